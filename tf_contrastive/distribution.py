@@ -1,0 +1,167 @@
+"""Replicas: the strategy, and collectives with the right gradient.
+
+Layer 2. `cross_replica_concat` is the one way in which features cross
+replicas: scatter into place, then `all_reduce(SUM)`. Its gradient is
+`all_reduce(SUM)` of the upstream gradients, so that on replica r the tape
+returns d(sum of all replicas' losses)/d(theta of r), and summing gradients over
+replicas gives the gradient of the global loss. `all_gather` is not used: it has
+no XLA kernel beyond one replica.
+"""
+
+import os
+
+import tensorflow as tf
+
+from tf_contrastive import config
+
+
+def _context() -> tf.distribute.ReplicaContext | None:
+    """The replica context, or None outside of `Strategy.run`."""
+    return tf.distribute.get_replica_context()
+
+
+def num_replicas() -> int:
+    """Replicas that share the global batch; 1 outside of `Strategy.run`."""
+    context = _context()
+    return context.num_replicas_in_sync if context else 1
+
+
+def replica_id() -> tf.Tensor:
+    """This replica's position, int32 []."""
+    context = _context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return tf.constant(0, tf.int32)
+    # The id is uint32 on TPUs.
+    return tf.cast(context.replica_id_in_sync_group, tf.int32)
+
+
+def cross_replica_sum(x: tf.Tensor) -> tf.Tensor:
+    """Sums `x` (float32 or int32) over replicas; every replica gets the sum."""
+    if num_replicas() == 1:
+        return x
+    return _context().all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
+def cross_replica_concat(x: tf.Tensor) -> tf.Tensor:
+    """Concatenates `x` of all replicas on axis 0, in replica order.
+
+    Args:
+      x: float32 or int32 [b, ...], of the same shape on every replica. (Half
+        precision would lose bits in the gradient's sum, and other integers
+        have no all_reduce on TPUs.)
+
+    Returns:
+      [replicas * b, ...], with the gradient of the global batch.
+    """
+    if x.dtype not in (tf.float32, tf.float64, tf.int32):
+        raise ValueError(f"cast to float32 or int32 first, not {x.dtype.name}")
+    n = num_replicas()
+    if n == 1:
+        return x
+    shape = tf.shape(x)
+    buffer = tf.scatter_nd(
+        [[replica_id()]], x[tf.newaxis], tf.concat([[n], shape], 0)
+    )
+    buffer = cross_replica_sum(buffer)
+    gathered = tf.reshape(buffer, tf.concat([[n * shape[0]], shape[1:]], 0))
+    static = x.shape.as_list()
+    rows = None if static[0] is None else n * static[0]
+    gathered.set_shape([rows, *static[1:]])
+    return gathered
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this process writes what only one process may write."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.task_type:
+        return True
+    if resolver.task_type == "worker":
+        return (
+            "chief" not in resolver.cluster_spec().jobs
+            and resolver.task_id == 0
+        )
+    return resolver.task_type == "chief"
+
+
+def _split_cpu(virtual_devices: int) -> list[str]:
+    """Splits the first CPU into virtual devices and returns their names."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    wanted = [tf.config.LogicalDeviceConfiguration()] * virtual_devices
+    try:
+        current = tf.config.get_logical_device_configuration(cpu) or []
+        if len(current) < virtual_devices:
+            tf.config.set_logical_device_configuration(cpu, wanted)
+    except RuntimeError as error:
+        raise config.UserError(
+            f"virtual_devices={virtual_devices}: TensorFlow has already"
+            f" started with {max(len(current), 1)} CPU device(s); make the"
+            " strategy before any other use of TensorFlow"
+        ) from error
+    return [f"CPU:{i}" for i in range(virtual_devices)]
+
+
+def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except Exception as error:
+        # Whatever the resolver, the cloud client or the runtime raises, the
+        # user's question is the same: which TPU?
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise config.UserError(
+            f"strategy=tpu: no TPU at {tpu!r} ({reason}): run on a TPU VM, name"
+            " the TPU by --tpu=NAME, or take --strategy=auto"
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _automatic(virtual_devices: int) -> str:
+    """Names the strategy that the devices and the environment ask for."""
+    if "TF_CONFIG" in os.environ:
+        return "multiworker"
+    if virtual_devices > 1:
+        return "mirrored"
+    # A TPU VM has its driver's device nodes; asking TensorFlow would start it.
+    if tf.io.gfile.exists("/dev/accel0") or os.environ.get("TPU_NAME"):
+        return "tpu"
+    if len(tf.config.list_physical_devices("GPU")) > 1:
+        return "mirrored"
+    return "default"
+
+
+def strategy(
+    name: str = config.Runtime.strategy,
+    *,
+    virtual_devices: int = config.Runtime.virtual_devices,
+    tpu: str = config.Runtime.tpu,
+) -> tf.distribute.Strategy:
+    """Makes the strategy of a run; call it before any other use of TensorFlow.
+
+    Args:
+      name: auto, default, mirrored, multiworker (from `TF_CONFIG`) or tpu.
+      virtual_devices: CPU devices to mirror over, where there are no GPUs.
+      tpu: "local" on a TPU VM, else the TPU's name.
+
+    Raises:
+      UserError: for an unknown name, or devices that are not there.
+    """
+    if name not in config.STRATEGIES:
+        raise config.unknown("strategy", name, config.STRATEGIES)
+    if name == "auto":
+        name = _automatic(virtual_devices)
+    if name == "tpu":
+        return _tpu_strategy(tpu)
+    if name == "multiworker":
+        if "TF_CONFIG" not in os.environ:
+            raise config.UserError(
+                "strategy=multiworker: TF_CONFIG is not set; it names the"
+                ' workers, such as \'{"cluster": {"worker": ["host1:2222",'
+                ' "host2:2222"]}, "task": {"type": "worker", "index": 0}}\''
+            )
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if name == "mirrored":
+        if virtual_devices:
+            return tf.distribute.MirroredStrategy(_split_cpu(virtual_devices))
+        return tf.distribute.MirroredStrategy()
+    return tf.distribute.get_strategy()
