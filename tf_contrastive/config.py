@@ -9,11 +9,12 @@ here imports TensorFlow, so that `--help` and a wrong flag answer at once.
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-# ---- Names that users choose from -----------------------------------------
+# ---- Names that users choose from --------------------------------------------
 
 # The options of each loss, with their defaults (`losses.build` reads them).
 LOSS_OPTIONS: dict[str, dict[str, Any]] = {
@@ -49,7 +50,7 @@ PROTOCOLS = ("knn", "prototype", "linear")
 EMBEDDED_DATASETS = ("digits",)
 DATASET_SCHEMES = ("folder", "tfrecord", "csv")
 
-# ---- Constants that are no flag of their own --------------------------------
+# ---- Constants that are no flag of their own ---------------------------------
 
 # Images up to this side get the CIFAR stem (3x3/1, no pooling) by `auto`
 # (USERS B10: the other stem costs accuracy here, or memory there).
@@ -67,7 +68,7 @@ REFERENCE_BATCH_SIZE = 256
 
 
 class UserError(ValueError):
-    """Bad input, told in one line: what was given, is allowed, is to be done."""
+    """Bad input, in one line: what was given, what is allowed, what to do."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
@@ -88,12 +89,12 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
     )
 
 
-# ---- Fields -----------------------------------------------------------------
+# ---- Fields ------------------------------------------------------------------
 
 
 def option(
     default: Any,
-    help: str,  # noqa: A002 - the word that absl and argparse use.
+    help: str,
     *,
     choices: tuple[str, ...] | None = None,
     check: Callable[[Any], str | None] | None = None,
@@ -166,7 +167,7 @@ def split_list(value: str) -> list[str]:
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
-# ---- The groups of a pretraining run, in the order of its data flow -----------
+# ---- The groups of a pretraining run, in the order of its data flow ----------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -419,7 +420,7 @@ class Runtime:
     )
 
 
-# ---- The commands ---------------------------------------------------------------
+# ---- The commands ------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -611,11 +612,11 @@ class Datasets:
         validate_fields(self)
 
 
-# ---- Reading and checking ---------------------------------------------------------
+# ---- Reading and checking ----------------------------------------------------
 
 
 def fields(config: Any) -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """Yields (group name, field, value) of every option of a command's config."""
+    """Yields (group name, field, value) of every option of a command."""
     for group in dataclasses.fields(config):
         values = getattr(config, group.name)
         for field in dataclasses.fields(values):
@@ -649,6 +650,8 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
         return f"one of {', '.join(m['choices'])}{hint}"
     if m["check"] and (allowed := m["check"](value)):
         return allowed
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a finite number"
     if m["minimum"] is not None and not value >= m["minimum"]:
         return f"at least {m['minimum']:g}"
     if m["above"] is not None and not value > m["above"]:
@@ -690,7 +693,7 @@ def check_image_size(image_size: int, stem: str) -> None:
 
 
 def check_divisible(batch_size: int, replicas: int) -> None:
-    """Raises `UserError` if the replicas cannot share the global batch evenly."""
+    """Raises `UserError` if replicas cannot share the global batch evenly."""
     if batch_size % replicas:
         lower = max(batch_size // replicas, 1) * replicas
         raise UserError(

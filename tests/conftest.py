@@ -1,0 +1,13 @@
+"""Eight virtual CPU devices for every test, set before TensorFlow starts."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import tensorflow as tf
+
+_CPU = tf.config.list_physical_devices("CPU")[0]
+if not tf.config.get_logical_device_configuration(_CPU):
+    tf.config.set_logical_device_configuration(
+        _CPU, [tf.config.LogicalDeviceConfiguration()] * 8
+    )

@@ -1,0 +1,73 @@
+"""The command line: `python -m tf_contrastive COMMAND [flags]`.
+
+Layer 9. Flags are parsed and checked before the command's module, and with it
+TensorFlow, is imported: `--help` and a wrong flag answer at once.
+"""
+
+import importlib
+import os
+import sys
+
+from tf_contrastive import config, flags
+
+# Command -> (its options, what it does).
+COMMANDS = {
+    "pretrain": (
+        config.Pretrain,
+        "train an encoder; the same command resumes it",
+    ),
+    "evaluate": (
+        config.Evaluate,
+        "score a run or an export: kNN, prototype, linear probe",
+    ),
+    "export": (config.Export, "write a SavedModel with serving signatures"),
+    "embed": (config.Embed, "write the embeddings of a dataset to an npz file"),
+    "datasets": (
+        config.Datasets,
+        "list the datasets; --show=NAME writes a contact sheet",
+    ),
+}
+
+
+def _usage() -> str:
+    lines = ["usage: python -m tf_contrastive COMMAND [flags]", ""]
+    for name, (_, text) in COMMANDS.items():
+        lines.append(f"  {name:10} {text}")
+    lines += ["", "COMMAND --help shows the flags of a command."]
+    return "\n".join(lines)
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("--help", "-h", "help", "--helpfull"):
+        print(_usage())
+        return 0 if arguments else 2
+    command, *rest = arguments
+    if command not in COMMANDS:
+        raise config.unknown("command", command, COMMANDS)
+    config_class, text = COMMANDS[command]
+    if any(word in ("--help", "-h", "--helpfull") for word in rest):
+        print(f"python -m tf_contrastive {command}: {text}\n")
+        print(flags.help_text(config_class))
+        return 0
+    parsed = flags.parse(config_class, rest)
+    parsed.validate()
+    # What TensorFlow's C++ says at start is of no use to the one who waits.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    module = importlib.import_module(f"tf_contrastive.commands.{command}")
+    return module.run(parsed)
+
+
+def main() -> int:
+    """Runs the command that the arguments name and returns its exit status."""
+    try:
+        return _run(sys.argv[1:])
+    except config.UserError as error:
+        print(f"tf_contrastive: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("tf_contrastive: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""One absl flag per config field, and flagfiles to and from configs.
+
+Layer 1. Each command has its own `FlagValues`, so that `--help` shows what the
+command reads and the same name may have another default elsewhere.
+"""
+
+import dataclasses
+from typing import Any, TypeVar
+
+from absl import flags as absl_flags
+
+from tf_contrastive import config
+
+Config = TypeVar("Config")
+
+_DEFINE = {
+    bool: absl_flags.DEFINE_boolean,
+    int: absl_flags.DEFINE_integer,
+    float: absl_flags.DEFINE_float,
+    str: absl_flags.DEFINE_string,
+}
+
+
+def define(config_class: type) -> absl_flags.FlagValues:
+    """Returns a flag for every field of `config_class`, grouped by its group.
+
+    Args:
+      config_class: a command's dataclass of groups, such as `config.Pretrain`.
+    """
+    values = absl_flags.FlagValues()
+    for group, field, default in config.fields(config_class()):
+        text = field.metadata["help"]
+        module = f"{config_class.__name__.lower()}: {group}"
+        if field.metadata["choices"]:
+            absl_flags.DEFINE_enum(
+                field.name,
+                default,
+                field.metadata["choices"],
+                text,
+                flag_values=values,
+                module_name=module,
+            )
+        else:
+            _DEFINE[field.type](
+                field.name,
+                default,
+                text,
+                flag_values=values,
+                module_name=module,
+            )
+    return values
+
+
+def parse(config_class: type[Config], arguments: list[str]) -> Config:
+    """Reads a command's arguments, `--flagfile` included, into its config.
+
+    Args:
+      config_class: the command's dataclass of groups.
+      arguments: what follows the command's name.
+
+    Returns:
+      The config, each value checked by itself. Later flags win over earlier
+      ones, a flagfile's standing where its flag stands.
+
+    Raises:
+      UserError: for an unknown flag, a value that is not allowed, a stray word
+        or a flagfile that cannot be read.
+    """
+    values = define(config_class)
+    try:
+        rest = values(["", *arguments])[1:]
+    # absl raises a plain ValueError for --noname=value.
+    except (absl_flags.Error, ValueError) as error:
+        raise config.UserError(_explain(error, values)) from error
+    if rest:
+        raise config.UserError(
+            f"stray word {rest[0]!r}: flags are written --name=value"
+        )
+    return _to_config(config_class, values)
+
+
+def _to_config(
+    config_class: type[Config], values: absl_flags.FlagValues
+) -> Config:
+    defaults = config_class()
+    given = {
+        field.name: values[field.name].value
+        for _, field, _ in config.fields(defaults)
+    }
+    parsed = config.replace(defaults, **given)
+    config.validate_fields(parsed)
+    return parsed
+
+
+def _explain(error: Exception, values: absl_flags.FlagValues) -> str:
+    """One line for what absl found wrong: given, allowed, what to do."""
+    text = " ".join(str(error).split())
+    if isinstance(error, absl_flags.UnrecognizedFlagError):
+        match = config.nearest(error.flagname, list(values))
+        hint = f"did you mean --{match}? " if match else ""
+        return f"unknown flag --{error.flagname}: {hint}see --help"
+    if isinstance(error, absl_flags.CantOpenFlagFileError):
+        return f"--flagfile: {text.removeprefix('ERROR:: ')}"
+    if isinstance(error, absl_flags.IllegalFlagValueError):
+        # absl's text is "flag --loss=supcn: value should be one of <a|b>".
+        name, _, rest = text.removeprefix("flag --").partition("=")
+        given = rest.split(": ")[0]
+        if name in values:
+            return f"--{name}={given}: must be {_allowed(values[name], given)}"
+    return text
+
+
+def _allowed(flag: absl_flags.Flag, given: str) -> str:
+    """Says what values a flag takes, with the one nearest to `given`."""
+    if not isinstance(flag.parser, absl_flags.EnumParser):
+        return {
+            "int": "a whole number",
+            "float": "a number",
+            "bool": "true or false",
+        }[flag.flag_type()]
+    choices = flag.parser.enum_values
+    match = config.nearest(given, choices)
+    hint = f" (did you mean {match}?)" if match else ""
+    return f"one of {', '.join(choices)}{hint}"
+
+
+def help_text(config_class: type) -> str:
+    """The flags of a command, in the groups and order of its config."""
+    lines: list[str] = []
+    shown = None
+    for group, field, default in config.fields(config_class()):
+        if group != shown:
+            shown = group
+            lines += ["", f"{group}:"]
+        lines.append(f"  --{_usage(field, default)}")
+        lines.append(f"      {field.metadata['help']}")
+    lines += ["", "  --flagfile=PATH", "      read flags from a file, in place"]
+    return "\n".join(lines).lstrip("\n")
+
+
+def _usage(field: dataclasses.Field, default: Any) -> str:
+    if field.metadata["required"]:
+        return f"{field.name}={field.name.upper()} (required)"
+    if field.type is bool:
+        return f"[no]{field.name} (default: {str(default).lower()})"
+    shown = f" (default: {default})" if default != "" else ""
+    if field.metadata["choices"]:
+        return f"{field.name}={'|'.join(field.metadata['choices'])}{shown}"
+    return f"{field.name}={field.type.__name__.upper()}{shown}"
+
+
+def write(parsed: Any) -> str:
+    """A config as the text of a flagfile, without the workdir.
+
+    `parse(type(parsed), ["--flagfile=FILE", "--workdir=W"])` gives it back.
+    """
+    lines = []
+    shown = None
+    for group, field, value in config.fields(parsed):
+        if field.name == "workdir":
+            continue
+        if group != shown:
+            shown = group
+            lines.append(f"# {group}")
+        if field.type is bool:
+            lines.append(f"--{'' if value else 'no'}{field.name}")
+        else:
+            lines.append(f"--{field.name}={value}")
+    return "\n".join(lines) + "\n"
+
+
+def read(config_class: type[Config], text: str, workdir: str) -> Config:
+    """Reads what `write` wrote, for a run at `workdir`."""
+    lines = [line.strip() for line in text.splitlines()]
+    arguments = [line for line in lines if line and not line.startswith("#")]
+    return parse(config_class, [*arguments, f"--workdir={workdir}"])
