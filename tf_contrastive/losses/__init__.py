@@ -1,0 +1,36 @@
+"""Contrastive losses over the global batch of any strategy.
+
+Layer 3. `build(name, **options)` makes one; a loss maps projections [B, V, P]
+and labels [B] to a scalar. Options and defaults stand in `config.py`.
+"""
+
+from typing import Any
+
+from tf_contrastive import config
+from tf_contrastive.losses.base import ContrastiveLoss
+from tf_contrastive.losses.ntxent import NTXent
+from tf_contrastive.losses.supcon import SupCon
+
+__all__ = ["LOSSES", "ContrastiveLoss", "NTXent", "SupCon", "build"]
+
+LOSSES = {"ntxent": NTXent, "supcon": SupCon}
+
+
+def build(name: str, **options: Any) -> ContrastiveLoss:
+    """Makes the loss called `name`.
+
+    Args:
+      name: a key of `LOSSES`.
+      **options: those of the loss, such as `temperature=0.1`; what is not
+        given has the default of `config.LOSS_OPTIONS[name]`.
+
+    Raises:
+      UserError (a ValueError): for a name or an option that does not exist.
+    """
+    if name not in LOSSES:
+        raise config.unknown("loss", name, LOSSES)
+    known = config.LOSS_OPTIONS[name]
+    for option in options:
+        if option not in known:
+            raise config.unknown(f"option of {name}", option, known)
+    return LOSSES[name](**{**known, **options})
