@@ -1,0 +1,174 @@
+"""Flags as a user meets them: help, values, mistakes, flagfiles."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tf_contrastive import __main__, config, flags
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def _parse(*arguments, command=config.Pretrain):
+    parsed = flags.parse(command, list(arguments))
+    parsed.validate()
+    return parsed
+
+
+def test_flags_set_fields_of_their_groups():
+    parsed = _parse(
+        "--loss=supcon", "--nonesterov", "--epochs=3", "--workdir=w"
+    )
+    assert parsed.loss.loss == "supcon"
+    assert parsed.optimizer.nesterov is False
+    assert parsed.schedule.epochs == 3
+    assert parsed.schedule.batch_size == config.Schedule.batch_size
+
+
+def test_every_field_has_a_flag_whose_default_is_the_field_s():
+    for command, _ in __main__.COMMANDS.values():
+        values = flags.define(command)
+        for _, field, default in config.fields(command()):
+            assert values[field.name].value == default, field.name
+            assert values[field.name].help, field.name
+
+
+def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
+    first = _parse(
+        "--loss=supcon",
+        "--temperature=0.07",
+        "--noflip",
+        "--workdir=a",
+        "--data_dir=/some where",
+    )
+    path = tmp_path / "config.flags"
+    path.write_text(flags.write(first))
+    assert "workdir" not in path.read_text()
+    again = _parse(f"--flagfile={path}", "--workdir=a")
+    assert again == first
+    changed = _parse(f"--flagfile={path}", "--workdir=b", "--temperature=0.5")
+    assert changed.loss.temperature == 0.5
+    assert flags.read(config.Pretrain, flags.write(first), "a") == first
+
+
+@pytest.mark.parametrize("path", sorted(_ROOT.glob("configs/*.flags")), ids=str)
+def test_every_flagfile_is_valid_and_says_what_it_reproduces(path):
+    _parse(f"--flagfile={path}", "--workdir=w")
+    text = path.read_text()
+    assert f"--flagfile=configs/{path.name}" in text, "the exact command"
+    assert "Hardware:" in text
+    assert "Expected:" in text
+
+
+_MISTAKES = [
+    ("pretrain --los=supcon", "unknown flag --los: did you mean --loss?"),
+    (
+        "pretrain --loss=supcn",
+        "--loss=supcn: must be one of ntxent, supcon (did you mean supcon?)",
+    ),
+    ("pretrain --epochs=x", "--epochs=x: must be a whole number"),
+    ("pretrain --epochs=0", "--epochs=0: must be at least 1"),
+    ("pretrain --learning_rate=-1", "--learning_rate=-1.0: must be above 0"),
+    ("pretrain --learning_rate=inf", "must be a finite number"),
+    ("pretrain --min_crop_area=2", "--min_crop_area=2.0: must be at most 1"),
+    ("pretrain --noprobe=3", "--noprobe=3 does not take an argument"),
+    ("pretrain epochs=3", "stray word 'epochs=3': flags are written --name="),
+    ("pretrain --flagfile=nowhere", "--flagfile: Unable to open flagfile"),
+    ("pretrain", "--workdir: must be given"),
+    (
+        "pretrain --workdir=w --dataset=folder:",
+        "--dataset=folder:: must be folder:PATH with a path after the colon",
+    ),
+    (
+        "pretrain --workdir=w --epochs=5 --warmup_epochs=9",
+        "--warmup_epochs=9 is longer than --epochs=5: give at most",
+    ),
+    (
+        "pretrain --workdir=w --batch_size=30 --virtual_devices=4",
+        "--batch_size=30 is not divisible by the 4 replicas that share it:"
+        " give --batch_size=28 or 32",
+    ),
+    (
+        "pretrain --workdir=w --strategy=tpu --virtual_devices=4",
+        "--virtual_devices=4 needs --strategy=mirrored, not tpu",
+    ),
+    (
+        "pretrain --workdir=w --image_size=16 --stem=imagenet",
+        "views of 16 pixels are too small for the imagenet stem, which takes"
+        " 32 and more: give --image_size=32 or more or --stem=cifar",
+    ),
+    (
+        "pretrain --workdir=w --views=1",
+        "--views=1 leaves ntxent without positives: give --views=2",
+    ),
+    ("pretrian", "unknown command 'pretrian': did you mean 'pretrain'?"),
+    ("evaluate", "give one of --workdir=RUN and --saved_model="),
+    (
+        "evaluate --workdir=w --protocols=knn,linaer",
+        "a comma-separated list of knn, prototype, linear (did you mean",
+    ),
+    ("evaluate --saved_model=x", "--saved_model needs --dataset=NAME"),
+    ("export", "--workdir: must be given"),
+    ("embed --workdir=w", "--output: must be given"),
+    ("embed --saved_model=w --output=x", "--saved_model needs --input="),
+    (
+        "evaluate --workdir=w --test_split=test[:",
+        "must be a split such as train, test, train[:1000]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "told"), _MISTAKES, ids=str)
+def test_a_mistake_gets_one_clear_line(line, told, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tf_contrastive", *line.split()])
+    assert __main__.main() != 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert told in said.err
+
+
+@pytest.mark.parametrize("command", __main__.COMMANDS)
+def test_help_shows_the_command_s_own_flags(command, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tf_contrastive", command, "--help"])
+    assert __main__.main() == 0
+    shown = capsys.readouterr().out
+    names = [
+        f.name for _, f, _ in config.fields(__main__.COMMANDS[command][0]())
+    ]
+    assert all(name in shown for name in names)
+    assert ("--temperature" in shown) == (command == "pretrain")
+
+
+def test_help_and_mistakes_answer_at_once_without_tensorflow():
+    # A module that shadows TensorFlow and fails: nothing may import it.
+    for arguments, status in (
+        (["pretrain", "--help"], 0),
+        (["pretrain", "--loss=supcn"], 2),
+    ):
+        code = (
+            "import sys; sys.modules['tensorflow'] = None;"
+            f"sys.argv = ['x', *{arguments}];"
+            "from tf_contrastive.__main__ import main; sys.exit(main())"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=_ROOT, capture_output=True
+        )
+        assert done.returncode == status, done.stderr
+
+
+def test_replace_names_what_it_does_not_know():
+    with pytest.raises(config.UserError, match="did you mean 'epochs'"):
+        config.replace(config.Pretrain(), epoch=3)
+
+
+def test_configs_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.Pretrain().loss.loss = "supcon"
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,268 @@
+"""What a run shows and keeps while it trains: guard, TensorBoard, progress.
+
+Layer 5. Keras callbacks. All of it happens on the host, between executions of
+the training step.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, config
+
+# TensorBoard tags in the order of the data flow.
+_TAGS = {
+    "loss": "loss/contrastive",
+    "contrastive_accuracy": "loss/contrastive_accuracy",
+    "contrastive_entropy": "loss/contrastive_entropy",
+    "probe_loss": "probe/loss",
+    "probe_accuracy": "probe/accuracy",
+}
+
+
+class NonFiniteLossError(config.UserError):
+    """The loss became NaN or infinite."""
+
+
+class Keeper(tf.keras.callbacks.Callback):
+    """Saves checkpoints, and stops before one of a non-finite loss is saved.
+
+    Args:
+      kept: the run's checkpoints.
+      runtime: how often; 0 steps: at the end of every epoch.
+    """
+
+    def __init__(
+        self, kept: checkpoints.Checkpoints, runtime: config.Runtime
+    ) -> None:
+        super().__init__()
+        self._kept = kept
+        self._every = runtime.checkpoint_every_steps
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        """Checks the loss, and saves where a checkpoint is due."""
+        if not np.isfinite(logs["loss"]):
+            saved = self._kept.latest
+            raise NonFiniteLossError(
+                f"the loss is {logs['loss']} at step {self._kept.step}:"
+                " lower --learning_rate, raise --temperature or lengthen"
+                " --warmup_epochs; last good checkpoint:"
+                f" {saved or 'none was saved yet'}"
+            )
+        last = self._kept.last_saved or 0
+        if self._every and self._kept.step - last >= self._every:
+            self._kept.save()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Saves, unless checkpoints are counted in steps."""
+        if not self._every:
+            self._kept.save()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Saves what was trained last."""
+        self._kept.save()
+
+
+class _Meter:
+    """Speed since it was last read: images/s and the share of input wait."""
+
+    def __init__(self, model: tf.keras.Model, batch_size: int) -> None:
+        self._model = model
+        self._batch_size = batch_size
+        self._last = self._now()
+
+    def _now(self) -> tuple[float, int, float]:
+        return (
+            time.perf_counter(),
+            int(self._model.optimizer.iterations.numpy()),
+            float(self._model.input_wait_seconds.numpy()),
+        )
+
+    def read(self) -> tuple[float, float]:
+        """Returns (images/s, share of the time spent waiting for input)."""
+        (t0, s0, w0), (t1, s1, w1) = self._last, self._now()
+        self._last = (t1, s1, w1)
+        seconds = max(t1 - t0, 1e-9)
+        return (s1 - s0) * self._batch_size / seconds, (w1 - w0) / seconds
+
+
+class _SinceLast:
+    """Turns the epoch's running means into means since the last reading."""
+
+    def __init__(self) -> None:
+        self._count, self._means = 0, {}
+
+    def read(self, count: int, logs: dict[str, Any]) -> dict[str, float]:
+        """Args: steps of this epoch so far, and their mean by name."""
+        if count <= self._count:  # Another epoch has begun.
+            self._count, self._means = 0, {}
+        new = count - self._count
+        means = {
+            name: (value * count - self._means.get(name, 0.0) * self._count)
+            / new
+            for name, value in logs.items()
+        }
+        self._count, self._means = count, dict(logs)
+        return means
+
+
+class Summaries(tf.keras.callbacks.Callback):
+    """Writes scalars to TensorBoard, and once a grid of views.
+
+    Args:
+      logdir: folder of the event files.
+      every_steps: steps between two points; each is a mean over them.
+      batch_size: the global batch, images.
+      schedules: tag -> learning rate as a function of the step.
+      views: float32 [B, V, H, W, 3] in [0, 1], to be shown at the start.
+    """
+
+    def __init__(
+        self,
+        logdir: str,
+        *,
+        every_steps: int,
+        batch_size: int,
+        schedules: dict[str, Callable[[int], Any]],
+        views: tf.Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self._logdir = logdir
+        self._every = every_steps
+        self._batch_size = batch_size
+        self._schedules = schedules
+        self._views = views
+        self._since_last = _SinceLast()
+        self._writer = None
+        self._meter = None
+        self._written = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Starts the clock and shows the views."""
+        # Made here: a run that has nothing left to train writes no events.
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._logdir)
+        self._meter = _Meter(self.model, self._batch_size)
+        step = int(self.model.optimizer.iterations.numpy())
+        self._written = step
+        if self._views is not None and step == 0:
+            with self._writer.as_default(step=0):
+                tf.summary.image("views", grid(self._views))
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        """Writes a point where one is due."""
+        step = int(self.model.optimizer.iterations.numpy())
+        if step - self._written < self._every:
+            return
+        self._written = step
+        means = self._since_last.read(batch + 1, logs)
+        rate, wait = self._meter.read()
+        with self._writer.as_default(step=step):
+            tf.summary.scalar("input/images_per_second", rate)
+            tf.summary.scalar("input/wait_share", wait)
+            for name, value in means.items():
+                tf.summary.scalar(_TAGS[name], value)
+            for tag, schedule in self._schedules.items():
+                tf.summary.scalar(tag, schedule(step - 1))
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Writes what was measured on the validation cut."""
+        step = int(self.model.optimizer.iterations.numpy())
+        with self._writer.as_default(step=step):
+            for name, value in logs.items():
+                if name.startswith("val_"):
+                    tag = _TAGS[name.removeprefix("val_")]
+                    tf.summary.scalar(f"validation/{tag}", value)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Puts everything on disk."""
+        self._writer.flush()
+
+
+def grid(views: tf.Tensor, images: int = 8) -> tf.Tensor:
+    """Lays views out, an image a row: [B, V, H, W, 3] -> [1, b*H, V*W, 3]."""
+    shown = views[:images, ..., :3]
+    b, v, h, w, k = shown.shape
+    rows = tf.transpose(shown, [0, 2, 1, 3, 4])  # [b, H, V, W, 3]
+    return tf.reshape(rows, [1, b * h, v * w, k])
+
+
+class Progress(tf.keras.callbacks.Callback):
+    """Tells on stderr how far the run is, how well it does and what is left.
+
+    On a terminal one line that is rewritten; elsewhere a line per epoch.
+
+    Args:
+      epochs: of the whole run.
+      steps_per_epoch: of a whole epoch.
+      batch_size: the global batch, images.
+      stream: where to, stderr by default.
+    """
+
+    def __init__(
+        self,
+        *,
+        epochs: int,
+        steps_per_epoch: int,
+        batch_size: int,
+        stream: TextIO | None = None,
+    ) -> None:
+        super().__init__()
+        self._epochs = epochs
+        self._steps_per_epoch = steps_per_epoch
+        self._batch_size = batch_size
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._meter = None
+        self._rate, self._wait = 0.0, 0.0
+        self._shown = 0.0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Starts the clock."""
+        self._meter = _Meter(self.model, self._batch_size)
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        """Rewrites the line, at most twice a second."""
+        if self._live and time.perf_counter() - self._shown > 0.5:
+            self._rate, self._wait = self._meter.read()
+            self._stream.write(f"\r\x1b[K{self._line(logs)}")
+            self._stream.flush()
+            self._shown = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Leaves a line for the epoch."""
+        if not self._live:
+            self._rate, self._wait = self._meter.read()
+        start = "\r\x1b[K" if self._live else ""
+        self._stream.write(f"{start}{self._line(logs)}\n")
+        self._stream.flush()
+
+    def _line(self, logs: dict[str, Any]) -> str:
+        step = int(self.model.optimizer.iterations.numpy())
+        total = self._epochs * self._steps_per_epoch
+        left = (total - step) * self._batch_size / max(self._rate, 1e-9)
+        parts = [
+            f"epoch {-(-step // self._steps_per_epoch)}/{self._epochs}",
+            f"step {step:,}/{total:,}",
+            f"loss {logs['loss']:.4f}",
+        ]
+        if "probe_accuracy" in logs:
+            parts.append(f"probe {logs['probe_accuracy']:.3f}")
+        if "val_loss" in logs:
+            parts.append(f"val loss {logs['val_loss']:.4f}")
+        parts += [
+            f"{self._rate:,.0f} images/s",
+            f"input wait {self._wait:.0%}",
+            f"ETA {_clock(left)}",
+        ]
+        return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(min(seconds, 3.6e6)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
