@@ -1,0 +1,201 @@
+"""Classifiers against slow transcriptions, scikit-learn and Keras."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import linear_model, metrics, neighbors
+
+from tf_contrastive import classifiers, config
+
+
+def _blobs(n, features=8, classes=4, spread=1.0, seed=0):
+    generator = np.random.default_rng(seed)
+    centers = np.random.default_rng(99).normal(size=(classes, features))
+    labels = generator.integers(0, classes, n)
+    noise = generator.normal(size=(n, features))
+    return (centers[labels] + spread * noise).astype(np.float32), labels
+
+
+def _slow_knn(train, train_labels, test, k):
+    predictions = []
+    for x in test.astype(np.float64):
+        cosines = []
+        for y in train.astype(np.float64):
+            cosines.append(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+        nearest = sorted(range(len(train)), key=lambda i: -cosines[i])[:k]
+        votes = {}
+        for i in nearest:
+            label = train_labels[i]
+            votes[label] = votes.get(label, 0.0) + cosines[i]
+        predictions.append(max(sorted(votes), key=votes.get))
+    return np.array(predictions)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 33, 200])
+def test_knn_equals_a_double_loop_across_blocks(k, monkeypatch):
+    monkeypatch.setattr(classifiers, "_QUERY_BLOCK", 7)
+    monkeypatch.setattr(classifiers, "_BANK_BLOCK", 13)
+    train, train_labels = _blobs(60, spread=2.0)
+    test, _ = _blobs(40, spread=2.0, seed=1)
+    found = classifiers.knn(train, train_labels, test, k)
+    expected = _slow_knn(train, train_labels, test, min(k, 60))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_knn_equals_scikit_learn():
+    train, train_labels = _blobs(500, spread=1.5)
+    test, _ = _blobs(200, spread=1.5, seed=1)
+    oracle = neighbors.KNeighborsClassifier(
+        5, weights=lambda distance: 1 - distance, metric="cosine"
+    ).fit(train, train_labels)
+    found = classifiers.knn(train, train_labels, test, 5)
+    np.testing.assert_array_equal(found, oracle.predict(test))
+
+
+def test_a_class_without_neighbours_never_wins():
+    # All cosines are negative: an absent class's sum of 0 would be largest.
+    train = np.array([[-1.0, 0.1], [-1.0, -0.1], [0.9, -3.0]])
+    found = classifiers.knn(train, np.array([3, 3, 0]), [[1.0, 0.0]], k=3)
+    assert found[0] == 0  # 0.3 against -2.
+    found = classifiers.knn(train[:2], np.array([3, 7]), [[1.0, 0.0]], k=1)
+    assert found[0] == 3
+
+
+def test_ties_go_to_the_first_neighbour_and_the_smallest_class():
+    train = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
+    labels = np.array([9, 2, 5])
+    assert classifiers.knn(train, labels, [[1.0, 0.0]], k=1)[0] == 9
+    assert classifiers.knn(train, labels, [[1.0, 0.0]], k=3)[0] == 2
+
+
+def test_lengths_do_not_matter_to_cosines():
+    train, labels = _blobs(50)
+    test, _ = _blobs(20, seed=1)
+    expected = classifiers.knn(train, labels, test, 3)
+    lengths = np.logspace(-15, 30, 50, dtype=np.float32)[:, np.newaxis]
+    found = classifiers.knn(train * lengths, labels, test * 1e25, 3)
+    np.testing.assert_array_equal(found, expected)
+    zero = np.zeros([1, 8], np.float32)
+    np.testing.assert_array_equal(classifiers.normalize(zero), zero)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_labels": np.array([0, -1, 1])}, "no label"),
+        ({"train_labels": np.array([0, 1])}, "each of the 3 embeddings"),
+        ({"train_labels": np.array([0.0, 1.0, 1.0])}, "integer class ids"),
+        ({"train_embeddings": np.zeros([3])}, r"\[examples, features\]"),
+        ({"train_embeddings": np.full([3, 2], np.nan)}, "3 of 3 rows hold NaN"),
+        ({"test_embeddings": np.array([[0, np.inf]])}, "first: row 0"),
+        ({"test_embeddings": np.ones([1, 5])}, "2 features .* 5"),
+        ({"test_embeddings": np.ones([0, 2])}, "at least one"),
+        ({"k": 0}, "at least 1 neighbour"),
+    ],
+)
+def test_what_cannot_be_classified_is_refused(change, message):
+    arguments = {
+        "train_embeddings": np.ones([3, 2]),
+        "train_labels": np.array([0, 1, 1]),
+        "test_embeddings": np.ones([1, 2]),
+        "k": 1,
+        **change,
+    }
+    with pytest.raises(config.UserError, match=message):
+        classifiers.knn(**arguments)
+
+
+def test_prototypes_equal_their_definition():
+    train, labels = _blobs(100, spread=2.0)
+    labels = np.array([2, 3, 5, 40])[labels]  # Ids need not be dense.
+    test, _ = _blobs(30, spread=2.0, seed=1)
+    scores, classes = classifiers.prototype(train, labels, test)
+    assert classes.tolist() == [2, 3, 5, 40]
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    for column, label in enumerate(classes):
+        mean = unit(train[labels == label].astype(np.float64)).mean(0)
+        np.testing.assert_allclose(
+            scores[:, column], unit(test) @ unit(mean), atol=1e-6
+        )
+
+
+def test_top_lists_the_best_classes_and_breaks_ties_by_id():
+    scores = classifiers.Scores(
+        np.array([[0.1, 0.7, 0.7], [0.0, -1.0, 2.0]]), np.array([4, 6, 9])
+    )
+    assert scores.top(2).tolist() == [[6, 9], [9, 4]]
+    assert scores.top(5).shape == (2, 3)
+
+
+def test_linear_equals_keras_sgd_with_nesterov_and_cosine():
+    train, labels = _blobs(70)
+    steps, batch, epochs = 4, 16, 3
+    scores, _ = classifiers.linear(
+        train, labels, train, epochs=epochs, batch_size=batch, seed=7
+    )
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(4, kernel_initializer="zeros")]
+    )
+    schedule = tf.keras.optimizers.schedules.CosineDecay(
+        0.1 * batch / 256, steps * epochs
+    )
+    model.compile(
+        tf.keras.optimizers.SGD(schedule, momentum=0.9, nesterov=True),
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    generator = np.random.default_rng(7)
+    for _ in range(epochs):
+        order = generator.permutation(70)[: steps * batch].reshape(steps, batch)
+        for rows in order:
+            model.train_on_batch(train[rows], labels[rows])
+    np.testing.assert_allclose(scores.scores, model(train), atol=1e-5)
+
+
+def test_linear_converges_to_the_optimum_of_logistic_regression():
+    train, labels = _blobs(400, features=4, classes=3, spread=2.0)
+    scores, losses = classifiers.linear(
+        train, labels, train, epochs=600, batch_size=400, learning_rate=0.5
+    )
+    oracle = linear_model.LogisticRegression(C=np.inf, tol=1e-8).fit(
+        train, labels
+    )
+    optimum = metrics.log_loss(labels, oracle.predict_proba(train))
+    assert optimum > 0.2  # Classes overlap, so that there is an optimum.
+    assert losses[-1] == pytest.approx(optimum, abs=1e-4)
+    agree = scores.top(1)[:, 0] == oracle.predict(train)
+    assert agree.mean() > 0.99
+
+
+def test_linear_separates_what_is_separable():
+    train, labels = _blobs(600, spread=0.1)
+    test, test_labels = _blobs(200, spread=0.1, seed=1)
+    scores, losses = classifiers.linear(train, labels, test)
+    oracle = linear_model.LogisticRegression().fit(train, labels)
+    assert (scores.top(1)[:, 0] == test_labels).all()
+    assert (oracle.predict(test) == test_labels).all()
+    assert losses[-1] < losses[0]
+
+
+def test_linear_is_fixed_by_its_seed():
+    train, labels = _blobs(300)
+    first, second, other = (
+        classifiers.linear(train, labels, train, epochs=2, seed=seed)[0].scores
+        for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert np.abs(first - other).max() > 0
+
+
+def test_a_diverged_probe_says_so():
+    train, labels = _blobs(100)
+    with pytest.raises(config.UserError, match="learning rate below 1e\\+30"):
+        classifiers.linear(
+            train * 1e15, labels, train, learning_rate=1e30, epochs=3
+        )
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

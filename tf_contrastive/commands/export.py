@@ -1,0 +1,42 @@
+"""`export`: writes a run's encoder as a SavedModel."""
+
+import os
+
+from tf_contrastive import config, exporting
+
+_TEXT = """\
+exported: {path}
+
+  serving_default  images: uint8 [N, H, W, 3], any size
+                   -> embedding: float32 [N, {size}]
+  serving_bytes    bytes: string [N], JPEG or PNG
+                   -> embedding: float32 [N, {size}], ok: bool [N]
+
+In Python:
+  model = tf.saved_model.load("{path}")
+  model.signatures["serving_default"](images=images)["embedding"]
+Serve every version:
+  tensorflow_model_server --rest_api_port=8501 --model_name=encoder \\
+      --model_base_path={base}"""
+
+
+def run(options: config.Export) -> int:
+    """Exports the newest checkpoint and prints where, and how to call it.
+
+    Args:
+      options: validated.
+
+    Returns:
+      0.
+
+    Raises:
+      UserError: for no run, no checkpoint yet, or a folder that cannot be
+        written.
+    """
+    chosen = options.exporting
+    output_dir = chosen.output_dir or os.path.join(chosen.workdir, "export")
+    path = exporting.export(chosen.workdir, output_dir)
+    base = output_dir if "://" in output_dir else os.path.abspath(output_dir)
+    size = exporting.details(path)["embedding_size"]
+    print(_TEXT.format(path=path, size=size, base=base))
+    return 0
