@@ -1,0 +1,80 @@
+"""Datasets by name: encoded records, how to decode them, and what is known.
+
+A family: `digits`, the schemes of `SCHEMES`, and every prepared dataset of
+TensorFlow Datasets. `pipeline` makes training and evaluation batches of them.
+"""
+
+import tensorflow as tf
+
+from tf_contrastive import config
+from tf_contrastive.datasets.arrays import digits, from_arrays
+from tf_contrastive.datasets.files import csv_file, folder
+from tf_contrastive.datasets.pipeline import (
+    evaluation_batches,
+    steps_per_epoch,
+    training_batches,
+)
+from tf_contrastive.datasets.source import Info, Source
+from tf_contrastive.datasets.tfds_source import open_tfds
+from tf_contrastive.datasets.tfrecord import tfrecord
+
+__all__ = [
+    "SCHEMES",
+    "Info",
+    "Source",
+    "evaluation_batches",
+    "from_arrays",
+    "load",
+    "source",
+    "steps_per_epoch",
+    "training_batches",
+]
+
+# Each takes (name, path, split, max_bad_images).
+SCHEMES = {"folder": folder, "csv": csv_file, "tfrecord": tfrecord}
+
+
+def source(
+    name: str,
+    split: str = config.Data.split,
+    *,
+    data_dir: str | None = None,
+    max_bad_images: int = config.Data.max_bad_images,
+) -> Source:
+    """Opens one split of a dataset.
+
+    Args:
+      name: `digits`, `folder:PATH`, `csv:PATH`, `tfrecord:GLOB`, or a TFDS name
+        such as `cifar10` or `cifar10_corrupted/fog_3:1.0.0`.
+      split: such as `train`, `test`, `train[:1000]` or `train[10%:]`.
+      data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
+      max_bad_images: images that may be unreadable (and are left out).
+
+    Raises:
+      UserError: if there is no such dataset, split or readable image.
+    """
+    scheme, _, path = name.partition(":")
+    if scheme in SCHEMES:
+        return SCHEMES[scheme](name, path, split, max_bad_images)
+    if name == "digits":
+        return digits(split)
+    return open_tfds(name, split, data_dir)
+
+
+def load(
+    name: str, split: str = config.Data.split, data_dir: str | None = None
+) -> tuple[tf.data.Dataset, Info]:
+    """Opens and decodes one split of a dataset.
+
+    Args:
+      name, split, data_dir: see `source`.
+
+    Returns:
+      (dataset of {"image": uint8 [h, w, 3], "label": int64 []}, without
+      "label" when unlabelled; `Info`).
+
+    Raises:
+      UserError: if there is no such dataset, split or readable image.
+    """
+    opened = source(name, split, data_dir=data_dir)
+    return opened.examples(), opened.info

@@ -1,0 +1,115 @@
+"""Images that are in memory already: NumPy arrays, and the embedded digits."""
+
+import numpy as np
+
+from tf_contrastive import config
+from tf_contrastive.datasets import splits
+from tf_contrastive.datasets.source import Info, Source, in_memory
+
+# One example in so many is of the test split of digits: 360 of 1,797.
+_DIGITS_TEST_STRIDE = 5
+
+
+def from_arrays(
+    images: np.ndarray,
+    labels: np.ndarray | None = None,
+    label_names: tuple[str, ...] | None = None,
+    *,
+    name: str = "arrays",
+    split: str = "all",
+) -> Source:
+    """Makes a source of arrays.
+
+    Args:
+      images: [n, h, w], [n, h, w, 1] or [n, h, w, 3]; uint8, or float in
+        [0, 1]. One channel is tiled to 3.
+      labels: int [n], from 0 on; None without labels.
+      label_names: a name per class.
+      name: name of the dataset, for messages.
+      split: name of the split, for messages.
+
+    Raises:
+      UserError: for other shapes, types or values.
+    """
+    pixels = _rgb(_as_bytes(np.asarray(images)))
+    records = {"image": pixels}
+    names = tuple(label_names or ())
+    num_classes = None
+    if labels is not None:
+        records["label"] = _checked_labels(labels, len(pixels), len(names))
+        num_classes = len(names) or int(records["label"].max()) + 1
+    info = Info(name, split, len(pixels), num_classes, pixels.shape[1:], names)
+    return in_memory(records, lambda record: record, info, decoded=True)
+
+
+def _as_bytes(images: np.ndarray) -> np.ndarray:
+    if images.dtype == np.uint8:
+        return images
+    if not np.issubdtype(images.dtype, np.floating):
+        raise config.UserError(
+            f"images of type {images.dtype}: give uint8 in [0, 255], or float"
+            " in [0, 1]"
+        )
+    if images.size and not (images.min() >= 0 and images.max() <= 1):
+        raise config.UserError(
+            f"float images between {images.min():g} and {images.max():g}: give"
+            " float in [0, 1], or uint8 in [0, 255]"
+        )
+    return np.rint(images * 255).astype(np.uint8)
+
+
+def _rgb(images: np.ndarray) -> np.ndarray:
+    if images.ndim == 3:
+        images = images[..., np.newaxis]
+    if images.ndim != 4 or images.shape[3] not in (1, 3) or not images.size:
+        raise config.UserError(
+            f"images of shape {list(images.shape)}: give [n, h, w],"
+            " [n, h, w, 1] or [n, h, w, 3], of at least one pixel"
+        )
+    return np.repeat(images, 3, axis=3) if images.shape[3] == 1 else images
+
+
+def _checked_labels(labels, rows: int, names: int) -> np.ndarray:
+    labels = np.asarray(labels)
+    if labels.shape != (rows,) or not np.issubdtype(labels.dtype, np.integer):
+        raise config.UserError(
+            f"labels of type {labels.dtype} and shape {list(labels.shape)}:"
+            f" give integers [{rows}], one per image"
+        )
+    if labels.min() < 0 or (names and labels.max() >= names):
+        limit = f", below the {names} label names" if names else ""
+        raise config.UserError(
+            f"labels between {labels.min()} and {labels.max()}: give labels"
+            f" from 0 on{limit}"
+        )
+    return labels.astype(np.int64)
+
+
+def digits(split: str) -> Source:
+    """Returns scikit-learn's 1,797 handwritten digits of 8x8 pixels.
+
+    Ordered by class, each fifth one is of the test split (360, with the
+    classes' own shares), the others of the training split (1,437).
+
+    Raises:
+      UserError: for a split other than `train`, `test` and their slices.
+    """
+    from sklearn import datasets as sklearn_datasets
+
+    data = sklearn_datasets.load_digits()
+    base = splits.parse(split)[0]
+    if base not in ("train", "test"):
+        raise config.unknown("split of digits", base, ("train", "test"))
+    is_test = np.zeros([len(data.target)], bool)
+    by_class = np.argsort(data.target, kind="stable")
+    is_test[by_class[::_DIGITS_TEST_STRIDE]] = True
+    chosen = np.flatnonzero(is_test == (base == "test"))
+    start, stop = splits.bounds(split, len(chosen))
+    rows = chosen[start:stop]
+    return from_arrays(
+        data.images[rows] / 16,  # Grey levels are 0..16.
+        data.target[rows],
+        tuple(str(digit) for digit in range(10)),
+        name="digits",
+        split=split,
+    )

@@ -1,0 +1,173 @@
+"""The order of training examples, as a pure function of (seed, epoch).
+
+A draw is (index int64 [], the example's place in its split; key int32 [], what
+seed and epoch give to its views; its encoded record). Draws of sources in
+memory leave the record empty: it is looked up by the index later.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import config
+from tf_contrastive.datasets.source import Source
+
+# The end of "for ever", in steps or epochs.
+_FOREVER = 1 << 60
+# Keeps the seeds of views apart from those of orders.
+_VIEWS = -1
+
+fold_in = tf.random.experimental.stateless_fold_in
+
+
+def _seed(seed: int, *parts: int | tf.Tensor) -> tf.Tensor:
+    """Mixes integers into a stateless seed, int64 [2]."""
+    mixed = tf.constant([seed, 0], tf.int64)
+    for part in parts:
+        mixed = fold_in(mixed, tf.cast(part, tf.int64), alg="philox")
+    return mixed
+
+
+def _integer(seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Makes a random integer [] of a stateless seed."""
+    return tf.random.stateless_uniform(
+        [], seed, None, None, dtype, alg="philox"
+    )
+
+
+def _pass(
+    source: Source,
+    seed: tf.Tensor,
+    key: tf.Tensor,
+    buffer: int,
+    label: int | None,
+) -> tf.data.Dataset:
+    """Returns draws of all examples, or of a class's, once, shuffled."""
+    if source.arrays is not None:
+        rows = tf.range(source.info.num_examples, dtype=tf.int64)
+        if label is not None:
+            rows = tf.boolean_mask(rows, source.arrays["label"] == label)
+        # Not index_shuffle, which would need no memory: the permutations that
+        # it gives for neighbouring seeds are alike (correlation 0.7, tried).
+        order = tf.random.experimental.stateless_shuffle(rows, seed, "philox")
+        keys = tf.fill(tf.shape(order), key)
+        return tf.data.Dataset.from_tensor_slices((order, keys, {}))
+    # Dataset.shuffle mixes in the global seed, which must not matter: inside
+    # of a tf.data function this sets that function's own, and no other. (It
+    # compares a seed of 0 with its own, which fails on tensors; hence 1.)
+    tf.random.set_seed(1)
+    records = source.records.enumerate()
+    if label is not None:
+        records = records.filter(lambda _, record: record["label"] == label)
+    records = records.shuffle(
+        buffer, _integer(seed, tf.int64), reshuffle_each_iteration=False
+    )
+    return records.map(lambda index, record: (index, key, record))
+
+
+def _passes(
+    source: Source,
+    seed: int,
+    buffer: int,
+    start: tuple[int, int],
+    length: int,
+    label: int | None = None,
+) -> tf.data.Dataset:
+    """Returns draws without end: pass after pass, of `length` examples each.
+
+    Args:
+      source, seed, buffer: see `shuffled`.
+      start: (pass, examples of it to skip); earlier passes are not replayed.
+      length: examples to take of every pass.
+      label: the class to draw, or None for all.
+    """
+    first, done = start
+    family = 0 if label is None else label + 1
+
+    def one(number):
+        key = _integer(_seed(seed, family, number, _VIEWS), tf.int32)
+        skip = tf.where(number == first, tf.constant(done, tf.int64), 0)
+        draws = _pass(source, _seed(seed, family, number), key, buffer, label)
+        return draws.take(length).skip(skip)
+
+    return tf.data.Dataset.range(first, _FOREVER).flat_map(one)
+
+
+def shuffled(
+    source: Source,
+    *,
+    batch_size: int,
+    steps: int,
+    seed: int,
+    start_step: int,
+    buffer: int,
+) -> tf.data.Dataset:
+    """Draws every example at most once per epoch, in an order per epoch.
+
+    Args:
+      source: what to draw from.
+      batch_size: draws per step.
+      steps: steps per epoch; what is left of an epoch is dropped.
+      seed: seed of the orders and of the views.
+      start_step: first step to draw for.
+      buffer: examples to shuffle among, where they are not in memory.
+    """
+    epoch, step = divmod(start_step, steps)
+    start = epoch, step * batch_size
+    return _passes(source, seed, buffer, start, steps * batch_size)
+
+
+def _class_counts(source: Source) -> dict[int, int]:
+    """Counts the examples of every class that has some."""
+    if source.arrays is not None:
+        labels = source.arrays["label"].numpy()
+    else:
+        batches = source.records.map(lambda r: r["label"]).batch(1024)
+        labels = np.concatenate(list(batches.as_numpy_iterator()))
+    classes, counts = np.unique(labels, return_counts=True)
+    return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+
+
+def class_balanced(
+    source: Source,
+    *,
+    batch_size: int,
+    steps: int,
+    seed: int,
+    start_step: int,
+    buffer: int,
+) -> tf.data.Dataset:
+    """Draws the classes in turn, so that every batch has each equally often.
+
+    Where the batch is no multiple of the classes, the turn goes on from batch
+    to batch. Every class cycles through its own examples, in an order and with
+    views per cycle: an example that comes again in an epoch comes in new views.
+
+    Args:
+      source, batch_size, seed, start_step, buffer: see `shuffled`. Examples
+        that are not in memory are read once per class.
+      steps: not used; classes have cycles of their own.
+
+    Raises:
+      UserError: if the examples have no labels.
+    """
+    del steps
+    if not source.info.has_labels:
+        raise config.UserError(
+            f"--sampler=class_balanced needs labels, and {source.info.name} has"
+            " none: give --sampler=shuffle"
+        )
+    counts = _class_counts(source)
+    first = start_step * batch_size
+    streams = []
+    for turn, (label, count) in enumerate(counts.items()):
+        # Draws before `first` that were this class's turn.
+        drawn = max(0, -(-(first - turn) // len(counts)))
+        room = max(1, min(buffer // len(counts), count))
+        start = divmod(drawn, count)
+        streams.append(_passes(source, seed, room, start, count, label))
+    turns = tf.data.Dataset.range(len(counts)).repeat()
+    turns = turns.skip(first % len(counts))
+    return tf.data.Dataset.choose_from_datasets(streams, turns)
+
+
+SAMPLERS = {"shuffle": shuffled, "class_balanced": class_balanced}

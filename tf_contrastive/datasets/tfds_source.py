@@ -1,0 +1,147 @@
+"""Datasets of TensorFlow Datasets that stand prepared in a folder.
+
+Read from their files alone: nothing is downloaded, and neither a dataset's
+code nor TFDS's bucket is asked. The only module that imports TFDS, and late,
+since that takes a second.
+"""
+
+import os
+import re
+
+from tf_contrastive import config
+from tf_contrastive.datasets import images
+from tf_contrastive.datasets.source import Info, Record, Source
+
+
+def _builder(tfds, name: str, data_dir: str | None):
+    """Returns the builder of a prepared dataset.
+
+    From files, never from the dataset's code: that one looks for metadata in
+    TFDS's bucket when the files are missing, and so waits for the network.
+    """
+    from tensorflow_datasets.core import read_only_builder
+
+    place = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    place = os.path.expanduser(place)
+    try:
+        return read_only_builder.builder_from_files(name, data_dir=data_dir)
+    except tfds.core.DatasetNotFoundError as error:
+        raise _not_found(tfds, name, place) from error
+    except (ValueError, AssertionError) as error:
+        reason = (str(error).splitlines() or ["?"])[0]
+        raise config.UserError(
+            f"dataset {name} in {place} cannot be read: {reason}"
+        ) from error
+
+
+def _not_found(tfds, name: str, place: str) -> config.UserError:
+    known = tfds.list_builders(with_community_datasets=False)
+    base = re.split("[/:]", name)[0]
+    if base not in known:
+        own = [f"{scheme}:PATH" for scheme in config.DATASET_SCHEMES]
+        own = [*config.EMBEDDED_DATASETS, *own]
+        match = config.nearest(base, [*config.EMBEDDED_DATASETS, *known])
+        hint = f"did you mean {match!r}? " if match else ""
+        return config.UserError(
+            f"unknown dataset {name!r}: {hint}known: {', '.join(own)}, what"
+            f" is prepared in {place}, and the {len(known)} names of"
+            " tfds.list_builders()"
+        )
+    return config.UserError(
+        f"dataset {name} is not found in {place}: prepare it, on a machine"
+        ' with a network, by python -c "import tensorflow_datasets as tfds;'
+        f" tfds.load('{name}', data_dir='{place}')\", or give the --data_dir"
+        " that has it"
+    )
+
+
+def _image_and_label(tfds, builder) -> tuple[str, str | None]:
+    """Finds the features that are the image and its class."""
+    features = dict(builder.info.features)
+    image, label = "image", "label"
+    keys = builder.info.supervised_keys
+    if keys and all(isinstance(key, str) for key in keys[:2]):
+        image, label = keys[:2]
+    if not isinstance(features.get(image), tfds.features.Image):
+        found = [
+            key
+            for key, feature in features.items()
+            if isinstance(feature, tfds.features.Image)
+        ]
+        image = "image" if "image" in found else (found or [None])[0]
+    if image is None or features[image].np_dtype.kind != "u":
+        raise config.UserError(
+            f"dataset {builder.info.full_name} has no feature that is an"
+            " image of unsigned integers; features present:"
+            f" {', '.join(features)}"
+        )
+    if not isinstance(features.get(label), tfds.features.ClassLabel):
+        label = "label"
+    if not isinstance(features.get(label), tfds.features.ClassLabel):
+        return image, None
+    return image, label
+
+
+def _num_examples(builder, split: str) -> int:
+    try:
+        count = builder.info.splits[split].num_examples
+    except (KeyError, ValueError, AssertionError) as error:
+        reason = (str(error).strip("\"'").splitlines() or ["?"])[0]
+        raise config.UserError(
+            f"dataset {builder.info.full_name} has no split {split!r}"
+            f" ({reason}): its splits are {', '.join(builder.info.splits)},"
+            " and slices of those such as train[:10%]"
+        ) from error
+    if not count:
+        raise config.UserError(
+            f"split {split} of {builder.info.full_name} holds no example:"
+            " give a wider slice"
+        )
+    return count
+
+
+def _decode(record: Record) -> Record:
+    return record | {"image": images.decode(record["image"])}
+
+
+def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
+    """Opens any prepared dataset by its TFDS name, `name[/config][:version]`.
+
+    Records keep their encoded bytes and come in a fixed order.
+
+    Raises:
+      UserError: if it is unknown, not prepared, or has no such split or image.
+    """
+    import tensorflow_datasets as tfds
+
+    builder = _builder(tfds, name, data_dir or None)
+    image, label = _image_and_label(tfds, builder)
+    count = _num_examples(builder, split)
+    wanted = {image: True} | ({label: True} if label else {})
+    stored = builder.as_dataset(
+        split=split,
+        shuffle_files=False,
+        decoders=tfds.decode.PartialDecoding(
+            wanted, decoders={image: tfds.decode.SkipDecoding()}
+        ),
+        read_config=tfds.ReadConfig(try_autocache=False, skip_prefetch=True),
+    )
+    # Splits without labels are stored with label -1 throughout.
+    if label and next(stored.take(1).as_numpy_iterator())[label] < 0:
+        label = None
+
+    def rename(features):
+        record = {"image": features[image]}
+        return record | ({"label": features[label]} if label else {})
+
+    feature = builder.info.features
+    height, width, _ = feature[image].shape
+    info = Info(
+        name,
+        split,
+        count,
+        feature[label].num_classes if label else None,
+        (height, width, 3) if height and width else None,
+        tuple(feature[label].names) if label else (),
+    )
+    return Source(stored.map(rename), _decode, info)
