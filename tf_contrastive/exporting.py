@@ -14,7 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, views
+from tf_contrastive import checkpoints, config
+from tf_contrastive.views import preprocessing
 
 # What makes a folder a SavedModel; TensorFlow writes it last.
 _GRAPH_FILE = "saved_model.pb"
@@ -48,7 +49,6 @@ class ServingModule(tf.Module):
     def __init__(self, encoder: tf.keras.Model) -> None:
         super().__init__()
         self._size = image_size(encoder)
-        self._preprocess = views.evaluation(self._size)
         # Behind a function the Keras model is not saved itself, with all its
         # metadata and the classes it would need at loading; its variables are.
         self._apply = lambda *args, **kwargs: encoder(*args, **kwargs)
@@ -74,11 +74,12 @@ class ServingModule(tf.Module):
     )
     def embed_images(self, images):
         """Serves `serving_default`."""
+        n = tf.shape(images)[0]
         with tf.device("CPU:0"):
-            pixels = tf.map_fn(
-                self._preprocess,
-                images,
-                fn_output_signature=self._pixel_spec(),
+            pixels = tf.cond(
+                n > 0,
+                lambda: preprocessing.resize_and_crop(images, self._size),
+                lambda: tf.zeros([n, self._size, self._size, 3]),
             )
         return {"embedding": self(pixels)}
 
@@ -90,9 +91,6 @@ class ServingModule(tf.Module):
         embedding = tf.where(ok[:, tf.newaxis], self(pixels), 0.0)
         return {"embedding": embedding, "ok": ok}
 
-    def _pixel_spec(self):
-        return tf.TensorSpec([self._size, self._size, 3], tf.float32)
-
     def _decode(self, encoded):
         """Returns pixels [N, S, S, 3], zero where not `ok`, and ok [N]."""
 
@@ -100,7 +98,11 @@ class ServingModule(tf.Module):
             image = tf.io.decode_image(
                 data, channels=3, expand_animations=False
             )
-            return row, self._preprocess(tf.ensure_shape(image, [None] * 3))
+            image = tf.ensure_shape(image, [None, None, 3])
+            pixels = preprocessing.resize_and_crop(
+                image[tf.newaxis], self._size
+            )
+            return row, pixels[0]
 
         # No operation catches the error of another; a dataset can drop the
         # elements that fail. The spare row keeps the batch from being empty.
