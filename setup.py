@@ -1,0 +1,98 @@
+"""Packaging of tf_contrastive; the pinned versions are in constraints.txt."""
+
+import pathlib
+import re
+
+import setuptools
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+# Ranges that pip resolves to a working set on its own.
+INSTALL_REQUIRES = [
+    # A range, so that a TPU VM's own 2.15.0 wheel satisfies it and stays.
+    "tensorflow>=2.15,<2.16",
+    "tensorflow-datasets>=4.9.4,<4.10",
+    "tensorflow-addons>=0.23,<0.24",
+    "keras-cv>=0.9,<0.10",
+    "absl-py>=1.4",
+    "tensorboard>=2.15,<2.16",
+    "scikit-learn>=1.3,<2",
+    "scipy>=1.10,<2",
+    "matplotlib>=3.7,<4",
+    "numpy>=1.24,<2",
+    # Code that tensorflow-metadata 1.17 and later generated needs protobuf 5,
+    # which TensorFlow 2.15 excludes and they do not declare: importing
+    # tensorflow_datasets would fail.
+    "tensorflow-metadata>=1.14,<1.17",
+    "protobuf>=3.20.3,<5",
+    # Of tensorflow-datasets: 1.14 needs Python 3.11, and pip's older resolvers
+    # take very long to find that out.
+    'etils>=1.6,<1.14; python_version < "3.11"',
+    # TensorBoard 2.15 imports pkg_resources, which later setuptools dropped.
+    "setuptools<81",
+]
+
+EXTRAS_REQUIRE = {
+    # 2.15.0 names TensorRT packages that cannot be installed.
+    "gpu": ["tensorflow[and-cuda]>=2.15.1,<2.16"],
+    "beam": [
+        "apache-beam>=2.60,<3",
+        "tensorflow-hub>=0.16,<0.17",
+        # tensorflow-hub takes any; later ones need a later TensorFlow.
+        "tf-keras>=2.15,<2.16",
+        "pyarrow>=14",
+    ],
+    "onnx": [
+        "tf2onnx>=1.16.1,<1.17",
+        "onnx>=1.15,<1.17",
+        "onnxruntime>=1.17",
+        # tf2onnx needs protobuf 3, and this the tensorflow-metadata before
+        # 1.15 (stated, so that pip does not have to search for it).
+        "protobuf>=3.20.3,<4",
+        "tensorflow-metadata>=1.14,<1.15",
+    ],
+    "profile": ["tensorboard-plugin-profile>=2.15,<2.16"],
+    "dev": [
+        "pytest>=8",
+        "pytest-xdist>=3.5",
+        "ruff>=0.6",
+        "selenium>=4.20",
+        "Pillow>=10",
+    ],
+}
+
+
+def version() -> str:
+    text = (HERE / "tf_contrastive" / "__init__.py").read_text("utf-8")
+    return re.search(r'^__version__ = "([^"]+)"', text, re.M).group(1)
+
+
+def long_description() -> str:
+    readme = HERE / "README.md"
+    return readme.read_text("utf-8") if readme.exists() else ""
+
+
+setuptools.setup(
+    name="tf_contrastive",
+    version=version(),
+    description=(
+        "Contrastive pretraining of image encoders in TensorFlow and Keras"
+    ),
+    long_description=long_description(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=setuptools.find_packages(
+        include=["tf_contrastive", "tf_contrastive.*"]
+    ),
+    python_requires=">=3.10,<3.12",
+    install_requires=INSTALL_REQUIRES,
+    extras_require=EXTRAS_REQUIRE,
+    entry_points={
+        "console_scripts": ["tf-contrastive = tf_contrastive.__main__:main"],
+    },
+    classifiers=[
+        "License :: OSI Approved :: Apache Software License",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+    ],
+)
