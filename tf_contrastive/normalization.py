@@ -62,23 +62,21 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         if len(self.axis) != 1:
             raise ValueError(f"give one axis of channels, not {self.axis}")
 
-    def call(self, inputs, training=None):
+    def call(self, inputs, training=False):
         """Normalizes `inputs`.
 
         Args:
           inputs: [N, ..., C], of any rank from 2 on.
           training: whether by the batch's own statistics, which then enter the
-            moving ones. None: as Keras' learning phase says.
+            moving ones; bool, or a bool tensor. In a model, the model's.
 
         Returns:
           The shape of `inputs`, in the layer's compute dtype.
         """
-        if training is None:
-            training = tf.keras.backend.learning_phase()
         if not self.trainable:
             training = False
         static = tf.get_static_value(training)
-        if static is None:  # Keras builds its models with a placeholder here.
+        if static is None and training is not None:
             return tf.cond(
                 tf.cast(training, tf.bool),
                 lambda: self._normalize_by_batch(inputs),

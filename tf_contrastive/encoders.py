@@ -1,0 +1,196 @@
+"""Encoders: images [N, H, W, K] in [0, 1] to features h [N, D].
+
+Residual networks of He et al. 2016, with the stride of a bottleneck in its
+3x3 convolution ("v1.5"), as SimCLR, SupCon and SINCERE train them. An encoder
+standardises its input itself, so that nothing else has to know how.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_contrastive import config
+from tf_contrastive.normalization import BatchNormalization
+
+# Of ImageNet's colours; channels beyond these three enter as they are.
+CHANNEL_MEAN = (0.485, 0.456, 0.406)
+CHANNEL_STD = (0.229, 0.224, 0.225)
+
+
+class _Layers(NamedTuple):
+    """The layers that all blocks are made of, with the model's options."""
+
+    synchronized: bool
+
+    def convolution(self, x, channels, side, stride, name):
+        """A convolution without bias, since normalization follows it.
+
+        A strided one is padded by (side - 1) / 2 on both sides, as in SimCLR
+        and torch: TensorFlow's own "same" would shift the features by a pixel
+        between even and odd image sides.
+        """
+        if stride > 1 and side > 1:
+            x = tf.keras.layers.ZeroPadding2D(side // 2, name=f"{name}_pad")(x)
+        return tf.keras.layers.Conv2D(
+            channels,
+            side,
+            stride,
+            padding="same" if stride == 1 else "valid",
+            use_bias=False,
+            kernel_initializer="variance_scaling",
+            name=name,
+        )(x)
+
+    def normalization(self, x, name, relu=True, gamma="ones"):
+        x = BatchNormalization(
+            synchronized=self.synchronized, gamma_initializer=gamma, name=name
+        )(x)
+        return tf.keras.layers.ReLU(name=f"{name}_relu")(x) if relu else x
+
+    def residual(self, x, branch, channels, stride, name):
+        """relu(shortcut + branch); a projection only where the shape changes.
+
+        The branch's last gamma starts at zero, so that a block starts as the
+        identity (Goyal et al. 2017).
+        """
+        if stride > 1 or x.shape[-1] != channels:
+            x = self.convolution(x, channels, 1, stride, f"{name}_shortcut")
+            x = self.normalization(x, f"{name}_shortcut_norm", relu=False)
+        x = tf.keras.layers.Add(name=f"{name}_add")([x, branch])
+        return tf.keras.layers.ReLU(name=f"{name}_relu")(x)
+
+
+def _basic(layers: _Layers, x, channels, stride, name):
+    """Two 3x3 convolutions."""
+    y = layers.convolution(x, channels, 3, stride, f"{name}_conv1")
+    y = layers.normalization(y, f"{name}_norm1")
+    y = layers.convolution(y, channels, 3, 1, f"{name}_conv2")
+    y = layers.normalization(y, f"{name}_norm2", relu=False, gamma="zeros")
+    return layers.residual(x, y, channels, stride, name)
+
+
+def _bottleneck(layers: _Layers, x, channels, stride, name):
+    """1x1 down, 3x3, and 1x1 up to four times the channels."""
+    y = layers.convolution(x, channels, 1, 1, f"{name}_conv1")
+    y = layers.normalization(y, f"{name}_norm1")
+    y = layers.convolution(y, channels, 3, stride, f"{name}_conv2")
+    y = layers.normalization(y, f"{name}_norm2")
+    y = layers.convolution(y, 4 * channels, 1, 1, f"{name}_conv3")
+    y = layers.normalization(y, f"{name}_norm3", relu=False, gamma="zeros")
+    return layers.residual(x, y, 4 * channels, stride, name)
+
+
+class Spec(NamedTuple):
+    """A residual network: its block, and how many of it each stage has."""
+
+    block: Callable
+    repeats: tuple[int, int, int, int]
+
+
+ENCODERS = {
+    "resnet10": Spec(_basic, (1, 1, 1, 1)),
+    "resnet18": Spec(_basic, (2, 2, 2, 2)),
+    "resnet34": Spec(_basic, (3, 4, 6, 3)),
+    "resnet50": Spec(_bottleneck, (3, 4, 6, 3)),
+    "resnet101": Spec(_bottleneck, (3, 4, 23, 3)),
+    "resnet152": Spec(_bottleneck, (3, 8, 36, 3)),
+    "resnet200": Spec(_bottleneck, (3, 24, 36, 3)),
+}
+
+
+def _standardize(x):
+    """(x - mean) / std of the colours, in float32, without weights."""
+    channels = x.shape[-1]
+    extra = max(channels - 3, 0)
+    if channels < 3:  # No colours; the first normalization sees to them.
+        scale, offset = [1.0] * channels, [0.0] * channels
+    else:
+        pairs = list(zip(CHANNEL_MEAN, CHANNEL_STD, strict=True))
+        scale = [1 / std for _, std in pairs] + [1.0] * extra
+        offset = [-mean / std for mean, std in pairs] + [0.0] * extra
+    # Half precision would round the pixels before they are centered.
+    return tf.keras.layers.Rescaling(
+        scale, offset, dtype="float32", name="standardize"
+    )(x)
+
+
+def _stem(layers: _Layers, x, channels, stem):
+    if stem == "cifar":
+        x = layers.convolution(x, channels, 3, 1, "stem_conv")
+        return layers.normalization(x, "stem_norm")
+    x = layers.convolution(x, channels, 7, 2, "stem_conv")
+    x = layers.normalization(x, "stem_norm")
+    # After a ReLU, zeros pad a maximum as well as minus infinity.
+    x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
+    return tf.keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
+
+
+def _check(name, width, stem, image_shape):
+    """Raises `UserError` for what no encoder can be built of."""
+    if name not in ENCODERS:
+        raise config.unknown("encoder", name, ENCODERS)
+    if stem not in config.STEMS:
+        raise config.unknown("stem", stem, config.STEMS)
+    if not width > 0:
+        raise config.UserError(f"width={width}: must be above 0")
+    if len(image_shape) != 3 or not all(image_shape):
+        raise config.UserError(
+            f"image_shape={tuple(image_shape)}: must be (height, width,"
+            " channels), each of at least 1"
+        )
+
+
+def build(
+    name: str = config.Encoder.encoder,
+    *,
+    width: float = config.Encoder.width,
+    stem: str = config.Encoder.stem,
+    image_shape: tuple[int, int, int] = (
+        config.DEFAULT_IMAGE_SIZE,
+        config.DEFAULT_IMAGE_SIZE,
+        3,
+    ),
+    synchronized: bool = True,
+) -> tf.keras.Model:
+    """Builds an encoder.
+
+    Args:
+      name: one of `ENCODERS`.
+      width: multiplier of the channels; those of the first stage, 64 * width,
+        are rounded to a multiple of 8 (what accelerators tile by), and each
+        further stage has twice the channels.
+      stem: "imagenet" (7x7/2 and 3x3/2 pooling), "cifar" (3x3/1, no pooling),
+        or "auto", by the shorter side of the images.
+      image_shape: (height, width, channels), in pixels.
+      synchronized: whether BatchNorm spans all replicas.
+
+    Returns:
+      A model named `name`: float images [N, H, W, K] in [0, 1] to features
+      float32 [N, D] of a global average, under any precision policy. D is
+      512 * width of basic and 2048 * width of bottleneck networks.
+
+    Raises:
+      UserError: for an unknown name or stem, or images too small for the stem.
+
+    He et al. 2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
+    """
+    _check(name, width, stem, image_shape)
+    side = min(image_shape[:2])
+    stem = config.resolve_stem(stem, side)
+    config.check_image_size(side, stem)
+    block, repeats = ENCODERS[name]
+    channels = 8 * max(round(8 * width), 1)
+    layers = _Layers(synchronized)
+
+    images = tf.keras.Input(image_shape, name="images")
+    x = _stem(layers, _standardize(images), channels, stem)
+    for stage, count in enumerate(repeats):
+        for i in range(count):
+            stride = 2 if stage and not i else 1
+            label = f"stage{stage + 1}_block{i + 1}"
+            x = block(layers, x, channels << stage, stride, label)
+    features = tf.keras.layers.GlobalAveragePooling2D(
+        dtype="float32", name="features"
+    )(x)
+    return tf.keras.Model(images, features, name=name)
