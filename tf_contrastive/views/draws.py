@@ -1,0 +1,134 @@
+"""Random numbers for a batch of images, each from its own seed.
+
+Threefry-2x32 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
+as 1, 2, 3", SC 2011) is a function of a key and a counter, with no state. The
+key is the seed of a view, the counter is (stream, position): what a view gets
+depends on its seed alone, not on the batch around it, the thread or the
+worker. TensorFlow's own stateless generators take one seed per call, which
+would be one dispatch per image and operation.
+
+Every operation draws from a stream of its own, so that a policy with one more
+operation leaves the others' draws as they were.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+# Part of what a seed means: numbers are given once and never reused.
+STREAMS = {"views": 0, "crop": 1, "flip": 2, "jitter": 3, "gray": 4, "blur": 5}
+
+# Uniform numbers [m, k] of each stream.
+Unit = Mapping[str, tf.Tensor]
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+def _rotate_left(x: tf.Tensor, bits: int) -> tf.Tensor:
+    left = tf.bitwise.left_shift(x, tf.constant(bits, tf.uint32))
+    right = tf.bitwise.right_shift(x, tf.constant(32 - bits, tf.uint32))
+    return tf.bitwise.bitwise_or(left, right)
+
+
+def _rounds(
+    x0: tf.Tensor, x1: tf.Tensor, rotations: tuple[int, ...]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    for bits in rotations:
+        x0 = x0 + x1
+        x1 = tf.bitwise.bitwise_xor(x0, _rotate_left(x1, bits))
+    return x0, x1
+
+
+def threefry(
+    key: tuple[tf.Tensor, tf.Tensor], counter: tuple[tf.Tensor, tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Threefry-2x32 with 20 rounds.
+
+    Args:
+      key: two uint32 tensors.
+      counter: two uint32 tensors that broadcast against the key.
+
+    Returns:
+      Two uint32 tensors of random bits.
+    """
+    parity = tf.bitwise.bitwise_xor(
+        tf.bitwise.bitwise_xor(key[0], key[1]), tf.constant(_PARITY, tf.uint32)
+    )
+    keys = (*key, parity)
+    x0, x1 = counter[0] + key[0], counter[1] + key[1]
+    for i in range(5):
+        x0, x1 = _rounds(x0, x1, _ROTATIONS[i % 2])
+        x0 = x0 + keys[(i + 1) % 3]
+        injected = keys[(i + 2) % 3] + tf.constant(i + 1, tf.uint32)
+        x1 = x1 + injected
+    return x0, x1
+
+
+def _words(
+    seeds: tf.Tensor, counters: np.ndarray
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Two uint32 words [n, k] for every seed and counter (uint32 [2, k])."""
+    key = tf.bitcast(tf.convert_to_tensor(seeds, tf.int32), tf.uint32)
+    stream, position = tf.unstack(tf.constant(counters, tf.uint32))
+    return threefry((key[:, :1], key[:, 1:]), (stream, position))
+
+
+def _counters(stream: str, blocks: int) -> np.ndarray:
+    """Counters uint32 [2, blocks] of one stream."""
+    position = np.arange(blocks, dtype=np.uint32)
+    return np.stack([np.full_like(position, STREAMS[stream]), position])
+
+
+def uniform(
+    seeds: tf.Tensor, counts: Mapping[str, int]
+) -> dict[str, tf.Tensor]:
+    """Uniform numbers of some streams, in one pass over the generator.
+
+    Args:
+      seeds: int32 [n, 2].
+      counts: numbers per seed of each stream, named as in `STREAMS`.
+
+    Returns:
+      For each stream float32 [n, count] in [0, 1), multiples of 2**-24.
+    """
+    if not counts:
+        return {}
+    blocks = [(count + 1) // 2 for count in counts.values()]
+    counters = map(_counters, counts, blocks)
+    words = _words(seeds, np.concatenate(list(counters), axis=1))
+    words = tf.reshape(tf.stack(words, axis=-1), [-1, 2 * sum(blocks)])
+    # 24 bits are what a float32 holds exactly; int32 because the CPU and XLA
+    # both convert it.
+    bits = tf.bitwise.right_shift(words, tf.constant(8, tf.uint32))
+    unit = tf.cast(tf.bitcast(bits, tf.int32), tf.float32) * 2**-24
+    parts = tf.split(unit, [2 * size for size in blocks], axis=1)
+    return {
+        stream: part[:, :count]
+        for part, (stream, count) in zip(parts, counts.items(), strict=True)
+    }
+
+
+def between(unit: tf.Tensor, low: float, high: float) -> tf.Tensor:
+    """Moves uniform numbers from [0, 1) to [low, high)."""
+    return low + (high - low) * unit
+
+
+def fold(seeds: tf.Tensor, count: int) -> tf.Tensor:
+    """Derives the seeds of an image's views from the image's seed.
+
+    Args:
+      seeds: int32 [n, 2].
+      count: views per image, V. The first views are the same for any V.
+
+    Returns:
+      int32 [n, V, 2].
+    """
+    words = _words(seeds, _counters("views", count))
+    return tf.bitcast(tf.stack(words, axis=-1), tf.int32)
+
+
+def planes(values: tf.Tensor) -> Iterator[tf.Tensor]:
+    """Splits per-image parameters [m, k] into k tensors [m, 1, 1]."""
+    return iter(tf.unstack(values[:, :, tf.newaxis, tf.newaxis], axis=1))
