@@ -84,10 +84,19 @@ def test_unlabelled_embeddings_have_no_labels(tmp_path):
     assert np.load(path).files == ["embeddings"]
 
 
-def test_a_file_that_cannot_be_written_is_an_error_of_the_user(tmp_path):
+@pytest.mark.parametrize("name", ["file/out.npz", "folder"])
+def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
     (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
     with pytest.raises(config.UserError, match="cannot write"):
-        embedding.write(f"{tmp_path}/file/out.npz", np.zeros([1, 2]))
+        embedding.write(str(tmp_path / name), np.zeros([1, 2]))
+    with pytest.raises(config.UserError, match="cannot write"):
+        embedding.check_writable(str(tmp_path / name))
+
+
+def test_checking_leaves_nothing_but_the_folder(tmp_path):
+    embedding.check_writable(str(tmp_path / "new" / "out.npz"))
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ Layer 6. Encoders are anything that is called as `encoder(images,
 training=False)` and lists its `variables`: a Keras model, or a loaded export.
 """
 
+import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -39,9 +40,8 @@ def embed(encoder: Callable, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
         if encode is None:
             spec = tf.TensorSpec([None, *images.shape[1:]], tf.float32)
             encode = tf.function(
-                lambda x: tf.cast(encoder(x, training=False), tf.float32),
-                input_signature=[spec],
-            )
+                lambda x: tf.cast(encoder(x, training=False), tf.float32)
+            ).get_concrete_function(spec)
         embeddings.append(encode(images).numpy())
         labels.append(np.asarray(batch_labels, np.int32))
     if not embeddings:
@@ -90,15 +90,31 @@ def write(
         arrays["labels"] = labels
     if label_names:
         arrays["label_names"] = np.array([str(name) for name in label_names])
-    partial = f"{path}.partial"
-    try:
-        tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+    with _writing(path) as partial:
         # An npz is written with seeks, which object stores do not have.
         with tempfile.TemporaryDirectory() as folder:
             local = os.path.join(folder, "embeddings.npz")
             np.savez(local, **arrays)
             tf.io.gfile.copy(local, partial, overwrite=True)
         tf.io.gfile.rename(partial, path, overwrite=True)
+
+
+def check_writable(path: str) -> None:
+    """Raises `UserError` if `write` could not write to `path`."""
+    with _writing(path) as partial:
+        with tf.io.gfile.GFile(partial, "w") as file:
+            file.write("")
+        tf.io.gfile.remove(partial)
+
+
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[str]:
+    """Makes the folder; yields the name to write under until all is there."""
+    try:
+        if tf.io.gfile.isdir(path):
+            raise IsADirectoryError("it is a folder")
+        tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+        yield f"{path}.partial"
     except (OSError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0]
         raise config.UserError(

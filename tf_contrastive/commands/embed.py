@@ -37,6 +37,7 @@ def run(options: config.Embed) -> int:
         data_dir=data_dir or None,
         max_bad_images=chosen.max_bad_images,
     )
+    embedding.check_writable(chosen.output)
     encoder = exporting.load(chosen.workdir or chosen.saved_model)
     embeddings, labels = embedding.embed(
         encoder,

@@ -91,6 +91,11 @@ def run(
         f"{name} encoder: embedded {len(train[1])} + {len(test[1])} images in"
         f" {time.monotonic() - start:.1f} s"
     )
+    if unseen := sorted({*test[1].tolist()} - {*train[1].tolist()}):
+        say(
+            f"warning: {len(unseen)} classes of the test split have no training"
+            f" example and count as missed ({', '.join(map(str, unseen[:10]))})"
+        )
     results = []
     for protocol in protocols:
         results.append(_score(protocol, train, test, name, options))

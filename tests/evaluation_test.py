@@ -1,0 +1,334 @@
+"""Protocols and the commands around them: scores of an encoder that rests."""
+
+import contextlib
+import io
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+from sklearn import datasets as sklearn_datasets
+from sklearn import metrics
+
+from tf_contrastive import (
+    checkpoints,
+    config,
+    datasets,
+    embedding,
+    evaluation,
+    exporting,
+    model,
+    training,
+    views,
+)
+from tf_contrastive.commands import embed as embed_command
+from tf_contrastive.commands import evaluate as evaluate_command
+from tf_contrastive.commands import export as export_command
+from tf_contrastive.evaluation import protocols
+
+
+def _arrays(classes=8, n=240, spread=1.3, seed=0):
+    generator = np.random.default_rng(seed)
+    centers = np.random.default_rng(9).normal(size=(classes, 6))
+    labels = generator.integers(0, classes, n)
+    embeddings = centers[labels] + spread * generator.normal(size=(n, 6))
+    return embeddings.astype(np.float32), labels
+
+
+# ---- On arrays --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("score", "has_top5"),
+    [
+        (evaluation.knn, False),
+        (evaluation.prototype, True),
+        (evaluation.linear_probe, True),
+    ],
+)
+def test_accuracies_are_shares_of_right_predictions(score, has_top5):
+    test, labels = _arrays(seed=1)
+    scores = score(*_arrays(), test, labels)
+    predictions = scores["predictions"]
+    assert predictions.shape == labels.shape
+    assert scores["top1"] == metrics.accuracy_score(labels, predictions)
+    assert 0.3 < scores["top1"] < 0.95  # Against 0.125 by chance.
+    assert ("top5" in scores) == has_top5
+    if has_top5:
+        assert scores["top1"] < scores["top5"] < 1.0
+
+
+def test_top5_equals_scikit_learn():
+    train, labels = _arrays(spread=2.0)
+    scores = evaluation.prototype(train, labels, train, labels)
+    table, classes = evaluation.protocols.arrays.classifiers.prototype(
+        train, labels, train
+    )
+    assert scores["top5"] == pytest.approx(
+        metrics.top_k_accuracy_score(labels, table, k=5, labels=classes)
+    )
+
+
+def test_classes_that_training_never_saw_count_as_missed():
+    train = np.eye(3, dtype=np.float32)
+    test_labels = np.array([0, 1, 7])
+    for score in (evaluation.knn, evaluation.prototype):
+        scores = score(train, np.arange(3), train, test_labels)
+        assert scores["top1"] == pytest.approx(2 / 3)
+
+
+def test_unlabelled_test_examples_are_refused():
+    train, labels = _arrays()
+    with pytest.raises(config.UserError, match="test_labels hold -1"):
+        evaluation.knn(train, labels, train, np.full_like(labels, -1))
+
+
+# ---- On an encoder ----------------------------------------------------------
+
+
+def _encoder():
+    tf.keras.utils.set_random_seed(0)
+    inputs = tf.keras.Input([8, 8, 3])
+    x = tf.keras.layers.Conv2D(8, 3)(inputs)
+    x = tf.keras.layers.BatchNormalization()(x)
+    return tf.keras.Model(inputs, tf.keras.layers.Flatten()(tf.nn.relu(x)))
+
+
+def _digit_batches(split):
+    return datasets.evaluation_batches(
+        datasets.source("digits", split), views.evaluation(8), batch_size=100
+    )
+
+
+def test_protocols_score_a_frozen_encoder():
+    encoder = _encoder()
+    before = embedding.checksum(encoder)
+    options = config.Evaluation(knn_k=3, probe_epochs=20)
+    report = protocols.run(
+        encoder,
+        _digit_batches("train"),
+        _digit_batches("test"),
+        name="random",
+        options=options,
+    )
+    assert report["checksum_before"] == report["checksum_after"] == before
+    assert embedding.checksum(encoder) == before
+    results = {r["protocol"]: r for r in report["results"]}
+    assert list(results) == list(protocols.PROTOCOLS)
+    assert results["knn"]["knobs"] == {"k": 3}
+    assert results["knn"]["top5"] is None
+    assert results["linear"]["knobs"] == {
+        "epochs": 20,
+        "batch_size": 256,
+        "learning_rate": 0.1,
+        "seed": 0,
+    }
+    train = embedding.embed(encoder, _digit_batches("train"))
+    test = embedding.embed(encoder, _digit_batches("test"))
+    for result in results.values():
+        assert result["encoder"] == "random"
+        assert result["version"] == 1
+        assert result["examples"] == len(test[1])
+        # The knobs in the record are all it takes to repeat the result.
+        classify = protocols.PROTOCOLS[result["protocol"]].classify
+        again = classify(*train, *test, **result["knobs"])
+        assert again["top1"] == result["top1"] > 0.6
+
+
+def test_an_encoder_that_moves_is_caught():
+    encoder = _encoder()
+
+    class Moving(tf.Module):
+        def __call__(self, images, training):
+            return encoder(images, training=True)  # BatchNorm's statistics.
+
+        variables = encoder.variables
+
+    with pytest.raises(RuntimeError, match="changed while it was evaluated"):
+        protocols.run(
+            Moving(), _digit_batches("test"), _digit_batches("test"), ["knn"]
+        )
+
+
+def test_an_unknown_protocol_names_the_nearest():
+    with pytest.raises(config.UserError, match="did you mean 'prototype'"):
+        protocols.run(_encoder(), [], [], ["prototypes"])
+
+
+def test_every_protocol_that_flags_allow_exists():
+    assert tuple(protocols.PROTOCOLS) == config.PROTOCOLS
+
+
+# ---- The commands -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    """A run on digits whose encoder's weights differ from its initial ones."""
+    folder = str(tmp_path_factory.mktemp("run"))
+    run = config.replace(
+        config.Pretrain(),
+        encoder="resnet10",
+        width=0.125,
+        stem="cifar",
+        image_size=8,
+        workdir=folder,
+    )
+    source = datasets.source("digits", "train")
+    built = model.build(run, source.info.num_classes)
+    built.compile(optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False))
+    for images, _ in _digit_batches("train").take(3):
+        built.encoder(images, training=True)
+    checkpoints.Checkpoints(built, run, training.metadata(source.info)).save()
+    return folder
+
+
+def _evaluate(**values):
+    return evaluate_command.run(config.replace(config.Evaluate(), **values))
+
+
+@pytest.fixture(scope="module")
+def evaluated(workdir):
+    """What `evaluate` says of the run on stdout, on stderr and as JSON."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert _evaluate(workdir=workdir, probe_epochs=5) == 0
+    with open(f"{workdir}/evaluation.json") as file:
+        return out.getvalue(), err.getvalue(), json.load(file)
+
+
+def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
+    out, err, report = evaluated
+    trained = checkpoints.load_encoder(checkpoints.load_run(workdir))
+    assert report["checksum"] == embedding.checksum(trained)
+    assert (report["dataset"], report["step"]) == ("digits", 0)
+    rows = [(r["encoder"], r["protocol"]) for r in report["results"]]
+    assert rows == [
+        (encoder, protocol)
+        for encoder in ("trained", "untrained")
+        for protocol in ("knn", "prototype", "linear")
+    ]
+    lines = out.splitlines()
+    assert len(lines) == 8
+    for line, result in zip(lines[1:7], report["results"], strict=True):
+        cells = line.split()
+        assert cells[:2] == [result["encoder"], result["protocol"]]
+        assert cells[2] == f"{result['top1']:.4f}"
+    assert lines[7] == f"encoder checksum unchanged: {report['checksum'][:12]}"
+    assert "embedded" in err
+    # The moving statistics alone tell the two encoders apart.
+    knn = [r["top1"] for r in report["results"] if r["protocol"] == "knn"]
+    assert knn[0] != knn[1]
+
+
+def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
+    command = config.Export(config.Exporting(workdir, str(tmp_path)))
+    assert export_command.run(command) == 0
+    out = capsys.readouterr().out
+    assert f"exported: {tmp_path}/1" in out
+    assert "embedding: float32 [N, 64]" in out
+    details = exporting.details(f"{tmp_path}/1")
+    assert details["label_names"] == [str(digit) for digit in range(10)]
+    _evaluate(
+        saved_model=str(tmp_path), dataset="digits", protocols="knn,prototype"
+    )
+    of_export, err = capsys.readouterr()
+    of_run = evaluated[0]
+
+    def without_seconds(lines):
+        return [line.split()[:5] for line in lines]
+
+    exported = of_export.splitlines()
+    run = of_run.splitlines()
+    assert without_seconds(exported[:3]) == without_seconds(run[:3])
+    assert exported[-1] == run[-1]  # The checksum.
+    assert "no untrained baseline" in err
+
+
+def _png(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PIL.Image.fromarray(np.full([9, 9, 3], value, np.uint8)).save(path)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A folder of unlabelled images, one of them broken."""
+    for i in range(6):
+        _png(tmp_path / f"flat/{i}.png", 40 * i)
+    (tmp_path / "flat/broken.png").write_bytes(b"\x89PNG no more")
+    return tmp_path
+
+
+def test_unlabelled_data_are_refused(workdir, folders):
+    with pytest.raises(config.UserError, match="no labels to score against"):
+        _evaluate(
+            workdir=workdir,
+            dataset=f"folder:{folders}/flat",
+            test_split="train",
+        )
+
+
+def test_splits_of_differing_classes_are_refused(workdir, monkeypatch):
+    images = np.zeros([4, 8, 8, 3], np.uint8)
+    labels = {"train": np.array([0, 1, 1, 0]), "test": np.array([0, 1, 2, 0])}
+
+    def source(name, split, **kwargs):
+        return datasets.from_arrays(images, labels[split])
+
+    monkeypatch.setattr(datasets, "source", source)
+    with pytest.raises(config.UserError, match="2 classes and test 3"):
+        _evaluate(workdir=workdir)
+
+
+def test_classes_that_only_the_test_split_has_are_told():
+    encoder, batches = _encoder(), list(_digit_batches("test").take(1))
+    images, labels = batches[0]
+    told = []
+    few = [(images[labels < 8], labels[labels < 8])]
+    protocols.run(encoder, few, batches, ["prototype"], say=told.append)
+    assert any("2 classes" in line and "(8, 9)" in line for line in told)
+
+
+def test_no_run_or_no_checkpoint_is_refused(workdir, tmp_path):
+    with pytest.raises(config.UserError, match="no run in"):
+        _evaluate(workdir=str(tmp_path))
+    with open(f"{workdir}/config.flags") as file:
+        (tmp_path / "config.flags").write_text(file.read())
+    with pytest.raises(config.UserError, match="no checkpoint in"):
+        _evaluate(workdir=str(tmp_path))
+
+
+def test_embed_writes_what_the_encoder_says(workdir, tmp_path, capsys):
+    output = str(tmp_path / "digits.npz")
+    command = config.replace(config.Embed(), workdir=workdir, output=output)
+    assert embed_command.run(command) == 0
+    written = np.load(output, allow_pickle=False)
+    encoder = exporting.load(workdir)
+    embeddings, labels = embedding.embed(encoder, _digit_batches("test"))
+    np.testing.assert_allclose(written["embeddings"], embeddings, atol=1e-5)
+    np.testing.assert_array_equal(written["labels"], labels)
+    assert written["label_names"].tolist() == [str(i) for i in range(10)]
+    assert f"{len(labels)} embeddings of 64 features" in capsys.readouterr().out
+    # The digits are scikit-learn's, which says what they are.
+    assert set(labels) == set(sklearn_datasets.load_digits().target)
+
+
+def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
+    output = f"{folders}/flat.npz"
+    command = config.replace(
+        config.Embed(),
+        workdir=workdir,
+        input=f"folder:{folders}/flat",
+        split="train",
+        output=output,
+    )
+    assert embed_command.run(command) == 0
+    written = np.load(output)
+    assert written.files == ["embeddings"]
+    assert len(written["embeddings"]) == 6
+    assert "broken.png" in capsys.readouterr().err
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
