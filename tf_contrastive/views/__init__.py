@@ -13,7 +13,12 @@ import tensorflow as tf
 from tf_contrastive import config
 from tf_contrastive.views import blur as blurring
 from tf_contrastive.views import color, crops, draws, preprocessing
-from tf_contrastive.views.policy import Photometric, Policy, as_images
+from tf_contrastive.views.policy import (
+    Photometric,
+    Policy,
+    as_images,
+    indices,
+)
 
 __all__ = ["POLICIES", "Policy", "build", "evaluation", "views"]
 
@@ -120,7 +125,9 @@ def views(
     Returns:
       make_views(images uint8 [n, h, w, 3], seeds int32 [n, 2]) -> float32
       [n, V, S, S, 3] in [0, 1]. View v has the seed of its image with v folded
-      in; it is the same for any V and n.
+      in; it is the same for any V and n. (Where n is not known statically, as
+      without `drop_remainder`, TensorFlow 2.15 logs a harmless line that it
+      cannot predict the cost of CropAndResize.)
 
     Raises:
       UserError: if V is less than 1.
@@ -132,7 +139,7 @@ def views(
     @tf.autograph.experimental.do_not_convert
     def make_views(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         images = as_images(images, 4)
-        owners = tf.repeat(tf.range(tf.shape(images)[0]), count)
+        owners = tf.repeat(indices(images), count)
         seeds = tf.reshape(draws.fold(seeds, count), [-1, 2])
         pixels = policy.views_of(images, owners, seeds)
         shape = [-1, count, size, size, 3]

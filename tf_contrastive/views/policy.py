@@ -50,6 +50,11 @@ def as_images(images: tf.Tensor, rank: int) -> tf.Tensor:
     return tf.ensure_shape(images, [*images.shape[:-1], 3])
 
 
+def indices(images: tf.Tensor) -> tf.Tensor:
+    """0..n-1 of images [n, h, w, 3], of static shape where n is known."""
+    return tf.range(images.shape[0] or tf.shape(images)[0])
+
+
 def _to_planes(pixels: tf.Tensor) -> tf.Tensor:
     return tf.stack(tf.unstack(pixels, axis=-1))
 
@@ -100,7 +105,7 @@ class Policy:
           UserError: for images of another dtype or shape.
         """
         image = as_images(image, 3)
-        seed = tf.convert_to_tensor(seed, tf.int32)
+        seed = tf.ensure_shape(tf.convert_to_tensor(seed, tf.int32), [2])
         return self.batch(image[tf.newaxis], seed[tf.newaxis])[0]
 
     @tf.autograph.experimental.do_not_convert
@@ -118,7 +123,7 @@ class Policy:
           UserError: for images of another dtype or shape.
         """
         images = as_images(images, 4)
-        return self.views_of(images, tf.range(tf.shape(images)[0]), seeds)
+        return self.views_of(images, indices(images), seeds)
 
     def views_of(
         self, images: tf.Tensor, owners: tf.Tensor, seeds: tf.Tensor
