@@ -59,7 +59,8 @@ class MLP(tf.keras.Model):
         for i, units in enumerate([*hidden, o["output"]]):
             self._stack += self._block(i + 1, units, last=i == len(hidden))
         for layer in self._stack:
-            with tf.name_scope(layer.name):
+            # Absolute, so that a first call and `build` give the same names.
+            with tf.name_scope(f"{self.name}/{layer.name}/"):
                 layer.build(shape)
             shape = layer.compute_output_shape(shape)
         self.built = True

@@ -1,0 +1,149 @@
+"""Projection heads and the linear probe."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import config, heads
+from tf_contrastive.normalization import BatchNormalization
+
+
+def _features(n=64, d=12):
+    return np.random.default_rng(0).standard_normal((n, d)).astype(np.float32)
+
+
+def _shapes(head):
+    return {
+        w.name.split("/", 1)[1].removesuffix(":0"): tuple(w.shape)
+        for w in head.trainable_variables
+    }
+
+
+def test_identity_gives_the_features_back():
+    head = heads.build("identity")
+    np.testing.assert_array_equal(head(_features()), _features())
+    assert not head.weights
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_mlp_without_normalization_is_the_papers_formula(layers):
+    head = heads.build("mlp", layers=layers, output=5, batch_norm=False)
+    z = head(_features())
+    expected = _features()
+    for i in range(1, layers):
+        dense = head.get_layer(f"dense{i}")
+        expected = np.maximum(expected @ dense.kernel + dense.bias, 0)
+    expected = expected @ head.get_layer(f"dense{layers}").kernel
+    np.testing.assert_allclose(z, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_mlp_has_simclrs_variables():
+    head = heads.build("mlp", hidden=0, output=5)
+    head.build([None, 12])
+    assert _shapes(head) == {
+        "dense1/kernel": (12, 12),
+        "norm1/gamma": (12,),
+        "norm1/beta": (12,),
+        "dense2/kernel": (12, 5),
+        "norm2/gamma": (5,),
+    }
+
+
+def test_hidden_sets_the_inner_layers_only():
+    head = heads.build("mlp", layers=3, hidden=7, output=5, batch_norm=False)
+    head.build([None, 12])
+    kernels = [v for k, v in _shapes(head).items() if k.endswith("kernel")]
+    assert kernels == [(12, 7), (7, 7), (7, 5)]
+
+
+def test_linear_is_one_matrix():
+    head = heads.build("linear", layers=3, hidden=7, output=5, batch_norm=False)
+    z = head(_features())
+    (kernel,) = head.weights
+    np.testing.assert_allclose(z, _features() @ kernel, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_the_last_normalization_centers_projections(name):
+    head = heads.build(name, output=5)
+    z = head(3.0 + _features(), training=True).numpy()
+    np.testing.assert_allclose(z.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(z.std(0), 1, atol=1e-3)
+    # At inference the moving statistics, still near their start, decide.
+    assert abs(head(3.0 + _features()).numpy().std(0) - 1).max() > 0.05
+
+
+def test_synchronization_reaches_every_normalization():
+    for synchronized in (True, False):
+        head = heads.build("mlp", layers=3, synchronized=synchronized)
+        head.build([None, 12])
+        norms = [x for x in head.layers if isinstance(x, BatchNormalization)]
+        assert [n.synchronized for n in norms] == [synchronized] * 3
+
+
+@pytest.mark.parametrize("name", heads.HEADS)
+def test_projections_are_float32_under_half_precision(name):
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        head, probe = heads.build(name), heads.LinearProbe(3)
+        z, logits = head(_features(), training=True), probe(_features())
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    assert z.dtype == logits.dtype == tf.float32
+    assert all(w.dtype == tf.float32 for w in head.weights)
+
+
+def test_a_head_is_rebuilt_from_its_configuration():
+    head = heads.build("mlp", layers=3, hidden=7, output=5, batch_norm=False)
+    z = head(_features())
+    again = heads.MLP.from_config(head.get_config())
+    again.build([None, 12])
+    again.set_weights(head.get_weights())
+    np.testing.assert_array_equal(again(_features()), z)
+    assert [w.name for w in again.weights] == [w.name for w in head.weights]
+
+
+def test_a_checkpoint_fills_a_head_that_is_built_later(tmp_path):
+    head = heads.build("mlp", output=5)
+    z = head(_features(), training=True)
+    path = tf.train.Checkpoint(head=head).save(tmp_path / "c")
+    later = heads.build("mlp", output=5)
+    status = tf.train.Checkpoint(head=later).restore(path)
+    np.testing.assert_array_equal(later(_features(), training=True), z)
+    status.assert_existing_objects_matched()
+
+
+def test_probe_starts_at_the_loss_of_guessing():
+    probe = heads.LinearProbe(4)
+    labels = np.arange(64) % 4
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    assert float(loss(labels, probe(_features()))) == pytest.approx(math.log(4))
+    again = heads.LinearProbe.from_config(probe.get_config())
+    assert again(_features()).shape == (64, 4)
+
+
+def test_probe_is_trained_to_separate_what_is_separable():
+    features = _features()
+    labels = (features[:, 0] > 0).astype(np.int64)
+    probe = tf.keras.Sequential([heads.LinearProbe(2)])
+    probe.compile(
+        tf.keras.optimizers.Adam(0.1),
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        ["accuracy"],
+    )
+    probe.fit(features, labels, batch_size=64, epochs=60, verbose=0)
+    assert probe.evaluate(features, labels, verbose=0)[1] > 0.95
+
+
+def test_bad_names_and_sizes_are_told():
+    assert set(heads.HEADS) == set(config.PROJECTIONS)
+    with pytest.raises(config.UserError, match="did you mean 'linear'"):
+        heads.build("linaer")
+    with pytest.raises(config.UserError, match="at least 2"):
+        heads.build("mlp", layers=1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
