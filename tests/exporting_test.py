@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 
+import tf_contrastive
 from tf_contrastive import (
     config,
     embedding,
@@ -158,15 +160,14 @@ def test_one_channel_and_animated_images_are_served(encoder, saved):
 
 
 def _gif(frames):
-    image = pytest.importorskip("PIL.Image")
-    first, *others = (image.fromarray(frame) for frame in frames)
+    first, *others = (PIL.Image.fromarray(frame) for frame in frames)
     stream = io.BytesIO()
     first.save(stream, "GIF", save_all=True, append_images=others)
     return stream.getvalue()
 
 
 def test_a_loaded_export_is_the_encoder(encoder, saved):
-    loaded = exporting.load(saved)
+    loaded = tf_contrastive.load(saved)
     images = _images(4) / np.float32(255)
     np.testing.assert_allclose(
         loaded(images), encoder(images, training=False), atol=1e-5
@@ -241,6 +242,21 @@ def test_a_residual_encoder_is_cloned():
         plain(images), encoder(images, training=False), atol=1e-5
     )
     assert embedding.checksum(plain) == embedding.checksum(encoder)
+
+
+def test_an_encoder_of_several_replicas_is_cloned_to_one():
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        inputs = tf.keras.Input([SIZE, SIZE, 3])
+        encoder = tf.keras.Model(inputs, _conv_block(inputs, 4))
+    images = tf.constant(_images(4) / np.float32(255))
+    strategy.run(lambda: encoder(images, training=True))
+    plain = exporting.plain_encoder(encoder)
+    assert not any(hasattr(variable, "values") for variable in plain.variables)
+    assert embedding.checksum(plain) == embedding.checksum(encoder)
+    np.testing.assert_allclose(
+        plain(images), encoder(images, training=False), atol=1e-5
+    )
 
 
 def _tiny_model(features):

@@ -32,7 +32,8 @@ class ServingModule(tf.Module):
     Signatures: `serving_default`, images uint8 [N, H, W, 3] of any size ->
     `embedding` float32 [N, D]; `serving_bytes`, encoded images (JPEG, PNG, GIF,
     BMP) string [N] -> `embedding` [N, D] and `ok` bool [N], where what cannot
-    be decoded gets zeros and False and leaves the others alone.
+    be decoded gets zeros and False and leaves the others alone. Of an animation
+    the first frame counts; EXIF rotation is not read, as in training.
 
     Loaded again, the object is called as the encoder is, lists `variables` and
     `trainable_variables`, and passes gradients.
