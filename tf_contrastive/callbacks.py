@@ -79,7 +79,7 @@ class _Meter:
         return (
             time.perf_counter(),
             int(self._model.optimizer.iterations.numpy()),
-            float(self._model.input_wait_seconds.numpy()),
+            self._model.input_wait_seconds,
         )
 
     def read(self) -> tuple[float, float]:

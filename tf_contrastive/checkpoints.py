@@ -198,12 +198,8 @@ def load_encoder(
         drawn anew from its seed.
       synchronized: whether its BatchNormalization synchronizes in training.
     """
-    policy = tf.keras.mixed_precision.global_policy()
-    tf.keras.mixed_precision.set_global_policy("float32")
-    try:
+    with models.precision("float32"):
         encoder = models.build_encoder(run.config, synchronized=synchronized)
-    finally:
-        tf.keras.mixed_precision.set_global_policy(policy)
     if trained:
         status = tf.train.Checkpoint(encoder=encoder).restore(run.checkpoint)
         # Heads and optimizers stay behind; the encoder must match wholly.

@@ -4,6 +4,9 @@ Layer 4. `fit` drives it under any `tf.distribute` strategy; the step is the
 same function everywhere.
 """
 
+import contextlib
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -44,10 +47,10 @@ class ContrastiveModel(tf.keras.Model):
         self.probe = probe
         self._build_heads()
         names = METRICS + (PROBE_METRICS if probe else ())
-        self._means = {name: tf.keras.metrics.Mean(name=name) for name in names}
-        # Seconds that `next(iterator)` kept the step waiting, since `compile`.
-        self.input_wait_seconds = tf.Variable(
-            0.0, dtype=tf.float64, trainable=False, name="input_wait_seconds"
+        # Held where Keras does not look: they are no weights of the model.
+        self._meters = types.SimpleNamespace(
+            means={name: tf.keras.metrics.Mean(name=name) for name in names},
+            input_wait=tf.Variable(0.0, dtype=tf.float64, trainable=False),
         )
 
     def _build_heads(self) -> None:
@@ -98,7 +101,12 @@ class ContrastiveModel(tf.keras.Model):
     @property
     def metrics(self) -> list[tf.keras.metrics.Metric]:
         """The running means, which `fit` resets at every epoch."""
-        return list(self._means.values())
+        return list(self._meters.means.values())
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """How long steps have waited for their input so far."""
+        return float(self._meters.input_wait.numpy())
 
     def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Encodes images [N, H, W, K] in [0, 1] to features h [N, D]."""
@@ -186,8 +194,8 @@ class ContrastiveModel(tf.keras.Model):
         self, results: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         for name, value in results.items():
-            self._means[name].update_state(value)
-        return {name: self._means[name].result() for name in results}
+            self._meters.means[name].update_state(value)
+        return {name: self._meters.means[name].result() for name in results}
 
     def make_train_function(self, force: bool = False) -> Any:
         """Keras' training function, which also counts the wait for input."""
@@ -206,7 +214,7 @@ class ContrastiveModel(tf.keras.Model):
                 data = next(iterator)
             arrived = tf.nest.flatten(data, expand_composites=True)
             with tf.control_dependencies(arrived):
-                self.input_wait_seconds.assign_add(tf.timestamp() - start)
+                self._meters.input_wait.assign_add(tf.timestamp() - start)
             outputs = strategy.run(step, args=(data,))
             # Every replica holds the means over all of them.
             return tf.nest.map_structure(
@@ -222,6 +230,17 @@ class ContrastiveModel(tf.keras.Model):
 
         self.train_function = tf.function(train_function, reduce_retracing=True)
         return self.train_function
+
+
+@contextlib.contextmanager
+def precision(policy: str) -> Iterator[None]:
+    """Makes layers built inside follow a Keras precision policy."""
+    before = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
 
 
 def build_encoder(

@@ -79,8 +79,7 @@ def pretrain(run: config.Pretrain) -> Result:
         source.info.num_examples, run.schedule.batch_size
     )
 
-    tf.keras.mixed_precision.set_global_policy(run.runtime.precision)
-    with strategy.scope():
+    with strategy.scope(), models.precision(run.runtime.precision):
         model = models.build(run, source.info.num_classes)
         rates = compile_model(model, run, steps_per_epoch)
 

@@ -1,0 +1,262 @@
+"""The training step: replicas change nothing, the probe disturbs nothing."""
+
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import distribution, heads, losses, optimizers
+from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.normalization import BatchNormalization
+
+_BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 16, 4
+
+
+def _data(seed=0):
+    """Images of classes that differ in colour; classes unevenly spread."""
+    rng = np.random.default_rng(seed)
+    labels = np.array([0, 0, 0, 0, 1, 0, 2, 3, 3, 3, 1, 0, 2, 2, 2, 2])
+    tints = rng.uniform(0.2, 0.8, [_CLASSES, 1, 1, 1, 3])
+    noise = rng.normal(0, 0.1, [_BATCH, _VIEWS, _SIDE, _SIDE, 3])
+    views = np.clip(tints[labels] + noise, 0, 1).astype(np.float32)
+    return views, labels.astype(np.int32)
+
+
+def _encoder():
+    """Two convolutions with synchronized BatchNorm: what replicas can break."""
+    images = x = tf.keras.Input((_SIDE, _SIDE, 3))
+    for filters in (8, 16):
+        x = tf.keras.layers.Conv2D(filters, 3, 2, use_bias=False)(x)
+        x = BatchNormalization()(x)
+        x = tf.keras.layers.ReLU()(x)
+    features = tf.keras.layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(images, features)
+
+
+def _model(loss="supcon", probe=True):
+    tf.keras.utils.set_random_seed(0)
+    return ContrastiveModel(
+        _encoder(),
+        heads.build("mlp", output=16),
+        losses.build(loss),
+        heads.LinearProbe(_CLASSES) if probe else None,
+    )
+
+
+class _Recorder(tf.keras.optimizers.Optimizer):
+    """Puts the aggregated gradient in the variable's place."""
+
+    def __init__(self):
+        super().__init__(name="recorder", jit_compile=False)
+        self._learning_rate = self._build_learning_rate(1.0)
+
+    def update_step(self, gradient, variable):
+        variable.assign(gradient)
+
+
+def _train(replicas, steps, optimizer, loss="supcon", **options):
+    """Trains on `replicas` virtual devices; returns loss and variables."""
+    strategy = (
+        distribution.strategy("mirrored", virtual_devices=replicas)
+        if replicas > 1
+        else distribution.strategy("default")
+    )
+    with strategy.scope():
+        model = _model(loss)
+        model.compile(
+            optimizer(), tf.keras.optimizers.SGD(0.1, jit_compile=False)
+        )
+    data = tf.data.Dataset.from_tensors(_data()).repeat().unbatch()
+
+    def per_host(context):
+        size = context.get_per_replica_batch_size(_BATCH)
+        return data.batch(size, drop_remainder=True)
+
+    history = model.fit(
+        strategy.distribute_datasets_from_function(per_host),
+        steps_per_epoch=steps,
+        verbose=0,
+        **options,
+    )
+    # Keras numbers the names of a process' layers; positions stay the same.
+    named = {(i, v.name): v.numpy() for i, v in enumerate(model.weights)}
+    return history.history["loss"][0], named
+
+
+def _worst(values, reference):
+    """Largest relative difference over the variables, and its name."""
+    largest = max(np.linalg.norm(v) for v in reference.values())
+    errors = [
+        # A variable whose true gradient is 0 is measured by the largest one.
+        np.linalg.norm(mine - theirs)
+        / max(np.linalg.norm(theirs), 1e-4 * largest)
+        for mine, theirs in zip(
+            values.values(), reference.values(), strict=True
+        )
+    ]
+    return max(zip(errors, (name for _, name in reference), strict=True))
+
+
+@pytest.mark.parametrize("loss", ["ntxent", "supcon"])
+def test_gradients_do_not_depend_on_replicas(loss):
+    value, gradients = _train(1, 1, _Recorder, loss)
+    for replicas in (2, 4):
+        v, g = _train(replicas, 1, _Recorder, loss)
+        np.testing.assert_allclose(v, value, rtol=1e-5)
+        error, name = _worst(g, gradients)
+        assert error < 1e-5, f"{name} on {replicas} replicas: {error:.1e}"
+
+
+@pytest.mark.parametrize(
+    "replicas", [2, 4, pytest.param(8, marks=pytest.mark.slow)]
+)
+def test_weights_after_five_steps_do_not_depend_on_replicas(replicas):
+    def optimizer():
+        return optimizers.LARS(0.5, weight_decay=1e-4)
+
+    _, weights = _train(1, 5, optimizer)
+    error, name = _worst(_train(replicas, 5, optimizer)[1], weights)
+    assert error < 5e-5, f"{name}: {error:.1e}"
+
+
+def test_local_negatives_are_another_loss(monkeypatch):
+    """The control: what peers do when they forget to gather is seen."""
+    value, gradients = _train(1, 1, _Recorder)
+    monkeypatch.setattr(distribution, "cross_replica_concat", lambda x: x)
+    monkeypatch.setattr(distribution, "replica_id", lambda: tf.constant(0))
+    v, g = _train(4, 1, _Recorder)
+    assert abs(v - value) > 0.05 * value
+    assert _worst(g, gradients)[0] > 0.05
+
+
+def test_local_gradients_are_another_gradient(monkeypatch):
+    """The common bug that leaves the loss as it is."""
+    value, gradients = _train(1, 1, _Recorder)
+    gather = distribution.cross_replica_concat
+
+    def detached(x):
+        rows = tf.range(tf.shape(x)[0]) + (
+            distribution.replica_id() * tf.shape(x)[0]
+        )
+        remote = tf.stop_gradient(gather(x))
+        if not x.dtype.is_floating:
+            return remote
+        return tf.tensor_scatter_nd_update(remote, rows[:, None], x)
+
+    monkeypatch.setattr(distribution, "cross_replica_concat", detached)
+    v, g = _train(4, 1, _Recorder)
+    np.testing.assert_allclose(v, value, rtol=1e-5)
+    assert _worst(g, gradients)[0] > 0.05
+
+
+def _fit(model, epochs=1, steps=4, data=None, **compile_options):
+    model.compile(
+        optimizers.LARS(0.5),
+        tf.keras.optimizers.SGD(0.1, jit_compile=False),
+        **compile_options,
+    )
+    data = data or tf.data.Dataset.from_tensors(_data()).repeat()
+    return model.fit(data, epochs=epochs, steps_per_epoch=steps, verbose=0)
+
+
+def test_the_probe_learns_and_leaves_the_encoder_alone():
+    with_probe, without = _model(), _model(probe=False)
+    history = _fit(with_probe, epochs=10).history
+    _fit(without, epochs=10)
+    for a, b in zip(
+        with_probe.pretrained_variables,
+        without.pretrained_variables,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    assert history["probe_accuracy"][-1] > 0.9
+    assert history["loss"][-1] < history["loss"][0]
+    assert list(history) == [
+        "loss",
+        "contrastive_accuracy",
+        "contrastive_entropy",
+        "probe_loss",
+        "probe_accuracy",
+    ]
+
+
+def test_views_alone_are_enough_for_ntxent():
+    model = _model("ntxent", probe=False)
+    views = tf.data.Dataset.from_tensors(_data()[0]).repeat()
+    history = _fit(model, epochs=3, data=views).history
+    assert history["loss"][-1] < history["loss"][0]
+
+
+def test_steps_per_execution_changes_nothing():
+    one, three = _model(), _model()
+    _fit(one, steps=7, steps_per_execution=1)
+    _fit(three, steps=7, steps_per_execution=3)
+    assert three.optimizer.iterations == 7
+    for a, b in zip(one.weights, three.weights, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_the_step_is_traced_once():
+    model = _model()
+    _fit(model, epochs=3)
+    assert model.train_function.experimental_get_tracing_count() == 1
+
+
+def test_the_step_compiles_under_xla():
+    plain, compiled = _model(), _model()
+    _fit(plain, steps=2)
+    _fit(compiled, steps=2, jit_compile=True)
+    for a, b in zip(
+        plain.pretrained_variables, compiled.pretrained_variables, strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_waiting_for_input_is_counted():
+    def slow(views, labels):
+        tf.py_function(lambda: time.sleep(0.3), [], [])
+        return views, labels
+
+    data = tf.data.Dataset.from_tensors(_data()).repeat()
+    model = _model()
+    _fit(model, steps=3, data=data)
+    fast = model.input_wait_seconds
+    model = _model()
+    _fit(model, steps=3, data=data.map(slow))
+    assert model.input_wait_seconds > fast + 0.6
+
+
+def test_weights_are_those_of_the_network_alone():
+    model = _model()
+    _fit(model, steps=1)
+    parts = (model.encoder, model.projection_head, model.probe)
+    assert len(model.weights) == sum(len(part.weights) for part in parts)
+
+
+def test_evaluate_updates_nothing():
+    model = _model()
+    _fit(model)
+    before = [w.numpy() for w in model.weights]
+    data = tf.data.Dataset.from_tensors(_data())
+    results = model.evaluate(data, return_dict=True, verbose=0)
+    assert 0 < results["contrastive_entropy"] < np.log(_BATCH * _VIEWS)
+    for a, b in zip(before, model.weights, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_calling_the_model_encodes_images():
+    model = _model()
+    images = _data()[0][:, 0]
+    np.testing.assert_array_equal(model(images), model.encoder(images))
+
+
+def test_views_of_a_wrong_shape_are_told():
+    model = _model()
+    images = tf.data.Dataset.from_tensors(_data()[0][:, 0])
+    with pytest.raises(ValueError, match=r"must be \[B, V, H, W, K\]"):
+        _fit(model, steps=1, data=images)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,378 @@
+"""The main job, end to end: files, resume, refusals, the numbers it gives."""
+
+import dataclasses
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tf_contrastive import callbacks, checkpoints, config, flags, training
+from tf_contrastive.commands import pretrain as command
+
+_ROOT = Path(__file__).resolve().parents[1]
+_SMALL = {
+    "dataset": "digits",
+    "split": "train[:256]",
+    "augmentation": "crop",
+    "min_crop_area": 0.5,
+    "flip": False,
+    "encoder": "resnet10",
+    "width": 0.125,
+    "projection_output": 16,
+    "loss": "supcon",
+    "batch_size": 64,
+    "epochs": 2,
+    "learning_rate": 1.0,
+    "log_every_steps": 2,
+}
+
+
+def _options(workdir, **changes):
+    values = {**_SMALL, "workdir": str(workdir), **changes}
+    return config.replace(config.Pretrain(), **values)
+
+
+def _arguments(workdir, **changes):
+    values = {**_SMALL, "workdir": str(workdir), **changes}
+    return [
+        f"--{name}={str(value).lower() if value in (True, False) else value}"
+        for name, value in values.items()
+    ]
+
+
+def _cli(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "tf_contrastive", *arguments],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+def _tags(workdir):
+    """TensorBoard tag -> steps at which it has a point."""
+    tags = {}
+    for path in (workdir / "events").iterdir():
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                tags.setdefault(value.tag, []).append(event.step)
+    return tags
+
+
+def _weights(workdir):
+    """All values of the newest checkpoint, by name."""
+    reader = tf.train.load_checkpoint(str(workdir / "checkpoints"))
+    names = reader.get_variable_to_shape_map()
+    return {
+        n: reader.get_tensor(n)
+        for n in names
+        if n not in ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter")
+        and "save_counter" not in n
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run: its folder and its result."""
+    workdir = tmp_path_factory.mktemp("run")
+    return workdir, training.pretrain(_options(workdir))
+
+
+def test_a_run_leaves_config_checkpoints_and_events(finished):
+    workdir, result = finished
+    assert result.step == 2 * (256 // 64)
+    assert result.start_step == 0
+    assert set(result.metrics) >= {"loss", "probe_accuracy"}
+    assert (workdir / "checkpoints").is_dir()
+    tags = _tags(workdir)
+    assert tags["views"] == [0]
+    for tag in (
+        "input/images_per_second",
+        "input/wait_share",
+        "loss/contrastive",
+        "loss/contrastive_accuracy",
+        "loss/contrastive_entropy",
+        "optimizer/learning_rate",
+        "probe/accuracy",
+    ):
+        assert tags[tag] == [2, 4, 6, 8], tag
+
+
+def test_config_flags_hold_what_auto_chose_and_repeat_the_run(finished):
+    workdir, result = finished
+    text = (workdir / "config.flags").read_text()
+    assert "--stem=cifar" in text
+    assert "--image_size=8" in text
+    assert "--precision=float32" in text
+    assert "workdir" not in text
+    again = flags.read(config.Pretrain, text, str(workdir))
+    assert again == result.config
+
+
+def test_the_same_command_on_a_finished_run_says_so(finished, capsys):
+    workdir, _ = finished
+    before = _weights(workdir)
+    assert command.run(_options(workdir)) == 0
+    assert "is finished: step 8 of 8, nothing left" in capsys.readouterr().out
+    after = _weights(workdir)
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, after[name])
+
+
+def test_another_experiment_is_refused_naming_the_flags(finished):
+    workdir, _ = finished
+    with pytest.raises(
+        config.UserError,
+        match=r"holds another experiment \(--temperature=0.5, there 0.0;"
+        r" --batch_size=32, there 64\)",
+    ):
+        training.pretrain(_options(workdir, temperature=0.5, batch_size=32))
+    # What does not decide what is computed may change.
+    training.pretrain(_options(workdir, log_every_steps=7))
+
+
+def test_a_run_is_loaded_by_value(finished):
+    workdir, result = finished
+    run = checkpoints.load_run(str(workdir))
+    assert run.step == 8
+    assert run.config == result.config
+    assert run.metadata["num_classes"] == 10
+    trained = checkpoints.load_encoder(run)
+    stored = _weights(workdir)
+    kernels = [v for n, v in stored.items() if n.startswith("encoder/")]
+    for weight in trained.weights:
+        assert any(np.array_equal(weight, value) for value in kernels)
+    untrained = checkpoints.load_encoder(run, trained=False)
+    assert not np.array_equal(trained.weights[0], untrained.weights[0])
+
+
+def test_the_same_seed_gives_the_same_run(finished, tmp_path):
+    workdir, result = finished
+    again = training.pretrain(_options(tmp_path))
+    assert again.metrics == result.metrics
+    for name, value in _weights(workdir).items():
+        np.testing.assert_array_equal(_weights(tmp_path)[name], value)
+    other = training.pretrain(_options(tmp_path / "other", seed=1))
+    assert other.metrics["loss"] != result.metrics["loss"]
+
+
+def test_a_stopped_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
+    """Stopped within an epoch, after a step that no checkpoint holds."""
+    workdir, _ = finished
+    options = _options(tmp_path, checkpoint_every_steps=3)
+
+    class Stopped(Exception):
+        pass
+
+    keep = callbacks.Keeper.on_train_batch_end
+
+    def stop(self, batch, logs):
+        keep(self, batch, logs)
+        if self._kept.step == 5:
+            raise Stopped
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(callbacks.Keeper, "on_train_batch_end", stop)
+        training.pretrain(options)
+    result = training.pretrain(options)
+    assert result.start_step == 3
+    resumed, straight = _weights(tmp_path), _weights(workdir)
+    assert set(resumed) == set(straight)
+    for name, value in straight.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_bit_for_bit(tmp_path):
+    changes = {"epochs": 5, "checkpoint_every_steps": 9}
+    straight, killed = tmp_path / "straight", tmp_path / "killed"
+    done = _cli("pretrain", *_arguments(straight, **changes))
+    assert done.returncode == 0, done.stderr
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tf_contrastive",
+            "pretrain",
+            *_arguments(killed, **changes),
+        ],
+        cwd=_ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if line.startswith("epoch 3/5"):  # Step 12; saved is 9, next 18.
+            process.send_signal(signal.SIGKILL)
+            break
+    assert process.wait() == -signal.SIGKILL
+    assert tf.train.latest_checkpoint(killed / "checkpoints").endswith("-9")
+    again = _cli("pretrain", *_arguments(killed, **changes))
+    assert again.returncode == 0, again.stderr
+    assert "resumed at step 9" in again.stderr
+    resumed, reference = _weights(killed), _weights(straight)
+    assert set(resumed) == set(reference)
+    for name, value in reference.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+
+@pytest.mark.slow
+def test_virtual_replicas_train_the_same_encoder(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for workdir, devices in ((one, 0), (two, 2)):
+        done = _cli(
+            "pretrain", *_arguments(workdir, virtual_devices=devices, epochs=1)
+        )
+        assert done.returncode == 0, done.stderr
+    assert "on 2 replica(s)" in done.stderr
+    reference = _weights(one)
+    for name, value in _weights(two).items():
+        if value.dtype == np.float32:
+            np.testing.assert_allclose(
+                value, reference[name], rtol=1e-3, atol=1e-4, err_msg=name
+            )
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
+    options = _options(
+        tmp_path, optimizer="sgd", learning_rate=1e30, warmup_epochs=0
+    )
+    with pytest.raises(
+        callbacks.NonFiniteLossError,
+        match=r"the loss is (nan|inf) at step \d+: lower --learning_rate.*"
+        r"last good checkpoint: none was saved yet",
+    ):
+        training.pretrain(options)
+    assert tf.train.latest_checkpoint(tmp_path / "checkpoints") is None
+
+
+def test_validation_is_measured_on_what_was_cut_off(tmp_path):
+    result = training.pretrain(
+        _options(tmp_path, validation_fraction=0.25, epochs=1)
+    )
+    assert result.step == 192 // 64
+    assert 0 < result.metrics["val_loss"] < 20
+    assert 0 <= result.metrics["val_probe_accuracy"] <= 1
+    assert _tags(tmp_path)["validation/loss/contrastive"] == [3]
+
+
+def test_bfloat16_trains_and_keeps_float32_weights(tmp_path):
+    result = training.pretrain(
+        _options(tmp_path, precision="mixed_bfloat16", epochs=1)
+    )
+    assert np.isfinite(result.metrics["loss"])
+    assert tf.keras.mixed_precision.global_policy().name == "float32"
+    encoder = checkpoints.load_encoder(checkpoints.load_run(str(tmp_path)))
+    assert encoder(tf.zeros([1, 8, 8, 3])).dtype == tf.float32
+
+
+def _folder(root, names, side=12):
+    rng = np.random.default_rng(0)
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 255, [side, side, 3], np.uint8)
+        Image.fromarray(pixels).save(path)
+    return root
+
+
+def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
+    names = [f"{i}.png" for i in range(16)]
+    root = _folder(tmp_path / "images", names)
+    (root / "broken.png").write_bytes(b"no picture")
+    options = _options(
+        tmp_path / "run",
+        dataset=f"folder:{root}",
+        split="train",
+        loss="ntxent",
+        image_size=8,
+        batch_size=8,
+        epochs=1,
+    )
+    assert command.run(options) == 0
+    said = capsys.readouterr()
+    assert re.search(r"skipped 1 image.*broken\.png", said.err, re.S)
+    assert "probe" not in said.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"dataset": "folder:{root}", "split": "train"},
+            r"--loss=supcon needs labels, and folder:.* has none: give a"
+            r" labelled dataset, or a loss without labels \(ntxent\)",
+        ),
+        ({"dataset": "folder:{empty}", "split": "train"}, "no image"),
+        ({"dataset": "cifar_10", "split": "train"}, "did you mean 'cifar10'"),
+        (
+            {"dataset": "cifar10", "split": "train", "data_dir": "{empty}"},
+            r"tfds\.load\('cifar10'",
+        ),
+        (
+            {"batch_size": 300},
+            r"--batch_size=300 is more than the 256 examples",
+        ),
+        (
+            {"stem": "imagenet"},
+            "views of 8 pixels are too small for the imagenet stem",
+        ),
+        (
+            {"validation_fraction": 0.005},
+            r"--validation_fraction=0.005 cuts 1 examples",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_input_is_told_before_anything_is_written(changes, told, tmp_path):
+    root = _folder(tmp_path / "images", ["a.png", "b.png"])
+    (tmp_path / "empty").mkdir()
+    places = {"root": root, "empty": tmp_path / "empty"}
+    changes = {
+        k: v.format(**places) if isinstance(v, str) else v
+        for k, v in changes.items()
+    }
+    workdir = tmp_path / "run"
+    with pytest.raises(config.UserError, match=told) as caught:
+        training.pretrain(_options(workdir, **changes))
+    assert "\n" not in str(caught.value)
+    assert not workdir.exists()
+
+
+def test_too_many_bad_images_stop_the_run(tmp_path):
+    root = _folder(tmp_path / "images", ["a.png", "b.png", "c.png"])
+    for name in ("x.png", "y.png"):
+        (root / name).write_bytes(b"no picture")
+    options = _options(
+        tmp_path / "run",
+        dataset=f"folder:{root}",
+        split="train",
+        loss="ntxent",
+        batch_size=2,
+        max_bad_images=1,
+    )
+    with pytest.raises(config.UserError, match="--max_bad_images"):
+        training.pretrain(options)
+
+
+def test_a_workdir_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(config.UserError, match=r"file/run cannot be written"):
+        training.pretrain(_options(tmp_path / "file" / "run"))
+
+
+def test_batch_must_be_divisible_by_the_replicas(tmp_path):
+    options = _options(tmp_path / "run", batch_size=63, strategy="mirrored")
+    runtime = dataclasses.replace(options.runtime, virtual_devices=2)
+    with pytest.raises(config.UserError, match="not divisible by the 2"):
+        training.pretrain(dataclasses.replace(options, runtime=runtime))
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
