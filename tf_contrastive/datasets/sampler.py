@@ -39,7 +39,7 @@ def _pass(
     seed: tf.Tensor,
     key: tf.Tensor,
     buffer: int,
-    label: int | None,
+    label: tf.Tensor | None,
 ) -> tf.data.Dataset:
     """Returns draws of all examples, or of a class's, once, shuffled."""
     if source.arrays is not None:
@@ -70,7 +70,7 @@ def _passes(
     buffer: int,
     start: tuple[int, int],
     length: int,
-    label: int | None = None,
+    label: tf.Tensor | None = None,
 ) -> tf.data.Dataset:
     """Returns draws without end: pass after pass, of `length` examples each.
 
@@ -85,7 +85,7 @@ def _passes(
 
     def one(number):
         key = _integer(_seed(seed, family, number, _VIEWS), tf.int32)
-        skip = tf.where(number == first, tf.constant(done, tf.int64), 0)
+        skip = tf.where(number == first, tf.cast(done, tf.int64), 0)
         draws = _pass(source, _seed(seed, family, number), key, buffer, label)
         return draws.take(length).skip(skip)
 
@@ -116,15 +116,15 @@ def shuffled(
     return _passes(source, seed, buffer, start, steps * batch_size)
 
 
-def _class_counts(source: Source) -> dict[int, int]:
-    """Counts the examples of every class that has some."""
+def _class_counts(source: Source) -> list[tuple[int, int]]:
+    """Returns (label, number of examples) of every class that has some."""
     if source.arrays is not None:
         labels = source.arrays["label"].numpy()
     else:
         batches = source.records.map(lambda r: r["label"]).batch(1024)
         labels = np.concatenate(list(batches.as_numpy_iterator()))
     classes, counts = np.unique(labels, return_counts=True)
-    return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+    return list(zip(classes.tolist(), counts.tolist(), strict=True))
 
 
 def class_balanced(
@@ -158,16 +158,24 @@ def class_balanced(
         )
     counts = _class_counts(source)
     first = start_step * batch_size
-    streams = []
-    for turn, (label, count) in enumerate(counts.items()):
-        # Draws before `first` that were this class's turn.
-        drawn = max(0, -(-(first - turn) // len(counts)))
-        room = max(1, min(buffer // len(counts), count))
-        start = divmod(drawn, count)
-        streams.append(_passes(source, seed, room, start, count, label))
-    turns = tf.data.Dataset.range(len(counts)).repeat()
-    turns = turns.skip(first % len(counts))
-    return tf.data.Dataset.choose_from_datasets(streams, turns)
+    # Turn t belongs to class t % C; the first one here is turn `first`.
+    turns = first + np.arange(len(counts))
+    turn_of_class = turns % len(counts)
+    labels, sizes = (
+        np.array(x)[turn_of_class] for x in zip(*counts, strict=True)
+    )
+    passes, done = np.divmod(turns // len(counts), sizes)
+
+    def stream(label, size, number, skip):
+        room = tf.clip_by_value(size, 1, max(buffer // len(counts), 1))
+        return _passes(source, seed, room, (number, skip), size, label)
+
+    columns = (labels, sizes, passes, done)
+    columns = tuple(column.astype(np.int64) for column in columns)
+    # One stream per class, one example of each at a time.
+    return tf.data.Dataset.from_tensor_slices(columns).interleave(
+        stream, cycle_length=len(counts), block_length=1
+    )
 
 
 SAMPLERS = {"shuffle": shuffled, "class_balanced": class_balanced}

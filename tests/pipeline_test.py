@@ -1,0 +1,359 @@
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tf_contrastive import config, datasets
+from tf_contrastive.datasets import pipeline
+
+# Where records lie, which decides how they are read: pixels in memory, paths of
+# images of one shape or of several, and a stream of encoded records.
+KINDS = ("memory", "paths", "shapes", "stream")
+EXAMPLES = 23
+CLASSES = 3
+
+
+def pixels(index, side=4):
+    return np.full([side, side, 3], index, np.uint8)
+
+
+def png(image):
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def make_views(images, seeds):
+    """Two views: the example's number, and its seed, in every pixel."""
+    number = tf.cast(images[:, :1, :1, :1], tf.float32)
+    seed = tf.cast(tf.bitwise.bitwise_and(seeds, 0xFFFF), tf.float32)
+    rest = tf.pad(seed, [[0, 0], [0, 1]])[:, tf.newaxis, tf.newaxis, :]
+    ones = tf.ones([1, 4, 4, 3])
+    return tf.stack([number * ones, rest * ones], axis=1)
+
+
+@pytest.fixture(params=KINDS)
+def source(request, tmp_path, monkeypatch):
+    return build(request.param, tmp_path, monkeypatch)
+
+
+def build(kind, folder, monkeypatch):
+    """23 examples whose pixels all are their number; label = number % 3."""
+    numbers = np.arange(EXAMPLES)
+    if kind == "memory":
+        images = np.stack([pixels(i) for i in numbers])
+        return datasets.from_arrays(images, numbers % CLASSES)
+    monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
+    sides = [5 if kind == "shapes" and i % 2 else 4 for i in numbers]
+    files = [png(pixels(i, side)) for i, side in enumerate(sides)]
+    if kind == "stream":
+        return stream(folder, files)
+    lines = []
+    for i, contents in enumerate(files):
+        (folder / f"{i}.png").write_bytes(contents)
+        lines.append(f"{i}.png,{i % CLASSES}\n")
+    (folder / "list.csv").write_text("".join(lines))
+    return datasets.source(f"csv:{folder}/list.csv")
+
+
+def stream(folder, files):
+    with tf.io.TFRecordWriter(str(folder / "all.tfrecord")) as writer:
+        for i, contents in enumerate(files):
+            image = tf.train.BytesList(value=[contents])
+            label = tf.train.Int64List(value=[i % CLASSES])
+            features = {
+                "image": tf.train.Feature(bytes_list=image),
+                "label": tf.train.Feature(int64_list=label),
+            }
+            features = tf.train.Features(feature=features)
+            writer.write(
+                tf.train.Example(features=features).SerializeToString()
+            )
+    return datasets.source(f"tfrecord:{folder}/all.tfrecord")
+
+
+def batches(source, count, **options):
+    options = {"batch_size": 6, "seed": 1, "shuffle_buffer": 50} | options
+    data = datasets.training_batches(source, make_views, **options)
+    return [
+        (views.numpy(), labels.numpy()) for views, labels in data.take(count)
+    ]
+
+
+def numbers(batch):
+    return batch[0][:, 0, 0, 0, 0].astype(int).tolist()
+
+
+def all_numbers(batches):
+    return [number for batch in batches for number in numbers(batch)]
+
+
+def seeds(batch):
+    """Returns [(lower half of the seed's key, its index)]."""
+    return [tuple(row) for row in batch[0][:, 1, 0, 0, :2].astype(int)]
+
+
+def assert_same(one, other):
+    assert len(one) == len(other) > 0
+    for (views, labels), (other_views, other_labels) in zip(
+        one, other, strict=True
+    ):
+        np.testing.assert_array_equal(views, other_views)
+        np.testing.assert_array_equal(labels, other_labels)
+
+
+# ---- What is drawn ---
+
+
+def test_epochs_are_different_shuffles_of_all_examples(source):
+    got = batches(source, 6)  # 3 steps of 6 out of 23 per epoch.
+    epochs = [all_numbers(got[e : e + 3]) for e in (0, 3)]
+    for epoch in epochs:
+        assert len(set(epoch)) == 18 and set(epoch) < set(range(EXAMPLES))
+        assert epoch != sorted(epoch)
+    assert epochs[0] != epochs[1]
+    # What one epoch drops comes in another.
+    many = all_numbers(batches(source, 30))
+    assert set(many) == set(range(EXAMPLES))
+
+
+def test_labels_and_shapes_belong_to_the_images(source):
+    data = datasets.training_batches(source, make_views, batch_size=6, seed=1)
+    views, labels = data.element_spec
+    assert views == tf.TensorSpec([6, 2, 4, 4, 3], tf.float32)
+    assert labels == tf.TensorSpec([6], tf.int32)
+    for batch in batches(source, 4):
+        assert batch[1].tolist() == [n % CLASSES for n in numbers(batch)]
+
+
+def test_seeds_are_of_epoch_and_example(source):
+    got = batches(source, 6)
+    keys = []
+    for epoch in (got[:3], got[3:]):
+        rows = [row for batch in epoch for row in seeds(batch)]
+        assert [index for _, index in rows] == all_numbers(epoch)
+        (key,) = {key for key, _ in rows}
+        keys.append(key)
+    assert keys[0] != keys[1]
+    assert keys[0] != seeds(batches(source, 1, seed=2)[0])[0][0]
+
+
+def test_streams_repeat_whatever_the_global_seed(source):
+    tf.random.set_seed(1)
+    first = batches(source, 5)
+    tf.random.set_seed(2)
+    assert_same(first, batches(source, 5))
+    drawn = tf.random.uniform([]).numpy()
+    tf.random.set_seed(2)
+    assert drawn == tf.random.uniform([]).numpy()
+    assert numbers(first[0]) != numbers(batches(source, 1, seed=9)[0])
+
+
+@pytest.mark.parametrize("sampler", config.SAMPLERS)
+@pytest.mark.parametrize("start", [3, 5])
+def test_a_resumed_stream_is_the_rest_of_the_uninterrupted_one(
+    source, sampler, start
+):
+    whole = batches(source, 8, sampler=sampler)
+    rest = batches(source, 8 - start, sampler=sampler, start_step=start)
+    assert_same(whole[start:], rest)
+
+
+def test_a_late_resume_does_not_replay_epochs(source):
+    step = 3 * 1_000_000 + 1
+    (late,) = batches(source, 1, start_step=step)
+    assert len(set(numbers(late))) == 6
+    (balanced,) = batches(source, 1, start_step=step, sampler="class_balanced")
+    assert np.bincount(balanced[1]).tolist() == [2, 2, 2]
+
+
+# ---- Pipelines and replicas ---
+
+
+@pytest.mark.parametrize("sampler", config.SAMPLERS)
+def test_pipelines_share_each_global_batch(source, sampler):
+    pipelines = 3
+    options = {"sampler": sampler, "start_step": 2}
+    whole = batches(source, 4, **options)
+    parts = [
+        batches(source, 4, num_pipelines=pipelines, pipeline_id=p, **options)
+        for p in range(pipelines)
+    ]
+    joined = [
+        tuple(np.concatenate(arrays) for arrays in zip(*step, strict=True))
+        for step in zip(*parts, strict=True)
+    ]
+    assert_same(whole, joined)
+
+
+def test_replica_batches_make_up_the_pipelines_share(source):
+    whole = batches(source, 3, num_pipelines=2, pipeline_id=1, batch_size=8)
+    parts = batches(
+        source,
+        6,
+        num_pipelines=2,
+        pipeline_id=1,
+        batch_size=8,
+        replica_batch_size=2,
+    )
+    joined = [
+        tuple(
+            np.concatenate(arrays)
+            for arrays in zip(*parts[i : i + 2], strict=True)
+        )
+        for i in range(0, 6, 2)
+    ]
+    assert_same(whole, joined)
+
+
+def test_all_kinds_of_source_in_memory_give_the_same_stream(
+    tmp_path, monkeypatch
+):
+    memory, paths = (
+        batches(build(kind, tmp_path, monkeypatch), 4)
+        for kind in ("memory", "paths")
+    )
+    assert_same(memory, paths)
+
+
+def test_records_of_one_shape_are_read_from_memory(tmp_path, monkeypatch):
+    source = build("stream", tmp_path, monkeypatch)
+    monkeypatch.undo()  # Of the cache's limit.
+    cached = source.cached()
+    for ours, theirs in zip(
+        cached.examples().as_numpy_iterator(),
+        source.examples().as_numpy_iterator(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours["image"], theirs["image"])
+        assert ours["label"] == theirs["label"]
+    # Two draws from a buffer of 1 would be in order, if it were not cached.
+    (batch,) = batches(source, 1, shuffle_buffer=1)
+    assert numbers(batch) != sorted(numbers(batch))
+
+
+# ---- Class balance ---
+
+
+@pytest.mark.parametrize("batch_size", [6, 7])
+def test_balanced_batches_have_each_class_equally_often(source, batch_size):
+    got = batches(source, 30, sampler="class_balanced", batch_size=batch_size)
+    counts = np.array([np.bincount(b[1], minlength=CLASSES) for b in got])
+    assert np.all(counts >= batch_size // CLASSES)
+    assert np.all(counts <= -(-batch_size // CLASSES))
+    # The class that has one more changes from batch to batch.
+    assert counts.sum(0).max() - counts.sum(0).min() <= 1
+    drawn = all_numbers(got)
+    assert set(drawn) == set(range(EXAMPLES))
+
+
+def test_rare_classes_cycle_through_their_examples_in_new_views():
+    labels = np.array([0] * 20 + [1] * 2 + [3])
+    images = np.stack([pixels(i) for i in range(len(labels))])
+    source = datasets.from_arrays(images, labels)
+    got = batches(source, 10, sampler="class_balanced")
+    for batch in got:
+        assert np.bincount(batch[1]).tolist() == [2, 2, 0, 2]
+        assert {n for n in numbers(batch) if n in (20, 21)} == {20, 21}
+    rows = [row for batch in got for row in seeds(batch)]
+    assert len(set(rows)) == len(rows) == 60
+    common = [n for batch in got for n in numbers(batch) if n < 20]
+    assert sorted(common) == list(range(20))
+
+
+def test_balance_without_labels_is_refused():
+    source = datasets.from_arrays(np.zeros([9, 4, 4], np.uint8))
+    with pytest.raises(config.UserError, match="needs labels"):
+        batches(source, 1, sampler="class_balanced")
+
+
+# ---- Without labels; errors ---
+
+
+def test_unlabelled_sources_give_views_alone():
+    source = datasets.from_arrays(np.stack([pixels(i) for i in range(9)]))
+    data = datasets.training_batches(source, make_views, batch_size=4, seed=0)
+    assert data.element_spec == tf.TensorSpec([4, 2, 4, 4, 3], tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 24}, "--batch_size=23"),
+        ({"num_pipelines": 4}, "multiple of 4"),
+        ({"replica_batch_size": 4}, "share 6"),
+        ({"sampler": "class_balance"}, "did you mean 'class_balanced'"),
+    ],
+)
+def test_batches_that_cannot_be_made_are_refused(options, words):
+    source = datasets.from_arrays(np.stack([pixels(i) for i in range(23)]))
+    with pytest.raises(config.UserError) as caught:
+        batches(source, 1, **options)
+    assert words in str(caught.value)
+
+
+def test_steps_per_epoch_drops_the_rest():
+    assert datasets.steps_per_epoch(50_000, 256) == 195
+    assert datasets.steps_per_epoch(256, 256) == 1
+
+
+# ---- Evaluation ---
+
+
+def test_evaluation_gives_every_example_once_in_order(source):
+    def preprocess(image):
+        return tf.cast(image[:4, :4], tf.float32) / 255
+
+    data = datasets.evaluation_batches(source, preprocess, batch_size=6)
+    got = [(x.numpy(), y.numpy()) for x, y in data]
+    assert [len(labels) for _, labels in got] == [6, 6, 6, 5]
+    images = np.concatenate([x for x, _ in got])
+    expected = np.arange(EXAMPLES)
+    np.testing.assert_allclose(images[:, 3, 3, 2], expected / 255)
+    labels = np.concatenate([y for _, y in got])
+    assert labels.dtype == np.int32
+    assert labels.tolist() == (expected % CLASSES).tolist()
+
+
+def test_evaluation_without_labels_gives_minus_one():
+    source = datasets.from_arrays(np.zeros([3, 4, 4], np.uint8))
+    data = datasets.evaluation_batches(
+        source, lambda image: tf.cast(image, tf.float32), batch_size=2
+    )
+    assert [labels.numpy().tolist() for _, labels in data] == [[-1, -1], [-1]]
+
+
+# ---- Under a strategy ---
+
+
+def test_replicas_of_a_strategy_get_the_rows_of_the_global_batch(source):
+    devices = ["CPU:0", "CPU:1"]
+    if len(tf.config.list_logical_devices("CPU")) < 2:
+        devices = ["CPU:0"]
+    strategy = tf.distribute.MirroredStrategy(devices)
+
+    def pipe(context):
+        return datasets.training_batches(
+            source,
+            make_views,
+            batch_size=6,
+            replica_batch_size=context.get_per_replica_batch_size(6),
+            seed=1,
+            shuffle_buffer=50,
+            num_pipelines=context.num_input_pipelines,
+            pipeline_id=context.input_pipeline_id,
+        )
+
+    iterator = iter(strategy.distribute_datasets_from_function(pipe))
+    got = []
+    for _ in range(4):
+        step = next(iterator)
+        views, labels = (strategy.experimental_local_results(x) for x in step)
+        got.append((np.concatenate(views), np.concatenate(labels)))
+    assert_same(batches(source, 4), got)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
