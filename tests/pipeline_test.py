@@ -9,8 +9,9 @@ from tf_contrastive import config, datasets
 from tf_contrastive.datasets import pipeline
 
 # Where records lie, which decides how they are read: pixels in memory, paths of
-# images of one shape or of several, and a stream of encoded records.
-KINDS = ("memory", "paths", "shapes", "stream")
+# images of several shapes, and a stream of encoded records of one shape. (Paths
+# of images of one shape are compared with pixels in memory, below.)
+KINDS = ("memory", "shapes", "stream")
 EXAMPLES = 23
 CLASSES = 3
 

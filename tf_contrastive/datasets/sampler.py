@@ -11,27 +11,19 @@ import tensorflow as tf
 from tf_contrastive import config
 from tf_contrastive.datasets.source import Source
 
-# The end of "for ever", in steps or epochs.
-_FOREVER = 1 << 60
-# Keeps the seeds of views apart from those of orders.
-_VIEWS = -1
-
-fold_in = tf.random.experimental.stateless_fold_in
+# The end of "for ever", in epochs; leaves the upper bits of a seed to classes.
+_FOREVER = 1 << 40
 
 
-def _seed(seed: int, *parts: int | tf.Tensor) -> tf.Tensor:
-    """Mixes integers into a stateless seed, int64 [2]."""
-    mixed = tf.constant([seed, 0], tf.int64)
-    for part in parts:
-        mixed = fold_in(mixed, tf.cast(part, tf.int64), alg="philox")
-    return mixed
-
-
-def _integer(seed: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Makes a random integer [] of a stateless seed."""
-    return tf.random.stateless_uniform(
-        [], seed, None, None, dtype, alg="philox"
+def _seeds(
+    seed: int, number: tf.Tensor, label: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the seed of a pass' order, int64 [2], and of its views, int32."""
+    family = 0 if label is None else label + 1
+    mixed = tf.random.stateless_uniform(
+        [5], [seed, family * _FOREVER + number], None, None, tf.int32, "philox"
     )
+    return tf.bitcast(tf.reshape(mixed[:4], [2, 2]), tf.int64), mixed[4]
 
 
 def _pass(
@@ -58,9 +50,7 @@ def _pass(
     records = source.records.enumerate()
     if label is not None:
         records = records.filter(lambda _, record: record["label"] == label)
-    records = records.shuffle(
-        buffer, _integer(seed, tf.int64), reshuffle_each_iteration=False
-    )
+    records = records.shuffle(buffer, seed[0], reshuffle_each_iteration=False)
     return records.map(lambda index, record: (index, key, record))
 
 
@@ -81,12 +71,11 @@ def _passes(
       label: the class to draw, or None for all.
     """
     first, done = start
-    family = 0 if label is None else label + 1
 
     def one(number):
-        key = _integer(_seed(seed, family, number, _VIEWS), tf.int32)
+        order, key = _seeds(seed, number, label)
         skip = tf.where(number == first, tf.cast(done, tf.int64), 0)
-        draws = _pass(source, _seed(seed, family, number), key, buffer, label)
+        draws = _pass(source, order, key, buffer, label)
         return draws.take(length).skip(skip)
 
     return tf.data.Dataset.range(first, _FOREVER).flat_map(one)
