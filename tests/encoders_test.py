@@ -1,0 +1,258 @@
+"""Encoders: their parameters, geometry and names, and what they refuse."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import config, encoders
+from tf_contrastive.normalization import BatchNormalization
+
+
+def _images(n=4, height=32, width=None, channels=3, seed=0):
+    shape = (n, height, width or height, channels)
+    return np.random.default_rng(seed).random(shape, np.float32)
+
+
+def _small(**options):
+    options = {"width": 0.25, "image_shape": (32, 32, 3), **options}
+    return encoders.build("resnet10", **options)
+
+
+def _until(encoder, layer):
+    return tf.keras.Model(encoder.input, encoder.get_layer(layer).output)
+
+
+def _zeros(next_creator, **options):
+    """Makes variables of zeros: drawing 375 million numbers takes a minute."""
+    shape, dtype = options.get("shape"), options.get("dtype")
+    if shape is not None:
+        options["initial_value"] = lambda: tf.zeros(shape, dtype)
+    return next_creator(**options)
+
+
+def _parameters(name, width, stem):
+    with tf.variable_creator_scope(_zeros):
+        encoder = encoders.build(
+            name, width=width, stem=stem, image_shape=(64, 64, 3)
+        )
+    return sum(np.prod(w.shape) for w in encoder.trainable_variables)
+
+
+@pytest.mark.parametrize(
+    "name,width,stem,parameters",
+    [
+        ("resnet18", 1, "imagenet", 11_176_512),
+        ("resnet18", 1, "cifar", 11_168_832),
+    ],
+)
+def test_parameters_are_those_of_the_papers(name, width, stem, parameters):
+    assert _parameters(name, width, stem) == parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name,width,stem,parameters",
+    [
+        ("resnet50", 1, "cifar", 23_500_352),
+        ("resnet50", 2, "imagenet", 93_907_072),
+        ("resnet101", 1, "imagenet", 42_500_160),
+        ("resnet50", 2, "cifar", 93_891_712),
+        ("resnet50", 4, "imagenet", 375_378_176),
+        ("resnet200", 1, "imagenet", 62_624_832),
+        ("resnet200", 1, "cifar", 62_617_152),
+    ],
+)
+def test_parameters_of_the_largest(name, width, stem, parameters):
+    assert _parameters(name, width, stem) == parameters
+
+
+@pytest.mark.parametrize(
+    "name,features",
+    [
+        ("resnet10", 512),
+        pytest.param("resnet34", 512, marks=pytest.mark.slow),
+        pytest.param("resnet152", 2048, marks=pytest.mark.slow),
+    ],
+)
+def test_every_depth_has_the_features_of_its_block(name, features):
+    with tf.variable_creator_scope(_zeros):
+        encoder = encoders.build(name, image_shape=(32, 32, 3))
+    assert encoder.name == name
+    assert encoder.output_shape == (None, features)
+    convolutions = [
+        layer
+        for layer in encoder.layers
+        if isinstance(layer, tf.keras.layers.Conv2D)
+        and "shortcut" not in layer.name
+    ]
+    # The name counts the final classifier, too.
+    assert len(convolutions) + 1 == int(name.removeprefix("resnet"))
+
+
+@pytest.mark.parametrize(
+    "width,features", [(0.01, 64), (0.25, 128), (0.3, 128), (1.5, 768)]
+)
+def test_width_scales_features_in_multiples_of_eight(width, features):
+    encoder = _small(width=width)
+    assert encoder.output_shape == (None, features)
+    for layer in encoder.layers:
+        if isinstance(layer, tf.keras.layers.Conv2D):
+            assert layer.filters % 8 == 0
+
+
+@pytest.mark.parametrize(
+    "size,stem,chosen,side",
+    [
+        (64, "auto", "cifar", 64),
+        (65, "auto", "imagenet", 17),
+        (64, "imagenet", "imagenet", 16),
+        (96, "cifar", "cifar", 96),
+    ],
+)
+def test_stem(size, stem, chosen, side):
+    encoder = _small(stem=stem, image_shape=(size, size, 3))
+    kernel = encoder.get_layer("stem_conv").kernel_size
+    assert kernel == ((3, 3) if chosen == "cifar" else (7, 7))
+    assert encoder.get_layer("stage1_block1_conv1").output.shape[1] == side
+    assert encoder.get_layer("stage4_block1_add").output.shape[1] == -(
+        -side // 8
+    )
+
+
+def test_resnet50_is_that_of_the_papers():
+    with tf.variable_creator_scope(_zeros):
+        encoder = encoders.build("resnet50")
+    trainable = sum(np.prod(w.shape) for w in encoder.trainable_variables)
+    assert trainable == 23_508_032
+    # "v1.5": the 3x3 convolution of a bottleneck has the stride.
+    strides = {
+        name: encoder.get_layer(f"stage2_block1_{name}").strides
+        for name in ("conv1", "conv2", "conv3", "shortcut")
+    }
+    assert strides == {
+        "conv1": (1, 1),
+        "conv2": (2, 2),
+        "conv3": (1, 1),
+        "shortcut": (2, 2),
+    }
+
+
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+def test_features_do_not_shift_with_the_parity_of_the_side(stem):
+    images = _images(1, 33)
+    even = _small(stem=stem)
+    odd = _small(stem=stem, image_shape=(33, 33, 3))
+    odd.set_weights(even.get_weights())
+    name = "stage2_block1_conv1"
+    a = _until(even, name)(images[:, :32, :32]).numpy()
+    b = _until(odd, name)(images).numpy()
+    # Away from the border that differs, the maps are the same.
+    np.testing.assert_allclose(a[:, :2, :2], b[:, :2, :2], atol=1e-5)
+
+
+def test_blocks_without_projection_start_as_the_identity():
+    encoder = encoders.build("resnet18", width=0.25, image_shape=(32, 32, 3))
+    before = _until(encoder, "stage2_block1_relu")(_images())
+    after = _until(encoder, "stage2_block2_relu")(_images())
+    np.testing.assert_array_equal(before, after)
+    assert np.abs(before).max() > 0
+
+
+def test_colours_are_standardised_and_other_channels_are_not():
+    images = _images(channels=5)
+    encoder = _small(image_shape=(32, 32, 5))
+    x = _until(encoder, "standardize")(images).numpy()
+    mean, std = encoders.CHANNEL_MEAN, encoders.CHANNEL_STD
+    expected = (images[..., :3].astype(np.float64) - mean) / std
+    np.testing.assert_allclose(x[..., :3], expected, atol=1e-5)
+    np.testing.assert_array_equal(x[..., 3:], images[..., 3:])
+    assert encoder(images).shape == (4, 128)
+    gray = _images(channels=1)
+    one = _until(_small(image_shape=(32, 32, 1)), "standardize")(gray)
+    np.testing.assert_array_equal(one, gray)
+
+
+def test_features_are_the_mean_of_the_last_map():
+    encoder = _small()
+    images = _images(2, 32, 48)
+    wide = _small(image_shape=(32, 48, 3))
+    last = _until(wide, "stage4_block1_relu")(images).numpy()
+    assert last.shape == (2, 4, 6, 128)
+    np.testing.assert_allclose(wide(images), last.mean((1, 2)), rtol=1e-5)
+    assert encoder.count_params() == wide.count_params()
+
+
+def test_half_precision_gives_float32_features_near_the_full_ones():
+    full = _small()
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        half = _small()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    half.set_weights(full.get_weights())
+    assert half.get_layer("stem_conv").compute_dtype == "bfloat16"
+    a, b = full(_images()).numpy(), half(_images()).numpy()
+    assert b.dtype == np.float32
+    assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(a)
+
+
+def test_names_are_stable_and_readable():
+    first, second = _small(), _small()
+    names = [w.name for w in first.weights]
+    assert names == [w.name for w in second.weights]
+    assert len(set(names)) == len(names)
+    assert "stage3_block1_conv2/kernel:0" in names
+    assert "stage3_block1_shortcut_norm/moving_mean:0" in names
+
+
+def test_an_encoder_of_local_normalization_takes_the_same_weights():
+    encoder = _small()
+    encoder(_images(), training=True)
+    local = _small(synchronized=False)
+    local.set_weights(encoder.get_weights())
+    np.testing.assert_array_equal(encoder(_images()), local(_images()))
+    for model, expected in ((encoder, True), (local, False)):
+        norms = [
+            layer
+            for layer in model.layers
+            if isinstance(layer, BatchNormalization)
+        ]
+        assert len(norms) == 12
+        assert {norm.synchronized for norm in norms} == {expected}
+
+
+def test_saving_and_loading(tmp_path):
+    encoder = _small()
+    encoder(_images(), training=True)
+    encoder.save(tmp_path / "encoder.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "encoder.keras")
+    np.testing.assert_array_equal(loaded(_images()), encoder(_images()))
+
+
+@pytest.mark.parametrize(
+    "options,message",
+    [
+        ({"name": "resnet51"}, "did you mean 'resnet50'"),
+        ({"stem": "imagnet"}, "did you mean 'imagenet'"),
+        ({"width": 0}, "above 0"),
+        ({"image_shape": (32, 32)}, "height, width"),
+        ({"image_shape": (None, None, 3)}, "height, width"),
+        (
+            {"stem": "imagenet", "image_shape": (224, 28, 3)},
+            "28 pixels are too small for the imagenet stem",
+        ),
+        ({"image_shape": (7, 7, 3)}, "too small for the cifar stem"),
+    ],
+)
+def test_what_cannot_be_built_is_told(options, message):
+    options = {"name": "resnet10", "image_shape": (32, 32, 3), **options}
+    with pytest.raises(config.UserError, match=message):
+        encoders.build(**options)
+
+
+def test_the_command_line_knows_every_encoder():
+    assert set(encoders.ENCODERS) == set(config.ENCODERS)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
