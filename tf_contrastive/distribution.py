@@ -36,9 +36,28 @@ def replica_id() -> tf.Tensor:
 
 
 def cross_replica_sum(x: tf.Tensor) -> tf.Tensor:
-    """Sums `x` (float32 or int32) over replicas; every replica gets the sum."""
+    """Sums `x` (float32 or int32) over replicas; every replica gets the sum.
+
+    The gradient is the sum over replicas of the upstream gradients.
+    """
     if num_replicas() == 1:
         return x
+    if not x.dtype.is_floating:
+        return _all_reduce(x)
+    return _differentiable_sum(x)
+
+
+@tf.custom_gradient
+def _differentiable_sum(x: tf.Tensor):
+    return _all_reduce(x), cross_replica_sum
+
+
+def _all_reduce(x: tf.Tensor) -> tf.Tensor:
+    # While a graph is built, `all_reduce` walks back from its result to find
+    # variables, through the other replicas' graphs to their very beginning:
+    # in all as the square of the network's depth. The walk ends where a
+    # gradient does.
+    x = tf.stop_gradient(x)
     return _context().all_reduce(tf.distribute.ReduceOp.SUM, x)
 
 
@@ -162,6 +181,11 @@ def strategy(
         return tf.distribute.MultiWorkerMirroredStrategy()
     if name == "mirrored":
         if virtual_devices:
-            return tf.distribute.MirroredStrategy(_split_cpu(virtual_devices))
+            # Virtual devices share a few threads, on which a ring of
+            # collectives can starve; adding on one device cannot.
+            return tf.distribute.MirroredStrategy(
+                _split_cpu(virtual_devices),
+                cross_device_ops=tf.distribute.ReductionToOneDevice(),
+            )
         return tf.distribute.MirroredStrategy()
     return tf.distribute.get_strategy()

@@ -122,14 +122,19 @@ class ContrastiveModel(tf.keras.Model):
             replicas = tf.distribute.get_strategy().num_replicas_in_sync
             total = tf.add_n(losses) / replicas
         pretrained = self.pretrained_variables
-        probe = [] if self.probe is None else self.probe.trainable_variables
-        # The stop-gradient before the probe keeps the two losses apart.
-        gradients = tape.gradient(total, pretrained + probe)
+        with_probe = self.probe is not None and labels is not None
+        probe = self.probe.trainable_variables if with_probe else []
+        # The stop-gradient before the probe keeps the two losses apart; the one
+        # here ends a walk over the graph (see `distribution`).
+        gradients = [
+            tf.stop_gradient(g)
+            for g in tape.gradient(total, pretrained + probe)
+        ]
         count = len(pretrained)
         self.optimizer.apply_gradients(
             zip(gradients[:count], pretrained, strict=True)
         )
-        if probe and labels is not None:
+        if with_probe:
             self.probe_optimizer.apply_gradients(
                 zip(gradients[count:], probe, strict=True)
             )

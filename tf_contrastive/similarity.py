@@ -29,12 +29,14 @@ def l2_normalize(x: tf.Tensor) -> tf.Tensor:
     """Scales rows to unit length in float32; a zero row stays zero.
 
     Rows are first divided by their largest entry, so that neither tiny nor
-    huge rows leave float32's range when squared.
+    huge rows leave float32's range when squared. A zero row has no direction,
+    and a zero gradient: the limit's 1/0 would overflow in half precision.
     """
     x = tf.cast(x, tf.float32)
     largest = tf.reduce_max(tf.abs(x), axis=-1, keepdims=True)
-    x /= tf.stop_gradient(tf.where(largest > 0.0, largest, 1.0))
-    return tf.math.l2_normalize(x, axis=-1, epsilon=1e-12)
+    some = tf.stop_gradient(largest > 0.0)
+    scaled = x / tf.stop_gradient(tf.where(some, largest, 1.0))
+    return tf.math.l2_normalize(tf.where(some, scaled, 0.0), axis=-1)
 
 
 def pairs(
