@@ -51,8 +51,9 @@ def _run(arguments: list[str]) -> int:
         return 0
     parsed = flags.parse(config_class, rest)
     parsed.validate()
-    # What TensorFlow's C++ says at start is of no use to the one who waits.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow's C++ reports errors of CUDA at every start without a GPU; its
+    # real failures come as exceptions.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     module = importlib.import_module(f"tf_contrastive.commands.{command}")
     return module.run(parsed)
 

@@ -194,12 +194,15 @@ def load_encoder(
 
     Args:
       run: of `load_run`.
-      trained: the newest checkpoint's weights; False: the run's initial ones,
-        drawn anew from its seed.
+      trained: the newest checkpoint's weights; False: a random network, the
+        run's initial weights with its residual branches switched on. (They
+        start switched off, which would make the weakest of all baselines.)
       synchronized: whether its BatchNormalization synchronizes in training.
     """
     with models.precision("float32"):
-        encoder = models.build_encoder(run.config, synchronized=synchronized)
+        encoder = models.build_encoder(
+            run.config, synchronized=synchronized, zero_init_residual=trained
+        )
     if trained:
         status = tf.train.Checkpoint(encoder=encoder).restore(run.checkpoint)
         # Heads and optimizers stay behind; the encoder must match wholly.

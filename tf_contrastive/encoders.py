@@ -22,6 +22,7 @@ class _Layers(NamedTuple):
     """The layers that all blocks are made of, with the model's options."""
 
     synchronized: bool
+    last_gamma: str
 
     def convolution(self, x, channels, side, stride, name):
         """A convolution without bias, since normalization follows it.
@@ -51,8 +52,8 @@ class _Layers(NamedTuple):
     def residual(self, x, branch, channels, stride, name):
         """relu(shortcut + branch); a projection only where the shape changes.
 
-        The branch's last gamma starts at zero, so that a block starts as the
-        identity (Goyal et al. 2017).
+        The branch's last gamma starts at zero, unless `build` was told
+        otherwise, so that a block starts as the identity (Goyal et al. 2017).
         """
         if stride > 1 or x.shape[-1] != channels:
             x = self.convolution(x, channels, 1, stride, f"{name}_shortcut")
@@ -66,7 +67,9 @@ def _basic(layers: _Layers, x, channels, stride, name):
     y = layers.convolution(x, channels, 3, stride, f"{name}_conv1")
     y = layers.normalization(y, f"{name}_norm1")
     y = layers.convolution(y, channels, 3, 1, f"{name}_conv2")
-    y = layers.normalization(y, f"{name}_norm2", relu=False, gamma="zeros")
+    y = layers.normalization(
+        y, f"{name}_norm2", relu=False, gamma=layers.last_gamma
+    )
     return layers.residual(x, y, channels, stride, name)
 
 
@@ -77,7 +80,9 @@ def _bottleneck(layers: _Layers, x, channels, stride, name):
     y = layers.convolution(y, channels, 3, stride, f"{name}_conv2")
     y = layers.normalization(y, f"{name}_norm2")
     y = layers.convolution(y, 4 * channels, 1, 1, f"{name}_conv3")
-    y = layers.normalization(y, f"{name}_norm3", relu=False, gamma="zeros")
+    y = layers.normalization(
+        y, f"{name}_norm3", relu=False, gamma=layers.last_gamma
+    )
     return layers.residual(x, y, 4 * channels, stride, name)
 
 
@@ -152,6 +157,7 @@ def build(
         3,
     ),
     synchronized: bool = True,
+    zero_init_residual: bool = True,
 ) -> tf.keras.Model:
     """Builds an encoder.
 
@@ -164,6 +170,8 @@ def build(
         or "auto", by the shorter side of the images.
       image_shape: (height, width, channels), in pixels.
       synchronized: whether BatchNorm spans all replicas.
+      zero_init_residual: whether residual branches start switched off, as is
+        best for training; a random network to compare with wants them on.
 
     Returns:
       A model named `name`: float images [N, H, W, K] in [0, 1] to features
@@ -181,7 +189,7 @@ def build(
     config.check_image_size(side, stem)
     block, repeats = ENCODERS[name]
     channels = 8 * max(round(8 * width), 1)
-    layers = _Layers(synchronized)
+    layers = _Layers(synchronized, "zeros" if zero_init_residual else "ones")
 
     images = tf.keras.Input(image_shape, name="images")
     x = _stem(layers, _standardize(images), channels, stem)

@@ -249,7 +249,10 @@ def precision(policy: str) -> Iterator[None]:
 
 
 def build_encoder(
-    run: config.Pretrain, *, synchronized: bool = True
+    run: config.Pretrain,
+    *,
+    synchronized: bool = True,
+    zero_init_residual: bool = True,
 ) -> tf.keras.Model:
     """Makes the encoder of a resolved config, with weights from its seed."""
     # Made first after seeding, so that its weights follow from the seed alone.
@@ -261,6 +264,7 @@ def build_encoder(
         stem=run.encoder.stem,
         image_shape=(side, side, 3),
         synchronized=synchronized,
+        zero_init_residual=zero_init_residual,
     )
 
 

@@ -74,10 +74,11 @@ def pretrain(run: config.Pretrain) -> Result:
     )
     source, validation = open_dataset(run)
     run = resolve(run, source.info, strategy)
-    checkpoints.check_workdir(run)
     steps_per_epoch = datasets.steps_per_epoch(
         source.info.num_examples, run.schedule.batch_size
     )
+    checkpoints.check_workdir(run)
+    source = datasets.in_memory_if_small(source)
 
     with strategy.scope(), models.precision(run.runtime.precision):
         model = models.build(run, source.info.num_classes)

@@ -11,6 +11,7 @@ from tf_contrastive.datasets.arrays import digits, from_arrays
 from tf_contrastive.datasets.files import csv_file, folder
 from tf_contrastive.datasets.pipeline import (
     evaluation_batches,
+    in_memory_if_small,
     steps_per_epoch,
     training_batches,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Source",
     "evaluation_batches",
     "from_arrays",
+    "in_memory_if_small",
     "load",
     "source",
     "steps_per_epoch",

@@ -64,13 +64,18 @@ def _share(
     )
 
 
-def _fits(source: Source) -> bool:
+def in_memory_if_small(source: Source) -> Source:
+    """Returns the source with its pixels in memory, up to `CACHE_BYTES`.
+
+    `training_batches` does so by itself; called first, several pipelines share
+    what was decoded once.
+    """
     shape = source.info.image_shape
     if shape is None:
-        return False
+        return source
     height, width, channels = shape
     size = source.info.num_examples * height * width * channels
-    return size <= CACHE_BYTES
+    return source.cached() if size <= CACHE_BYTES else source
 
 
 def _lookup(source: Source, index: tf.Tensor, record: Record) -> Record:
@@ -175,7 +180,7 @@ def training_batches(
         raise config.unknown("sampler", sampler, samplers.SAMPLERS)
     steps = steps_per_epoch(source.info.num_examples, batch_size)
     local, rows = _rows(batch_size, replica_batch_size, num_pipelines)
-    source = source.cached() if _fits(source) else source
+    source = in_memory_if_small(source)
     draws = samplers.SAMPLERS[sampler](
         source,
         batch_size=batch_size,
