@@ -213,25 +213,27 @@ class ContrastiveModel(tf.keras.Model):
         if self.jit_compile:
             step = tf.function(step, jit_compile=True)
 
+        updated = []
+
         def one_step(iterator):
             start = tf.timestamp()
             with tf.control_dependencies([start]):
                 data = next(iterator)
             arrived = tf.nest.flatten(data, expand_composites=True)
             with tf.control_dependencies(arrived):
-                self._meters.input_wait.assign_add(tf.timestamp() - start)
-            outputs = strategy.run(step, args=(data,))
-            # Every replica holds the means over all of them.
-            return tf.nest.map_structure(
-                lambda x: strategy.experimental_local_results(x)[0], outputs
-            )
+                waited = tf.timestamp() - start
+            self._meters.input_wait.assign_add(waited)
+            updated[:] = strategy.run(step, args=(data,))
 
         def train_function(iterator):
-            # `fit` sets the variable lower for the last, partial execution.
+            # Nothing is carried through the loop: AutoGraph would trace its
+            # body twice. `fit` sets the variable lower for the last, partial
+            # execution.
             for _ in tf.range(self._steps_per_execution):
                 with tf.name_scope(""):
-                    outputs = one_step(iterator)
-            return outputs
+                    one_step(iterator)
+            means = self._meters.means
+            return {name: means[name].result() for name in updated}
 
         self.train_function = tf.function(train_function, reduce_retracing=True)
         return self.train_function
