@@ -15,7 +15,7 @@ _LAYERS = [
     {"config"},
     {"flags"},
     {"distribution"},
-    {"normalization", "similarity"},
+    {"convolution", "normalization", "similarity"},
     {
         "classifiers",
         "datasets",

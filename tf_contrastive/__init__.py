@@ -20,6 +20,7 @@ _MODULES = (
     "checkpoints",
     "classifiers",
     "config",
+    "convolution",
     "datasets",
     "distribution",
     "embedding",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tf_contrastive import config
+from tf_contrastive.convolution import Conv2D
 from tf_contrastive.normalization import BatchNormalization
 
 # Of ImageNet's colours; channels beyond these three enter as they are.
@@ -33,7 +34,10 @@ class _Layers(NamedTuple):
         """
         if stride > 1 and side > 1:
             x = tf.keras.layers.ZeroPadding2D(side // 2, name=f"{name}_pad")(x)
-        return tf.keras.layers.Conv2D(
+        # Exports are made of Keras' own layers: they must pass gradients
+        # wherever they are loaded.
+        kind = Conv2D if self.synchronized else tf.keras.layers.Conv2D
+        return kind(
             channels,
             side,
             stride,
