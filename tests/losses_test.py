@@ -197,6 +197,17 @@ def test_finite_and_right_where_peers_fail(name, case, temperature, dtype):
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_is_no_number_is_not_hidden(bad, whole):
+    z = np.ones([4, 2, 8], np.float32)
+    if whole:
+        z[1] = bad
+    else:
+        z[1, 0, 3] = bad
+    assert not np.isfinite(losses.build("ntxent")(z))
+
+
 def test_unnormalised_huge_projections_are_finite():
     z = tf.constant(1e3 * _RNG.normal(size=[6, 2, 8]), tf.float32)
     loss = losses.build("ntxent", normalize=False, temperature=0.05)

@@ -108,9 +108,7 @@ def test_gradients_do_not_depend_on_replicas(loss):
         assert error < 1e-5, f"{name} on {replicas} replicas: {error:.1e}"
 
 
-@pytest.mark.parametrize(
-    "replicas", [2, 4, pytest.param(8, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("replicas", [2, 4, 8])
 def test_weights_after_five_steps_do_not_depend_on_replicas(replicas):
     def optimizer():
         return optimizers.LARS(0.5, weight_decay=1e-4)

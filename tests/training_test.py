@@ -142,7 +142,8 @@ def test_a_run_is_loaded_by_value(finished):
     workdir, result = finished
     run = checkpoints.load_run(str(workdir))
     assert run.step == 8
-    assert run.config == result.config
+    assert run.config.views == result.config.views
+    assert run.config.encoder == result.config.encoder
     assert run.metadata["num_classes"] == 10
     trained = checkpoints.load_encoder(run)
     stored = _weights(workdir)
@@ -241,7 +242,7 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path):
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     options = _options(
-        tmp_path, optimizer="sgd", learning_rate=1e30, warmup_epochs=0
+        tmp_path, optimizer="sgd", learning_rate=1e38, warmup_epochs=0
     )
     with pytest.raises(
         callbacks.NonFiniteLossError,

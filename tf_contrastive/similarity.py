@@ -34,9 +34,10 @@ def l2_normalize(x: tf.Tensor) -> tf.Tensor:
     """
     x = tf.cast(x, tf.float32)
     largest = tf.reduce_max(tf.abs(x), axis=-1, keepdims=True)
-    some = tf.stop_gradient(largest > 0.0)
-    scaled = x / tf.stop_gradient(tf.where(some, largest, 1.0))
-    return tf.math.l2_normalize(tf.where(some, scaled, 0.0), axis=-1)
+    # Not "above 0", which would turn NaN into zeros, and hide a lost run.
+    zero = tf.stop_gradient(tf.equal(largest, 0.0))
+    scaled = x / tf.stop_gradient(tf.where(zero, 1.0, largest))
+    return tf.math.l2_normalize(tf.where(zero, 0.0, scaled), axis=-1)
 
 
 def pairs(

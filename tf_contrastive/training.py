@@ -77,6 +77,7 @@ def pretrain(run: config.Pretrain) -> Result:
     steps_per_epoch = datasets.steps_per_epoch(
         source.info.num_examples, run.schedule.batch_size
     )
+    options = validate_on(validation, strategy, run) if validation else {}
     checkpoints.check_workdir(run)
     source = datasets.in_memory_if_small(source)
 
@@ -88,17 +89,16 @@ def pretrain(run: config.Pretrain) -> Result:
     start_step = kept.restore()
     announce(run, source.info, strategy, steps_per_epoch, start_step)
 
-    options = {"callbacks": [callbacks.Keeper(kept, run.runtime)]}
+    watchers = [callbacks.Keeper(kept, run.runtime)]
     if distribution.is_chief(strategy):
-        options["callbacks"] += watch(run, source, steps_per_epoch, rates)
-    if validation is not None:
-        options |= validate_on(validation, strategy, run)
+        watchers += watch(run, source, steps_per_epoch, rates)
     seconds, metrics = fit(
         model,
         functools.partial(batches, source, strategy, run),
         start_step=start_step,
         steps_per_epoch=steps_per_epoch,
         epochs=run.schedule.epochs,
+        callbacks=watchers,
         **options,
     )
     return Result(
