@@ -8,6 +8,8 @@ import importlib
 import os
 import sys
 
+from absl import logging
+
 from tf_contrastive import config, flags
 
 # Command -> (its options, what it does).
@@ -54,6 +56,8 @@ def _run(arguments: list[str]) -> int:
     # TensorFlow's C++ reports errors of CUDA at every start without a GPU; its
     # real failures come as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Libraries warn of their own deprecations, which users cannot mend.
+    logging.set_verbosity(logging.ERROR)
     module = importlib.import_module(f"tf_contrastive.commands.{command}")
     return module.run(parsed)
 

@@ -194,7 +194,8 @@ def grid(views: tf.Tensor, images: int = 8) -> tf.Tensor:
 class Progress(tf.keras.callbacks.Callback):
     """Tells on stderr how far the run is, how well it does and what is left.
 
-    On a terminal one line that is rewritten; elsewhere a line per epoch.
+    On a terminal a bar and a line that are rewritten; elsewhere a line per
+    epoch.
 
     Args:
       epochs: of the whole run.
@@ -229,7 +230,8 @@ class Progress(tf.keras.callbacks.Callback):
         """Rewrites the line, at most twice a second."""
         if self._live and time.perf_counter() - self._shown > 0.5:
             self._rate, self._wait = self._meter.read()
-            self._stream.write(f"\r\x1b[K{self._line(logs)}")
+            bar = _bar((batch + 1) / self.params["steps"])
+            self._stream.write(f"\r\x1b[K{bar} {self._line(logs)}")
             self._stream.flush()
             self._shown = time.perf_counter()
 
@@ -260,6 +262,11 @@ class Progress(tf.keras.callbacks.Callback):
             f"ETA {_clock(left)}",
         ]
         return "  ".join(parts)
+
+
+def _bar(share: float, width: int = 12) -> str:
+    done = round(share * width)
+    return f"[{'=' * done}{' ' * (width - done)}]"
 
 
 def _clock(seconds: float) -> str:

@@ -1,0 +1,109 @@
+"""What a run shows: the progress line, intervals, the grid of views."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import callbacks
+
+
+class _Model(tf.keras.Model):
+    """A model that only counts its steps, with a loss of its choice."""
+
+    def __init__(self):
+        super().__init__()
+        self.input_wait_seconds = 0.0
+        self.loss_of_step = tf.keras.metrics.Mean(name="loss")
+
+    @property
+    def metrics(self):
+        return [self.loss_of_step]
+
+    def train_step(self, data):
+        self.optimizer.iterations.assign_add(1)
+        self.loss_of_step.update_state(data)
+        return {"loss": self.loss_of_step.result()}
+
+
+def _fit(losses, steps_per_epoch, watchers):
+    model = _Model()
+    model.compile(tf.keras.optimizers.SGD(jit_compile=False))
+    data = tf.data.Dataset.from_tensor_slices(np.float32(losses))
+    model.fit(
+        data,
+        epochs=len(losses) // steps_per_epoch,
+        steps_per_epoch=steps_per_epoch,
+        verbose=0,
+        callbacks=watchers,
+    )
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def _progress(stream):
+    return callbacks.Progress(
+        epochs=2, steps_per_epoch=3, batch_size=10, stream=stream
+    )
+
+
+def test_elsewhere_than_on_a_terminal_it_is_a_line_per_epoch():
+    stream = io.StringIO()
+    _fit([1, 2, 3, 4, 5, 6], 3, [_progress(stream)])
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("epoch 1/2  step 3/6  loss 2.0000  ")
+    assert lines[1].startswith("epoch 2/2  step 6/6  loss 5.0000  ")
+    for line in lines:
+        assert re.search(r"images/s  input wait 0%  ETA \d:\d\d:\d\d$", line)
+    assert lines[1].endswith("ETA 0:00:00")
+    assert "\r" not in stream.getvalue()
+
+
+def test_on_a_terminal_a_bar_is_rewritten():
+    stream = _Terminal()
+    _fit([1, 2, 3, 4, 5, 6], 3, [_progress(stream)])
+    shown = stream.getvalue()
+    assert "\r\x1b[K[====        ] epoch 1/2  step 1/6" in shown
+    assert shown.count("\n") == 2
+
+
+def _points(logdir, tag):
+    return {
+        event.step: tf.make_ndarray(value.tensor).item()
+        for path in logdir.iterdir()
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == tag
+    }
+
+
+def test_a_point_is_the_mean_over_its_own_steps(tmp_path):
+    watcher = callbacks.Summaries(
+        str(tmp_path),
+        every_steps=2,
+        batch_size=10,
+        schedules={"optimizer/learning_rate": lambda step: 10.0 * step},
+    )
+    _fit([1, 3, 5, 9, 2, 4, 6, 8], 4, [watcher])
+    assert _points(tmp_path, "loss/contrastive") == {2: 2, 4: 7, 6: 3, 8: 7}
+    # The rate that the last step used, not that of the next.
+    assert _points(tmp_path, "optimizer/learning_rate")[4] == 30
+
+
+def test_the_grid_has_an_image_a_row_and_a_view_a_column():
+    views = np.zeros([3, 2, 4, 5, 3], np.float32)
+    views[2, 1] = 1.0
+    shown = callbacks.grid(views).numpy()
+    assert shown.shape == (1, 12, 10, 3)
+    assert shown[0, 8:, 5:].min() == 1.0
+    assert shown.sum() == 4 * 5 * 3
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
