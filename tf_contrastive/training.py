@@ -43,6 +43,7 @@ class Result:
       seconds: of fitting, in this process.
       metrics: means over the last epoch; accuracies in [0, 1].
       bad_images: names of the images that could not be read and were skipped.
+      is_chief: whether this process is the one that reports.
     """
 
     config: config.Pretrain
@@ -51,6 +52,7 @@ class Result:
     seconds: float
     metrics: dict[str, float]
     bad_images: tuple[str, ...]
+    is_chief: bool
 
 
 def pretrain(run: config.Pretrain) -> Result:
@@ -90,7 +92,8 @@ def pretrain(run: config.Pretrain) -> Result:
     announce(run, source.info, strategy, steps_per_epoch, start_step)
 
     watchers = [callbacks.Keeper(kept, run.runtime)]
-    if distribution.is_chief(strategy):
+    is_chief = distribution.is_chief(strategy)
+    if is_chief:
         watchers += watch(run, source, steps_per_epoch, rates)
     seconds, metrics = fit(
         model,
@@ -101,9 +104,8 @@ def pretrain(run: config.Pretrain) -> Result:
         callbacks=watchers,
         **options,
     )
-    return Result(
-        run, start_step, kept.step, seconds, metrics, source.info.bad_images
-    )
+    bad = source.info.bad_images
+    return Result(run, start_step, kept.step, seconds, metrics, bad, is_chief)
 
 
 def open_dataset(

@@ -12,6 +12,8 @@ RESULT_FILE = "pretrain.json"
 def run(options: config.Pretrain) -> int:
     """Runs the command and returns its exit status."""
     result = training.pretrain(options)
+    if not result.is_chief:
+        return 0
     _name_bad_images(result.bad_images)
     workdir = options.runtime.workdir
     if result.start_step == result.step:
