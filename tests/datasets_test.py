@@ -12,6 +12,7 @@ from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import config, datasets
+from tf_contrastive.commands import datasets as command
 
 PREPARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
 needs_prepared = pytest.mark.skipif(
@@ -586,6 +587,23 @@ def test_the_package_imports_tensorflow_datasets_only_when_needed():
         env=os.environ
         | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
     )
+
+
+def test_the_command_lists_names_and_writes_a_contact_sheet(tmp_path, capsys):
+    assert command.run(config.Datasets()) == 0
+    listed = capsys.readouterr().out
+    for name in ("digits", "folder:PATH", "TensorFlow Datasets"):
+        assert name in listed
+    path = tmp_path / "sheet.png"
+    options = config.replace(
+        config.Datasets(), show="digits", split="train[:5]", output=str(path)
+    )
+    assert command.run(options) == 0
+    assert "5 images, 10 classes" in capsys.readouterr().out
+    sheet = np.asarray(Image.open(path))
+    assert sheet.shape == (2 * 96, 3 * 96, 3)
+    assert sheet[:, :96].std() > 30  # Digits are seen,
+    assert sheet[96:, 192:].max() == 0  # and nothing where none is left.
 
 
 if __name__ == "__main__":
