@@ -481,7 +481,7 @@ class Evaluation:
         check=_protocol_list,
     )
     untrained: bool = option(
-        True, "evaluate the run's encoder with its initial weights, too"
+        True, "evaluate a random encoder of the same kind, too"
     )
     dataset: str = option(
         "", "dataset; empty: that of the run", check=_optional_dataset_name
