@@ -58,7 +58,7 @@ Next:
   curves and views   .venv/bin/tensorboard --logdir={folder}
   CIFAR-10           .venv/bin/python -m tf_contrastive pretrain \\
                        --flagfile=configs/supcon_cifar10_cpu.flags \\
-                       --workdir=runs/cifar10
+                       --data_dir=DATA --workdir=runs/cifar10
   the SavedModel     {newest}""")
 
 

@@ -9,7 +9,7 @@ exported: {path}
 
   serving_default  images: uint8 [N, H, W, 3], any size
                    -> embedding: float32 [N, {size}]
-  serving_bytes    bytes: string [N], JPEG or PNG
+  serving_bytes    bytes: string [N], JPEG, PNG, GIF or BMP
                    -> embedding: float32 [N, {size}], ok: bool [N]
 
 In Python:
