@@ -279,6 +279,36 @@ def test_every_kind_of_picture_becomes_rgb(tmp_path):
     np.testing.assert_array_equal(examples[6]["image"], first_frame)
 
 
+def test_pictures_of_extreme_sizes_are_read(tmp_path):
+    sizes = {
+        "a.jpg": (9_000, 12_000),
+        "b.png": (1, 1),
+        "c.jpg": (1, 5_000),
+        "d.png": (5_000, 1),
+    }
+    for name, (height, width) in sizes.items():
+        Image.new("L", (width, height), 77).save(tmp_path / name)
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.num_examples == 4 and not source.info.bad_images
+    for example, size in zip(
+        source.examples().as_numpy_iterator(), sizes.values(), strict=True
+    ):
+        assert example["image"].shape == (*size, 3)
+        assert np.all(example["image"][:, -1] == 77)
+
+
+def test_rotation_in_exif_is_left_to_the_viewer(tmp_path):
+    image = picture(0, (30, 20))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # "Turn me by 90 degrees."
+    contents = encoded(image, "JPEG", exif=exif, quality=95)
+    write(tmp_path / "a.jpg", contents)
+    (example,) = read(datasets.source(f"folder:{tmp_path}"))
+    stored = np.asarray(Image.open(io.BytesIO(contents)))
+    assert example["image"].shape == stored.shape == (30, 20, 3)
+    assert np.abs(example["image"].astype(int) - stored).mean() < 2
+
+
 def add_bad_images(root):
     return {
         str(write(root / "cat" / "bad1.jpg", truncated_jpeg())),
@@ -477,7 +507,11 @@ def test_prepared_datasets_are_read_as_tfds_reads_them(
     assert source.info.num_classes == len(source.info.label_names) == 10
     assert source.records.element_spec["image"].dtype == tf.string
     theirs = tfds.load(
-        name, split=split, data_dir=str(PREPARED), download=False
+        name,
+        split=split,
+        data_dir=str(PREPARED),
+        download=False,
+        read_config=tfds.ReadConfig(interleave_cycle_length=1),
     )
     pairs = zip(
         source.examples().take(100).as_numpy_iterator(),
@@ -566,6 +600,20 @@ def test_datasets_of_other_layouts(tmp_path):
         lambda f: {"text": f.Text()},
         tf.data.Dataset.from_tensor_slices({"text": [b"x"]}),
     )
+    bits = np.array([[0, 1], [1, 1]])
+    prepare(
+        tmp_path / "d",
+        lambda f: {
+            "image": f.Image(shape=(6, 5, 3)),
+            "extra": f.Tensor(shape=(2,), dtype=np.int64),
+        },
+        rows_of(2, extra=bits),
+    )
+    source = datasets.source("mine", data_dir=str(tmp_path / "d"))
+    assert source.info.extra_channels == 2
+    for kind in (source, source.cached(), source.select(np.arange(2))):
+        got = sorted(tuple(e["extra"]) for e in read(kind))
+        assert got == sorted(map(tuple, bits))
     message = refused(
         "no feature that is an image",
         name="mine",

@@ -37,6 +37,35 @@ def test_embeds_ragged_batches_in_order_with_one_graph():
     assert len(traces) == 1
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize("sizes", [[4, 4, 2], [5, 1], [1], [2, 7]], ids=str)
+def test_every_example_counts_once_on_any_number_of_replicas(sizes, replicas):
+    strategy = tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(replicas)]
+    )
+    images, labels = _data(sum(sizes))
+    ends = np.cumsum(sizes)
+    batches = [
+        (images[end - size : end], labels[end - size : end])
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+    traces = []
+    with strategy.scope():
+        encoder = _encoder()
+
+        def counted(x, training):
+            traces.append(x.shape)
+            return encoder(x, training=training)
+
+        embeddings, found = embedding.embed(counted, batches)
+    expected = encoder(images, training=False)
+    np.testing.assert_allclose(embeddings, expected, atol=1e-6)
+    assert found.tolist() == labels.tolist()
+    # Compiled once, for one shape: a share of the first batch.
+    assert set(traces) == {(-(-sizes[0] // replicas), 4, 4, 3)}
+    assert len(traces) == replicas
+
+
 def test_embedding_leaves_every_weight_and_statistic():
     encoder = _encoder()
     before = embedding.checksum(encoder)

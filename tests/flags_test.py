@@ -67,13 +67,45 @@ _MISTAKES = [
     ("pretrain --los=supcon", "unknown flag --los: did you mean --loss?"),
     (
         "pretrain --loss=supcn",
-        "--loss=supcn: must be one of ntxent, supcon (did you mean supcon?)",
+        "--loss=supcn: must be one of ntxent, supcon, supcon_in, sincere,",
     ),
     ("pretrain --epochs=x", "--epochs=x: must be a whole number"),
     ("pretrain --epochs=0", "--epochs=0: must be at least 1"),
     ("pretrain --learning_rate=-1", "--learning_rate=-1.0: must be above 0"),
     ("pretrain --learning_rate=inf", "must be a finite number"),
     ("pretrain --min_crop_area=2", "--min_crop_area=2.0: must be at most 1"),
+    (
+        "pretrain --augmentation=randaugmnt",
+        "--augmentation=randaugmnt: must be one of simclr, simaugment,",
+    ),
+    (
+        "pretrain --augmentation=ablation:bluur",
+        "motion_blur (did you mean blur?)",
+    ),
+    (
+        "pretrain --color_jitter_style=torch",
+        "--color_jitter_style=torch: must be one of tensorflow, pytorch",
+    ),
+    (
+        "pretrain --warp_probability=2",
+        "--warp_probability=2.0: must be at most 1",
+    ),
+    (
+        "pretrain --randaugment_layers=0",
+        "--randaugment_layers=0: must be at least 1",
+    ),
+    (
+        "pretrain --randaugment_magnitude=99",
+        "--randaugment_magnitude=99.0: must be at most 30",
+    ),
+    (
+        "pretrain --stacked_randaugment_order=last",
+        "--stacked_randaugment_order=last: must be one of paper, code",
+    ),
+    (
+        "pretrain --ablation_branch=two",
+        "--ablation_branch=two: must be one of one, both",
+    ),
     ("pretrain --noprobe=3", "--noprobe=3 does not take an argument"),
     ("pretrain epochs=3", "stray word 'epochs=3': flags are written --name="),
     ("pretrain --flagfile=nowhere", "--flagfile: Unable to open flagfile"),
@@ -104,6 +136,55 @@ _MISTAKES = [
         "pretrain --workdir=w --views=1",
         "--views=1 leaves ntxent without positives: give --views=2",
     ),
+    (
+        "pretrain --workdir=w --loss=ntxent --epsilon=1",
+        "--epsilon is no option of --loss=ntxent: it is one of eps_supinfonce",
+    ),
+    (
+        "pretrain --workdir=w --temperature=0",
+        "--temperature=0.0: must be above",
+    ),
+    (
+        "pretrain --workdir=w --loss=supcon --positives_cap=0",
+        "--positives_cap=0: must be at least 1",
+    ),
+    (
+        "pretrain --workdir=w --loss=margin --views=3",
+        "--views=3: margin with --negatives=other_view compares two views:"
+        " give --views=2",
+    ),
+    (
+        "pretrain --workdir=w --loss=moco --queue_size=8",
+        "--queue_size=8 holds less than one batch of 256: give at least",
+    ),
+    (
+        "pretrain --workdir=w --grad_cache_chunks=7",
+        "--grad_cache_chunks=7 does not divide the 256 images of a replica:"
+        " give --grad_cache_chunks=8",
+    ),
+    (
+        "pretrain --workdir=w --data_service=localhost:5050",
+        "--data_service=localhost:5050: must be grpc://host:port, as"
+        " launch/data_service prints it",
+    ),
+    (
+        "pretrain --workdir=w --data_service=grpc://localhost:5050"
+        " --sampler=class_balanced",
+        "--data_service gives examples as they come, not in the order of"
+        " --sampler=class_balanced: give --sampler=shuffle, or no",
+    ),
+    (
+        "pretrain --augment_on=tpu",
+        "--augment_on=tpu: must be one of auto, host, device",
+    ),
+    (
+        "pretrain --cache=disk",
+        "--cache=disk: must be one of auto, memory, none",
+    ),
+    (
+        "pretrain --extra_channels=-2",
+        "--extra_channels=-2: must be at least -1",
+    ),
     ("pretrian", "unknown command 'pretrian': did you mean 'pretrain'?"),
     ("evaluate", "give one of --workdir=RUN and --saved_model="),
     (
@@ -117,6 +198,38 @@ _MISTAKES = [
     (
         "evaluate --workdir=w --test_split=test[:",
         "must be a split such as train, test, train[:1000]",
+    ),
+    (
+        "benchmark",
+        "--benchmark: must be one of loss, input, views, as in: benchmark",
+    ),
+    ("benchmark los", "must be one of loss, input, views (did you mean loss?)"),
+    ("benchmark loss 64", "stray word '64': flags are written --name=value"),
+    (
+        "benchmark loss --sizes=64,65",
+        "--sizes=64,65: must be a comma-separated list of even numbers",
+    ),
+    ("benchmark loss --sizes=2", "--sizes=2: must be a comma-separated list"),
+    (
+        "benchmark loss --losses=ntxnt",
+        "--losses=ntxnt: must be a comma-separated list of ntxent, supcon,"
+        " supcon_in, sincere (did you mean ntxent?)",
+    ),
+    (
+        "benchmark input --policies=simclr,autoaugmnt",
+        "a comma-separated list of simclr, simaugment, autoaugment,",
+    ),
+    (
+        "benchmark input --image_sizes=224,x",
+        "must be a comma-separated list of sides in pixels, such as 224,32",
+    ),
+    ("benchmark input --seconds=0", "--seconds=0.0: must be above 0"),
+    ("benchmark views --sheet_size=2", "--sheet_size=2: must be at least 8"),
+    ("benchmark loss --classes=1", "--classes=1: must be at least 2"),
+    ("benchmark loss --temperature=0", "--temperature=0.0: must be above 0"),
+    (
+        "benchmark loss --output=nowhere/b.json",
+        "--output=nowhere/b.json: there is no folder nowhere: create it",
     ),
 ]
 
@@ -140,7 +253,7 @@ def test_help_shows_the_command_s_own_flags(command, monkeypatch, capsys):
         f.name for _, f, _ in config.fields(__main__.COMMANDS[command][0]())
     ]
     assert all(name in shown for name in names)
-    assert ("--temperature" in shown) == (command == "pretrain")
+    assert ("--temperature" in shown) == (command in ("pretrain", "benchmark"))
 
 
 def test_help_and_mistakes_answer_at_once_without_tensorflow():
@@ -158,6 +271,15 @@ def test_help_and_mistakes_answer_at_once_without_tensorflow():
             [sys.executable, "-c", code], cwd=_ROOT, capture_output=True
         )
         assert done.returncode == status, done.stderr
+
+
+def test_only_what_was_given_is_an_option_of_the_loss():
+    given = _parse("--workdir=a", "--loss=supcon", "--positives_cap=3")
+    assert given.loss.options() == {"positives_cap": 3}
+    text = flags.write(given)
+    assert "--positives_cap=3" in text
+    assert "--temperature" not in text
+    assert flags.read(config.Pretrain, text, "a") == given
 
 
 def test_replace_names_what_it_does_not_know():

@@ -124,6 +124,22 @@ def test_probe_starts_at_the_loss_of_guessing():
     assert again(_features()).shape == (64, 4)
 
 
+def test_a_classifier_that_trains_its_encoder_passes_a_gradient_on():
+    def gradient(head):
+        features = tf.constant(_features())
+        with tf.GradientTape() as tape:
+            tape.watch(features)
+            logits = head(features)
+            loss = tf.reduce_sum(tf.nn.log_softmax(logits)[:, 0])
+        return np.linalg.norm(tape.gradient(loss, features))
+
+    head = heads.LinearProbe(4, kernel_initializer="glorot_uniform")
+    again = heads.LinearProbe.from_config(head.get_config())
+    assert gradient(head) > 0
+    assert gradient(again) > 0
+    assert gradient(heads.LinearProbe(4)) == 0
+
+
 def test_probe_is_trained_to_separate_what_is_separable():
     features = _features()
     labels = (features[:, 0] > 0).astype(np.int64)

@@ -1,12 +1,14 @@
 """The training step: replicas change nothing, the probe disturbs nothing."""
 
+import functools
 import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import distribution, heads, losses, optimizers
+from tf_contrastive import config, distribution, heads, losses, optimizers
+from tf_contrastive import model as models
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.normalization import BatchNormalization
 
@@ -84,6 +86,14 @@ def _train(replicas, steps, optimizer, loss="supcon", **options):
     return history.history["loss"][0], named
 
 
+def _lars():
+    return optimizers.LARS(0.5, weight_decay=1e-4)
+
+
+# What one replica does is compared with by several tests.
+_reference = functools.cache(functools.partial(_train, 1))
+
+
 def _worst(values, reference):
     """Largest relative difference over the variables, and its name."""
     largest = max(np.linalg.norm(v) for v in reference.values())
@@ -100,7 +110,7 @@ def _worst(values, reference):
 
 @pytest.mark.parametrize("loss", ["ntxent", "supcon"])
 def test_gradients_do_not_depend_on_replicas(loss):
-    value, gradients = _train(1, 1, _Recorder, loss)
+    value, gradients = _reference(1, _Recorder, loss)
     for replicas in (2, 4):
         v, g = _train(replicas, 1, _Recorder, loss)
         np.testing.assert_allclose(v, value, rtol=1e-5)
@@ -108,19 +118,16 @@ def test_gradients_do_not_depend_on_replicas(loss):
         assert error < 1e-5, f"{name} on {replicas} replicas: {error:.1e}"
 
 
-@pytest.mark.parametrize("replicas", [2, 4, 8])
+@pytest.mark.parametrize("replicas", [2, 8])
 def test_weights_after_five_steps_do_not_depend_on_replicas(replicas):
-    def optimizer():
-        return optimizers.LARS(0.5, weight_decay=1e-4)
-
-    _, weights = _train(1, 5, optimizer)
-    error, name = _worst(_train(replicas, 5, optimizer)[1], weights)
+    _, weights = _reference(5, _lars, "supcon")
+    error, name = _worst(_train(replicas, 5, _lars)[1], weights)
     assert error < 5e-5, f"{name}: {error:.1e}"
 
 
 def test_local_negatives_are_another_loss(monkeypatch):
     """The control: what peers do when they forget to gather is seen."""
-    value, gradients = _train(1, 1, _Recorder)
+    value, gradients = _reference(1, _Recorder, "supcon")
     monkeypatch.setattr(distribution, "cross_replica_concat", lambda x: x)
     monkeypatch.setattr(distribution, "replica_id", lambda: tf.constant(0))
     v, g = _train(4, 1, _Recorder)
@@ -130,7 +137,7 @@ def test_local_negatives_are_another_loss(monkeypatch):
 
 def test_local_gradients_are_another_gradient(monkeypatch):
     """The common bug that leaves the loss as it is."""
-    value, gradients = _train(1, 1, _Recorder)
+    value, gradients = _reference(1, _Recorder, "supcon")
     gather = distribution.cross_replica_concat
 
     def detached(x):
@@ -174,6 +181,13 @@ def test_the_probe_learns_and_leaves_the_encoder_alone():
         "loss",
         "contrastive_accuracy",
         "contrastive_entropy",
+        "one_view_accuracy",
+        "positive_similarity",
+        "negative_similarity",
+        "positives_per_anchor",
+        "alignment",
+        "uniformity",
+        "kl_lower_bound",
         "probe_loss",
         "probe_accuracy",
     ]
@@ -247,6 +261,84 @@ def test_calling_the_model_encodes_images():
     model = _model()
     images = _data()[0][:, 0]
     np.testing.assert_array_equal(model(images), model.encoder(images))
+
+
+class _SeedAsLoss:
+    """A loss without temperature, whose value is the seed it is given."""
+
+    needs_labels, temperature, normalize = False, None, True
+
+    def __call__(self, projections, labels, seed):
+        value = tf.cast(100 * seed[0] + seed[1], tf.float32)
+        return value + 0 * tf.reduce_sum(projections)
+
+
+def test_a_loss_draws_by_the_run_and_the_step():
+    model = ContrastiveModel(
+        _encoder(), heads.build("linear", output=4), _SeedAsLoss(), seed=7
+    )
+    data = tf.data.Dataset.from_tensors(_data()).repeat()
+    _fit(model, steps=2, data=data)
+    model.reset_metrics()
+    assert model.train_on_batch(*_data(), return_dict=True)["loss"] == 702
+    # Epochs are compared on the same draws.
+    results = model.evaluate(data, steps=1, return_dict=True, verbose=0)
+    assert results["loss"] == 700
+
+
+def _config(**values):
+    small = {
+        "encoder": "resnet10",
+        "width": 0.125,
+        "stem": "cifar",
+        "image_size": _SIDE,
+    }
+    return config.replace(config.Pretrain(), **{**small, **values})
+
+
+def test_cross_entropy_trains_a_classifier():
+    model = models.build(_config(loss="cross_entropy"), _CLASSES)
+    kernel, bias = model.projection_head.get_weights()
+    assert kernel.shape == (512 // 8, _CLASSES)
+    assert np.std(kernel) > 0 and not bias.any()
+    _fit(model, epochs=10)
+    views, labels = _data()
+    # As BatchNormalization does while it trains: the batch's statistics.
+    features = model.encoder(views[:, 0], training=True)
+    logits = model.projection_head(features)
+    assert logits.dtype == tf.float32
+    assert np.mean(np.argmax(logits, -1) == labels) > 0.9
+    with pytest.raises(config.UserError, match="cross_entropy needs classes"):
+        models.build(_config(loss="cross_entropy"), None)
+
+
+def test_the_model_is_what_the_config_says():
+    model = models.build(
+        _config(
+            loss="moco",
+            temperature=0.3,
+            key_momentum=0.5,
+            queue_size=24,
+            grad_cache_chunks=2,
+            projection_output=6,
+        ),
+        num_classes=None,
+    )
+    assert model.contrastive_loss.temperature == 0.3
+    assert model.key_branch.queue.shape == (24, 6)
+    assert model.probe is None
+    with pytest.raises(ValueError, match="grad_cache_chunks=2 does not divide"):
+        _fit(model, data=tf.data.Dataset.from_tensors(_data()[0][:3]))
+    first = [w.numpy() for w in model.encoder.trainable_weights]
+    _fit(model, steps=1, data=tf.data.Dataset.from_tensors(_data()[0]))
+    for k, start, q in zip(
+        model.key_branch.encoder.trainable_weights,
+        first,
+        model.encoder.trainable_weights,
+        strict=True,
+    ):
+        np.testing.assert_allclose(k, (start + q) / 2, atol=1e-6)
+    assert models.build(_config(), None).key_branch is None
 
 
 def test_views_of_a_wrong_shape_are_told():

@@ -60,10 +60,16 @@ def build(kind, folder, monkeypatch):
 
 
 def stream(folder, files):
-    with tf.io.TFRecordWriter(str(folder / "all.tfrecord")) as writer:
-        for i, contents in enumerate(files):
+    write(folder / "all.tfrecord", files)
+    return datasets.source(f"tfrecord:{folder}/all.tfrecord")
+
+
+def write(path, files, first=0):
+    """Writes encoded images as records, with the labels of their numbers."""
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for number, contents in enumerate(files, first):
             image = tf.train.BytesList(value=[contents])
-            label = tf.train.Int64List(value=[i % CLASSES])
+            label = tf.train.Int64List(value=[number % CLASSES])
             features = {
                 "image": tf.train.Feature(bytes_list=image),
                 "label": tf.train.Feature(int64_list=label),
@@ -72,7 +78,6 @@ def stream(folder, files):
             writer.write(
                 tf.train.Example(features=features).SerializeToString()
             )
-    return datasets.source(f"tfrecord:{folder}/all.tfrecord")
 
 
 def batches(source, count, **options):
@@ -298,6 +303,118 @@ def test_batches_that_cannot_be_made_are_refused(options, words):
 def test_steps_per_epoch_drops_the_rest():
     assert datasets.steps_per_epoch(50_000, 256) == 195
     assert datasets.steps_per_epoch(256, 256) == 1
+
+
+# ---- Channels that are not augmented ---
+
+
+@pytest.mark.parametrize("channels", [None, 2, 0])
+def test_extra_channels_follow_the_views_as_they_are(channels):
+    rng = np.random.default_rng(0)
+    extra = rng.integers(0, 2, [EXAMPLES, 3])
+    planes = rng.random([EXAMPLES, 4, 4, 3])
+    images = np.stack([pixels(i) for i in range(EXAMPLES)])
+    count = 3 if channels is None else channels
+    for given in (extra, planes):
+        source = datasets.from_arrays(
+            images, np.arange(EXAMPLES) % CLASSES, extra=given
+        )
+        assert source.info.extra_channels == 3
+        options = {"extra_channels": channels, "cache": "none"}
+        data = datasets.training_batches(
+            source, make_views, batch_size=6, seed=1, **options
+        )
+        views = data.element_spec[0]
+        assert views == tf.TensorSpec([6, 2, 4, 4, 3 + count], tf.float32)
+        for views, _ in data.take(2):
+            rows = numbers((views.numpy(), None))
+            expected = given[rows].astype(np.float32)[..., :count]
+            if given is extra:
+                expected = expected[:, np.newaxis, np.newaxis]
+            for view in range(2):
+                np.testing.assert_array_equal(
+                    views[:, view, ..., 3:],
+                    np.broadcast_to(expected, [6, 4, 4, count]),
+                )
+    scored = datasets.evaluation_batches(
+        source,
+        lambda image: tf.cast(image, tf.float32),
+        batch_size=EXAMPLES,
+        extra_channels=channels,
+    )
+    (batch,) = [images for images, _ in scored]
+    assert batch.shape == (EXAMPLES, 4, 4, 3 + count)
+    np.testing.assert_allclose(batch[..., 3:], planes[..., :count], rtol=1e-6)
+
+
+def test_extra_channels_of_another_number_of_images_are_refused():
+    with pytest.raises(config.UserError, match=r"extra channels of shape \[2"):
+        datasets.from_arrays(np.zeros([3, 4, 4], np.uint8), extra=[[1], [0]])
+
+
+# ---- Files of records ---
+
+
+def shards(folder, sizes):
+    """Files of so many records, whose numbers go on from file to file."""
+    first = 0
+    for file, size in enumerate(sizes):
+        files = [png(pixels(first + i)) for i in range(size)]
+        write(folder / f"{file:02}.tfrecord", files, first)
+        first += size
+    return datasets.source(f"tfrecord:{folder}/*.tfrecord")
+
+
+def test_files_are_shuffled_before_their_records(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
+    source = shards(tmp_path, [6] * 30)
+    # A buffer of one leaves the records in the order in which they are read:
+    # from 16 of the files, in turn.
+    orders = []
+    for seed in (1, 2):
+        got = batches(source, 30, shuffle_buffer=1, seed=seed)
+        assert sorted(all_numbers(got)) == list(range(180))
+        first = [number // 6 for number in all_numbers(got)[:16]]
+        assert len(set(first)) == 16 and first != sorted(first)
+        orders.append(first)
+        rows = [row for batch in got for row in seeds(batch)]
+        assert [index for _, index in rows] == all_numbers(got)
+    assert orders[0] != orders[1]
+
+
+def test_parts_of_files_keep_their_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
+    whole = shards(tmp_path, [5, 0, 9, 4])
+    for start, stop in ((0, 18), (3, 16), (5, 14), (14, 18)):
+        part = datasets.source(
+            f"tfrecord:{tmp_path}/*.tfrecord", f"train[{start}:{stop}]"
+        )
+        kept = np.array([0, 1, stop - start - 1])
+        for source, expected in (
+            (part, np.arange(start, stop)),
+            (part.select(kept), kept + start),
+        ):
+            read = source.records.map(source.decode).as_numpy_iterator()
+            assert [e["image"][0, 0, 0] for e in read] == expected.tolist()
+            size = len(expected)
+            (batch,) = batches(source, 1, batch_size=size)
+            # An index is a place in the part, whatever the order.
+            rows = dict(zip(numbers(batch), seeds(batch), strict=True))
+            assert [rows[n][1] for n in expected] == list(range(size))
+    assert whole.info.num_examples == 18
+
+
+@pytest.mark.parametrize("kind", ["shapes", "stream"])
+def test_a_cache_in_memory_gives_the_same_examples(kind, tmp_path, monkeypatch):
+    source = build(kind, tmp_path, monkeypatch)
+    for cache in config.CACHES:
+        got = batches(source, 3, cache=cache)
+        assert len(set(all_numbers(got))) == 18
+        for batch in got:
+            assert batch[1].tolist() == [n % CLASSES for n in numbers(batch)]
+    held = pipeline.in_memory(source, "memory")
+    assert held.arrays is not None
+    assert pipeline.in_memory(source, "none") is source
 
 
 # ---- Evaluation ---

@@ -130,7 +130,7 @@ def test_another_experiment_is_refused_naming_the_flags(finished):
     workdir, _ = finished
     with pytest.raises(
         config.UserError,
-        match=r"holds another experiment \(--temperature=0.5, there 0.0;"
+        match=r"another experiment \(--temperature=0.5, there \(not given\);"
         r" --batch_size=32, there 64\)",
     ):
         training.pretrain(_options(workdir, temperature=0.5, batch_size=32))
@@ -226,18 +226,30 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
 @pytest.mark.slow
 def test_virtual_replicas_train_the_same_encoder(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
+    # A single step: over several, rounding grows where it turns a ReLU. (The
+    # exact comparison, of a network in which none turns, is in model_test.)
+    step = {
+        "split": "train[:64]",
+        "epochs": 1,
+        "warmup_epochs": 0.0,
+        "schedule": "constant",
+    }
     for workdir, devices in ((one, 0), (two, 2)):
         done = _cli(
-            "pretrain", *_arguments(workdir, virtual_devices=devices, epochs=1)
+            "pretrain", *_arguments(workdir, virtual_devices=devices, **step)
         )
         assert done.returncode == 0, done.stderr
     assert "on 2 replica(s)" in done.stderr
-    reference = _weights(one)
-    for name, value in _weights(two).items():
-        if value.dtype == np.float32:
-            np.testing.assert_allclose(
-                value, reference[name], rtol=1e-3, atol=1e-4, err_msg=name
-            )
+
+    def moved(workdir):
+        # They start at 0, so what they are is what the gradient made them.
+        weights = _weights(workdir)
+        names = sorted(n for n in weights if re.match("encoder/.*/beta/", n))
+        return np.concatenate([weights[name] for name in names])
+
+    expected = moved(one)
+    error = np.linalg.norm(moved(two) - expected) / np.linalg.norm(expected)
+    assert error < 1e-2
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
@@ -308,7 +320,7 @@ def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
         (
             {"dataset": "folder:{root}", "split": "train"},
             r"--loss=supcon needs labels, and folder:.* has none: give a"
-            r" labelled dataset, or a loss without labels \(ntxent\)",
+            r" labelled dataset, or a loss without labels \(ntxent, margin",
         ),
         ({"dataset": "folder:{empty}", "split": "train"}, "no image"),
         ({"dataset": "cifar_10", "split": "train"}, "did you mean 'cifar10'"),

@@ -28,7 +28,13 @@ COMMANDS = {
         config.Datasets,
         "list the datasets; --show=NAME writes a contact sheet",
     ),
+    "benchmark": (
+        config.Benchmark,
+        "measure speed and memory side by side with others: benchmark loss",
+    ),
 }
+# Command -> the flag whose value may stand as the word after it.
+_SUBJECTS = {"benchmark": "benchmark"}
 
 
 def _usage() -> str:
@@ -51,6 +57,8 @@ def _run(arguments: list[str]) -> int:
         print(f"python -m tf_contrastive {command}: {text}\n")
         print(flags.help_text(config_class))
         return 0
+    if command in _SUBJECTS and rest and not rest[0].startswith("-"):
+        rest[0] = f"--{_SUBJECTS[command]}={rest[0]}"
     parsed = flags.parse(config_class, rest)
     parsed.validate()
     # TensorFlow's C++ reports errors of CUDA at every start without a GPU; its

@@ -19,6 +19,13 @@ _TAGS = {
     "loss": "loss/contrastive",
     "contrastive_accuracy": "loss/contrastive_accuracy",
     "contrastive_entropy": "loss/contrastive_entropy",
+    "one_view_accuracy": "loss/one_view_accuracy",
+    "kl_lower_bound": "loss/kl_lower_bound",
+    "positives_per_anchor": "loss/positives_per_anchor",
+    "positive_similarity": "projections/positive_similarity",
+    "negative_similarity": "projections/negative_similarity",
+    "alignment": "projections/alignment",
+    "uniformity": "projections/uniformity",
     "probe_loss": "probe/loss",
     "probe_accuracy": "probe/accuracy",
 }

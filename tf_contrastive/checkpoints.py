@@ -67,12 +67,16 @@ def _read_config(workdir: str) -> config.Pretrain | None:
 def _differing(previous: config.Pretrain, wanted: config.Pretrain) -> list[str]:
     """Names the flags that make `wanted` another experiment."""
     return [
-        f"--{field.name}={new}, there {old}"
+        f"--{field.name}={_told(new)}, there {_told(old)}"
         for (_, field, old), (_, _, new) in zip(
             config.fields(previous), config.fields(wanted), strict=True
         )
         if field.metadata["identity"] and old != new
     ]
+
+
+def _told(value: Any) -> Any:
+    return "(not given)" if value is None else value
 
 
 class Checkpoints:
@@ -117,6 +121,8 @@ class Checkpoints:
         if model.probe is not None:
             tracked["probe"] = model.probe
             tracked["probe_optimizer"] = model.probe_optimizer
+        if model.key_branch is not None:
+            tracked["key_branch"] = model.key_branch
         self._checkpoint = tf.train.Checkpoint(**tracked)
         self._manager = tf.train.CheckpointManager(
             self._checkpoint,

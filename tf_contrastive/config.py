@@ -17,15 +17,112 @@ from typing import Any
 # ---- Names that users choose from --------------------------------------------
 
 # The options of each loss, with their defaults (`losses.build` reads them).
-LOSS_OPTIONS: dict[str, dict[str, Any]] = {
-    "ntxent": {"temperature": 0.1, "normalize": True, "reduction": "mean"},
-    "supcon": {"temperature": 0.1, "normalize": True, "reduction": "mean"},
+_PAIRWISE = {"normalize": True, "reduction": "mean", "block_size": 0}
+_SUPCON = {
+    "temperature": 0.1,
+    "contrast": "all_views",
+    "denominator": "all",
+    "positives_cap": None,
+    "keep_dropped_positives": False,
+    "scale_by_temperature": False,
+    **_PAIRWISE,
 }
-SUPERVISED_LOSSES = ("supcon",)
+_OTHER_VIEW = {
+    "negatives": "other_view",
+    "mining": "none",
+    "negative_reduction": "mean",
+    **_PAIRWISE,
+}
+_SWD = {
+    "weight": 5.0,
+    "normalization": "mean",
+    "normalize": False,
+    "scale": 1.0,
+}
+LOSS_OPTIONS: dict[str, dict[str, Any]] = {
+    "ntxent": {"temperature": 0.1, "negatives": "all_views", **_PAIRWISE},
+    "supcon": _SUPCON,
+    "supcon_in": _SUPCON,
+    "sincere": {"temperature": 0.1, **_PAIRWISE},
+    "eps_supinfonce": {
+        "temperature": 0.1,
+        "epsilon": 0.25,
+        "epsilon_in": "logit",
+        **_PAIRWISE,
+    },
+    "npairs": {"temperature": 1.0, **_PAIRWISE},
+    "triplet": {"margin": 0.2, **_PAIRWISE},
+    "margin": {"margin": 0.4, **_OTHER_VIEW},
+    "nt_logistic": {"temperature": 0.1, **_OTHER_VIEW},
+    "decoupled_ntxent": {"temperature": 1.0, "weight": 0.1, **_PAIRWISE},
+    "align_uniform": {
+        "temperature": 0.5,
+        "weight": 1.0,
+        "include_self": True,
+        "normalize": True,
+        "block_size": 0,
+    },
+    "swd_hypersphere": {**_SWD, "normalize": True, "scale": 1000.0},
+    "swd_normal": _SWD,
+    "swd_hypercube": _SWD,
+    "moco": {"temperature": 0.1, **_PAIRWISE},
+    "cross_entropy": {"label_smoothing": 0.0, "reduction": "mean"},
+}
+SUPERVISED_LOSSES = (
+    "supcon",
+    "supcon_in",
+    "sincere",
+    "eps_supinfonce",
+    "npairs",
+    "triplet",
+    "cross_entropy",
+)
+# Losses whose positives are the image's other views.
+VIEW_LOSSES = (
+    "ntxent",
+    "margin",
+    "nt_logistic",
+    "decoupled_ntxent",
+    "align_uniform",
+    "swd_hypersphere",
+    "swd_normal",
+    "swd_hypercube",
+    "moco",
+)
 LOSSES = tuple(LOSS_OPTIONS)
 REDUCTIONS = ("mean", "sum")
+CONTRASTS = ("all_views", "one_view")
+DENOMINATORS = ("all", "one_positive", "only_negatives")
+NEGATIVES = ("all_views", "other_view")
+MININGS = ("none", "semi_hard")
+EPSILON_PLACES = ("logit", "cosine")
+NORMALIZATIONS = ("mean", "paper")
 
-AUGMENTATIONS = ("simclr", "crop", "none")
+AUGMENTATIONS = (
+    "simclr",
+    "simaugment",
+    "autoaugment",
+    "randaugment",
+    "stacked_randaugment",
+    "crop",
+    "none",
+)
+# What stands after `ablation:`, joined by plus signs.
+ABLATIONS = (
+    "rotate",
+    "cutout",
+    "noise",
+    "sobel",
+    "blur",
+    "color_drop",
+    "color_jitter",
+    "equalize",
+    "solarize",
+    "motion_blur",
+)
+COLOR_JITTER_STYLES = ("tensorflow", "pytorch")
+STACKED_ORDERS = ("paper", "code")
+ABLATION_BRANCHES = ("one", "both")
 ENCODERS = (
     "resnet10",
     "resnet18",
@@ -41,6 +138,8 @@ OPTIMIZERS = ("lars", "sgd", "rmsprop")
 SCHEDULES = ("cosine", "constant")
 SCALINGS = ("linear", "sqrt", "none")
 SAMPLERS = ("shuffle", "class_balanced")
+AUGMENT_ON = ("auto", "host", "device")
+CACHES = ("auto", "memory", "none")
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
 PRECISIONS = ("auto", "float32", "mixed_bfloat16")
 PROTOCOLS = ("knn", "prototype", "linear")
@@ -146,6 +245,36 @@ def _optional_dataset_name(value: str) -> str | None:
     return _dataset_name(value) if value else None
 
 
+def ablation_operations(augmentation: str) -> list[str]:
+    """Returns the operations of `ablation:OP[+OP]`."""
+    return augmentation.partition(":")[2].split("+")
+
+
+def _augmentation_name(value: str) -> str | None:
+    if value in AUGMENTATIONS:
+        return None
+    if value.partition(":")[0] != "ablation":
+        match = nearest(value, AUGMENTATIONS)
+        hint = f" (did you mean {match}?)" if match else ""
+        return f"one of {', '.join(AUGMENTATIONS)}, ablation:OP[+OP]{hint}"
+    names = ablation_operations(value)
+    bad = [name for name in names if name not in ABLATIONS]
+    if not bad and len(set(names)) == len(names):
+        return None
+    match = nearest(bad[0], ABLATIONS) if bad else None
+    hint = f" (did you mean {match}?)" if match else ""
+    return (
+        "ablation:OP[+OP] with each operation once, out of"
+        f" {', '.join(ABLATIONS)}{hint}"
+    )
+
+
+def _service_address(value: str) -> str | None:
+    if not value or re.fullmatch(r"grpc://[^/:\s]+:\d+", value):
+        return None
+    return "grpc://host:port, as launch/data_service prints it"
+
+
 def _protocol_list(value: str) -> str | None:
     names = split_list(value)
     bad = [name for name in names if name not in PROTOCOLS]
@@ -207,6 +336,26 @@ class Data:
         "examples held, encoded, to shuffle among",
         minimum=1,
     )
+    data_service: str = option(
+        "",
+        "grpc://host:port of the dispatcher of a tf.data service, which then"
+        " makes the views (launch/data_service); empty: this machine does",
+        check=_service_address,
+        identity=False,
+    )
+    cache: str = option(
+        "auto",
+        "what is kept in memory; auto: the pixels of images of one shape, up to"
+        " 1 GiB; memory: without that limit, and images of several shapes as"
+        " they are encoded; workers of a data service keep none",
+        choices=CACHES,
+    )
+    extra_channels: int = option(
+        -1,
+        "channels of the dataset's feature `extra`, which follow those of the"
+        " views and are not augmented; -1: all that it has",
+        minimum=-1,
+    )
     max_bad_images: int = option(
         10,
         "images that cannot be read before a run on a folder stops",
@@ -221,8 +370,17 @@ class Views:
 
     augmentation: str = option(
         "simclr",
-        "augmentation policy of the views",
-        choices=AUGMENTATIONS,
+        f"augmentation policy of the views: {', '.join(AUGMENTATIONS)}, or"
+        " ablation:OP[+OP], operations on cropped views, out of"
+        f" {', '.join(ABLATIONS)}",
+        check=_augmentation_name,
+    )
+    augment_on: str = option(
+        "auto",
+        "where colours change (crop, resize and flip are the host's); auto: on"
+        " a GPU or TPU if there is one",
+        choices=AUGMENT_ON,
+        identity=False,
     )
     views: int = option(2, "views per image", minimum=1)
     image_size: int = option(
@@ -242,7 +400,50 @@ class Views:
         "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s)",
         minimum=0.0,
     )
-    blur: bool = option(True, "blur half of the simclr views")
+    color_jitter_style: str = option(
+        "tensorflow",
+        "colour jitter of SimCLR's TensorFlow code (additive brightness, fixed"
+        " order, one clip) or of torchvision (multiplicative, random order,"
+        " clip after each)",
+        choices=COLOR_JITTER_STYLES,
+    )
+    blur: bool = option(
+        True, "blur half of the simclr, simaugment and stacked views"
+    )
+    warp_probability: float = option(
+        0.5,
+        "share of the simaugment and stacked views that are warped",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    randaugment_layers: int = option(
+        2, "operations per view of RandAugment", minimum=1, maximum=16
+    )
+    randaugment_magnitude: float = option(
+        10.0,
+        "strength of RandAugment's operations, on a scale of 10",
+        minimum=0.0,
+        maximum=30.0,
+    )
+    stacked_randaugment_order: str = option(
+        "paper",
+        "RandAugment before the colour jitter (paper) or after it (code)",
+        choices=STACKED_ORDERS,
+    )
+    ablation_branch: str = option(
+        "one",
+        "views that an ablation changes: the first of each image, or both",
+        choices=ABLATION_BRANCHES,
+    )
+
+    def options(self) -> dict[str, Any]:
+        """The options of `views.build` beside the name and the image size."""
+        others = ("augmentation", "views", "image_size", "augment_on")
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name not in others
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,14 +487,134 @@ class Projection:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """What is minimised."""
+    """What is minimised. An option that is not given is the loss's default."""
 
     loss: str = option("ntxent", "contrastive loss", choices=LOSSES)
-    temperature: float = option(
-        0.0,
-        "temperature; 0: the loss's own default",
+    temperature: float | None = option(
+        None, "what similarities are divided by", above=0.0
+    )
+    contrast: str | None = option(
+        None,
+        "anchors: all views, or the first alone against all (supcon,"
+        " supcon_in)",
+        choices=CONTRASTS,
+    )
+    denominator: str | None = option(
+        None,
+        "what a positive is compared with: all others, itself and negatives,"
+        " negatives (supcon, supcon_in)",
+        choices=DENOMINATORS,
+    )
+    positives_cap: int | None = option(
+        None, "positives kept per anchor (supcon, supcon_in)", minimum=1
+    )
+    keep_dropped_positives: bool | None = option(
+        None, "leave capped positives in the denominator (supcon, supcon_in)"
+    )
+    scale_by_temperature: bool | None = option(
+        None, "multiply the loss by the temperature (supcon, supcon_in)"
+    )
+    epsilon: float | None = option(
+        None, "margin of eps_supinfonce", minimum=0.0
+    )
+    epsilon_in: str | None = option(
+        None,
+        "whether epsilon is a margin of logits or of cosines (eps_supinfonce)",
+        choices=EPSILON_PLACES,
+    )
+    margin: float | None = option(
+        None,
+        "margin, of squared distances (triplet) or cosines (margin)",
         minimum=0.0,
     )
+    negatives: str | None = option(
+        None,
+        "candidates: all views, or the other view's alone (ntxent, margin,"
+        " nt_logistic)",
+        choices=NEGATIVES,
+    )
+    mining: str | None = option(
+        None, "choice of negatives (margin, nt_logistic)", choices=MININGS
+    )
+    negative_reduction: str | None = option(
+        None,
+        "how an anchor's negatives are joined (margin, nt_logistic)",
+        choices=REDUCTIONS,
+    )
+    loss_weight: float | None = option(
+        None,
+        "weight (lambda) of the distribution term (decoupled_ntxent,"
+        " align_uniform, swd_*)",
+        minimum=0.0,
+    )
+    include_self: bool | None = option(
+        None, "count an anchor among its candidates (align_uniform)"
+    )
+    loss_normalization: str | None = option(
+        None,
+        "what the Wasserstein distance is divided by: as Algorithm 1 prints"
+        " it, or so that the batch does not matter (swd_*)",
+        choices=NORMALIZATIONS,
+    )
+    loss_scale: float | None = option(
+        None, "factor of the whole loss (swd_*)", above=0.0
+    )
+    label_smoothing: float | None = option(
+        None,
+        "share of the target spread over all classes (cross_entropy)",
+        minimum=0.0,
+        maximum=0.9999,
+    )
+    loss_normalize: bool | None = option(
+        None, "l2-normalise projections inside the loss"
+    )
+    loss_reduction: str | None = option(
+        None, "over the anchors of the global batch", choices=REDUCTIONS
+    )
+    loss_block_size: int | None = option(
+        None,
+        "anchors compared at a time; 0: as many as suit the batch",
+        minimum=0,
+        identity=False,
+    )
+    key_momentum: float = option(
+        0.999,
+        "momentum of the key encoder's average (moco)",
+        minimum=0.0,
+        maximum=0.9999999,
+    )
+    queue_size: int = option(
+        65_536, "keys of earlier batches kept as negatives (moco)", minimum=1
+    )
+    grad_cache_chunks: int = option(
+        1,
+        "parts in which a replica's images go through the encoder; the loss"
+        " still sees the whole batch (memory falls, time grows by a third)",
+        minimum=1,
+    )
+
+    def options(self) -> dict[str, Any]:
+        """What was given, as options of `losses.build`.
+
+        Raises:
+          UserError: for an option that the loss does not take.
+        """
+        given = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.default is not None or value is None:
+                continue
+            name = field.name.removeprefix("loss_")
+            if name not in LOSS_OPTIONS[self.loss]:
+                takers = [
+                    n for n, known in LOSS_OPTIONS.items() if name in known
+                ]
+                raise UserError(
+                    f"--{field.name} is no option of --loss={self.loss}: it is"
+                    f" one of {', '.join(takers)}"
+                )
+            given[name] = value
+        return given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -455,16 +776,41 @@ class Pretrain:
                     f" not {runtime.strategy}"
                 )
             check_divisible(schedule.batch_size, replicas)
-        if self.loss.loss in ("ntxent",) and self.views.views < 2:
-            raise UserError(
-                f"--views={self.views.views} leaves {self.loss.loss} without"
-                " positives: give --views=2 or more"
-            )
+        check_data_service(self.data.data_service, self.data.sampler)
+        self._check_loss()
         if self.views.image_size:
             check_image_size(
                 self.views.image_size,
                 resolve_stem(self.encoder.stem, self.views.image_size),
             )
+
+    def _check_loss(self) -> None:
+        loss, views = self.loss, self.views.views
+        options = LOSS_OPTIONS[loss.loss] | loss.options()
+        if loss.loss in VIEW_LOSSES and views < 2:
+            raise UserError(
+                f"--views={views} leaves {loss.loss} without positives: give"
+                " --views=2 or more"
+            )
+        of_two = loss.loss == "moco" or options.get("negatives") == "other_view"
+        if of_two and views != 2:
+            raise UserError(
+                f"--views={views}: {loss.loss}"
+                + (
+                    ""
+                    if loss.loss == "moco"
+                    else " with --negatives=other_view"
+                )
+                + " compares two views: give --views=2"
+            )
+        if loss.loss == "moco" and loss.queue_size < self.schedule.batch_size:
+            raise UserError(
+                f"--queue_size={loss.queue_size} holds less than one batch of"
+                f" {self.schedule.batch_size}: give at least"
+                f" --queue_size={self.schedule.batch_size}"
+            )
+        replicas = max(self.runtime.virtual_devices, 1)
+        check_chunks(loss.grad_cache_chunks, self.schedule.batch_size, replicas)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -612,6 +958,163 @@ class Datasets:
         validate_fields(self)
 
 
+BENCHMARKS = ("loss", "input", "views")
+BENCHMARK_LOSSES = ("ntxent", "supcon", "supcon_in", "sincere")
+
+
+def _benchmark_name(value: str) -> str | None:
+    if value in BENCHMARKS:
+        return None
+    match = nearest(value, BENCHMARKS)
+    hint = f" (did you mean {match}?)" if match else ""
+    return (
+        f"one of {', '.join(BENCHMARKS)}{hint}, as in: benchmark"
+        f" {BENCHMARKS[0]}"
+    )
+
+
+def _benchmark_losses(value: str) -> str | None:
+    names = split_list(value)
+    bad = [name for name in names if name not in BENCHMARK_LOSSES]
+    if names and not bad:
+        return None
+    match = nearest(bad[0], BENCHMARK_LOSSES) if bad else None
+    hint = f" (did you mean {match}?)" if match else ""
+    return f"a comma-separated list of {', '.join(BENCHMARK_LOSSES)}{hint}"
+
+
+def _batch_sizes(value: str) -> str | None:
+    sizes = split_list(value)
+    if sizes and all(
+        re.fullmatch(r"[0-9]+", n) and int(n) >= 4 and int(n) % 2 == 0
+        for n in sizes
+    ):
+        return None
+    return (
+        "a comma-separated list of even numbers from 4 up (two views of each"
+        " image), such as 1024,4096"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmarking:
+    """What `benchmark` measures, and how."""
+
+    benchmark: str = option(
+        "",
+        f"what is measured, one of {', '.join(BENCHMARKS)}; the word after the"
+        " command is it",
+        check=_benchmark_name,
+        required=True,
+    )
+    only_ours: bool = option(False, "leave out what it is compared with")
+    repeats: int = option(
+        7,
+        "runs of which the median is taken; fewer where one takes seconds",
+        minimum=1,
+    )
+    memory: bool = option(
+        True, "measure peak memory, of each in a fresh process"
+    )
+    output: str = option(
+        "", "JSON file to write; empty: benchmark_<what is measured>.json"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LossBenchmark:
+    """What `benchmark loss` computes: values and gradients by projections."""
+
+    losses: str = option(
+        ",".join(BENCHMARK_LOSSES),
+        f"comma-separated losses out of {', '.join(BENCHMARK_LOSSES)}",
+        check=_benchmark_losses,
+    )
+    sizes: str = option(
+        "1024,4096,16384,65536",
+        "comma-separated numbers of embeddings, two views of each image",
+        check=_batch_sizes,
+    )
+    dimension: int = option(128, "size of an embedding", minimum=2)
+    classes: int = option(100, "classes of the images", minimum=2)
+    temperature: float = option(
+        0.1, "what similarities are divided by", above=0.0
+    )
+    block_size: int = option(
+        0,
+        "anchors that ours compares at a time; 0: as many as suit the batch",
+        minimum=0,
+    )
+    dense_limit: int = option(
+        16384,
+        "most embeddings for what needs memory that grows with their square",
+        minimum=0,
+    )
+
+
+def _policies(value: str) -> str | None:
+    names = split_list(value)
+    bad = [name for name in names if _augmentation_name(name)]
+    if names and not bad:
+        return None
+    known = f"a comma-separated list of {', '.join(AUGMENTATIONS)}"
+    match = nearest(bad[0], AUGMENTATIONS) if bad else None
+    return f"{known} (did you mean {match}?)" if match else known
+
+
+def _sides(value: str) -> str | None:
+    sides = split_list(value)
+    if sides and all(re.fullmatch(r"[1-9][0-9]*", side) for side in sides):
+        return None
+    return "a comma-separated list of sides in pixels, such as 224,32"
+
+
+@dataclasses.dataclass(frozen=True)
+class InputBenchmark:
+    """What `benchmark input` makes: two views an example."""
+
+    policies: str = option(
+        "simclr,simaugment,autoaugment,randaugment,stacked_randaugment",
+        "comma-separated augmentation policies",
+        check=_policies,
+    )
+    image_sizes: str = option(
+        "224,32",
+        "comma-separated sides of views; above 64 pixels they are made of JPEG"
+        " files, else of arrays",
+        check=_sides,
+    )
+    input_batch_size: int = option(
+        0, "examples of a batch; 0: 64, or 512 of at most 64 pixels", minimum=0
+    )
+    seconds: float = option(
+        3.0, "length of one measurement, of which there are --repeats", above=0
+    )
+    profile: bool = option(False, "measure every operation by itself, too")
+
+
+@dataclasses.dataclass(frozen=True)
+class SheetBenchmark:
+    """What `benchmark views` shows."""
+
+    plot: str = option("views.png", "PNG file of `benchmark views`")
+    sheet_size: int = option(96, "side of a view on it in pixels", minimum=8)
+
+
+@dataclasses.dataclass(frozen=True)
+class Benchmark:
+    """All options of `benchmark`."""
+
+    benchmarking: Benchmarking = dataclasses.field(default_factory=Benchmarking)
+    loss: LossBenchmark = dataclasses.field(default_factory=LossBenchmark)
+    input: InputBenchmark = dataclasses.field(default_factory=InputBenchmark)
+    sheet: SheetBenchmark = dataclasses.field(default_factory=SheetBenchmark)
+
+    def validate(self) -> None:
+        """Raises `UserError` for values that cannot work."""
+        validate_fields(self)
+
+
 # ---- Reading and checking ----------------------------------------------------
 
 
@@ -644,6 +1147,8 @@ def replace(config: Any, **values: Any) -> Any:
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what is allowed for `field`, or None if `value` is."""
     m = field.metadata
+    if value is None:
+        return None if field.default is None else "given"
     if m["choices"] and value not in m["choices"]:
         match = nearest(str(value), m["choices"])
         hint = f" (did you mean {match}?)" if match else ""
@@ -700,6 +1205,37 @@ def check_divisible(batch_size: int, replicas: int) -> None:
             f"--batch_size={batch_size} is not divisible by the {replicas}"
             f" replicas that share it: give --batch_size={lower} or"
             f" {lower + replicas}"
+        )
+
+
+def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
+    """Raises `UserError` if a replica's images do not make so many chunks."""
+    per_replica = batch_size // replicas
+    if per_replica % chunks:
+        fitting = [c for c in range(1, per_replica + 1) if per_replica % c == 0]
+        best = min(fitting, key=lambda c: abs(c - chunks))
+        raise UserError(
+            f"--grad_cache_chunks={chunks} does not divide the {per_replica}"
+            f" images of a replica: give --grad_cache_chunks={best}"
+        )
+
+
+def check_data_service(address: str, sampler: str) -> None:
+    """Raises `UserError` for an order that a data service cannot give."""
+    if address and sampler != "shuffle":
+        raise UserError(
+            f"--data_service gives examples as they come, not in the order of"
+            f" --sampler={sampler}: give --sampler=shuffle, or no"
+            " --data_service"
+        )
+
+
+def check_extra_channels(channels: int, dataset: str, present: int) -> None:
+    """Raises `UserError` if a dataset has fewer channels beside its images."""
+    if channels > present:
+        raise UserError(
+            f"--extra_channels={channels}: {dataset} has {present} channels of"
+            f" feature extra: give --extra_channels={present} or less"
         )
 
 

@@ -9,6 +9,7 @@ no XLA kernel beyond one replica.
 """
 
 import os
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -87,6 +88,31 @@ def cross_replica_concat(x: tf.Tensor) -> tf.Tensor:
     rows = None if static[0] is None else n * static[0]
     gathered.set_shape([rows, *static[1:]])
     return gathered
+
+
+def assign(
+    variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]
+) -> None:
+    """Assigns, in a replica, to variables of which each replica has a copy.
+
+    `Variable.assign` refuses that unless it was made with a rule by which to
+    join what replicas assign; here they all assign the same.
+
+    Args:
+      variables: made under the strategy's scope.
+      values: one for each of them, equal on all replicas.
+    """
+
+    def assign_copies(strategy, values):
+        for variable, value in zip(variables, values, strict=True):
+            strategy.extended.update(
+                variable,
+                lambda copy, own: copy.assign(own),
+                args=(value,),
+                group=False,
+            )
+
+    _context().merge_call(assign_copies, args=(list(values),))
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:

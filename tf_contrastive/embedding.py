@@ -19,13 +19,16 @@ Batches = Iterable[tuple[tf.Tensor, tf.Tensor]]
 
 
 def embed(encoder: Callable, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
-    """Embeds every image with the encoder in inference mode.
+    """Embeds every image once with the encoder in inference mode.
 
-    One batch of images is in memory at a time, and one graph serves batches of
-    any size.
+    One batch of images is in memory at a time. All are encoded in the shape of
+    the first one, which a compiler needs: a smaller one is filled up with
+    zeros, whose embeddings are left out. Inside of a strategy's scope its
+    replicas, of one host, share each batch.
 
     Args:
-      encoder: images float32 [b, S, S, K] in [0, 1] -> [b, D].
+      encoder: images float32 [b, S, S, K] in [0, 1] -> [b, D], each image by
+        itself; made in the strategy's scope.
       batches: yields (images, labels int [b]).
 
     Returns:
@@ -34,21 +37,53 @@ def embed(encoder: Callable, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
     Raises:
       UserError: if there is no image.
     """
-    encode = None
+    strategy = tf.distribute.get_strategy()
+    encode = _encode_function(encoder, strategy)
+    replicas = strategy.num_replicas_in_sync
+    rows = 0
     embeddings, labels = [], []
     for images, batch_labels in batches:
-        if encode is None:
-            spec = tf.TensorSpec([None, *images.shape[1:]], tf.float32)
-            encode = tf.function(
-                lambda x: tf.cast(encoder(x, training=False), tf.float32)
-            ).get_concrete_function(spec)
-        embeddings.append(encode(images).numpy())
+        rows = rows or -(-len(images) // replicas)
+        for start in range(0, len(images), rows * replicas):
+            part = images[start : start + rows * replicas]
+            embeddings.append(_encode_padded(encode, strategy, part, rows))
         labels.append(np.asarray(batch_labels, np.int32))
     if not embeddings:
         raise config.UserError(
             "nothing to embed: the split holds no readable image"
         )
     return np.concatenate(embeddings), np.concatenate(labels)
+
+
+def _encode_function(
+    encoder: Callable, strategy: tf.distribute.Strategy
+) -> Callable:
+    """Makes images, a part per replica -> embeddings, likewise."""
+
+    def of_replica(images):
+        return tf.cast(encoder(images, training=False), tf.float32)
+
+    return tf.function(lambda parts: strategy.run(of_replica, args=(parts,)))
+
+
+def _encode_padded(
+    encode: Callable,
+    strategy: tf.distribute.Strategy,
+    images: tf.Tensor,
+    rows: int,
+) -> np.ndarray:
+    """Embeds images [n, S, S, K] in parts of exactly `rows`: [n, D]."""
+    count = len(images)
+    missing = rows * strategy.num_replicas_in_sync - count
+    padded = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+
+    def part(context):
+        start = context.replica_id_in_sync_group * rows
+        return padded[start : start + rows]
+
+    parts = strategy.experimental_distribute_values_from_function(part)
+    made = strategy.experimental_local_results(encode(parts))
+    return np.concatenate([part.numpy() for part in made])[:count]
 
 
 def checksum(model: tf.Module) -> str:

@@ -5,6 +5,7 @@ command reads and the same name may have another default elsewhere.
 """
 
 import dataclasses
+import typing
 from typing import Any, TypeVar
 
 from absl import flags as absl_flags
@@ -41,7 +42,7 @@ def define(config_class: type) -> absl_flags.FlagValues:
                 module_name=module,
             )
         else:
-            _DEFINE[field.type](
+            _DEFINE[_type(field)](
                 field.name,
                 default,
                 text,
@@ -49,6 +50,14 @@ def define(config_class: type) -> absl_flags.FlagValues:
                 module_name=module,
             )
     return values
+
+
+def _type(field: dataclasses.Field) -> type:
+    """The type of a field's value when it is given."""
+    return next(
+        (t for t in typing.get_args(field.type) if t is not type(None)),
+        field.type,
+    )
 
 
 def parse(config_class: type[Config], arguments: list[str]) -> Config:
@@ -141,12 +150,12 @@ def help_text(config_class: type) -> str:
 def _usage(field: dataclasses.Field, default: Any) -> str:
     if field.metadata["required"]:
         return f"{field.name}={field.name.upper()} (required)"
-    if field.type is bool:
-        return f"[no]{field.name} (default: {str(default).lower()})"
-    shown = f" (default: {default})" if default != "" else ""
+    shown = f" (default: {default})" if default not in ("", None) else ""
+    if _type(field) is bool:
+        return f"[no]{field.name}{shown.lower()}"
     if field.metadata["choices"]:
         return f"{field.name}={'|'.join(field.metadata['choices'])}{shown}"
-    return f"{field.name}={field.type.__name__.upper()}{shown}"
+    return f"{field.name}={_type(field).__name__.upper()}{shown}"
 
 
 def write(parsed: Any) -> str:
@@ -157,12 +166,12 @@ def write(parsed: Any) -> str:
     lines = []
     shown = None
     for group, field, value in config.fields(parsed):
-        if field.name == "workdir":
+        if field.name == "workdir" or value is None:
             continue
         if group != shown:
             shown = group
             lines.append(f"# {group}")
-        if field.type is bool:
+        if _type(field) is bool:
             lines.append(f"--{'' if value else 'no'}{field.name}")
         else:
             lines.append(f"--{field.name}={value}")

@@ -113,17 +113,22 @@ class MLP(tf.keras.Model):
 class LinearProbe(tf.keras.layers.Dense):
     """A linear classifier of features: [..., D] to logits float32 [..., C].
 
-    Its weights start at zero: the problem is convex, so that no symmetry is to
-    be broken, and every run starts from the same loss, ln C.
+    Its weights start at zero: behind a fixed encoder the problem is convex, so
+    that no symmetry is to be broken, and every run starts from the same loss,
+    ln C. To train an encoder through it, let its kernel start elsewhere: one
+    of zeros passes no gradient on.
 
     Args:
       num_classes: C.
+      kernel_initializer: where its kernel starts.
       **kwargs: `name` and others of a Keras layer.
     """
 
-    def __init__(self, num_classes, **kwargs):
+    def __init__(self, num_classes, kernel_initializer="zeros", **kwargs):
         kwargs["dtype"] = "float32"
-        super().__init__(num_classes, kernel_initializer="zeros", **kwargs)
+        super().__init__(
+            num_classes, kernel_initializer=kernel_initializer, **kwargs
+        )
 
     def get_config(self):
         """Returns all constructor arguments."""
@@ -131,6 +136,9 @@ class LinearProbe(tf.keras.layers.Dense):
             "name": self.name,
             "trainable": self.trainable,
             "num_classes": self.units,
+            "kernel_initializer": tf.keras.initializers.serialize(
+                self.kernel_initializer
+            ),
         }
 
 

@@ -5,17 +5,35 @@ same function everywhere.
 """
 
 import contextlib
+import functools
+import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, encoders, heads, losses, metrics
+from tf_contrastive import (
+    config,
+    encoders,
+    grad_cache,
+    heads,
+    losses,
+    metrics,
+)
+from tf_contrastive.momentum import KeyBranch
 
+# Metrics of the contrastive task whose names alone would not say of what.
+_TASK_METRICS = {
+    name: f"contrastive_{name}" if name in ("accuracy", "entropy") else name
+    for name in metrics.NAMES
+}
 # The metrics of a step, in the order of the data flow.
-METRICS = ("loss", "contrastive_accuracy", "contrastive_entropy")
+METRICS = ("loss", *_TASK_METRICS.values())
 PROBE_METRICS = ("probe_loss", "probe_accuracy")
+
+# Projections [B, V, P] to the results of a step, the loss among them.
+_Contrast = Callable[[tf.Tensor], dict[str, tf.Tensor]]
 
 
 class ContrastiveModel(tf.keras.Model):
@@ -25,11 +43,38 @@ class ContrastiveModel(tf.keras.Model):
     2020, B.6), so that it tells how good they are without a word in how they
     become.
 
+    With `momentum` it is MoCo (He et al. 2020): view 0 of an image is the
+    query, view 1 the key, made by a slow copy of encoder and head; negatives
+    are the keys of earlier batches. The probe then reads view 0.
+
+    With `grad_cache_chunks` above 1 a replica's images pass through the encoder
+    in as many parts, which takes about so many times less memory; the loss
+    still sees the whole batch, and so the step is the same (Gao et al. 2021).
+    But not where layers look at the batch: BatchNormalization takes its
+    statistics of a part at a time (of all replicas, where it is synchronized)
+    and puts each into the moving ones, and dropout draws once for the loss and
+    anew for the gradient.
+
+    With `augment` the views come without their colours changed, and the step
+    does that first, on the device: `fit` then takes ((views, seeds [B, V, 2]),
+    labels [B]), or ((views, seeds),) without labels.
+
     Args:
       encoder: images float32 [N, H, W, K] in [0, 1] -> features h [N, D].
       projection_head: h [N, D] -> z [N, P].
-      loss: of `losses.build`: (z [B, V, P], labels) -> float32 [].
+      loss: of `losses.build`: (z [B, V, P], labels, seed) -> float32 [].
       probe: h [N, D] -> logits [N, C], or None for no probe.
+      momentum: of the key encoder's average, in [0, 1), for the loss "moco".
+      queue_size: keys kept as negatives, at least one global batch; None: the
+        default of `config.Loss`.
+      grad_cache_chunks: parts; the images of a replica must be a multiple.
+      augment: (views float32 [B, V, H, W, K], seeds int32 [B, V, 2]) -> views,
+        or None for views that are ready.
+      seed: of the random numbers that a loss may draw.
+
+    Raises:
+      ValueError: for numbers out of their range, a momentum with a loss that
+        takes no keys, or a loss that does without one.
     """
 
     def __init__(
@@ -38,14 +83,28 @@ class ContrastiveModel(tf.keras.Model):
         projection_head: tf.keras.layers.Layer,
         loss: Any,
         probe: tf.keras.layers.Layer | None = None,
+        *,
+        momentum: float | None = None,
+        queue_size: int | None = None,
+        grad_cache_chunks: int = 1,
+        augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
+        seed: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if grad_cache_chunks < 1:
+            raise ValueError(
+                f"grad_cache_chunks={grad_cache_chunks}: must be at least 1"
+            )
         self.encoder = encoder
         self.projection_head = projection_head
         self.contrastive_loss = loss
         self.probe = probe
+        self.grad_cache_chunks = grad_cache_chunks
+        self.augment = augment
+        self._seed = seed
         self._build_heads()
+        self.key_branch = self._build_key_branch(momentum, queue_size)
         names = METRICS + (PROBE_METRICS if probe else ())
         # Held where Keras does not look: they are no weights of the model.
         self._meters = types.SimpleNamespace(
@@ -60,6 +119,33 @@ class ContrastiveModel(tf.keras.Model):
         if self.probe is not None:
             self.probe(features)
         self.built = True
+
+    def _build_key_branch(
+        self, momentum: float | None, queue_size: int | None
+    ) -> KeyBranch | None:
+        takes_keys = (
+            "keys" in inspect.signature(self.contrastive_loss).parameters
+        )
+        if takes_keys and momentum is None:
+            raise ValueError("the loss takes keys: give a momentum")
+        if momentum is not None and not takes_keys:
+            raise ValueError(
+                f"momentum={momentum} makes keys, which the loss does not take:"
+                ' give the loss "moco"'
+            )
+        if momentum is None:
+            if queue_size is not None:
+                raise ValueError(f"queue_size={queue_size} needs a momentum")
+            return None
+        if queue_size is None:
+            queue_size = config.Loss.queue_size
+        return KeyBranch(
+            self.encoder,
+            self.projection_head,
+            momentum=momentum,
+            queue_size=queue_size,
+            normalize=self.contrastive_loss.normalize,
+        )
 
     def compile(
         self,
@@ -114,22 +200,28 @@ class ContrastiveModel(tf.keras.Model):
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One step on (views [B, V, H, W, K], labels [B]), or views alone."""
-        views, labels, _ = tf.keras.utils.unpack_x_y_sample_weight(data)
-        with tf.GradientTape() as tape:
-            losses, results = self._forward(views, labels, training=True)
-            # Gradients are summed over replicas, and each loss is a local one
-            # whose mean over replicas is the global one.
-            replicas = tf.distribute.get_strategy().num_replicas_in_sync
-            total = tf.add_n(losses) / replicas
+        views, labels = self._views_and_labels(data)
+        views, keys = self._split_keys(views, training=True)
+        contrast = functools.partial(
+            self._contrast,
+            labels=labels,
+            keys=keys,
+            step=self.optimizer.iterations,
+        )
         pretrained = self.pretrained_variables
         with_probe = self.probe is not None and labels is not None
         probe = self.probe.trainable_variables if with_probe else []
+        compute = (
+            self._gradients
+            if self.grad_cache_chunks == 1
+            else self._cached_gradients
+        )
+        gradients, results = compute(
+            views, labels, contrast, pretrained + probe
+        )
         # The stop-gradient before the probe keeps the two losses apart; the one
         # here ends a walk over the graph (see `distribution`).
-        gradients = [
-            tf.stop_gradient(g)
-            for g in tape.gradient(total, pretrained + probe)
-        ]
+        gradients = [tf.stop_gradient(g) for g in gradients]
         count = len(pretrained)
         self.optimizer.apply_gradients(
             zip(gradients[:count], pretrained, strict=True)
@@ -138,54 +230,150 @@ class ContrastiveModel(tf.keras.Model):
             self.probe_optimizer.apply_gradients(
                 zip(gradients[count:], probe, strict=True)
             )
+        if self.key_branch is not None:
+            self.key_branch.follow()
+            self.key_branch.enqueue(keys[:, 0])
         return self._update_means(results)
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The losses and metrics of a batch, with nothing updated."""
-        views, labels, _ = tf.keras.utils.unpack_x_y_sample_weight(data)
-        _, results = self._forward(views, labels, training=False)
+        views, labels = self._views_and_labels(data)
+        views, keys = self._split_keys(views, training=False)
+        features, projections = self._encode(views, training=False)
+        # Always of step 0, so that what is drawn does not tell epochs apart.
+        results = self._contrast(projections, labels, keys, step=0)
+        results |= self._probe(features, labels, training=False)
         return self._update_means(results)
 
-    def _forward(
-        self, views: tf.Tensor, labels: tf.Tensor | None, training: bool
-    ) -> tuple[list[tf.Tensor], dict[str, tf.Tensor]]:
-        """Views to losses (to be summed) and results, all of this replica."""
+    def _views_and_labels(
+        self, data: Any
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Finished views [B, V, H, W, K], and labels if there are any."""
+        views, labels, _ = tf.keras.utils.unpack_x_y_sample_weight(data)
+        return self.augment(*views) if self.augment else views, labels
+
+    def _gradients(self, views, labels, contrast: _Contrast, variables):
+        """Gradients by `variables`, to be summed over replicas, and results."""
+        with tf.GradientTape() as tape:
+            features, projections = self._encode(views, training=True)
+            results = contrast(projections)
+            results |= self._probe(features, labels, training=True)
+            total = results["loss"] + results.get("probe_loss", 0.0)
+            total /= _replicas()
+        return tape.gradient(total, variables), results
+
+    def _cached_gradients(self, views, labels, contrast: _Contrast, variables):
+        """Like `_gradients`, with the memory of a chunk (see `grad_cache`)."""
+        chunks = self.grad_cache_chunks
+        views = grad_cache.checked(views, chunks)
+        with grad_cache.unchanged(self.encoder, self.projection_head):
+            projections = grad_cache.in_chunks(
+                lambda part: self._encode(part, training=True)[1], views, chunks
+            )
+        with tf.GradientTape() as tape:
+            tape.watch(projections)
+            results = contrast(projections)
+            total = results["loss"] / _replicas()
+        cache = tape.gradient(total, projections)
+
+        def of_chunk(views, labels, cache):
+            with tf.GradientTape() as tape:
+                features, projections = self._encode(views, training=True)
+                # The gradient of this sum is the cache's, taken back.
+                total = tf.reduce_sum(projections * cache)
+                results = self._probe(features, labels, training=True)
+                results = {name: x / chunks for name, x in results.items()}
+                total += results.get("probe_loss", 0.0) / _replicas()
+            return tape.gradient(total, variables), results
+
+        gradients, probe_results = grad_cache.sum_over_chunks(
+            of_chunk, (views, labels, cache), chunks
+        )
+        return gradients, results | probe_results
+
+    def _split_keys(
+        self, views: tf.Tensor, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Views that are encoded, and the keys [B, 1, P] of the others."""
         if views.shape.rank != 5:
             raise ValueError(
                 f"views of shape {views.shape}: must be [B, V, H, W, K]"
                 " (images, views per image, height, width, channels)"
             )
+        if self.key_branch is None:
+            return views, None
+        if views.shape[1] != 2:
+            raise ValueError(
+                f"{views.shape[1]} views per image: with a momentum there must"
+                " be 2, the query's and the key's"
+            )
+        chunks = self.grad_cache_chunks if training else 1
+        keys = grad_cache.in_chunks(
+            functools.partial(self.key_branch, training=training),
+            grad_cache.checked(views[:, 1], chunks),
+            chunks,
+        )
+        return views[:, :1], keys[:, tf.newaxis]
+
+    def _encode(
+        self, views: tf.Tensor, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Views to features [B, V, D] and projections [B, V, P]."""
         count = views.shape[1]
         images = tf.reshape(views, [-1, *views.shape[2:]])  # [B * V, H, W, K]
         features = self.encoder(images, training=training)  # [B * V, D]
         flat = self.projection_head(features, training=training)
-        projections = tf.reshape(flat, [-1, count, flat.shape[-1]])  # [B, V, P]
+        return (
+            tf.reshape(features, [-1, count, features.shape[-1]]),
+            tf.reshape(flat, [-1, count, flat.shape[-1]]),
+        )
 
-        loss = self.contrastive_loss(projections, labels)
+    def _contrast(
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None,
+        keys: tf.Tensor | None,
+        step: tf.Tensor | int,
+    ) -> dict[str, tf.Tensor]:
+        """The loss of this replica, and metrics of the contrastive task."""
+        loss = self.contrastive_loss
+        seed = tf.stack([self._seed, tf.cast(step, tf.int32)])
+        if keys is None:
+            value = loss(projections, labels, seed)
+        else:
+            value = loss(
+                projections,
+                labels,
+                seed,
+                keys=keys,
+                queue=self.key_branch.queue,
+                queue_mask=self.key_branch.filled(),
+            )
+            projections = tf.concat([projections, keys], axis=1)
         task = metrics.contrastive_task(
             projections,
-            labels if self.contrastive_loss.needs_labels else None,
-            temperature=self.contrastive_loss.temperature,
-            normalize=self.contrastive_loss.normalize,
+            labels if loss.needs_labels else None,
+            temperature=loss.temperature,
+            normalize=loss.normalize,
         )
-        results = {
-            "loss": loss,
-            "contrastive_accuracy": task["accuracy"],
-            "contrastive_entropy": task["entropy"],
-        }
-        losses = [loss]
-        if self.probe is not None and labels is not None:
-            probe_labels = tf.repeat(tf.cast(labels, tf.int32), count)
-            probe_results = self._probe(features, probe_labels, training)
-            losses.append(probe_results["probe_loss"])
-            results.update(probe_results)
-        return losses, results
+        named = {_TASK_METRICS[name]: x for name, x in task.items()}
+        return {"loss": value, **named}
 
     def _probe(
-        self, features: tf.Tensor, labels: tf.Tensor, training: bool
+        self, features: tf.Tensor, labels: tf.Tensor | None, training: bool
     ) -> dict[str, tf.Tensor]:
-        """Softmax cross entropy and accuracy of the probe, [B * V] -> []."""
-        logits = self.probe(tf.stop_gradient(features), training=training)
+        """Softmax cross entropy and accuracy of the probe, if it can be read.
+
+        Args:
+          features: [B, V, D]; no gradient passes to them.
+          labels: [B] or None.
+          training: whether to train the probe.
+        """
+        if self.probe is None or labels is None:
+            return {}
+        flat = tf.reshape(features, [-1, features.shape[-1]])
+        logits = self.probe(tf.stop_gradient(flat), training=training)
+        labels = tf.repeat(tf.cast(labels, tf.int32), features.shape[1])
         crossings = tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels, logits
         )
@@ -239,6 +427,15 @@ class ContrastiveModel(tf.keras.Model):
         return self.train_function
 
 
+def _replicas() -> int:
+    """What a loss is divided by: gradients are summed over replicas.
+
+    Each replica's loss is a local one, whose mean over replicas is the global
+    one.
+    """
+    return tf.distribute.get_strategy().num_replicas_in_sync
+
+
 @contextlib.contextmanager
 def precision(policy: str) -> Iterator[None]:
     """Makes layers built inside follow a Keras precision policy."""
@@ -264,33 +461,69 @@ def build_encoder(
         run.encoder.encoder,
         width=run.encoder.width,
         stem=run.encoder.stem,
-        image_shape=(side, side, 3),
+        image_shape=(side, side, 3 + max(run.data.extra_channels, 0)),
         synchronized=synchronized,
         zero_init_residual=zero_init_residual,
     )
 
 
-def build(run: config.Pretrain, num_classes: int | None) -> ContrastiveModel:
-    """Makes the model of a resolved config, to be compiled.
+def build_head(
+    run: config.Pretrain, num_classes: int | None
+) -> tf.keras.layers.Layer:
+    """Makes the projection head of a resolved config.
 
-    Args:
-      run: the config, in which `auto` has been resolved.
-      num_classes: classes of the probe; None for data without labels.
+    Raises:
+      UserError: for cross entropy without classes.
     """
-    encoder = build_encoder(run)
+    if run.loss.loss == "cross_entropy":
+        if not num_classes:
+            raise config.UserError(
+                f"--loss=cross_entropy needs classes, and {run.data.dataset}"
+                " has none: give a labelled dataset"
+            )
+        # Its logits take the place of projections.
+        return heads.LinearProbe(
+            num_classes, kernel_initializer="glorot_uniform", name="projection"
+        )
     projection = run.projection
-    head = heads.build(
+    return heads.build(
         projection.projection,
         layers=projection.projection_layers,
         hidden=projection.projection_hidden,
         output=projection.projection_output,
         batch_norm=projection.projection_batch_norm,
     )
-    options = (
-        {"temperature": run.loss.temperature} if run.loss.temperature else {}
-    )
-    loss = losses.build(run.loss.loss, **options)
+
+
+def build(
+    run: config.Pretrain,
+    num_classes: int | None,
+    augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
+) -> ContrastiveModel:
+    """Makes the model of a resolved config, to be compiled.
+
+    Args:
+      run: the config, in which `auto` has been resolved.
+      num_classes: classes of the probe; None for data without labels.
+      augment: see `ContrastiveModel`.
+    """
+    encoder = build_encoder(run)
+    head = build_head(run, num_classes)
+    loss = losses.build(run.loss.loss, **run.loss.options())
     probe = None
     if run.probe.probe and num_classes:
         probe = heads.LinearProbe(num_classes)
-    return ContrastiveModel(encoder, head, loss, probe)
+    of_loss = {}
+    if run.loss.loss == "moco":
+        of_loss["momentum"] = run.loss.key_momentum
+        of_loss["queue_size"] = run.loss.queue_size
+    return ContrastiveModel(
+        encoder,
+        head,
+        loss,
+        probe,
+        grad_cache_chunks=run.loss.grad_cache_chunks,
+        augment=augment,
+        seed=run.runtime.seed,
+        **of_loss,
+    )

@@ -27,6 +27,8 @@ from tf_contrastive import (
 from tf_contrastive import model as models
 
 EVENTS = "events"
+# Encoded examples to choose those from whose views TensorBoard shows.
+_SHOWN_AMONG = 1024
 
 # step -> batches from that step on, as `fit` takes them.
 BatchesFrom = Callable[[int], Any]
@@ -74,6 +76,11 @@ def pretrain(run: config.Pretrain) -> Result:
     config.check_divisible(
         run.schedule.batch_size, strategy.num_replicas_in_sync
     )
+    config.check_chunks(
+        run.loss.grad_cache_chunks,
+        run.schedule.batch_size,
+        strategy.num_replicas_in_sync,
+    )
     source, validation = open_dataset(run)
     run = resolve(run, source.info, strategy)
     steps_per_epoch = datasets.steps_per_epoch(
@@ -81,10 +88,15 @@ def pretrain(run: config.Pretrain) -> Result:
     )
     options = validate_on(validation, strategy, run) if validation else {}
     checkpoints.check_workdir(run)
-    source = datasets.in_memory_if_small(source)
+    source = datasets.in_memory(
+        source, "none" if run.data.data_service else run.data.cache
+    )
+    delivered = datasets.Delivered() if run.data.data_service else None
 
     with strategy.scope(), models.precision(run.runtime.precision):
-        model = models.build(run, source.info.num_classes)
+        model = models.build(
+            run, source.info.num_classes, augment_on_device(run)
+        )
         rates = compile_model(model, run, steps_per_epoch)
 
     kept = checkpoints.Checkpoints(model, run, metadata(source.info))
@@ -94,10 +106,10 @@ def pretrain(run: config.Pretrain) -> Result:
     watchers = [callbacks.Keeper(kept, run.runtime)]
     is_chief = distribution.is_chief(strategy)
     if is_chief:
-        watchers += watch(run, source, steps_per_epoch, rates)
+        watchers += watch(run, source, steps_per_epoch, rates, delivered)
     seconds, metrics = fit(
         model,
-        functools.partial(batches, source, strategy, run),
+        functools.partial(batches, source, strategy, run, delivered=delivered),
         start_step=start_step,
         steps_per_epoch=steps_per_epoch,
         epochs=run.schedule.epochs,
@@ -146,9 +158,19 @@ def resolve(
     if precision == "auto":
         on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
         precision = "mixed_bfloat16" if on_tpu else "float32"
+    augment_on = run.views.augment_on
+    if augment_on == "auto":
+        on_device = isinstance(strategy, tf.distribute.TPUStrategy) or (
+            tf.config.list_logical_devices("GPU")
+        )
+        augment_on = "device" if on_device else "host"
+    extra = run.data.extra_channels
+    config.check_extra_channels(extra, info.name, info.extra_channels)
     return config.replace(
         run,
         image_size=size,
+        augment_on=augment_on,
+        extra_channels=info.extra_channels if extra < 0 else extra,
         stem=stem,
         precision=precision,
         warmup_epochs=schedules.resolve_warmup(
@@ -214,17 +236,85 @@ def metadata(info: datasets.Info) -> dict[str, Any]:
     }
 
 
-def make_views_of(run: config.Pretrain) -> Callable[..., tf.Tensor]:
-    """Returns images uint8 [n,h,w,3], seeds int32 [n,2] -> [n,V,S,S,3]."""
-    policy = views.build(
+def make_policy(run: config.Pretrain) -> views.Policy:
+    """The augmentation policy of a resolved config."""
+    return views.build(
         run.views.augmentation,
         image_size=run.views.image_size,
-        min_crop_area=run.views.min_crop_area,
-        flip=run.views.flip,
-        color_jitter_strength=run.views.color_jitter_strength,
-        blur=run.views.blur,
+        **run.views.options(),
     )
-    return views.views(policy, run.views.views)
+
+
+def framing(run: config.Pretrain) -> Callable[..., tf.Tensor]:
+    """Crop, resize and flip, always on the host.
+
+    Returns:
+      (images uint8 [n, h, w, 3], seeds int32 [n, 2]) -> [n, V, S, S, 3].
+    """
+    policy, count = make_policy(run), run.views.views
+    side = run.views.image_size
+
+    @tf.autograph.experimental.do_not_convert
+    def frame(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        owners = tf.repeat(tf.range(tf.shape(images)[0]), count)
+        seeds = tf.reshape(views.draws.fold(seeds, count), [-1, 2])
+        pixels = tf.reshape(
+            policy.frame(images, owners, seeds), [-1, count, side, side, 3]
+        )
+        return tf.ensure_shape(pixels, [images.shape[0], *pixels.shape[1:]])
+
+    return frame
+
+
+def coloring(run: config.Pretrain, static: bool) -> Callable[..., tf.Tensor]:
+    """All that follows the framing.
+
+    Args:
+      run: a resolved config.
+      static: whether it is to be compiled, for a device.
+
+    Returns:
+      (views [B, V, S, S, K], seeds int32 [B, V, 2]) -> the same shape; what
+      comes after three channels is passed on as it is.
+    """
+    policy, count = make_policy(run), run.views.views
+
+    @tf.autograph.experimental.do_not_convert
+    def color(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        colors = tf.reshape(pixels[..., :3], [-1, *pixels.shape[2:4], 3])
+        number = tf.tile(tf.range(count), [tf.shape(pixels)[0]])
+        colors = policy.photometric(
+            colors, tf.reshape(seeds, [-1, 2]), static=static, view=number
+        )
+        colors = tf.reshape(colors, [-1, *pixels.shape[1:4], 3])
+        colors = tf.ensure_shape(colors, [*pixels.shape[:4], 3])
+        if pixels.shape[-1] == 3:
+            return colors
+        return tf.concat([colors, pixels[..., 3:]], axis=-1)
+
+    return color
+
+
+def finishing(run: config.Pretrain) -> datasets.Finish:
+    """What the host does with framed views: colour them, or ship the seeds."""
+    count = run.views.views
+    on_device = run.views.augment_on == "device"
+    color = coloring(run, static=False)
+
+    @tf.autograph.experimental.do_not_convert
+    def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> Any:
+        seeds = views.draws.fold(seeds, count)
+        return (pixels, seeds) if on_device else color(pixels, seeds)
+
+    return finish
+
+
+def augment_on_device(run: config.Pretrain) -> Callable[..., tf.Tensor] | None:
+    """What the step does with the views that it is given, if anything."""
+    if run.views.augment_on != "device":
+        return None
+    # Compiled, since one kernel then does what would else be dozens.
+    return tf.function(coloring(run, static=True), jit_compile=True)
 
 
 def batches(
@@ -232,13 +322,23 @@ def batches(
     strategy: tf.distribute.Strategy,
     run: config.Pretrain,
     start_step: int,
+    delivered: datasets.Delivered | None = None,
 ) -> Any:
-    """The batches of a run from a step on, a share for every replica."""
+    """The batches of a run from a step on, a share for every replica.
+
+    Args:
+      source: what to train on.
+      strategy: whose replicas share the batches.
+      run: a resolved config.
+      start_step: the first step to give.
+      delivered: counts what comes from a data service.
+    """
 
     def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
         return datasets.training_batches(
             source,
-            make_views_of(run),
+            framing(run),
+            finish=finishing(run),
             batch_size=run.schedule.batch_size,
             replica_batch_size=context.get_per_replica_batch_size(
                 run.schedule.batch_size
@@ -247,8 +347,12 @@ def batches(
             start_step=start_step,
             sampler=run.data.sampler,
             shuffle_buffer=run.data.shuffle_buffer,
+            cache=run.data.cache,
+            extra_channels=run.data.extra_channels,
             num_pipelines=context.num_input_pipelines,
             pipeline_id=context.input_pipeline_id,
+            data_service=run.data.data_service,
+            delivered=delivered,
         )
 
     return strategy.distribute_datasets_from_function(of_host)
@@ -272,7 +376,10 @@ def validate_on(
             f" of {replicas} replicas: give a larger one, or 0"
         )
     run = config.replace(
-        run, batch_size=size - size % replicas, sampler="shuffle"
+        run,
+        batch_size=size - size % replicas,
+        sampler="shuffle",
+        data_service="",
     )
     return {
         "validation_data": batches(validation, strategy, run, start_step=0),
@@ -287,13 +394,35 @@ def watch(
     source: datasets.Source,
     steps_per_epoch: int,
     rates: dict[str, Callable[[int], Any]],
+    delivered: datasets.Delivered | None = None,
 ) -> list[tf.keras.callbacks.Callback]:
-    """The callbacks that show the run: TensorBoard and the progress line."""
+    """The callbacks that show the run: TensorBoard and the progress line.
+
+    Args:
+      run: a resolved config.
+      source: what is trained on.
+      steps_per_epoch: of a whole epoch.
+      rates: TensorBoard tag -> what to show there, as a function of the step.
+      delivered: what comes from a data service, to be shown too.
+    """
+    served = []
+    if delivered:
+        served = [FromService(delivered)]
+        rates = rates | {
+            "input/examples_of_epoch": lambda step: delivered.examples(
+                step // steps_per_epoch
+            )
+        }
+    finished = config.replace(run, augment_on="host")
     shown = datasets.training_batches(
         source,
-        make_views_of(run),
+        framing(finished),
+        finish=finishing(finished),
         batch_size=min(8, source.info.num_examples),
         seed=run.runtime.seed,
+        shuffle_buffer=min(run.data.shuffle_buffer, _SHOWN_AMONG),
+        cache="none",
+        extra_channels=run.data.extra_channels,
     )
     first = next(iter(shown.take(1)))
     return [
@@ -309,7 +438,28 @@ def watch(
             steps_per_epoch=steps_per_epoch,
             batch_size=run.schedule.batch_size,
         ),
+        *served,
     ]
+
+
+class FromService(tf.keras.callbacks.Callback):
+    """Says on stderr how many examples of an epoch the data service gave."""
+
+    def __init__(self, delivered: datasets.Delivered) -> None:
+        super().__init__()
+        self._delivered = delivered
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Leaves a line for the epoch."""
+        seen = self._delivered.examples(epoch)
+        expected = self._delivered.expected(epoch)
+        lost = "; a worker took the others with it" if seen < expected else ""
+        print(
+            f"epoch {epoch + 1}: {seen:,} of {expected:,} examples came from"
+            f" the data service{lost}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def announce(

@@ -38,7 +38,7 @@ def run(options: config.Evaluate) -> int:
     found = checkpoints.load_run(chosen.workdir) if chosen.workdir else None
     train, test = _sources(chosen, found)
     reports = {
-        name: _score(name, encoder, train, test, chosen)
+        name: _score(name, encoder, train, test, chosen, found)
         for name, encoder in _encoders(chosen, found)
     }
     report = {
@@ -105,11 +105,25 @@ def _score(
     train: datasets.Source,
     test: datasets.Source,
     chosen: config.Evaluation,
+    found: checkpoints.Run | None,
 ) -> dict[str, Any]:
-    preprocess = views.evaluation(exporting.image_size(encoder))
+    # An export takes three channels; a run says what its encoder takes.
+    if found:
+        side = found.config.views.image_size
+        extra = max(found.config.data.extra_channels, 0)
+    else:
+        side, extra = exporting.image_size(encoder), 0
+    for source in (train, test):
+        config.check_extra_channels(
+            extra, source.info.name, source.info.extra_channels
+        )
+    preprocess = views.evaluation(side)
     train_batches, test_batches = (
         datasets.evaluation_batches(
-            source, preprocess, batch_size=chosen.embedding_batch_size
+            source,
+            preprocess,
+            batch_size=chosen.embedding_batch_size,
+            extra_channels=extra,
         )
         for source in (train, test)
     )

@@ -10,22 +10,26 @@ from tf_contrastive import config
 from tf_contrastive.datasets.arrays import digits, from_arrays
 from tf_contrastive.datasets.files import csv_file, folder
 from tf_contrastive.datasets.pipeline import (
+    Finish,
     evaluation_batches,
-    in_memory_if_small,
+    in_memory,
     steps_per_epoch,
     training_batches,
 )
+from tf_contrastive.datasets.remote import Delivered
 from tf_contrastive.datasets.source import Info, Source
 from tf_contrastive.datasets.tfds_source import open_tfds
 from tf_contrastive.datasets.tfrecord import tfrecord
 
 __all__ = [
     "SCHEMES",
+    "Delivered",
+    "Finish",
     "Info",
     "Source",
     "evaluation_batches",
     "from_arrays",
-    "in_memory_if_small",
+    "in_memory",
     "load",
     "source",
     "steps_per_epoch",

@@ -15,6 +15,7 @@ def from_arrays(
     labels: np.ndarray | None = None,
     label_names: tuple[str, ...] | None = None,
     *,
+    extra: np.ndarray | None = None,
     name: str = "arrays",
     split: str = "all",
 ) -> Source:
@@ -25,6 +26,8 @@ def from_arrays(
         [0, 1]. One channel is tiled to 3.
       labels: int [n], from 0 on; None without labels.
       label_names: a name per class.
+      extra: channels that must not be augmented, numbers [n, k] or, with as
+        many pixels as the views, [n, S, S, k]; they follow the views' own.
       name: name of the dataset, for messages.
       split: name of the split, for messages.
 
@@ -38,7 +41,17 @@ def from_arrays(
     if labels is not None:
         records["label"] = _checked_labels(labels, len(pixels), len(names))
         num_classes = len(names) or int(records["label"].max()) + 1
-    info = Info(name, split, len(pixels), num_classes, pixels.shape[1:], names)
+    if extra is not None:
+        records["extra"] = _checked_extra(np.asarray(extra), len(pixels))
+    info = Info(
+        name,
+        split,
+        len(pixels),
+        num_classes,
+        pixels.shape[1:],
+        names,
+        extra_channels=0 if extra is None else records["extra"].shape[-1],
+    )
     return in_memory(records, lambda record: record, info, decoded=True)
 
 
@@ -83,6 +96,15 @@ def _checked_labels(labels, rows: int, names: int) -> np.ndarray:
             f" from 0 on{limit}"
         )
     return labels.astype(np.int64)
+
+
+def _checked_extra(extra: np.ndarray, rows: int) -> np.ndarray:
+    if extra.ndim not in (2, 4) or len(extra) != rows:
+        raise config.UserError(
+            f"extra channels of shape {list(extra.shape)}: give [{rows}, k], or"
+            f" [{rows}, S, S, k] with the side S of a view"
+        )
+    return extra.astype(np.float32)
 
 
 def digits(split: str) -> Source:

@@ -65,11 +65,11 @@ class Checked:
 
     Attributes:
       sizes: int32 [n, 2], height and width; zeros where unreadable.
-      labels: int64 [n], or None where the records have none.
+      columns: what else was kept of the records, [n] each, by name.
     """
 
     sizes: np.ndarray
-    labels: np.ndarray | None
+    columns: dict[str, np.ndarray]
 
     @property
     def good(self) -> np.ndarray:
@@ -83,8 +83,8 @@ class Checked:
 
     def within(self, start: int, stop: int) -> "Checked":
         """Returns the rows from `start` to `stop` alone."""
-        labels = None if self.labels is None else self.labels[start:stop]
-        return Checked(self.sizes[start:stop], labels)
+        columns = {k: v[start:stop] for k, v in self.columns.items()}
+        return Checked(self.sizes[start:stop], columns)
 
     @property
     def image_shape(self) -> tuple[int, int, int] | None:
@@ -97,6 +97,7 @@ def check(
     records: tf.data.Dataset,
     contents: Callable[[Record], tf.Tensor],
     expected: int = 0,
+    columns: tuple[str, ...] = (),
 ) -> Checked:
     """Reads every image once, in parallel, and keeps one per thread at a time.
 
@@ -104,13 +105,14 @@ def check(
       records: of encoded records.
       contents: record -> the image file's bytes, string [].
       expected: about how many there are, to announce a long check.
+      columns: names of what to keep of the records.
     """
     if expected >= _MANY:
         logging.info("checking that %d images can be read", expected)
 
     def look(record):
-        found = {"size": _shape_or_zero(record, contents)}
-        return found | {k: record[k] for k in ("label",) if k in record}
+        kept = {name: record[name] for name in columns}
+        return _shape_or_zero(record, contents), kept
 
     rows = list(
         records.map(look, tf.data.AUTOTUNE, deterministic=True)
@@ -118,11 +120,12 @@ def check(
         .as_numpy_iterator()
     )
     if not rows:
-        return Checked(np.zeros([0, 2], np.int32), None)
-    labels = None
-    if "label" in rows[0]:
-        labels = np.concatenate([row["label"] for row in rows])
-    return Checked(np.concatenate([row["size"] for row in rows]), labels)
+        return Checked(np.zeros([0, 2], np.int32), {})
+    sizes, kept = zip(*rows, strict=True)
+    return Checked(
+        np.concatenate(sizes),
+        {name: np.concatenate([k[name] for k in kept]) for name in columns},
+    )
 
 
 def check_bad(

@@ -12,42 +12,54 @@ from tf_contrastive import config
 from tf_contrastive.datasets.source import Source
 
 # The end of "for ever", in epochs; leaves the upper bits of a seed to classes.
-_FOREVER = 1 << 40
+FOREVER = 1 << 40
+# Files read at a time; fixed, since it decides the order of the records.
+_FILES_AT_A_TIME = 16
 
 
-def _seeds(
-    seed: int, number: tf.Tensor, label: tf.Tensor | None
+def seeds(
+    seed: int, number: tf.Tensor, label: tf.Tensor | None = None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the seed of a pass' order, int64 [2], and of its views, int32."""
     family = 0 if label is None else label + 1
     mixed = tf.random.stateless_uniform(
-        [5], [seed, family * _FOREVER + number], None, None, tf.int32, "philox"
+        [5], [seed, family * FOREVER + number], None, None, tf.int32, "philox"
     )
     return tf.bitcast(tf.reshape(mixed[:4], [2, 2]), tf.int64), mixed[4]
 
 
-def _pass(
+def order_of(
+    source: Source, seed: tf.Tensor, label: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Returns the rows in memory, or those of a class, shuffled, int64 [m]."""
+    rows = tf.range(source.info.num_examples, dtype=tf.int64)
+    if label is not None:
+        rows = tf.boolean_mask(rows, source.arrays["label"] == label)
+    # Not index_shuffle, which would need no memory: the permutations that it
+    # gives for neighbouring seeds are alike (correlation 0.7, tried).
+    return tf.random.experimental.stateless_shuffle(rows, seed, "philox")
+
+
+def one_pass(
     source: Source,
     seed: tf.Tensor,
     key: tf.Tensor,
     buffer: int,
-    label: tf.Tensor | None,
+    label: tf.Tensor | None = None,
 ) -> tf.data.Dataset:
     """Returns draws of all examples, or of a class's, once, shuffled."""
     if source.arrays is not None:
-        rows = tf.range(source.info.num_examples, dtype=tf.int64)
-        if label is not None:
-            rows = tf.boolean_mask(rows, source.arrays["label"] == label)
-        # Not index_shuffle, which would need no memory: the permutations that
-        # it gives for neighbouring seeds are alike (correlation 0.7, tried).
-        order = tf.random.experimental.stateless_shuffle(rows, seed, "philox")
+        order = order_of(source, seed, label)
         keys = tf.fill(tf.shape(order), key)
         return tf.data.Dataset.from_tensor_slices((order, keys, {}))
+    # Records are shuffled among the next `buffer`, and so files before them.
+    files = tf.range(len(source.files.names))
+    files = tf.random.experimental.stateless_shuffle(files, seed, "philox")
+    records = source.files.numbered(files, _FILES_AT_A_TIME)
     # Dataset.shuffle mixes in the global seed, which must not matter: inside
     # of a tf.data function this sets that function's own, and no other. (It
     # compares a seed of 0 with its own, which fails on tensors; hence 1.)
     tf.random.set_seed(1)
-    records = source.records.enumerate()
     if label is not None:
         records = records.filter(lambda _, record: record["label"] == label)
     records = records.shuffle(buffer, seed[0], reshuffle_each_iteration=False)
@@ -73,12 +85,12 @@ def _passes(
     first, done = start
 
     def one(number):
-        order, key = _seeds(seed, number, label)
+        order, key = seeds(seed, number, label)
         skip = tf.where(number == first, tf.cast(done, tf.int64), 0)
-        draws = _pass(source, order, key, buffer, label)
+        draws = one_pass(source, order, key, buffer, label)
         return draws.take(length).skip(skip)
 
-    return tf.data.Dataset.range(first, _FOREVER).flat_map(one)
+    return tf.data.Dataset.range(first, FOREVER).flat_map(one)
 
 
 def shuffled(

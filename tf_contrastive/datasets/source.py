@@ -5,7 +5,8 @@ shuffled and sharded; `decode` makes pixels of one, in parallel, afterwards.
 """
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +31,7 @@ class Info:
       image_shape: (height, width, 3), or None where it varies.
       label_names: a name per class, or ().
       bad_images: names of the images that could not be read and are left out.
+      extra_channels: channels of feature `extra`, beside the image's three.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Info:
     image_shape: tuple[int, int, int] | None = None
     label_names: tuple[str, ...] = ()
     bad_images: tuple[str, ...] = ()
+    extra_channels: int = 0
 
     @property
     def has_labels(self) -> bool:
@@ -47,18 +50,98 @@ class Info:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Files:
+    """Files of records, whose order counts them: file after file.
+
+    Attributes:
+      names: paths.
+      skips: records to leave out at the start of each file.
+      counts: records to read of it.
+      read: path, string [] -> `tf.data.Dataset` of its encoded records.
+      kept: which of these records there are, bool [sum of counts]; None: all.
+    """
+
+    names: Sequence[str]
+    skips: Sequence[int]
+    counts: Sequence[int]
+    read: Callable[[tf.Tensor], tf.data.Dataset]
+    kept: np.ndarray | None = None
+
+    def numbered(
+        self, order: tf.Tensor | None = None, at_a_time: int = 1
+    ) -> tf.data.Dataset:
+        """Returns (index, record) of all records; the index counts `kept`.
+
+        Args:
+          order: int [F], the files' order; None: as they are. An index stays
+            that of the record, whatever the order.
+          at_a_time: files to read in turn.
+        """
+        firsts = np.cumsum([0, *self.counts[:-1]])
+        columns = (list(self.names), self.skips, self.counts, firsts)
+        kinds = (tf.string, tf.int64, tf.int64, tf.int64)
+        columns = tuple(map(tf.constant, columns, kinds))
+        if order is not None:
+            columns = tuple(tf.gather(column, order) for column in columns)
+
+        def of_file(name, skip, count, first):
+            return self.read(name).skip(skip).take(count).enumerate(first)
+
+        records = tf.data.Dataset.from_tensor_slices(columns).interleave(
+            of_file,
+            cycle_length=min(at_a_time, len(self.names)),
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        if self.kept is None:
+            return records
+        kept = tf.constant(self.kept)
+        rank = tf.constant(np.cumsum(self.kept) - 1)
+        return records.filter(lambda index, _: kept[index]).map(
+            lambda index, record: (rank[index], record)
+        )
+
+    def select(self, indices: np.ndarray) -> "Files":
+        """Returns the records at `indices` (int [m], increasing) alone."""
+        total = sum(self.counts)
+        if self.kept is not None:
+            indices = np.flatnonzero(self.kept)[indices]
+        start, stop = int(indices[0]), int(indices[-1]) + 1
+        # Files outside of a slice are not read at all.
+        begins = np.cumsum([0, *self.counts[:-1]])
+        ends = begins + self.counts
+        skips = np.clip(start - begins, 0, self.counts)
+        counts = np.clip(np.minimum(ends, stop) - begins, 0, None) - skips
+        files = np.flatnonzero(counts > 0)
+        kept = np.zeros([total], bool)
+        kept[indices] = True
+        kept = kept[start:stop]
+        return dataclasses.replace(
+            self,
+            names=[self.names[f] for f in files],
+            skips=(np.asarray(self.skips) + skips)[files],
+            counts=counts[files],
+            kept=None if kept.all() else kept,
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """One split of one dataset.
+    """One split of one dataset: rows in memory, or files of records.
 
     Attributes:
       records: `tf.data.Dataset` of encoded records, always in the same order;
         a record's `label`, int64 [], is in the clear.
       decode: record -> {"image": uint8 [h, w, 3], "label": int64 []}, without
-        "label" when unlabelled; in TensorFlow operations only.
+        "label" when unlabelled; in TensorFlow operations only. Datasets with
+        channels that must not be augmented add "extra", a number for each of
+        them, [k], or one for each pixel of a view too, [S, S, k].
       info: what is known of the split.
       arrays: the same records as arrays with a row per record, where those are
         in memory (paths, or pixels); such records are read in any order.
       decoded: whether `arrays` hold the pixels themselves.
+      files: the files that the records are read from, where there are no
+        `arrays`.
     """
 
     records: tf.data.Dataset
@@ -66,6 +149,7 @@ class Source:
     info: Info
     arrays: Record | None = None
     decoded: bool = False
+    files: Files | None = None
 
     def examples(self) -> tf.data.Dataset:
         """Returns the decoded dataset, in order."""
@@ -79,8 +163,7 @@ class Source:
         if self.arrays is not None:
             rows = {k: tf.gather(v, indices) for k, v in self.arrays.items()}
             return in_memory(rows, self.decode, info, decoded=self.decoded)
-        records = keep(self.records, indices, self.info.num_examples)
-        return dataclasses.replace(self, records=records, info=info)
+        return in_files(self.files.select(indices), self.decode, info)
 
     def split_validation(
         self, fraction: float, seed: int
@@ -125,18 +208,30 @@ class Source:
         info = self.info
         if info.image_shape is None:
             raise ValueError(f"images of {info.name} differ in shape")
-        images = np.empty((info.num_examples, *info.image_shape), np.uint8)
-        labels = np.empty([info.num_examples], np.int64)
-        row = 0
-        for batch in self.examples().batch(_ROWS).as_numpy_iterator():
-            rows = slice(row, row + len(batch["image"]))
-            images[rows] = batch["image"]
-            labels[rows] = batch.get("label", 0)
-            row = rows.stop
-        arrays = {"image": images}
-        if info.has_labels:
-            arrays["label"] = labels
+        examples = self.examples()
+        arrays = {}
+        for start, batch in zip(
+            itertools.count(step=_ROWS),
+            examples.batch(_ROWS).as_numpy_iterator(),
+            strict=False,
+        ):
+            for name, rows in batch.items():
+                if name not in arrays:
+                    shape = (info.num_examples, *rows.shape[1:])
+                    arrays[name] = np.empty(shape, rows.dtype)
+                arrays[name][start : start + len(rows)] = rows
         return in_memory(arrays, lambda record: record, info, decoded=True)
+
+    def loaded(self) -> "Source":
+        """Returns the same source with its encoded records in memory.
+
+        Records that are paths stay paths.
+        """
+        if self.arrays is not None:
+            return self
+        parts = list(self.records.batch(_ROWS).as_numpy_iterator())
+        arrays = {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
+        return in_memory(arrays, self.decode, self.info)
 
 
 def in_memory(
@@ -155,19 +250,9 @@ def in_memory(
     return Source(records, decode, info, arrays, decoded)
 
 
-def keep(
-    records: tf.data.Dataset, indices: np.ndarray, total: int
-) -> tf.data.Dataset:
-    """Returns the records at `indices` (int [m]) out of `total`, in order."""
-    if len(indices) == total:
-        return records
-    if indices[-1] - indices[0] + 1 == len(indices):
-        return records.skip(int(indices[0])).take(len(indices))
-    mask = np.zeros([total], bool)
-    mask[indices] = True
-    kept = tf.constant(mask)
-    return (
-        records.enumerate()
-        .filter(lambda index, _: kept[index])
-        .map(lambda _, record: record)
-    )
+def in_files(
+    files: Files, decode: Callable[[Record], Record], info: Info
+) -> Source:
+    """Makes a source of records that are read from files."""
+    records = files.numbered().map(lambda _, record: record)
+    return Source(records, decode, info, files=files)

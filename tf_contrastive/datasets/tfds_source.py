@@ -5,12 +5,19 @@ code nor TFDS's bucket is asked. The only module that imports TFDS, and late,
 since that takes a second.
 """
 
+import dataclasses
 import os
 import re
 
 from tf_contrastive import config
 from tf_contrastive.datasets import images
-from tf_contrastive.datasets.source import Info, Record, Source
+from tf_contrastive.datasets.source import (
+    Files,
+    Info,
+    Record,
+    Source,
+    in_files,
+)
 
 
 def _builder(tfds, name: str, data_dir: str | None):
@@ -104,10 +111,45 @@ def _decode(record: Record) -> Record:
     return record | {"image": images.decode(record["image"])}
 
 
+def _files(builder, split: str) -> Files:
+    """The files of a split, of serialized examples."""
+    from tensorflow_datasets.core import file_adapters
+
+    parts = builder.info.splits[split].file_instructions
+    adapter = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format]
+    return Files(
+        [os.fspath(part.filename) for part in parts],
+        [part.skip for part in parts],
+        [part.take for part in parts],
+        adapter.make_tf_data,
+    )
+
+
+def _parser(tfds, features, wanted: dict[str, str]):
+    """Returns serialized example -> record of the wanted features.
+
+    Args:
+      tfds: the package.
+      features: of the dataset.
+      wanted: what the record calls a feature -> its name.
+    """
+    partial = tfds.decode.PartialDecoding(
+        dict.fromkeys(wanted.values(), True)
+    ).extract_features(features)
+    encoded = {wanted["image"]: tfds.decode.SkipDecoding()}
+
+    def parse(serialized):
+        example = partial.deserialize_example(serialized, decoders=encoded)
+        return {key: example[name] for key, name in wanted.items()}
+
+    return parse
+
+
 def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
     """Opens any prepared dataset by its TFDS name, `name[/config][:version]`.
 
-    Records keep their encoded bytes and come in a fixed order.
+    Records keep their encoded bytes and come in the order of the files. A
+    feature `extra` of numbers, [k] or [h, w, k], comes along.
 
     Raises:
       UserError: if it is unknown, not prepared, or has no such split or image.
@@ -117,31 +159,28 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
     builder = _builder(tfds, name, data_dir or None)
     image, label = _image_and_label(tfds, builder)
     count = _num_examples(builder, split)
-    wanted = {image: True} | ({label: True} if label else {})
-    stored = builder.as_dataset(
-        split=split,
-        shuffle_files=False,
-        decoders=tfds.decode.PartialDecoding(
-            wanted, decoders={image: tfds.decode.SkipDecoding()}
-        ),
-        read_config=tfds.ReadConfig(try_autocache=False, skip_prefetch=True),
-    )
+    features = builder.info.features
+    names = {"image": image, "label": label}
+    if "extra" in features:
+        names["extra"] = "extra"
+    files = _files(builder, split)
     # Splits without labels are stored with label -1 throughout.
-    if label and next(stored.take(1).as_numpy_iterator())[label] < 0:
-        label = None
-
-    def rename(features):
-        record = {"image": features[image]}
-        return record | ({"label": features[label]} if label else {})
-
-    feature = builder.info.features
-    height, width, _ = feature[image].shape
+    if label:
+        parse = _parser(tfds, features, {"image": image, "label": label})
+        stored = files.numbered().take(1).map(lambda _, text: parse(text))
+        if next(stored.as_numpy_iterator())["label"] < 0:
+            label = names["label"] = None
+    parse = _parser(tfds, features, {k: v for k, v in names.items() if v})
+    height, width, _ = features[image].shape
     info = Info(
         name,
         split,
         count,
-        feature[label].num_classes if label else None,
+        features[label].num_classes if label else None,
         (height, width, 3) if height and width else None,
-        tuple(feature[label].names) if label else (),
+        tuple(features[label].names) if label else (),
+        extra_channels=features["extra"].shape[-1] if "extra" in names else 0,
     )
-    return Source(stored.map(rename), _decode, info)
+    read = files.read
+    files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
+    return in_files(files, _decode, info)

@@ -2,11 +2,18 @@
 
 import os
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import config
 from tf_contrastive.datasets import images, splits
-from tf_contrastive.datasets.source import Info, Record, Source, keep
+from tf_contrastive.datasets.source import (
+    Files,
+    Info,
+    Record,
+    Source,
+    in_files,
+)
 
 IMAGE_FEATURES = (
     "image",
@@ -16,8 +23,6 @@ IMAGE_FEATURES = (
     "encoded",
 )
 LABEL_FEATURES = ("label", "image/class/label", "class/label", "image/label")
-# Files read at a time; fixed, since it decides the order of the records.
-_CYCLE = 16
 
 
 def _files(name: str, pattern: str, split: str) -> list[str]:
@@ -34,18 +39,10 @@ def _files(name: str, pattern: str, split: str) -> list[str]:
     return found
 
 
-def _read(files: list[str]) -> tf.data.Dataset:
-    def records(file):
-        zipped = tf.strings.regex_full_match(file, r".*\.gz(ip)?")
-        kind = tf.where(zipped, "GZIP", "")
-        return tf.data.TFRecordDataset(file, compression_type=kind)
-
-    return tf.data.Dataset.from_tensor_slices(files).interleave(
-        records,
-        cycle_length=min(_CYCLE, len(files)),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
+def _read(file: tf.Tensor) -> tf.data.Dataset:
+    zipped = tf.strings.regex_full_match(file, r".*\.gz(ip)?")
+    kind = tf.where(zipped, "GZIP", "")
+    return tf.data.TFRecordDataset(file, compression_type=kind)
 
 
 def _features(
@@ -93,51 +90,69 @@ def _decode(record: Record) -> Record:
     return record | {"image": images.decode(record["image"])}
 
 
-def _records(name: str, files: list[str]) -> tf.data.Dataset:
-    serialized = _read(files)
+def _parse(name: str, files: list[str]):
+    """Returns (serialized -> record, whether records have labels)."""
+    serialized = tf.data.Dataset.from_tensor_slices(files).flat_map(_read)
     first = list(serialized.take(1).as_numpy_iterator())
     if not first:
         raise config.UserError(f"{name}: its {len(files)} files are empty")
-    return serialized.map(_parser(*_features(name, first[0])))
+    image, label, features = _features(name, first[0])
+    return _parser(image, label, features), label is not None
 
 
-def tfrecord(name: str, pattern: str, split: str, max_bad_images: int):
+def _check(files: list[str], parse, labelled: bool) -> images.Checked:
+    """Reads everything once; its columns: `file`, its number, and `label`."""
+
+    def of_file(number, file):
+        return _read(file).map(lambda record: parse(record) | {"file": number})
+
+    records = tf.data.Dataset.from_tensor_slices(files).enumerate()
+    columns = ("file", "label") if labelled else ("file",)
+    return images.check(records.flat_map(of_file), _contents, columns=columns)
+
+
+def tfrecord(
+    name: str, pattern: str, split: str, max_bad_images: int
+) -> Source:
     """Opens `tfrecord:GLOB`: files, gzip by their ending, of tf.train.Example.
 
     Image and label are found by their features' names; labels are integers
     from 0 on. `{split}` in GLOB stands for the split's name; without it all
     files are the split `train`.
 
-    Returns:
-      The `Source`.
-
     Raises:
       UserError: if no file matches, one is damaged, features are missing, or
         more than `max_bad_images` cannot be read.
     """
-    files = _files(name, pattern, split)
+    paths = _files(name, pattern, split)
     try:
-        records = _records(name, files)
-        checked = images.check(records, _contents)
+        parse, labelled = _parse(name, paths)
+        checked = _check(paths, parse, labelled)
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
         reason = (error.message.splitlines() or ["?"])[0]
         raise config.UserError(
-            f"{name}: a file of {len(files)} is damaged or no TFRecord of"
+            f"{name}: a file of {len(paths)} is damaged or no TFRecord of"
             f" image and label ({reason}): write it again"
         ) from error
     total = len(checked.sizes)
+    files = Files(
+        paths,
+        np.zeros([len(paths)], np.int64),
+        np.bincount(checked.columns["file"], minlength=len(paths)),
+        lambda file: _read(file).map(parse),
+    )
     start, stop = splits.bounds(split, total)
     checked = checked.within(start, stop)
     bad = [f"record {start + index}" for index in checked.bad]
     bad = images.check_bad(name, bad, stop - start, max_bad_images)
     num_classes = None
-    if checked.labels is not None:
-        num_classes = _num_classes(name, checked.labels)
+    if labelled:
+        num_classes = _num_classes(name, checked.columns["label"])
     good = start + checked.good
     info = Info(
         name, split, len(good), num_classes, checked.image_shape, (), bad
     )
-    return Source(keep(records, good, total), _decode, info)
+    return in_files(files.select(good), _decode, info)
 
 
 def _num_classes(name: str, labels) -> int:

@@ -7,13 +7,39 @@ and labels [B] to a scalar. Options and defaults stand in `config.py`.
 from typing import Any
 
 from tf_contrastive import config
+from tf_contrastive.losses import generalized
 from tf_contrastive.losses.base import ContrastiveLoss
-from tf_contrastive.losses.ntxent import NTXent
-from tf_contrastive.losses.supcon import SupCon
+from tf_contrastive.losses.cross_entropy import CrossEntropy
+from tf_contrastive.losses.margins import Margin, NTLogistic, Triplet
+from tf_contrastive.losses.moco import MoCo
+from tf_contrastive.losses.ntxent import DecoupledNTXent, NPairs, NTXent
+from tf_contrastive.losses.supcon import (
+    EpsSupInfoNCE,
+    Sincere,
+    SupCon,
+    SupConIn,
+)
 
-__all__ = ["LOSSES", "ContrastiveLoss", "NTXent", "SupCon", "build"]
+__all__ = ["LOSSES", "ContrastiveLoss", "build"]
 
-LOSSES = {"ntxent": NTXent, "supcon": SupCon}
+LOSSES = {
+    "ntxent": NTXent,
+    "supcon": SupCon,
+    "supcon_in": SupConIn,
+    "sincere": Sincere,
+    "eps_supinfonce": EpsSupInfoNCE,
+    "npairs": NPairs,
+    "triplet": Triplet,
+    "margin": Margin,
+    "nt_logistic": NTLogistic,
+    "decoupled_ntxent": DecoupledNTXent,
+    "align_uniform": generalized.AlignUniform,
+    "swd_hypersphere": generalized.SWDHypersphere,
+    "swd_normal": generalized.SWDNormal,
+    "swd_hypercube": generalized.SWDHypercube,
+    "moco": MoCo,
+    "cross_entropy": CrossEntropy,
+}
 
 
 def build(name: str, **options: Any) -> ContrastiveLoss:

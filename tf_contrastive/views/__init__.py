@@ -7,12 +7,21 @@ of its seed alone.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import config
+from tf_contrastive.views import (
+    ablation,
+    autoaugment,
+    color,
+    crops,
+    draws,
+    preprocessing,
+    warp,
+)
 from tf_contrastive.views import blur as blurring
-from tf_contrastive.views import color, crops, draws, preprocessing
 from tf_contrastive.views.policy import (
     Photometric,
     Policy,
@@ -20,15 +29,20 @@ from tf_contrastive.views.policy import (
     indices,
 )
 
-__all__ = ["POLICIES", "Policy", "build", "evaluation", "views"]
+__all__ = [
+    "ABLATIONS",
+    "POLICIES",
+    "Policy",
+    "build",
+    "evaluation",
+    "views",
+]
 
 
-def _colors(options: config.Views) -> tuple[Photometric, ...]:
-    jitter = color.ColorJitter(options.color_jitter_strength)
-    operations = (jitter, color.Grayscale())
-    return (
-        (*operations, blurring.GaussianBlur()) if options.blur else operations
-    )
+JITTERS = {
+    "tensorflow": color.ColorJitter,
+    "pytorch": color.PyTorchColorJitter,
+}
 
 
 def _random_crop(options: config.Views) -> crops.RandomCrop:
@@ -37,15 +51,69 @@ def _random_crop(options: config.Views) -> crops.RandomCrop:
     )
 
 
+def _jitter(options: config.Views) -> Photometric:
+    jitter = JITTERS[options.color_jitter_style]
+    return jitter(options.color_jitter_strength)
+
+
+def _blur(options: config.Views) -> tuple[Photometric, ...]:
+    return (blurring.GaussianBlur(),) if options.blur else ()
+
+
+def _warp(options: config.Views) -> tuple[Photometric, ...]:
+    share = options.warp_probability
+    return (warp.Warp(share),) if share else ()
+
+
+def _rand_augment(options: config.Views) -> Photometric:
+    return autoaugment.RandAugment(
+        options.randaugment_layers, options.randaugment_magnitude
+    )
+
+
+def _policy(options: config.Views, *operations: Photometric) -> Policy:
+    return Policy(
+        options.augmentation,
+        options.image_size,
+        _random_crop(options),
+        operations,
+    )
+
+
 def _simclr(options: config.Views) -> Policy:
     """Crop, flip, colour jitter, grayscale, blur (Chen et al. 2020)."""
-    framing = _random_crop(options)
-    return Policy("simclr", options.image_size, framing, _colors(options))
+    gray = color.Grayscale()
+    return _policy(options, _jitter(options), gray, *_blur(options))
+
+
+def _simaugment(options: config.Views) -> Policy:
+    """SimCLR's policy with a warp before the blur (Khosla et al. 2020)."""
+    colors = (_jitter(options), color.Grayscale())
+    return _policy(options, *colors, *_warp(options), *_blur(options))
+
+
+def _autoaugment(options: config.Views) -> Policy:
+    """Crop, flip, one of AutoAugment's sub-policies for ImageNet."""
+    return _policy(options, autoaugment.AutoAugment())
+
+
+def _randaugment(options: config.Views) -> Policy:
+    """Crop, flip, RandAugment."""
+    return _policy(options, _rand_augment(options))
+
+
+def _stacked_randaugment(options: config.Views) -> Policy:
+    """RandAugment before simaugment's colour jitter, or after it."""
+    first = (_rand_augment(options), _jitter(options))
+    if options.stacked_randaugment_order == "code":
+        first = first[::-1]
+    rest = (color.Grayscale(), *_warp(options), *_blur(options))
+    return _policy(options, *first, *rest)
 
 
 def _crop(options: config.Views) -> Policy:
     """Crop and flip only."""
-    return Policy("crop", options.image_size, _random_crop(options))
+    return _policy(options)
 
 
 def _none(options: config.Views) -> Policy:
@@ -56,9 +124,43 @@ def _none(options: config.Views) -> Policy:
 
 POLICIES: dict[str, Callable[[config.Views], Policy]] = {
     "simclr": _simclr,
+    "simaugment": _simaugment,
+    "autoaugment": _autoaugment,
+    "randaugment": _randaugment,
+    "stacked_randaugment": _stacked_randaugment,
     "crop": _crop,
     "none": _none,
 }
+
+ABLATIONS: dict[str, Callable[[config.Views], Photometric]] = {
+    "rotate": lambda options: ablation.Rotate(),
+    "cutout": lambda options: ablation.Cutout(),
+    "noise": lambda options: ablation.Noise(options.image_size),
+    "sobel": lambda options: ablation.Sobel(),
+    "blur": lambda options: blurring.GaussianBlur(probability=1.0),
+    "color_drop": lambda options: color.Grayscale(probability=1.0),
+    "color_jitter": lambda options: dataclasses.replace(
+        _jitter(options), probability=1.0
+    ),
+    "equalize": lambda options: ablation.Equalize(),
+    "solarize": lambda options: ablation.Solarize(),
+    "motion_blur": lambda options: ablation.MotionBlur(),
+}
+
+
+def _ablation(options: config.Views) -> Policy:
+    """Operations one after the other on cropped views (SimCLR, figure 5)."""
+    names = config.ablation_operations(options.augmentation)
+    framing = crops.RandomCrop(
+        options.image_size, options.min_crop_area, flip=False
+    )
+    return Policy(
+        options.augmentation,
+        options.image_size,
+        framing,
+        tuple(ABLATIONS[name](options) for name in names),
+        first_view_only=options.ablation_branch == "one",
+    )
 
 
 def _check(options: config.Views) -> None:
@@ -73,44 +175,29 @@ def _check(options: config.Views) -> None:
         )
 
 
-def build(
-    name: str,
-    *,
-    image_size: int,
-    min_crop_area: float = config.Views.min_crop_area,
-    flip: bool = config.Views.flip,
-    color_jitter_strength: float = config.Views.color_jitter_strength,
-    blur: bool = config.Views.blur,
-) -> Policy:
+def build(name: str, *, image_size: int, **options: Any) -> Policy:
     """Builds an augmentation policy.
 
     Args:
-      name: `simclr`, `crop` (crop and flip only) or `none` (the evaluation
-        preprocessing, without randomness).
+      name: a name of `POLICIES`, or `ablation:OP[+OP]` of `ABLATIONS`.
       image_size: side of a view in pixels, S.
-      min_crop_area: smallest share of the image's area that a crop keeps.
-      flip: whether half of the views are mirrored left to right.
-      color_jitter_strength: strength s of simclr's colour jitter.
-      blur: whether half of simclr's views are blurred.
+      **options: the other fields of `config.Views`, such as `flip=False`; what
+        is not given has its default there.
 
     Returns:
       The policy: `policy(image, seed)` and `policy.batch(images, seeds)`.
 
     Raises:
-      UserError: for an unknown name, or an option out of its bounds.
+      UserError: for an unknown name, or an option that does not exist or is
+        out of its bounds.
     """
-    if name not in POLICIES:
-        raise config.unknown("augmentation", name, POLICIES)
-    options = config.Views(
-        augmentation=name,
-        image_size=image_size,
-        min_crop_area=min_crop_area,
-        flip=flip,
-        color_jitter_strength=color_jitter_strength,
-        blur=blur,
-    )
-    _check(options)
-    return POLICIES[name](options)
+    known = config.Views().options()
+    for option in options:
+        if option not in known:
+            raise config.unknown("option of views", option, known)
+    chosen = config.Views(augmentation=name, image_size=image_size, **options)
+    _check(chosen)
+    return POLICIES.get(name, _ablation)(chosen)
 
 
 def views(
@@ -140,8 +227,9 @@ def views(
     def make_views(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         images = as_images(images, 4)
         owners = tf.repeat(indices(images), count)
+        view = tf.tile(tf.range(count), [tf.shape(images)[0]])
         seeds = tf.reshape(draws.fold(seeds, count), [-1, 2])
-        pixels = policy.views_of(images, owners, seeds)
+        pixels = policy.views_of(images, owners, seeds, view)
         shape = [-1, count, size, size, 3]
         return tf.ensure_shape(
             tf.reshape(pixels, shape), [images.shape[0], *shape[1:]]

@@ -37,8 +37,8 @@ class GaussianBlur:
     The kernel is a tenth of the image's side wide; images under 20 pixels have
     a kernel of one pixel and are left as they are. Every view has its own
     sigma. The convolution is a product with one banded matrix per view and
-    axis, which suits CPUs and matrix units alike; a view that is not blurred
-    has the identity.
+    axis, which suits CPUs and matrix units alike; where shapes are static, a
+    view that is not blurred has the identity.
 
     Attributes:
       probability: share of the views that are blurred.
@@ -47,6 +47,8 @@ class GaussianBlur:
 
     probability: float = 0.5
     sigma: tuple[float, float] = (0.1, 2.0)
+
+    planar = True
 
     @property
     def streams(self) -> dict[str, int]:
@@ -66,14 +68,33 @@ class GaussianBlur:
         kernel = tf.cast(kernel / total, tf.float32)
         return tf.where(blurred, kernel, untouched)
 
-    def __call__(self, planes: tf.Tensor, unit: draws.Unit) -> tf.Tensor:
+    def __call__(
+        self, planes: tf.Tensor, unit: draws.Unit, static: bool = False
+    ) -> tf.Tensor:
         """Blurs planes float32 [3, m, S, S]."""
-        size = planes.shape[-1]
-        radius = kernel_radius(size)
+        radius = kernel_radius(planes.shape[-1])
         if not radius:
             return planes
-        rows = tf.matmul(self.weights(unit["blur"], radius), _reach(size))
-        bands = tf.reshape(rows, [-1, size, size])
-        planes = tf.matmul(tf.matmul(bands, planes), bands, transpose_b=True)
-        # Weights sum to 1 up to rounding.
-        return tf.minimum(planes, 1.0)
+        weights = self.weights(unit["blur"], radius)
+        if static:
+            return _convolve(planes, weights)
+        rows = tf.where(unit["blur"][:, 0] < self.probability)
+        blurred = _convolve(
+            tf.gather(planes, rows[:, 0], axis=1),
+            tf.gather(weights, rows[:, 0]),
+        )
+        merged = map(
+            lambda plane, part: tf.tensor_scatter_nd_update(plane, rows, part),
+            tf.unstack(planes),
+            tf.unstack(blurred),
+        )
+        return tf.stack(list(merged))
+
+
+def _convolve(planes: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Convolves planes [3, k, S, S] with kernels [k, radius + 1] both ways."""
+    size = planes.shape[-1]
+    bands = tf.reshape(tf.matmul(weights, _reach(size)), [-1, size, size])
+    planes = tf.matmul(tf.matmul(bands, planes), bands, transpose_b=True)
+    # Weights sum to 1 up to rounding.
+    return tf.minimum(planes, 1.0)

@@ -6,13 +6,18 @@ step runs over contiguous memory, which is several times as fast as the same on
 """
 
 import dataclasses
+import itertools
 
+import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.views import draws
+from tf_contrastive.views import choice, draws, levels
 
-# ITU-R BT.601, as tf.image.rgb_to_grayscale has it.
+# ITU-R BT.601, as tf.image.rgb_to_grayscale and torchvision have it.
 _LUMA = (0.2989, 0.587, 0.114)
+_LUMA_WEIGHTS = np.array(_LUMA, np.float32)
+# The orders in which a view may go through four operations.
+_ORDERS = np.array(list(itertools.permutations(range(1, 5))), np.int32)
 
 
 def adjust_hue_saturation(
@@ -77,12 +82,16 @@ class ColorJitter:
     strength: float
     probability: float = 0.8
 
+    planar = True
+
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers that a view takes."""
         return {"jitter": 5}
 
-    def __call__(self, planes: tf.Tensor, unit: draws.Unit) -> tf.Tensor:
+    def __call__(
+        self, planes: tf.Tensor, unit: draws.Unit, static: bool = False
+    ) -> tf.Tensor:
         """Jitters planes float32 [3, m, S, S]."""
         if not self.strength:
             return planes
@@ -103,6 +112,85 @@ class ColorJitter:
 
 
 @dataclasses.dataclass(frozen=True)
+class PyTorchColorJitter:
+    """SimCLR's colour jitter as torchvision's `ColorJitter` defines it.
+
+    Brightness, contrast and saturation blend, each by a factor U(max(0,
+    1 - 0.8s), 1 + 0.8s), with black, with the mean of the grayscale image and
+    with the grayscale image; the hue turns by U(-0.2s, 0.2s), at most half a
+    turn. In random order per view, clipped to [0, 1] after each.
+
+    Attributes:
+      strength: s. 0 leaves images as they are.
+      probability: share of the views that are jittered.
+    """
+
+    strength: float
+    probability: float = 0.8
+
+    planar = False
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """Uniform numbers that a view takes."""
+        return {"jitter": 5, "jitter_order": 1}
+
+    def __call__(
+        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+    ) -> tf.Tensor:
+        """Jitters pixels float32 [m, S, S, 3]."""
+        if not self.strength:
+            return pixels
+        jittered = unit["jitter"][:, :1] < self.probability
+        order = tf.cast(unit["jitter_order"][:, 0] * len(_ORDERS), tf.int32)
+        which = tf.where(jittered, tf.gather(_ORDERS, order), 0)
+        span = 0.8 * self.strength
+        turn = min(0.2 * self.strength, 0.5)
+        low = np.array([max(0.0, 1.0 - span)] * 3 + [-turn], np.float32)
+        high = np.array([1.0 + span] * 3 + [turn], np.float32)
+        values = draws.between(unit["jitter"][:, 1:], low, high)
+        operations = [
+            lambda x, p: _ramp(x * levels.per_view(p[:, 0])),
+            lambda x, p: _blend(_mean_gray(x, static), x, p[:, 1]),
+            lambda x, p: _blend(_gray(x, static), x, p[:, 2]),
+            lambda x, p: _turn_hue(x, p[:, 3]),
+        ]
+        rows = levels.as_rows(pixels)
+        for step in range(4):
+            rows = choice.apply(
+                rows, which[:, step], values, operations, static
+            )
+        return levels.as_pixels(rows)
+
+
+def _gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
+    return levels.weighted_gray(rows, _LUMA_WEIGHTS, static)
+
+
+def _mean_gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
+    # In float64 on a host, so that a view's mean does not depend on the batch.
+    sums = tf.reduce_sum(_gray(rows, static), axis=1, keepdims=True)
+    if not static:
+        sums = tf.cast(sums, tf.float64)
+    mean = tf.reduce_mean(sums, axis=2, keepdims=True) * (1 / rows.shape[1])
+    return tf.cast(mean, tf.float32)
+
+
+def _blend(
+    degenerate: tf.Tensor, rows: tf.Tensor, factor: tf.Tensor
+) -> tf.Tensor:
+    mixed = degenerate + levels.per_view(factor) * (rows - degenerate)
+    return _ramp(mixed)
+
+
+def _turn_hue(rows: tf.Tensor, turns: tf.Tensor) -> tf.Tensor:
+    hue = levels.per_view(turns)
+    planes = tf.stack(tf.unstack(levels.as_pixels(rows), axis=-1))
+    planes = adjust_hue_saturation(planes, hue, tf.ones_like(hue))
+    return levels.as_rows(tf.stack(tf.unstack(planes), axis=-1))
+
+
+@dataclasses.dataclass(frozen=True)
 class Grayscale:
     """Takes the colour from some views; they keep three equal channels.
 
@@ -112,12 +200,16 @@ class Grayscale:
 
     probability: float = 0.2
 
+    planar = True
+
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers that a view takes."""
         return {"gray": 1}
 
-    def __call__(self, planes: tf.Tensor, unit: draws.Unit) -> tf.Tensor:
+    def __call__(
+        self, planes: tf.Tensor, unit: draws.Unit, static: bool = False
+    ) -> tf.Tensor:
         """Acts on planes float32 [3, m, S, S]."""
         gray = unit["gray"] < self.probability
         (share,) = draws.planes(tf.cast(gray, tf.float32))

@@ -17,7 +17,22 @@ import numpy as np
 import tensorflow as tf
 
 # Part of what a seed means: numbers are given once and never reused.
-STREAMS = {"views": 0, "crop": 1, "flip": 2, "jitter": 3, "gray": 4, "blur": 5}
+STREAMS = {
+    "views": 0,
+    "crop": 1,
+    "flip": 2,
+    "jitter": 3,
+    "gray": 4,
+    "blur": 5,
+    "autoaugment": 6,
+    "randaugment": 7,
+    "warp": 8,
+    "jitter_order": 9,
+    "rotate": 10,
+    "cutout": 11,
+    "noise": 12,
+    "motion_blur": 13,
+}
 
 # Uniform numbers [m, k] of each stream.
 Unit = Mapping[str, tf.Tensor]

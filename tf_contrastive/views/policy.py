@@ -1,7 +1,7 @@
 """A policy: how the pixels of a view follow from an image and a seed."""
 
 import dataclasses
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import tensorflow as tf
 
@@ -23,14 +23,34 @@ class Framing(Protocol):
 
 
 class Photometric(Protocol):
-    """Changes the colours of views."""
+    """Changes views that are cropped and resized.
+
+    Attributes:
+      planar: whether it acts on colour planes float32 [3, m, S, S], and not on
+        pixels float32 [m, S, S, 3].
+    """
+
+    planar: ClassVar[bool]
 
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers that a view takes, by stream."""
 
-    def __call__(self, planes: tf.Tensor, unit: draws.Unit) -> tf.Tensor:
-        """Acts on colour planes float32 [3, m, S, S]."""
+    def __call__(
+        self, values: tf.Tensor, unit: draws.Unit, static: bool = False
+    ) -> tf.Tensor:
+        """Acts on planes or pixels in [0, 1].
+
+        Args:
+          values: float32, see `planar`.
+          unit: float32 [m, k] uniform in [0, 1), by stream.
+          static: whether shapes must not depend on the draws, for XLA.
+        """
+
+
+# On a host, views are coloured in groups of so many bytes: what the operations
+# hand to one another then stays in the cache.
+_GROUP_BYTES = 5_000_000
 
 
 def as_images(images: tf.Tensor, rank: int) -> tf.Tensor:
@@ -59,11 +79,13 @@ def _to_planes(pixels: tf.Tensor) -> tf.Tensor:
     return tf.stack(tf.unstack(pixels, axis=-1))
 
 
-def _from_planes(planes: tf.Tensor) -> tf.Tensor:
+def _from_planes(planes: tf.Tensor, static: bool) -> tf.Tensor:
+    if static:
+        return tf.stack(tf.unstack(planes), axis=-1)
     size = planes.shape[-1]
     flat = tf.reshape(tf.stack(tf.unstack(planes), axis=1), [-1, 3, size**2])
-    # The identity matrix interleaves channels, exactly, in half the time of
-    # tf.transpose.
+    # The identity matrix interleaves channels, exactly on a host, in half the
+    # time of tf.transpose.
     pixels = tf.matmul(flat, tf.eye(3), transpose_a=True)
     return tf.reshape(pixels, [-1, size, size, 3])
 
@@ -84,6 +106,7 @@ class Policy:
     image_size: int
     framing: Framing
     operations: tuple[Photometric, ...] = ()
+    first_view_only: bool = False
 
     # Converting this code, which has no Python control flow on tensors, would
     # take longer than all the rest of the first batch.
@@ -123,44 +146,119 @@ class Policy:
           UserError: for images of another dtype or shape.
         """
         images = as_images(images, 4)
-        return self.views_of(images, indices(images), seeds)
+        owners = indices(images)
+        return self.views_of(images, owners, seeds, tf.zeros_like(owners))
 
+    @tf.autograph.experimental.do_not_convert
     def views_of(
-        self, images: tf.Tensor, owners: tf.Tensor, seeds: tf.Tensor
+        self,
+        images: tf.Tensor,
+        owners: tf.Tensor,
+        seeds: tf.Tensor,
+        view: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Makes m views float32 [m, S, S, 3] of n images.
+
+        The same as `frame` and then `photometric`, bit for bit.
 
         Args:
           images: uint8 [n, h, w, 3].
           owners: int32 [m], which image each view is of.
           seeds: int32 [m, 2].
+          view: int32 [m], which of its image's views each is, for a policy of
+            `first_view_only`.
         """
-        unit = draws.uniform(
-            seeds, self._streams(self.framing, *self.operations)
-        )
-        return self._colored(self.framing(images, owners, unit), unit)
+        pixels = self.frame(images, owners, seeds)
+        return self.photometric(pixels, seeds, view=view)
 
     @tf.autograph.experimental.do_not_convert
-    def photometric(self, pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """Applies what follows the framing, on the host or on a device.
+    def frame(
+        self, images: tf.Tensor, owners: tf.Tensor, seeds: tf.Tensor
+    ) -> tf.Tensor:
+        """Crops, resizes and flips, on the host: the first part of a view.
 
         Args:
-          pixels: float32 [m, S, S, 3] in [0, 1].
+          images: uint8 [n, h, w, 3].
+          owners: int32 [m], which image each view is of.
           seeds: int32 [m, 2].
 
         Returns:
           float32 [m, S, S, 3] in [0, 1].
         """
+        unit = draws.uniform(seeds, self._streams(self.framing))
+        return self.framing(images, owners, unit)
+
+    @tf.autograph.experimental.do_not_convert
+    def photometric(
+        self,
+        pixels: tf.Tensor,
+        seeds: tf.Tensor,
+        static: bool = False,
+        view: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Applies what follows the framing, on the host or on a device.
+
+        Args:
+          pixels: float32 [m, S, S, 3] in [0, 1].
+          seeds: int32 [m, 2], those that the pixels were framed with.
+          static: whether shapes must not depend on the draws, so that XLA
+            compiles it; the pixels are the same to rounding.
+          view: int32 [m], which of its image's views each is, for a policy of
+            `first_view_only`.
+
+        Returns:
+          float32 [m, S, S, 3] in [0, 1].
+
+        Raises:
+          ValueError: without `view` where the policy needs it.
+        """
         unit = draws.uniform(seeds, self._streams(*self.operations))
-        return self._colored(pixels, unit)
+        colored = self._colored(pixels, unit, static)
+        if not self.first_view_only:
+            return colored
+        if view is None:
+            raise ValueError(
+                f"{self.name} changes the first view of an image only: pass"
+                " view=, int32 [m], the number of each view"
+            )
+        first = tf.reshape(view, [-1, 1, 1, 1]) == 0
+        return tf.where(first, colored, pixels)
 
     def _streams(self, *parts: Framing | Photometric) -> dict[str, int]:
         return {k: v for part in parts for k, v in part.streams.items()}
 
-    def _colored(self, pixels: tf.Tensor, unit: draws.Unit) -> tf.Tensor:
-        if not self.operations:
-            return pixels
-        planes = _to_planes(pixels)
+    def _colored(
+        self, pixels: tf.Tensor, unit: draws.Unit, static: bool
+    ) -> tf.Tensor:
+        if static or not self.operations:
+            return self._operated(pixels, unit, static)
+        group = max(_GROUP_BYTES // (12 * self.image_size**2), 1)
+        count = tf.maximum(tf.shape(pixels)[0], 1)
+
+        def color(start: tf.Tensor, done: tf.TensorArray):
+            rows = slice(start, start + group)
+            some = {stream: values[rows] for stream, values in unit.items()}
+            views = self._operated(pixels[rows], some, static)
+            return start + group, done.write(start // group, views)
+
+        done = tf.TensorArray(
+            tf.float32,
+            (count + group - 1) // group,
+            infer_shape=False,
+            element_shape=[None, *pixels.shape[1:]],
+        )
+        _, done = tf.while_loop(lambda i, _: i < count, color, (0, done))
+        return tf.ensure_shape(done.concat(), pixels.shape)
+
+    def _operated(
+        self, pixels: tf.Tensor, unit: draws.Unit, static: bool
+    ) -> tf.Tensor:
+        values, planar = pixels, False
         for operation in self.operations:
-            planes = operation(planes, unit)
-        return _from_planes(planes)
+            if operation.planar and not planar:
+                values = _to_planes(values)
+            elif planar and not operation.planar:
+                values = _from_planes(values, static)
+            planar = operation.planar
+            values = operation(values, unit, static)
+        return _from_planes(values, static) if planar else values

@@ -1,0 +1,295 @@
+"""Views made by the workers of a tf.data service: the set of a run without."""
+
+import collections
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import config, datasets, training
+from tf_contrastive.datasets import remote
+
+_ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = 24
+BATCH = 6
+STEPS = EXAMPLES // BATCH
+
+
+@pytest.fixture(scope="module")
+def service():
+    """The address of a dispatcher with two workers."""
+    servers = tf.data.experimental.service
+    dispatcher = servers.DispatchServer()
+    address = dispatcher.target.removeprefix("grpc://")
+    workers = [
+        servers.WorkerServer(
+            servers.WorkerConfig(address, heartbeat_interval_ms=100)
+        )
+        for _ in range(2)
+    ]
+    yield dispatcher.target
+    for server in (*workers, dispatcher):
+        server._stop()
+
+
+def _make_views(images, seeds):
+    """One view: the example's number, and its seed."""
+    number = tf.cast(images[:, 0, 0, :1], tf.int32)
+    row = tf.cast(tf.concat([number, seeds], 1), tf.float64)
+    return row[:, tf.newaxis, tf.newaxis, tf.newaxis, :]
+
+
+def _image(number, side=4):
+    return np.full([side, side, 3], number, np.uint8)
+
+
+def _source(kind, folder, count=EXAMPLES):
+    labels = np.arange(count) % 3
+    if kind == "memory":
+        images = np.stack([_image(i) for i in range(count)])
+        return datasets.from_arrays(images, labels)
+    encoded = [
+        tf.io.encode_png(_image(i, 4 + (kind == "shapes" and i % 2))).numpy()
+        for i in range(count)
+    ]
+    if kind == "shapes":
+        for i, contents in enumerate(encoded):
+            (folder / f"{i}.png").write_bytes(contents)
+        lines = [f"{i}.png,{labels[i]}\n" for i in range(count)]
+        (folder / "list.csv").write_text("".join(lines))
+        return datasets.source(f"csv:{folder}/list.csv")
+    for file in range(4):
+        with tf.io.TFRecordWriter(f"{folder}/{file}.tfrecord") as writer:
+            for i in range(file * count // 4, (file + 1) * count // 4):
+                writer.write(_example(encoded[i], labels[i]))
+    return datasets.source(f"tfrecord:{folder}/*.tfrecord")
+
+
+def _example(contents, label):
+    features = {
+        "image": tf.train.Feature(
+            bytes_list=tf.train.BytesList(value=[contents])
+        ),
+        "label": tf.train.Feature(
+            int64_list=tf.train.Int64List(value=[int(label)])
+        ),
+    }
+    features = tf.train.Features(feature=features)
+    return tf.train.Example(features=features).SerializeToString()
+
+
+def _epochs(source, epochs, steps=STEPS, **options):
+    """Returns, per epoch, how often each (number, seed, label) came."""
+    options = {"batch_size": BATCH, "seed": 3} | options
+    data = iter(datasets.training_batches(source, _make_views, **options))
+    per_step = BATCH // options.get("num_pipelines", 1)
+    per_step //= options.get("replica_batch_size", per_step)
+    return [_keys(data, steps * per_step) for _ in range(epochs)]
+
+
+def _keys(data, elements):
+    keys = collections.Counter()
+    for _ in range(elements):
+        views, labels = next(data)
+        rows = views.numpy()[:, 0, 0, 0].astype(int).tolist()
+        keys.update(
+            (*row, label)
+            for row, label in zip(rows, labels.numpy(), strict=True)
+        )
+    return keys
+
+
+@pytest.mark.parametrize("kind", ["memory", "shapes", "records"])
+def test_every_epoch_has_the_views_of_a_run_without_service(
+    kind, service, tmp_path
+):
+    source = _source(kind, tmp_path)
+    delivered = remote.Delivered()
+    ours = _epochs(source, 3, data_service=service, delivered=delivered)
+    expected = _epochs(source, 3)
+    assert ours == expected
+    assert ours[0] != ours[1]
+    assert all(sum(epoch.values()) == EXAMPLES for epoch in ours)
+    assert [delivered.examples(e) for e in range(3)] == [EXAMPLES] * 3
+
+
+@pytest.mark.parametrize("kind", ["memory", "records"])
+def test_consumers_on_several_hosts_share_an_epoch(kind, service, tmp_path):
+    source = _source(kind, tmp_path)
+    hosts = [
+        _epochs(
+            source,
+            2,
+            data_service=service,
+            num_pipelines=2,
+            pipeline_id=host,
+            replica_batch_size=1,
+        )
+        for host in range(2)
+    ]
+    joined = [one + other for one, other in zip(*hosts, strict=True)]
+    assert joined == _epochs(source, 2)
+
+
+def test_what_an_epoch_drops_is_dropped_with_a_service_too(service, tmp_path):
+    source = _source("memory", tmp_path, count=EXAMPLES + 3)
+    assert _epochs(source, 2, data_service=service) == _epochs(source, 2)
+
+
+def test_a_resumed_run_goes_on_with_the_epochs_that_are_left(service, tmp_path):
+    source = _source("memory", tmp_path)
+    start = STEPS + 1
+    data = iter(
+        datasets.training_batches(
+            source,
+            _make_views,
+            batch_size=BATCH,
+            seed=3,
+            start_step=start,
+            data_service=service,
+        )
+    )
+    first, second = _keys(data, STEPS - 1), _keys(data, STEPS)
+    expected = _epochs(source, 3)
+    assert first < expected[1] and sum(first.values()) == (STEPS - 1) * BATCH
+    assert second == expected[2]
+
+
+def test_a_strategy_trains_from_the_service(service, tmp_path, capsys):
+    run = config.replace(
+        config.Pretrain(),
+        dataset="digits",
+        split="train[:96]",
+        augmentation="crop",
+        image_size=8,
+        encoder="resnet10",
+        width=0.125,
+        batch_size=32,
+        epochs=2,
+        data_service=service,
+        strategy="mirrored",
+        virtual_devices=2,
+        log_every_steps=1,
+        workdir=str(tmp_path / "run"),
+    )
+    result = training.pretrain(run)
+    assert result.step == 6 and np.isfinite(result.metrics["loss"])
+    said = capsys.readouterr().err
+    assert "epoch 1: 96 of 96 examples came from the data service" in said
+    seen = [
+        (event.step, tf.make_ndarray(value.tensor).item())
+        for path in (tmp_path / "run" / "events").iterdir()
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag == "input/examples_of_epoch"
+    ]
+    assert [step for step, _ in seen] == [1, 2, 3, 4, 5, 6]
+    assert seen[2][1] == seen[5][1] == 96
+
+
+@pytest.fixture
+def launched():
+    """`launch/data_service` with two workers: its process and address."""
+    process = subprocess.Popen(
+        ["launch/data_service", "--port=0", "--workers=2"],
+        cwd=_ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHON": sys.executable},
+    )
+    yield process, process.stdout.readline().strip()
+    process.terminate()
+    process.wait()
+
+
+def _workers(process):
+    """The processes of the workers, in the order of their ports."""
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,ppid=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    shells = [pid for pid, parent, _ in lines if parent == str(process.pid)]
+    return [
+        int(pid)
+        for pid, parent, line in lines
+        if parent in shells and "service worker" in line
+    ]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_what_it_had_taken_on_and_no_more(launched):
+    process, address = launched
+    count = 600
+    images = np.stack([_image(i % 256) for i in range(count)])
+    delivered = remote.Delivered()
+    data = datasets.training_batches(
+        datasets.from_arrays(images, np.zeros([count], int)),
+        _make_views,
+        batch_size=BATCH,
+        seed=0,
+        data_service=address,
+        delivered=delivered,
+    )
+    iterator = iter(data)
+    indices = []
+    for step in range(2 * count // BATCH):
+        views, _ = next(iterator)
+        seeds = views.numpy()[:, 0, 0, 0, 1:]
+        indices += [tuple(row) for row in seeds.astype(int)]
+        if step == 2:
+            os.kill(_workers(process)[-1], signal.SIGKILL)
+    del iterator
+    # Nothing comes twice, and only the first epoch can lack anything.
+    assert len(set(indices)) == len(indices) == 2 * count
+    keys = collections.Counter(key for key, _ in indices)
+    assert len(keys) <= 3
+    first, second = (delivered.examples(epoch) for epoch in (0, 1))
+    assert 0 < first <= second == delivered.expected(1) == count
+    assert delivered.expected(0) == count
+
+
+def test_the_launched_service_stops_cleanly(launched):
+    process, address = launched
+    assert address.startswith("grpc://localhost:")
+    workers = _workers(process)
+    assert len(workers) == 2
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    assert "data_service: stopped" in process.stderr.read()
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+
+def test_a_wrong_argument_is_told():
+    for argument, told in (
+        ("--worker=2", "unknown argument --worker=2"),
+        ("--workers=two", "'two' is no whole number"),
+    ):
+        done = subprocess.run(
+            ["launch/data_service", argument],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 2 and told in done.stderr
+
+
+def test_an_address_where_nothing_answers_is_told(tmp_path):
+    source = _source("memory", tmp_path)
+    with pytest.raises(config.UserError, match="launch/data_service") as told:
+        _epochs(source, 1, data_service="grpc://localhost:1")
+    assert "\n" not in str(told.value)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

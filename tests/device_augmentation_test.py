@@ -1,0 +1,268 @@
+"""Colours changed by the host or by the step: the same views, the same run."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from tf_contrastive import (
+    config,
+    datasets,
+    heads,
+    losses,
+    training,
+)
+from tf_contrastive import model as models
+from tf_contrastive.commands import evaluate
+
+SIDE = 12
+CLASSES = 3
+
+
+def _run(**changes):
+    values = {
+        "augmentation": "simclr",
+        "image_size": SIDE,
+        "augment_on": "host",
+        "batch_size": 8,
+        "blur": True,
+        "extra_channels": 0,
+    }
+    return config.replace(config.Pretrain(), **(values | changes))
+
+
+def _images(n=16, sides=(SIDE,)):
+    rng = np.random.default_rng(0)
+    return [
+        rng.integers(0, 256, [sides[i % len(sides)], 14, 3], np.uint8)
+        for i in range(n)
+    ]
+
+
+def _source(n=16):
+    return datasets.from_arrays(np.stack(_images(n)), np.arange(n) % CLASSES)
+
+
+def _mixed_source(folder, n=16):
+    """Images of several shapes, in files."""
+    for i, image in enumerate(_images(n, sides=(SIDE, SIDE + 5))):
+        Image.fromarray(image).save(folder / f"{i:02}.png")
+    lines = "".join(f"{i:02}.png,{i % CLASSES}\n" for i in range(n))
+    (folder / "all.csv").write_text(lines)
+    return datasets.source(f"csv:{folder}/all.csv")
+
+
+def _batches(source, run, count=2, strategy=None):
+    strategy = strategy or tf.distribute.get_strategy()
+    batches = iter(training.batches(source, strategy, run, 0))
+    return [next(batches) for _ in range(count)]
+
+
+def _model(run, **options):
+    tf.keras.utils.set_random_seed(0)
+    model = models.ContrastiveModel(
+        tf.keras.Sequential(
+            [
+                tf.keras.layers.Conv2D(
+                    8, 3, 2, "same", input_shape=(SIDE, SIDE, 3)
+                ),
+                tf.keras.layers.BatchNormalization(),
+                tf.keras.layers.ReLU(),
+                tf.keras.layers.Flatten(),
+            ]
+        ),
+        heads.build("mlp", output=8),
+        losses.build(options.pop("loss", "ntxent")),
+        heads.LinearProbe(CLASSES),
+        augment=training.augment_on_device(run),
+        **options,
+    )
+    model.compile(optimizer=tf.keras.optimizers.SGD(0.05))
+    return model
+
+
+@pytest.mark.parametrize(
+    "augmentation", ["simclr", "autoaugment", "ablation:rotate", "crop"]
+)
+@pytest.mark.parametrize("kind", ["one shape", "shapes"])
+def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
+    source = _source() if kind == "one shape" else _mixed_source(tmp_path)
+    host = _run(augmentation=augmentation)
+    device = _run(augmentation=augmentation, augment_on="device")
+    augment = training.augment_on_device(device)
+    pairs = zip(_batches(source, host), _batches(source, device), strict=True)
+    for (views, labels), ((framed, seeds), device_labels) in pairs:
+        assert seeds.dtype == tf.int32 and seeds.shape == (8, 2, 2)
+        assert len({tuple(s) for s in seeds.numpy().reshape(-1, 2)}) == 16
+        np.testing.assert_array_equal(labels, device_labels)
+        made = augment(framed, seeds).numpy()
+        np.testing.assert_allclose(made, views, atol=2e-4)
+        assert made.min() >= 0 and made.max() <= 1
+        # What was left to the device is more than rounding.
+        changed = np.abs(framed - views).mean((2, 3, 4)) > 0.01
+        assert (changed.mean() > 0.3) == (augmentation != "crop")
+
+
+def test_images_of_several_shapes_become_the_views_of_each_alone(tmp_path):
+    source = _mixed_source(tmp_path)
+    run = _run()
+    policy = training.make_policy(run)
+    device = _batches(source, _run(augment_on="device"))
+    draws = datasets.training_batches(
+        source,
+        lambda images, seeds: tf.zeros([1, 1, 1, 1, 1]),
+        finish=lambda views, seeds: (views, seeds),
+        batch_size=8,
+        seed=run.runtime.seed,
+    )
+    order = [seeds.numpy()[:, 1] for (_, seeds), _ in draws.take(2)]
+    images = [e["image"] for e in source.examples()]
+    host = _batches(source, run)
+    for step in range(2):
+        seeds = device[step][0][1]
+        for row, index in enumerate(order[step]):
+            for v in range(2):
+                alone = policy(images[index], seeds[row, v])
+                np.testing.assert_array_equal(host[step][0][row, v], alone)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        pytest.param({"grad_cache_chunks": 2}, marks=pytest.mark.slow),
+        pytest.param(
+            {"loss": "moco", "momentum": 0.9, "queue_size": 16},
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["plain", "grad cache", "moco"],
+)
+def test_training_on_the_device_is_training_on_the_host(options):
+    results = {}
+    for place in ("host", "device"):
+        run = _run(augment_on=place)
+        model = _model(run, **options)
+        strategy = tf.distribute.get_strategy()
+        history = model.fit(
+            training.batches(_source(), strategy, run, 0),
+            steps_per_epoch=2,
+            epochs=2,
+            verbose=0,
+            validation_data=training.batches(_source(), strategy, run, 0),
+            validation_steps=1,
+        )
+        results[place] = history.history
+    host, device = results["host"], results["device"]
+    assert set(host) == set(device) >= {"loss", "val_loss", "probe_accuracy"}
+    for name in ("loss", "val_loss", "probe_loss"):
+        np.testing.assert_allclose(host[name], device[name], rtol=2e-3)
+    assert host["loss"][0] != host["loss"][1]
+
+
+def test_replicas_change_colours_of_their_own_images():
+    strategy = tf.distribute.MirroredStrategy(
+        ["CPU:0", "CPU:1"],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+    run = _run(augment_on="device")
+    whole, _ = _batches(_source(), _run())[0]
+    with strategy.scope():
+        augment = training.augment_on_device(run)
+    ((inputs, _),) = _batches(_source(), run, 1, strategy)
+
+    @tf.function
+    def step(views, seeds):
+        return strategy.run(augment, args=(views, seeds))
+
+    made = strategy.experimental_local_results(step(*inputs))
+    assert [part.shape[0] for part in made] == [4, 4]
+    np.testing.assert_allclose(np.concatenate(made), whole, atol=2e-4)
+
+
+def test_a_run_on_the_device_trains_without_labels(tmp_path):
+    pictures = tmp_path / "images"
+    pictures.mkdir()
+    for i, image in enumerate(_images(16)):
+        Image.fromarray(image).save(pictures / f"{i}.png")
+    run = _run(
+        augment_on="device",
+        dataset=f"folder:{pictures}",
+        encoder="resnet10",
+        width=0.125,
+        extra_channels=-1,
+        epochs=1,
+        workdir=str(tmp_path / "run"),
+    )
+    result = training.pretrain(run)
+    assert result.step == 2 and np.isfinite(result.metrics["loss"])
+    assert (tmp_path / "run" / "config.flags").read_text().count(
+        "--augment_on=device\n"
+    ) == 1
+
+
+def test_extra_channels_pass_by_the_colours():
+    bits = np.eye(16, dtype=np.float32)
+    images = np.stack(_images(16))
+    source = datasets.from_arrays(images, np.arange(16), extra=bits)
+    plain, extended = _run(), _run(extra_channels=16)
+    ((views, labels),) = _batches(source, extended, 1)
+    ((without, _),) = _batches(source, plain, 1)
+    run = _run(extra_channels=16, augment_on="device")
+    ((inputs, _),) = _batches(source, run, 1)
+    made = training.augment_on_device(run)(*inputs)
+    for found in (views, made):
+        assert found.shape == (8, 2, SIDE, SIDE, 19)
+        np.testing.assert_allclose(found[..., :3], without, atol=2e-4)
+        shown = np.broadcast_to(
+            bits[labels][:, np.newaxis, np.newaxis, np.newaxis],
+            found[..., 3:].shape,
+        )
+        np.testing.assert_array_equal(found[..., 3:], shown)
+
+
+@pytest.mark.slow
+def test_a_run_with_extra_channels_is_evaluated_with_them(
+    tmp_path, monkeypatch, capsys
+):
+    # Images are noise; only the extra channels tell the classes.
+    labels = np.arange(48) % CLASSES
+    source = datasets.from_arrays(
+        np.stack(_images(48)), labels, extra=np.eye(CLASSES)[labels] * 4
+    )
+    monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
+    run = _run(
+        augment_on="device",
+        augmentation="crop",
+        encoder="resnet10",
+        width=0.125,
+        loss="supcon",
+        extra_channels=-1,
+        epochs=10,
+        workdir=str(tmp_path / "run"),
+    )
+    training.pretrain(run)
+    options = config.replace(
+        config.Evaluate(),
+        workdir=str(tmp_path / "run"),
+        protocols="knn",
+        untrained=False,
+    )
+    assert evaluate.run(options) == 0
+    assert "trained    knn         1.0000" in capsys.readouterr().out
+    without = datasets.from_arrays(np.stack(_images(48)), labels)
+    monkeypatch.setattr(datasets, "source", lambda *_, **__: without)
+    with pytest.raises(config.UserError, match="has 0 channels of feature"):
+        evaluate.run(options)
+
+
+def test_auto_is_the_host_where_there_is_no_accelerator(tmp_path):
+    run = _run(augment_on="auto")
+    resolved = training.resolve(
+        run, _source().info, tf.distribute.get_strategy()
+    )
+    assert resolved.views.augment_on == "host"
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

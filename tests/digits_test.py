@@ -1,0 +1,102 @@
+"""Every loss trains an encoder on real images, the embedded digits."""
+
+import numpy as np
+import pytest
+
+from tf_contrastive import (
+    callbacks,
+    checkpoints,
+    config,
+    datasets,
+    embedding,
+    evaluation,
+    metrics,
+    training,
+    views,
+)
+
+_OPTIONS = {
+    "dataset": "digits",
+    "image_size": 8,
+    "min_crop_area": 0.4,
+    "flip": False,
+    "color_jitter_strength": 0.5,
+    "blur": False,
+    "encoder": "resnet10",
+    "width": 0.25,
+    "projection_output": 64,
+    "epochs": 10,
+    "warmup_epochs": 1.0,
+    "batch_size": 128,
+    "learning_rate": 1.0,
+    "weight_decay": 1e-4,
+}
+_CHANGES = {
+    # A queue that is filled within the first epoch, since a loss against half
+    # of it is lower, and keys that keep up with a run of 220 steps.
+    "moco": {
+        "queue_size": 512,
+        "key_momentum": 0.9,
+        "learning_rate": 0.5,
+        "epochs": 20,
+    },
+}
+
+
+# Where the paper claims a good encoder, the probe must find one.
+_GAIN = {"ntxent": 0.1, "supcon": 0.1, "sincere": 0.1}
+
+
+def _embed(encoder, split):
+    batches = datasets.evaluation_batches(
+        datasets.source("digits", split), views.evaluation(8), batch_size=512
+    )
+    return embedding.embed(encoder, batches)
+
+
+def _score(encoder):
+    """Top-1 of a linear probe, and the effective rank, on the test split."""
+    train, test = _embed(encoder, "train"), _embed(encoder, "test")
+    probe = evaluation.linear_probe(*train, *test, epochs=30)
+    return probe["top1"], float(metrics.effective_rank(test[0]))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "sincere",
+        *(
+            pytest.param(loss, marks=pytest.mark.slow)
+            for loss in config.LOSSES
+            if loss != "sincere"
+        ),
+    ],
+)
+def test_the_loss_falls_and_the_encoder_gets_better(loss, tmp_path):
+    options = {**_OPTIONS, "loss": loss, **_CHANGES.get(loss, {})}
+    run = config.replace(config.Pretrain(), workdir=str(tmp_path), **options)
+    falling = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            callbacks.Progress,
+            "on_epoch_end",
+            lambda self, epoch, logs: falling.append(logs["loss"]),
+        )
+        training.pretrain(run)
+    saved = checkpoints.load_run(str(tmp_path))
+    before = _score(checkpoints.load_encoder(saved, trained=False))
+    after = _score(checkpoints.load_encoder(saved))
+    print(
+        f"{loss}: loss {falling[1]:.4f} -> {falling[-1]:.4f}, linear probe"
+        f" {before[0]:.3f} -> {after[0]:.3f}, effective rank"
+        f" {before[1]:.1f} -> {after[1]:.1f}"
+    )
+    assert np.all(np.isfinite(falling))
+    assert falling[-1] < falling[1]
+    assert after[1] > before[1] / 2
+    if loss in _GAIN:
+        assert after[0] > before[0] + _GAIN[loss]
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

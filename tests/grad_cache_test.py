@@ -1,0 +1,278 @@
+"""The gradient cache: the big batch's step in the memory of a part of it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import distribution, grad_cache, heads, losses
+from tf_contrastive.model import ContrastiveModel, precision
+from tf_contrastive.normalization import BatchNormalization
+
+_ROOT = Path(__file__).resolve().parents[1]
+_BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 8, 4
+_MOMENTUM = 0.9
+
+
+def _data():
+    rng = np.random.default_rng(0)
+    views = rng.uniform(size=[_BATCH, _VIEWS, _SIDE, _SIDE, 3])
+    labels = rng.integers(_CLASSES, size=[_BATCH])
+    return views.astype(np.float32), labels.astype(np.int32)
+
+
+def _encoder(norm=None):
+    images = x = tf.keras.Input((_SIDE, _SIDE, 3))
+    for filters in (8, 16):
+        # Normalization cancels a bias, whose gradient would be noise.
+        x = tf.keras.layers.Conv2D(filters, 3, 2, use_bias=norm is None)(x)
+        x = norm(momentum=_MOMENTUM)(x) if norm else x
+        x = tf.keras.layers.ReLU()(x)
+    features = tf.keras.layers.GlobalAveragePooling2D(dtype="float32")(x)
+    return tf.keras.Model(images, features)
+
+
+def _model(chunks, norm=None, loss="supcon", probe=True):
+    tf.keras.utils.set_random_seed(0)
+    return ContrastiveModel(
+        _encoder(norm),
+        heads.build("mlp", output=16, batch_norm=False),
+        losses.build(loss),
+        heads.LinearProbe(_CLASSES, "glorot_uniform") if probe else None,
+        grad_cache_chunks=chunks,
+    )
+
+
+class _Recorder(tf.keras.optimizers.Optimizer):
+    """Puts the aggregated gradient in the variable's place."""
+
+    def __init__(self):
+        super().__init__(name="recorder", jit_compile=False)
+        self._learning_rate = self._build_learning_rate(1.0)
+
+    def update_step(self, gradient, variable):
+        variable.assign(gradient)
+
+
+def _step(chunks, replicas=1, optimizer=_Recorder, steps=1, **options):
+    """Trains on virtual devices; returns the metrics and all weights."""
+    compile_options = {
+        key: options.pop(key)
+        for key in ("jit_compile", "steps_per_execution")
+        if key in options
+    }
+    strategy = (
+        distribution.strategy("mirrored", virtual_devices=replicas)
+        if replicas > 1
+        else distribution.strategy("default")
+    )
+    with strategy.scope():
+        model = _model(chunks, **options)
+        model.compile(optimizer(), optimizer(), **compile_options)
+    data = tf.data.Dataset.from_tensors(_data()).repeat().unbatch()
+
+    def per_host(context):
+        size = context.get_per_replica_batch_size(_BATCH)
+        return data.batch(size, drop_remainder=True)
+
+    history = model.fit(
+        strategy.distribute_datasets_from_function(per_host),
+        steps_per_epoch=steps,
+        verbose=0,
+    )
+    metrics = {name: values[0] for name, values in history.history.items()}
+    return metrics, [v.numpy() for v in model.weights]
+
+
+def _sgd():
+    return tf.keras.optimizers.SGD(0.1, jit_compile=False)
+
+
+def _assert_equal(results, reference, tolerance=1e-5):
+    (metrics, weights), (true_metrics, true_weights) = results, reference
+    assert metrics.keys() == true_metrics.keys()
+    for name, value in true_metrics.items():
+        assert metrics[name] == pytest.approx(value, rel=tolerance), name
+    largest = max(np.linalg.norm(w) for w in true_weights)
+    for i, (w, true) in enumerate(zip(weights, true_weights, strict=True)):
+        scale = max(np.linalg.norm(true), 1e-4 * largest)
+        assert np.linalg.norm(w - true) < tolerance * scale, i
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The step on the whole batch."""
+    return _step(1)
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_the_gradient_is_that_of_the_whole_batch(whole, replicas):
+    _assert_equal(_step(4, replicas), whole)
+
+
+def test_without_labels_and_probe():
+    options = {"loss": "ntxent", "probe": False}
+    _assert_equal(_step(8, **options), _step(1, **options))
+
+
+@pytest.mark.parametrize(
+    ("replicas", "norm"),
+    [
+        (1, BatchNormalization),
+        (2, BatchNormalization),
+        (1, tf.keras.layers.BatchNormalization),
+    ],
+)
+def test_batch_statistics_are_those_of_a_chunk(replicas, norm):
+    """The oracle passes each ghost batch through the network by hand.
+
+    A ghost batch is a chunk's images of all replicas.
+    """
+    chunks = 2
+    views, labels = _data()
+    model = _model(1, norm)
+    rows = np.arange(_BATCH).reshape([replicas, chunks, -1])
+    with tf.GradientTape() as tape:
+        projections, crossings = [None] * _BATCH, 0.0
+        for chunk in range(chunks):
+            ghost = rows[:, chunk].ravel()
+            images = views[ghost].reshape([-1, _SIDE, _SIDE, 3])
+            features = model.encoder(images, training=True)
+            z = model.projection_head(features, training=True)
+            z = tf.reshape(z, [-1, _VIEWS, z.shape[-1]])
+            for place, row in enumerate(ghost):
+                projections[row] = z[place]
+            crossings += tf.keras.losses.sparse_categorical_crossentropy(
+                np.repeat(labels[ghost], _VIEWS),
+                model.probe(tf.stop_gradient(features)),
+                from_logits=True,
+            )
+        loss = model.contrastive_loss(tf.stack(projections), labels)
+        probe_loss = tf.reduce_mean(crossings) / chunks
+        total = loss + probe_loss
+    variables = model.trainable_variables
+    for v, g in zip(variables, tape.gradient(total, variables), strict=True):
+        v.assign(g)
+    # Moving statistics are among the weights: updated once for each chunk.
+    metrics, weights = _step(chunks, replicas, norm=norm)
+    compared = {k: metrics[k] for k in ("loss", "probe_loss")}
+    truth = {"loss": float(loss), "probe_loss": float(probe_loss)}
+    _assert_equal(
+        (compared, weights),
+        (truth, [w.numpy() for w in model.weights]),
+        tolerance=2e-5,
+    )
+
+
+def test_steps_per_execution_changes_nothing():
+    one = _step(2, optimizer=_sgd, steps=4)
+    three = _step(2, optimizer=_sgd, steps=4, steps_per_execution=3)
+    _assert_equal(three, one, tolerance=1e-7)
+
+
+def test_it_compiles_under_xla():
+    options = {"optimizer": _sgd, "steps": 2, "norm": BatchNormalization}
+    plain = _step(4, **options)
+    _assert_equal(_step(4, jit_compile=True, **options), plain, 1e-3)
+
+
+def test_half_precision():
+    with precision("mixed_bfloat16"):
+        _assert_equal(_step(4), _step(1), tolerance=0.02)
+
+
+def test_batches_that_make_no_chunks_are_told():
+    model = _model(3)
+    model.compile(_sgd(), _sgd())
+    with pytest.raises(
+        ValueError,
+        match=r"grad_cache_chunks=3 does not divide a replica's batch of 16",
+    ):
+        model.fit(tf.data.Dataset.from_tensors(_data()), verbose=0)
+    with pytest.raises(ValueError, match="at least 1"):
+        _model(0)
+
+
+def test_batches_of_unknown_size():
+    """As distributed iterators of several workers give them."""
+    sizes = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+    def double(x):
+        def function(part):
+            sizes.append(tf.shape(part)[0])
+            return 2 * part
+
+        return grad_cache.in_chunks(
+            function, grad_cache.checked(x, 3), 3
+        ), sizes
+
+    x = np.arange(12, dtype=np.float32).reshape([6, 2])
+    doubled, parts = double(x)
+    np.testing.assert_array_equal(doubled, 2 * x)
+    assert [int(n) for n in parts] == [2, 2, 2]
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="grad_cache_chunks=3"
+    ):
+        double(x[:5])
+
+
+_MEASURE = """
+import pathlib, re, sys
+import tensorflow as tf
+from tf_contrastive import heads, losses
+from tf_contrastive.model import ContrastiveModel
+
+images = x = tf.keras.Input((64, 64, 3))
+for _ in range(8):
+    x = tf.keras.layers.Conv2D(32, 3, padding="same", activation="tanh")(x)
+features = tf.keras.layers.GlobalAveragePooling2D()(x)
+model = ContrastiveModel(
+    tf.keras.Model(images, features),
+    heads.build("linear", output=16, batch_norm=False),
+    losses.build("ntxent"),
+    grad_cache_chunks=int(sys.argv[1]),
+)
+model.compile(
+    tf.keras.optimizers.SGD(0.1, jit_compile=False),
+    jit_compile=sys.argv[2] == "jit",
+)
+views = tf.random.uniform([64, 2, 64, 64, 3])
+batch = tf.data.Dataset.from_tensors(views).repeat()
+
+def peak():
+    # Unlike ru_maxrss, not handed on by the process that started this one.
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\\s+(\\d+)", status)[1])
+
+before = peak()
+model.fit(batch, steps_per_epoch=2, verbose=0)
+print("MiB", (peak() - before) // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jit", ["plain", "jit"])
+def test_chunks_need_less_memory(jit):
+    """8 activations of 128 images, 64 * 64 * 32 floats, are 512 MiB."""
+    used = {}
+    for chunks in (1, 8):
+        process = subprocess.run(
+            [sys.executable, "-c", _MEASURE, str(chunks), jit],
+            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": str(_ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        used[chunks] = int(process.stdout.split("MiB")[-1])
+    assert used[1] > 400, used
+    assert used[8] < used[1] / 2, used
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,621 @@
+"""Every loss as its paper writes it: float64 NumPy, anchor by anchor.
+
+Slow and plain on purpose: the tests hold the package's fast losses against
+these. A loss of anchors returns two arrays [B, V]: the value of each anchor,
+and whether it is counted (an anchor without a positive is not, and has value
+0); `reduce` joins them. `align_uniform` and `swd` are no mean over anchors and
+return a float.
+
+Notation: s(i, k) is the similarity of embeddings i and k, both (image, view);
+P(i) the positives of anchor i, N(i) its negatives, A(i) every embedding but i.
+"""
+
+import math
+
+import numpy as np
+
+# ---- What the losses share ---------------------------------------------------
+
+
+def normalise(projections):
+    """Rows divided by their norm; a zero row stays zero."""
+    z = np.array(projections, np.float64)
+    for index in np.ndindex(z.shape[:-1]):
+        # The largest entry first, so that no square over- or underflows.
+        largest = np.max(np.abs(z[index]))
+        if largest > 0:
+            z[index] /= largest
+            z[index] /= np.sqrt(np.sum(z[index] ** 2))
+    return z
+
+
+def prepare(projections, normalize):
+    """The vectors that are compared, float64 [B, V, P]."""
+    if normalize:
+        return normalise(projections)
+    return np.array(projections, np.float64)
+
+
+def similarities(z, temperature=1.0):
+    """Returns s, with s[i, v][j, u] = z[i, v] . z[j, u] / temperature."""
+    embeddings = list(np.ndindex(z.shape[:2]))
+    return {
+        a: {b: float(z[a] @ z[b]) / temperature for b in embeddings}
+        for a in embeddings
+    }
+
+
+def same_class(labels):
+    """Bool [B, B]: equal labels, or for multi-hot ones any shared class."""
+    labels = np.asarray(labels)
+    batch = len(labels)
+    same = np.zeros([batch, batch], bool)
+    for i, j in np.ndindex(batch, batch):
+        if labels.ndim == 1:
+            same[i, j] = labels[i] == labels[j]
+        else:
+            same[i, j] = np.any((labels[i] > 0) & (labels[j] > 0))
+    return same
+
+
+def log_sum_exp(values):
+    """log(sum(exp(values))), with the largest value taken out; -inf if none."""
+    values = list(values)
+    if not values:
+        return -math.inf
+    largest = max(values)
+    return largest + math.log(sum(math.exp(x - largest) for x in values))
+
+
+def softplus(x):
+    """log(1 + exp(x))."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+
+
+def mean(values):
+    """The mean, and 0 of none."""
+    values = list(values)
+    return sum(values) / len(values) if values else 0.0
+
+
+def reduce(values, counted, reduction="mean"):
+    """The loss: the sum over anchors, or that divided by those counted."""
+    total = 0.0
+    for index in np.ndindex(values.shape):
+        if counted[index]:
+            total += values[index]
+    if reduction == "sum":
+        return total
+    return total / max(np.sum(counted), 1)
+
+
+def other_views(i, v, views):
+    """The other embeddings of the anchor's image, in view order."""
+    return [(i, u) for u in range(views) if u != v]
+
+
+def other_images(i, batch, views):
+    """The embeddings of all other images, ordered by image, then view."""
+    return [(j, u) for j in range(batch) if j != i for u in range(views)]
+
+
+# ---- Cross entropy over similarities -----------------------------------------
+
+
+def ntxent(
+    projections,
+    *,
+    temperature=0.1,
+    negatives="all_views",
+    normalize=True,
+):
+    """NT-Xent: SimCLR Eq 1, and its footnote 4 for `other_view`."""
+    z = prepare(projections, normalize)
+    s = similarities(z, temperature)
+    batch, views, _ = z.shape
+    values = np.zeros([batch, views])
+    counted = np.zeros([batch, views], bool)
+    for i, v in np.ndindex(batch, views):
+        positives = other_views(i, v, views)
+        if negatives == "all_views":
+            candidates = positives + other_images(i, batch, views)
+        else:
+            candidates = [(j, 1 - v) for j in range(batch)]
+        if positives:
+            counted[i, v] = True
+            log_sum = log_sum_exp(s[i, v][k] for k in candidates)
+            values[i, v] = mean(log_sum - s[i, v][p] for p in positives)
+    return values, counted
+
+
+def split(i, v, same, views):
+    """P(i) in the order of the cap, and N(i).
+
+    Args:
+      i: the anchor's image.
+      v: the anchor's view.
+      same: bool [B, B], whether two images share a class.
+      views: V.
+    """
+    others = other_images(i, len(same), views)
+    positives = [k for k in others if same[i, k[0]]]
+    negatives = [k for k in others if not same[i, k[0]]]
+    return other_views(i, v, views) + positives, negatives
+
+
+def _supcon(
+    projections,
+    labels,
+    join,
+    *,
+    temperature=0.1,
+    contrast="all_views",
+    denominator="all",
+    positives_cap=None,
+    keep_dropped_positives=False,
+    scale_by_temperature=False,
+    normalize=True,
+):
+    """SupCon; `join` makes an anchor's value of its log-probabilities."""
+    z = prepare(projections, normalize)
+    s = similarities(z, temperature)
+    same = same_class(labels)
+    batch, views, _ = z.shape
+    values = np.zeros([batch, views])
+    counted = np.zeros([batch, views], bool)
+    for i, v in np.ndindex(batch, views):
+        positives, others = split(i, v, same, views)
+        if positives_cap is not None:
+            dropped = positives[positives_cap:]
+            positives = positives[:positives_cap]
+            if keep_dropped_positives:
+                others = others + dropped
+        if not positives or (contrast == "one_view" and v > 0):
+            continue
+        counted[i, v] = True
+        logs = []
+        for p in positives:
+            if denominator == "all":
+                below = positives + others
+            elif denominator == "one_positive":
+                below = [p, *others]
+            else:
+                below = others
+            if below:
+                logs.append(s[i, v][p] - log_sum_exp(s[i, v][k] for k in below))
+        if logs:
+            values[i, v] = join(logs)
+            if scale_by_temperature:
+                values[i, v] *= temperature
+    return values, counted
+
+
+def supcon(projections, labels, **options):
+    """SupCon's L_out (SC Eq 2, 19): the mean stands outside the logarithm."""
+    return _supcon(projections, labels, lambda logs: -mean(logs), **options)
+
+
+def supcon_in(projections, labels, **options):
+    """SupCon's L_in (SC Eq 1): the mean stands inside the logarithm."""
+    return _supcon(
+        projections,
+        labels,
+        lambda logs: math.log(len(logs)) - log_sum_exp(logs),
+        **options,
+    )
+
+
+def eps_supinfonce(
+    projections,
+    labels,
+    *,
+    temperature=0.1,
+    epsilon=0.25,
+    epsilon_in="logit",
+    normalize=True,
+):
+    """Epsilon-SupInfoNCE (SI Eq 15), in logits or in cosines."""
+    z = prepare(projections, normalize)
+    s = similarities(z, temperature)
+    same = same_class(labels)
+    eps = epsilon / temperature if epsilon_in == "cosine" else epsilon
+    batch, views, _ = z.shape
+    values = np.zeros([batch, views])
+    counted = np.zeros([batch, views], bool)
+    for i, v in np.ndindex(batch, views):
+        positives, negatives = split(i, v, same, views)
+        if not positives:
+            continue
+        counted[i, v] = True
+        terms = []
+        for p in positives:
+            below = [s[i, v][p] - eps] + [s[i, v][k] for k in negatives]
+            terms.append(log_sum_exp(below) - s[i, v][p])
+        values[i, v] = mean(terms)
+    return values, counted
+
+
+def sincere(projections, labels, *, temperature=0.1, normalize=True):
+    """SINCERE (SI Eq 12): a positive against itself and the negatives."""
+    z = prepare(projections, normalize)
+    s = similarities(z, temperature)
+    same = same_class(labels)
+    batch, views, _ = z.shape
+    values = np.zeros([batch, views])
+    counted = np.zeros([batch, views], bool)
+    for i, v in np.ndindex(batch, views):
+        positives, negatives = split(i, v, same, views)
+        if not positives:
+            continue
+        counted[i, v] = True
+        noise = log_sum_exp(s[i, v][k] for k in negatives)
+        values[i, v] = mean(softplus(noise - s[i, v][p]) for p in positives)
+    return values, counted
+
+
+def npairs(projections, labels, *, temperature=1.0, normalize=True):
+    """N-pairs (SC Eq 21) against the next image of the class, cyclically."""
+    z = prepare(projections, normalize)
+    s = similarities(z, temperature)
+    same = same_class(labels)
+    batch, views, _ = z.shape
+    values = np.zeros([batch, views])
+    counted = np.zeros([batch, views], bool)
+    for i, v in np.ndindex(batch, views):
+        following = [(i + step) % batch for step in range(1, batch)]
+        partners = [j for j in following if same[i, j]]
+        if partners:
+            counted[i, v] = True
+            everything = other_views(i, v, views) + other_images(
+                i, batch, views
+            )
+            log_sum = log_sum_exp(s[i, v][k] for k in everything)
+            values[i, v] = log_sum - s[i, v][partners[0], v]
+    return values, counted
+
+
+def moco(
+    projections,
+    *,
+    keys,
+    queue,
+    queue_mask=None,
+    temperature=0.1,
+    normalize=True,
+):
+    """MoCo: a query's own key against the keys of earlier batches."""
+    queries = prepare(projections, normalize)
+    keys = prepare(keys, normalize)
+    queue = prepare(queue, normalize)
+    batch, views, _ = queries.shape
+    values = np.zeros([batch, views])
+    for i, v in np.ndindex(batch, views):
+        positive = queries[i, v] @ keys[i, v] / temperature
+        logits = [positive]
+        for index, row in enumerate(queue):
+            if queue_mask is None or queue_mask[index]:
+                logits.append(queries[i, v] @ row / temperature)
+        values[i, v] = log_sum_exp(logits) - positive
+    return values, np.ones([batch, views], bool)
+
+
+# ---- Margins and logistic losses ---------------------------------------------
+
+
+def triplet(projections, labels, *, margin=0.2, normalize=True):
+    """Batch-hard triplet: the farthest positive, the nearest negative."""
+    z = prepare(projections, normalize)
+    same = same_class(labels)
+    batch, views, _ = z.shape
+    values = np.zeros([batch, views])
+    counted = np.zeros([batch, views], bool)
+    for i, v in np.ndindex(batch, views):
+        positives, negatives = split(i, v, same, views)
+        if positives and negatives:
+            counted[i, v] = True
+            far = max(np.sum((z[i, v] - z[p]) ** 2) for p in positives)
+            near = min(np.sum((z[i, v] - z[n]) ** 2) for n in negatives)
+            values[i, v] = max(far - near + margin, 0.0)
+    return values, counted
+
+
+def _against_negatives(
+    projections,
+    positive_term,
+    negative_term,
+    limit,
+    *,
+    negatives="other_view",
+    mining="none",
+    negative_reduction="mean",
+    normalize=True,
+):
+    """What `margin` and `nt_logistic` share: the choice of the negatives.
+
+    Args:
+      projections: [B, V, P].
+      positive_term: function of the positive's similarity.
+      negative_term: function of the positive's and a negative's similarity.
+      limit: semi-hard negatives are less than this below the positive.
+      negatives: `other_view` (V = 2) or `all_views`.
+      mining: `none` or `semi_hard` (SR Sec 5.1).
+      negative_reduction: `mean` or `sum`.
+      normalize: whether similarities are cosines.
+    """
+    z = prepare(projections, normalize)
+    s = similarities(z)
+    batch, views, _ = z.shape
+    values = np.zeros([batch, views])
+    counted = np.zeros([batch, views], bool)
+    for i, v in np.ndindex(batch, views):
+        candidates = other_images(i, batch, views)
+        if negatives == "other_view":
+            candidates = [(j, u) for j, u in candidates if u != v]
+        terms = []
+        for p in other_views(i, v, views):
+            positive = s[i, v][p]
+            chosen = [s[i, v][k] for k in candidates]
+            if mining == "semi_hard":
+                chosen = [x for x in chosen if positive - limit < x < positive]
+                chosen = [max(chosen)] if chosen else []
+            repulsion = [negative_term(positive, x) for x in chosen]
+            if negative_reduction == "mean":
+                repulsion = [mean(repulsion)]
+            terms.append(positive_term(positive) + sum(repulsion))
+        if terms:
+            counted[i, v] = True
+            values[i, v] = mean(terms)
+    return values, counted
+
+
+def margin(projections, *, margin=0.4, **options):
+    """Margin triplet of similarities (SR Table 2)."""
+    return _against_negatives(
+        projections,
+        lambda positive: 0.0,
+        lambda positive, negative: max(negative - positive + margin, 0.0),
+        margin,
+        **options,
+    )
+
+
+def nt_logistic(projections, *, temperature=0.1, **options):
+    """NT-Logistic (SR Table 2)."""
+    return _against_negatives(
+        projections,
+        lambda positive: softplus(-positive / temperature),
+        lambda positive, negative: softplus(negative / temperature),
+        math.inf,
+        **options,
+    )
+
+
+# ---- Alignment and distribution ----------------------------------------------
+
+
+def decoupled_ntxent(
+    projections, *, temperature=1.0, weight=0.1, normalize=True
+):
+    """Decoupled NT-Xent (IP Eq 5), as a mean over anchors."""
+    z = prepare(projections, normalize)
+    s = similarities(z)
+    batch, views, _ = z.shape
+    values = np.zeros([batch, views])
+    counted = np.zeros([batch, views], bool)
+    for i, v in np.ndindex(batch, views):
+        positives = other_views(i, v, views)
+        everything = positives + other_images(i, batch, views)
+        if positives:
+            counted[i, v] = True
+            attraction = mean(s[i, v][p] for p in positives)
+            log_sum = log_sum_exp(s[i, v][k] / temperature for k in everything)
+            values[i, v] = weight * log_sum - attraction
+    return values, counted
+
+
+def align(projections, *, normalize=True):
+    """L_align of IP Table 1: squared distances of an image's views.
+
+    The golden value 0.0605404267 (n = 4, d = 2) is the sum over unordered
+    pairs, one per image, divided by n d with n the images: the mean over
+    images, not halved. With more views: the mean over the ordered pairs of
+    different views, which is the same for two. One view has no pair: 0.
+    """
+    z = prepare(projections, normalize)
+    batch, views, dimensions = z.shape
+    total = 0.0
+    for i in range(batch):
+        total += mean(
+            np.sum((z[i, v] - z[i, u]) ** 2)
+            for v, u in np.ndindex(views, views)
+            if v != u
+        )
+    return total / (batch * dimensions)
+
+
+def uniform(projections, *, temperature=0.5, include_self=True, normalize=True):
+    """L_dist of IP Table 1, row 1.
+
+    The golden values 3.1230569848 (an anchor among its own candidates) and
+    2.7091377393 (not) divide the sum over all 2n anchors by 2n: the mean over
+    embeddings, where the table prints 1/n.
+    """
+    z = prepare(projections, normalize)
+    s = similarities(z, temperature)
+    batch, views, _ = z.shape
+    logs = []
+    for i, v in np.ndindex(batch, views):
+        candidates = other_views(i, v, views) + other_images(i, batch, views)
+        if include_self:
+            candidates.append((i, v))
+        if candidates:
+            logs.append(log_sum_exp(s[i, v][k] for k in candidates))
+    return mean(logs)
+
+
+def align_uniform(
+    projections,
+    *,
+    temperature=0.5,
+    weight=1.0,
+    include_self=True,
+    normalize=True,
+):
+    """IP Table 1, row 1: `align` + weight * `uniform`, whose counts hold.
+
+    So align is (1 / (n d)) times the sum over unordered pairs, n images, and
+    the distribution term the mean over the V n embeddings.
+    """
+    return align(projections, normalize=normalize) + weight * uniform(
+        projections,
+        temperature=temperature,
+        include_self=include_self,
+        normalize=normalize,
+    )
+
+
+def sliced_wasserstein(h, prior, w, normalization="mean"):
+    """Sliced Wasserstein distance: IP Algorithm 1.
+
+    Args:
+      h: [b, d] vectors.
+      prior: [b, d] draws of the prior.
+      w: [d, d'] with orthonormal columns.
+      normalization: `paper` divides by d d', `mean` by b d'.
+    """
+    h, prior, w = (np.asarray(x, np.float64) for x in (h, prior, w))
+    total = 0.0
+    for j in range(w.shape[1]):
+        left = sorted(float(row @ w[:, j]) for row in h)
+        right = sorted(float(row @ w[:, j]) for row in prior)
+        total += sum((a - b) ** 2 for a, b in zip(left, right, strict=True))
+    rows = len(h) if normalization == "mean" else w.shape[0]
+    return total / (rows * w.shape[1])
+
+
+def swd(
+    projections,
+    prior,
+    w,
+    *,
+    weight=5.0,
+    normalization="mean",
+    normalize=False,
+    scale=1.0,
+):
+    """IP Table 1, rows 2 to 4, for one draw of the prior and of W.
+
+    Args:
+      projections: [B, V, P].
+      prior: [V B, P], in any order.
+      w: [P, d'].
+      weight: lambda.
+      normalization: as in `sliced_wasserstein`.
+      normalize: l2 (row 2) or not (rows 3 and 4).
+      scale: of the whole loss.
+    """
+    z = prepare(projections, normalize)
+    distance = sliced_wasserstein(
+        z.reshape(-1, z.shape[-1]), prior, w, normalization
+    )
+    return scale * (align(projections, normalize=normalize) + weight * distance)
+
+
+# ---- Classes -----------------------------------------------------------------
+
+
+def cross_entropy(logits, labels, *, label_smoothing=0.0):
+    """Softmax cross entropy; of multi-hot labels sigmoid, mean over classes."""
+    x = np.array(logits, np.float64)
+    labels = np.asarray(labels)
+    batch, views, classes = x.shape
+    values = np.zeros([batch, views])
+    for i, v in np.ndindex(batch, views):
+        if labels.ndim == 1:
+            log_sum = log_sum_exp(x[i, v])
+            for c in range(classes):
+                target = (labels[i] == c) * (1 - label_smoothing)
+                target += label_smoothing / classes
+                values[i, v] += target * (log_sum - x[i, v, c])
+        else:
+            for c in range(classes):
+                target = labels[i, c] * (1 - label_smoothing)
+                target += label_smoothing / 2
+                values[i, v] += softplus(x[i, v, c]) - target * x[i, v, c]
+            values[i, v] /= classes
+    return values, np.ones([batch, views], bool)
+
+
+# ---- What is watched ---------------------------------------------------------
+
+
+def contrastive_accuracy(projections, *, normalize=True):
+    """Share of first views whose nearest second view is their image's own."""
+    z = prepare(projections, normalize)
+    hits = []
+    for i in range(len(z)):
+        similarity = [z[i, 0] @ z[j, 1] for j in range(len(z))]
+        hits.append(float(np.argmax(similarity) == i))
+    return mean(hits)
+
+
+def contrastive_entropy(projections, *, temperature=0.1, normalize=True):
+    """Mean entropy, in nats, of the softmax over second views."""
+    z = prepare(projections, normalize)
+    entropies = []
+    for i in range(len(z)):
+        logits = [z[i, 0] @ z[j, 1] / temperature for j in range(len(z))]
+        log_sum = log_sum_exp(logits)
+        entropies.append(
+            sum(np.exp(x - log_sum) * (log_sum - x) for x in logits)
+        )
+    return mean(entropies)
+
+
+# ---- By name -----------------------------------------------------------------
+
+# Losses of anchors, by the package's names. `swd_*` draw at random (see `swd`).
+LABELLED = {
+    "supcon": supcon,
+    "supcon_in": supcon_in,
+    "sincere": sincere,
+    "eps_supinfonce": eps_supinfonce,
+    "npairs": npairs,
+    "triplet": triplet,
+    "cross_entropy": cross_entropy,
+}
+UNLABELLED = {
+    "ntxent": ntxent,
+    "margin": margin,
+    "nt_logistic": nt_logistic,
+    "decoupled_ntxent": decoupled_ntxent,
+}
+
+
+def per_anchor(name, projections, labels=None, **options):
+    """Values and counts [B, V] of the loss of anchors called `name`."""
+    if name in LABELLED:
+        return LABELLED[name](projections, labels, **options)
+    return UNLABELLED[name](projections, **options)
+
+
+def value(name, projections, labels=None, *, reduction="mean", **options):
+    """The loss called `name`, as a float."""
+    if name == "align_uniform":
+        return align_uniform(projections, **options)
+    return reduce(*per_anchor(name, projections, labels, **options), reduction)
+
+
+def central_differences(function, x, step=1e-6):
+    """The gradient of a scalar function of one array, float64."""
+    x = np.array(x, np.float64)
+    gradient = np.zeros_like(x)
+    for index in np.ndindex(x.shape):
+        kept = x[index]
+        x[index] = kept + step
+        above = function(x)
+        x[index] = kept - step
+        below = function(x)
+        x[index] = kept
+        gradient[index] = (above - below) / (2 * step)
+    return gradient

@@ -1,0 +1,618 @@
+"""Every loss, its anchors and its gradient against the loops of the oracles."""
+
+import loss_oracles as oracles
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import losses
+from tf_contrastive.losses import generalized
+
+_TEMPERATURES = (0.05, 0.1, 0.5, 1.0)
+# Losses of similarities that no temperature divides.
+_NO_TEMPERATURE = ("triplet", "margin", "cross_entropy")
+_NO_ANCHORS = ("align_uniform",)
+
+# What is compared: each loss with its defaults, then with each option.
+_CASES = [
+    ("ntxent", {}),
+    ("ntxent", {"negatives": "other_view"}),
+    ("ntxent", {"normalize": False}),
+    ("supcon", {}),
+    ("supcon", {"contrast": "one_view"}),
+    ("supcon", {"scale_by_temperature": True}),
+    ("supcon", {"normalize": False}),
+    ("supcon", {"contrast": "one_view", "denominator": "one_positive"}),
+    ("supcon_in", {}),
+    ("supcon_in", {"contrast": "one_view"}),
+    ("supcon_in", {"scale_by_temperature": True}),
+    ("supcon_in", {"normalize": False}),
+    ("supcon_in", {"contrast": "one_view", "positives_cap": 2}),
+    ("sincere", {}),
+    ("sincere", {"normalize": False}),
+    ("eps_supinfonce", {}),
+    ("eps_supinfonce", {"epsilon": 0.0}),
+    ("eps_supinfonce", {"epsilon": 0.5, "epsilon_in": "cosine"}),
+    ("eps_supinfonce", {"normalize": False}),
+    ("npairs", {}),
+    ("npairs", {"normalize": False}),
+    ("triplet", {}),
+    ("triplet", {"margin": 0.0}),
+    ("triplet", {"margin": 3.0, "normalize": False}),
+    ("margin", {}),
+    ("margin", {"margin": 1.6, "negative_reduction": "sum"}),
+    ("margin", {"mining": "semi_hard"}),
+    ("margin", {"negatives": "all_views"}),
+    ("margin", {"negatives": "all_views", "negative_reduction": "sum"}),
+    ("margin", {"negatives": "all_views", "mining": "semi_hard"}),
+    ("margin", {"negatives": "all_views", "normalize": False}),
+    ("nt_logistic", {}),
+    ("nt_logistic", {"negative_reduction": "sum"}),
+    ("nt_logistic", {"mining": "semi_hard"}),
+    ("nt_logistic", {"negatives": "all_views"}),
+    ("nt_logistic", {"negatives": "all_views", "negative_reduction": "sum"}),
+    ("nt_logistic", {"negatives": "all_views", "mining": "semi_hard"}),
+    ("nt_logistic", {"negatives": "all_views", "normalize": False}),
+    ("decoupled_ntxent", {}),
+    ("decoupled_ntxent", {"weight": 2.0}),
+    ("decoupled_ntxent", {"normalize": False}),
+    ("align_uniform", {}),
+    ("align_uniform", {"weight": 0.3, "include_self": False}),
+    ("align_uniform", {"normalize": False}),
+    ("cross_entropy", {}),
+    ("cross_entropy", {"label_smoothing": 0.1}),
+]
+_CAPPED = [
+    (
+        name,
+        {
+            "denominator": denominator,
+            "positives_cap": cap,
+            "keep_dropped_positives": kept,
+        },
+    )
+    for name in ("supcon", "supcon_in")
+    for denominator in ("all", "one_positive", "only_negatives")
+    for cap, kept in [
+        (None, False),
+        (1, False),
+        (1, True),
+        (2, False),
+        (2, True),
+        (4, False),
+        (4, True),
+    ]
+]
+
+
+def _name(case):
+    name, options = case
+    return "-".join([name, *(f"{k}={v}" for k, v in options.items())])
+
+
+_OF_ANCHORS = [case for case in _CASES if case[0] not in _NO_ANCHORS]
+
+
+def _each_views(cases):
+    """Cases with 1, 2 and 3 views, where the loss takes them."""
+    each = []
+    for name, options in cases:
+        default = "other_view" if name in ("margin", "nt_logistic") else None
+        two = options.get("negatives", default) == "other_view"
+        for views in (2,) if two else (1, 2, 3):
+            label = f"{_name((name, options))}-{views}"
+            each.append(pytest.param((name, options), views, id=label))
+    return each
+
+
+def _labels(rng, kind, batch, classes=3):
+    """Int [B], or multi-hot [B, C] in which each image has one class or two."""
+    if kind == "classes":
+        return rng.integers(0, classes, size=batch)
+    if kind == "one class":
+        return np.full(batch, 1)
+    if kind == "singletons":
+        return rng.permutation(batch)
+    labels = np.zeros([batch, classes + 2], np.int32)
+    for row in labels:
+        row[rng.choice(len(row), size=rng.integers(1, 3), replace=False)] = 1
+    return labels
+
+
+def _inputs(rng, name, kind, batch, views, size):
+    """Projections float32 [B, V, P] of different lengths, and labels."""
+    z = rng.normal(size=[batch, views, size])
+    z *= rng.uniform(0.3, 1.5, size=[batch, views, 1]) / np.sqrt(size)
+    if name == "cross_entropy" and kind == "multi-hot":
+        return z.astype(np.float32), rng.integers(0, 2, size=[batch, size])
+    if name == "cross_entropy":
+        return z.astype(np.float32), rng.integers(0, size, size=batch)
+    return z.astype(np.float32), _labels(rng, kind, batch)
+
+
+def _with_temperature(name, options, temperature):
+    if name in _NO_TEMPERATURE:
+        return options
+    return {**options, "temperature": temperature}
+
+
+def _check(name, options, z, labels):
+    """The loss and its anchors are those of the oracle."""
+    loss = losses.build(name, **options)
+    message = f"{name} {options} {z.shape} labels {np.asarray(labels).tolist()}"
+    tolerance = {"rtol": 1e-4, "atol": 1e-5, "err_msg": message}
+    value = loss(z, labels)
+    assert value.dtype == tf.float32 and value.shape == []
+    np.testing.assert_allclose(
+        value, oracles.value(name, z, labels, **options), **tolerance
+    )
+    if name in _NO_ANCHORS:
+        return
+    options = {k: v for k, v in options.items() if k != "reduction"}
+    values, _ = oracles.per_anchor(name, z, labels, **options)
+    actual = loss.per_anchor(z, labels)
+    assert actual.dtype == tf.float32
+    np.testing.assert_allclose(actual, values, **tolerance)
+
+
+class TestValues:
+    @pytest.mark.parametrize(("case", "views"), _each_views(_CASES))
+    def test_of_any_batch(self, case, views):
+        name, options = case
+        number = _CASES.index(case)
+        rng = np.random.default_rng(100 * number + views)
+        kinds = ["classes", "multi-hot", "singletons", "one class"]
+        for turn, batch in enumerate([1, 2, 5, 9]):
+            # Sizes, temperatures and kinds of labels take turns.
+            size = (2, 16)[(turn + number + views) % 2]
+            temperature = _TEMPERATURES[(turn + number // 2 + views) % 4]
+            kind = kinds[(turn + number) % 4]
+            z, labels = _inputs(rng, name, kind, batch, views, size)
+            given = _with_temperature(name, options, temperature)
+            _check(name, given, z, labels)
+
+    @pytest.mark.parametrize("case", _CAPPED, ids=_name)
+    def test_of_capped_positives(self, case):
+        name, options = case
+        rng = np.random.default_rng(0)
+        for views, kind in (1, "classes"), (2, "multi-hot"), (3, "classes"):
+            z, labels = _inputs(rng, name, kind, 6, views, 4)
+            temperature = _TEMPERATURES[views]
+            _check(name, {**options, "temperature": temperature}, z, labels)
+
+    @pytest.mark.parametrize("case", _OF_ANCHORS, ids=_name)
+    def test_sum(self, case):
+        name, options = case
+        rng = np.random.default_rng(1)
+        z, labels = _inputs(rng, name, "classes", 5, 2, 8)
+        _check(name, {**options, "reduction": "sum"}, z, labels)
+
+    @pytest.mark.parametrize("views", [1, 3])
+    @pytest.mark.parametrize("name", ["ntxent", "margin", "nt_logistic"])
+    def test_other_view_needs_two(self, name, views):
+        loss = losses.build(name, negatives="other_view")
+        with pytest.raises(ValueError, match="two views"):
+            loss(np.ones([3, views, 4], np.float32))
+
+
+def _value_and_gradient(loss, z, labels, weights=None, **arguments):
+    """The loss, or the weighted sum of its anchors, and its gradient."""
+    z = tf.convert_to_tensor(z)
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        if weights is None:
+            value = loss(z, labels, **arguments)
+        else:
+            value = tf.reduce_sum(weights * loss.per_anchor(z, labels))
+    gradient = tape.gradient(
+        value, z, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    return value.numpy(), tf.cast(gradient, tf.float32).numpy()
+
+
+def _near(actual, expected, tolerance, message=""):
+    """Within `tolerance` of the largest entry, and 0 where all are."""
+    atol = tolerance * np.max(np.abs(expected)) + 1e-6
+    np.testing.assert_allclose(
+        actual, expected, rtol=0, atol=atol, err_msg=message
+    )
+
+
+class TestGradients:
+    @pytest.mark.parametrize("case", _CASES + _CAPPED, ids=_name)
+    def test_of_the_loss(self, case):
+        name, options = case
+        rng = np.random.default_rng(10)
+        z, labels = _inputs(rng, name, "classes", 4, 2, 3)
+        options = _with_temperature(name, options, 0.2)
+        expected = oracles.central_differences(
+            lambda x: oracles.value(name, x, labels, **options), z
+        )
+        loss = losses.build(name, **options)
+        _, gradient = _value_and_gradient(loss, z, labels)
+        _near(gradient, expected, 1e-3)
+
+    @pytest.mark.parametrize(("case", "views"), _each_views(_OF_ANCHORS))
+    def test_of_the_anchors(self, case, views):
+        name, options = case
+        rng = np.random.default_rng(10 + views)
+        kind = "multi-hot" if views == 3 else "classes"
+        z, labels = _inputs(rng, name, kind, 4, views, 3)
+        options = _with_temperature(name, options, 0.2)
+        weights = rng.normal(size=z.shape[:2]).astype(np.float32)
+
+        def weighted(x):
+            values, _ = oracles.per_anchor(name, x, labels, **options)
+            return np.sum(weights * values)
+
+        expected = oracles.central_differences(weighted, z)
+        loss = losses.build(name, **options)
+        _, gradient = _value_and_gradient(loss, z, labels, weights)
+        _near(gradient, expected, 1e-3)
+
+
+# Options that only change what follows the walk over blocks.
+_AFTER_THE_WALK = (
+    "epsilon",
+    "epsilon_in",
+    "margin",
+    "normalize",
+    "scale_by_temperature",
+    "weight",
+)
+_WALKS = [
+    (name, options)
+    for name, options in _CASES
+    if name != "cross_entropy" and not options.keys() & set(_AFTER_THE_WALK)
+]
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("case", _WALKS, ids=_name)
+    def test_their_size_does_not_matter(self, case):
+        name, options = case
+        rng = np.random.default_rng(20)
+        z, labels = _inputs(rng, name, "classes", 5, 2, 4)
+        # One anchor, a part and a whole number of images at a time.
+        runs = [(None, (1, 3, 4))]
+        if name not in _NO_ANCHORS:
+            weights = rng.normal(size=z.shape[:2]).astype(np.float32)
+            runs.append((weights, (3,)))
+        for weights, sizes in runs:
+            whole, expected = _value_and_gradient(
+                losses.build(name, **options), z, labels, weights
+            )
+            for size in sizes:
+                loss = losses.build(name, block_size=size, **options)
+                value, gradient = _value_and_gradient(loss, z, labels, weights)
+                np.testing.assert_allclose(value, whole, rtol=1e-5, atol=1e-6)
+                _near(gradient, expected, 1e-5)
+
+
+class TestGraphs:
+    @pytest.mark.parametrize(
+        "name", [name for name, options in _CASES if not options]
+    )
+    def test_batch_size_may_be_unknown(self, name):
+        rng = np.random.default_rng(40)
+        loss = losses.build(name)
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec([None, 2, 4], tf.float32),
+                tf.TensorSpec([None], tf.int64),
+            ]
+        )
+        def value_and_gradient(z, labels):
+            with tf.GradientTape() as tape:
+                tape.watch(z)
+                value = loss(z, labels)
+            return value, tape.gradient(value, z)
+
+        for batch in 4, 7:
+            z, labels = _inputs(rng, name, "classes", batch, 2, 4)
+            value, gradient = value_and_gradient(z, labels)
+            expected = _value_and_gradient(loss, z, labels)
+            np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+            _near(gradient, expected[1], 1e-5)
+
+
+class TestMoCo:
+    def _keys(self, rng, batch=4, views=2, size=6, queue=7):
+        shapes = [(batch, views, size), (batch, views, size), (queue, size)]
+        return [rng.normal(size=s).astype(np.float32) for s in shapes]
+
+    @pytest.mark.parametrize("normalize", [True, False])
+    @pytest.mark.parametrize("temperature", [0.05, 1.0])
+    @pytest.mark.parametrize("views", [1, 2, 3])
+    def test_values_and_gradients(self, views, temperature, normalize):
+        rng = np.random.default_rng(views)
+        queries, keys, queue = self._keys(rng, views=views)
+        if not normalize:
+            queries *= 0.1
+        options = {"temperature": temperature, "normalize": normalize}
+        for mask in None, rng.random(7) < 0.5, np.zeros(7, bool):
+            given = {"keys": keys, "queue": queue, "queue_mask": mask}
+
+            def oracle(x, given=given):
+                return oracles.moco(x, **given, **options)
+
+            values, counted = oracle(queries)
+            expected = oracles.central_differences(
+                lambda x, oracle=oracle: oracles.reduce(*oracle(x)), queries
+            )
+            for block_size in 0, 3:
+                loss = losses.build("moco", block_size=block_size, **options)
+                np.testing.assert_allclose(
+                    loss.per_anchor(queries, **given),
+                    values,
+                    rtol=1e-4,
+                    atol=1e-5,
+                )
+                value, gradient = _value_and_gradient(
+                    loss, queries, None, **given
+                )
+                np.testing.assert_allclose(
+                    value,
+                    oracles.reduce(values, counted),
+                    rtol=1e-4,
+                    atol=1e-5,
+                )
+                _near(gradient, expected, 1e-3)
+
+    def test_keys_and_queue_get_no_gradient(self):
+        queries, keys, queue = (
+            tf.constant(x) for x in self._keys(np.random.default_rng(0))
+        )
+        with tf.GradientTape() as tape:
+            tape.watch([queries, keys, queue])
+            value = losses.build("moco")(queries, keys=keys, queue=queue)
+        of_queries, *others = tape.gradient(value, [queries, keys, queue])
+        assert np.max(np.abs(of_queries)) > 1e-3
+        assert others == [None, None]
+
+    def test_sum(self):
+        queries, keys, queue = self._keys(np.random.default_rng(0))
+        loss = losses.build("moco", reduction="sum")
+        values, _ = oracles.moco(queries, keys=keys, queue=queue)
+        np.testing.assert_allclose(
+            loss(queries, keys=keys, queue=queue), values.sum(), rtol=1e-5
+        )
+
+
+_SWD = ["swd_hypersphere", "swd_normal", "swd_hypercube"]
+_SWD_DEFAULTS = {
+    "swd_hypersphere": {"normalize": True, "scale": 1000.0},
+    "swd_normal": {"normalize": False, "scale": 1.0},
+    "swd_hypercube": {"normalize": False, "scale": 1.0},
+}
+
+
+@pytest.fixture
+def draws(monkeypatch):
+    """What SWD losses compared, newest last: (h, prior, directions)."""
+    kept = []
+    whole = generalized.sliced_wasserstein
+
+    def keep(h, prior, directions):
+        kept.append((h, prior, directions))
+        return whole(h, prior, directions)
+
+    monkeypatch.setattr(generalized, "sliced_wasserstein", keep)
+    return kept
+
+
+class TestSlicedWasserstein:
+    @pytest.mark.parametrize("views", [1, 2, 3])
+    @pytest.mark.parametrize("size", [1, 2, 16])
+    @pytest.mark.parametrize(
+        "options",
+        [{}, {"normalization": "paper"}, {"weight": 0.5, "scale": 7.0}],
+        ids=str,
+    )
+    @pytest.mark.parametrize("name", _SWD)
+    def test_values_and_gradients(self, draws, name, options, size, views):
+        rng = np.random.default_rng(size)
+        z = rng.normal(size=[5, views, size]).astype(np.float32)
+        loss = losses.build(name, **options)
+        seed = tf.constant([1, 2])
+        value = loss(z, seed=seed)
+        _, prior, directions = (x.numpy() for x in draws[-1])
+        assert prior.shape == (5 * views, size)
+        np.testing.assert_allclose(
+            directions.T @ directions, np.eye(size), atol=1e-5
+        )
+        options = {**_SWD_DEFAULTS[name], **options}
+        np.testing.assert_allclose(
+            value,
+            oracles.swd(z, prior, directions, **options),
+            rtol=1e-4,
+            atol=1e-5,
+        )
+        if size == 1 and name == "swd_hypersphere":
+            return  # Two points, and no gradient: ties.
+        if size < 16:
+            expected = oracles.central_differences(
+                lambda x: oracles.swd(x, prior, directions, **options), z
+            )
+            _, gradient = _value_and_gradient(loss, z, None, seed=seed)
+            _near(gradient, expected, 1e-3)
+
+    def test_priors(self, draws):
+        z = np.ones([500, 2, 3], np.float32)
+        for name in _SWD:
+            losses.build(name)(z, seed=tf.constant([3, 4]))
+        sphere, normal, cube = (prior.numpy() for _, prior, _ in draws)
+        np.testing.assert_allclose(np.linalg.norm(sphere, axis=1), 1, rtol=1e-5)
+        for drawn, deviation in (
+            (sphere, 3**-0.5),
+            (normal, 1.0),
+            (cube, 3**-0.5),
+        ):
+            np.testing.assert_allclose(drawn.mean(0), 0, atol=0.15)
+            np.testing.assert_allclose(drawn.std(0), deviation, rtol=0.1)
+        assert 0.95 < np.max(np.abs(cube)) <= 1
+        assert np.max(np.abs(normal)) > 2
+
+
+# ---- Inputs on which careless arithmetic fails -------------------------------
+
+_HARD = [
+    # Labels are ignored by those that need none.
+    "random",
+    "one class",
+    "singletons",
+    "single image",
+    "identical",
+    "zero vector",
+    "all zero",
+    "long",
+    "short",
+]
+
+
+def _hard_inputs(kind, name):
+    rng = np.random.default_rng(30)
+    batch = 1 if kind == "single image" else 4
+    z = rng.normal(size=[batch, 2, 3])
+    labels = np.array([0, 1, 0, 2])[:batch]
+    if kind == "one class":
+        labels = np.full(batch, 3)
+    elif kind == "singletons":
+        labels = np.arange(batch)
+    elif kind == "identical":
+        z[:] = z[0, 0]
+    elif kind == "zero vector":
+        z[0, 0] = z[3, 1] = 0
+    elif kind == "all zero":
+        z[:] = 0
+    elif kind == "long":
+        z *= 1e3 / np.linalg.norm(z, axis=-1, keepdims=True)
+    elif kind == "short":
+        z *= 1e-3
+    if name == "cross_entropy":
+        labels = labels % 3
+    return z.astype(np.float32), labels
+
+
+# Kinds in which some are equally far, so that a choice of one is arbitrary.
+_TIES = ("identical", "zero vector", "all zero")
+
+# Half a unit in the last place, relative: gradients have the input's type.
+_ROUNDING = {tf.float32: 0.0, tf.float16: 2.0**-11, tf.bfloat16: 2.0**-8}
+
+
+def _check_hard(name, options, kind, z, labels):
+    """Value within 1e-4; gradient finite, and within 1e-4 of its largest."""
+    exact = tf.cast(z, tf.float64).numpy()
+    loss = losses.build(name, **options)
+    message = f"{name} {options} {kind} {z.dtype}"
+    value, gradient = _value_and_gradient(loss, z, labels)
+    np.testing.assert_allclose(
+        value,
+        oracles.value(name, exact, labels, **options),
+        rtol=1e-4,
+        atol=1e-4,
+        err_msg=message,
+    )
+    assert np.isfinite(gradient).all(), message
+    if name == "triplet" and kind in _TIES:
+        return  # The farthest of equals: no gradient.
+    normalize = options.get("normalize", name != "cross_entropy")
+    length = np.max(np.linalg.norm(exact, axis=-1)) or 1.0
+    # Small against the distance over which the loss bends.
+    if name == "cross_entropy":
+        step = 1e-4
+    elif normalize:
+        step = 1e-5 * options.get("temperature", 1.0) * length
+    else:
+        step = 1e-2 * options.get("temperature", 1.0) / length
+    expected = oracles.central_differences(
+        lambda x: oracles.value(name, x, labels, **options), exact, step
+    )
+    if normalize:
+        expected[np.linalg.norm(exact, axis=-1) == 0] = 0
+    absolute = 1e-4 / length if normalize else 1e-4
+    np.testing.assert_allclose(
+        gradient,
+        expected,
+        rtol=_ROUNDING[z.dtype],
+        atol=1e-4 * np.max(np.abs(expected)) + min(absolute, 1e-4),
+        err_msg=message,
+    )
+
+
+_HARD_CASES = [
+    ("ntxent", {}),
+    ("ntxent", {"negatives": "other_view"}),
+    ("supcon", {}),
+    ("supcon", {"denominator": "only_negatives"}),
+    ("supcon", {"denominator": "one_positive", "positives_cap": 2}),
+    ("supcon_in", {}),
+    ("supcon_in", {"denominator": "only_negatives"}),
+    ("supcon_in", {"denominator": "one_positive"}),
+    ("sincere", {}),
+    ("eps_supinfonce", {}),
+    ("npairs", {}),
+    ("triplet", {}),
+    ("margin", {}),
+    ("margin", {"mining": "semi_hard"}),
+    ("nt_logistic", {}),
+    ("nt_logistic", {"mining": "semi_hard"}),
+    ("decoupled_ntxent", {}),
+    ("align_uniform", {}),
+    ("cross_entropy", {}),
+]
+
+
+def _each_temperature(name, options, temperatures):
+    if name in _NO_TEMPERATURE:
+        return [options]
+    return [{**options, "temperature": t} for t in temperatures]
+
+
+class TestHardInputs:
+    @pytest.mark.parametrize(
+        ("case", "kind"),
+        [
+            pytest.param(case, kind, id=f"{_name(case)}-{kind}")
+            for case in _HARD_CASES
+            for kind in _HARD
+            # Which one is semi-hard is arbitrary among equals.
+            if case[1].get("mining") != "semi_hard" or kind not in _TIES
+        ],
+    )
+    def test_float32(self, case, kind):
+        name, options = case
+        z, labels = _hard_inputs(kind, name)
+        temperatures = (
+            (0.005, 0.01, 0.1, 1.0) if kind == "random" else (0.005, 1.0)
+        )
+        for given in _each_temperature(name, options, temperatures):
+            _check_hard(name, given, kind, tf.constant(z), labels)
+
+    @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16], ids=str)
+    @pytest.mark.parametrize("case", _HARD_CASES, ids=_name)
+    def test_half_precision(self, case, dtype):
+        name, options = case
+        for kind in "random", "long":
+            z, labels = _hard_inputs(kind, name)
+            for given in _each_temperature(name, options, (0.005, 1.0)):
+                _check_hard(name, given, kind, tf.cast(z, dtype), labels)
+
+    @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=str)
+    @pytest.mark.parametrize(
+        "case",
+        [c for c in _HARD_CASES if c[0] != "cross_entropy"],
+        ids=_name,
+    )
+    def test_long_and_raw(self, case, dtype):
+        name, options = case
+        z, labels = _hard_inputs("long", name)
+        raw = {**options, "normalize": False}
+        for given in _each_temperature(name, raw, (0.005, 1.0)):
+            _check_hard(name, given, "long", tf.cast(z, dtype), labels)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

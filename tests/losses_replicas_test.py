@@ -1,0 +1,200 @@
+"""Every loss over the global batch: 1 = 2 = 8 replicas, and XLA = plain."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import config, distribution, losses, metrics
+
+_RNG = np.random.default_rng(5)
+_BATCH, _IN, _OUT = 16, 6, 4
+_INPUTS = _RNG.normal(size=[_BATCH, 2, _IN]).astype(np.float32)
+_WEIGHTS = _RNG.normal(size=[_IN, _OUT]).astype(np.float32)
+_KEYS = _RNG.normal(size=[_BATCH, 2, _OUT]).astype(np.float32)
+_QUEUE = _RNG.normal(size=[20, _OUT]).astype(np.float32)
+# Replica 0 of 8 sees one class alone, others two, or singletons: the numbers
+# of positives, and of anchors that have any, differ from replica to replica.
+_LABELS = np.array([0, 0, 0, 1, 1, 2, 3, 4, 5, 0, 6, 6, 7, 8, 2, 2], np.int32)
+_SEED = (3, 4)
+
+_OPTIONS = {
+    "supcon": [
+        {},
+        {"contrast": "one_view"},
+        {"positives_cap": 2},
+        {"denominator": "one_positive"},
+    ],
+    "ntxent": [{}, {"negatives": "other_view"}, {"normalize": False}],
+    "nt_logistic": [{}, {"negatives": "all_views", "mining": "semi_hard"}],
+}
+_CASES = [
+    (name, options)
+    for name in config.LOSSES
+    for options in _OPTIONS.get(name, [{}])
+]
+
+
+def _labels(name):
+    """One class per logit for cross entropy, which has no other."""
+    return _LABELS % _OUT if name == "cross_entropy" else _LABELS
+
+
+def _call(loss, name, z, labels, keys):
+    if name == "moco":
+        return loss(z, keys=keys, queue=tf.constant(_QUEUE))
+    return loss(z, labels, seed=tf.constant(_SEED))
+
+
+def _distributed(loss, name, replicas, inputs=_INPUTS):
+    """Value and gradient for the weights of a linear encoder."""
+    strategy = distribution.strategy("mirrored", virtual_devices=replicas)
+    with strategy.scope():
+        variable = tf.Variable(_WEIGHTS)
+    share = len(inputs) // replicas
+
+    def shared(x):
+        return strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(
+                x[context.replica_id_in_sync_group * share :][:share]
+            )
+        )
+
+    @tf.function
+    def run(x, labels, keys):
+        def step(x, labels, keys):
+            with tf.GradientTape() as tape:
+                z = tf.einsum("bvp,pq->bvq", x, variable)
+                value = _call(loss, name, z, labels, keys) / replicas
+            gradient = tape.gradient(value, variable)
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce("SUM", [value, gradient])
+
+        return strategy.run(step, args=(x, labels, keys))
+
+    results = run(shared(inputs), shared(_labels(name)), shared(_KEYS))
+    value, gradient = [
+        strategy.experimental_local_results(x)[0].numpy() for x in results
+    ]
+    return value, gradient
+
+
+def _error(gradient, expected):
+    return np.linalg.norm(gradient - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize(
+    "replicas", [2, pytest.param(8, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(("name", "options"), _CASES, ids=str)
+def test_replicas_change_neither_value_nor_gradient(name, options, replicas):
+    loss = losses.build(name, **options)
+    value, gradient = _distributed(loss, name, 1)
+    v, g = _distributed(loss, name, replicas)
+    np.testing.assert_allclose(v, value, rtol=1e-5)
+    assert _error(g, gradient) < 1e-5
+
+
+def _is_local(name):
+    """Whether an anchor is compared with nothing of other replicas."""
+    return name in ("cross_entropy", "moco")
+
+
+@pytest.mark.parametrize("name", [n for n in config.LOSSES if not _is_local(n)])
+def test_local_negatives_would_be_noticed(name, monkeypatch):
+    loss = losses.build(name)
+    _, gradient = _distributed(loss, name, 1)
+    monkeypatch.setattr(distribution, "cross_replica_concat", lambda x: x)
+    monkeypatch.setattr(distribution, "replica_id", lambda: 0)
+    _, local = _distributed(loss, name, 2)
+    assert _error(local, gradient) > 1e-2
+
+
+@pytest.mark.parametrize("reduction", config.REDUCTIONS)
+def test_anchors_without_positives_leave_the_global_count(reduction):
+    # One view: of the second replica's images only one has a positive.
+    labels = np.array([0, 0, 1, 1, 0, 5, 6, 7] * 2, np.int32)
+    labels[8:] += 10
+    labels[8:13] = [20, 21, 22, 23, 24]
+    inputs = _INPUTS[:, :1]
+    loss = losses.build("supcon", reduction=reduction)
+    z = inputs @ _WEIGHTS
+    per_anchor = loss.per_anchor(z, labels).numpy()
+    assert (per_anchor > 0).sum() == 5
+    expected = per_anchor.sum() / (5 if reduction == "mean" else 1)
+    np.testing.assert_allclose(loss(z, labels), expected, rtol=1e-5)
+
+    strategy = distribution.strategy("mirrored", virtual_devices=2)
+    parts = strategy.experimental_distribute_values_from_function(
+        lambda c: tf.constant(np.split(z, 2)[c.replica_id_in_sync_group])
+    )
+    kinds = strategy.experimental_distribute_values_from_function(
+        lambda c: tf.constant(np.split(labels, 2)[c.replica_id_in_sync_group])
+    )
+    values = strategy.run(tf.function(loss), args=(parts, kinds))
+    mean = np.mean(strategy.experimental_local_results(values))
+    np.testing.assert_allclose(mean, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", config.LOSSES)
+def test_compiles_to_the_same_numbers(name):
+    loss = losses.build(name)
+    z = tf.constant(_INPUTS @ _WEIGHTS)
+
+    def both(z):
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            value = _call(
+                loss, name, z, tf.constant(_labels(name)), tf.constant(_KEYS)
+            )
+        return value, tape.gradient(value, z)
+
+    value, gradient = both(z)
+    compiled_value, compiled = tf.function(both, jit_compile=True)(z)
+    np.testing.assert_allclose(compiled_value, value, rtol=1e-5)
+    assert _error(compiled, gradient) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["supcon", "sincere"])
+def test_the_graph_does_not_grow_with_the_batch(name):
+    loss = losses.build(name, block_size=8)
+
+    def nodes(batch):
+        @tf.function
+        def both(z, labels):
+            with tf.GradientTape() as tape:
+                tape.watch(z)
+                value = loss(z, labels)
+            return tape.gradient(value, z)
+
+        graph = both.get_concrete_function(
+            tf.TensorSpec([batch, 2, 4]), tf.TensorSpec([batch], tf.int32)
+        ).graph.as_graph_def()
+        functions = graph.library.function
+        return len(graph.node) + sum(len(f.node_def) for f in functions)
+
+    assert nodes(4096) < 1.1 * nodes(16)
+
+
+def test_metrics_are_of_the_global_batch():
+    labels = _LABELS
+    z = _INPUTS @ _WEIGHTS
+    expected = metrics.contrastive_task(z, labels)
+    strategy = distribution.strategy("mirrored", virtual_devices=4)
+    parts, kinds = (
+        strategy.experimental_distribute_values_from_function(
+            lambda c, x=x: tf.constant(
+                np.split(x, 4)[c.replica_id_in_sync_group]
+            )
+        )
+        for x in (z, labels)
+    )
+    found = strategy.run(
+        tf.function(metrics.contrastive_task), args=(parts, kinds)
+    )
+    for name in metrics.NAMES:
+        for value in strategy.experimental_local_results(found[name]):
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

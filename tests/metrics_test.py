@@ -1,0 +1,112 @@
+"""Metrics of the contrastive task against loops over anchors."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import losses, metrics
+
+_RNG = np.random.default_rng(0)
+_BATCH, _VIEWS, _TEMPERATURE = 7, 2, 0.3
+_LABELS = np.array([0, 1, 0, 2, 1, 0, 3])
+
+
+def _by_hand(z, labels, normalize):
+    """Every metric as a loop over anchors, in float64."""
+    z = z.astype(np.float64)
+    unit = z / np.linalg.norm(z, axis=-1, keepdims=True)
+    if normalize:
+        z = unit
+    every = list(np.ndindex(z.shape[:2]))
+    found = {name: [] for name in metrics.NAMES}
+    for a in every:
+        others = [b for b in every if b != a]
+        positives = [b for b in others if labels[b[0]] == labels[a[0]]]
+        negatives = [b for b in others if b not in positives]
+        s = {b: z[a] @ z[b] for b in others}
+        cos = {b: unit[a] @ unit[b] for b in others}
+        e = {b: np.exp(s[b] / _TEMPERATURE) for b in others}
+        p = np.array(list(e.values())) / sum(e.values())
+        next_view = [b for b in others if b[1] == (a[1] + 1) % z.shape[1]]
+        nearest = max(next_view, key=lambda b: s[b])
+        found["entropy"].append(-(p * np.log(p)).sum())
+        found["one_view_accuracy"].append(nearest[0] == a[0])
+        found["positives_per_anchor"].append(len(positives))
+        found["uniformity"].append(
+            np.log(np.mean([np.exp(-2 * (2 - 2 * c)) for c in cos.values()]))
+        )
+        found["negative_similarity"].append(np.mean([s[b] for b in negatives]))
+        if not positives:
+            continue
+        found["accuracy"].append(max(others, key=lambda b: s[b]) in positives)
+        found["positive_similarity"].append(np.mean([s[b] for b in positives]))
+        found["alignment"].append(np.mean([2 - 2 * cos[b] for b in positives]))
+        noise = sum(e[b] for b in negatives)
+        sincere = np.mean([-np.log(e[b] / (e[b] + noise)) for b in positives])
+        found["kl_lower_bound"].append(np.log(len(negatives)) - sincere)
+    return {name: np.mean(values) for name, values in found.items()}
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("labels", [None, _LABELS])
+def test_equal_the_loops(labels, normalize):
+    z = _RNG.normal(size=[_BATCH, _VIEWS, 4]).astype(np.float32)
+    z[1, 1] = z[1, 0] + 0.1
+    kinds = np.arange(_BATCH) if labels is None else labels
+    expected = _by_hand(z, kinds, normalize)
+    for block_size in (0, 5):
+        found = metrics.contrastive_task(
+            z,
+            labels,
+            temperature=_TEMPERATURE,
+            normalize=normalize,
+            block_size=block_size,
+        )
+        assert tuple(found) == metrics.NAMES
+        for name, value in expected.items():
+            np.testing.assert_allclose(
+                found[name], value, rtol=1e-4, err_msg=name
+            )
+
+
+def test_the_bound_is_that_of_the_sincere_loss():
+    z = _RNG.normal(size=[_BATCH, _VIEWS, 4])
+    labels = np.array([0, 0, 0, 1, 1, 1, 1])
+    values = losses.build("sincere", temperature=0.5).per_anchor(z, labels)
+    negatives = np.where(labels == 0, 8, 6)[:, np.newaxis]
+    found = metrics.contrastive_task(z, labels, temperature=0.5)
+    np.testing.assert_allclose(
+        found["kl_lower_bound"], np.mean(np.log(negatives) - values), rtol=1e-5
+    )
+
+
+def test_collapse_looks_like_collapse():
+    task = metrics.contrastive_task(np.ones([8, 2, 4], np.float32))
+    assert task["accuracy"] == 0.0
+    np.testing.assert_allclose(task["entropy"], np.log(15), rtol=1e-5)
+    np.testing.assert_allclose(task["uniformity"], 0.0, atol=1e-5)
+    np.testing.assert_allclose(task["alignment"], 0.0, atol=1e-5)
+    assert metrics.effective_rank(tf.ones([8, 4])) == 1.0
+
+
+def test_the_first_anchors_speak_for_all():
+    z = _RNG.normal(size=[64, 2, 4]).astype(np.float32)
+    z[:, 1] = z[:, 0] + 0.3 * z[:, 1]
+    whole = metrics.contrastive_task(z)
+    part = metrics.contrastive_task(z, max_anchors=32)
+    assert part["positives_per_anchor"] == 1.0
+    assert abs(part["accuracy"] - whole["accuracy"]) < 0.3
+    np.testing.assert_allclose(part["entropy"], whole["entropy"], rtol=0.1)
+
+
+def test_effective_rank_counts_dimensions():
+    # Orthogonal columns of equal length: as many dimensions as columns.
+    square = np.array([[1, 1, 1], [1, -1, 1], [-1, 1, 1], [-1, -1, 1]])
+    rank = metrics.effective_rank(square[:, :2].astype(np.float32))
+    np.testing.assert_allclose(rank, 2.0, rtol=1e-5)
+    wide = np.pad(square.astype(np.float32), [[0, 0], [0, 5]])
+    np.testing.assert_allclose(metrics.effective_rank(wide), 2.0, rtol=1e-5)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,447 @@
+"""Momentum contrast: the slow copy, the queue, and what replicas make of it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import (
+    callbacks,
+    checkpoints,
+    config,
+    distribution,
+    encoders,
+    heads,
+    losses,
+    training,
+)
+from tf_contrastive import model as models
+from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.momentum import KeyBranch
+from tf_contrastive.normalization import BatchNormalization
+
+_BATCH, _SIDE, _CLASSES, _P = 8, 8, 3, 4
+_MOMENTUM, _QUEUE = 0.75, 20
+_T = 0.2
+
+
+def _data(steps=3):
+    rng = np.random.default_rng(0)
+    views = rng.uniform(size=[steps * _BATCH, 2, _SIDE, _SIDE, 3])
+    labels = rng.integers(_CLASSES, size=[steps * _BATCH])
+    return views.astype(np.float32), labels.astype(np.int32)
+
+
+def _batches(steps=3):
+    return tf.data.Dataset.from_tensor_slices(_data(steps)).batch(
+        _BATCH, drop_remainder=True
+    )
+
+
+def _encoder(norm=BatchNormalization):
+    images = x = tf.keras.Input((_SIDE, _SIDE, 3))
+    for filters in (8, 16):
+        x = tf.keras.layers.Conv2D(filters, 3, 2, use_bias=norm is None)(x)
+        x = norm()(x) if norm else x
+        x = tf.keras.layers.ReLU()(x)
+    features = tf.keras.layers.GlobalAveragePooling2D(dtype="float32")(x)
+    return tf.keras.Model(images, features)
+
+
+def _model(
+    norm=BatchNormalization,
+    seed=0,
+    loss="moco",
+    compile_options=None,
+    **options,
+):
+    tf.keras.utils.set_random_seed(seed)
+    model = ContrastiveModel(
+        _encoder(norm),
+        heads.build("mlp", output=_P, batch_norm=norm is not None),
+        losses.build(loss, temperature=_T),
+        heads.LinearProbe(_CLASSES, "glorot_uniform"),
+        **{"momentum": _MOMENTUM, "queue_size": _QUEUE, **options},
+    )
+    model.compile(
+        tf.keras.optimizers.SGD(0.5, momentum=0.9, jit_compile=False),
+        tf.keras.optimizers.SGD(0.1, jit_compile=False),
+        **(compile_options or {}),
+    )
+    return model
+
+
+def _fit(model, steps=3):
+    return model.fit(_batches(steps), shuffle=False, verbose=0).history
+
+
+def _trainable(branch):
+    """Trainable variables of a query or a key branch."""
+    return (
+        branch.encoder.trainable_variables
+        + branch.projection_head.trainable_variables
+    )
+
+
+def _numpy(variables):
+    return [v.numpy() for v in variables]
+
+
+def _assert_equal(values, reference, **tolerance):
+    for mine, theirs in zip(values, reference, strict=True):
+        np.testing.assert_allclose(mine, theirs, **tolerance)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """Metrics and a model, after three steps on one replica."""
+    model = _model()
+    return _fit(model), model
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_replicas_change_nothing(trained, replicas):
+    history, reference = trained
+    strategy = distribution.strategy("mirrored", virtual_devices=replicas)
+    with strategy.scope():
+        model = _model()
+
+    def per_host(context):
+        size = context.get_per_replica_batch_size(_BATCH)
+        return _batches().unbatch().batch(size, drop_remainder=True)
+
+    batches = strategy.distribute_datasets_from_function(per_host)
+    mine = model.fit(batches, steps_per_epoch=3, verbose=0).history
+    assert mine["loss"][0] == pytest.approx(history["loss"][0], rel=1e-5)
+    for a, b in zip(model.weights, reference.weights, strict=True):
+        error = np.linalg.norm(a.numpy() - b.numpy())
+        assert error < 5e-5 * max(np.linalg.norm(b.numpy()), 0.1), a.name
+    for copy in strategy.experimental_local_results(model.key_branch.queue):
+        np.testing.assert_array_equal(copy, model.key_branch.queue.numpy())
+
+
+def test_key_weights_are_the_average_of_the_query_weights():
+    model = _model()
+    query, key = _trainable(model), _trainable(model.key_branch)
+    expected = _numpy(query)
+    _assert_equal(_numpy(key), expected)  # The same weights at the start.
+    for batch in _batches():
+        model.train_on_batch(*batch)
+        expected = [
+            _MOMENTUM * k + (1 - _MOMENTUM) * q
+            for k, q in zip(expected, _numpy(query), strict=True)
+        ]
+        _assert_equal(_numpy(key), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_keeps_its_keys_and_their_statistics():
+    """The oracle is the query branch before the step, which starts equal."""
+    twin, model = _model(), _model()
+    views, _ = _data(1)
+    features = twin.encoder(views[:, 1], training=True)
+    keys = twin.projection_head(features, training=True)
+    _fit(model, steps=1)
+    branch = model.key_branch
+    np.testing.assert_allclose(
+        branch.queue[:_BATCH], tf.math.l2_normalize(keys, -1), atol=1e-5
+    )
+    assert branch.enqueued.numpy() == _BATCH
+    _assert_equal(
+        _numpy(branch.encoder.non_trainable_variables),
+        _numpy(twin.encoder.non_trainable_variables),
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
+def test_the_loss_masks_what_the_queue_does_not_hold_yet():
+    model = _model()
+    values = [model.train_on_batch(*b)[0] for b in _batches()]
+    # Without a negative the positive is certain.
+    assert values[0] == pytest.approx(0.0, abs=1e-6)
+    # 8 negatives, then 16: at the start all are about as near as the positive.
+    assert 0.2 < values[1] < 2 * np.log(9)
+    np.testing.assert_array_equal(
+        model.key_branch.filled(), np.arange(_QUEUE) < 3 * _BATCH
+    )
+
+
+def test_evaluation_reads_both_branches_and_changes_nothing(trained):
+    _, model = trained
+    before = _numpy(model.weights)
+    views, labels = _data(1)
+    results = model.evaluate(_batches(1), return_dict=True, verbose=0)
+    features = model(views[:, 0])
+    queries = model.projection_head(features)
+    keys = model.key_branch(views[:, 1])
+    q, k = (tf.math.l2_normalize(x, -1) for x in (queries, keys))
+    positive = tf.reduce_sum(q * k, -1, keepdims=True)
+    negatives = tf.matmul(q, model.key_branch.queue, transpose_b=True)
+    shares = tf.nn.softmax(tf.concat([positive, negatives], 1) / _T)
+    loss = np.mean(-np.log(shares[:, 0]))
+    assert results["loss"] == pytest.approx(loss, rel=1e-5)
+    crossings = tf.keras.losses.sparse_categorical_crossentropy(
+        labels, model.probe(features), from_logits=True
+    )
+    assert results["probe_loss"] == pytest.approx(
+        float(tf.reduce_mean(crossings)), rel=1e-5
+    )
+    # The task: the query's nearest among all queries and keys is its key.
+    both = tf.concat([q, k], 0)
+    near = tf.matmul(both, both, transpose_b=True) - 9 * tf.eye(2 * _BATCH)
+    hits = (np.argmax(near, 1) - np.arange(2 * _BATCH)) % (2 * _BATCH) == _BATCH
+    assert results["contrastive_accuracy"] == pytest.approx(np.mean(hits))
+    _assert_equal(_numpy(model.weights), before, rtol=0)
+
+
+def test_nothing_of_the_key_branch_is_trained():
+    model = _model()
+    keys = model.key_branch.weights
+    assert len(keys) == 2 + len(model.encoder.weights) + len(
+        model.projection_head.weights
+    )
+    assert not {v.ref() for v in model.trainable_variables} & {
+        v.ref() for v in keys
+    }
+    with tf.GradientTape() as tape:
+        z = model.key_branch(_data(1)[0][:, 1], training=True)
+    variables = _trainable(model.key_branch)
+    assert tape.gradient(z, variables) == [None] * len(variables)
+
+
+def _branch(queue_size=10, **options):
+    head = tf.keras.Sequential([tf.keras.layers.Dense(2)])
+    images = tf.keras.Input([3])
+    encoder = tf.keras.Model(images, tf.keras.layers.Dense(4)(images))
+    head(encoder.output)
+    return KeyBranch(
+        encoder,
+        head,
+        **{"momentum": 0.9, "queue_size": queue_size, **options},
+    )
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_the_queue_is_a_ring_in_replica_order(replicas):
+    strategy = (
+        distribution.strategy("mirrored", virtual_devices=replicas)
+        if replicas > 1
+        else distribution.strategy("default")
+    )
+    with strategy.scope():
+        branch = _branch(normalize=False)
+    keys = np.arange(24, dtype=np.float32).reshape([3, 4, 2])
+    filled = []
+    for batch in keys:
+        shares = strategy.experimental_distribute_values_from_function(
+            lambda context, batch=batch: tf.constant(
+                np.split(batch, replicas)[context.replica_id_in_sync_group]
+            )
+        )
+        strategy.run(tf.function(branch.enqueue), args=(shares,))
+        filled.append(int(np.sum(branch.filled())))
+    assert filled == [4, 8, 10]
+    # Rows 10 and 11 took the place of the oldest, rows 0 and 1.
+    rows = keys.reshape([12, 2])
+    np.testing.assert_array_equal(
+        branch.queue, rows[[10, 11, 2, 3, 4, 5, 6, 7, 8, 9]]
+    )
+
+
+def test_keys_are_normalised_as_the_loss_does():
+    branch = _branch()
+    branch.enqueue(tf.constant([[3.0, 4.0]]))
+    np.testing.assert_allclose(branch.queue[0], [0.6, 0.8], rtol=1e-6)
+
+
+def test_batches_of_unknown_size():
+    """As distributed iterators of several workers give them."""
+    branch = _branch(queue_size=4)
+    enqueue = tf.function(
+        branch.enqueue, input_signature=[tf.TensorSpec([None, 2])]
+    )
+    enqueue(tf.constant([[3.0, 4.0]]))
+    enqueue(tf.constant([[0.0, 2.0], [4.0, 3.0]]))
+    np.testing.assert_allclose(
+        branch.queue, [[0.6, 0.8], [0, 1], [0.8, 0.6], [0, 0]], rtol=1e-6
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="queue_size=4"):
+        enqueue(tf.ones([5, 2]))
+
+
+@pytest.mark.parametrize("head", ["identity", "linear", "mlp", "probe"])
+def test_any_encoder_and_head_can_be_copied(head):
+    strategy = distribution.strategy("mirrored", virtual_devices=2)
+    with strategy.scope():
+        encoder = encoders.build(
+            "resnet10", width=0.125, stem="cifar", image_shape=(8, 8, 3)
+        )
+        projection = (
+            heads.LinearProbe(3, "glorot_uniform")
+            if head == "probe"
+            else heads.build(head, output=3)
+        )
+        projection(encoder.output)
+        branch = KeyBranch(encoder, projection, momentum=0.5, queue_size=4)
+    images = _data(1)[0][:, 0]
+    np.testing.assert_array_equal(
+        branch(images), projection(encoder(images)).numpy()
+    )
+    encoder.trainable_variables[0].assign_add(
+        tf.ones_like(encoder.trainable_variables[0])
+    )
+    assert not np.allclose(branch(images), projection(encoder(images)))
+
+
+def test_it_goes_with_the_gradient_cache():
+    whole, chunked = _model(norm=None), _model(norm=None, grad_cache_chunks=4)
+    history, cached = _fit(whole), _fit(chunked)
+    assert cached.keys() == history.keys()
+    for name, (value,) in history.items():
+        assert cached[name][0] == pytest.approx(value, rel=1e-5), name
+    _assert_equal(
+        _numpy(chunked.weights), _numpy(whole.weights), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"jit_compile": True}, {"steps_per_execution": 2}, {"run_eagerly": True}],
+    ids=str,
+)
+def test_ways_to_run_a_step_change_nothing(trained, options):
+    model = _model(compile_options=options)
+    _fit(model)
+    _assert_equal(
+        _numpy(model.weights),
+        _numpy(trained[1].weights),
+        rtol=1e-3,
+        atol=1e-4,
+    )
+
+
+def test_half_precision_keeps_a_float32_queue():
+    with models.precision("mixed_bfloat16"):
+        model = _model()
+        history = _fit(model)
+    assert np.isfinite(history["loss"][0])
+    assert {w.dtype for w in model.key_branch.weights} == {
+        tf.float32,
+        tf.int64,
+    }
+    lengths = np.linalg.norm(model.key_branch.queue, axis=1)
+    np.testing.assert_allclose(lengths, 1.0, rtol=1e-5)
+
+
+def test_a_resumed_model_goes_on_bit_for_bit(tmp_path):
+    run = config.replace(config.Pretrain(), workdir=str(tmp_path))
+    straight = _model()
+    kept = checkpoints.Checkpoints(straight, run, {})
+    batches = list(_batches(4))
+    for batch in batches[:2]:
+        straight.train_on_batch(*batch)
+    kept.save()
+    resumed = _model(seed=1)
+    assert checkpoints.Checkpoints(resumed, run, {}).restore() == 2
+    for batch in batches[2:]:
+        straight.train_on_batch(*batch)
+        resumed.train_on_batch(*batch)
+    _assert_equal(_numpy(resumed.weights), _numpy(straight.weights), rtol=0)
+    assert resumed.key_branch.enqueued.numpy() == 4 * _BATCH
+
+
+def _pretrain(workdir, **options):
+    small = {
+        "dataset": "digits",
+        "split": "train[:64]",
+        "augmentation": "crop",
+        "encoder": "resnet10",
+        "width": 0.125,
+        "projection_output": 8,
+        "loss": "moco",
+        "key_momentum": 0.9,
+        "queue_size": 40,
+        "batch_size": 16,
+        "epochs": 1,
+        "log_every_steps": 2,
+    }
+    return training.pretrain(
+        config.replace(
+            config.Pretrain(), **{**small, "workdir": str(workdir), **options}
+        )
+    )
+
+
+def _stored(workdir):
+    """The run in a folder, and all values of its checkpoint by name."""
+    run = checkpoints.load_run(str(workdir))
+    reader = tf.train.load_checkpoint(run.checkpoint)
+    names = reader.get_variable_to_shape_map()
+    values = {n: reader.get_tensor(n) for n in names if "save_count" not in n}
+    values.pop("_CHECKPOINTABLE_OBJECT_GRAPH")
+    return run, values
+
+
+def test_a_run_leaves_the_query_encoder(tmp_path):
+    _pretrain(tmp_path)
+    run, values = _stored(tmp_path)
+    encoder = checkpoints.load_encoder(run)
+    for branch, expected in (("encoder/", True), ("key_branch/", False)):
+        stored = [v for n, v in values.items() if n.startswith(branch)]
+        same = [
+            any(np.array_equal(weight, value) for value in stored)
+            for weight in encoder.trainable_weights
+        ]
+        assert all(same) if expected else not any(same), branch
+
+
+@pytest.mark.slow
+def test_a_stopped_run_resumes_bit_for_bit(tmp_path, monkeypatch):
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    options = {"grad_cache_chunks": 2}
+    _pretrain(straight, **options)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(self, batch, logs):
+        self._kept.save()
+        if self._kept.step == 2:
+            raise Stopped
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(callbacks.Keeper, "on_train_batch_end", stop)
+        _pretrain(stopped, **options)
+    assert _pretrain(stopped, **options).start_step == 2
+    resumed, reference = _stored(stopped)[1], _stored(straight)[1]
+    assert set(resumed) == set(reference)
+    for name, value in reference.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"momentum": 1.0}, r"momentum=1.0: must be in \[0, 1\)"),
+        ({"queue_size": 0}, "queue_size=0: must be at least 1"),
+        ({"momentum": None}, "the loss takes keys: give a momentum"),
+        ({"loss": "ntxent"}, "makes keys, which the loss does not take"),
+        (
+            {"loss": "ntxent", "momentum": None},
+            "queue_size=20 needs a momentum",
+        ),
+        ({"queue_size": 7}, "queue_size=7 is less than the 8 images"),
+        ({"views": 3}, "3 views per image: with a momentum there must be 2"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work_is_told(options, told):
+    options = dict(options)
+    count = options.pop("views", 2)
+    views = tf.zeros([_BATCH, count, _SIDE, _SIDE, 3])
+    data = tf.data.Dataset.from_tensors(views)
+    with pytest.raises(ValueError, match=told):
+        _model(**options).fit(data, verbose=0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,97 @@
+"""Walks over blocks of similarities equal the whole matrix at once."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import similarity
+
+_RNG = np.random.default_rng(0)
+
+
+def _whole(z, temperature, weights, include_self):
+    """Value and gradient of sum(weights * log-sum-exp), all in float64."""
+    z = tf.constant(z, tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        flat = tf.reshape(z, [-1, z.shape[-1]])
+        flat /= tf.norm(flat, axis=-1, keepdims=True)
+        logits = tf.matmul(flat, flat, transpose_b=True) / temperature
+        if not include_self:
+            floor = tf.fill([len(flat)], tf.constant(-1e300, tf.float64))
+            logits = tf.linalg.set_diag(logits, floor)
+        value = tf.reduce_sum(weights * tf.reduce_logsumexp(logits, -1))
+    return value, tape.gradient(value, z)
+
+
+@pytest.mark.parametrize("kept", [2**24, 0])
+@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("temperature", [0.005, 0.1])
+@pytest.mark.parametrize(
+    ("images", "block_size"), [(5, 0), (5, 3), (8, 4), (7, 14), (800, 0)]
+)
+def test_log_sum_exp(
+    images, block_size, temperature, include_self, kept, monkeypatch
+):
+    monkeypatch.setattr(similarity, "_KEPT", kept)
+    z = _RNG.normal(size=[images, 2, 6]).astype(np.float32)
+    weights = _RNG.uniform(size=2 * images)
+    expected, gradient = _whole(z, temperature, weights, include_self)
+
+    @tf.function
+    def both(z, as_total):
+        with tf.GradientTape() as tape:
+            tape.watch(z)
+            rows = similarity.LogSumExp(
+                similarity.gather(z),
+                temperature,
+                include_self=include_self,
+                block_size=block_size,
+            )
+            w = tf.constant(weights, tf.float32)
+            if as_total:
+                value = rows.total(w)
+            else:
+                value = tf.reduce_sum(w * rows.values())
+        return value, tape.gradient(value, z)
+
+    for as_total in (True, False):
+        value, g = both(tf.constant(z), as_total)
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+        error = np.linalg.norm(g.numpy() - gradient.numpy())
+        # With itself among its candidates an anchor may have no gradient.
+        assert error < 1e-4 * max(np.linalg.norm(gradient), 1.0)
+
+
+@pytest.mark.parametrize("labels", [None, np.array([3, 1, 3, 3, -2, 1])])
+@pytest.mark.parametrize("views", [1, 3])
+def test_positives_are_counted_and_summed_without_pairs(labels, views):
+    z = _RNG.normal(size=[6, views, 4]).astype(np.float32)
+    batch = similarity.gather(z, labels)
+    flat = batch.anchors.embeddings.numpy()
+    kinds = np.repeat(np.arange(6) if labels is None else labels, views)
+    same = (kinds[:, None] == kinds) & ~np.eye(len(kinds), dtype=bool)
+    np.testing.assert_array_equal(similarity.num_positives(batch), same.sum(1))
+    np.testing.assert_allclose(
+        similarity.positive_sums(batch),
+        np.where(same, flat @ flat.T, 0).sum(1),
+        atol=1e-5,
+    )
+
+
+def test_memory_is_that_of_a_few_blocks():
+    # Half of what one 16,384 x 16,384 float32 matrix takes would not fit.
+    z = tf.zeros([16384, 4])
+    sides = similarity.Side(*([z] + [tf.range(16384)] * 3))
+    block = []
+
+    def function(found):
+        block.append(found.similarities.shape)
+        return tf.reduce_sum(found.similarities, -1)
+
+    similarity.Rows(function, sides, sides).total(tf.ones([16384]))
+    assert all(np.prod(shape) <= 2**21 for shape in block)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

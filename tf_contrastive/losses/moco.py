@@ -1,0 +1,113 @@
+"""Momentum contrast: keys of a slower encoder, and a queue of them."""
+
+import tensorflow as tf
+
+from tf_contrastive import similarity
+from tf_contrastive.losses import base
+
+
+class MoCo(base.ContrastiveLoss):
+    """MoCo: a query against its key, and a queue of earlier keys as negatives.
+
+    He et al. 2020, Eq. 1 (InfoNCE):
+
+        loss_i = -log(exp(q_i . k_i / t) /
+            (exp(q_i . k_i / t) + sum_{k in queue} exp(q_i . k / t)))
+
+    `ContrastiveModel(..., momentum=0.999)` makes keys and queue. All queries
+    are counted; keys and queue get no gradient; labels are ignored.
+    """
+
+    def __call__(
+        self,
+        projections,
+        labels=None,
+        seed=None,
+        *,
+        keys=None,
+        queue=None,
+        queue_mask=None,
+    ):
+        """Computes the loss over the global batch.
+
+        Args:
+          projections: queries [B, V, P] of this replica, any floating dtype.
+          labels: ignored.
+          seed: ignored.
+          keys: [B, V, P], the positive of each query.
+          queue: [Q, P], the same on every replica.
+          queue_mask: bool [Q], which of them are negatives; None: all.
+
+        Returns:
+          float32 [], scaled as `ContrastiveLoss` says.
+
+        Raises:
+          ValueError: for a missing or misshapen argument.
+        """
+        del labels, seed
+        values = self.per_anchor(
+            projections, keys=keys, queue=queue, queue_mask=queue_mask
+        )
+        values = tf.reshape(values, [-1])
+        return self._reduce([(1.0, values)], tf.ones_like(values, tf.bool))
+
+    def per_anchor(
+        self,
+        projections,
+        labels=None,
+        *,
+        keys=None,
+        queue=None,
+        queue_mask=None,
+    ):
+        """The loss of each query, unscaled, float32 [B, V]."""
+        del labels
+        queries = base.check_projections(projections)
+        keys, queue = self._checked(queries, keys, queue)
+        size = queries.shape[-1]
+        q, k, negatives = (
+            similarity.l2_normalize(x)
+            if self.normalize
+            else tf.cast(x, tf.float32)
+            for x in (tf.reshape(queries, [-1, size]), keys, queue)
+        )
+        rows = tf.shape(q)[0]
+        if queue_mask is None:
+            queue_mask = tf.ones(tf.shape(negatives)[:1], tf.bool)
+        # A negative is of class 1, and a slot that is not filled of class 0.
+        noise = similarity.Rows(
+            lambda block: similarity.log_sum_exp(
+                block.similarities / self.temperature, block.same_class
+            ),
+            _side(q, tf.ones([rows], tf.int32)),
+            _side(negatives, tf.cast(queue_mask, tf.int32)),
+            block_size=self.block_size,
+        )
+        positive = tf.reduce_sum(q * tf.reshape(k, [-1, size]), axis=-1)
+        values = tf.nn.softplus(noise.values() - positive / self.temperature)
+        return tf.reshape(values, tf.shape(queries)[:2])
+
+    def _checked(self, queries, keys, queue):
+        if keys is None or queue is None:
+            raise ValueError(
+                "MoCo needs keys [B, V, P] and a queue [Q, P]: train it by"
+                " ContrastiveModel(..., momentum=0.999)"
+            )
+        keys, queue = tf.convert_to_tensor(keys), tf.convert_to_tensor(queue)
+        size = queries.shape[-1:]
+        if not (
+            keys.shape.is_compatible_with(queries.shape)
+            and queue.shape.rank == 2
+            and queue.shape[1:].is_compatible_with(size)
+        ):
+            raise ValueError(
+                f"keys of shape {keys.shape} and a queue of shape"
+                f" {queue.shape} for queries of shape {queries.shape}: must be"
+                " [B, V, P] and [Q, P]"
+            )
+        return tf.stop_gradient(keys), tf.stop_gradient(queue)
+
+
+def _side(embeddings: tf.Tensor, classes: tf.Tensor) -> similarity.Side:
+    zeros = tf.zeros_like(classes)
+    return similarity.Side(embeddings, zeros, zeros, classes)

@@ -1,0 +1,95 @@
+"""Nearest-neighbour affine transforms of a batch, a matrix per view.
+
+Pillow's convention: pixel (x, y) has its centre at (x + 0.5, y + 0.5), and a
+matrix (a, b, c, d, e, f) tells from where an output is read, at
+(a x + b y + c, d x + e y + f).
+"""
+
+import math
+
+import tensorflow as tf
+
+TRANSFORMS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+
+
+def matrices(kind: tf.Tensor, argument: tf.Tensor, size: int) -> tf.Tensor:
+    """The matrices of some transforms.
+
+    Args:
+      kind: int32 [m], positions in `TRANSFORMS`; others give the identity.
+      argument: float32 [m]: a shear's slope, a translation in pixels, or a
+        rotation about the centre in degrees, counter-clockwise.
+      size: side of the views in pixels.
+
+    Returns:
+      float64 [m, 6].
+    """
+    argument = tf.cast(argument, tf.float64)
+    shear_x, shear_y, shift_x, shift_y, turn = (
+        tf.where(kind == k, argument, 0.0) for k in range(len(TRANSFORMS))
+    )
+    # In float64, for the last bit of sines depends on a value's position in
+    # the batch.
+    cos, sin = tf.cos(turn * (math.pi / 180)), tf.sin(turn * (math.pi / 180))
+    centre = 0.5 * size
+    corner_x = centre - cos * centre + sin * centre
+    corner_y = centre - sin * centre - cos * centre
+    rows = [cos, shear_x - sin, shift_x + corner_x]
+    rows += [shear_y + sin, cos, shift_y + corner_y]
+    return tf.stack(rows, axis=1)
+
+
+def affine(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
+    """Transforms views, each by its matrix.
+
+    Args:
+      pixels: float32 [m, S, S, 3].
+      matrix: float64 [m, 6].
+      fill: what is read from beyond the border.
+
+    Returns:
+      float32 [m, S, S, 3].
+    """
+    size = pixels.shape[1]
+    a, b, c, d, e, f = tf.unstack(matrix, axis=1)
+    centred = [a, b, c + 0.5 * (a + b), d, e, f + 0.5 * (d + e)]
+    # In whole 65536ths of a pixel, as Pillow has it: exact under any compiler.
+    fixed = tf.cast(tf.floor(tf.stack(centred) * 65536.0 + 0.5), tf.int32)
+    a, b, c, d, e, f = tf.unstack(fixed[:, :, tf.newaxis, tf.newaxis])
+    place = tf.range(size)
+    columns, rows = place, place[:, tf.newaxis]
+    x = tf.bitwise.right_shift(a * columns + (b * rows + c), 16)
+    y = tf.bitwise.right_shift(d * columns + (e * rows + f), 16)
+    # All reads from outside get a pixel of the frame that is put around.
+    x, y = (tf.clip_by_value(at, -1, size) for at in (x, y))
+    framed = tf.pad(
+        pixels, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=fill
+    )
+    wide = size + 2
+    read = tf.gather(
+        tf.reshape(framed, [-1, wide**2, 3]),
+        tf.reshape(y * wide + (x + wide + 1), [-1, size**2]),
+        batch_dims=1,
+    )
+    return tf.reshape(read, [-1, size, size, 3])
+
+
+def shift(pixels: tf.Tensor, down: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
+    """Reads views from some rows below and columns to the right.
+
+    Args:
+      pixels: float32 [m, S, S, 3].
+      down, right: int32 [m] pixels. Reads from beyond the border give the
+        border.
+
+    Returns:
+      float32 [m, S, S, 3].
+    """
+    size = pixels.shape[1]
+    place = tf.range(size)
+    rows = tf.clip_by_value(place + down[:, tf.newaxis], 0, size - 1)
+    columns = tf.clip_by_value(place + right[:, tf.newaxis], 0, size - 1)
+    source = rows[:, :, tf.newaxis] * size + columns[:, tf.newaxis]
+    flat = tf.reshape(pixels, [-1, size**2, 3])
+    read = tf.gather(flat, tf.reshape(source, [-1, size**2]), batch_dims=1)
+    return tf.reshape(read, [-1, size, size, 3])

@@ -1,0 +1,216 @@
+"""Operations on 8-bit levels, as Pillow computes them, for a batch of views.
+
+Views are rows, float32 [m, S, 3 S], of whole numbers from 0 to 255, and so are
+the results: with the channels of a pixel beside one another, values of a view
+or of a channel broadcast along whole rows, which is several times as fast as
+along the three channels of [m, S, S, 3]. An argument is float32 [m], one per
+view. Pillow's `ImageOps` and `ImageEnhance` are the reference of what each
+operation does.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+FILL = 128.0  # What comes in from beyond the border, and what cutout leaves.
+
+# ITU-R BT.601 in 16 bits, as Pillow has it: the products of levels, and their
+# sums, are exact in float32, in any order.
+_LUMA = np.array([19595, 38470, 7471], np.float32) / 65536
+
+# Between two levels of which so many bits are kept.
+_STEPS = np.exp2(np.arange(8, -1, -1)).astype(np.float32)
+
+
+def as_rows(pixels: tf.Tensor) -> tf.Tensor:
+    """Views [m, S, S, 3] as rows [m, S, 3 S]; moves nothing."""
+    size = pixels.shape[1]
+    return tf.reshape(pixels, [-1, size, 3 * size])
+
+
+def as_pixels(rows: tf.Tensor) -> tf.Tensor:
+    """Rows [m, S, 3 S] as views [m, S, S, 3]; moves nothing."""
+    size = rows.shape[1]
+    return tf.reshape(rows, [-1, size, size, 3])
+
+
+def from_unit(pixels: tf.Tensor) -> tf.Tensor:
+    """Rounds pixels [m, S, S, 3] in [0, 1] to rows of levels."""
+    return tf.round(as_rows(pixels) * 255.0)
+
+
+def to_unit(rows: tf.Tensor) -> tf.Tensor:
+    """Brings rows of levels back to pixels [m, S, S, 3] in [0, 1]."""
+    return as_pixels(rows * (1 / 255))
+
+
+def per_view(values: tf.Tensor) -> tf.Tensor:
+    """Makes [m] broadcast against rows."""
+    return values[:, tf.newaxis, tf.newaxis]
+
+
+def _per_channel(values: tf.Tensor, size: int) -> tf.Tensor:
+    """Makes [m, 3] broadcast against rows."""
+    return tf.tile(values, [1, size])[:, tf.newaxis]
+
+
+def weighted_gray(
+    rows: tf.Tensor, weights: np.ndarray, static: bool
+) -> tf.Tensor:
+    """The weighted sum of the channels, in all three: [m, S, 3 S].
+
+    A matrix product is several times as fast as sums of strided channels on a
+    host; accelerators would round it.
+    """
+    if static:
+        pixels = as_pixels(rows)
+        gray = tf.reduce_sum(pixels * weights, axis=-1, keepdims=True)
+        return as_rows(tf.broadcast_to(gray, tf.shape(pixels)))
+    flat = tf.reshape(rows, [-1, 3])
+    gray = tf.matmul(flat, np.repeat(weights[:, np.newaxis], 3, axis=1))
+    return tf.reshape(gray, [-1, *rows.shape[1:]])
+
+
+def gray(rows: tf.Tensor, static: bool = False) -> tf.Tensor:
+    """Pillow's `convert("L")`, in three equal channels."""
+    return tf.floor(weighted_gray(rows, _LUMA, static) + 0.5)
+
+
+def blend(
+    degenerate: tf.Tensor, rows: tf.Tensor, factor: tf.Tensor
+) -> tf.Tensor:
+    """Pillow's `Image.blend`: 0 gives the degenerate image, 1 the view."""
+    mixed = degenerate + per_view(factor) * (rows - degenerate)
+    return tf.floor(tf.clip_by_value(mixed, 0.0, 255.0))
+
+
+def color(
+    rows: tf.Tensor, factor: tf.Tensor, static: bool = False
+) -> tf.Tensor:
+    """Blends with the grayscale image."""
+    return blend(gray(rows, static), rows, factor)
+
+
+def contrast(
+    rows: tf.Tensor, factor: tf.Tensor, static: bool = False
+) -> tf.Tensor:
+    """Blends with the mean of the grayscale image."""
+    # Sums of rows are exact in float32, those of images only in float64: the
+    # mean must not depend on the order of summation.
+    sums = tf.reduce_sum(gray(rows, static), axis=2)
+    total = tf.reduce_sum(tf.cast(sums, tf.float64), axis=1)
+    mean = tf.floor(total * (1 / (3 * rows.shape[1] ** 2)) + 0.5)
+    return blend(per_view(tf.cast(mean, tf.float32)), rows, factor)
+
+
+def brightness(rows: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """Blends with black."""
+    return tf.floor(tf.minimum(rows * per_view(factor), 255.0))
+
+
+def sharpness(rows: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+    """Blends with the image smoothed by [[1,1,1],[1,5,1],[1,1,1]]/13."""
+    if rows.shape[1] < 3:
+        return rows
+    means = as_rows(tf.nn.avg_pool2d(as_pixels(rows), 3, 1, "VALID"))
+    middle = rows[:, 1:-1]
+    inner = middle[:, :, 3:-3]
+    # In thirteenths; a little more than a half makes up for rounding.
+    smooth = tf.floor(means * (9 / 13) + inner * (4 / 13) + 0.501)
+    inner = blend(smooth, inner, factor)
+    inner = tf.concat([middle[:, :, :3], inner, middle[:, :, -3:]], axis=2)
+    return tf.concat([rows[:, :1], inner, rows[:, -1:]], axis=1)
+
+
+def invert(rows: tf.Tensor) -> tf.Tensor:
+    """Turns every level x into 255 - x."""
+    return 255.0 - rows
+
+
+def posterize(rows: tf.Tensor, bits: tf.Tensor) -> tf.Tensor:
+    """Keeps the highest bits of every level."""
+    place = tf.cast(tf.clip_by_value(bits, 0.0, 8.0), tf.int32)
+    step = per_view(tf.gather(_STEPS, place))
+    return tf.floor(rows * (1.0 / step)) * step
+
+
+def solarize(rows: tf.Tensor, threshold: tf.Tensor) -> tf.Tensor:
+    """Inverts the levels from the threshold up."""
+    return tf.where(rows < per_view(threshold), rows, 255.0 - rows)
+
+
+def solarize_add(rows: tf.Tensor, addition: tf.Tensor) -> tf.Tensor:
+    """Adds to the levels below 128."""
+    added = tf.minimum(rows + per_view(addition), 255.0)
+    return tf.where(rows < 128.0, added, rows)
+
+
+def autocontrast(rows: tf.Tensor) -> tf.Tensor:
+    """Stretches every channel to 0..255."""
+    size = rows.shape[1]
+    # Down the columns first, which is several times as fast.
+    low = tf.reshape(tf.reduce_min(rows, axis=1), [-1, size, 3])
+    high = tf.reshape(tf.reduce_max(rows, axis=1), [-1, size, 3])
+    low, high = tf.reduce_min(low, axis=1), tf.reduce_max(high, axis=1)
+    plain = high <= low
+    scale = tf.where(plain, 1.0, 255.0 / tf.maximum(high - low, 1.0))
+    low = tf.where(plain, 0.0, low)
+    low, scale = _per_channel(low, size), _per_channel(scale, size)
+    # Exact results are multiples of 1 / (high - low): what is added to them
+    # only makes up for rounding.
+    return tf.floor((rows - low) * scale + 1e-3)
+
+
+def equalize(rows: tf.Tensor) -> tf.Tensor:
+    """Spreads the levels of every channel evenly."""
+    size = rows.shape[1]
+    channel = np.tile(np.arange(0, 768, 256, dtype=np.int32), size**2)
+    bins = tf.cast(tf.reshape(rows, [-1, 3 * size**2]), tf.int32) + channel
+    counts = tf.raw_ops.DenseBincount(
+        input=bins, size=768, weights=tf.constant([], tf.int32)
+    )
+    table = _equalizing(tf.reshape(counts, [-1, 3, 256]), size**2)
+    table = tf.reshape(table, [-1, 768])
+    equal = tf.gather(table, bins, batch_dims=1)
+    return tf.reshape(equal, [-1, size, 3 * size])
+
+
+def _equalizing(counts: tf.Tensor, total: int) -> tf.Tensor:
+    """Tables float32 [m, 3, 256] from histograms int32 [m, 3, 256]."""
+    level = tf.range(256)
+    highest = tf.reduce_max(
+        tf.where(counts > 0, level, 0), axis=-1, keepdims=True
+    )
+    last = tf.reduce_sum(
+        tf.where(level == highest, counts, 0), axis=-1, keepdims=True
+    )
+    step = (total - last) // 255
+    below = tf.cumsum(counts, axis=-1, exclusive=True)
+    table = tf.minimum((below + step // 2) // tf.maximum(step, 1), 255)
+    return tf.cast(tf.where(step > 0, table, level), tf.float32)
+
+
+def cutout(
+    rows: tf.Tensor,
+    half: tf.Tensor,
+    y: tf.Tensor,
+    x: tf.Tensor,
+    fill: float = FILL,
+) -> tf.Tensor:
+    """Fills the square of side 2 * half about (y, x), as far as it is inside.
+
+    Args:
+      rows: float32 [m, S, 3 S].
+      half, y, x: float32 [m], whole numbers of pixels.
+      fill: what hides.
+    """
+    size = rows.shape[1]
+    down = _inside(tf.range(size, dtype=tf.float32), y, half)
+    place = np.repeat(np.arange(size, dtype=np.float32), 3)
+    hidden = down[:, :, tf.newaxis] & _inside(place, x, half)[:, tf.newaxis]
+    return tf.where(hidden, fill, rows)
+
+
+def _inside(place: tf.Tensor, centre: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
+    offset = place - centre[:, tf.newaxis]
+    half = half[:, tf.newaxis]
+    return (offset >= -half) & (offset < half)

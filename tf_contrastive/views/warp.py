@@ -1,0 +1,180 @@
+"""SimAugment's warp: a thin-plate spline through four moved points."""
+
+import dataclasses
+import math
+
+import numpy as np
+import scipy.interpolate
+import tensorflow as tf
+
+from tf_contrastive.views import draws
+
+# The longest displacement, in pixels at 224 x 224.
+_REACH = 23.0
+# The most rows and columns at which the spline itself is computed.
+_MAX_NODES = 64
+
+
+def _spline(distance: tf.Tensor) -> tf.Tensor:
+    """The thin-plate kernel of squared distances: r^2 log r."""
+    return 0.5 * distance * tf.math.log(tf.maximum(distance, 1e-10))
+
+
+def _squared_distances(
+    y: tf.Tensor, x: tf.Tensor, points: tf.Tensor
+) -> tf.Tensor:
+    """From places [.., p] to points [m, 4, 2]: [m, 4, p]."""
+    dy = y - points[:, :, :1]
+    dx = x - points[:, :, 1:]
+    return dy * dy + dx * dx
+
+
+def _nodes(size: int) -> np.ndarray:
+    """Rows, and columns, at which the spline is computed."""
+    count = min(size, _MAX_NODES)
+    return np.linspace(0.0, size - 1.0, count)
+
+
+def _between(size: int) -> np.ndarray:
+    """Cubic interpolation from the nodes to every row, [size, nodes]."""
+    nodes = _nodes(size)
+    if len(nodes) == size:
+        return np.eye(size)
+    cubic = scipy.interpolate.CubicSpline(nodes, np.eye(len(nodes)))
+    return cubic(np.arange(size))
+
+
+def flow(points: tf.Tensor, moved: tf.Tensor, size: int) -> tf.Tensor:
+    """The spline that moves each point to where it was moved.
+
+    In units of the side, which leave a thin-plate spline as it is and its
+    linear equations well conditioned. It is smooth, so that large views need
+    its logarithms at some nodes only, with cubic interpolation between them:
+    right to a hundredth of a pixel.
+
+    Args:
+      points: [m, 4, 2] in pixels: where the points are (row, column).
+      moved: [m, 4, 2] in pixels: where they go.
+      size: side of the views in pixels, S.
+
+    Returns:
+      float32 [m, 2, S, S]: by how much each output was moved, in pixels.
+    """
+    unit = 1.0 / size
+    shift, centre = (moved - points) * unit, moved * unit
+    distance = _squared_distances(
+        tf.linalg.matrix_transpose(centre[:, :, :1]),
+        tf.linalg.matrix_transpose(centre[:, :, 1:]),
+        centre,
+    )
+    linear = tf.concat([centre, tf.ones_like(centre[:, :, :1])], axis=2)
+    top = tf.concat([_spline(distance), linear], axis=2)
+    zeros = tf.zeros_like(linear[:, :3])
+    bottom = tf.concat([tf.linalg.matrix_transpose(linear), zeros], axis=2)
+    equations = tf.concat([top, bottom], axis=1)
+    values = tf.pad(shift, [[0, 0], [0, 3], [0, 0]])
+    weights = tf.linalg.solve(equations, values)
+    nodes = _nodes(size) * unit
+    y, x = (
+        tf.constant(part.reshape(1, -1), points.dtype)
+        for part in np.meshgrid(nodes, nodes, indexing="ij")
+    )
+    kernel = _spline(_squared_distances(y, x, centre))
+    curved = tf.matmul(weights[:, :4], kernel, transpose_a=True)
+    row, column, constant = tf.unstack(weights[:, 4:, :, tf.newaxis], axis=1)
+    field = (curved + row * y + column * x + constant) * size
+    field = tf.reshape(field, [-1, 2, len(nodes), len(nodes)])
+    field = tf.cast(field, tf.float32)
+    between = tf.constant(_between(size), tf.float32)
+    return tf.matmul(between, tf.matmul(field, between, transpose_b=True))
+
+
+def resample(pixels: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
+    """Reads every output from where its flow comes, bilinearly.
+
+    Args:
+      pixels: float32 [m, S, S, 3].
+      moved: float32 [m, 2, S, S] in pixels, rows and columns. Reads from
+        beyond the border give the border.
+
+    Returns:
+      float32 [m, S, S, 3].
+    """
+    size = pixels.shape[1]
+    place = np.indices([size, size]).astype(np.float32)
+    read = tf.clip_by_value(place - moved, 0.0, size - 1.0)
+    corner = tf.minimum(tf.floor(read), size - 2.0)
+    share = tf.reshape(read - corner, [-1, 2, size**2, 1])
+    down, right = tf.unstack(share, axis=1)
+    row, column = tf.unstack(tf.cast(corner, tf.int32), axis=1)
+    first = tf.reshape(row * size + column, [-1, size**2])
+    flat = tf.reshape(pixels, [-1, size**2, 3])
+
+    def at(offset: int) -> tf.Tensor:
+        return tf.gather(flat, first + offset, batch_dims=1)
+
+    upper, lower = at(0), at(size)
+    upper = upper + right * (at(1) - upper)
+    lower = lower + right * (at(size + 1) - lower)
+    mixed = upper + down * (lower - upper)
+    return tf.reshape(mixed, [-1, size, size, 3])
+
+
+@dataclasses.dataclass(frozen=True)
+class Warp:
+    """SupCon's warp (Khosla et al. 2020), as the authors' code has it.
+
+    Four points at the thirds of the view are moved by N(0, I) L with L in
+    U(0, 23) pixels at 224 x 224, scaled with the side; a thin-plate spline
+    moves what is between and around.
+
+    Attributes:
+      probability: share of the views that are warped.
+    """
+
+    probability: float
+
+    planar = False
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """Uniform numbers that a view takes."""
+        return {"warp": 10}
+
+    def displacements(self, unit: tf.Tensor, size: int) -> tf.Tensor:
+        """Of the four points in pixels, [m, 4, 2] of the type of `unit`."""
+        length = unit[:, 1:2] * (_REACH * size / 224)
+        # Box and Muller: two normal numbers of two uniform ones.
+        radius = tf.sqrt(-2.0 * tf.math.log(1.0 - unit[:, 2:6]))
+        angle = 2.0 * math.pi * unit[:, 6:]
+        normal = tf.stack(
+            [radius * tf.cos(angle), radius * tf.sin(angle)], axis=2
+        )
+        return normal * length[:, :, tf.newaxis]
+
+    def __call__(
+        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+    ) -> tf.Tensor:
+        """Warps pixels float32 [m, S, S, 3]."""
+        size = pixels.shape[1]
+        warped = unit["warp"][:, 0] < self.probability
+        if static:
+            chosen = tf.reshape(warped, [-1, 1, 1, 1])
+            moved = self._warp(pixels, unit["warp"], size)
+            return tf.where(chosen, moved, pixels)
+        rows = tf.where(warped)
+        moved = self._warp(
+            tf.gather(pixels, rows[:, 0]),
+            # In float64, for the last bit of logarithms and sines depends on a
+            # value's position in the batch.
+            tf.cast(tf.gather(unit["warp"], rows[:, 0]), tf.float64),
+            size,
+        )
+        return tf.tensor_scatter_nd_update(pixels, rows, moved)
+
+    def _warp(self, pixels: tf.Tensor, unit: tf.Tensor, size: int) -> tf.Tensor:
+        thirds = np.array([size / 3, 2 * size / 3])
+        grid = np.stack(np.meshgrid(thirds, thirds, indexing="ij"), -1)
+        points = tf.constant(grid.reshape(1, 4, 2), unit.dtype)
+        moved = points + self.displacements(unit, size)
+        return resample(pixels, flow(points, moved, size))
