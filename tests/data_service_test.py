@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -208,21 +209,30 @@ def launched():
     process.wait()
 
 
-def _workers(process):
-    """The processes of the workers, in the order of their ports."""
-    listed = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,args="],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    shells = [pid for pid, parent, _ in lines if parent == str(process.pid)]
-    return [
-        int(pid)
-        for pid, parent, line in lines
-        if parent in shells and "service worker" in line
-    ]
+def _workers(process, count=2):
+    """The processes of the workers, in the order of their ports, once all run.
+
+    The launcher prints the address when the dispatcher answers; its shells,
+    of which each keeps one worker, may take a moment longer.
+    """
+    while True:
+        listed = subprocess.run(
+            ["ps", "-eo", "pid=,ppid=,args="],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = [line.split(None, 2) for line in listed.stdout.splitlines()]
+        shells = [pid for pid, parent, _ in lines if parent == str(process.pid)]
+        workers = [
+            int(pid)
+            for pid, parent, line in lines
+            if parent in shells and "service worker" in line
+        ]
+        if len(workers) == count:
+            return workers
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -261,7 +271,6 @@ def test_the_launched_service_stops_cleanly(launched):
     process, address = launched
     assert address.startswith("grpc://localhost:")
     workers = _workers(process)
-    assert len(workers) == 2
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0
     assert "data_service: stopped" in process.stderr.read()
