@@ -98,10 +98,7 @@ def test_a_large_mean_costs_no_digits(mean, std, replicas):
     case = _case((16, 8, 8, 8), mean=mean, std=std)
     expected = _reference(*case)
     for name, value in _run(case, replicas).items():
-        # The kernel of one replica rounds the mean to float32, and differs
-        # between processors.
-        tolerance = 5e-4 if replicas == 1 else 2e-6
-        assert _distance(value, expected[name]) < tolerance, name
+        assert _distance(value, expected[name]) < 2e-6, name
 
 
 def test_keras_own_layer_fails_where_this_one_does_not():

@@ -103,9 +103,15 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def _fused(self, inputs):
         """One kernel for one replica: up to twice as fast, equal to rounding.
 
-        It, too, takes the mean before the deviations from it.
+        The kernel rounds the mean to float32, which costs digits where it is
+        large; less the first example's mean, it is not. (Inputs in half
+        precision have fewer digits than that, and would lose some of them.)
         """
         channels = self.moving_mean.shape
+        shift = tf.zeros(channels)
+        if inputs.dtype == self.moving_mean.dtype:
+            shift = tf.reduce_mean(tf.stop_gradient(inputs[:1]), axis=[0, 1, 2])
+            inputs -= shift
         gamma = tf.ones(channels) if self.gamma is None else self.gamma
         beta = tf.zeros(channels) if self.beta is None else self.beta
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
@@ -113,7 +119,7 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         )
         # The kernel gives the unbiased variance, but only as a statistic.
         n = tf.cast(tf.size(inputs) // channels[0], variance.dtype)
-        return outputs, mean, variance * (n - 1) / n
+        return outputs, shift + mean, variance * (n - 1) / n
 
     def _synchronized(self, inputs, alone):
         """Two collectives: a common shift, then all sums of d = x - shift.
