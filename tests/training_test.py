@@ -249,7 +249,7 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path):
 
     expected = moved(one)
     error = np.linalg.norm(moved(two) - expected) / np.linalg.norm(expected)
-    assert error < 1e-2
+    assert error < 5e-3  # 5e-6, where none turns.
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
