@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).resolve().parents[1] / "tf_contrastive"
 # own package. Modules of one line do not know of one another.
 _LAYERS = [
     {"config"},
-    {"flags"},
+    {"cluster", "flags"},
     {"distribution"},
     {"convolution", "normalization", "similarity"},
     {
@@ -27,14 +27,14 @@ _LAYERS = [
         "schedules",
         "views",
     },
-    {"grad_cache", "momentum"},
+    {"grad_cache", "guard", "momentum"},
     {"model"},
-    {"checkpoints"},
-    {"callbacks", "exporting"},
+    {"checkpoints", "interruption"},
+    {"callbacks", "exporting", "pacing"},
     {"embedding"},
     {"evaluation"},
     {"training"},
-    {"benchmarks"},
+    {"benchmarks", "preflight"},
     {"commands"},
     {"__main__"},
 ]

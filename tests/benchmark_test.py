@@ -279,7 +279,13 @@ def test_input_is_compared_with_the_floor(tmp_path, monkeypatch, capsys):
         (policy, size, name)
         for size in (16, 80)
         for policy in ("autoaugment", "simclr")
-        for name in ("crop", "ours", "ours, host share of device")
+        for name in (
+            "crop",
+            "ours",
+            # What has no colour jitter has one form.
+            *(["ours, linear colours"] if policy == "simclr" else []),
+            "ours, host share of device",
+        )
     ]
     for row in rates:
         assert row["examples_per_second"] > 0
@@ -290,6 +296,37 @@ def test_input_is_compared_with_the_floor(tmp_path, monkeypatch, capsys):
     assert profiled[:1] == ["AutoAugment"]
     assert {"ColorJitter", "Grayscale", "GaussianBlur"} <= {*profiled}
     assert "first batch s" in capsys.readouterr().out
+
+
+def test_compiled_colours_are_compared_with_an_encoder(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(input, "_ENCODER", "resnet10")
+    output = tmp_path / "input.json"
+    status = _main(
+        monkeypatch,
+        "benchmark",
+        "input",
+        "--policies=simclr",
+        "--image_sizes=16",
+        "--input_batch_size=32",
+        "--seconds=0.01",
+        "--repeats=1",
+        "--only_ours",
+        "--device_share",
+        f"--output={output}",
+    )
+    assert status == 0
+    row = json.loads(output.read_text())["results"][-1]
+    assert (row["policy"], row["image_size"]) == ("simclr", 16)
+    assert row["encoder"] == "resnet10"
+    # Colours cost little beside an encoder.
+    assert 0 < row["device_share"] < 1
+    assert row["device_share"] == pytest.approx(
+        row["compiled_milliseconds_per_view"]
+        / row["encoder_milliseconds_per_view"]
+    )
+    assert "compiled ms/view" in capsys.readouterr().out
 
 
 def test_peers_make_as_many_views(tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import callbacks
+from tf_contrastive import callbacks, config, losses, training
 
 
 class _Model(tf.keras.Model):
@@ -103,6 +103,44 @@ def test_the_grid_has_an_image_a_row_and_a_view_a_column():
     assert shown.shape == (1, 12, 10, 3)
     assert shown[0, 8:, 5:].min() == 1.0
     assert shown.sum() == 4 * 5 * 3
+
+
+def _epochs_of(alarm, *logs):
+    for epoch, (spread, loss) in enumerate(logs):
+        alarm.on_epoch_end(epoch, {"embedding_std": spread, "loss": loss})
+
+
+def test_collapse_is_told_once_after_three_epochs_in_a_row():
+    stream = io.StringIO()
+    alarm = callbacks.CollapseAlarm(None, stream=stream)
+    _epochs_of(alarm, (0.01, 4), (0.01, 4), (0.5, 4), (0.01, 4), (0.01, 4))
+    assert stream.getvalue() == ""
+    _epochs_of(alarm, (0.01, 4), (0.01, 4), (0.01, 4))
+    told = stream.getvalue()
+    assert told.count("\n") == 1 and told.startswith("collapse: ")
+
+
+def test_a_loss_that_stays_a_guess_is_told():
+    stream = io.StringIO()
+    alarm = callbacks.CollapseAlarm(4.844, stream=stream)
+    _epochs_of(alarm, (0.9, 4.85), (0.9, 4.7), (0.9, 4.85), (0.9, 4.845))
+    assert stream.getvalue() == ""
+    _epochs_of(alarm, (0.9, 4.84))
+    assert "nothing is learned: the loss has been 4.840" in stream.getvalue()
+
+
+@pytest.mark.parametrize("loss", ["ntxent", "supcon", "supcon_in"])
+def test_the_loss_of_a_guess_is_that_of_equal_embeddings(loss):
+    run = config.replace(config.Pretrain(), loss=loss, batch_size=8)
+    equal = np.ones([8, 2, 4], np.float32)
+    value = losses.build(loss)(equal, np.arange(8) // 2)
+    assert training.loss_of_a_guess(run) == pytest.approx(float(value), 1e-5)
+
+
+def test_what_is_no_softmax_over_all_views_has_no_such_loss():
+    for options in ({"loss": "sincere"}, {"negatives": "other_view"}):
+        run = config.replace(config.Pretrain(), **options)
+        assert training.loss_of_a_guess(run) is None
 
 
 if __name__ == "__main__":

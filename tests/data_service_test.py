@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import config, datasets, training
+from tf_contrastive import checkpoints, config, datasets, training
 from tf_contrastive.datasets import remote
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -161,8 +162,8 @@ def test_a_resumed_run_goes_on_with_the_epochs_that_are_left(service, tmp_path):
     assert second == expected[2]
 
 
-def test_a_strategy_trains_from_the_service(service, tmp_path, capsys):
-    run = config.replace(
+def _run(workdir, **options):
+    return config.replace(
         config.Pretrain(),
         dataset="digits",
         split="train[:96]",
@@ -171,12 +172,19 @@ def test_a_strategy_trains_from_the_service(service, tmp_path, capsys):
         encoder="resnet10",
         width=0.125,
         batch_size=32,
+        log_every_steps=1,
+        workdir=str(workdir),
+        **options,
+    )
+
+
+def test_a_strategy_trains_from_the_service(service, tmp_path, capsys):
+    run = _run(
+        tmp_path / "run",
         epochs=2,
         data_service=service,
         strategy="mirrored",
         virtual_devices=2,
-        log_every_steps=1,
-        workdir=str(tmp_path / "run"),
     )
     result = training.pretrain(run)
     assert result.step == 6 and np.isfinite(result.metrics["loss"])
@@ -209,8 +217,8 @@ def launched():
     process.wait()
 
 
-def _workers(process, count=2):
-    """The processes of the workers, in the order of their ports, once all run.
+def _servers(process):
+    """(dispatcher, workers in the order of their ports), once all run.
 
     The launcher prints the address when the dispatcher answers; its shells,
     of which each keeps one worker, may take a moment longer.
@@ -223,14 +231,20 @@ def _workers(process, count=2):
             check=True,
         )
         lines = [line.split(None, 2) for line in listed.stdout.splitlines()]
-        shells = [pid for pid, parent, _ in lines if parent == str(process.pid)]
+        parents = {pid: parent for pid, parent, _ in lines}
+        ours = str(process.pid)
+        dispatchers = [
+            int(pid)
+            for pid, parent, line in lines
+            if parent == ours and "service dispatcher" in line
+        ]
         workers = [
             int(pid)
             for pid, parent, line in lines
-            if parent in shells and "service worker" in line
+            if parents.get(parent) == ours and "service worker" in line
         ]
-        if len(workers) == count:
-            return workers
+        if len(dispatchers) == 1 and len(workers) == 2:
+            return dispatchers[0], workers
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.1)
 
@@ -256,7 +270,7 @@ def test_a_killed_worker_costs_what_it_had_taken_on_and_no_more(launched):
         seeds = views.numpy()[:, 0, 0, 0, 1:]
         indices += [tuple(row) for row in seeds.astype(int)]
         if step == 2:
-            os.kill(_workers(process)[-1], signal.SIGKILL)
+            os.kill(_servers(process)[1][-1], signal.SIGKILL)
     del iterator
     # Nothing comes twice, and only the first epoch can lack anything.
     assert len(set(indices)) == len(indices) == 2 * count
@@ -270,13 +284,35 @@ def test_a_killed_worker_costs_what_it_had_taken_on_and_no_more(launched):
 def test_the_launched_service_stops_cleanly(launched):
     process, address = launched
     assert address.startswith("grpc://localhost:")
-    workers = _workers(process)
+    dispatcher, workers = _servers(process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0
     assert "data_service: stopped" in process.stderr.read()
-    for worker in workers:
+    for server in (dispatcher, *workers):
         with pytest.raises(ProcessLookupError):
-            os.kill(worker, 0)
+            os.kill(server, 0)
+
+
+def test_a_lost_dispatcher_ends_the_run_and_what_was_trained_is_kept(
+    launched, tmp_path, monkeypatch
+):
+    process, address = launched
+    monkeypatch.setattr(remote, "LOST_AFTER", 1)
+    run = _run(tmp_path / "run", data_service=address, epochs=10_000)
+
+    def stop_service():
+        while not tf.train.latest_checkpoint(tmp_path / "run" / "checkpoints"):
+            time.sleep(0.1)
+        os.kill(_servers(process)[0], signal.SIGKILL)
+
+    thread = threading.Thread(target=stop_service)
+    thread.start()
+    with pytest.raises(config.UserError, match="answers no more") as told:
+        training.pretrain(run)
+    thread.join()
+    assert "\n" not in str(told.value)
+    saved = checkpoints.load_run(str(tmp_path / "run")).step
+    assert f"saved at step {saved}" in str(told.value)
 
 
 def test_a_wrong_argument_is_told():

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -86,14 +88,22 @@ def test_half_precision_and_wide_integers_are_refused():
             distribution.cross_replica_concat(tf.zeros([2], dtype))
 
 
-def test_strategies_by_name(monkeypatch):
+@pytest.fixture
+def alone(monkeypatch):
+    """An environment that names neither workers nor a TPU."""
+    for name in list(os.environ):
+        if name in ("TF_CONFIG", "TPU_NAME") or name.startswith("SLURM_"):
+            monkeypatch.delenv(name)
+    return monkeypatch
+
+
+def test_strategies_by_name(alone):
     assert distribution.strategy("default").num_replicas_in_sync == 1
     mirrored = distribution.strategy("auto", virtual_devices=2)
     assert mirrored.num_replicas_in_sync == 2
     assert distribution.is_chief(mirrored)
     with pytest.raises(config.UserError, match="did you mean 'mirrored'"):
         distribution.strategy("miror")
-    monkeypatch.delenv("TF_CONFIG", raising=False)
     with pytest.raises(config.UserError, match="TF_CONFIG is not set"):
         distribution.strategy("multiworker")
     with pytest.raises(config.UserError, match="no TPU at 'nowhere'"):
@@ -102,10 +112,149 @@ def test_strategies_by_name(monkeypatch):
         distribution.strategy("mirrored", virtual_devices=16)
 
 
+def _tf_config(workers):
+    cluster = {"worker": [f"127.0.0.1:{i + 1}" for i in range(workers)]}
+    task = {"type": "worker", "index": 0}
+    return json.dumps({"cluster": cluster, "task": task})
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "options", "expected"),
+    [
+        (0, 0, {}, "default"),
+        (0, 1, {}, "default"),
+        (0, 2, {}, "mirrored"),
+        (0, 0, {"virtual_devices": 2}, "mirrored"),
+        (1, 0, {}, "default"),
+        (1, 2, {}, "mirrored"),
+        (2, 2, {}, "multiworker"),
+        (0, 0, {"tpu": "pod-1"}, "tpu"),
+        (2, 2, {"tpu": "pod-1"}, "tpu"),
+    ],
+)
+def test_auto_takes_what_is_there(alone, workers, gpus, options, expected):
+    if workers:
+        alone.setenv("TF_CONFIG", _tf_config(workers))
+    alone.setattr(
+        tf.config, "list_physical_devices", lambda kind: ["device"] * gpus
+    )
+    made = []
+    for name in ("_tpu_strategy", "_multiworker", "_mirrored"):
+        kind = name.strip("_").removesuffix("_strategy")
+        alone.setattr(distribution, name, lambda *_, k=kind: made.append(k))
+    distribution.strategy("auto", **options)
+    assert (made or ["default"]) == [expected]
+
+
+def test_a_malformed_tf_config_is_told_by_auto(alone):
+    alone.setenv("TF_CONFIG", "{cluster}")
+    with pytest.raises(config.UserError, match="TF_CONFIG is no JSON"):
+        distribution.strategy("auto")
+
+
+def test_workers_that_do_not_come_up_are_told_in_time(alone):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    alone.setenv(
+        "TF_CONFIG",
+        json.dumps(
+            {
+                "cluster": {"chief": [f"127.0.0.1:{port}"], "worker": ["b:2"]},
+                "task": {"type": "chief", "index": 0},
+            }
+        ),
+    )
+    with pytest.raises(config.UserError, match=r"up: worker 0 \(b:2\) within"):
+        distribution.strategy("multiworker", timeout=0.2)
+
+
+_TPU = """
+import tensorflow as tf
+from tf_contrastive import config, training
+
+calls = []
+
+class Resolver:
+    def __init__(self, tpu):
+        # This raises once TensorFlow has started, as the first op does.
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+        calls.append(("resolve", tpu))
+
+def record(name, answer=None):
+    def call(resolver):
+        assert isinstance(resolver, Resolver)
+        calls.append(name)
+        if name == "strategy":
+            raise SystemExit(0)
+    return call
+
+tf.distribute.cluster_resolver.TPUClusterResolver = Resolver
+tf.config.experimental_connect_to_cluster = record("connect")
+tf.tpu.experimental.initialize_tpu_system = record("initialize")
+tf.distribute.TPUStrategy = record("strategy")
+try:
+    training.pretrain(
+        config.replace(
+            config.Pretrain(), strategy="tpu", tpu="pod-1", workdir="/nowhere"
+        )
+    )
+finally:
+    print(calls)
+"""
+
+
+def test_a_tpu_is_resolved_connected_and_initialized_before_any_op():
+    done = subprocess.run(
+        [sys.executable, "-c", _TPU],
+        cwd=Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(
+        [("resolve", "pod-1"), "connect", "initialize", "strategy"]
+    )
+
+
+@pytest.mark.parametrize(
+    "ops", ["hierarchical_copy", "reduction_to_one_device"]
+)
+def test_the_sum_over_replicas_does_not_depend_on_how_it_is_made(ops):
+    strategy = distribution.strategy(
+        "mirrored", virtual_devices=4, cross_device_ops=ops
+    )
+    chosen = strategy.extended._cross_device_ops
+    assert type(chosen).__name__.startswith(ops.title().replace("_", ""))
+
+    @tf.function
+    def run():
+        return strategy.run(
+            lambda: distribution.cross_replica_concat(
+                tf.cast(distribution.replica_id(), tf.float32)[tf.newaxis]
+            )
+        )
+
+    for gathered in strategy.experimental_local_results(run()):
+        np.testing.assert_array_equal(gathered, [0, 1, 2, 3])
+
+
+def test_cross_device_ops_that_cannot_be_are_told(alone):
+    with pytest.raises(config.UserError, match="--strategy=multiworker, not"):
+        distribution.strategy("mirrored", cross_device_ops="ring")
+    # What auto comes to is known only here.
+    with pytest.raises(config.UserError, match="not default: give") as told:
+        distribution.strategy("auto", cross_device_ops="hierarchical_copy")
+    assert str(told.value).endswith("--cross_device_ops=auto")
+    with pytest.raises(config.UserError, match="TensorFlow sees none"):
+        distribution.strategy("mirrored", cross_device_ops="nccl")
+
+
 _WORKER = """
 import numpy as np, tensorflow as tf
 from tf_contrastive import distribution, losses
-strategy = distribution.strategy("auto")
+strategy = distribution.strategy("auto", cross_device_ops=OPS)
 rng = np.random.default_rng(0)
 z = rng.normal(size=[8, 2, 6]).astype(np.float32)
 labels = np.array([0, 0, 0, 1, 2, 2, 3, 1], np.int32)
@@ -137,41 +286,87 @@ for name in ("supcon", "sincere"):
 """
 
 
+def _free_ports(count):
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in held]
+    for server in held:
+        server.close()
+    return ports
+
+
+def _with_tf_config():
+    """The variables of each of two workers."""
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in _free_ports(2)]}
+    for index in (0, 1):
+        task = {"type": "worker", "index": index}
+        yield {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
+
+
+def _in_slurm():
+    """The variables of each of two tasks on one node without GPUs."""
+    for rank in (0, 1):
+        yield {
+            "SLURM_JOB_ID": str(os.getpid()),
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NODELIST": "localhost",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_STEP_TASKS_PER_NODE": "2",
+            "SLURM_PROCID": str(rank),
+            "SLURM_NODEID": "0",
+            "SLURM_LOCALID": str(rank),
+        }
+
+
+def _start(program, variables):
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).resolve().parents[1],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 @pytest.mark.slow
-def test_two_processes_compute_what_one_does():
-    ports = [str(20000 + (os.getpid() * 2 + i) % 20000) for i in (0, 1)]
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
-
-    def start(index):
-        environment = dict(os.environ)
-        environment.pop("TF_CONFIG", None)
-        if index is not None:
-            task = {"type": "worker", "index": index}
-            environment["TF_CONFIG"] = json.dumps(
-                {"cluster": cluster, "task": task}
-            )
-        return subprocess.Popen(
-            [sys.executable, "-c", _WORKER],
-            cwd=Path(__file__).resolve().parents[1],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
+@pytest.mark.parametrize(
+    ("origin", "ops"), [(_with_tf_config, "auto"), (_in_slurm, "ring")]
+)
+def test_two_processes_compute_what_one_does(alone, origin, ops):
     def results(process):
         out, _ = process.communicate(timeout=180)
         lines = [x.split() for x in out.splitlines() if x.startswith("RESULT")]
         numbers = {line[1]: np.array(line[4:], float) for line in lines}
         return tuple(lines[0][2:4]), numbers
 
-    role, alone = results(start(None))
-    workers = [results(p) for p in [start(0), start(1)]]
+    role, alone_ = results(_start(f"OPS = 'auto'\n{_WORKER}", {}))
+    started = [_start(f"OPS = {ops!r}\n{_WORKER}", v) for v in origin()]
+    workers = [results(process) for process in started]
     assert role == ("True", "1")
     assert [w[0] for w in workers] == [("True", "2"), ("False", "2")]
     for _, numbers in workers:
-        for name, expected in alone.items():
+        for name, expected in alone_.items():
             error = np.linalg.norm(numbers[name] - expected)
             assert error < 1e-5 * np.linalg.norm(expected), name
+
+
+_WAITING = """
+import time
+from tf_contrastive import distribution
+distribution.strategy("multiworker")
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+def test_workers_end_by_sigterm(alone):
+    started = [_start(_WAITING, variables) for variables in _with_tf_config()]
+    for process in started:
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        process.send_signal(signal.SIGTERM)
+    for process in started:
+        assert process.wait(timeout=60) == -signal.SIGTERM
+        process.stdout.close()
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def test_colours_are_standardised_and_other_channels_are_not():
     images = _images(channels=5)
     encoder = _small(image_shape=(32, 32, 5))
     x = _until(encoder, "standardize")(images).numpy()
-    mean, std = encoders.CHANNEL_MEAN, encoders.CHANNEL_STD
+    mean, std = config.IMAGENET_STATISTICS
     expected = (images[..., :3].astype(np.float64) - mean) / std
     np.testing.assert_allclose(x[..., :3], expected, atol=1e-5)
     np.testing.assert_array_equal(x[..., 3:], images[..., 3:])
@@ -170,6 +170,10 @@ def test_colours_are_standardised_and_other_channels_are_not():
     gray = _images(channels=1)
     one = _until(_small(image_shape=(32, 32, 1)), "standardize")(gray)
     np.testing.assert_array_equal(one, gray)
+    other = _small(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 1.0))
+    x = _until(other, "standardize")(images[..., :3])
+    expected = (images[..., :3] - (0.1, 0.2, 0.3)) / (0.5, 0.25, 1.0)
+    np.testing.assert_allclose(x, expected, atol=1e-5)
 
 
 def test_features_are_the_mean_of_the_last_map():

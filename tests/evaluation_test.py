@@ -128,6 +128,7 @@ def test_protocols_score_a_frozen_encoder():
     test = embedding.embed(encoder, _digit_batches("test"))
     for result in results.values():
         assert result["encoder"] == "random"
+        assert result["augmentation"] == "none"
         assert result["version"] == 1
         assert result["examples"] == len(test[1])
         # The knobs in the record are all it takes to repeat the result.
@@ -173,15 +174,25 @@ def workdir(tmp_path_factory):
         width=0.125,
         stem="cifar",
         image_size=8,
+        extra_channels=0,
         workdir=folder,
     )
     source = datasets.source("digits", "train")
     built = model.build(run, source.info.num_classes)
+    return _saved(built, run, source)
+
+
+def _saved(built, run, source):
+    """Writes a run whose encoder's statistics alone were trained."""
+    extra = run.data.extra_channels
     built.compile(optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False))
-    for images, _ in _digit_batches("train").take(3):
+    batches = datasets.evaluation_batches(
+        source, views.evaluation(8), batch_size=100, extra_channels=extra
+    )
+    for images, _ in batches.take(3):
         built.encoder(images, training=True)
-    checkpoints.Checkpoints(built, run, training.metadata(source.info)).save()
-    return folder
+    checkpoints.Checkpoints(built, run, training.metadata(source.info)).finish()
+    return run.runtime.workdir
 
 
 def _evaluate(**values):
@@ -328,6 +339,253 @@ def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
     assert written.files == ["embeddings"]
     assert len(written["embeddings"]) == 6
     assert "broken.png" in capsys.readouterr().err
+
+
+# ---- The linear probe on augmented images -----------------------------------
+
+
+def _stream(split, augmentation, seed=0, batch_size=64):
+    run = config.replace(
+        config.Pretrain(), augmentation=augmentation, image_size=8
+    )
+    return training.augmented_images(
+        datasets.source("digits", split), run, batch_size=batch_size, seed=seed
+    )
+
+
+def test_views_of_no_augmentation_are_the_images_themselves():
+    encoder = _encoder()
+    size, steps = 64, 1437 // 64
+    stream = _stream("train", "none", batch_size=size)
+    epoch = list(embedding.embed_batches(encoder, stream.take(steps)))
+    found, labels = (np.concatenate(part) for part in zip(*epoch, strict=True))
+    train, train_labels = embedding.embed(encoder, _digit_batches("train"))
+    # Each row is that of another image, but for the last, partial batch.
+    distances = np.abs(found[:, np.newaxis, :40] - train[:, :40]).sum(-1)
+    rows = distances.argmin(axis=1)
+    assert len(np.unique(rows)) > 0.99 * steps * size  # Some digits are alike.
+    np.testing.assert_allclose(found, train[rows], atol=1e-5)
+    np.testing.assert_array_equal(labels, train_labels[rows])
+
+
+def test_a_probe_on_views_equals_one_on_rows_in_the_same_order():
+    train, labels = _arrays(n=230)
+    test, test_labels = _arrays(n=100, seed=1)
+    options = {"epochs": 7, "batch_size": 50, "seed": 3}
+
+    def stream():
+        generator = np.random.default_rng(3)
+        while True:
+            order = generator.permutation(len(train))[:200]
+            for rows in order.reshape(4, 50):
+                yield train[rows], labels[rows]
+
+    cached = evaluation.linear_probe(
+        train, labels, test, test_labels, **options
+    )
+    fresh = evaluation.linear_probe(
+        train, labels, test, test_labels, **options, views=stream()
+    )
+    assert fresh["loss"] == pytest.approx(cached["loss"], rel=1e-6)
+    np.testing.assert_array_equal(fresh["predictions"], cached["predictions"])
+
+
+def test_views_of_another_encoder_are_refused():
+    train, labels = _arrays()
+    views_of_other = iter([(train[:, :4], labels)] * 9)
+    with pytest.raises(config.UserError, match="views have 4 features and"):
+        evaluation.linear_probe(
+            train, labels, train, labels, views=views_of_other
+        )
+
+
+def _scored(encoder, augmentation, **options):
+    chosen = config.Evaluation(
+        probe_augmentation=augmentation,
+        **{"probe_epochs": 3, "probe_batch_size": 64, **options},
+    )
+    report = protocols.run(
+        encoder,
+        _digit_batches("train"),
+        _digit_batches("test"),
+        ["knn", "linear"],
+        options=chosen,
+        views=_stream("train", augmentation, chosen.seed),
+    )
+    return report["checksum_before"], report["results"]
+
+
+def test_augmented_images_train_the_probe_and_leave_the_encoder():
+    encoder = _encoder()
+    before, results = _scored(encoder, "randaugment", probe_epochs=12)
+    assert embedding.checksum(encoder) == before
+    assert [r["augmentation"] for r in results] == ["none", "randaugment"]
+    assert results[1]["top1"] > 0.5
+    plain = _scored(encoder, "none", probe_epochs=12)[1][1]
+    assert plain["top1"] > results[1]["top1"]
+    # The same seed gives the same views, another one others.
+    again, other = (
+        _scored(encoder, "randaugment", probe_epochs=12, seed=seed)[1][1]
+        for seed in (0, 1)
+    )
+    assert again["top1"] == results[1]["top1"]
+    assert other["top1"] != results[1]["top1"]
+
+
+def test_evaluate_says_what_the_probe_learned_from(workdir, tmp_path, capsys):
+    _evaluate(
+        workdir=workdir,
+        protocols="knn,linear",
+        probe_augmentation="simaugment",
+        probe_epochs=2,
+        untrained=False,
+    )
+    with open(f"{workdir}/evaluation.json") as file:
+        found = json.load(file)["results"]
+    assert [r["augmentation"] for r in found] == ["none", "simaugment"]
+    exporting.export(workdir, str(tmp_path))
+    capsys.readouterr()
+    _evaluate(
+        saved_model=str(tmp_path),
+        dataset="digits",
+        protocols="linear",
+        probe_augmentation="simaugment",
+        probe_epochs=2,
+    )
+    row = capsys.readouterr().out.splitlines()[1].split()
+    assert abs(float(row[2]) - found[1]["top1"]) < 0.02
+
+
+_TABLE_5 = ("autoaugment", "randaugment", "simaugment", "stacked_randaugment")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contrastive", _TABLE_5)
+def test_every_pair_of_policies_of_the_two_stages_runs(contrastive, tmp_path):
+    run = config.replace(
+        config.Pretrain(),
+        augmentation=contrastive,
+        loss="supcon",
+        encoder="resnet10",
+        width=0.125,
+        batch_size=128,
+        epochs=4,
+        workdir=str(tmp_path),
+    )
+    training.pretrain(run)
+    checksums, found = set(), []
+    for linear in _TABLE_5:
+        _evaluate(
+            workdir=str(tmp_path),
+            protocols="linear",
+            probe_augmentation=linear,
+            probe_epochs=8,
+            untrained=False,
+        )
+        with open(tmp_path / "evaluation.json") as file:
+            report = json.load(file)
+        (result,) = report["results"]
+        assert result["augmentation"] == linear
+        found.append(result["top1"])
+        checksums.add(report["checksum"])
+    assert len(checksums) == 1
+    # Chance is 0.1; RandAugment leaves little of a digit of 8 pixels.
+    print(contrastive, found)
+    assert min(found) > 0.12 and max(found) > 0.25
+    assert len(set(found)) > 2
+
+
+# ---- Channels beside the colours --------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def with_extra(tmp_path_factory):
+    """A run of 3 + 2 channels, and its data."""
+    folder = str(tmp_path_factory.mktemp("extra"))
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 4
+    source = datasets.from_arrays(
+        rng.integers(0, 256, [40, 8, 8, 3], np.uint8),
+        labels,
+        extra=np.stack([labels % 2, labels // 2], -1) * 3,
+    )
+    run = config.replace(
+        config.Pretrain(),
+        encoder="resnet10",
+        width=0.125,
+        stem="cifar",
+        image_size=8,
+        extra_channels=2,
+        workdir=folder,
+    )
+    return _saved(model.build(run, 4), run, source), source
+
+
+def test_extra_channels_are_embedded(with_extra, monkeypatch, tmp_path):
+    workdir, source = with_extra
+    monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
+    exporting.export(workdir, str(tmp_path / "export"))
+    found = []
+    for place in (
+        {"workdir": workdir},
+        {"saved_model": str(tmp_path / "export"), "input": "any"},
+    ):
+        output = str(tmp_path / "out.npz")
+        command = config.replace(config.Embed(), output=output, **place)
+        assert embed_command.run(command) == 0
+        found.append(np.load(output)["embeddings"])
+    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    encoder = checkpoints.load_encoder(checkpoints.load_run(workdir))
+    batches = datasets.evaluation_batches(
+        source, views.evaluation(8), batch_size=40
+    )
+    images = next(iter(batches))[0]
+    assert images.shape == (40, 8, 8, 5)
+    np.testing.assert_allclose(
+        found[0], encoder(images, training=False), atol=1e-5
+    )
+    # They are seen: without them the embeddings are others.
+    without = encoder(images * [1, 1, 1, 0, 0], training=False)
+    assert np.abs(found[0] - without).max() > 0.01
+
+
+def test_data_without_the_channels_are_refused(with_extra, tmp_path):
+    workdir, _ = with_extra
+    told = "takes 2 channels beside the colours, and digits has 0 channels"
+    output = tmp_path / "new" / "out.npz"
+    command = config.replace(
+        config.Embed(), workdir=workdir, input="digits", output=str(output)
+    )
+    with pytest.raises(config.UserError, match=told):
+        embed_command.run(command)
+    assert not output.parent.exists()
+    with pytest.raises(config.UserError, match=told):
+        _evaluate(workdir=workdir, dataset="digits")
+
+
+def test_export_says_what_an_encoder_of_more_channels_serves(
+    with_extra, tmp_path, capsys
+):
+    workdir, source = with_extra
+    command = config.Export(config.Exporting(workdir, str(tmp_path)))
+    assert export_command.run(command) == 0
+    out = capsys.readouterr().out
+    assert "images: float32 [N, 8, 8, 5], colours in [0, 1]" in out
+    assert "(no serving_bytes: encoded images have no more channels" in out
+    assert exporting.details(f"{tmp_path}/1")["channels"] == 5
+    served = tf.saved_model.load(f"{tmp_path}/1").signatures
+    assert list(served) == ["serving_default"]
+    batches = datasets.evaluation_batches(
+        source, views.evaluation(8), batch_size=7
+    )
+    images = next(iter(batches))[0]
+    encoder = exporting.load(workdir)
+    for part in (images, images[:0]):
+        np.testing.assert_allclose(
+            served["serving_default"](images=part)["embedding"],
+            encoder(images, training=False)[: len(part)],
+            atol=1e-5,
+        )
 
 
 if __name__ == "__main__":

@@ -210,7 +210,11 @@ def test_a_loaded_export_trains(encoder, saved):
 
 
 def test_the_export_says_what_it_is(saved):
-    assert exporting.details(saved) == {"image_size": SIZE, "embedding_size": 6}
+    assert exporting.details(saved) == {
+        "image_size": SIZE,
+        "channels": 3,
+        "embedding_size": 6,
+    }
 
 
 def test_a_mixed_precision_encoder_is_cloned_to_plain_float32():

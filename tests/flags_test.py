@@ -128,6 +128,19 @@ _MISTAKES = [
         "--virtual_devices=4 needs --strategy=mirrored, not tpu",
     ),
     (
+        "pretrain --workdir=w --strategy=mirrored --cross_device_ops=ring",
+        "--cross_device_ops=ring goes with --strategy=multiworker, not"
+        " mirrored: give --cross_device_ops=auto or nccl or hierarchical_copy",
+    ),
+    (
+        "pretrain --workdir=w --virtual_devices=4 --cross_device_ops=nccl",
+        "--cross_device_ops=nccl needs GPUs, --virtual_devices=4 are none",
+    ),
+    (
+        "pretrain --cross_device_ops=mpi",
+        "--cross_device_ops=mpi: must be one of auto, nccl, ring,",
+    ),
+    (
         "pretrain --workdir=w --image_size=16 --stem=imagenet",
         "views of 16 pixels are too small for the imagenet stem, which takes"
         " 32 and more: give --image_size=32 or more or --stem=cifar",
@@ -182,6 +195,42 @@ _MISTAKES = [
         "--cache=disk: must be one of auto, memory, none",
     ),
     (
+        "pretrain --whiten=datset",
+        "--whiten=datset: must be one of imagenet, dataset, none, or three"
+        " means and three deviations above 0, M,M,M/S,S,S (did you mean",
+    ),
+    (
+        "pretrain --whiten=0.5,0.5,0.5/0,1,1",
+        "three deviations above 0, M,M,M/S,S,S",
+    ),
+    (
+        "pretrain --mixup_alpha=-0.1",
+        "--mixup_alpha=-0.1: must be at least 0",
+    ),
+    (
+        "pretrain --workdir=w --loss=supcon --mixup_alpha=0.2",
+        "--mixup_alpha=0.2 makes labels of several classes, of which"
+        " --loss=supcon can make nothing: give --loss=cross_entropy, or"
+        " --mixup_alpha=0",
+    ),
+    (
+        "pretrain --workdir=w --cutmix_alpha=1",
+        "--cutmix_alpha=1 makes labels of several classes, of which"
+        " --loss=ntxent can make nothing",
+    ),
+    (
+        "pretrain --workdir=w --loss=cross_entropy --cutmix_alpha=1"
+        " --sampler=class_balanced",
+        "--cutmix_alpha=1 mixes each image with its neighbour in the batch,"
+        " which --sampler=class_balanced chooses by its class: give",
+    ),
+    (
+        "pretrain --workdir=w --loss=cross_entropy --mixup_alpha=1"
+        " --batch_size=36 --virtual_devices=4",
+        "--batch_size=36 gives each of 4 replica(s) an odd number of images,"
+        " which cannot be mixed in pairs: give a multiple of 8",
+    ),
+    (
         "pretrain --extra_channels=-2",
         "--extra_channels=-2: must be at least -1",
     ),
@@ -192,6 +241,27 @@ _MISTAKES = [
         "a comma-separated list of knn, prototype, linear (did you mean",
     ),
     ("evaluate --saved_model=x", "--saved_model needs --dataset=NAME"),
+    (
+        "evaluate --workdir=w --probe_augmentation=randaugmnt",
+        "--probe_augmentation=randaugmnt: must be one of simclr, simaugment,",
+    ),
+    (
+        "evaluate --workdir=w --protocols=knn --probe_augmentation=crop",
+        "--probe_augmentation=crop is of the protocol linear, and"
+        " --protocols=knn is without it: give --protocols=knn,linear",
+    ),
+    (
+        "pretrain --workdir=w --nan_policy=skip",
+        "--nan_policy=skip: must be stop, or skip:N for at most N steps",
+    ),
+    (
+        "pretrain --workdir=w --loss=moco --nan_policy=skip:3",
+        "would stay in moco's queue: give --nan_policy=stop",
+    ),
+    (
+        "pretrain --workdir=w --keep_checkpoint_every_hours=-1",
+        "--keep_checkpoint_every_hours=-1.0: must be at least 0",
+    ),
     ("export", "--workdir: must be given"),
     ("embed --workdir=w", "--output: must be given"),
     ("embed --saved_model=w --output=x", "--saved_model needs --input="),
@@ -280,6 +350,18 @@ def test_only_what_was_given_is_an_option_of_the_loss():
     assert "--positives_cap=3" in text
     assert "--temperature" not in text
     assert flags.read(config.Pretrain, text, "a") == given
+
+
+@pytest.mark.parametrize("whiten", ["imagenet", "none"])
+def test_statistics_of_colours_survive_their_writing(whiten):
+    found = config.channel_statistics(whiten)
+    assert config.channel_statistics(config.write_statistics(found)) == found
+    tiny = config.ChannelStatistics((1e-7, 0.5, 1 / 3), (2e-5, 1.0, 0.25))
+    written = config.write_statistics(tiny)
+    again = config.channel_statistics(written)
+    assert config.write_statistics(again) == written
+    with pytest.raises(config.UserError, match="whiten=dataset: must be"):
+        config.channel_statistics("dataset")
 
 
 def test_replace_names_what_it_does_not_know():

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import replicas as on_replicas
 import tensorflow as tf
+from replicas import Recorder
 
-from tf_contrastive import distribution, grad_cache, heads, losses
+from tf_contrastive import grad_cache, heads, losses
 from tf_contrastive.model import ContrastiveModel, precision
 from tf_contrastive.normalization import BatchNormalization
 
@@ -47,40 +49,20 @@ def _model(chunks, norm=None, loss="supcon", probe=True):
     )
 
 
-class _Recorder(tf.keras.optimizers.Optimizer):
-    """Puts the aggregated gradient in the variable's place."""
-
-    def __init__(self):
-        super().__init__(name="recorder", jit_compile=False)
-        self._learning_rate = self._build_learning_rate(1.0)
-
-    def update_step(self, gradient, variable):
-        variable.assign(gradient)
-
-
-def _step(chunks, replicas=1, optimizer=_Recorder, steps=1, **options):
+def _step(chunks, replicas=1, optimizer=Recorder, steps=1, **options):
     """Trains on virtual devices; returns the metrics and all weights."""
     compile_options = {
         key: options.pop(key)
         for key in ("jit_compile", "steps_per_execution")
         if key in options
     }
-    strategy = (
-        distribution.strategy("mirrored", virtual_devices=replicas)
-        if replicas > 1
-        else distribution.strategy("default")
-    )
+    strategy = on_replicas.strategy(replicas)
     with strategy.scope():
         model = _model(chunks, **options)
         model.compile(optimizer(), optimizer(), **compile_options)
-    data = tf.data.Dataset.from_tensors(_data()).repeat().unbatch()
-
-    def per_host(context):
-        size = context.get_per_replica_batch_size(_BATCH)
-        return data.batch(size, drop_remainder=True)
-
+    examples = tf.data.Dataset.from_tensor_slices(_data())
     history = model.fit(
-        strategy.distribute_datasets_from_function(per_host),
+        on_replicas.share(examples, _BATCH, strategy),
         steps_per_epoch=steps,
         verbose=0,
     )

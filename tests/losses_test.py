@@ -82,6 +82,20 @@ def test_what_is_no_number_is_not_hidden(name, bad, whole):
             lambda: losses.build("cross_entropy")(_GOLDEN, np.ones([4, 3])),
             "labels of 3 classes for logits of 2",
         ),
+        (
+            lambda: losses.build("cross_entropy")(_GOLDEN, np.ones([4, 2, 3])),
+            "labels of 3 classes for logits of 2",
+        ),
+        (
+            lambda: losses.build("cross_entropy")(_GOLDEN, np.ones([4, 1, 2])),
+            r"for views of shape \(4, 2\): distributions must be floating",
+        ),
+        (
+            lambda: losses.build("cross_entropy")(
+                _GOLDEN, np.ones([4, 2, 2], int)
+            ),
+            r"distributions must be floating \[B, V, C\]",
+        ),
         (lambda: losses.build("moco")(_GOLDEN), r"needs keys \[B, V, P\]"),
         (
             lambda: losses.build("moco")(
@@ -100,6 +114,26 @@ def test_what_is_no_number_is_not_hidden(name, bad, whole):
 def test_bad_input_is_told(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_takes_a_distribution_for_each_view(smoothing):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=[4, 2, 5]).astype(np.float32)
+    shares = rng.dirichlet(np.ones(5), [4, 2]).astype(np.float32)
+    loss = losses.build("cross_entropy", label_smoothing=smoothing)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    target = (1 - smoothing) * shares + smoothing / 5
+    expected = -(target * log_p).sum(-1)
+    np.testing.assert_allclose(
+        loss.per_anchor(logits, shares), expected, rtol=1e-5
+    )
+    np.testing.assert_allclose(loss(logits, shares), expected.mean(), rtol=1e-5)
+    # Shares of one class alone are labels; rank 2 is several yeses.
+    labels = np.array([0, 3, 4, 1])
+    certain = np.repeat(np.eye(5, dtype=np.float32)[labels][:, None], 2, 1)
+    np.testing.assert_array_equal(loss(logits, certain), loss(logits, labels))
+    assert abs(loss(logits, certain[:, 0]) - loss(logits, labels)) > 0.1
 
 
 def test_options_stand_in_the_config():

@@ -68,6 +68,232 @@ def test_sincere_recipe_starts_and_ends_at_its_floor(epoch, expected):
     np.testing.assert_allclose(schedule(87 * epoch), expected, rtol=1e-6)
 
 
+# (what, options of `build`, {epoch: learning rate}); steps of an epoch are
+# those of 1,281,167 images of ImageNet, or 50,000 of CIFAR-10.
+_RECIPES = [
+    (
+        "SimCLR, 2.2: LARS on ImageNet",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.3,
+            "batch_size": 4096,
+            "steps_per_epoch": 312,
+            "epochs": 100,
+            "warmup_epochs": 10,
+        },
+        {0: 0.0, 5: 2.4, 10: 4.8, 55: 2.4, 100: 0.0},
+    ),
+    (
+        "SimCLR, 6: the same for 1000 epochs",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.3,
+            "batch_size": 4096,
+            "steps_per_epoch": 312,
+            "epochs": 1000,
+            "warmup_epochs": 10,
+        },
+        {10: 4.8, 505: 2.4, 1000: 0.0},
+    ),
+    (
+        "SimCLR, B.1: square-root scaling, batch 8192",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.075,
+            "scaling": "sqrt",
+            "batch_size": 8192,
+            "steps_per_epoch": 156,
+            "epochs": 100,
+            "warmup_epochs": 10,
+        },
+        {5: 3.3941125, 10: 6.788225, 55: 3.3941125},
+    ),
+    (
+        "SimCLR, B.9: CIFAR-10, batch 1024",
+        {
+            "name": "cosine",
+            "base_learning_rate": 1.0,
+            "batch_size": 1024,
+            "steps_per_epoch": 48,
+            "epochs": 1000,
+            "warmup_epochs": 10,
+        },
+        {1: 0.4, 10: 4.0, 505: 2.0},
+    ),
+    (
+        "SimCLR, B.5: fine-tuning, 10 % of the labels",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.05,
+            "batch_size": 4096,
+            "steps_per_epoch": 31,
+            "epochs": 30,
+        },
+        {0: 0.8, 15: 0.4, 30: 0.0},
+    ),
+    (
+        "SimCLR, B.6: linear evaluation",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.1,
+            "batch_size": 4096,
+            "steps_per_epoch": 312,
+            "epochs": 90,
+        },
+        {0: 1.6, 45: 0.8, 60: 0.4, 90: 0.0},
+    ),
+    (
+        "SupCon: LARS, 350 epochs, base 0.4 of the authors' code",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.4,
+            "batch_size": 6144,
+            "steps_per_epoch": 208,
+            "epochs": 350,
+        },
+        {0: 9.6, 175: 4.8, 350: 0.0},
+    ),
+    (
+        "SupCon: ResNet-200, base 0.2 of the authors' code",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.2,
+            "batch_size": 4096,
+            "steps_per_epoch": 312,
+            "epochs": 700,
+        },
+        {0: 3.2, 350: 1.6},
+    ),
+    (
+        "SupCon: linear stage, RMSProp, 0.97 every half epoch",
+        {
+            "name": "exponential",
+            "base_learning_rate": 0.05,
+            "batch_size": 2048,
+            "steps_per_epoch": 625,
+            "epochs": 350,
+            "decay_rate": 0.97,
+            "decay_epochs": 0.5,
+        },
+        {
+            0: 0.4,
+            312 / 625: 0.4,
+            313 / 625: 0.388,
+            624 / 625: 0.388,
+            1: 0.37636,
+            10: 0.21751774,
+            350: 2.1976e-10,
+        },
+    ),
+    (
+        "SupCon: cross entropy, Nesterov, base 0.1 of the authors' code",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.1,
+            "batch_size": 6144,
+            "steps_per_epoch": 208,
+            "epochs": 200,
+        },
+        {0: 2.4, 100: 1.2},
+    ),
+    (
+        "Intriguing properties, D.1: square-root scaling, batch 128",
+        {
+            "name": "cosine",
+            "base_learning_rate": 0.075,
+            "scaling": "sqrt",
+            "batch_size": 128,
+            "steps_per_epoch": 390,
+            "epochs": 100,
+            "warmup_epochs": 10,
+        },
+        {10: 0.8485281, 55: 0.4242641},
+    ),
+    (
+        "Intriguing properties: RandBit on MNIST, Adam, in a line to 0",
+        {
+            "name": "linear",
+            "base_learning_rate": 0.001,
+            "scaling": "none",
+            "batch_size": 1000,
+            "steps_per_epoch": 60,
+            "epochs": 10,
+        },
+        {0: 0.001, 2.5: 0.00075, 5: 0.0005, 10: 0.0, 11: 0.0},
+    ),
+    (
+        "ResNet on ImageNet, in steps, with a warm-up of 5 epochs",
+        {
+            "name": "piecewise",
+            "base_learning_rate": 0.1,
+            "batch_size": 256,
+            "steps_per_epoch": 5004,
+            "epochs": 90,
+            "warmup_epochs": 5,
+            "boundaries": (30, 60, 80),
+        },
+        {
+            2.5: 0.05,
+            5: 0.1,
+            30 - 1 / 5004: 0.1,
+            30: 0.01,
+            60: 0.001,
+            80: 0.0001,
+            90: 0.0001,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("recipe", _RECIPES, ids=lambda recipe: recipe[0])
+def test_recipes_of_the_papers(recipe):
+    _, options, rates = recipe
+    schedule = schedules.build(**options)
+    for epoch, expected in rates.items():
+        step = round(epoch * options["steps_per_epoch"])
+        np.testing.assert_allclose(
+            schedule(step), expected, rtol=2e-6, atol=1e-13, err_msg=str(epoch)
+        )
+
+
+def test_exponential_decays_little_by_little_without_a_staircase():
+    options = {"decay_rate": 0.5, "decay_epochs": 2, "warmup_epochs": 1}
+    smooth = _simclr(name="exponential", staircase=False, **options)
+    stairs = _simclr(name="exponential", **options)
+    after = 97 + np.array([0, 97, 194, 291, 388])
+    np.testing.assert_allclose(
+        [float(smooth(step)) for step in after],
+        0.6 * 0.5 ** np.array([0, 0.5, 1, 1.5, 2]),
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(
+        [float(stairs(step)) for step in after],
+        [0.6, 0.6, 0.3, 0.3, 0.15],
+        rtol=1e-6,
+    )
+
+
+@pytest.mark.parametrize("name", schedules.SCHEDULES)
+def test_each_rises_in_a_line_and_never_after(name):
+    schedule = _simclr(name=name, floor=0.1)
+    rates = np.array([float(schedule(step)) for step in range(0, 9800, 97)])
+    np.testing.assert_allclose(
+        rates[:11], np.linspace(0.06, 0.6, 11), rtol=1e-6
+    )
+    assert (np.diff(rates[10:]) <= 1e-7).all()
+    assert rates.min() >= 0.06 - 1e-7
+
+
+def test_decays_tend_towards_the_floor():
+    for name, options in (
+        ("linear", {}),
+        ("exponential", {}),
+        ("piecewise", {"decay_rate": 1e-9, "boundaries": (50,)}),
+    ):
+        last = _simclr(name=name, floor=0.1, **options)(9700)
+        np.testing.assert_allclose(last, 0.06, rtol=0.05)
+
+
 def test_constant_stays_at_the_peak():
     schedule = _simclr(name="constant")
     rates = [float(schedule(step)) for step in (485, 970, 5000, 9700, 12000)]
@@ -106,18 +332,35 @@ def test_square_root_and_linear_scaling(batch_size, sqrt, linear):
     assert schedules.peak(0.3, batch_size, "none") == 0.3
 
 
+def test_a_rate_that_is_not_given_is_the_optimizer_s():
+    for optimizer, rate in config.LEARNING_RATES.items():
+        assert config.resolve_learning_rate(None, optimizer, "linear") == rate
+        # SimCLR, B.1: both ways to scale meet at a batch of 4096.
+        by_root = config.resolve_learning_rate(None, optimizer, "sqrt")
+        assert schedules.peak(by_root, 4096, "sqrt") == pytest.approx(
+            schedules.peak(rate, 4096, "linear")
+        )
+    assert config.resolve_learning_rate(0.7, "adam", "sqrt") == 0.7
+
+
 @pytest.mark.parametrize(
     "given,epochs,expected",
     [(-1, 100, 10), (-1, 800, 10), (-1, 4, 0.4), (0, 100, 0), (2.5, 100, 2.5)],
 )
 def test_warm_up_by_default_is_ten_epochs_or_a_tenth(given, epochs, expected):
-    assert schedules.resolve_warmup(given, epochs) == expected
+    assert config.resolve_warmup(given, epochs) == expected
 
 
 def test_fractions_of_an_epoch_become_steps():
     schedule = _simclr(epochs=4, warmup_epochs=-1)  # 0.4 epochs: 39 steps.
     assert float(schedule(38)) < 0.6
     np.testing.assert_allclose(schedule(39), 0.6, rtol=1e-6)
+    schedule = _simclr(
+        name="piecewise", warmup_epochs=0.5, boundaries=(0.5, 1.5)
+    )  # 48 and 146 steps.
+    rates = [float(schedule(step)) for step in (24, 47, 48, 145, 146)]
+    expected = [0.3, 0.6 * 47 / 48, 0.06, 0.06, 0.006]
+    np.testing.assert_allclose(rates, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
@@ -125,11 +368,25 @@ def test_serialization(name):
     schedule = _simclr(name=name, floor=0.01)
     data = tf.keras.optimizers.schedules.serialize(schedule)
     again = tf.keras.optimizers.schedules.deserialize(data)
-    for step in (0, 500, 970, 5000):
+    assert again.get_config() == schedule.get_config()
+    for step in (0, 500, 970, 5000, 9700):
         assert float(again(step)) == float(schedule(step))
 
 
-def test_bad_names_and_durations_are_told():
+@pytest.mark.parametrize("name", schedules.SCHEDULES)
+def test_it_is_the_same_when_compiled(name):
+    schedule = _simclr(name=name)
+    compiled = tf.function(schedule, jit_compile=True)
+    for step in (0, 485, 970, 2910, 9700):
+        np.testing.assert_allclose(
+            compiled(tf.constant(step, tf.int64)),
+            schedule(step),
+            rtol=1e-6,
+            atol=1e-7,
+        )
+
+
+def test_bad_names_options_and_durations_are_told():
     assert set(schedules.SCHEDULES) == set(config.SCHEDULES)
     with pytest.raises(config.UserError, match="did you mean 'cosine'"):
         _simclr(name="cosin")
@@ -137,6 +394,15 @@ def test_bad_names_and_durations_are_told():
         _simclr(scaling="cubic")
     with pytest.raises(config.UserError, match="epochs=100"):
         _simclr(warmup_epochs=101)
+    with pytest.raises(config.UserError, match="option of cosine 'decay_rate'"):
+        _simclr(decay_rate=0.5)
+    for boundaries in ((5, 30), (30, 100), (60, 30), (30, 30)):
+        with pytest.raises(
+            config.UserError,
+            match="give epochs that rise, from --warmup_epochs=10 to less than"
+            " --epochs=100",
+        ):
+            _simclr(name="piecewise", boundaries=boundaries)
 
 
 if __name__ == "__main__":

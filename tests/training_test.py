@@ -12,7 +12,15 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tf_contrastive import callbacks, checkpoints, config, flags, training
+from tf_contrastive import (
+    callbacks,
+    checkpoints,
+    config,
+    datasets,
+    exporting,
+    flags,
+    training,
+)
 from tf_contrastive.commands import pretrain as command
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -164,10 +172,8 @@ def test_the_same_seed_gives_the_same_run(finished, tmp_path):
     assert other.metrics["loss"] != result.metrics["loss"]
 
 
-def test_a_stopped_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
-    """Stopped within an epoch, after a step that no checkpoint holds."""
-    workdir, _ = finished
-    options = _options(tmp_path, checkpoint_every_steps=3)
+def _resumed(options, monkeypatch):
+    """Stops within an epoch, after a step that no checkpoint holds; goes on."""
 
     class Stopped(Exception):
         pass
@@ -181,13 +187,200 @@ def test_a_stopped_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
         patched.setattr(callbacks.Keeper, "on_train_batch_end", stop)
-        training.pretrain(options)
+        training.pretrain(config.replace(options, steps_per_execution=1))
     result = training.pretrain(options)
     assert result.start_step == 3
-    resumed, straight = _weights(tmp_path), _weights(workdir)
-    assert set(resumed) == set(straight)
-    for name, value in straight.items():
-        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+
+
+def _assert_same_weights(workdir, reference):
+    found, expected = _weights(workdir), _weights(reference)
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_a_stopped_run_resumes_bit_for_bit(finished, tmp_path, monkeypatch):
+    _resumed(_options(tmp_path, checkpoint_every_steps=3), monkeypatch)
+    _assert_same_weights(tmp_path, finished[0])
+
+
+_MIXED = {
+    "loss": "cross_entropy",
+    "label_smoothing": 0.1,
+    "mixup_alpha": 0.2,
+    "cutmix_alpha": 1.0,
+    "whiten": "dataset",
+}
+
+
+def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    result = training.pretrain(_options(straight, **_MIXED))
+    options = _options(stopped, **_MIXED, checkpoint_every_steps=3)
+    _resumed(options, monkeypatch)
+    _assert_same_weights(stopped, straight)
+    assert 0 < result.metrics["probe_accuracy"] < 1
+    # The statistics of digits stand in the config; a run says which they were.
+    text = (stopped / "config.flags").read_text()
+    assert "--whiten=0.3058,0.3058,0.3058/0.3761,0.3761,0.3761\n" in text
+    assert "--mixup_alpha=0.2\n" in text
+
+
+def test_mixed_views_are_the_same_coloured_by_host_or_step(tmp_path):
+    metrics = [
+        training.pretrain(
+            _options(
+                tmp_path / place,
+                **_MIXED,
+                augmentation="simclr",
+                augment_on=place,
+                split="train[:64]",
+                epochs=1,
+            )
+        ).metrics
+        for place in ("host", "device")
+    ]
+    for name in ("loss", "probe_loss", "probe_accuracy"):
+        np.testing.assert_allclose(metrics[0][name], metrics[1][name], 1e-4)
+
+
+def test_mixed_views_need_pairs_on_every_replica():
+    run = _options("w", **_MIXED, batch_size=62)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    info = datasets.source("digits", "train").info
+    with pytest.raises(
+        config.UserError,
+        match=r"--batch_size=62 gives each of 2 replica\(s\) an odd number of"
+        r" images, which cannot be mixed in pairs: give a multiple of 4",
+    ):
+        training.resolve(run, info, strategy)
+
+
+# ---- What follows from the data ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "given", "expected"),
+    [
+        ("cifar10", 32, {}, (True, 0.5, False)),
+        ("folder:/mine", 224, {}, (True, 1.0, True)),
+        ("mnist:3.0.1", 28, {}, (False, 0.5, False)),
+        ("svhn_cropped", 96, {}, (False, 1.0, True)),
+        ("digits", 8, {"flip": True, "blur": True}, (True, 0.5, True)),
+        ("cifar10", 32, {"color_jitter_strength": 0.0}, (True, 0.0, False)),
+    ],
+)
+def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
+    run = config.replace(config.Pretrain(), **given)
+    info = datasets.Info(name, "train", 512, 10, (side, side, 3))
+    found = training.resolve(run, info, tf.distribute.get_strategy())
+    views = found.views
+    assert views.image_size == side
+    assert (views.flip, views.color_jitter_strength, views.blur) == expected
+    # What is resolved stays.
+    assert training.resolve(found, info, None) == found
+
+
+def _noise(side, channels=3, n=30):
+    rng = np.random.default_rng(0)
+    tint = np.linspace(0.2, 1, channels)
+    pixels = rng.integers(0, 256, [n, side, side, channels]) * tint
+    return pixels.astype(np.uint8)
+
+
+def test_unknown_colours_are_computed_from_evenly_spread_examples(
+    monkeypatch, capsys
+):
+    images = _noise(6)
+    source = datasets.from_arrays(images)
+    found = training.channel_statistics(source)
+    unit = images / 255
+    np.testing.assert_allclose(found.mean, unit.mean((0, 1, 2)), atol=1e-9)
+    np.testing.assert_allclose(found.std, unit.std((0, 1, 2)), atol=1e-9)
+    assert "30 of 30 images" in capsys.readouterr().err
+    monkeypatch.setattr(config, "WHITEN_EXAMPLES", 3)
+    few = training.channel_statistics(source)
+    np.testing.assert_allclose(
+        few.mean, unit[[0, 14, 29]].mean((0, 1, 2)), atol=1e-9
+    )
+    flat = datasets.from_arrays(np.full([4, 2, 2], 51, np.uint8))
+    constant = training.channel_statistics(flat)
+    np.testing.assert_allclose(constant, ((0.2,) * 3, (1 / 255,) * 3))
+
+
+def test_images_of_any_size_count_alike_for_the_colours(tmp_path):
+    for i, value in enumerate((0, 255)):
+        pixels = np.full([4 + 8 * i, 4, 3], value, np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
+    (tmp_path / "broken.png").write_bytes(b"no picture")
+    source = datasets.source(f"folder:{tmp_path}")
+    found = training.channel_statistics(source)
+    np.testing.assert_allclose(found, [[0.5] * 3, [0.5] * 3])
+
+
+def _measured(name, monkeypatch, **options):
+    with monkeypatch.context() as patched:
+        patched.setattr(config, "CHANNEL_STATISTICS", {})
+        return training.channel_statistics(datasets.source(name, **options))
+
+
+def test_the_known_colours_of_digits_are_theirs(monkeypatch):
+    found = _measured("digits", monkeypatch)
+    known = config.CHANNEL_STATISTICS["digits"]
+    np.testing.assert_allclose(found, known, atol=5.1e-5)
+
+
+_PREPARED = _ROOT.parent / "shared" / "tfds"
+
+
+@pytest.mark.skipif(
+    not (_PREPARED / "cifar10").is_dir(),
+    reason=f"no prepared cifar10 and mnist under {_PREPARED}",
+)
+@pytest.mark.parametrize(
+    # The copy of CIFAR-10 was compressed, which moves its colours a little.
+    ("name", "atol"),
+    [("cifar10", 6e-3), ("mnist", 1e-4)],
+)
+def test_the_known_colours_are_those_of_the_data(name, atol, monkeypatch):
+    monkeypatch.setattr(config, "WHITEN_EXAMPLES", 60_000)
+    found = _measured(name, monkeypatch, data_dir=str(_PREPARED))
+    np.testing.assert_allclose(
+        found, config.CHANNEL_STATISTICS[name], atol=atol
+    )
+    used = training.channel_statistics(
+        datasets.source(name, data_dir=str(_PREPARED))
+    )
+    assert used == config.CHANNEL_STATISTICS[name]
+
+
+def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
+    root = _folder(tmp_path / "images", [f"{i}.png" for i in range(16)])
+    options = _options(
+        tmp_path / "run",
+        dataset=f"folder:{root}",
+        split="train",
+        loss="ntxent",
+        image_size=8,
+        batch_size=8,
+        epochs=1,
+        whiten="dataset",
+    )
+    result = training.pretrain(options)
+    found = config.channel_statistics(result.config.encoder.whiten)
+    expected = training.channel_statistics(datasets.source(f"folder:{root}"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    (root / "16.png").write_bytes((root / "0.png").read_bytes())
+    encoder = checkpoints.load_encoder(
+        checkpoints.load_run(str(tmp_path / "run"))
+    )
+    images = np.random.default_rng(0).random([2, 8, 8, 3], np.float32)
+    layer = encoder.get_layer("standardize")
+    np.testing.assert_allclose(
+        layer(images),
+        (images - np.array(found.mean)) / np.array(found.std),
+        atol=1e-4,
+    )
 
 
 @pytest.mark.slow
@@ -217,10 +410,7 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
     again = _cli("pretrain", *_arguments(killed, **changes))
     assert again.returncode == 0, again.stderr
     assert "resumed at step 9" in again.stderr
-    resumed, reference = _weights(killed), _weights(straight)
-    assert set(resumed) == set(reference)
-    for name, value in reference.items():
-        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+    _assert_same_weights(killed, straight)
 
 
 @pytest.mark.slow
@@ -257,12 +447,51 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
         tmp_path, optimizer="sgd", learning_rate=1e38, warmup_epochs=0
     )
     with pytest.raises(
-        callbacks.NonFiniteLossError,
-        match=r"the loss is (nan|inf) at step \d+: lower --learning_rate.*"
+        callbacks.NonFiniteError,
+        match=r"the loss or its gradient is not finite at step \d+ on replica"
+        r"\(s\) 0: lower --learning_rate.*"
         r"last good checkpoint: none was saved yet",
     ):
         training.pretrain(options)
     assert tf.train.latest_checkpoint(tmp_path / "checkpoints") is None
+
+
+@pytest.mark.parametrize("source", ["run", "export"])
+def test_a_run_starts_from_another_s_encoder(source, finished, tmp_path):
+    workdir, _ = finished
+    path = str(workdir)
+    if source == "export":
+        path = exporting.export(str(workdir), str(tmp_path / "export"))
+    expected = checkpoints.load_encoder(checkpoints.load_run(str(workdir)))
+    run = _options(tmp_path / "next", init_from=path, epochs=1)
+    run = config.replace(run, learning_rate=1e-30, warmup_epochs=0)
+    training.pretrain(run)
+    started = checkpoints.load_encoder(
+        checkpoints.load_run(str(tmp_path / "next"))
+    )
+    for old, new in zip(
+        expected.trainable_variables, started.trainable_variables, strict=True
+    ):
+        np.testing.assert_allclose(old, new, rtol=1e-6, atol=1e-7)
+
+
+def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):
+    workdir, _ = finished
+    run = _options(tmp_path / "next", init_from=str(workdir), width=0.25)
+    with pytest.raises(
+        config.UserError,
+        match=r"holds another encoder: \d+ variables match, 0 are missing,"
+        r" 0 unexpected, \d+ of another shape \(such as stem_conv/kernel",
+    ):
+        training.pretrain(run)
+    run = _options(
+        tmp_path / "next", init_from=str(workdir), encoder="resnet18"
+    )
+    with pytest.raises(
+        config.UserError, match=r"[1-9]\d* are missing, 0 unexp"
+    ):
+        training.pretrain(run)
+    assert not (tmp_path / "next" / "checkpoints").exists()
 
 
 def test_validation_is_measured_on_what_was_cut_off(tmp_path):

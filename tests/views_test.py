@@ -245,7 +245,7 @@ def test_color_jitter_equals_the_papers_chain(photo, strength):
     pixels = patches(photo, 20, 16).astype(np.float32) / 255
     unit = draws.uniform(seeds(20), {"jitter": 5})
     jitter = color.ColorJitter(strength, probability=1.0)
-    ours = as_pixels(jitter(as_planes(pixels), unit))
+    ours = jitter(tf.constant(pixels), unit)
     low, span = max(0.0, 1 - 0.8 * strength), 0.8 * strength
     for view, image, u in zip(
         ours, pixels, unit["jitter"].numpy()[:, 1:], strict=True
@@ -263,8 +263,9 @@ def test_color_jitter_equals_the_papers_chain(photo, strength):
 def test_grayscale_equals_tf_image_and_is_exact():
     gray = color.Grayscale(probability=1.0)
     unit = draws.uniform(seeds(1), gray.streams)
-    ours = as_pixels(gray(as_planes(colours()), unit))
-    oracle = tf.image.rgb_to_grayscale(colours())
+    pixels = tf.image.resize(colours(), [24, 24], method="nearest")
+    ours = gray(pixels, unit).numpy()
+    oracle = tf.image.rgb_to_grayscale(pixels)
     np.testing.assert_allclose(ours, np.repeat(oracle, 3, -1), atol=1e-6)
     assert (ours[..., 0] == ours[..., 1]).all()
     assert (ours[..., 0] == ours[..., 2]).all()
@@ -274,47 +275,158 @@ def test_grayscale_equals_tf_image_and_is_exact():
     "operation",
     [
         color.ColorJitter(0.0),
+        color.LinearColorJitter(0.0),
+        color.LinearColorJitter(0.0, gray=1e-9),
+        color.LinearColorJitter(1.0, probability=0.0),
         color.Grayscale(probability=0.0),
         blur.GaussianBlur(probability=0.0),
     ],
-    ids=["jitter strength 0", "gray probability 0", "blur probability 0"],
+    ids=[
+        "jitter strength 0",
+        "linear strength 0",
+        "linear strength 0, hardly gray",
+        "linear probability 0",
+        "gray probability 0",
+        "blur probability 0",
+    ],
 )
 def test_no_strength_or_probability_is_the_identity(photo, operation):
-    planes = as_planes(patches(photo, 10, 32).astype(np.float32) / 255)
+    pixels = tf.constant(patches(photo, 10, 32).astype(np.float32) / 255)
     unit = draws.uniform(seeds(10), operation.streams)
-    np.testing.assert_array_equal(operation(planes, unit), planes)
+    np.testing.assert_array_equal(operation(pixels, unit), pixels)
 
 
 def test_jitter_of_probability_0_keeps_images_up_to_rounding(photo):
-    planes = as_planes(patches(photo, 10, 32).astype(np.float32) / 255)
+    pixels = tf.constant(patches(photo, 10, 32).astype(np.float32) / 255)
     jitter = color.ColorJitter(1.0, probability=0.0)
     unit = draws.uniform(seeds(10), jitter.streams)
-    np.testing.assert_allclose(jitter(planes, unit), planes, atol=1e-6)
+    np.testing.assert_allclose(jitter(pixels, unit), pixels, atol=1e-6)
 
 
 def test_jitter_and_grayscale_happen_as_often_as_in_the_paper():
-    planes = tf.tile(
-        tf.constant([0.3, 0.5, 0.6])[:, None, None, None], [1, DRAWS, 1, 1]
-    )
-    jitter, gray = color.ColorJitter(1.0), color.Grayscale()
-    unit = draws.uniform(seeds(DRAWS), {**jitter.streams, **gray.streams})
-    changed = np.abs(jitter(planes, unit) - planes).max(axis=(0, 2, 3)) > 1e-5
-    assert within(changed.mean(), 0.8)
-    grayed = gray(planes, unit).numpy().std(axis=0)[:, 0, 0] == 0
-    assert within(grayed.mean(), 0.2)
-    # The two coins are independent.
-    assert within((changed & grayed).mean(), 0.8 * 0.2)
+    pixels = tf.tile([[[[0.3, 0.5, 0.6]]]], [DRAWS, 1, 1, 1])
+    gray = color.Grayscale()
+    for jitter in (color.ColorJitter(1.0), color.LinearColorJitter(1.0)):
+        unit = draws.uniform(seeds(DRAWS), {**jitter.streams, **gray.streams})
+        off = np.abs(jitter(pixels, unit) - pixels)
+        changed = off.max(axis=(1, 2, 3)) > 1e-5
+        assert within(changed.mean(), 0.8)
+        grayed = np.ptp(gray(pixels, unit), axis=3)[:, 0, 0] == 0
+        assert within(grayed.mean(), 0.2)
+        # The two coins are independent.
+        assert within((changed & grayed).mean(), 0.8 * 0.2)
+    # A weak jitter makes no grey by itself.
+    both = color.LinearColorJitter(0.125, gray=0.2)(pixels, unit)
+    np.testing.assert_array_equal(np.ptp(both, axis=3)[:, 0, 0] == 0, grayed)
+
+
+# ---- The colour jitter in YIQ -----------------------------------------------
+
+
+def yiq_jitter(image, brightness, hue, contrast, saturation):
+    """Step by step in float64; hues turn about the axis of the luma."""
+    image = image + brightness
+    mean = image.mean(axis=(0, 1))
+    image = (image - mean) * contrast + mean
+    luma = image @ [0.299, 0.587, 0.114]
+    # I and Q are U and V after 33 degrees, which a turn does not depend on.
+    u = 0.492111 * (image[..., 2] - luma)
+    v = 0.877283 * (image[..., 0] - luma)
+    turned = saturation * (u + 1j * v) * np.exp(2j * np.pi * hue)
+    red = luma + turned.imag / 0.877283
+    blue = luma + turned.real / 0.492111
+    green = (luma - 0.299 * red - 0.114 * blue) / 0.587
+    return np.clip(np.stack([red, green, blue], axis=-1), 0, 1)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("strength", [0.125, 1.0, 2.0])
+def test_linear_jitter_equals_the_steps_in_yiq(photo, strength, static):
+    pixels = patches(photo, 20, 16).astype(np.float32) / 255
+    jitter = color.LinearColorJitter(strength, probability=1.0)
+    unit = draws.uniform(seeds(20), jitter.streams)
+    made = jitter(tf.constant(pixels), unit, static).numpy()
+    low, span = max(0.0, 1 - 0.8 * strength), 0.8 * strength
+    for view, image, u in zip(
+        made, pixels, unit["jitter"].numpy()[:, 1:], strict=True
+    ):
+        expected = yiq_jitter(
+            image.astype(np.float64),
+            span * (2 * u[0] - 1),
+            0.2 * strength * (2 * u[1] - 1),
+            *(low + (1 + span - low) * u[2:]),
+        )
+        np.testing.assert_allclose(view, expected, atol=5e-6)
+    assert np.abs(made - pixels).mean() > 0.02 * strength
+
+
+def test_linear_jitter_keeps_luma_and_greys():
+    hue = tf.constant(np.linspace(-0.5, 0.5, 11).repeat(3))
+    saturation = tf.constant(np.tile([0.0, 0.5, 1.8], 11))
+    matrices = color.turning(hue, saturation).numpy()
+    luma = np.array([0.299, 0.587, 0.114])
+    np.testing.assert_allclose(luma @ matrices, np.tile(luma, [33, 1]))
+    np.testing.assert_allclose(matrices @ np.ones(3), np.ones([33, 3]))
+
+
+def test_hues_of_the_linear_jitter_turn_as_those_of_hsv():
+    # A hue of HSV is the angle of a colour about the greys, but for the skew.
+    reds = np.array([[[[0.7, 0.3, 0.3]]]])
+    for turns in (1 / 3, -1 / 3, 0.15, -0.15):
+        matrix = color.turning(tf.constant([turns], tf.float64), [1.0])[0]
+        linear = np.clip(reds @ np.transpose(matrix), 0, 1)
+        hue = tf.image.rgb_to_hsv(linear).numpy()[0, 0, 0, 0]
+        off = (hue - turns + 0.5) % 1.0 - 0.5
+        assert abs(off) < 0.09
+
+
+def test_the_linear_jitter_s_grey_is_grayscale_of_its_colour(photo):
+    pixels = tf.constant(patches(photo, 20, 16) / np.float32(255))
+    # So weak that nothing is clipped.
+    pixels = 0.3 + 0.4 * pixels
+    plain = color.LinearColorJitter(0.125, probability=1.0)
+    unit = draws.uniform(seeds(20), plain.streams)
+    made = color.LinearColorJitter(0.125, 1.0, gray=0.5)(pixels, unit)
+    gray = color.Grayscale(probability=0.5)
+    np.testing.assert_allclose(made, gray(plain(pixels, unit), unit), atol=1e-6)
+    chosen = unit["gray"].numpy()[:, 0] < 0.5
+    assert 0 < chosen.sum() < 20
+    same = np.ptp(made, axis=-1).max(axis=(1, 2)) == 0
+    np.testing.assert_array_equal(same, chosen)
+
+
+def test_linear_jitter_is_distributed_like_that_of_hsv(photo):
+    pixels = tf.constant(patches(photo, 400, 16) / np.float32(255))
+    made = {}
+    for form in (color.ColorJitter, color.LinearColorJitter):
+        jitter = form(0.5, probability=1.0)
+        unit = draws.uniform(seeds(400), jitter.streams)
+        made[form] = jitter(pixels, unit).numpy()
+    exact, linear = made.values()
+    # The same draws: brightness and contrast are the same, the colours alike.
+    for moment, bound in ((np.mean, 0.02), (np.std, 0.02)):
+        for axis in ((0, 1, 2), (0, 1, 2, 3)):
+            off = moment(exact, axis=axis) - moment(linear, axis=axis)
+            assert np.abs(off).max() < bound
+    luma = [x.mean(axis=(1, 2)) @ [0.299, 0.587, 0.114] for x in made.values()]
+    assert np.corrcoef(*luma)[0, 1] > 0.98
+    colourfulness = [np.ptp(x, axis=3).mean(axis=(1, 2)) for x in made.values()]
+    assert np.corrcoef(*colourfulness)[0, 1] > 0.9
+    hues = [tf.image.rgb_to_hsv(x).numpy()[..., 0] for x in made.values()]
+    coloured = np.minimum(*(np.ptp(x, axis=3) for x in made.values())) > 0.1
+    off = np.abs((hues[0] - hues[1] + 0.5) % 1.0 - 0.5)[coloured]
+    assert np.median(off) < 0.03
 
 
 # ---- Blur -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [20, 32, 64, 96, 224])
+@pytest.mark.parametrize("size", [20, 29, 32, 64, 96, 113, 224])
 def test_blur_equals_scipy_with_a_sigma_per_image(photo, size):
     pixels = patches(photo, 3, size).astype(np.float32) / 255
     operation = blur.GaussianBlur(probability=1.0)
     unit = draws.uniform(seeds(3), operation.streams)
-    ours = as_pixels(operation(as_planes(pixels), unit))
+    ours = operation(tf.constant(pixels), unit).numpy()
     sigmas = 0.1 + 1.9 * unit["blur"].numpy()[:, 1]
     assert len(set(sigmas)) == 3
     for view, image, sigma in zip(ours, pixels, sigmas, strict=True):
@@ -328,10 +440,10 @@ def test_blur_equals_scipy_with_a_sigma_per_image(photo, size):
 
 
 def test_blur_keeps_a_plain_image_up_to_its_borders():
-    planes = tf.fill([3, 4, 96, 96], 0.7)
+    pixels = tf.fill([4, 96, 96, 3], 0.7)
     operation = blur.GaussianBlur(probability=1.0)
     unit = draws.uniform(seeds(4), operation.streams)
-    np.testing.assert_allclose(operation(planes, unit), 0.7, atol=1e-6)
+    np.testing.assert_allclose(operation(pixels, unit), 0.7, atol=1e-6)
 
 
 def test_half_of_the_views_are_blurred_with_uniform_sigmas():

@@ -76,7 +76,7 @@ def main() -> int:
         return _run(sys.argv[1:])
     except config.UserError as error:
         print(f"tf_contrastive: {error}", file=sys.stderr)
-        return 2
+        return error.status
     except KeyboardInterrupt:
         print("tf_contrastive: interrupted", file=sys.stderr)
         return 130

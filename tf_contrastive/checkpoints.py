@@ -4,10 +4,15 @@ Layer 5. A workdir holds one experiment. `config.flags` says which: the same
 command resumes it, any other is refused. All paths go through `tf.io.gfile`.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
+import sys
 import tempfile
+import time
+import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +23,7 @@ from tf_contrastive import model as models
 CONFIG_FILE = "config.flags"
 CHECKPOINTS = "checkpoints"
 METADATA_FILE = "metadata.json"
+_PREFIX = "ckpt"
 
 
 def write_text(path: str, text: str) -> None:
@@ -43,7 +49,8 @@ def check_workdir(wanted: config.Pretrain) -> None:
                 f" ({'; '.join(differing)}): give these flags as there to"
                 " resume it, or another --workdir"
             )
-    probe = os.path.join(workdir, ".writable")
+    # Of a name of its own, since the workers of a run try it all at once.
+    probe = os.path.join(workdir, f".writable-{uuid.uuid4().hex}")
     try:
         tf.io.gfile.makedirs(workdir)
         with tf.io.gfile.GFile(probe, "w") as file:
@@ -79,17 +86,82 @@ def _told(value: Any) -> Any:
     return "(not given)" if value is None else value
 
 
+def newest(directory: str) -> tuple[str | None, dict[str, str]]:
+    """Finds the newest checkpoint that can be read to its last byte.
+
+    Returns:
+      (its path, or None if there is none; path -> what is wrong with each one
+      that is newer).
+    """
+    damaged = {}
+    files = tf.io.gfile.glob(os.path.join(directory, f"{_PREFIX}-*.index"))
+    paths = [file.removesuffix(".index") for file in files]
+    for path in sorted(paths, key=step_of, reverse=True):
+        damage = _damage(path)
+        if damage is None:
+            return path, damaged
+        damaged[path] = damage
+    return None, damaged
+
+
+def step_of(path: str) -> int:
+    """The step at which a checkpoint was saved."""
+    return int(path.rpartition("-")[2])
+
+
+def _damage(path: str) -> str | None:
+    """What is wrong with a checkpoint's files; each value has a checksum."""
+    try:
+        reader = tf.compat.v1.train.NewCheckpointReader(path)
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+    # What lies beyond a file's end comes as Python's own errors.
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+        return _first_line(error)
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _whole(directory: str) -> str | None:
+    """Path of the newest whole checkpoint; tells of newer, damaged ones."""
+    path, damaged = newest(directory)
+    for bad, reason in damaged.items():
+        print(
+            f"{bad} is damaged ({reason}):"
+            + (f" going back to step {step_of(path):,}" if path else ""),
+            file=sys.stderr,
+        )
+    if damaged and path is None:
+        raise config.UserError(
+            f"no checkpoint in {directory} is whole: restore one from a copy,"
+            " or give another --workdir to start afresh"
+        )
+    return path
+
+
 class Checkpoints:
     """Saves and restores all that a run needs to go on bit for bit.
 
     That is the variables and both optimizers; order and views of the data
     follow from the step. Every worker must call `save`, since reading the
-    moving statistics is a collective; only the chief's files are kept.
+    moving statistics is a collective; only the chief's files are kept. Files
+    are written while training goes on, from a copy of the values.
 
     Args:
       model: the compiled model.
       run_config: the resolved config, written as `config.flags`.
       metadata: what is known of the data, written beside the checkpoints.
+
+    Attributes:
+      directory: where the chief writes them.
+      last_saved: step of the newest one; None: none yet.
+
+    Raises:
+      UserError: from `restore`, `save` and `finish`, if files cannot be read or
+        written.
     """
 
     def __init__(
@@ -100,19 +172,32 @@ class Checkpoints:
     ) -> None:
         self._model = model
         workdir = run_config.runtime.workdir
-        directory = os.path.join(workdir, CHECKPOINTS)
-        self._readable = directory
+        self.directory = os.path.join(workdir, CHECKPOINTS)
+        # An optimizer's slots are stored by position: another order of the
+        # variables would give them each other's momentum.
+        order = [
+            [v.name, v.shape.as_list()] for v in model.pretrained_variables
+        ]
+        self._order = {"variables": order}
+        self._written_to = self.directory
         if distribution.is_chief(model.distribute_strategy):
-            tf.io.gfile.makedirs(directory)
+            tf.io.gfile.makedirs(self.directory)
+            _clear_unfinished(self.directory)
+            _list_newest(self.directory)
+            self._check_order()
             write_text(
-                os.path.join(directory, METADATA_FILE),
-                json.dumps(metadata, indent=2),
+                os.path.join(self.directory, METADATA_FILE),
+                json.dumps(metadata | self._order, indent=2),
             )
             write_text(
                 os.path.join(workdir, CONFIG_FILE), flags.write(run_config)
             )
         else:
-            directory = tempfile.mkdtemp(prefix="tf_contrastive_worker_")
+            # Gone with this object.
+            self._beside = tempfile.TemporaryDirectory(
+                prefix="tf_contrastive_worker_", ignore_cleanup_errors=True
+            )
+            self._written_to = self._beside.name
         tracked = {
             "encoder": model.encoder,
             "projection_head": model.projection_head,
@@ -124,38 +209,117 @@ class Checkpoints:
         if model.key_branch is not None:
             tracked["key_branch"] = model.key_branch
         self._checkpoint = tf.train.Checkpoint(**tracked)
+        runtime = run_config.runtime
         self._manager = tf.train.CheckpointManager(
             self._checkpoint,
-            directory,
-            max_to_keep=run_config.runtime.keep_checkpoints,
+            self._written_to,
+            max_to_keep=runtime.keep_checkpoints,
+            keep_checkpoint_every_n_hours=runtime.keep_checkpoint_every_hours
+            or None,
+            checkpoint_name=_PREFIX,
         )
+        self._options = tf.train.CheckpointOptions(enable_async=True)
         self.last_saved: int | None = None
+
+    def _check_order(self) -> None:
+        path = os.path.join(self.directory, METADATA_FILE)
+        if not tf.io.gfile.exists(path):
+            return
+        with tf.io.gfile.GFile(path) as file:
+            written = json.load(file).get("variables")
+        if written not in (None, self._order["variables"]):
+            differing = [
+                f"{new[0]} {new[1]}, there {old[0]} {old[1]}"
+                for old, new in zip(
+                    written, self._order["variables"], strict=False
+                )
+                if old != new
+            ] or [f"{len(self._order['variables'])}, there {len(written)}"]
+            raise config.UserError(
+                f"{self.directory} was written by another version of the"
+                f" model, with other variables ({differing[0]}): resume it with"
+                " that version, or give another --workdir"
+            )
 
     @property
     def step(self) -> int:
         """Steps trained so far."""
         return int(self._model.optimizer.iterations.numpy())
 
-    @property
-    def latest(self) -> str | None:
-        """Path of the newest checkpoint."""
-        return tf.train.latest_checkpoint(self._readable)
-
     def restore(self) -> int:
-        """Restores the newest checkpoint, if there is one; returns the step."""
-        if self.latest:
+        """Restores the newest whole checkpoint, if any; returns the step."""
+        path = _whole(self.directory)
+        if path:
             # Each value must find its variable and each variable its value:
             # anything else would train on from part of a model in silence.
-            self._checkpoint.restore(self.latest).assert_consumed()
+            self._checkpoint.restore(path).assert_consumed()
             self.last_saved = self.step
         return self.step
 
     def save(self) -> None:
-        """Saves now, unless this very step is saved already."""
+        """Begins to save now, unless this very step is saved already."""
         step = self.step
-        if step != self.last_saved:
-            self._manager.save(checkpoint_number=step)
-            self.last_saved = step
+        if step == self.last_saved:
+            return
+        with self._told(step):
+            self._manager.save(checkpoint_number=step, options=self._options)
+        self.last_saved = step
+
+    def finish(self) -> None:
+        """Saves now, and waits until all is on disk."""
+        self.save()
+        self._checkpoint.sync()
+        path = os.path.join(self._written_to, f"{_PREFIX}-{self.step}")
+        if _damage(path):
+            # What went wrong comes to light as the next one begins.
+            self.last_saved = None
+            self.save()
+
+    @contextlib.contextmanager
+    def _told(self, step: int) -> Iterator[None]:
+        """Says in one line what keeps a checkpoint from being written."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            kept, _ = newest(self.directory)
+            rest = f"step {step_of(kept):,}" if kept else "none"
+            raise config.UserError(
+                f"a checkpoint cannot be written to {self.directory} at step"
+                f" {step:,} ({_first_line(error)}): make room, and repeat the"
+                f" command to go on; the newest whole one: {rest}"
+            ) from error
+
+
+def _list_newest(directory: str) -> None:
+    """Enters a checkpoint whose writer was killed before it could do that.
+
+    TensorFlow deletes, once they are old, only those that its list names.
+    """
+    path, _ = newest(directory)
+    state = tf.train.get_checkpoint_state(directory)
+    listed = list(state.all_model_checkpoint_paths) if state else []
+    if path is None or path in listed:
+        return
+    times = list(state.all_model_checkpoint_timestamps) if state else []
+    tf.compat.v1.train.update_checkpoint_state(
+        directory,
+        path,
+        [*listed, path],
+        all_model_checkpoint_timestamps=[*times, time.time()],
+        last_preserved_timestamp=state.last_preserved_timestamp
+        if state
+        else time.time() - 1,
+    )
+
+
+def _clear_unfinished(directory: str) -> None:
+    """Removes what a killed process left half written."""
+    for pattern in ("*_temp", "*.tempstate*", "*.part"):
+        for path in tf.io.gfile.glob(os.path.join(directory, pattern)):
+            if tf.io.gfile.isdir(path):
+                tf.io.gfile.rmtree(path)
+            else:
+                tf.io.gfile.remove(path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,7 +345,7 @@ def load_run(workdir: str) -> Run:
             " --workdir of a pretrain command"
         )
     directory = os.path.join(workdir, CHECKPOINTS)
-    latest = tf.train.latest_checkpoint(directory)
+    latest = _whole(directory)
     if latest is None:
         raise config.UserError(
             f"no checkpoint in {directory} yet: the run writes the first one"
@@ -189,8 +353,7 @@ def load_run(workdir: str) -> Run:
         )
     with tf.io.gfile.GFile(os.path.join(directory, METADATA_FILE)) as file:
         metadata = json.load(file)
-    step = int(latest.rpartition("-")[2])
-    return Run(run_config, metadata, latest, step)
+    return Run(run_config, metadata, latest, step_of(latest))
 
 
 def load_encoder(

@@ -5,7 +5,9 @@ their arguments. Scores are [n, C]; column c stands for class `classes[c]`, the
 sorted ids that the training labels hold.
 """
 
+import itertools
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -248,6 +250,7 @@ def linear(
     learning_rate: float = config.Evaluation.probe_learning_rate,
     momentum: float = 0.9,
     seed: int = config.Evaluation.seed,
+    views: Iterable[tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> tuple[Scores, list[float]]:
     """Trains softmax regression on frozen embeddings, and scores with it.
 
@@ -265,6 +268,10 @@ def linear(
       learning_rate: peak, per 256 rows.
       momentum: Nesterov momentum.
       seed: seed of the order of rows; equal seeds give equal scores.
+      views: batches (embeddings [batch_size, D], labels [batch_size]) without
+        end, on which it is trained instead of the training rows, in as many
+        steps: embeddings of augmented images, as in the linear stage of Khosla
+        et al. 2020, table 5. None: the training rows, in a new order an epoch.
 
     Returns:
       (Scores, logits; mean training loss of each epoch, in nats).
@@ -279,14 +286,15 @@ def linear(
     batch_size = min(batch_size, len(train))
     steps = len(train) // batch_size
     peak = learning_rate * batch_size / config.REFERENCE_BATCH_SIZE
-    rows, labels = tf.constant(train), tf.constant(index)
+    if views is None:
+        parts = _reshuffled(train, index, steps * batch_size, seed)
+    else:
+        parts = _gathered(views, classes, steps, train.shape[1])
     kernel = tf.zeros([train.shape[1], len(classes)])
     bias = tf.zeros([len(classes)])
     state = (kernel, bias, tf.zeros_like(kernel), tf.zeros_like(bias))
-    generator = np.random.default_rng(seed)
     losses = []
-    for epoch in range(epochs):
-        order = generator.permutation(len(train))[: steps * batch_size]
+    for epoch, (rows, labels, order) in zip(range(epochs), parts, strict=False):
         progress = (epoch * steps + np.arange(steps)) / (epochs * steps)
         rates = peak * 0.5 * (1 + np.cos(math.pi * progress))
         state, loss = _linear_epoch(
@@ -305,6 +313,30 @@ def linear(
             )
     kernel, bias = state[:2]
     return Scores((test @ kernel + bias).numpy(), classes), losses
+
+
+def _reshuffled(train, index, count, seed):
+    """Yields (rows, labels, order int64 [count]) of epochs without end."""
+    rows, labels = tf.constant(train), tf.constant(index)
+    generator = np.random.default_rng(seed)
+    while True:
+        yield rows, labels, generator.permutation(len(train))[:count]
+
+
+def _gathered(views, classes, steps, features):
+    """Likewise, of what comes next in `views`, in its own order."""
+    views = iter(views)
+    while True:
+        rows, labels = zip(*itertools.islice(views, steps), strict=True)
+        rows = check_embeddings("views", np.concatenate(rows))
+        labels = check_labels("labels of views", np.concatenate(labels), rows)
+        if rows.shape[1] != features:
+            raise config.UserError(
+                f"views have {rows.shape[1]} features and train_embeddings"
+                f" {features}: embed both with one encoder"
+            )
+        index = np.searchsorted(classes, labels)
+        yield tf.constant(rows), tf.constant(index), np.arange(len(rows))
 
 
 @tf.function(reduce_retracing=True)

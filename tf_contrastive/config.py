@@ -12,7 +12,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 # ---- Names that users choose from --------------------------------------------
 
@@ -77,6 +77,10 @@ SUPERVISED_LOSSES = (
     "triplet",
     "cross_entropy",
 )
+# Losses that are a softmax over all other views of the batch, if none of these
+# options says otherwise: ln(V * G - 1) where all candidates look alike.
+SOFTMAX_OVER_VIEWS = ("ntxent", "supcon", "supcon_in")
+OTHER_SOFTMAX = ("denominator", "negatives", "positives_cap", "reduction")
 # Losses whose positives are the image's other views.
 VIEW_LOSSES = (
     "ntxent",
@@ -120,7 +124,7 @@ ABLATIONS = (
     "solarize",
     "motion_blur",
 )
-COLOR_JITTER_STYLES = ("tensorflow", "pytorch")
+COLOR_JITTER_STYLES = ("tensorflow", "pytorch", "linear")
 STACKED_ORDERS = ("paper", "code")
 ABLATION_BRANCHES = ("one", "both")
 ENCODERS = (
@@ -134,13 +138,59 @@ ENCODERS = (
 )
 STEMS = ("auto", "imagenet", "cifar")
 PROJECTIONS = ("identity", "linear", "mlp")
-OPTIMIZERS = ("lars", "sgd", "rmsprop")
-SCHEDULES = ("cosine", "constant")
+# The options of each optimizer, with their defaults (`optimizers.build`).
+_MOMENTUM = {"momentum": 0.9, "momentum_style": "classic", "nesterov": False}
+# Kingma and Ba 2015, algorithm 1.
+_ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
+OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
+    # SimCLR, section 2.2; its code's trust coefficient.
+    "lars": {**_MOMENTUM, "weight_decay": 1e-6, "trust_coefficient": 0.001},
+    "sgd": {**_MOMENTUM, "weight_decay": 1e-6},
+    # SupCon's linear stage, as in the authors' code.
+    "rmsprop": {
+        "momentum": 0.9,
+        "rho": 0.9,
+        "epsilon": 1.0,
+        "weight_decay": 1e-6,
+    },
+    "adam": {**_ADAM, "weight_decay": 1e-6},
+    "adamw": {**_ADAM, "weight_decay": 0.01},
+}
+OPTIMIZERS = tuple(OPTIMIZER_OPTIONS)
+MOMENTUM_STYLES = ("classic", "popular")
+# The base learning rate of each, per 256 images: SimCLR's; those of SupCon's
+# code for its cross entropy and its linear stage; Adam's own.
+LEARNING_RATES = {
+    "lars": 0.3,
+    "sgd": 0.1,
+    "rmsprop": 0.05,
+    "adam": 0.001,
+    "adamw": 0.001,
+}
+# The options of each schedule, with their defaults (`schedules.build`).
+SCHEDULE_OPTIONS: dict[str, dict[str, Any]] = {
+    "cosine": {},
+    "linear": {},
+    # SupCon's linear stage, as in the authors' code.
+    "exponential": {"decay_rate": 0.97, "decay_epochs": 0.5, "staircase": True},
+    # He et al. 2016, of 90 epochs or 100 on ImageNet.
+    "piecewise": {"decay_rate": 0.1, "boundaries": (30.0, 60.0, 90.0)},
+    "constant": {},
+}
+SCHEDULES = tuple(SCHEDULE_OPTIONS)
 SCALINGS = ("linear", "sqrt", "none")
 SAMPLERS = ("shuffle", "class_balanced")
 AUGMENT_ON = ("auto", "host", "device")
 CACHES = ("auto", "memory", "none")
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
+# How replicas add -> the strategies that can do it so.
+CROSS_DEVICE_OPS = {
+    "auto": STRATEGIES,
+    "nccl": ("mirrored", "multiworker"),
+    "ring": ("multiworker",),
+    "hierarchical_copy": ("mirrored",),
+    "reduction_to_one_device": ("mirrored",),
+}
 PRECISIONS = ("auto", "float32", "mixed_bfloat16")
 PROTOCOLS = ("knn", "prototype", "linear")
 
@@ -149,10 +199,54 @@ PROTOCOLS = ("knn", "prototype", "linear")
 EMBEDDED_DATASETS = ("digits",)
 DATASET_SCHEMES = ("folder", "tfrecord", "csv")
 
+# ---- Defaults that depend on the data ----------------------------------------
+
+# What views do unless a table below, or a flag, says otherwise.
+VIEW_DEFAULTS = {"flip": True, "color_jitter_strength": 1.0, "blur": True}
+# SimCLR, appendix B.9: CIFAR's views; those of small images in general.
+SMALL_VIEW_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
+# By the first part of a dataset's name. A mirrored digit or letter is another
+# one, or none.
+DATASET_VIEW_DEFAULTS = {
+    name: {"flip": False}
+    for name in ("digits", "mnist", "kmnist", "emnist", "svhn_cropped")
+}
+
+
+class ChannelStatistics(NamedTuple):
+    """Mean and standard deviation of each colour, of pixels in [0, 1]."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+# Over all pixels of the training split. (The deviations of CIFAR-10 that much
+# code has, 0.2023, 0.1994, 0.2010, are means over images of each one's own.)
+CHANNEL_STATISTICS = {
+    # torchvision, the normalization of its models.
+    "imagenet2012": ChannelStatistics(
+        (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    ),
+    # Computed from the original files, as are those of MNIST; widely printed.
+    "cifar10": ChannelStatistics(
+        (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    ),
+    "cifar100": ChannelStatistics(
+        (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    ),
+    "mnist": ChannelStatistics((0.1307,) * 3, (0.3081,) * 3),
+    # Of scikit-learn's digits, the 1,437 of this package's training split.
+    "digits": ChannelStatistics((0.3058,) * 3, (0.3761,) * 3),
+}
+IMAGENET_STATISTICS = CHANNEL_STATISTICS["imagenet2012"]
+# Examples from which those of any other dataset are computed, at most.
+WHITEN_EXAMPLES = 10_000
+WHITENINGS = ("imagenet", "dataset", "none")
+
 # ---- Constants that are no flag of their own ---------------------------------
 
 # Images up to this side get the CIFAR stem (3x3/1, no pooling) by `auto`
-# (USERS B10: the other stem costs accuracy here, or memory there).
+# (the other stem costs accuracy here, or memory there).
 CIFAR_STEM_MAX_SIDE = 64
 # Side to which images of differing sizes are cropped when none is given.
 DEFAULT_IMAGE_SIZE = 224
@@ -162,12 +256,32 @@ SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
 # SimCLR and SupCon: momentum 0.9 and epsilon 1e-5, against Keras' 0.99, 1e-3.
 BATCH_NORM_MOMENTUM = 0.9
 BATCH_NORM_EPSILON = 1e-5
+# When a run is said to have collapsed: the standard deviation of normalised
+# embeddings (1 at most), the distance of the loss from that of a guess, and for
+# how many epochs in a row.
+COLLAPSE_STD = 0.05
+GUESSING_MARGIN = 0.01
+COLLAPSE_EPOCHS = 3
 # Batch size at which a base learning rate is quoted (linear scaling).
 REFERENCE_BATCH_SIZE = 256
 
 
+# Seconds after which the host looks in at the latest, to hear a signal, save or
+# show something, unless a single step takes longer.
+LOOK_SECONDS = 10.0
+
+# Exit status of a run that ended early and goes on if its command is repeated.
+EXIT_RESUME = 42
+
+
 class UserError(ValueError):
-    """Bad input, in one line: what was given, what is allowed, what to do."""
+    """Bad input, in one line: what was given, what is allowed, what to do.
+
+    Attributes:
+      status: exit status of a command that it ends.
+    """
+
+    status = 2
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
@@ -269,10 +383,80 @@ def _augmentation_name(value: str) -> str | None:
     )
 
 
+def channel_statistics(whiten: str) -> ChannelStatistics:
+    """Returns what colours are standardised by, for a resolved `--whiten`.
+
+    Args:
+      whiten: "imagenet", "none", or the numbers that `write_statistics` wrote.
+
+    Raises:
+      UserError: for anything else.
+    """
+    if whiten == "imagenet":
+        return IMAGENET_STATISTICS
+    if whiten == "none":
+        return ChannelStatistics((0.0,) * 3, (1.0,) * 3)
+    if found := _read_statistics(whiten):
+        return found
+    raise UserError(f"whiten={whiten}: must be {_whitening(whiten)}")
+
+
+def write_statistics(statistics: ChannelStatistics) -> str:
+    """Returns statistics as a value of `--whiten`: mean,of,each/std,of,each."""
+    return "/".join(",".join(f"{x:.6g}" for x in part) for part in statistics)
+
+
+def _read_statistics(value: str) -> ChannelStatistics | None:
+    """Returns the statistics that `value` spells, if it spells some."""
+    number = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+    three = ",".join([f"({number})"] * 3)
+    if not (match := re.fullmatch(f"{three}/{three}", value)):
+        return None
+    numbers = tuple(map(float, match.groups()))
+    found = ChannelStatistics(numbers[:3], numbers[3:])
+    return found if all(std > 0 for std in found.std) else None
+
+
+def _whitening(value: str) -> str | None:
+    if value in WHITENINGS or _read_statistics(value):
+        return None
+    match = nearest(value, WHITENINGS)
+    hint = f" (did you mean {match}?)" if match else ""
+    return (
+        f"one of {', '.join(WHITENINGS)}, or three means and three deviations"
+        f" above 0, M,M,M/S,S,S{hint}"
+    )
+
+
 def _service_address(value: str) -> str | None:
     if not value or re.fullmatch(r"grpc://[^/:\s]+:\d+", value):
         return None
     return "grpc://host:port, as launch/data_service prints it"
+
+
+def read_boundaries(value: str) -> tuple[float, ...]:
+    """Returns the epochs that a value of `--boundaries` lists."""
+    return tuple(float(part) for part in split_list(value))
+
+
+def _boundaries(value: str) -> str | None:
+    parts = split_list(value)
+    if parts and all(re.fullmatch(r"\d+(\.\d+)?", part) for part in parts):
+        epochs = read_boundaries(value)
+        if epochs[0] > 0 and sorted(set(epochs)) == list(epochs):
+            return None
+    return "a comma-separated list of rising epochs above 0, such as 30,60,90"
+
+
+def skipped_steps(policy: str) -> int:
+    """Non-finite steps that `nan_policy` passes over at most."""
+    return 0 if policy == "stop" else int(policy.removeprefix("skip:"))
+
+
+def _nan_policy(value: str) -> str | None:
+    if value == "stop" or re.fullmatch(r"skip:[1-9]\d*", value):
+        return None
+    return "stop, or skip:N for at most N steps, such as skip:10"
 
 
 def _protocol_list(value: str) -> str | None:
@@ -294,6 +478,37 @@ def _splits(value: str) -> str | None:
 def split_list(value: str) -> list[str]:
     """Splits a comma-separated flag value."""
     return [part.strip() for part in value.split(",") if part.strip()]
+
+
+def given_options(
+    group: Any, kind: str, tables: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Returns what was given of a group's options that depend on a name.
+
+    Args:
+      group: such as a `Loss`; an option that is None was not given.
+      kind: the field that holds the name. A field may stand for an option of
+        its own name, or of that without `kind` and an underscore before it.
+      tables: name -> its options.
+
+    Raises:
+      UserError: for an option that what is named does not take.
+    """
+    chosen = getattr(group, kind)
+    given = {}
+    for field in dataclasses.fields(group):
+        value = getattr(group, field.name)
+        name = field.name.removeprefix(f"{kind}_")
+        takers = [n for n, known in tables.items() if name in known]
+        if value is None or not takers:
+            continue
+        if chosen not in takers:
+            raise UserError(
+                f"--{field.name} is no option of --{kind}={chosen}: it is one"
+                f" of {', '.join(takers)}"
+            )
+        given[name] = value
+    return given
 
 
 # ---- The groups of a pretraining run, in the order of its data flow ----------
@@ -394,21 +609,31 @@ class Views:
         above=0.0,
         maximum=1.0,
     )
-    flip: bool = option(True, "mirror half of the views left to right")
-    color_jitter_strength: float = option(
-        1.0,
-        "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s)",
+    flip: bool | None = option(
+        None,
+        "mirror half of the views left to right; default: yes, but not of"
+        f" {', '.join(DATASET_VIEW_DEFAULTS)}",
+    )
+    color_jitter_strength: float | None = option(
+        None,
+        "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s); default:"
+        f" {SMALL_VIEW_DEFAULTS['color_jitter_strength']:g} for views of at"
+        f" most {CIFAR_STEM_MAX_SIDE} pixels, else"
+        f" {VIEW_DEFAULTS['color_jitter_strength']:g}",
         minimum=0.0,
     )
     color_jitter_style: str = option(
         "tensorflow",
         "colour jitter of SimCLR's TensorFlow code (additive brightness, fixed"
-        " order, one clip) or of torchvision (multiplicative, random order,"
-        " clip after each)",
+        " order, one clip), of torchvision (multiplicative, random order, clip"
+        " after each), or linear: the first with saturation and hue in YIQ in"
+        " the place of HSV, several times as fast",
         choices=COLOR_JITTER_STYLES,
     )
-    blur: bool = option(
-        True, "blur half of the simclr, simaugment and stacked views"
+    blur: bool | None = option(
+        None,
+        "blur half of the simclr, simaugment and stacked views; default: where"
+        f" they have more than {CIFAR_STEM_MAX_SIDE} pixels",
     )
     warp_probability: float = option(
         0.5,
@@ -435,14 +660,47 @@ class Views:
         "views that an ablation changes: the first of each image, or both",
         choices=ABLATION_BRANCHES,
     )
+    mixup_alpha: float = option(
+        0.0,
+        "alpha of MixUp: images are blended with others, by a share drawn from"
+        " Beta(alpha, alpha), and so are labels (cross_entropy); 0: off; with"
+        " --cutmix_alpha each takes half of the views",
+        minimum=0.0,
+    )
+    cutmix_alpha: float = option(
+        0.0,
+        "alpha of CutMix: a box of another image, of an area drawn from"
+        " Beta(alpha, alpha), is pasted in (cross_entropy); 0: off",
+        minimum=0.0,
+    )
+
+    @property
+    def mixed(self) -> bool:
+        """Whether views are mixed with those of other images."""
+        return bool(self.mixup_alpha or self.cutmix_alpha)
 
     def options(self) -> dict[str, Any]:
-        """The options of `views.build` beside the name and the image size."""
-        others = ("augmentation", "views", "image_size", "augment_on")
-        return {
+        """The options of `views.build` beside the name and the image size.
+
+        What is not given, and has no default of the data, is that of
+        `VIEW_DEFAULTS`.
+        """
+        others = (
+            "augmentation",
+            "views",
+            "image_size",
+            "augment_on",
+            "mixup_alpha",
+            "cutmix_alpha",
+        )
+        values = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
             if field.name not in others
+        }
+        return {
+            name: VIEW_DEFAULTS[name] if value is None else value
+            for name, value in values.items()
         }
 
 
@@ -451,6 +709,11 @@ class Encoder:
     """The network that is pretrained."""
 
     encoder: str = option("resnet50", "encoder network", choices=ENCODERS)
+    init_from: str = option(
+        "",
+        "folder of a run or an export whose encoder this one starts as; empty:"
+        " random weights",
+    )
     width: float = option(
         1.0, "multiplier of the encoder's channels", above=0.0
     )
@@ -459,6 +722,13 @@ class Encoder:
         "first layers; auto: cifar (3x3, no pooling) for views of at most"
         f" {CIFAR_STEM_MAX_SIDE} pixels, else imagenet (7x7/2, pooling)",
         choices=STEMS,
+    )
+    whiten: str = option(
+        "imagenet",
+        "what colours are standardised by, in the encoder: ImageNet's mean and"
+        " deviation, the dataset's own (its known ones, else computed from at"
+        f" most {WHITEN_EXAMPLES} examples), none, or numbers M,M,M/S,S,S",
+        check=_whitening,
     )
 
 
@@ -599,22 +869,7 @@ class Loss:
         Raises:
           UserError: for an option that the loss does not take.
         """
-        given = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.default is not None or value is None:
-                continue
-            name = field.name.removeprefix("loss_")
-            if name not in LOSS_OPTIONS[self.loss]:
-                takers = [
-                    n for n, known in LOSS_OPTIONS.items() if name in known
-                ]
-                raise UserError(
-                    f"--{field.name} is no option of --loss={self.loss}: it is"
-                    f" one of {', '.join(takers)}"
-                )
-            given[name] = value
-        return given
+        return given_options(self, "loss", LOSS_OPTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -631,21 +886,74 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """How weights move."""
+    """How weights move. What is not given is the optimizer's default."""
 
     optimizer: str = option("lars", "optimizer", choices=OPTIMIZERS)
-    momentum: float = option(0.9, "momentum", minimum=0.0, maximum=0.9999)
-    nesterov: bool = option(False, "Nesterov's form of the momentum")
-    weight_decay: float = option(
-        1e-6,
-        "L2 weight decay, of weights of rank 2 and more",
+    momentum: float | None = option(
+        None,
+        "share of the velocity that a step keeps (lars, sgd, rmsprop);"
+        " default: 0.9",
+        minimum=0.0,
+        maximum=0.9999,
+    )
+    momentum_style: str | None = option(
+        None,
+        "whether the learning rate is part of the velocity (classic; the"
+        " default) or multiplies it, as in PyTorch (popular) (lars, sgd)",
+        choices=MOMENTUM_STYLES,
+    )
+    nesterov: bool | None = option(
+        None, "Nesterov's form of the momentum (lars, sgd)"
+    )
+    weight_decay: float | None = option(
+        None,
+        "weight decay, of weights of rank 2 and more that are no bias, scale or"
+        " offset: L2, or decoupled from the gradient (adamw); default: 1e-6, or"
+        f" {OPTIMIZER_OPTIONS['adamw']['weight_decay']:g} of adamw",
         minimum=0.0,
     )
-    trust_coefficient: float = option(
-        0.001,
-        "trust coefficient (eta) of LARS",
+    trust_coefficient: float | None = option(
+        None,
+        "trust coefficient (eta) of lars; default:"
+        f" {OPTIMIZER_OPTIONS['lars']['trust_coefficient']:g}",
         above=0.0,
     )
+    rho: float | None = option(
+        None,
+        "share of the squares' mean that a step keeps (rmsprop); default:"
+        f" {OPTIMIZER_OPTIONS['rmsprop']['rho']:g}",
+        minimum=0.0,
+        maximum=0.999999,
+    )
+    beta_1: float | None = option(
+        None,
+        "share of the gradients' mean that a step keeps (adam, adamw); default:"
+        f" {_ADAM['beta_1']:g}",
+        minimum=0.0,
+        maximum=0.999999,
+    )
+    beta_2: float | None = option(
+        None,
+        "share of the squares' mean that a step keeps (adam, adamw); default:"
+        f" {_ADAM['beta_2']:g}",
+        minimum=0.0,
+        maximum=0.999999,
+    )
+    optimizer_epsilon: float | None = option(
+        None,
+        "added to the squares' mean (rmsprop; default:"
+        f" {OPTIMIZER_OPTIONS['rmsprop']['epsilon']:g}) or to its root (adam,"
+        f" adamw; default: {_ADAM['epsilon']:g})",
+        above=0.0,
+    )
+
+    def options(self) -> dict[str, Any]:
+        """What was given, as options of `optimizers.build`.
+
+        Raises:
+          UserError: for an option that the optimizer does not take.
+        """
+        return given_options(self, "optimizer", OPTIMIZER_OPTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -658,9 +966,13 @@ class Schedule:
         "images per step over all replicas (the global batch)",
         minimum=2,
     )
-    learning_rate: float = option(
-        0.3,
-        "base learning rate, before scaling",
+    learning_rate: float | None = option(
+        None,
+        "base learning rate, before scaling; default: "
+        + ", ".join(
+            f"{rate:g} ({name})" for name, rate in LEARNING_RATES.items()
+        )
+        + ", and a quarter of that to scale by sqrt",
         above=0.0,
     )
     learning_rate_scaling: str = option(
@@ -673,6 +985,31 @@ class Schedule:
         "learning rate after the warm-up",
         choices=SCHEDULES,
     )
+    decay_rate: float | None = option(
+        None,
+        "factor of each decay; default:"
+        f" {SCHEDULE_OPTIONS['exponential']['decay_rate']:g} (exponential),"
+        f" {SCHEDULE_OPTIONS['piecewise']['decay_rate']:g} (piecewise)",
+        above=0.0,
+        maximum=1.0,
+    )
+    decay_epochs: float | None = option(
+        None,
+        "epochs from decay to decay, after the warm-up (exponential); default:"
+        f" {SCHEDULE_OPTIONS['exponential']['decay_epochs']:g}",
+        above=0.0,
+    )
+    staircase: bool | None = option(
+        None,
+        "decay at once after so many epochs, not little by little"
+        " (exponential); default: yes",
+    )
+    boundaries: str | None = option(
+        None,
+        "comma-separated epochs of the run, warm-up included, at which the"
+        " learning rate decays (piecewise); default: 30,60,90",
+        check=_boundaries,
+    )
     warmup_epochs: float = option(
         -1.0,
         "epochs of linear warm-up; -1: 10, and at most a tenth of --epochs",
@@ -680,10 +1017,22 @@ class Schedule:
     )
     learning_rate_floor: float = option(
         0.0,
-        "share of the peak learning rate at which the schedule starts and ends",
+        "share of the peak learning rate at which the warm-up starts, and"
+        " towards which the rate decays",
         minimum=0.0,
         maximum=1.0,
     )
+
+    def options(self) -> dict[str, Any]:
+        """What was given, as options of `schedules.build`.
+
+        Raises:
+          UserError: for an option that the schedule does not take.
+        """
+        given = given_options(self, "schedule", SCHEDULE_OPTIONS)
+        if "boundaries" in given:
+            given["boundaries"] = read_boundaries(given["boundaries"])
+        return given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -710,21 +1059,44 @@ class Runtime:
         identity=False,
     )
     tpu: str = option("local", "local, or the name of a TPU", identity=False)
+    cross_device_ops: str = option(
+        "auto",
+        "how replicas add; nccl: GPUs; ring: multiworker; hierarchical_copy and"
+        " reduction_to_one_device: mirrored",
+        choices=tuple(CROSS_DEVICE_OPS),
+        identity=False,
+    )
     precision: str = option(
         "auto",
         "precision policy; auto: mixed_bfloat16 on TPUs, else float32",
         choices=PRECISIONS,
     )
+    nan_policy: str = option(
+        "stop",
+        "when a loss or gradient is not finite: stop, or skip:N to pass over at"
+        " most N such steps",
+        check=_nan_policy,
+        identity=False,
+    )
     steps_per_execution: int = option(
-        1,
-        "steps between two looks of the host (larger is faster on TPUs)",
-        minimum=1,
+        0,
+        "steps between two looks of the host; 0: as many as take half of"
+        f" {LOOK_SECONDS:g} s, and at most up to the next point in TensorBoard,"
+        " checkpoint or end of an epoch",
+        minimum=0,
         identity=False,
     )
     checkpoint_every_steps: int = option(
         0,
         "steps between checkpoints; 0: at the end of every epoch",
         minimum=0,
+        identity=False,
+    )
+    keep_checkpoint_every_hours: float = option(
+        0.0,
+        "hours after each of which one checkpoint is kept for good, beside the"
+        " newest; 0: none",
+        minimum=0.0,
         identity=False,
     )
     keep_checkpoints: int = option(
@@ -768,6 +1140,12 @@ class Pretrain:
                 f" --epochs={schedule.epochs}: give at most"
                 f" --warmup_epochs={schedule.epochs}"
             )
+        self.optimizer.options()
+        decay = SCHEDULE_OPTIONS[schedule.schedule] | schedule.options()
+        if "boundaries" in decay:
+            check_boundaries(
+                decay["boundaries"], schedule.warmup_epochs, schedule.epochs
+            )
         replicas = runtime.virtual_devices
         if replicas:
             if runtime.strategy not in ("auto", "mirrored"):
@@ -776,8 +1154,12 @@ class Pretrain:
                     f" not {runtime.strategy}"
                 )
             check_divisible(schedule.batch_size, replicas)
+        check_cross_device_ops(
+            runtime.cross_device_ops, runtime.strategy, replicas
+        )
         check_data_service(self.data.data_service, self.data.sampler)
         self._check_loss()
+        self._check_mixing()
         if self.views.image_size:
             check_image_size(
                 self.views.image_size,
@@ -809,8 +1191,35 @@ class Pretrain:
                 f" {self.schedule.batch_size}: give at least"
                 f" --queue_size={self.schedule.batch_size}"
             )
+        if loss.loss == "moco" and self.runtime.nan_policy != "stop":
+            raise UserError(
+                f"--nan_policy={self.runtime.nan_policy}: keys that are no"
+                " numbers would stay in moco's queue: give --nan_policy=stop"
+            )
         replicas = max(self.runtime.virtual_devices, 1)
         check_chunks(loss.grad_cache_chunks, self.schedule.batch_size, replicas)
+
+    def _check_mixing(self) -> None:
+        views = self.views
+        if not views.mixed:
+            return
+        name = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
+        flag = f"--{name}={getattr(views, name):g}"
+        if self.loss.loss != "cross_entropy":
+            raise UserError(
+                f"{flag} makes labels of several classes, of which"
+                f" --loss={self.loss.loss} can make nothing: give"
+                f" --loss=cross_entropy, or --{name}=0"
+            )
+        if self.data.sampler != "shuffle":
+            raise UserError(
+                f"{flag} mixes each image with its neighbour in the batch,"
+                f" which --sampler={self.data.sampler} chooses by its class:"
+                f" give --sampler=shuffle, or --{name}=0"
+            )
+        check_pairs(
+            self.schedule.batch_size, max(self.runtime.virtual_devices, 1)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -845,10 +1254,19 @@ class Evaluation:
     probe_learning_rate: float = option(
         0.1, "learning rate of the linear probe, per 256 images", above=0.0
     )
+    probe_augmentation: str = option(
+        "none",
+        "augmentation policy of the images that the linear probe learns from,"
+        " new ones every epoch, with the run's other options of views; none:"
+        " the images as they are, embedded once",
+        check=_augmentation_name,
+    )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
-    seed: int = option(0, "seed of the linear probe", minimum=0)
+    seed: int = option(
+        0, "seed of the linear probe, its order and its views", minimum=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -869,6 +1287,13 @@ class Evaluate:
             raise UserError(
                 "--saved_model needs --dataset=NAME: an export does not say on"
                 " what it is to be scored"
+            )
+        protocols = split_list(e.protocols)
+        if e.probe_augmentation != "none" and "linear" not in protocols:
+            raise UserError(
+                f"--probe_augmentation={e.probe_augmentation} is of the"
+                f" protocol linear, and --protocols={e.protocols} is without"
+                f" it: give --protocols={e.protocols},linear"
             )
 
 
@@ -1091,6 +1516,11 @@ class InputBenchmark:
         3.0, "length of one measurement, of which there are --repeats", above=0
     )
     profile: bool = option(False, "measure every operation by itself, too")
+    device_share: bool = option(
+        False,
+        "measure compiled colours against a ResNet-50's forward and backward"
+        " pass, too",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1185,6 +1615,44 @@ def resolve_stem(stem: str, image_size: int) -> str:
     return "cifar" if image_size <= CIFAR_STEM_MAX_SIDE else "imagenet"
 
 
+def resolve_warmup(warmup_epochs: float, epochs: float) -> float:
+    """Returns the warm-up in epochs; -1: 10, at most a tenth of the run."""
+    return min(10.0, epochs / 10) if warmup_epochs == -1 else warmup_epochs
+
+
+def resolve_learning_rate(
+    learning_rate: float | None, optimizer: str, scaling: str
+) -> float:
+    """Returns the base learning rate: the given one, or the optimizer's.
+
+    SimCLR, appendix B.1: scaled by sqrt, a quarter of the base gives the same
+    at a batch of 4096.
+    """
+    if learning_rate is not None:
+        return learning_rate
+    return LEARNING_RATES[optimizer] / (4 if scaling == "sqrt" else 1)
+
+
+def check_boundaries(
+    boundaries: tuple[float, ...], warmup_epochs: float, epochs: float
+) -> None:
+    """Raises `UserError` for epochs at which no learning rate can decay.
+
+    Args:
+      boundaries: epochs of the run, rising.
+      warmup_epochs: as for `resolve_warmup`.
+      epochs: of the run.
+    """
+    start = resolve_warmup(warmup_epochs, epochs)
+    rising = sorted(set(boundaries)) == list(boundaries)
+    if not rising or not all(start <= b < epochs for b in boundaries):
+        given = ",".join(f"{b:g}" for b in boundaries)
+        raise UserError(
+            f"--boundaries={given}: give epochs that rise, from"
+            f" --warmup_epochs={start:g} to less than --epochs={epochs:g}"
+        )
+
+
 def check_image_size(image_size: int, stem: str) -> None:
     """Raises `UserError` if views are too small for the encoder's stem."""
     smallest = SMALLEST_SIDE[stem]
@@ -1194,6 +1662,43 @@ def check_image_size(image_size: int, stem: str) -> None:
             f"views of {image_size} pixels are too small for the {stem} stem,"
             f" which takes {smallest} and more: give --image_size={smallest}"
             f" or more{other}"
+        )
+
+
+def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
+    """Returns views in which what depends on the data has its default.
+
+    Args:
+      views: what was given.
+      dataset: its name, as for `--dataset`.
+      image_size: side of a view in pixels.
+    """
+    defaults = dict(VIEW_DEFAULTS)
+    if image_size <= CIFAR_STEM_MAX_SIDE:
+        defaults |= SMALL_VIEW_DEFAULTS
+    defaults |= DATASET_VIEW_DEFAULTS.get(dataset_family(dataset), {})
+    missing = {k: v for k, v in defaults.items() if getattr(views, k) is None}
+    return dataclasses.replace(views, image_size=image_size, **missing)
+
+
+def dataset_family(name: str) -> str:
+    """Returns a dataset's name without configuration, version or path."""
+    return re.split("[/:]", name)[0]
+
+
+def cannot_write(path: str, error: Exception, advice: str) -> UserError:
+    """Returns the error for a file or folder that cannot be written."""
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return UserError(f"cannot write {path} ({reason}): {advice}")
+
+
+def check_pairs(batch_size: int, replicas: int) -> None:
+    """Raises `UserError` if a replica's images cannot be mixed in pairs."""
+    if batch_size // replicas % 2:
+        raise UserError(
+            f"--batch_size={batch_size} gives each of {replicas} replica(s) an"
+            " odd number of images, which cannot be mixed in pairs: give a"
+            f" multiple of {2 * replicas}"
         )
 
 
@@ -1220,6 +1725,32 @@ def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
         )
 
 
+def check_cross_device_ops(
+    ops: str, strategy: str, virtual_devices: int
+) -> None:
+    """Raises `UserError` for collectives that a strategy does not have.
+
+    Args:
+      ops: of `CROSS_DEVICE_OPS`.
+      strategy: `auto` has those of any.
+      virtual_devices: CPU devices to mirror over, 0 for none.
+    """
+    if virtual_devices and strategy == "auto":
+        strategy = "mirrored"
+    can = CROSS_DEVICE_OPS[ops]
+    if strategy != "auto" and strategy not in can:
+        known = [k for k, able in CROSS_DEVICE_OPS.items() if strategy in able]
+        raise UserError(
+            f"--cross_device_ops={ops} goes with --strategy={' or '.join(can)},"
+            f" not {strategy}: give --cross_device_ops={' or '.join(known)}"
+        )
+    if virtual_devices and ops == "nccl":
+        raise UserError(
+            f"--cross_device_ops=nccl needs GPUs, --virtual_devices="
+            f"{virtual_devices} are none: give --cross_device_ops=auto"
+        )
+
+
 def check_data_service(address: str, sampler: str) -> None:
     """Raises `UserError` for an order that a data service cannot give."""
     if address and sampler != "shuffle":
@@ -1236,6 +1767,22 @@ def check_extra_channels(channels: int, dataset: str, present: int) -> None:
         raise UserError(
             f"--extra_channels={channels}: {dataset} has {present} channels of"
             f" feature extra: give --extra_channels={present} or less"
+        )
+
+
+def check_encoder_channels(channels: int, dataset: str, present: int) -> None:
+    """Raises `UserError` if a dataset lacks channels that an encoder takes.
+
+    Args:
+      channels: beyond the three colours, that the encoder takes.
+      dataset: the dataset's name.
+      present: channels of its feature `extra`.
+    """
+    if channels > present:
+        raise UserError(
+            f"the encoder takes {channels} channels beside the colours, and"
+            f" {dataset} has {present} channels of feature extra: give the"
+            " dataset that it was trained on, or one with as many"
         )
 
 

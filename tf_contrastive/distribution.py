@@ -9,11 +9,22 @@ no XLA kernel beyond one replica.
 """
 
 import os
+import signal
+import threading
 from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import cluster, config
+
+# How long the workers of a cluster wait for one another, in seconds.
+WORKER_TIMEOUT = 300.0
+
+_ALL_REDUCE = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+    "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
+}
 
 
 def _context() -> tf.distribute.ReplicaContext | None:
@@ -128,6 +139,28 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_type == "chief"
 
 
+def any_worker(strategy: tf.distribute.Strategy, flag: bool) -> bool:
+    """Whether `flag` is set on any worker; each of them must ask."""
+    return _sum_over_replicas(strategy, int(flag)) > 0
+
+
+def mean_over_workers(strategy: tf.distribute.Strategy, number: int) -> int:
+    """The mean of the workers' numbers, rounded down; each must ask."""
+    total = _sum_over_replicas(strategy, number)
+    return total // strategy.num_replicas_in_sync
+
+
+def _sum_over_replicas(strategy: tf.distribute.Strategy, number: int) -> int:
+    """The sum of the numbers of all replicas' workers."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return number * strategy.num_replicas_in_sync
+    numbers = strategy.experimental_distribute_values_from_function(
+        lambda _: tf.constant(number)
+    )
+    total = strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
+    return int(total)
+
+
 def _split_cpu(virtual_devices: int) -> list[str]:
     """Splits the first CPU into virtual devices and returns their names."""
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -147,6 +180,8 @@ def _split_cpu(virtual_devices: int) -> list[str]:
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
     try:
+        # In this order, on pods before anything else: the second adds the
+        # hosts' devices, for which TensorFlow must not have started yet.
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -161,15 +196,74 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def _automatic(virtual_devices: int) -> str:
+def _mirrored(
+    virtual_devices: int, cross_device_ops: str
+) -> tf.distribute.Strategy:
+    if virtual_devices:
+        devices = _split_cpu(virtual_devices)
+        # Virtual devices share a few threads, on which a ring of collectives
+        # can starve; adding on one device cannot.
+        if cross_device_ops == "auto":
+            cross_device_ops = "reduction_to_one_device"
+    else:
+        devices = None
+    if cross_device_ops == "auto":
+        return tf.distribute.MirroredStrategy(devices)
+    return tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=_ALL_REDUCE[cross_device_ops]()
+    )
+
+
+def _multiworker(
+    cross_device_ops: str, timeout: float
+) -> tf.distribute.Strategy:
+    """Of the cluster that the environment names, once all of it is up."""
+    workers = cluster.needed()
+    # TensorFlow itself would wait for ever, and deaf to signals.
+    cluster.wait_for_all(workers, timeout)
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({k: list(v) for k, v in workers.jobs.items()}),
+        task_type=workers.task_type,
+        task_id=workers.index,
+        num_accelerators={"GPU": gpus} if gpus else {},
+        rpc_layer="grpc",
+    )
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation(
+            cross_device_ops.upper()
+        )
+    )
+    made = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    if threading.current_thread() is threading.main_thread():
+        # TensorFlow's server has put a handler of its own there, which takes
+        # note of SIGTERM and does nothing.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    return made
+
+
+def _has_tpu(tpu: str) -> bool:
+    """Whether a TPU is named or plugged in; asking TensorFlow would start it.
+
+    A TPU VM has its driver's device nodes, by generation.
+    """
+    if tpu != "local" or os.environ.get("TPU_NAME"):
+        return True
+    exists = tf.io.gfile.exists
+    return exists("/dev/accel0") or (
+        exists("/dev/vfio/0") and exists("/lib/libtpu.so")
+    )
+
+
+def _automatic(virtual_devices: int, tpu: str) -> str:
     """Names the strategy that the devices and the environment ask for."""
-    if "TF_CONFIG" in os.environ:
-        return "multiworker"
-    if virtual_devices > 1:
+    if virtual_devices:
         return "mirrored"
-    # A TPU VM has its driver's device nodes; asking TensorFlow would start it.
-    if tf.io.gfile.exists("/dev/accel0") or os.environ.get("TPU_NAME"):
+    if _has_tpu(tpu):
         return "tpu"
+    workers = cluster.from_environment()
+    if workers is not None and len(workers.tasks) > 1:
+        return "multiworker"
     if len(tf.config.list_physical_devices("GPU")) > 1:
         return "mirrored"
     return "default"
@@ -180,38 +274,41 @@ def strategy(
     *,
     virtual_devices: int = config.Runtime.virtual_devices,
     tpu: str = config.Runtime.tpu,
+    cross_device_ops: str = config.Runtime.cross_device_ops,
+    timeout: float = WORKER_TIMEOUT,
 ) -> tf.distribute.Strategy:
     """Makes the strategy of a run; call it before any other use of TensorFlow.
 
     Args:
-      name: auto, default, mirrored, multiworker (from `TF_CONFIG`) or tpu.
+      name: auto, default, mirrored, multiworker (from `TF_CONFIG`, or as a step
+        of a SLURM job) or tpu. auto: virtual devices if given, else a TPU if
+        there is one, else the workers if there are several, else the GPUs if
+        there are several.
       virtual_devices: CPU devices to mirror over, where there are no GPUs.
       tpu: "local" on a TPU VM, else the TPU's name.
+      cross_device_ops: how replicas add, see `config.CROSS_DEVICE_OPS`.
+      timeout: how long to wait for the other workers, in seconds.
 
     Raises:
-      UserError: for an unknown name, or devices that are not there.
+      UserError: for an unknown name, a malformed cluster, devices that are not
+        there, or workers that do not come up.
     """
     if name not in config.STRATEGIES:
         raise config.unknown("strategy", name, config.STRATEGIES)
     if name == "auto":
-        name = _automatic(virtual_devices)
+        name = _automatic(virtual_devices, tpu)
+    config.check_cross_device_ops(cross_device_ops, name, virtual_devices)
+    if cross_device_ops == "nccl" and not tf.config.list_physical_devices(
+        "GPU"
+    ):
+        raise config.UserError(
+            "--cross_device_ops=nccl needs GPUs, and TensorFlow sees none: give"
+            " --cross_device_ops=auto, or mend the drivers"
+        )
     if name == "tpu":
         return _tpu_strategy(tpu)
     if name == "multiworker":
-        if "TF_CONFIG" not in os.environ:
-            raise config.UserError(
-                "strategy=multiworker: TF_CONFIG is not set; it names the"
-                ' workers, such as \'{"cluster": {"worker": ["host1:2222",'
-                ' "host2:2222"]}, "task": {"type": "worker", "index": 0}}\''
-            )
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        return _multiworker(cross_device_ops, timeout)
     if name == "mirrored":
-        if virtual_devices:
-            # Virtual devices share a few threads, on which a ring of
-            # collectives can starve; adding on one device cannot.
-            return tf.distribute.MirroredStrategy(
-                _split_cpu(virtual_devices),
-                cross_device_ops=tf.distribute.ReductionToOneDevice(),
-            )
-        return tf.distribute.MirroredStrategy()
+        return _mirrored(virtual_devices, cross_device_ops)
     return tf.distribute.get_strategy()

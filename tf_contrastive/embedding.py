@@ -37,22 +37,39 @@ def embed(encoder: Callable, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
     Raises:
       UserError: if there is no image.
     """
+    embedded = list(embed_batches(encoder, batches))
+    if not embedded:
+        raise config.UserError(
+            "nothing to embed: the split holds no readable image"
+        )
+    embeddings, labels = zip(*embedded, strict=True)
+    return np.concatenate(embeddings), np.concatenate(labels)
+
+
+def embed_batches(
+    encoder: Callable, batches: Batches
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Embeds batch after batch, each when it is asked for.
+
+    Args:
+      encoder, batches: see `embed`; there may be no end of batches.
+
+    Yields:
+      (embeddings float32 [b, D], labels int32 [b]).
+    """
     strategy = tf.distribute.get_strategy()
     encode = _encode_function(encoder, strategy)
     replicas = strategy.num_replicas_in_sync
     rows = 0
-    embeddings, labels = [], []
-    for images, batch_labels in batches:
+    for images, labels in batches:
         rows = rows or -(-len(images) // replicas)
-        for start in range(0, len(images), rows * replicas):
-            part = images[start : start + rows * replicas]
-            embeddings.append(_encode_padded(encode, strategy, part, rows))
-        labels.append(np.asarray(batch_labels, np.int32))
-    if not embeddings:
-        raise config.UserError(
-            "nothing to embed: the split holds no readable image"
-        )
-    return np.concatenate(embeddings), np.concatenate(labels)
+        parts = [
+            _encode_padded(
+                encode, strategy, images[start : start + rows * replicas], rows
+            )
+            for start in range(0, len(images), rows * replicas)
+        ]
+        yield np.concatenate(parts), np.asarray(labels, np.int32)
 
 
 def _encode_function(
@@ -151,8 +168,6 @@ def _writing(path: str) -> Iterator[str]:
         tf.io.gfile.makedirs(os.path.dirname(path) or ".")
         yield f"{path}.partial"
     except (OSError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0]
-        raise config.UserError(
-            f"cannot write {path} ({reason}): give a file in a folder that can"
-            " be written"
+        raise config.cannot_write(
+            path, error, "give a file in a folder that can be written"
         ) from error

@@ -5,7 +5,7 @@ Residual networks of He et al. 2016, with the stride of a bottleneck in its
 standardises its input itself, so that nothing else has to know how.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -13,10 +13,6 @@ import tensorflow as tf
 from tf_contrastive import config
 from tf_contrastive.convolution import Conv2D
 from tf_contrastive.normalization import BatchNormalization
-
-# Of ImageNet's colours; channels beyond these three enter as they are.
-CHANNEL_MEAN = (0.485, 0.456, 0.406)
-CHANNEL_STD = (0.229, 0.224, 0.225)
 
 
 class _Layers(NamedTuple):
@@ -108,16 +104,19 @@ ENCODERS = {
 }
 
 
-def _standardize(x):
-    """(x - mean) / std of the colours, in float32, without weights."""
+def _standardize(x, mean, std):
+    """(x - mean) / std of the colours, in float32, without weights.
+
+    Channels beyond the colours enter as they are.
+    """
     channels = x.shape[-1]
     extra = max(channels - 3, 0)
     if channels < 3:  # No colours; the first normalization sees to them.
         scale, offset = [1.0] * channels, [0.0] * channels
     else:
-        pairs = list(zip(CHANNEL_MEAN, CHANNEL_STD, strict=True))
-        scale = [1 / std for _, std in pairs] + [1.0] * extra
-        offset = [-mean / std for mean, std in pairs] + [0.0] * extra
+        pairs = list(zip(mean, std, strict=True))
+        scale = [1 / s for _, s in pairs] + [1.0] * extra
+        offset = [-m / s for m, s in pairs] + [0.0] * extra
     # Half precision would round the pixels before they are centered.
     return tf.keras.layers.Rescaling(
         scale, offset, dtype="float32", name="standardize"
@@ -160,6 +159,8 @@ def build(
         config.DEFAULT_IMAGE_SIZE,
         3,
     ),
+    mean: Sequence[float] = config.IMAGENET_STATISTICS.mean,
+    std: Sequence[float] = config.IMAGENET_STATISTICS.std,
     synchronized: bool = True,
     zero_init_residual: bool = True,
 ) -> tf.keras.Model:
@@ -173,6 +174,8 @@ def build(
       stem: "imagenet" (7x7/2 and 3x3/2 pooling), "cifar" (3x3/1, no pooling),
         or "auto", by the shorter side of the images.
       image_shape: (height, width, channels), in pixels.
+      mean, std: of each of the three colours, by which they are standardised;
+        images of fewer channels enter as they are.
       synchronized: whether BatchNorm spans all replicas.
       zero_init_residual: whether residual branches start switched off, as is
         best for training; a random network to compare with wants them on.
@@ -196,7 +199,7 @@ def build(
     layers = _Layers(synchronized, "zeros" if zero_init_residual else "ones")
 
     images = tf.keras.Input(image_shape, name="images")
-    x = _stem(layers, _standardize(images), channels, stem)
+    x = _stem(layers, _standardize(images, mean, std), channels, stem)
     for stage, count in enumerate(repeats):
         for i in range(count):
             stride = 2 if stage and not i else 1

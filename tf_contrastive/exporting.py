@@ -35,11 +35,15 @@ class ServingModule(tf.Module):
     be decoded gets zeros and False and leaves the others alone. Of an animation
     the first frame counts; EXIF rotation is not read, as in training.
 
+    An encoder of more than three channels has `serving_default` alone, of
+    images float32 [N, S, S, K] as the encoder takes them: no encoded image
+    holds the other channels, and nothing says how to bring them to a size.
+
     Loaded again, the object is called as the encoder is, lists `variables` and
     `trainable_variables`, and passes gradients.
 
     Args:
-      encoder: plain float32 Keras model, [N, S, S, 3] in [0, 1] -> [N, D].
+      encoder: plain float32 Keras model, [N, S, S, K] -> [N, D].
     """
 
     # Plain attributes, so that they are saved (those of `tf.Module` are
@@ -49,7 +53,7 @@ class ServingModule(tf.Module):
 
     def __init__(self, encoder: tf.keras.Model) -> None:
         super().__init__()
-        self._size = image_size(encoder)
+        self._size, self._channels = _image_shape(encoder)[1:]
         # Behind a function the Keras model is not saved itself, with all its
         # metadata and the classes it would need at loading; its variables are.
         self._apply = lambda *args, **kwargs: encoder(*args, **kwargs)
@@ -59,9 +63,35 @@ class ServingModule(tf.Module):
         for training in (False, True):
             self.__call__.get_concrete_function(spec, training=training)
 
+    def serving(self) -> dict[str, Callable]:
+        """Returns the signatures, by name."""
+        size = self._size
+
+        def served(function, name, shape, dtype):
+            # Named, since requests name what they send.
+            spec = tf.TensorSpec(shape, dtype, name)
+            return tf.function(function, input_signature=[spec])
+
+        if self._channels > 3:
+            shape = [None, size, size, self._channels]
+            return {
+                "serving_default": served(
+                    self._embed_channels, "images", shape, tf.float32
+                )
+            }
+        shape = [None, None, None, 3]
+        return {
+            "serving_default": served(
+                self._embed_images, "images", shape, tf.uint8
+            ),
+            "serving_bytes": served(
+                self._embed_bytes, "bytes", [None], tf.string
+            ),
+        }
+
     @tf.function
     def __call__(self, images, training=False):
-        """Encodes float32 [N, S, S, 3] in [0, 1] to float32 [N, D]."""
+        """Encodes float32 [N, S, S, K], colours in [0, 1], to [N, D]."""
         if training:
             return self._apply(images, training=True)
         # Convolutions of oneDNN give a wrong shape for empty batches.
@@ -70,10 +100,7 @@ class ServingModule(tf.Module):
         padded = tf.pad(images, [[0, spare], [0, 0], [0, 0], [0, 0]])
         return self._apply(padded, training=False)[:n]
 
-    @tf.function(
-        input_signature=[tf.TensorSpec([None, None, None, 3], tf.uint8)]
-    )
-    def embed_images(self, images):
+    def _embed_images(self, images):
         """Serves `serving_default`."""
         n = tf.shape(images)[0]
         with tf.device("CPU:0"):
@@ -84,8 +111,11 @@ class ServingModule(tf.Module):
             )
         return {"embedding": self(pixels)}
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-    def embed_bytes(self, bytes):
+    def _embed_channels(self, images):
+        """Serves `serving_default` of more than three channels."""
+        return {"embedding": self(images)}
+
+    def _embed_bytes(self, bytes):
         """Serves `serving_bytes`."""
         with tf.device("CPU:0"):
             pixels, ok = self._decode(bytes)
@@ -124,6 +154,22 @@ class ServingModule(tf.Module):
         return tf.scatter_nd(rows, pixels, shape), ok > 0
 
 
+def _image_shape(encoder: Any) -> tuple[int, int, int]:
+    """Returns (side, side, channels), as `image_size` says."""
+    if isinstance(encoder, tf.keras.Model):
+        shape = encoder.input_shape
+    else:
+        function = encoder.__call__.concrete_functions[0]
+        shape = function.structured_input_signature[0][0].shape
+    height, width, channels = shape[1:]
+    if height is None or height != width or (channels or 0) < 3:
+        raise config.UserError(
+            f"the encoder takes images of {list(shape[1:])}: build it with"
+            " image_shape=(S, S, 3), or more channels"
+        )
+    return height, width, channels
+
+
 def image_size(encoder: Any) -> int:
     """Returns the side S of the images that an encoder takes.
 
@@ -131,20 +177,18 @@ def image_size(encoder: Any) -> int:
       encoder: a Keras model, or what `load` returns for an export.
 
     Raises:
-      UserError: if the encoder takes no square RGB images of a fixed size.
+      UserError: if the encoder takes no square images of a fixed size, of three
+        colours or of those and other channels.
     """
-    if isinstance(encoder, tf.keras.Model):
-        shape = encoder.input_shape
-    else:
-        function = encoder.__call__.concrete_functions[0]
-        shape = function.structured_input_signature[0][0].shape
-    height, width, channels = shape[1:]
-    if height is None or height != width or channels != 3:
-        raise config.UserError(
-            f"the encoder takes images of {list(shape[1:])}: build it with"
-            " image_shape=(S, S, 3)"
-        )
-    return height
+    return _image_shape(encoder)[0]
+
+
+def extra(encoder: Any) -> int:
+    """Returns how many channels an encoder takes beside the three colours.
+
+    Arguments and errors are those of `image_size`.
+    """
+    return _image_shape(encoder)[2] - 3
 
 
 def plain_encoder(encoder: tf.keras.Model) -> tf.keras.Model:
@@ -202,6 +246,7 @@ def export(model_or_workdir: Any, output_dir: str) -> str:
         facts = {}
     facts = {
         "image_size": image_size(encoder),
+        "channels": 3 + extra(encoder),
         "embedding_size": encoder.output_shape[-1],
         **facts,
     }
@@ -209,10 +254,8 @@ def export(model_or_workdir: Any, output_dir: str) -> str:
     try:
         return _write(lambda path: _save(module, facts, path), output_dir)
     except (OSError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0]
-        raise config.UserError(
-            f"cannot write to {output_dir} ({reason}): give a folder that can"
-            " be written"
+        raise config.cannot_write(
+            f"to {output_dir}", error, "give a folder that can be written"
         ) from error
 
 
@@ -222,11 +265,7 @@ def _save(module: ServingModule, facts: dict[str, Any], path: str) -> None:
     tf.io.gfile.makedirs(os.path.dirname(file))
     with tf.io.gfile.GFile(file, "w") as stream:
         stream.write(json.dumps(facts, indent=2) + "\n")
-    signatures = {
-        "serving_default": module.embed_images,
-        "serving_bytes": module.embed_bytes,
-    }
-    tf.saved_model.save(module, path, signatures=signatures)
+    tf.saved_model.save(module, path, signatures=module.serving())
 
 
 def _write(save: Callable[[str], None], output_dir: str) -> str:
@@ -283,7 +322,8 @@ def details(path: str) -> dict[str, Any]:
       path: `BASE/<version>`.
 
     Returns:
-      {"image_size", "embedding_size", and of a run "step", "label_names"}.
+      {"image_size", "channels", "embedding_size", and of a run "step",
+      "label_names"}.
     """
     with tf.io.gfile.GFile(os.path.join(path, DETAILS_FILE)) as file:
         return json.load(file)
@@ -297,7 +337,7 @@ def load(path: str) -> Callable:
         (`BASE`, of which the newest is taken).
 
     Returns:
-      images float32 [N, S, S, 3] in [0, 1] -> float32 [N, D]; also called with
+      images float32 [N, S, S, K] in [0, 1] -> float32 [N, D]; also called with
       `training=`, with `variables` and `trainable_variables`.
 
     Raises:

@@ -18,7 +18,10 @@ NAMES = (
     "alignment",
     "uniformity",
     "kl_lower_bound",
+    "embedding_std",
 )
+# Those that are means over anchors.
+_OF_ROWS = NAMES[:-1]
 # The temperature of the softmax where the loss has none.
 DEFAULT_TEMPERATURE = 0.1
 # Anchors of a replica that are measured, at most: their mean is as good, and
@@ -71,6 +74,9 @@ def contrastive_task(
       - kl_lower_bound: mean of ln |N(i)| - SINCERE's loss, nats: a lower bound
         of the symmetric divergence between the classes' and the noise's
         densities (Feeney and Hughes 2024, theorem 11).
+      - embedding_std: the standard deviation of the l2-normalised z, over all
+        dimensions together: 1 where their mean is 0, 0 where all are one point,
+        which is collapse (Chen and He 2020, figure 2, times sqrt(P)).
     """
     temperature = temperature or DEFAULT_TEMPERATURE
     batch = similarity.gather(projections, labels, normalize=normalize)
@@ -79,7 +85,9 @@ def contrastive_task(
         lambda block: _of_rows(block, temperature, batch.num_views),
         anchors,
         batch.candidates,
-        outputs=dict.fromkeys((*NAMES, "positives", "negatives"), tf.float32),
+        outputs=dict.fromkeys(
+            (*_OF_ROWS, "positives", "negatives"), tf.float32
+        ),
         block_size=block_size,
     )
     with_positive = rows["positives"]
@@ -91,17 +99,24 @@ def contrastive_task(
         "alignment": with_positive,
         "kl_lower_bound": with_both,
     }
-    weights = [counted.get(name, tf.ones_like(with_positive)) for name in NAMES]
-    sums = distribution.cross_replica_sum(
-        tf.stack(
-            [
-                [tf.reduce_sum(w * rows[name]), tf.reduce_sum(w)]
-                for name, w in zip(NAMES, weights, strict=True)
-            ]
-        )
+    sums, counts = [], []
+    for name in _OF_ROWS:
+        weight = counted.get(name, tf.ones_like(with_positive))
+        sums.append(tf.reduce_sum(weight * rows[name]))
+        counts.append(tf.reduce_sum(weight))
+    unit = tf.math.l2_normalize(anchors.embeddings, axis=-1)
+    of_unit = tf.reduce_sum(unit, axis=0)  # [P]
+    n = tf.cast(tf.shape(unit)[0], tf.float32)
+    packed = tf.concat(
+        [sums, of_unit, counts, tf.fill([of_unit.shape[0]], n)], 0
     )
-    means = sums[:, 0] / tf.maximum(sums[:, 1], 1.0)
-    return dict(zip(NAMES, tf.unstack(means), strict=True))
+    # One collective for all of them.
+    sums, counts = tf.split(distribution.cross_replica_sum(packed), 2)
+    means = sums / tf.maximum(counts, 1.0)
+    centre = means[len(_OF_ROWS) :]
+    spread = tf.sqrt(tf.maximum(1.0 - tf.reduce_sum(centre * centre), 0.0))
+    values = [*tf.unstack(means[: len(_OF_ROWS)]), spread]
+    return dict(zip(NAMES, values, strict=True))
 
 
 def _of_rows(

@@ -17,6 +17,7 @@ from tf_contrastive import (
     config,
     encoders,
     grad_cache,
+    guard,
     heads,
     losses,
     metrics,
@@ -57,7 +58,9 @@ class ContrastiveModel(tf.keras.Model):
 
     With `augment` the views come without their colours changed, and the step
     does that first, on the device: `fit` then takes ((views, seeds [B, V, 2]),
-    labels [B]), or ((views, seeds),) without labels.
+    labels [B]), or ((views, seeds),) without labels. So it does with `mix`,
+    after which the loss and the probe's loss compare with the shares of the
+    classes in each view, accuracies with the labels.
 
     Args:
       encoder: images float32 [N, H, W, K] in [0, 1] -> features h [N, D].
@@ -70,6 +73,9 @@ class ContrastiveModel(tf.keras.Model):
       grad_cache_chunks: parts; the images of a replica must be a multiple.
       augment: (views float32 [B, V, H, W, K], seeds int32 [B, V, 2]) -> views,
         or None for views that are ready.
+      mix: (views float32 [B, V, H, W, K], labels int [B], seeds int32
+        [B, V, 2]) -> (views, shares of the classes float32 [B, V, C]), such as
+        `views.mixing.Mixing`, or None. For losses that take such labels.
       seed: of the random numbers that a loss may draw.
 
     Raises:
@@ -88,6 +94,7 @@ class ContrastiveModel(tf.keras.Model):
         queue_size: int | None = None,
         grad_cache_chunks: int = 1,
         augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
+        mix: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -102,6 +109,7 @@ class ContrastiveModel(tf.keras.Model):
         self.probe = probe
         self.grad_cache_chunks = grad_cache_chunks
         self.augment = augment
+        self.mix = mix
         self._seed = seed
         self._build_heads()
         self.key_branch = self._build_key_branch(momentum, queue_size)
@@ -110,6 +118,7 @@ class ContrastiveModel(tf.keras.Model):
         self._meters = types.SimpleNamespace(
             means={name: tf.keras.metrics.Mean(name=name) for name in names},
             input_wait=tf.Variable(0.0, dtype=tf.float64, trainable=False),
+            guard=guard.FiniteGuard(),
         )
 
     def _build_heads(self) -> None:
@@ -194,17 +203,22 @@ class ContrastiveModel(tf.keras.Model):
         """How long steps have waited for their input so far."""
         return float(self._meters.input_wait.numpy())
 
+    def non_finite_steps(self) -> guard.NonFinite:
+        """Steps so far whose loss or gradient was no number."""
+        return self._meters.guard.read()
+
     def call(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
         """Encodes images [N, H, W, K] in [0, 1] to features h [N, D]."""
         return self.encoder(images, training=training)
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One step on (views [B, V, H, W, K], labels [B]), or views alone."""
-        views, labels = self._views_and_labels(data)
+        views, labels, targets = self._inputs(data, training=True)
         views, keys = self._split_keys(views, training=True)
         contrast = functools.partial(
             self._contrast,
             labels=labels,
+            targets=targets,
             keys=keys,
             step=self.optimizer.iterations,
         )
@@ -217,19 +231,27 @@ class ContrastiveModel(tf.keras.Model):
             else self._cached_gradients
         )
         gradients, results = compute(
-            views, labels, contrast, pretrained + probe
+            views, labels, targets, contrast, pretrained + probe
         )
         # The stop-gradient before the probe keeps the two losses apart; the one
         # here ends a walk over the graph (see `distribution`).
         gradients = [tf.stop_gradient(g) for g in gradients]
-        count = len(pretrained)
-        self.optimizer.apply_gradients(
-            zip(gradients[:count], pretrained, strict=True)
-        )
+        of_probe = gradients[len(pretrained) :]
+        gradients = _unscaled(gradients[: len(pretrained)], self.optimizer)
+        step = tf.identity(self.optimizer.iterations)
+        self._note_finite(step, results["loss"], gradients)
+        self.optimizer.apply_gradients(zip(gradients, pretrained, strict=True))
         if with_probe:
+            of_probe = _unscaled(of_probe, self.probe_optimizer)
             self.probe_optimizer.apply_gradients(
-                zip(gradients[count:], probe, strict=True)
+                zip(of_probe, probe, strict=True)
             )
+        if _is_guarded(self.optimizer):
+            # A step that is passed over counts: what comes next follows from
+            # the number of the step.
+            self.optimizer.iterations.assign(step + 1)
+            if with_probe:
+                self.probe_optimizer.iterations.assign(step + 1)
         if self.key_branch is not None:
             self.key_branch.follow()
             self.key_branch.enqueue(keys[:, 0])
@@ -237,32 +259,66 @@ class ContrastiveModel(tf.keras.Model):
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The losses and metrics of a batch, with nothing updated."""
-        views, labels = self._views_and_labels(data)
+        views, labels, targets = self._inputs(data, training=False)
         views, keys = self._split_keys(views, training=False)
         features, projections = self._encode(views, training=False)
         # Always of step 0, so that what is drawn does not tell epochs apart.
-        results = self._contrast(projections, labels, keys, step=0)
-        results |= self._probe(features, labels, training=False)
+        results = self._contrast(projections, labels, targets, keys, step=0)
+        results |= self._probe(features, labels, targets, training=False)
         return self._update_means(results)
 
-    def _views_and_labels(
-        self, data: Any
-    ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Finished views [B, V, H, W, K], and labels if there are any."""
-        views, labels, _ = tf.keras.utils.unpack_x_y_sample_weight(data)
-        return self.augment(*views) if self.augment else views, labels
+    def _inputs(
+        self, data: Any, training: bool
+    ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
+        """Finished views [B, V, H, W, K]; labels [B] and what losses compare.
 
-    def _gradients(self, views, labels, contrast: _Contrast, variables):
+        That is the labels, or the shares [B, V, C] of the classes in views that
+        were mixed, which are those of training alone.
+        """
+        views, labels, _ = tf.keras.utils.unpack_x_y_sample_weight(data)
+        seeds = None
+        if self.augment or self.mix:
+            views, seeds = views
+        if self.augment:
+            views = self.augment(views, seeds)
+        if self.mix and training:
+            views, targets = self.mix(views, labels, seeds)
+            return views, labels, targets
+        return views, labels, labels
+
+    def _total(self, results: dict[str, tf.Tensor]) -> tf.Tensor:
+        """What the tape differentiates: the loss, and the probe's beside it.
+
+        Each is scaled as its optimizer wishes, so that gradients in float16 do
+        not vanish.
+        """
+        total = 0.0
+        if "loss" in results:
+            total += _scaled(results["loss"] / _replicas(), self.optimizer)
+        if "probe_loss" in results:
+            loss = results["probe_loss"] / _replicas()
+            total += _scaled(loss, self.probe_optimizer)
+        return total
+
+    def _note_finite(self, step, loss, gradients) -> None:
+        # In float16 a gradient overflows now and then, and the scale falls.
+        in_half = self.dtype_policy.compute_dtype == "float16"
+        self._meters.guard.note(step, loss, [] if in_half else gradients)
+
+    def _gradients(
+        self, views, labels, targets, contrast: _Contrast, variables
+    ):
         """Gradients by `variables`, to be summed over replicas, and results."""
         with tf.GradientTape() as tape:
             features, projections = self._encode(views, training=True)
             results = contrast(projections)
-            results |= self._probe(features, labels, training=True)
-            total = results["loss"] + results.get("probe_loss", 0.0)
-            total /= _replicas()
+            results |= self._probe(features, labels, targets, training=True)
+            total = self._total(results)
         return tape.gradient(total, variables), results
 
-    def _cached_gradients(self, views, labels, contrast: _Contrast, variables):
+    def _cached_gradients(
+        self, views, labels, targets, contrast: _Contrast, variables
+    ):
         """Like `_gradients`, with the memory of a chunk (see `grad_cache`)."""
         chunks = self.grad_cache_chunks
         views = grad_cache.checked(views, chunks)
@@ -273,21 +329,21 @@ class ContrastiveModel(tf.keras.Model):
         with tf.GradientTape() as tape:
             tape.watch(projections)
             results = contrast(projections)
-            total = results["loss"] / _replicas()
+            total = self._total(results)
         cache = tape.gradient(total, projections)
 
-        def of_chunk(views, labels, cache):
+        def of_chunk(views, labels, targets, cache):
             with tf.GradientTape() as tape:
                 features, projections = self._encode(views, training=True)
                 # The gradient of this sum is the cache's, taken back.
                 total = tf.reduce_sum(projections * cache)
-                results = self._probe(features, labels, training=True)
+                results = self._probe(features, labels, targets, training=True)
                 results = {name: x / chunks for name, x in results.items()}
-                total += results.get("probe_loss", 0.0) / _replicas()
+                total += self._total(results)
             return tape.gradient(total, variables), results
 
         gradients, probe_results = grad_cache.sum_over_chunks(
-            of_chunk, (views, labels, cache), chunks
+            of_chunk, (views, labels, targets, cache), chunks
         )
         return gradients, results | probe_results
 
@@ -332,6 +388,7 @@ class ContrastiveModel(tf.keras.Model):
         self,
         projections: tf.Tensor,
         labels: tf.Tensor | None,
+        targets: tf.Tensor | None,
         keys: tf.Tensor | None,
         step: tf.Tensor | int,
     ) -> dict[str, tf.Tensor]:
@@ -339,11 +396,11 @@ class ContrastiveModel(tf.keras.Model):
         loss = self.contrastive_loss
         seed = tf.stack([self._seed, tf.cast(step, tf.int32)])
         if keys is None:
-            value = loss(projections, labels, seed)
+            value = loss(projections, targets, seed)
         else:
             value = loss(
                 projections,
-                labels,
+                targets,
                 seed,
                 keys=keys,
                 queue=self.key_branch.queue,
@@ -360,13 +417,18 @@ class ContrastiveModel(tf.keras.Model):
         return {"loss": value, **named}
 
     def _probe(
-        self, features: tf.Tensor, labels: tf.Tensor | None, training: bool
+        self,
+        features: tf.Tensor,
+        labels: tf.Tensor | None,
+        targets: tf.Tensor | None,
+        training: bool,
     ) -> dict[str, tf.Tensor]:
         """Softmax cross entropy and accuracy of the probe, if it can be read.
 
         Args:
           features: [B, V, D]; no gradient passes to them.
           labels: [B] or None.
+          targets: the labels, or the shares of the classes [B, V, C].
           training: whether to train the probe.
         """
         if self.probe is None or labels is None:
@@ -374,9 +436,13 @@ class ContrastiveModel(tf.keras.Model):
         flat = tf.reshape(features, [-1, features.shape[-1]])
         logits = self.probe(tf.stop_gradient(flat), training=training)
         labels = tf.repeat(tf.cast(labels, tf.int32), features.shape[1])
-        crossings = tf.nn.sparse_softmax_cross_entropy_with_logits(
-            labels, logits
-        )
+        if targets.shape.rank == 3:
+            shares = tf.reshape(targets, [-1, targets.shape[-1]])
+            crossings = tf.nn.softmax_cross_entropy_with_logits(shares, logits)
+        else:
+            crossings = tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels, logits
+            )
         hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
         return {
             "probe_loss": tf.reduce_mean(crossings),
@@ -387,7 +453,12 @@ class ContrastiveModel(tf.keras.Model):
         self, results: dict[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         for name, value in results.items():
-            self._meters.means[name].update_state(value)
+            weight = 1.0
+            if _is_guarded(self.optimizer):
+                # What is passed over does not count.
+                weight = tf.cast(tf.math.is_finite(value), tf.float32)
+                value = tf.where(weight > 0, value, 0.0)
+            self._meters.means[name].update_state(value, weight)
         return {name: self._meters.means[name].result() for name in results}
 
     def make_train_function(self, force: bool = False) -> Any:
@@ -427,6 +498,28 @@ class ContrastiveModel(tf.keras.Model):
         return self.train_function
 
 
+def _is_guarded(optimizer: Any) -> bool:
+    """Whether the optimizer passes over gradients that are not finite."""
+    return isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
+
+
+def _scaled(loss: tf.Tensor, optimizer: Any) -> tf.Tensor:
+    return optimizer.get_scaled_loss(loss) if _is_guarded(optimizer) else loss
+
+
+def _unscaled(gradients: list[tf.Tensor], optimizer: Any) -> list[tf.Tensor]:
+    if not _is_guarded(optimizer):
+        return gradients
+    return optimizer.get_unscaled_gradients(gradients)
+
+
+def passing_over(optimizer: Any) -> Any:
+    """Makes an optimizer pass over gradients that are not finite."""
+    return tf.keras.mixed_precision.LossScaleOptimizer(
+        optimizer, dynamic=True, initial_scale=1, dynamic_growth_steps=2**62
+    )
+
+
 def _replicas() -> int:
     """What a loss is divided by: gradients are summed over replicas.
 
@@ -457,12 +550,15 @@ def build_encoder(
     # Made first after seeding, so that its weights follow from the seed alone.
     tf.keras.utils.set_random_seed(run.runtime.seed)
     side = run.views.image_size
+    statistics = config.channel_statistics(run.encoder.whiten)
     return encoders.build(
         run.encoder.encoder,
         width=run.encoder.width,
         stem=run.encoder.stem,
         image_shape=(side, side, 3 + max(run.data.extra_channels, 0)),
         synchronized=synchronized,
+        mean=statistics.mean,
+        std=statistics.std,
         zero_init_residual=zero_init_residual,
     )
 
@@ -499,13 +595,14 @@ def build(
     run: config.Pretrain,
     num_classes: int | None,
     augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
+    mix: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None,
 ) -> ContrastiveModel:
     """Makes the model of a resolved config, to be compiled.
 
     Args:
       run: the config, in which `auto` has been resolved.
       num_classes: classes of the probe; None for data without labels.
-      augment: see `ContrastiveModel`.
+      augment, mix: see `ContrastiveModel`.
     """
     encoder = build_encoder(run)
     head = build_head(run, num_classes)
@@ -524,6 +621,7 @@ def build(
         probe,
         grad_cache_chunks=run.loss.grad_cache_chunks,
         augment=augment,
+        mix=mix,
         seed=run.runtime.seed,
         **of_loss,
     )

@@ -4,14 +4,17 @@ Layer 7. `pretrain` is the table of contents of a run: strategy, dataset,
 views, model, optimizers, checkpoints, callbacks, fit.
 """
 
+import contextlib
 import dataclasses
 import functools
+import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -20,11 +23,15 @@ from tf_contrastive import (
     config,
     datasets,
     distribution,
+    exporting,
+    interruption,
     optimizers,
+    pacing,
     schedules,
     views,
 )
 from tf_contrastive import model as models
+from tf_contrastive.views import mixing as mixes
 
 EVENTS = "events"
 # Encoded examples to choose those from whose views TensorBoard shows.
@@ -65,13 +72,16 @@ def pretrain(run: config.Pretrain) -> Result:
 
     Raises:
       UserError: for what cannot work, before the first step and before
-        anything is written; its NonFiniteLossError, once the loss is no number.
+        anything is written; its NonFiniteError, once the loss is no number;
+        its InterruptedRunError, with status 42, if the run was told to end or
+        lost what it needs, and goes on with the same command.
     """
     run.validate()
     strategy = distribution.strategy(
         run.runtime.strategy,
         virtual_devices=run.runtime.virtual_devices,
         tpu=run.runtime.tpu,
+        cross_device_ops=run.runtime.cross_device_ops,
     )
     config.check_divisible(
         run.schedule.batch_size, strategy.num_replicas_in_sync
@@ -82,7 +92,7 @@ def pretrain(run: config.Pretrain) -> Result:
         strategy.num_replicas_in_sync,
     )
     source, validation = open_dataset(run)
-    run = resolve(run, source.info, strategy)
+    run = whiten(resolve(run, source.info, strategy), source)
     steps_per_epoch = datasets.steps_per_epoch(
         source.info.num_examples, run.schedule.batch_size
     )
@@ -95,27 +105,39 @@ def pretrain(run: config.Pretrain) -> Result:
 
     with strategy.scope(), models.precision(run.runtime.precision):
         model = models.build(
-            run, source.info.num_classes, augment_on_device(run)
+            run,
+            source.info.num_classes,
+            augment_on_device(run),
+            mixing(run, source.info.num_classes),
         )
+        if run.encoder.init_from:
+            start_from(run.encoder.init_from, model.encoder)
         rates = compile_model(model, run, steps_per_epoch)
 
     kept = checkpoints.Checkpoints(model, run, metadata(source.info))
     start_step = kept.restore()
     announce(run, source.info, strategy, steps_per_epoch, start_step)
 
-    watchers = [callbacks.Keeper(kept, run.runtime)]
-    is_chief = distribution.is_chief(strategy)
-    if is_chief:
-        watchers += watch(run, source, steps_per_epoch, rates, delivered)
-    seconds, metrics = fit(
-        model,
-        functools.partial(batches, source, strategy, run, delivered=delivered),
-        start_step=start_step,
-        steps_per_epoch=steps_per_epoch,
-        epochs=run.schedule.epochs,
-        callbacks=watchers,
-        **options,
-    )
+    with interruption.Interruption(strategy) as heard:
+        watchers = [callbacks.Keeper(kept, run.runtime, heard)]
+        if not run.runtime.steps_per_execution:
+            # First: what the others do is no time of the step.
+            watchers.insert(0, pacing.Pacer(kept, run.runtime, strategy))
+        is_chief = distribution.is_chief(strategy)
+        if is_chief:
+            watchers += watch(run, source, steps_per_epoch, rates, delivered)
+        with saved_at_least(kept, strategy, delivered):
+            seconds, metrics = fit(
+                model,
+                functools.partial(
+                    batches, source, strategy, run, delivered=delivered
+                ),
+                start_step=start_step,
+                steps_per_epoch=steps_per_epoch,
+                epochs=run.schedule.epochs,
+                callbacks=watchers,
+                **options,
+            )
     bad = source.info.bad_images
     return Result(run, start_step, kept.step, seconds, metrics, bad, is_chief)
 
@@ -146,7 +168,8 @@ def resolve(
     """Puts into the config what `auto` and 0 stand for on this data and host.
 
     Raises:
-      UserError: if the views are too small for the stem.
+      UserError: if the views are too small for the stem, or a replica's share
+        of the batch does not suit what is done with it.
     """
     size = run.views.image_size
     if not size:
@@ -166,17 +189,103 @@ def resolve(
         augment_on = "device" if on_device else "host"
     extra = run.data.extra_channels
     config.check_extra_channels(extra, info.name, info.extra_channels)
+    if run.views.mixed:
+        config.check_pairs(
+            run.schedule.batch_size, strategy.num_replicas_in_sync
+        )
+    run = dataclasses.replace(
+        run, views=config.resolve_views(run.views, info.name, size)
+    )
     return config.replace(
         run,
-        image_size=size,
         augment_on=augment_on,
         extra_channels=info.extra_channels if extra < 0 else extra,
         stem=stem,
         precision=precision,
-        warmup_epochs=schedules.resolve_warmup(
+        learning_rate=config.resolve_learning_rate(
+            run.schedule.learning_rate,
+            run.optimizer.optimizer,
+            run.schedule.learning_rate_scaling,
+        ),
+        warmup_epochs=config.resolve_warmup(
             run.schedule.warmup_epochs, run.schedule.epochs
         ),
     )
+
+
+def whiten(run: config.Pretrain, source: datasets.Source) -> config.Pretrain:
+    """Puts into the config the numbers that `--whiten=dataset` stands for."""
+    if run.encoder.whiten != "dataset":
+        return run
+    statistics = config.write_statistics(channel_statistics(source))
+    return config.replace(run, whiten=statistics)
+
+
+def channel_statistics(source: datasets.Source) -> config.ChannelStatistics:
+    """The mean and deviation of a dataset's colours: known ones, or computed.
+
+    Computed ones are those of at most `config.WHITEN_EXAMPLES` examples, evenly
+    spread over the split, in which every image counts as much as any other.
+    """
+    info = source.info
+    if known := config.CHANNEL_STATISTICS.get(config.dataset_family(info.name)):
+        return known
+    count = min(info.num_examples, config.WHITEN_EXAMPLES)
+    rows = np.linspace(0, info.num_examples - 1, count).round().astype(int)
+    print(
+        f"whitening: colours of {count:,} of {info.num_examples:,} images",
+        file=sys.stderr,
+        flush=True,
+    )
+
+    @tf.autograph.experimental.do_not_convert
+    def moments(example):
+        pixels = tf.cast(example["image"], tf.float64) / 255
+        return tf.stack(
+            [
+                tf.reduce_mean(pixels, [0, 1]),
+                tf.reduce_mean(pixels**2, [0, 1]),
+            ]
+        )
+
+    found = source.select(rows).examples().map(moments, tf.data.AUTOTUNE)
+    found = np.concatenate(list(found.batch(256).as_numpy_iterator()))
+    mean, square = found.mean(axis=0)
+    # A colour that is the same everywhere is left to the first normalization.
+    std = np.maximum(np.sqrt(np.maximum(square - mean**2, 0)), 1 / 255)
+    return config.ChannelStatistics(tuple(mean.tolist()), tuple(std.tolist()))
+
+
+def start_from(path: str, encoder: tf.keras.Model) -> None:
+    """Gives an encoder the weights and statistics of another, all or none.
+
+    Args:
+      path: folder of a run or of an export.
+      encoder: what is to get them.
+
+    Raises:
+      UserError: if names or shapes differ in any variable.
+    """
+    theirs = {v.name: v for v in exporting.load(path).variables}
+    mine = {v.name: v for v in encoder.variables}
+    missing = [name for name in mine if name not in theirs]
+    unexpected = [name for name in theirs if name not in mine]
+    reshaped = [
+        f"{name} {theirs[name].shape} for {variable.shape}"
+        for name, variable in mine.items()
+        if name in theirs and theirs[name].shape != variable.shape
+    ]
+    if missing or unexpected or reshaped:
+        matched = len(mine) - len(missing) - len(reshaped)
+        first = ", ".join((*reshaped[:1], *missing[:1], *unexpected[:1]))
+        raise config.UserError(
+            f"--init_from={path} holds another encoder: {matched} variables"
+            f" match, {len(missing)} are missing, {len(unexpected)} unexpected,"
+            f" {len(reshaped)} of another shape (such as {first}): give its"
+            " --encoder, --width, --stem and --image_size"
+        )
+    for name, variable in mine.items():
+        variable.assign(theirs[name])
 
 
 def compile_model(
@@ -193,6 +302,7 @@ def compile_model(
         batch_size=run.schedule.batch_size,
         steps_per_epoch=steps_per_epoch,
         epochs=run.schedule.epochs,
+        **run.schedule.options(),
     )
     rate = schedule(
         base_learning_rate=run.schedule.learning_rate,
@@ -201,23 +311,29 @@ def compile_model(
         floor=run.schedule.learning_rate_floor,
     )
     probe_rate = schedule(base_learning_rate=run.probe.probe_learning_rate)
-    model.compile(
-        optimizer=optimizers.build(
+    made = {
+        "optimizer": optimizers.build(
             run.optimizer.optimizer,
             learning_rate=rate,
-            momentum=run.optimizer.momentum,
-            nesterov=run.optimizer.nesterov,
-            weight_decay=run.optimizer.weight_decay,
-            trust_coefficient=run.optimizer.trust_coefficient,
+            exempt=optimizers.biases_and_scales(
+                model.encoder, model.projection_head
+            ),
+            **run.optimizer.options(),
         ),
-        probe_optimizer=optimizers.build(
+        "probe_optimizer": optimizers.build(
             "sgd",
             learning_rate=probe_rate,
             momentum=0.9,
             nesterov=True,
             weight_decay=0.0,
         ),
-        steps_per_execution=run.runtime.steps_per_execution,
+    }
+    if config.skipped_steps(run.runtime.nan_policy):
+        made = {name: models.passing_over(x) for name, x in made.items()}
+    model.compile(
+        **made,
+        # The pacer chooses anew between executions.
+        steps_per_execution=run.runtime.steps_per_execution or 1,
     )
     rates = {"optimizer/learning_rate": rate}
     return rates | ({"probe/learning_rate": probe_rate} if model.probe else {})
@@ -296,7 +412,10 @@ def coloring(run: config.Pretrain, static: bool) -> Callable[..., tf.Tensor]:
 
 
 def finishing(run: config.Pretrain) -> datasets.Finish:
-    """What the host does with framed views: colour them, or ship the seeds."""
+    """What the host does with framed views: colour them, or ship the seeds.
+
+    The step takes seeds where it changes colours, or mixes views.
+    """
     count = run.views.views
     on_device = run.views.augment_on == "device"
     color = coloring(run, static=False)
@@ -304,7 +423,9 @@ def finishing(run: config.Pretrain) -> datasets.Finish:
     @tf.autograph.experimental.do_not_convert
     def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> Any:
         seeds = views.draws.fold(seeds, count)
-        return (pixels, seeds) if on_device else color(pixels, seeds)
+        if not on_device:
+            pixels = color(pixels, seeds)
+        return (pixels, seeds) if on_device or run.views.mixed else pixels
 
     return finish
 
@@ -315,6 +436,17 @@ def augment_on_device(run: config.Pretrain) -> Callable[..., tf.Tensor] | None:
         return None
     # Compiled, since one kernel then does what would else be dozens.
     return tf.function(coloring(run, static=True), jit_compile=True)
+
+
+def mixing(
+    run: config.Pretrain, num_classes: int | None
+) -> mixes.Mixing | None:
+    """What mixes the views of several images in the step, if anything."""
+    if not run.views.mixed:
+        return None
+    return mixes.Mixing(
+        num_classes, run.views.mixup_alpha, run.views.cutmix_alpha
+    )
 
 
 def batches(
@@ -356,6 +488,37 @@ def batches(
         )
 
     return strategy.distribute_datasets_from_function(of_host)
+
+
+def augmented_images(
+    source: datasets.Source, run: config.Pretrain, *, batch_size: int, seed: int
+) -> tf.data.Dataset:
+    """Images for a classifier of a frozen encoder: one view of each an epoch.
+
+    Args:
+      source: what the classifier learns from.
+      run: a resolved config, whose policy and options of views are taken.
+      batch_size: images of a batch, at most as many as there are.
+      seed: of their order and of their views.
+
+    Returns:
+      Infinite `tf.data.Dataset` of (images float32 [b, S, S, K], labels int32
+      [b]); an epoch has whole batches, in an order of its own.
+    """
+    run = config.replace(
+        run, views=1, augment_on="host", mixup_alpha=0.0, cutmix_alpha=0.0
+    )
+    made = datasets.training_batches(
+        source,
+        framing(run),
+        finish=finishing(run),
+        batch_size=min(batch_size, source.info.num_examples),
+        seed=seed,
+        shuffle_buffer=run.data.shuffle_buffer,
+        cache=run.data.cache,
+        extra_channels=run.data.extra_channels,
+    )
+    return made.map(lambda pixels, labels: (pixels[:, 0], labels))
 
 
 def validate_on(
@@ -413,7 +576,10 @@ def watch(
                 step // steps_per_epoch
             )
         }
-    finished = config.replace(run, augment_on="host")
+    # As they are before they are mixed.
+    finished = config.replace(
+        run, augment_on="host", mixup_alpha=0.0, cutmix_alpha=0.0
+    )
     shown = datasets.training_batches(
         source,
         framing(finished),
@@ -438,8 +604,42 @@ def watch(
             steps_per_epoch=steps_per_epoch,
             batch_size=run.schedule.batch_size,
         ),
+        callbacks.CollapseAlarm(loss_of_a_guess(run)),
         *served,
     ]
+
+
+def loss_of_a_guess(run: config.Pretrain) -> float | None:
+    """The loss where all candidates look alike, nats, if it is known."""
+    altered = set(run.loss.options()) & {*config.OTHER_SOFTMAX}
+    if run.loss.loss not in config.SOFTMAX_OVER_VIEWS or altered:
+        return None
+    return math.log(run.views.views * run.schedule.batch_size - 1)
+
+
+@contextlib.contextmanager
+def saved_at_least(
+    kept: checkpoints.Checkpoints,
+    strategy: tf.distribute.Strategy,
+    delivered: datasets.Delivered | None,
+) -> Iterator[None]:
+    """Saves what was trained before an error of TensorFlow ends the run.
+
+    Raises:
+      InterruptedRunError: for a lost data service, or a lost worker.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Saving needs all workers.
+            raise interruption.lost_worker(error, kept.directory) from error
+        kept.finish()
+        if delivered and delivered.lost:
+            raise interruption.InterruptedRunError(
+                f"{delivered.lost}; saved at step {kept.step:,}"
+            ) from error
+        raise
 
 
 class FromService(tf.keras.callbacks.Callback):
@@ -473,12 +673,20 @@ def announce(
     if not distribution.is_chief(strategy):
         return
     size = run.views.image_size
+    mixed = "".join(
+        f", {name} of alpha {alpha:g}"
+        for name, alpha in (
+            ("MixUp", run.views.mixup_alpha),
+            ("CutMix", run.views.cutmix_alpha),
+        )
+        if alpha
+    )
     classes = f"{info.num_classes} classes" if info.has_labels else "unlabelled"
     lines = [
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"
         f" {classes}",
         f"views      {run.views.views} x {run.views.augmentation} at"
-        f" {size}x{size}",
+        f" {size}x{size}{mixed}",
         f"encoder    {run.encoder.encoder}, width {run.encoder.width:g},"
         f" {run.encoder.stem} stem, {run.runtime.precision}",
         f"loss       {run.loss.loss}, {run.optimizer.optimizer},"

@@ -2,25 +2,27 @@
 
 At more than 64 pixels views are made of JPEG files, scikit-learn's two sample
 photographs (427 x 640 pixels), below of arrays. The floor is what every policy
-needs: decode, random crop, resize and flip.
+needs: decode, random crop, resize and flip. What of a policy a device would do
+is compared with the forward and backward pass of an encoder.
 """
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-from tf_contrastive import config, datasets, training
+from tf_contrastive import config, datasets, encoders, training
 from tf_contrastive import views as views_module
 from tf_contrastive.benchmarks import measure
 
@@ -29,6 +31,19 @@ _PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 _FILES, _ARRAYS = 512, 4096
 _VIEWS = 2
 FLOOR = "crop"
+# What a device does beside changing colours, and with how many views.
+_ENCODER = "resnet50"
+_ENCODED = 16
+# Options of our own policies, measured where a policy has use for them.
+_VARIANTS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "ours, linear colours": {"color_jitter_style": "linear"},
+    "ours, linear, no warp": {
+        "color_jitter_style": "linear",
+        "warp_probability": 0.0,
+    },
+}
+_HOST_SHARE = "ours, host share of device"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +84,18 @@ def run(
             ]
             results += _measure(cases, source, how, chosen.seconds, say)
     tables = [_table(results)]
-    if chosen.profile:
-        profiles = [
-            row
-            for size in map(int, config.split_list(chosen.image_sizes))
-            for policy in config.split_list(chosen.policies)
-            for row in profile(policy, size, how.repeats)
-        ]
-        results += profiles
-        tables.append(_profile_table(profiles))
+    policies = config.split_list(chosen.policies)
+    for wanted, measured, table in (
+        (chosen.profile, profile, _profile_table),
+        (chosen.device_share, device_shares, _device_table),
+    ):
+        if wanted:
+            rows = []
+            for size in map(int, config.split_list(chosen.image_sizes)):
+                say(f"{measured.__name__} at {size} pixels")
+                rows += measured(policies, size, how.repeats)
+            results += rows
+            tables.append(table(rows))
     return measure.Report(results, tables, passed=True)
 
 
@@ -107,7 +125,10 @@ def _measure(
                     "of_floor": rate / floor if rate and floor else None,
                     "times_peer": (
                         rates["ours"] / rate
-                        if rate and name not in _OURS
+                        if rate
+                        and name != FLOOR
+                        and name not in _VARIANTS
+                        and name != _HOST_SHARE
                         else None
                     ),
                     "first_batch_seconds": first.get(name),
@@ -115,10 +136,6 @@ def _measure(
                 }
             )
     return results
-
-
-# What is no peer.
-_OURS = (FLOOR, "ours", "ours, host share of device")
 
 
 def _in_turns(
@@ -207,8 +224,8 @@ def implementations(case: Case, *, only_ours: bool) -> dict[str, Make]:
     """Everything that makes the views of a case; the floor first."""
     found: dict[str, Make] = {FLOOR: _floor}
     if case.policy != FLOOR:
-        found["ours"] = ours
-        found["ours, host share of device"] = _host_share
+        found |= _variants(case)
+        found[_HOST_SHARE] = _host_share
     if only_ours:
         return found
     return found | PEERS.get(case.policy, {})
@@ -234,9 +251,18 @@ def _batches(
     return training.batches(source, tf.distribute.get_strategy(), chosen, 0)
 
 
-def ours(source: datasets.Source, case: Case) -> tf.data.Dataset:
-    """This package's policy, wholly on the host."""
-    return _batches(source, case)
+def _variants(case: Case) -> dict[str, Make]:
+    """This package's policy, wholly on the host, in forms that differ."""
+    found: dict[views_module.Policy, str] = {}
+    for name, options in _VARIANTS.items():
+        policy = views_module.build(
+            case.policy, image_size=case.image_size, **options
+        )
+        found.setdefault(policy, name)
+    return {
+        name: functools.partial(_batches, **_VARIANTS[name])
+        for name in found.values()
+    }
 
 
 def _floor(source: datasets.Source, case: Case) -> tf.data.Dataset:
@@ -343,32 +369,82 @@ PEERS: dict[str, dict[str, Make]] = {
 # ---- What an operation costs -------------------------------------------------
 
 
-def profile(policy: str, size: int, repeats: int) -> list[dict[str, Any]]:
-    """Milliseconds a view of each operation of a policy, each by itself."""
-    built = views_module.build(policy, image_size=size)
-    count = 512 if size <= config.CIFAR_STEM_MAX_SIDE else 32
+def _noise(count: int, size: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Views float32 [count, S, S, 3], and their seeds."""
     pixels = tf.random.stateless_uniform([count, size, size, 3], [0, 1])
     seeds = tf.random.stateless_uniform(
         [count, 2], [0, 2], None, None, tf.int32
     )
+    return pixels, seeds
+
+
+def _milliseconds(
+    call: Callable[..., Any], inputs: tuple[tf.Tensor, ...], repeats: int
+) -> float:
+    """The median of some calls after the first, for each view."""
+    seconds = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        tf.nest.map_structure(lambda x: x[:1].numpy(), call(*inputs))
+        seconds.append(time.perf_counter() - start)
+    return 1000 * statistics.median(seconds[1:]) / len(inputs[0])
+
+
+def profile(
+    policies: Sequence[str], size: int, repeats: int
+) -> list[dict[str, Any]]:
+    """Milliseconds a view of each operation of policies, each by itself."""
+    inputs = _noise(512 if size <= config.CIFAR_STEM_MAX_SIDE else 32, size)
     rows = []
-    for operation in built.operations:
-        alone = dataclasses.replace(built, operations=(operation,))
-        call = tf.function(alone.photometric)
-        call(pixels, seeds)
-        seconds = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            call(pixels, seeds)[0, 0, 0].numpy()
-            seconds.append(time.perf_counter() - start)
+    for policy in policies:
+        built = views_module.build(policy, image_size=size)
+        for operation in built.operations:
+            alone = dataclasses.replace(built, operations=(operation,))
+            call = tf.function(alone.photometric, autograph=False)
+            rows.append(
+                {
+                    "policy": policy,
+                    "image_size": size,
+                    "operation": type(operation).__name__,
+                    "milliseconds_per_view": _milliseconds(
+                        call, inputs, repeats
+                    ),
+                }
+            )
+    return rows
+
+
+def device_shares(
+    policies: Sequence[str], size: int, repeats: int
+) -> list[dict[str, Any]]:
+    """What policies cost a device, of an encoder's forward and backward pass.
+
+    Colours are compiled as in training, the encoder is run as in training.
+    """
+    inputs = _noise(64, size)
+    encoder = encoders.build(_ENCODER, stem="auto", image_shape=(size, size, 3))
+
+    @tf.function(autograph=False)
+    def step(pixels: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(encoder(pixels, training=True))
+        return tape.gradient(total, encoder.trainable_variables)
+
+    encoding = _milliseconds(step, (inputs[0][:_ENCODED],), repeats)
+    rows = []
+    for policy in policies:
+        built = views_module.build(policy, image_size=size)
+        coloring = functools.partial(built.photometric, static=True)
+        call = tf.function(coloring, jit_compile=True, autograph=False)
+        milliseconds = _milliseconds(call, inputs, repeats)
         rows.append(
             {
                 "policy": policy,
                 "image_size": size,
-                "operation": type(operation).__name__,
-                "milliseconds_per_view": 1000
-                * statistics.median(seconds)
-                / count,
+                "encoder": _ENCODER,
+                "compiled_milliseconds_per_view": milliseconds,
+                "encoder_milliseconds_per_view": encoding,
+                "device_share": milliseconds / encoding,
             }
         )
     return rows
@@ -397,6 +473,20 @@ def _profile_table(rows: list[dict[str, Any]]) -> str:
             "pixels": "{image_size}",
             "operation": "{operation}",
             "ms/view": "{milliseconds_per_view:.3f}",
+        },
+        rows,
+    )
+
+
+def _device_table(rows: list[dict[str, Any]]) -> str:
+    return measure.table(
+        {
+            "policy": "{policy}",
+            "pixels": "{image_size}",
+            "compiled ms/view": "{compiled_milliseconds_per_view:.3f}",
+            "encoder": "{encoder}",
+            "its ms/view": "{encoder_milliseconds_per_view:.1f}",
+            "share": "{device_share:.1%}",
         },
         rows,
     )

@@ -37,14 +37,19 @@ def run(options: config.Embed) -> int:
         data_dir=data_dir or None,
         max_bad_images=chosen.max_bad_images,
     )
-    embedding.check_writable(chosen.output)
     encoder = exporting.load(chosen.workdir or chosen.saved_model)
+    extra = exporting.extra(encoder)
+    config.check_encoder_channels(
+        extra, source.info.name, source.info.extra_channels
+    )
+    embedding.check_writable(chosen.output)
     embeddings, labels = embedding.embed(
         encoder,
         datasets.evaluation_batches(
             source,
             views.evaluation(exporting.image_size(encoder)),
             batch_size=chosen.embedding_batch_size,
+            extra_channels=extra,
         ),
     )
     embedding.write(

@@ -1,5 +1,6 @@
 """`evaluate`: scores the encoder of a run, or an export, by named protocols."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -8,7 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, datasets, exporting, views
+from tf_contrastive import (
+    checkpoints,
+    config,
+    datasets,
+    exporting,
+    training,
+    views,
+)
 from tf_contrastive.evaluation import protocols
 
 RESULTS_FILE = "evaluation.json"
@@ -107,14 +115,9 @@ def _score(
     chosen: config.Evaluation,
     found: checkpoints.Run | None,
 ) -> dict[str, Any]:
-    # An export takes three channels; a run says what its encoder takes.
-    if found:
-        side = found.config.views.image_size
-        extra = max(found.config.data.extra_channels, 0)
-    else:
-        side, extra = exporting.image_size(encoder), 0
+    side, extra = exporting.image_size(encoder), exporting.extra(encoder)
     for source in (train, test):
-        config.check_extra_channels(
+        config.check_encoder_channels(
             extra, source.info.name, source.info.extra_channels
         )
     preprocess = views.evaluation(side)
@@ -134,7 +137,31 @@ def _score(
         config.split_list(chosen.protocols),
         name=name,
         options=chosen,
+        views=_views(train, chosen, found, side, extra),
         say=_say,
+    )
+
+
+def _views(
+    train: datasets.Source,
+    chosen: config.Evaluation,
+    found: checkpoints.Run | None,
+    side: int,
+    extra: int,
+) -> tf.data.Dataset | None:
+    """Augmented training images for the linear probe, if it wants some."""
+    if chosen.probe_augmentation == "none":
+        return None
+    run = config.replace(
+        found.config if found else config.Pretrain(),
+        augmentation=chosen.probe_augmentation,
+        extra_channels=extra,
+    )
+    run = dataclasses.replace(
+        run, views=config.resolve_views(run.views, train.info.name, side)
+    )
+    return training.augmented_images(
+        train, run, batch_size=chosen.probe_batch_size, seed=chosen.seed
     )
 
 
@@ -158,9 +185,10 @@ def _write(path: str, report: dict[str, Any]) -> None:
     try:
         checkpoints.write_text(path, json.dumps(report, indent=2) + "\n")
     except (OSError, tf.errors.OpError) as error:
-        reason = str(error).splitlines()[0]
-        raise config.UserError(
-            f"cannot write {path} ({reason}): the table above is complete; give"
-            " a --workdir that you may write to keep it"
+        raise config.cannot_write(
+            path,
+            error,
+            "the table above is complete; give a --workdir that you may write"
+            " to keep it",
         ) from error
     _say(f"written: {path}")

@@ -4,13 +4,20 @@ import os
 
 from tf_contrastive import config, exporting
 
+_IMAGES = """\
+  serving_default  images: uint8 [N, H, W, 3], any size
+                   -> embedding: float32 [N, {embedding_size}]
+  serving_bytes    bytes: string [N], JPEG, PNG, GIF or BMP
+                   -> embedding: float32 [N, {embedding_size}], ok: bool [N]"""
+_CHANNELS = """\
+  serving_default  images: float32 [N, {image_size}, {image_size}, {channels}],\
+ colours in [0, 1]
+                   -> embedding: float32 [N, {embedding_size}]
+  (no serving_bytes: encoded images have no more channels than three)"""
 _TEXT = """\
 exported: {path}
 
-  serving_default  images: uint8 [N, H, W, 3], any size
-                   -> embedding: float32 [N, {size}]
-  serving_bytes    bytes: string [N], JPEG, PNG, GIF or BMP
-                   -> embedding: float32 [N, {size}], ok: bool [N]
+{signatures}
 
 In Python:
   model = tf.saved_model.load("{path}")
@@ -37,6 +44,8 @@ def run(options: config.Export) -> int:
     output_dir = chosen.output_dir or os.path.join(chosen.workdir, "export")
     path = exporting.export(chosen.workdir, output_dir)
     base = output_dir if "://" in output_dir else os.path.abspath(output_dir)
-    size = exporting.details(path)["embedding_size"]
-    print(_TEXT.format(path=path, size=size, base=base))
+    details = exporting.details(path)
+    signatures = _IMAGES if details["channels"] == 3 else _CHANNELS
+    signatures = signatures.format(**details)
+    print(_TEXT.format(path=path, signatures=signatures, base=base))
     return 0

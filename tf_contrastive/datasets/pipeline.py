@@ -263,7 +263,8 @@ def _served(
         batches = batches.take((steps - skipped) * elements)
         return delivered.counted(batches, number, rows)
 
-    return tf.data.Dataset.range(first, samplers.FOREVER).flat_map(of_epoch)
+    epochs = tf.data.Dataset.range(first, samplers.FOREVER)
+    return delivered.until_lost(epochs.flat_map(of_epoch), address)
 
 
 def training_batches(

@@ -4,27 +4,40 @@ Workers take an epoch apart by dynamic sharding: rows in memory by the batch,
 records of files by the file. The set of views is that of the run without a
 service, in the order in which they are ready. If a worker dies, runs wait until
 it is back at its port; what it had taken on is lost to the epoch, and views of
-the next epoch take its place.
+the next epoch take its place. If the dispatcher dies, what workers have taken on
+is lost for good, and TensorFlow would ask for more for ever: a run ends.
 """
 
 import collections
 import socket
+import sys
 import threading
+import time
 import warnings
 
 import tensorflow as tf
 
 from tf_contrastive import config
 
-# Seconds in which a dispatcher must answer.
+# Seconds in which a dispatcher must answer, between two questions to it in a
+# run, without an answer until it counts as lost, and without a batch until that
+# is told.
 _PATIENCE = 10
+_EVERY = 1
+LOST_AFTER = 60
+STALLED_AFTER = 120
+
+
+def _connect(address: str) -> None:
+    """Raises `OSError` if nothing answers at grpc://host:port."""
+    host, _, port = address.removeprefix("grpc://").rpartition(":")
+    socket.create_connection((host, int(port)), _PATIENCE).close()
 
 
 def check(address: str) -> None:
     """Raises `UserError` if nothing answers at grpc://host:port."""
-    host, _, port = address.removeprefix("grpc://").rpartition(":")
     try:
-        socket.create_connection((host, int(port)), _PATIENCE).close()
+        _connect(address)
     except OSError as error:
         raise config.UserError(
             f"--data_service={address}: nothing answers there ({error}): start"
@@ -33,9 +46,16 @@ def check(address: str) -> None:
 
 
 class Delivered:
-    """Counts the examples that came from the service, by epoch."""
+    """Counts the examples that came from the service, by epoch.
+
+    Attributes:
+      lost: why no more will come, once that is so.
+    """
 
     def __init__(self) -> None:
+        self.lost: str | None = None
+        self._answered = self._came = time.monotonic()
+        self._stalled = False
         self._lock = threading.Lock()
         self._examples = collections.Counter()
         self._first, self._done, self._total = 0, 0, 0
@@ -56,6 +76,18 @@ class Delivered:
     def _add(self, epoch, count) -> None:
         with self._lock:
             self._examples[int(epoch)] += int(count)
+        self._came, self._stalled = time.monotonic(), False
+
+    def _tell_a_stall(self, address: str) -> None:
+        if self._stalled or time.monotonic() - self._came < STALLED_AFTER:
+            return
+        self._stalled = True
+        print(
+            f"--data_service={address}: no batch came for {STALLED_AFTER} s;"
+            " unless steps take that long, a worker is gone: start one at its"
+            " port, and the run goes on",
+            file=sys.stderr,
+        )
 
     def counted(
         self, batches: tf.data.Dataset, epoch: tf.Tensor, rows: int
@@ -67,6 +99,47 @@ class Delivered:
             return batch if len(batch) > 1 else batch[0]
 
         return batches.map(count)
+
+    def until_lost(
+        self, batches: tf.data.Dataset, address: str
+    ) -> tf.data.Dataset:
+        """Returns the same batches, which fail once the dispatcher is gone.
+
+        Beside them runs a dataset without elements that asks for it now and
+        then, whose error ends a wait for batches that will never come.
+        """
+
+        def ask(_):
+            time.sleep(_EVERY)
+            try:
+                _connect(address)
+                self._answered = time.monotonic()
+            except OSError as error:
+                if time.monotonic() - self._answered < LOST_AFTER:
+                    return
+                self.lost = (
+                    f"--data_service={address} answers no more ({error}): start"
+                    " one with launch/data_service and repeat this command with"
+                    " its address, which resumes the run"
+                )
+                raise
+            self._tell_a_stall(address)
+
+        def empty(number):
+            tf.numpy_function(ask, [number], [])
+            return batches.take(0)
+
+        self._answered = self._came = time.monotonic()
+        asked = tf.data.Dataset.counter().flat_map(empty)
+        both = tf.data.Dataset.from_tensors(batches).concatenate(
+            tf.data.Dataset.from_tensors(asked)
+        )
+        return both.interleave(
+            lambda dataset: dataset,
+            cycle_length=2,
+            num_parallel_calls=2,
+            deterministic=False,
+        )
 
 
 def distribute(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:

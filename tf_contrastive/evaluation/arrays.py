@@ -1,5 +1,6 @@
 """Accuracies of classifiers on embeddings that are at hand as arrays."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -95,11 +96,11 @@ def linear_probe(
     batch_size: int = config.Evaluation.probe_batch_size,
     learning_rate: float = config.Evaluation.probe_learning_rate,
     seed: int = config.Evaluation.seed,
+    views: Iterable[tuple[np.ndarray, np.ndarray]] | None = None,
 ) -> dict[str, Any]:
     """Accuracy of softmax regression trained on frozen embeddings.
 
-    SimCLR, Appendix 10.6, on embeddings of unaugmented images; see
-    `classifiers.linear`.
+    SimCLR, Appendix 10.6; see `classifiers.linear`.
 
     Args:
       train_embeddings: float [m, D].
@@ -110,6 +111,9 @@ def linear_probe(
       batch_size: rows per step.
       learning_rate: peak, per 256 rows.
       seed: seed of the order of rows.
+      views: (embeddings [batch_size, D], labels [batch_size]) of augmented
+        images, without end, on which it is trained instead; None: on the
+        training rows as they are.
 
     Returns:
       {"top1": fraction, "top5": fraction, "predictions": int64 [n], "loss":
@@ -129,5 +133,6 @@ def linear_probe(
         batch_size=batch_size,
         learning_rate=learning_rate,
         seed=seed,
+        views=views,
     )
     return {**_accuracies(scores, labels), "loss": losses[-1]}

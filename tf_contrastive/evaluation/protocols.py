@@ -26,11 +26,14 @@ class Protocol:
       classify: (train embeddings, train labels, test embeddings, test labels,
         **knobs) -> {"top1": ..., "top5" or none: ...}.
       knobs: options -> the keyword arguments of `classify`.
+      learns_from_views: whether `classify` can learn from augmented images,
+        whose embeddings it takes as `views`.
     """
 
     version: int
     classify: Callable[..., dict[str, Any]]
     knobs: Callable[[config.Evaluation], dict[str, Any]]
+    learns_from_views: bool = False
 
 
 PROTOCOLS = {
@@ -45,6 +48,7 @@ PROTOCOLS = {
             "learning_rate": o.probe_learning_rate,
             "seed": o.seed,
         },
+        learns_from_views=True,
     ),
 }
 
@@ -57,6 +61,7 @@ def run(
     *,
     name: str = "trained",
     options: config.Evaluation | None = None,
+    views: embedding.Batches | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Scores a frozen encoder by each of the protocols.
@@ -68,11 +73,15 @@ def run(
       protocols: names out of `PROTOCOLS`.
       name: what the results call the encoder.
       options: knobs of the protocols; None: the defaults.
+      views: augmented training images of `options.probe_augmentation`, in
+        batches of `options.probe_batch_size`, without end, for the protocols
+        that learn from such; None: they learn from `train_batches`, too.
       say: is told of progress.
 
     Returns:
-      {"results": [{"encoder", "protocol", "version", "knobs", "top1", "top5"
-      (None where it has none), "examples" (scored), "seconds"}, ...],
+      {"results": [{"encoder", "protocol", "version", "knobs", "augmentation"
+      (of the images learned from), "top1", "top5" (None where it has none),
+      "examples" (scored), "seconds"}, ...],
       "checksum_before", "checksum_after": of the encoder, equal}.
 
     Raises:
@@ -97,8 +106,12 @@ def run(
             f" example and count as missed ({', '.join(map(str, unseen[:10]))})"
         )
     results = []
+    options = options or config.Evaluation()
     for protocol in protocols:
-        results.append(_score(protocol, train, test, name, options))
+        embedded = None
+        if views is not None and PROTOCOLS[protocol].learns_from_views:
+            embedded = embedding.embed_batches(encoder, views)
+        results.append(_score(protocol, train, test, embedded, name, options))
         say(f"{name} encoder, {protocol}: {results[-1]['seconds']:.1f} s")
     after = embedding.checksum(encoder)
     if after != before:
@@ -117,19 +130,22 @@ def _score(
     protocol: str,
     train: Sequence,
     test: Sequence,
+    views: Iterable | None,
     name: str,
-    options: config.Evaluation | None,
+    options: config.Evaluation,
 ) -> dict[str, Any]:
     """Returns one entry of the results of `run`."""
     chosen = PROTOCOLS[protocol]
-    knobs = chosen.knobs(options or config.Evaluation())
+    knobs = chosen.knobs(options)
     start = time.monotonic()
-    scores = chosen.classify(*train, *test, **knobs)
+    learned_from = {} if views is None else {"views": views}
+    scores = chosen.classify(*train, *test, **knobs, **learned_from)
     return {
         "encoder": name,
         "protocol": protocol,
         "version": chosen.version,
         "knobs": knobs,
+        "augmentation": options.probe_augmentation if learned_from else "none",
         "top1": scores["top1"],
         "top5": scores.get("top5"),
         "examples": len(test[1]),

@@ -42,6 +42,7 @@ __all__ = [
 JITTERS = {
     "tensorflow": color.ColorJitter,
     "pytorch": color.PyTorchColorJitter,
+    "linear": color.LinearColorJitter,
 }
 
 
@@ -54,6 +55,14 @@ def _random_crop(options: config.Views) -> crops.RandomCrop:
 def _jitter(options: config.Views) -> Photometric:
     jitter = JITTERS[options.color_jitter_style]
     return jitter(options.color_jitter_strength)
+
+
+def _colors(options: config.Views) -> tuple[Photometric, ...]:
+    """Colour jitter, then grayscale; in one operation where it is linear."""
+    jitter, gray = _jitter(options), color.Grayscale()
+    if isinstance(jitter, color.LinearColorJitter):
+        return (dataclasses.replace(jitter, gray=gray.probability),)
+    return jitter, gray
 
 
 def _blur(options: config.Views) -> tuple[Photometric, ...]:
@@ -82,14 +91,13 @@ def _policy(options: config.Views, *operations: Photometric) -> Policy:
 
 def _simclr(options: config.Views) -> Policy:
     """Crop, flip, colour jitter, grayscale, blur (Chen et al. 2020)."""
-    gray = color.Grayscale()
-    return _policy(options, _jitter(options), gray, *_blur(options))
+    return _policy(options, *_colors(options), *_blur(options))
 
 
 def _simaugment(options: config.Views) -> Policy:
     """SimCLR's policy with a warp before the blur (Khosla et al. 2020)."""
-    colors = (_jitter(options), color.Grayscale())
-    return _policy(options, *colors, *_warp(options), *_blur(options))
+    rest = (*_warp(options), *_blur(options))
+    return _policy(options, *_colors(options), *rest)
 
 
 def _autoaugment(options: config.Views) -> Policy:
@@ -104,11 +112,12 @@ def _randaugment(options: config.Views) -> Policy:
 
 def _stacked_randaugment(options: config.Views) -> Policy:
     """RandAugment before simaugment's colour jitter, or after it."""
-    first = (_rand_augment(options), _jitter(options))
+    random = _rand_augment(options)
+    rest = (*_warp(options), *_blur(options))
     if options.stacked_randaugment_order == "code":
-        first = first[::-1]
-    rest = (color.Grayscale(), *_warp(options), *_blur(options))
-    return _policy(options, *first, *rest)
+        between = (_jitter(options), random, color.Grayscale())
+        return _policy(options, *between, *rest)
+    return _policy(options, random, *_colors(options), *rest)
 
 
 def _crop(options: config.Views) -> Policy:
@@ -195,6 +204,7 @@ def build(name: str, *, image_size: int, **options: Any) -> Policy:
     for option in options:
         if option not in known:
             raise config.unknown("option of views", option, known)
+    options = {**known, **options}
     chosen = config.Views(augmentation=name, image_size=image_size, **options)
     _check(chosen)
     return POLICIES.get(name, _ablation)(chosen)

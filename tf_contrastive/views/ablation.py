@@ -6,6 +6,7 @@ ours.
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -17,12 +18,7 @@ from tf_contrastive.views import blur, choice, draws, geometry, levels
 class Rotate:
     """Turns views by 0, 90, 180 or 270 degrees, counter-clockwise."""
 
-    planar = False
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes."""
-        return {"rotate": 1}
+    streams: ClassVar[dict[str, int]] = {"rotate": 1}
 
     def __call__(
         self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
@@ -37,12 +33,7 @@ class Rotate:
 class Cutout:
     """Hides a square of half the side, centred anywhere, behind grey."""
 
-    planar = False
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes."""
-        return {"cutout": 2}
+    streams: ClassVar[dict[str, int]] = {"cutout": 2}
 
     def __call__(
         self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
@@ -66,8 +57,6 @@ class Noise:
 
     size: int
     deviation: float = 0.2
-
-    planar = False
 
     @property
     def streams(self) -> dict[str, int]:
@@ -99,12 +88,7 @@ class Noise:
 class Sobel:
     """The length of every channel's Sobel gradient, clipped to 1."""
 
-    planar = False
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes: none."""
-        return {}
+    streams: ClassVar[dict[str, int]] = {}
 
     def __call__(
         self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
@@ -118,12 +102,7 @@ class Sobel:
 class Equalize:
     """Spreads the 8-bit levels of every channel evenly."""
 
-    planar = False
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes: none."""
-        return {}
+    streams: ClassVar[dict[str, int]] = {}
 
     def __call__(
         self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
@@ -136,12 +115,7 @@ class Equalize:
 class Solarize:
     """Inverts the upper half of the 8-bit levels."""
 
-    planar = False
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes: none."""
-        return {}
+    streams: ClassVar[dict[str, int]] = {}
 
     def __call__(
         self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
@@ -156,12 +130,7 @@ class Solarize:
 class MotionBlur:
     """Averages along a line, as long as a blur's kernel, in any direction."""
 
-    planar = False
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes."""
-        return {"motion_blur": 1}
+    streams: ClassVar[dict[str, int]] = {"motion_blur": 1}
 
     def __call__(
         self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False

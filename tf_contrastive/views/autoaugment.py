@@ -7,6 +7,7 @@ the side of a view.
 """
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -215,8 +216,6 @@ class RandAugment:
     layers: int = config.Views.randaugment_layers
     magnitude: float = config.Views.randaugment_magnitude
 
-    planar = False
-
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers that a view takes."""
@@ -246,12 +245,7 @@ class RandAugment:
 class AutoAugment:
     """One of the pairs of `IMAGENET_POLICY` per view."""
 
-    planar = False
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes."""
-        return {"autoaugment": 9}
+    streams: ClassVar[dict[str, int]] = {"autoaugment": 9}
 
     def choices(self, unit: draws.Unit) -> tuple[tf.Tensor, tf.Tensor]:
         """Which pair each view goes through, and what of it takes place.

@@ -1,11 +1,16 @@
 """Gaussian blur of a batch, with a width per image."""
 
 import dataclasses
+from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.views import draws
+from tf_contrastive.views import choice, draws, levels
+
+# Rows of a block, at most: fewer have less to multiply with zero, but more to
+# copy.
+_BLOCK = 28
 
 
 def kernel_radius(size: int) -> int:
@@ -13,21 +18,29 @@ def kernel_radius(size: int) -> int:
     return size // 10 // 2
 
 
-def _reach(size: int) -> np.ndarray:
-    """Where each tap of a kernel reads, as float32 [radius + 1, size * size].
+def _windows(size: int) -> tuple[np.ndarray, np.ndarray]:
+    """How the rows of an image are convolved in blocks.
 
-    Entry [d, i, j] counts how often output i reads input j at distance d. The
+    A block of rows depends on itself and a radius of rows on each side. The
     image continues mirrored about its outermost pixels ("reflect"), so that
     borders do not darken.
+
+    Returns:
+      int32 [blocks, length + 2 radius], the rows that each block depends on;
+      float32 [radius + 1, length, length + 2 radius], where an output reads at
+      each distance.
     """
     radius = kernel_radius(size)
-    reach = np.zeros((radius + 1, size, size), np.float32)
-    rows = np.arange(size)
-    for offset in range(-radius, radius + 1):
-        columns = np.abs(rows + offset)
-        columns = np.where(columns >= size, 2 * (size - 1) - columns, columns)
-        reach[abs(offset), rows, columns] += 1.0
-    return reach.reshape(radius + 1, size * size)
+    blocks = -(-size // _BLOCK)
+    length = -(-size // blocks)
+    window = np.arange(length + 2 * radius)
+    rows = np.arange(0, blocks * length, length)[:, np.newaxis] + window
+    rows = np.abs(rows - radius)
+    rows = np.where(rows >= size, 2 * (size - 1) - rows, rows)
+    distance = np.abs(window - np.arange(length)[:, np.newaxis] - radius)
+    reach = distance == np.arange(radius + 1)[:, np.newaxis, np.newaxis]
+    # What is beyond a mirrored radius belongs to outputs that are cut off.
+    return np.maximum(rows, 0).astype(np.int32), reach.astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +49,9 @@ class GaussianBlur:
 
     The kernel is a tenth of the image's side wide; images under 20 pixels have
     a kernel of one pixel and are left as they are. Every view has its own
-    sigma. The convolution is a product with one banded matrix per view and
-    axis, which suits CPUs and matrix units alike; where shapes are static, a
-    view that is not blurred has the identity.
+    sigma. The convolution is a product of blocks of rows with a banded matrix
+    per view, which suits CPUs and matrix units alike, once as it is and once
+    with rows and columns swapped.
 
     Attributes:
       probability: share of the views that are blurred.
@@ -48,12 +61,7 @@ class GaussianBlur:
     probability: float = 0.5
     sigma: tuple[float, float] = (0.1, 2.0)
 
-    planar = True
-
-    @property
-    def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes."""
-        return {"blur": 2}
+    streams: ClassVar[dict[str, int]] = {"blur": 2}
 
     def weights(self, unit: tf.Tensor, radius: int) -> tf.Tensor:
         """Kernel weights at distances 0..radius, float32 [m, radius + 1]."""
@@ -69,32 +77,27 @@ class GaussianBlur:
         return tf.where(blurred, kernel, untouched)
 
     def __call__(
-        self, planes: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
     ) -> tf.Tensor:
-        """Blurs planes float32 [3, m, S, S]."""
-        radius = kernel_radius(planes.shape[-1])
+        """Blurs pixels float32 [m, S, S, 3]."""
+        radius = kernel_radius(pixels.shape[1])
         if not radius:
-            return planes
+            return pixels
+        blurred = unit["blur"][:, 0] < self.probability
         weights = self.weights(unit["blur"], radius)
-        if static:
-            return _convolve(planes, weights)
-        rows = tf.where(unit["blur"][:, 0] < self.probability)
-        blurred = _convolve(
-            tf.gather(planes, rows[:, 0], axis=1),
-            tf.gather(weights, rows[:, 0]),
-        )
-        merged = map(
-            lambda plane, part: tf.tensor_scatter_nd_update(plane, rows, part),
-            tf.unstack(planes),
-            tf.unstack(blurred),
-        )
-        return tf.stack(list(merged))
+        return choice.some(pixels, blurred, weights, _convolve, static)
 
 
-def _convolve(planes: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Convolves planes [3, k, S, S] with kernels [k, radius + 1] both ways."""
-    size = planes.shape[-1]
-    bands = tf.reshape(tf.matmul(weights, _reach(size)), [-1, size, size])
-    planes = tf.matmul(tf.matmul(bands, planes), bands, transpose_b=True)
+def _convolve(pixels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Convolves views [k, S, S, 3] with kernels [k, radius + 1] both ways."""
+    size = pixels.shape[1]
+    windows, reach = _windows(size)
+    bands = tf.matmul(weights, reach.reshape(len(reach), -1))
+    bands = tf.reshape(bands, [-1, 1, *reach.shape[1:]])
+    height = len(windows) * reach.shape[1]
+    for _ in range(2):
+        rows = tf.gather(levels.as_rows(pixels), windows, axis=1)
+        rows = tf.reshape(tf.matmul(bands, rows), [-1, height, 3 * size])
+        pixels = tf.transpose(levels.as_pixels(rows[:, :size]), [0, 2, 1, 3])
     # Weights sum to 1 up to rounding.
-    return tf.minimum(planes, 1.0)
+    return tf.minimum(pixels, 1.0)

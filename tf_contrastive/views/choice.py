@@ -1,4 +1,4 @@
-"""One operation out of several for each view of a batch."""
+"""An operation for some views of a batch, or one of several for each."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,6 +6,35 @@ import tensorflow as tf
 
 # (views float32 [k, ...], parameters [k, p]) -> the same shape.
 Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def some(
+    views: tf.Tensor,
+    chosen: tf.Tensor,
+    parameters: tf.Tensor,
+    operation: Operation,
+    static: bool,
+) -> tf.Tensor:
+    """Applies an operation to the views that were chosen.
+
+    Args:
+      views: float32 [m, ...].
+      chosen: bool [m].
+      parameters: [m, p], handed over with the views.
+      operation: what is done to them.
+      static: see `apply`.
+
+    Returns:
+      float32 [m, ...].
+    """
+    if static:
+        mask = tf.reshape(chosen, [-1] + [1] * (views.shape.rank - 1))
+        return tf.where(mask, operation(views, parameters), views)
+    rows = tf.where(chosen)
+    made = operation(
+        tf.gather(views, rows[:, 0]), tf.gather(parameters, rows[:, 0])
+    )
+    return tf.tensor_scatter_nd_update(views, rows, made)
 
 
 def apply(

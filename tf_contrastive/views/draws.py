@@ -11,7 +11,7 @@ Every operation draws from a stream of its own, so that a policy with one more
 operation leaves the others' draws as they were.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +32,7 @@ STREAMS = {
     "cutout": 11,
     "noise": 12,
     "motion_blur": 13,
+    "mixing": 14,
 }
 
 # Uniform numbers [m, k] of each stream.
@@ -81,13 +82,27 @@ def threefry(
     return x0, x1
 
 
-def _words(
-    seeds: tf.Tensor, counters: np.ndarray
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Two uint32 words [n, k] for every seed and counter (uint32 [2, k])."""
-    key = tf.bitcast(tf.convert_to_tensor(seeds, tf.int32), tf.uint32)
-    stream, position = tf.unstack(tf.constant(counters, tf.uint32))
-    return threefry((key[:, :1], key[:, 1:]), (stream, position))
+# A function of its own, traced once: of what a pipeline does until its first
+# batch, hundreds of small operations at each call would be a quarter.
+@tf.function(
+    input_signature=[
+        tf.TensorSpec([None, 2], tf.int32),
+        tf.TensorSpec([2, None], tf.uint32),
+    ],
+    autograph=False,
+)
+def _threefry(seeds: tf.Tensor, counters: tf.Tensor) -> tf.Tensor:
+    key = tf.bitcast(seeds, tf.uint32)
+    stream, position = tf.unstack(counters)
+    words = threefry((key[:, :1], key[:, 1:]), (stream, position))
+    return tf.stack(words, axis=-1)
+
+
+def _words(seeds: tf.Tensor, counters: np.ndarray) -> tf.Tensor:
+    """Words uint32 [n, k, 2] for every seed and counter (uint32 [2, k])."""
+    seeds = tf.convert_to_tensor(seeds, tf.int32)
+    words = _threefry(seeds, tf.constant(counters, tf.uint32))
+    return tf.ensure_shape(words, [seeds.shape[0], counters.shape[1], 2])
 
 
 def _counters(stream: str, blocks: int) -> np.ndarray:
@@ -113,7 +128,7 @@ def uniform(
     blocks = [(count + 1) // 2 for count in counts.values()]
     counters = map(_counters, counts, blocks)
     words = _words(seeds, np.concatenate(list(counters), axis=1))
-    words = tf.reshape(tf.stack(words, axis=-1), [-1, 2 * sum(blocks)])
+    words = tf.reshape(words, [-1, 2 * sum(blocks)])
     # 24 bits are what a float32 holds exactly; int32 because the CPU and XLA
     # both convert it.
     bits = tf.bitwise.right_shift(words, tf.constant(8, tf.uint32))
@@ -141,9 +156,4 @@ def fold(seeds: tf.Tensor, count: int) -> tf.Tensor:
       int32 [n, V, 2].
     """
     words = _words(seeds, _counters("views", count))
-    return tf.bitcast(tf.stack(words, axis=-1), tf.int32)
-
-
-def planes(values: tf.Tensor) -> Iterator[tf.Tensor]:
-    """Splits per-image parameters [m, k] into k tensors [m, 1, 1]."""
-    return iter(tf.unstack(values[:, :, tf.newaxis, tf.newaxis], axis=1))
+    return tf.bitcast(words, tf.int32)

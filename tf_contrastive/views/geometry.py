@@ -7,6 +7,7 @@ matrix (a, b, c, d, e, f) tells from where an output is read, at
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 TRANSFORMS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
@@ -39,6 +40,27 @@ def matrices(kind: tf.Tensor, argument: tf.Tensor, size: int) -> tf.Tensor:
     return tf.stack(rows, axis=1)
 
 
+def read(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Reads of each view at places of its own.
+
+    Args:
+      pixels: [m, S, T, c].
+      places: int32 [m, h, w], row times T plus column.
+
+    Returns:
+      [m, h, w, c].
+    """
+    rows, columns, depth = pixels.shape[1:]
+    height, width = places.shape[1:]
+    # From all views at once: on a host, twice as fast as tf.gather.
+    first = tf.range(tf.shape(pixels)[0]) * (rows * columns)
+    at = places + tf.reshape(first, [-1, 1, 1])
+    found = tf.gather_nd(
+        tf.reshape(pixels, [-1, depth]), tf.reshape(at, [-1, 1])
+    )
+    return tf.reshape(found, [-1, height, width, depth])
+
+
 def affine(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
     """Transforms views, each by its matrix.
 
@@ -55,9 +77,8 @@ def affine(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
     centred = [a, b, c + 0.5 * (a + b), d, e, f + 0.5 * (d + e)]
     # In whole 65536ths of a pixel, as Pillow has it: exact under any compiler.
     fixed = tf.cast(tf.floor(tf.stack(centred) * 65536.0 + 0.5), tf.int32)
-    a, b, c, d, e, f = tf.unstack(fixed[:, :, tf.newaxis, tf.newaxis])
-    place = tf.range(size)
-    columns, rows = place, place[:, tf.newaxis]
+    a, b, c, d, e, f = tf.unstack(tf.reshape(fixed, [6, -1, 1, 1]))
+    rows, columns = np.ogrid[:size, :size]
     x = tf.bitwise.right_shift(a * columns + (b * rows + c), 16)
     y = tf.bitwise.right_shift(d * columns + (e * rows + f), 16)
     # All reads from outside get a pixel of the frame that is put around.
@@ -66,12 +87,7 @@ def affine(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
         pixels, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=fill
     )
     wide = size + 2
-    read = tf.gather(
-        tf.reshape(framed, [-1, wide**2, 3]),
-        tf.reshape(y * wide + (x + wide + 1), [-1, size**2]),
-        batch_dims=1,
-    )
-    return tf.reshape(read, [-1, size, size, 3])
+    return read(framed, y * wide + (x + wide + 1))
 
 
 def shift(pixels: tf.Tensor, down: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
@@ -89,7 +105,4 @@ def shift(pixels: tf.Tensor, down: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     place = tf.range(size)
     rows = tf.clip_by_value(place + down[:, tf.newaxis], 0, size - 1)
     columns = tf.clip_by_value(place + right[:, tf.newaxis], 0, size - 1)
-    source = rows[:, :, tf.newaxis] * size + columns[:, tf.newaxis]
-    flat = tf.reshape(pixels, [-1, size**2, 3])
-    read = tf.gather(flat, tf.reshape(source, [-1, size**2]), batch_dims=1)
-    return tf.reshape(read, [-1, size, size, 3])
+    return read(pixels, rows[:, :, tf.newaxis] * size + columns[:, tf.newaxis])

@@ -11,6 +11,8 @@ operation does.
 import numpy as np
 import tensorflow as tf
 
+from tf_contrastive.views import geometry
+
 FILL = 128.0  # What comes in from beyond the border, and what cutout leaves.
 
 # ITU-R BT.601 in 16 bits, as Pillow has it: the products of levels, and their
@@ -45,12 +47,12 @@ def to_unit(rows: tf.Tensor) -> tf.Tensor:
 
 def per_view(values: tf.Tensor) -> tf.Tensor:
     """Makes [m] broadcast against rows."""
-    return values[:, tf.newaxis, tf.newaxis]
+    return tf.reshape(values, [-1, 1, 1])
 
 
 def _per_channel(values: tf.Tensor, size: int) -> tf.Tensor:
     """Makes [m, 3] broadcast against rows."""
-    return tf.tile(values, [1, size])[:, tf.newaxis]
+    return tf.reshape(tf.tile(values, [1, size]), [-1, 1, 3 * size])
 
 
 def weighted_gray(
@@ -68,6 +70,44 @@ def weighted_gray(
     flat = tf.reshape(rows, [-1, 3])
     gray = tf.matmul(flat, np.repeat(weights[:, np.newaxis], 3, axis=1))
     return tf.reshape(gray, [-1, *rows.shape[1:]])
+
+
+def channel_means(rows: tf.Tensor) -> tf.Tensor:
+    """The mean of each view's channels, float64 [m, 3]."""
+    size = rows.shape[1]
+    # Down the columns first, which is several times as fast; then in float64,
+    # so that a view's mean does not depend on the batch.
+    sums = tf.cast(tf.reduce_sum(rows, axis=1), tf.float64)
+    sums = tf.reduce_sum(tf.reshape(sums, [-1, size, 3]), axis=1)
+    return sums * (1 / size**2)
+
+
+def transform(
+    pixels: tf.Tensor, matrix: tf.Tensor, shift: tf.Tensor, static: bool
+) -> tf.Tensor:
+    """Multiplies the colours of each view with a matrix, and adds a colour.
+
+    Args:
+      pixels: float32 [m, S, S, 3].
+      matrix: float32 [m, 3, 3].
+      shift: float32 [m, 3, 1].
+      static: whether it is for a device, where products of matrices may be
+        rounded.
+
+    Returns:
+      float32 [m, S, S, 3].
+    """
+    size = pixels.shape[1]
+    if static:
+        columns = tf.unstack(matrix[:, tf.newaxis, tf.newaxis], axis=-1)
+        channels = tf.unstack(pixels[..., tf.newaxis], axis=-2)
+        terms = [c * x for c, x in zip(columns, channels, strict=True)]
+        return tf.add_n(terms) + shift[:, tf.newaxis, tf.newaxis, :, 0]
+    flat = tf.reshape(pixels, [-1, size**2, 3])
+    rows = tf.reshape(
+        tf.matmul(flat, matrix, transpose_b=True), [-1, size, 3 * size]
+    )
+    return as_pixels(rows + _per_channel(shift[:, :, 0], size))
 
 
 def gray(rows: tf.Tensor, static: bool = False) -> tf.Tensor:
@@ -111,11 +151,12 @@ def sharpness(rows: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     """Blends with the image smoothed by [[1,1,1],[1,5,1],[1,1,1]]/13."""
     if rows.shape[1] < 3:
         return rows
-    means = as_rows(tf.nn.avg_pool2d(as_pixels(rows), 3, 1, "VALID"))
     middle = rows[:, 1:-1]
     inner = middle[:, :, 3:-3]
-    # In thirteenths; a little more than a half makes up for rounding.
-    smooth = tf.floor(means * (9 / 13) + inner * (4 / 13) + 0.501)
+    total = rows[:, :-2] + middle + rows[:, 2:]
+    total = total[:, :, :-6] + total[:, :, 3:-3] + total[:, :, 6:]
+    # A little more than a half makes up for rounding.
+    smooth = tf.floor((total + 4.0 * inner) * (1 / 13) + 0.501)
     inner = blend(smooth, inner, factor)
     inner = tf.concat([middle[:, :, :3], inner, middle[:, :, -3:]], axis=2)
     return tf.concat([rows[:, :1], inner, rows[:, -1:]], axis=1)
@@ -169,8 +210,10 @@ def equalize(rows: tf.Tensor) -> tf.Tensor:
         input=bins, size=768, weights=tf.constant([], tf.int32)
     )
     table = _equalizing(tf.reshape(counts, [-1, 3, 256]), size**2)
-    table = tf.reshape(table, [-1, 768])
-    equal = tf.gather(table, bins, batch_dims=1)
+    # Tables as views of 1 x 768 pixels of one channel.
+    equal = geometry.read(
+        tf.reshape(table, [-1, 1, 768, 1]), tf.expand_dims(bins, 1)
+    )
     return tf.reshape(equal, [-1, size, 3 * size])
 
 

@@ -1,7 +1,7 @@
 """A policy: how the pixels of a view follow from an image and a seed."""
 
 import dataclasses
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -23,26 +23,19 @@ class Framing(Protocol):
 
 
 class Photometric(Protocol):
-    """Changes views that are cropped and resized.
-
-    Attributes:
-      planar: whether it acts on colour planes float32 [3, m, S, S], and not on
-        pixels float32 [m, S, S, 3].
-    """
-
-    planar: ClassVar[bool]
+    """Changes views that are cropped and resized."""
 
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers that a view takes, by stream."""
 
     def __call__(
-        self, values: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
     ) -> tf.Tensor:
-        """Acts on planes or pixels in [0, 1].
+        """Acts on pixels in [0, 1].
 
         Args:
-          values: float32, see `planar`.
+          pixels: float32 [m, S, S, 3].
           unit: float32 [m, k] uniform in [0, 1), by stream.
           static: whether shapes must not depend on the draws, for XLA.
         """
@@ -73,21 +66,6 @@ def as_images(images: tf.Tensor, rank: int) -> tf.Tensor:
 def indices(images: tf.Tensor) -> tf.Tensor:
     """0..n-1 of images [n, h, w, 3], of static shape where n is known."""
     return tf.range(images.shape[0] or tf.shape(images)[0])
-
-
-def _to_planes(pixels: tf.Tensor) -> tf.Tensor:
-    return tf.stack(tf.unstack(pixels, axis=-1))
-
-
-def _from_planes(planes: tf.Tensor, static: bool) -> tf.Tensor:
-    if static:
-        return tf.stack(tf.unstack(planes), axis=-1)
-    size = planes.shape[-1]
-    flat = tf.reshape(tf.stack(tf.unstack(planes), axis=1), [-1, 3, size**2])
-    # The identity matrix interleaves channels, exactly on a host, in half the
-    # time of tf.transpose.
-    pixels = tf.matmul(flat, tf.eye(3), transpose_a=True)
-    return tf.reshape(pixels, [-1, size, size, 3])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,12 +231,6 @@ class Policy:
     def _operated(
         self, pixels: tf.Tensor, unit: draws.Unit, static: bool
     ) -> tf.Tensor:
-        values, planar = pixels, False
         for operation in self.operations:
-            if operation.planar and not planar:
-                values = _to_planes(values)
-            elif planar and not operation.planar:
-                values = _from_planes(values, static)
-            planar = operation.planar
-            values = operation(values, unit, static)
-        return _from_planes(values, static) if planar else values
+            pixels = operation(pixels, unit, static)
+        return pixels

@@ -1,0 +1,307 @@
+"""Clusters from TF_CONFIG and SLURM, their mistakes, and coming up together."""
+
+import concurrent.futures
+import dataclasses
+import json
+import socket
+import threading
+
+import pytest
+
+# TensorFlow's own reader of SLURM's lists is the oracle of ours, where it can
+# read them.
+from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
+
+from tf_contrastive import cluster, config
+
+
+def _tf_config(task="worker", index=0, **jobs):
+    jobs = jobs or {"worker": ["a:2222", "b:2222"]}
+    text = json.dumps({"cluster": jobs, "task": {"type": task, "index": index}})
+    return {"TF_CONFIG": text}
+
+
+def _step(**variables):
+    """The variables of a step of job 7 on four nodes, as srun sets them."""
+    return {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "7",
+        "SLURM_STEP_NODELIST": "gpu[001-003],b2",
+        "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+    } | {f"SLURM_{k}": v for k, v in variables.items()}
+
+
+# ---- TF_CONFIG ---------------------------------------------------------------
+
+
+def test_ranks_count_the_chief_first():
+    jobs = {"worker": ["w0:1", "w1:1"], "chief": ["c:1"]}
+    found = [
+        cluster.from_environment(_tf_config(task, index, **jobs))
+        for task, index in (("chief", 0), ("worker", 0), ("worker", "1"))
+    ]
+    assert [c.rank for c in found] == [0, 1, 2]
+    tasks = (("chief 0", "c:1"), ("worker 0", "w0:1"), ("worker 1", "w1:1"))
+    for c in found:
+        assert c.tasks == tasks
+
+
+def test_no_cluster_is_none():
+    for environment in ({}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}):
+        assert cluster.from_environment(environment) is None
+    with pytest.raises(config.UserError, match="TF_CONFIG is not set") as told:
+        cluster.needed({})
+    assert "launch/multiworker" in str(told.value)
+
+
+_MALFORMED = [
+    ("{'cluster': 1}", "is no JSON (Expecting property name"),
+    ("[1]", "is no object of cluster and task"),
+    ('{"cluster": [1]}', "has a cluster that is no object"),
+    ('{"cluster": {"worker": "a:1"}}', 'no list of "host:port"'),
+    ('{"cluster": {"worker": [1]}}', 'no list of "host:port"'),
+    ('{"cluster": {"worker": []}}', "without chief and worker"),
+    ('{"cluster": {"chief": ["a:1", "b:1"]}}', "has more than one chief"),
+    ('{"cluster": {"ps": ["a:1"]}}', "has a job 'ps': only chief and worker"),
+    ('{"cluster": {"worker": ["a"]}}', "the address 'a', which is no host:"),
+    ('{"cluster": {"worker": ["a:0"]}}', "the address 'a:0'"),
+    ('{"cluster": {"worker": ["a:1", "a:1"]}}', "gives two tasks the address"),
+    ('{"cluster": {"worker": ["a:1"]}}', "no task with a type and an index"),
+    (_tf_config("chief")["TF_CONFIG"], "this is a 'chief', but its cluster"),
+    (_tf_config(index=2)["TF_CONFIG"], "must be from 0 to 1"),
+    (_tf_config(index=-1)["TF_CONFIG"], "must be from 0 to 1"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), _MALFORMED)
+def test_a_malformed_tf_config_gets_one_line(text, told):
+    with pytest.raises(config.UserError) as error:
+        cluster.from_environment({"TF_CONFIG": text})
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+    assert "write it as TF_CONFIG='{" in str(error.value)
+
+
+# ---- SLURM -------------------------------------------------------------------
+
+# What `scontrol show hostnames` prints.
+_HOSTS = {
+    "n1": "n1",
+    "gpu[001-003,7],b2": "gpu001 gpu002 gpu003 gpu7 b2",
+    "n[9-11]": "n9 n10 n11",
+    "n[08-11]-ib": "n08-ib n09-ib n10-ib n11-ib",
+    "r[1-2]n[1-2]": "r1n1 r1n2 r2n1 r2n2",
+    "b,a,b": "b a b",
+    "a-1.x.org,n[3]": "a-1.x.org n3",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), _HOSTS.items())
+def test_hosts_expand_as_scontrol_does(text, expected):
+    assert cluster.expand_hosts(text) == expected.split()
+
+
+@pytest.mark.parametrize(
+    "text", ["n[1-3],m5,o[3-4,6,7-9]", "x[0998-1002]", "gpu[001-003,7],b2"]
+)
+def test_hosts_expand_as_tensorflow_does(text):
+    expected = slurm_cluster_resolver.expand_hostlist(text)
+    assert cluster.expand_hosts(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "n[1-", "n1]", "n[3-1]", "n[a-b]", "n[]", "a,,b", "n[1-99999999]"],
+)
+def test_no_list_of_hosts_is_told(text):
+    with pytest.raises(config.UserError, match="is no list of nodes"):
+        cluster.expand_hosts(text)
+
+
+def test_tasks_per_node_expand():
+    assert cluster.expand_tasks("2(x3),1") == [2, 2, 2, 1]
+    assert cluster.expand_tasks("4") == [4]
+    assert cluster.expand_tasks(
+        "2(x3),1"
+    ) == slurm_cluster_resolver.expand_tasks_per_node("2(x3),1")
+    for text in ("", "2(x", "2x3", "1(x99999999)"):
+        with pytest.raises(config.UserError, match="no tasks per node"):
+            cluster.expand_tasks(text)
+
+
+def test_every_task_of_a_step_sees_the_same_cluster():
+    found = [
+        cluster.from_environment(_step(PROCID=str(rank))) for rank in range(7)
+    ]
+    assert [c.rank for c in found] == list(range(7))
+    assert len({c.tasks for c in found}) == 1
+    addresses = [address for _, address in found[0].tasks]
+    assert len(set(addresses)) == 7
+    hosts = [address.split(":")[0] for address in addresses]
+    assert hosts == ["gpu001"] * 2 + ["gpu002"] * 2 + ["gpu003"] * 2 + ["b2"]
+    ports = [int(address.split(":")[1]) for address in addresses]
+    assert all(1024 < port < 32768 for port in ports)
+    assert ports[1] == ports[0] + 1 and ports[6] == ports[0]
+
+
+def test_jobs_and_steps_of_one_node_have_ports_of_their_own():
+    seen = set()
+    for job in range(1234567, 1234567 + 50):
+        for step in (0, 1, 2):
+            found = cluster.from_environment(
+                _step(
+                    JOB_ID=str(job),
+                    STEP_ID=str(step),
+                    STEP_NUM_TASKS="8",
+                    STEP_NODELIST="n1",
+                    STEP_TASKS_PER_NODE="8",
+                )
+            )
+            seen |= {address for _, address in found.tasks}
+    assert len(seen) == 50 * 3 * 8
+
+
+def test_variables_of_the_job_stand_in_for_those_of_the_step():
+    step = _step()
+    environment = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEPID": "0",
+        "SLURM_PROCID": "3",
+        "SLURM_NTASKS": "7",
+        "SLURM_JOB_NODELIST": step["SLURM_STEP_NODELIST"],
+        "SLURM_TASKS_PER_NODE": step["SLURM_STEP_TASKS_PER_NODE"],
+    }
+    found = cluster.from_environment(environment)
+    assert found.rank == 3
+    assert found.tasks == cluster.from_environment(step).tasks
+
+
+def test_the_script_of_a_batch_job_is_no_worker():
+    environment = {
+        "SLURM_JOB_ID": "7",
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "8",
+        "SLURM_JOB_NODELIST": "n[1-8]",
+    }
+    assert cluster.from_environment(environment) is None
+    with pytest.raises(config.UserError, match="by srun, or by launch/slurm"):
+        cluster.needed(environment)
+
+
+def test_tf_config_goes_before_slurm():
+    found = cluster.from_environment(_step() | _tf_config())
+    assert found.origin == "TF_CONFIG"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"STEP_NUM_TASKS": "8"}, "task 0 of 8, but 7 task(s) on 4 of 4"),
+        ({"STEP_NODELIST": "n1"}, "on 4 of 1 node(s)"),
+        ({"PROCID": "7"}, "task 7 of 7"),
+        ({"PROCID": "x"}, "SLURM_PROCID=x is no whole number"),
+        ({"STEP_NUM_TASKS": ""}, "SLURM_NTASKS and SLURM_NPROCS are not set"),
+        # As --distribution=cyclic would place them.
+        ({"PROCID": "1", "NODEID": "1", "LOCALID": "0"}, "distribution=block"),
+    ],
+)
+def test_variables_that_contradict_each_other_are_told(changed, told):
+    with pytest.raises(config.UserError) as error:
+        cluster.from_environment(_step(**changed))
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# ---- Coming up together ------------------------------------------------------
+
+
+def _local(count):
+    """Clusters of `count` tasks at free ports of this machine, one for each."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = tuple(f"127.0.0.1:{s.getsockname()[1]}" for s in held)
+    for server in held:
+        server.close()
+    return [
+        cluster.Cluster({"worker": addresses}, "worker", i, "TF_CONFIG")
+        for i in range(count)
+    ]
+
+
+def _outcomes(clusters, timeout=20):
+    """What `wait_for_all` comes to on each: None, or the error's text."""
+
+    def wait(own):
+        try:
+            return cluster.wait_for_all(own, timeout)
+        except config.UserError as error:
+            return str(error)
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return list(pool.map(wait, clusters))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_all_go_on_once_all_are_up(count):
+    clusters = _local(count)
+    # In any order, and again: the ports are free afterwards.
+    for order in (clusters, clusters[::-1]):
+        assert _outcomes(order) == [None] * count
+
+
+def test_an_absent_worker_is_named_to_all_in_time():
+    first, second, third = _local(3)
+    address = third.tasks[2][1]
+    told, told_second = _outcomes([first, second], timeout=1)
+    assert f"1 of 3 did not come up: worker 2 ({address}) within 1 s" in told
+    assert "gave up waiting" in told_second or "did not let" in told_second
+
+
+def test_an_absent_first_worker_is_named():
+    first, second = _local(2)
+    (told,) = _outcomes([second], timeout=0.5)
+    assert f"worker 0 ({first.tasks[0][1]}) did not let this worker" in told
+
+
+def test_workers_of_different_clusters_are_told():
+    first, second = _local(2)
+    other = {"worker": (*first.jobs["worker"], "127.0.0.1:9")}
+    told = _outcomes([first, dataclasses.replace(second, jobs=other)])
+    assert "worker 1 was given other addresses than worker 0" in told[0]
+    assert "gave up waiting for all workers" in told[1]
+
+
+def test_a_taken_port_is_told():
+    first, _ = _local(2)
+    port = int(first.tasks[0][1].rpartition(":")[2])
+    with socket.create_server(("", port)):
+        (told,) = _outcomes([first])
+    assert f"is to listen at 127.0.0.1:{port}, but cannot" in told
+
+
+def test_strangers_at_the_port_are_no_workers():
+    first, second = _local(2)
+    host, port = first.tasks[0][1].split(":")
+    strangers = [b"GET / HTTP/1.0\r\n", b"[7, 0]\n", b"[0, 0]\n", b"{}\n"]
+
+    def intrude():
+        for words in strangers:
+            while True:
+                try:
+                    with socket.create_connection((host, int(port))) as out:
+                        out.sendall(words)
+                    break
+                except OSError:
+                    pass
+        assert _outcomes([second]) == [None]
+
+    intruder = threading.Thread(target=intrude)
+    intruder.start()
+    assert _outcomes([first]) == [None]
+    intruder.join(20)
+    assert not intruder.is_alive()
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

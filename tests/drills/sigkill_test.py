@@ -1,0 +1,126 @@
+"""Twenty SIGKILLs of one run, each followed by the same command.
+
+A third of them come while a checkpoint is being written, the others at any
+moment, from the start of the process on. What comes out is, bit for bit, what
+the run gives that nobody disturbed.
+"""
+
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+_ROOT = Path(__file__).resolve().parents[2]
+KILLS = 20
+STEPS = 4 * 100
+
+
+def _start(workdir):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tf_contrastive",
+            "pretrain",
+            "--dataset=digits",
+            "--split=train[:256]",
+            "--image_size=8",
+            "--augmentation=simclr",
+            "--encoder=resnet10",
+            "--width=0.25",
+            "--projection_output=16",
+            "--loss=supcon",
+            "--batch_size=64",
+            "--epochs=100",
+            "--learning_rate=0.5",
+            "--checkpoint_every_steps=3",
+            "--keep_checkpoints=3",
+            f"--workdir={workdir}",
+        ],
+        cwd=_ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _values(workdir):
+    reader = tf.train.load_checkpoint(
+        str(workdir / "checkpoints" / f"ckpt-{STEPS}")
+    )
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if "CHECKPOINTABLE" not in name and "save_counter" not in name
+    }
+
+
+def _newest(folder):
+    steps = [int(p.stem.partition("-")[2]) for p in folder.glob("ckpt-*.index")]
+    return max(steps, default=0)
+
+
+def _unfinished(folder):
+    """What is being written; what an earlier kill left is not."""
+    return {
+        (path, path.stat().st_mtime_ns) for path in folder.glob("ckpt-*_temp/*")
+    }
+
+
+def _kill(process, folder, inside_a_write, delay):
+    """Kills the process; returns whether a checkpoint was being written."""
+    before, left = _newest(folder), _unfinished(folder)
+    if inside_a_write:
+        # The second one, so that the run comes forward.
+        while _newest(folder) == before:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+        while not _unfinished(folder) - left:
+            assert process.poll() is None, process.stderr.read()
+    else:
+        time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    return bool(_unfinished(folder) - left)
+
+
+def test_twenty_kills_change_nothing(tmp_path):
+    began = time.monotonic()
+    whole = _start(tmp_path / "whole")
+    while not _newest(tmp_path / "whole" / "checkpoints"):
+        assert whole.poll() is None, whole.stderr.read()
+        time.sleep(0.01)
+    to_first = time.monotonic() - began
+    assert whole.wait(timeout=600) == 0, whole.stderr.read()
+
+    generator = random.Random(0)
+    folder = tmp_path / "cut" / "checkpoints"
+    inside, steps = 0, []
+    for kill in range(KILLS):
+        process = _start(tmp_path / "cut")
+        # From the first moment to well into the training.
+        delay = generator.uniform(0.0, 1.5 * to_first)
+        inside += _kill(process, folder, kill % 3 == 2, delay)
+        steps.append(_newest(folder))
+    print(f"newest checkpoint at each kill: {steps}; {inside} inside a write")
+    assert inside >= 3
+    assert steps == sorted(steps) and 0 < steps[-1] < STEPS
+    end = _start(tmp_path / "cut")
+    _, said = end.communicate(timeout=600)
+    assert end.returncode == 0, said
+    assert f"resumed at step {steps[-1]}" in said.replace(",", "")
+
+    whole, cut = _values(tmp_path / "whole"), _values(tmp_path / "cut")
+    assert whole.keys() == cut.keys() and len(whole) > 50
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, cut[name], err_msg=name)
+    # Nothing half written is left, and no more than was asked for.
+    assert not list(folder.glob("*_temp"))
+    assert len(list(folder.glob("*.index"))) == 3
+    shutil.rmtree(tmp_path / "cut")

@@ -1,0 +1,224 @@
+"""Two processes of one run: the numbers of one, and what befalls both of them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+# Five steps of LARS on real views, by the parts of the main job; the encoder is
+# small and smooth, so that rounding does not turn what it does.
+_FIVE_STEPS = """
+import sys
+import numpy as np, tensorflow as tf
+from tf_contrastive import (
+    config, distribution, heads, losses, optimizers, training)
+from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.normalization import BatchNormalization
+strategy = distribution.strategy("auto")
+run = config.replace(
+    config.Pretrain(), dataset="digits", split="train[:256]", batch_size=32,
+    augmentation="simclr", blur=False, image_size=8, workdir="unused")
+source, _ = training.open_dataset(run)
+run = training.resolve(run, source.info, strategy)
+if "local" in sys.argv:
+    distribution.cross_replica_concat = lambda x: x
+    distribution.replica_id = lambda: tf.constant(0)
+tf.keras.utils.set_random_seed(0)
+with strategy.scope():
+    images = x = tf.keras.Input((8, 8, 3))
+    for filters in (8, 16):
+        x = tf.keras.layers.Conv2D(filters, 3, 2, use_bias=False)(x)
+        x = BatchNormalization()(x)
+        x = tf.keras.layers.Activation("softplus")(x)
+    encoder = tf.keras.Model(images, tf.keras.layers.Flatten()(x))
+    model = ContrastiveModel(
+        encoder, heads.build("linear", output=16), losses.build("supcon"))
+    model.compile(optimizers.LARS(0.5, weight_decay=1e-4))
+model.fit(training.batches(source, strategy, run, 0), steps_per_epoch=5,
+          verbose=0)
+values = [v.numpy() for v in model.weights]  # Of all workers, on all of them.
+np.savez(sys.argv[1], *values)
+"""
+
+
+def _cluster():
+    """The variables of each of two workers."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    hosts = [f"127.0.0.1:{server.getsockname()[1]}" for server in held]
+    for server in held:
+        server.close()
+    for index in (0, 1):
+        task = {"type": "worker", "index": index}
+        config = {"cluster": {"worker": hosts}, "task": task}
+        yield {"TF_CONFIG": json.dumps(config)}
+
+
+def _five_steps(tmp_path, name, variables, *arguments):
+    path = tmp_path / f"{name}.npz"
+    process = subprocess.Popen(
+        [sys.executable, "-c", _FIVE_STEPS, str(path), *arguments],
+        cwd=_ROOT,
+        env={**os.environ, **variables},
+    )
+    return process, path
+
+
+def _weights(process, path):
+    assert process.wait(timeout=300) == 0
+    return list(np.load(path).values())
+
+
+def _error(values, reference):
+    largest = max(np.linalg.norm(v) for v in reference)
+    return max(
+        np.linalg.norm(a - b) / max(np.linalg.norm(b), 1e-4 * largest)
+        for a, b in zip(values, reference, strict=True)
+    )
+
+
+def test_two_processes_take_the_steps_of_one_and_local_negatives_do_not(
+    tmp_path,
+):
+    expected = _weights(*_five_steps(tmp_path, "one", {}))
+    started = [
+        _five_steps(tmp_path, f"worker{i}", variables)
+        for i, variables in enumerate(_cluster())
+    ]
+    first, second = (_weights(*worker) for worker in started)
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+    error = _error(first, expected)
+    print(f"two processes against one, 5 steps: {error:.1e}")
+    assert error < 5e-5
+    started = [
+        _five_steps(tmp_path, f"local{i}", variables, "local")
+        for i, variables in enumerate(_cluster())
+    ]
+    control = _weights(*started[0])
+    _weights(*started[1])
+    assert _error(control, expected) > 1e-2
+
+
+def _pretrain(workdir, variables, epochs):
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tf_contrastive",
+            "pretrain",
+            "--dataset=digits",
+            "--split=train[:256]",
+            "--image_size=8",
+            "--augmentation=crop",
+            "--encoder=resnet10",
+            "--width=0.125",
+            "--projection_output=16",
+            "--loss=supcon",
+            "--batch_size=64",
+            f"--epochs={epochs}",
+            "--warmup_epochs=1",
+            "--learning_rate=0.5",
+            "--checkpoint_every_steps=8",
+            f"--workdir={workdir}",
+        ],
+        cwd=_ROOT,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _steps(workdir):
+    files = (Path(workdir) / "checkpoints").glob("ckpt-*.index")
+    return max((int(p.stem.partition("-")[2]) for p in files), default=0)
+
+
+def _until(workdir, step, processes):
+    while _steps(workdir) < step:
+        for process in processes:
+            assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def _values(workdir, step):
+    reader = tf.train.load_checkpoint(f"{workdir}/checkpoints/ckpt-{step}")
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if "CHECKPOINTABLE" not in name and "save_counter" not in name
+    }
+
+
+EPOCHS, TOTAL = 25, 100
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What the run comes to that nobody disturbs."""
+    workdir = tmp_path_factory.mktemp("undisturbed")
+    workers = [_pretrain(workdir, v, EPOCHS) for v in _cluster()]
+    for worker in workers:
+        _, said = worker.communicate(timeout=300)
+        assert worker.returncode == 0, said
+    return _values(workdir, TOTAL)
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["chief", "other"])
+def test_a_killed_worker_ends_the_other_and_both_go_on(
+    lost, undisturbed, tmp_path
+):
+    workers = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
+    _until(tmp_path, 16, workers)
+    workers[lost].send_signal(signal.SIGKILL)
+    killed = time.monotonic()
+    left = workers[1 - lost]
+    _, said = left.communicate(timeout=120)
+    print(f"noticed after {time.monotonic() - killed:.0f} s: {said[-300:]}")
+    assert left.returncode == 42
+    assert "a worker is lost" in said and "repeat the command" in said
+    workers[lost].communicate()
+
+    reached = _steps(tmp_path)
+    assert 16 <= reached < TOTAL
+    again = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
+    told = [worker.communicate(timeout=300)[1] for worker in again]
+    assert [worker.returncode for worker in again] == [0, 0], told
+    assert f"resumed at step {reached}" in told[0]
+    final = _values(tmp_path, TOTAL)
+    assert final.keys() == undisturbed.keys()
+    for name, value in undisturbed.items():
+        np.testing.assert_array_equal(value, final[name], err_msg=name)
+
+
+def test_a_signal_to_one_worker_ends_both_at_the_same_step(
+    undisturbed, tmp_path
+):
+    workers = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
+    _until(tmp_path, 16, workers)
+    workers[1].send_signal(signal.SIGTERM)
+    told = [worker.communicate(timeout=120)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [42, 42], told
+    step = _steps(tmp_path)
+    assert (
+        f"ended by another worker was told to end, saved at step {step}"
+        in (told[0])
+    )
+    assert f"ended by SIGTERM, saved at step {step}" in told[1]
+    again = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
+    for worker in again:
+        _, said = worker.communicate(timeout=300)
+        assert worker.returncode == 0, said
+    final = _values(tmp_path, TOTAL)
+    for name, value in undisturbed.items():
+        np.testing.assert_array_equal(value, final[name], err_msg=name)

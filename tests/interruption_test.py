@@ -1,0 +1,182 @@
+"""Runs that are told to end: saved at once, and gone on with bit for bit."""
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, config, interruption, training
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+def _run(workdir, **options):
+    values = {
+        "dataset": "digits",
+        "split": "train[:256]",
+        "augmentation": "crop",
+        "encoder": "resnet10",
+        "width": 0.125,
+        "projection_output": 16,
+        "loss": "supcon",
+        "batch_size": 64,
+        "epochs": 6,
+        "learning_rate": 0.5,
+        "workdir": str(workdir),
+    }
+    return config.replace(config.Pretrain(), **(values | options))
+
+
+def _values(workdir):
+    path, _ = checkpoints.newest(os.path.join(workdir, "checkpoints"))
+    reader = tf.train.load_checkpoint(path)
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if "CHECKPOINTABLE" not in name and "save_counter" not in name
+    }
+
+
+def _signal_at(step, number, monkeypatch):
+    """Sends this process a signal once `step` steps are trained."""
+    real = interruption.Interruption.agreed
+    asked = []
+
+    def agreed(self):
+        asked.append(None)
+        if len(asked) == step:
+            os.kill(os.getpid(), number)
+        return real(self)
+
+    monkeypatch.setattr(interruption.Interruption, "agreed", agreed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_this_step_and_the_same_command_goes_on(
+    number, tmp_path, monkeypatch, capfd
+):
+    before = signal.getsignal(number)
+    training.pretrain(_run(tmp_path / "whole"))
+    with monkeypatch.context() as patch:
+        _signal_at(7, number, patch)
+        with pytest.raises(interruption.InterruptedRunError) as told:
+            training.pretrain(_run(tmp_path / "cut", steps_per_execution=1))
+    assert told.value.status == 42
+    name = signal.Signals(number).name
+    assert f"ended by {name}, saved at step 7: repeat" in str(told.value)
+    assert f"{name}: saving after this step" in capfd.readouterr().err
+    assert signal.getsignal(number) == before
+    assert checkpoints.load_run(str(tmp_path / "cut")).step == 7
+    result = training.pretrain(_run(tmp_path / "cut"))
+    assert (result.start_step, result.step) == (7, 24)
+    whole, cut = _values(tmp_path / "whole"), _values(tmp_path / "cut")
+    assert whole.keys() == cut.keys()
+    for key, value in whole.items():
+        np.testing.assert_array_equal(value, cut[key], err_msg=key)
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_the_status_that_says_repeat_me(tmp_path):
+    run = _run(tmp_path, epochs=10_000, log_every_steps=1)
+    names = ("dataset", "split", "augmentation", "encoder", "width", "loss")
+    values = {f.name: v for _, f, v in config.fields(run)}
+    arguments = [f"--{name}={values[name]}" for name in names]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tf_contrastive",
+            "pretrain",
+            *arguments,
+            "--batch_size=64",
+            "--epochs=10000",
+            f"--workdir={tmp_path}",
+        ],
+        cwd=_ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not checkpoints.newest(str(tmp_path / "checkpoints"))[0]:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 42
+    step = checkpoints.load_run(str(tmp_path)).step
+    assert f"ended by SIGTERM, saved at step {step:,}: repeat" in said
+    assert "Traceback" not in said
+
+
+def test_a_second_signal_ends_at_once():
+    with interruption.Interruption(tf.distribute.get_strategy()) as heard:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert heard.agreed() == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+
+
+@pytest.fixture
+def cloud():
+    """A metadata server like Google's: paths -> what it answers."""
+    answers = {"preempted": "FALSE", "maintenance-event": "NONE"}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            assert self.headers["Metadata-Flavor"] == "Google"
+            path = self.path.removeprefix("/computeMetadata/v1/instance/")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answers[path].encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("localhost", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"localhost:{server.server_port}", answers
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    "path,said",
+    [
+        ("preempted", "TRUE"),
+        ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"),
+    ],
+)
+def test_a_notice_of_the_cloud_ends_the_run_too(
+    path, said, cloud, tmp_path, monkeypatch
+):
+    host, answers = cloud
+    monkeypatch.setenv("GCE_METADATA_HOST", host)
+    monkeypatch.setattr(interruption, "_POLL_SECONDS", 0.05)
+    with interruption.Interruption(tf.distribute.get_strategy()) as heard:
+        time.sleep(0.5)
+        assert heard.agreed() is None
+        answers[path] = said
+        deadline = time.monotonic() + 30
+        while heard.agreed() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert heard.agreed() == f"notice of the cloud machine, {path}: {said}"
+
+
+def test_no_metadata_server_is_no_notice(monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "localhost:1")
+    monkeypatch.setattr(interruption, "_POLL_SECONDS", 0.05)
+    with interruption.Interruption(tf.distribute.get_strategy()) as heard:
+        time.sleep(0.5)
+        assert heard.agreed() is None
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,342 @@
+"""MixUp and CutMix: KerasCV's formulas, exact shares, no state, any replica."""
+
+import numpy as np
+import pytest
+import replicas as on_replicas
+import tensorflow as tf
+from scipy import stats
+
+from tf_contrastive import config, heads, losses
+from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.views import draws
+from tf_contrastive.views.mixing import Mixing, beta_quantile
+
+_CLASSES, _SIDE = 5, 9
+_KINDS = {
+    "mixup": Mixing(_CLASSES, mixup_alpha=0.4),
+    "cutmix": Mixing(_CLASSES, cutmix_alpha=1.0),
+    "both": Mixing(_CLASSES, mixup_alpha=0.4, cutmix_alpha=1.0),
+}
+
+
+def _seeds(images, views=1, start=0):
+    seeds = np.stack([np.full([images], 7), start + np.arange(images)], -1)
+    return draws.fold(tf.constant(seeds, tf.int32), views)
+
+
+def _data(images=64, views=1, side=_SIDE, channels=3):
+    rng = np.random.default_rng(0)
+    shape = [images, views, side, side, channels]
+    labels = rng.integers(0, _CLASSES, [images])
+    pixels = rng.random(shape, np.float32)
+    return tf.constant(pixels), tf.constant(labels, tf.int32)
+
+
+def _neighbours(x):
+    return np.asarray(x)[np.arange(len(x)) ^ 1]
+
+
+def _unit(images):
+    return draws.uniform(_seeds(images)[:, 0], {"mixing": 5})["mixing"].numpy()
+
+
+def _keras_cv(layer, images, labels, monkeypatch, draws_of_layer):
+    """What KerasCV makes of a batch with given draws, and neighbours' order."""
+    shares, *centers = draws_of_layer
+    order = tf.constant(_neighbours(np.arange(len(images))))
+    layer._sample_from_beta = lambda alpha, beta, shape: tf.constant(shares)
+    given = iter(centers)
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.random, "shuffle", lambda *_, **__: order)
+        patched.setattr(tf.random, "uniform", lambda **_: next(given))
+        inputs = {"images": images, "labels": tf.one_hot(labels, _CLASSES)}
+        return layer._batch_augment(inputs)
+
+
+def test_mixup_is_keras_cv_s_with_the_same_draws(monkeypatch):
+    from keras_cv.layers import MixUp
+
+    views, labels = _data()
+    mixed, shares = _KINDS["mixup"](views, labels, _seeds(64))
+    share = beta_quantile(_unit(64)[:, 0], 0.4).numpy()
+    assert 10 < np.sum(share < 0.5) < 54
+    theirs = _keras_cv(
+        MixUp(0.4),
+        views[:, 0],
+        labels,
+        monkeypatch,
+        [np.maximum(share, 1 - share)],
+    )
+    np.testing.assert_allclose(mixed[:, 0], theirs["images"], atol=1e-6)
+    np.testing.assert_allclose(shares[:, 0], theirs["labels"], atol=1e-6)
+
+
+@pytest.mark.parametrize("side", [8, 9])
+def test_cutmix_is_keras_cv_s_with_the_same_draws(side, monkeypatch):
+    from keras_cv.layers import CutMix
+
+    views, labels = _data(side=side)
+    mixed, _ = _KINDS["cutmix"](views, labels, _seeds(64))
+    unit = _unit(64)
+    share = beta_quantile(unit[:, 1], 1.0).numpy()
+    left, top = (
+        tf.constant(np.floor(unit[:, i] * side), tf.int32) for i in (2, 3)
+    )
+
+    def keras_cv(images):
+        return _keras_cv(
+            CutMix(1.0), images, labels, monkeypatch, [share, top, left]
+        )["images"].numpy()
+
+    # The larger part is the image's own: pasted into it, or it into the other.
+    own = views[:, 0].numpy()
+    pasted, swapped = keras_cv(own), keras_cv(_neighbours(own))
+    kept = np.mean(pasted[..., 0] == own[..., 0], axis=(1, 2))
+    assert 5 < np.sum(kept < 0.5) < 59
+    expected = np.where(kept[:, None, None, None] >= 0.5, pasted, swapped)
+    np.testing.assert_allclose(mixed[:, 0], expected, atol=1e-6)
+
+
+def test_labels_of_cutmix_are_exact_shares_of_the_area():
+    _, labels = _data(256)
+    # Every image is of one colour, which tells whose pixel it is.
+    colours = tf.range(256, dtype=tf.float32)
+    views = tf.tile(colours[:, None, None, None, None], [1, 2, _SIDE, _SIDE, 3])
+    mixed, shares = _KINDS["cutmix"](views, labels, _seeds(256, 2))
+    of_own = np.mean(mixed[..., 0] == views[..., 0], axis=(2, 3))
+    np.testing.assert_array_equal(
+        mixed[..., 0],
+        np.where(
+            mixed[..., 0] == views[..., 0],
+            views[..., 0],
+            _neighbours(views)[..., 0],
+        ),
+    )
+    one_hot = np.eye(_CLASSES)[labels][:, None]
+    expected = of_own[..., None] * one_hot
+    expected = expected + (1 - of_own[..., None]) * _neighbours(one_hot)
+    np.testing.assert_allclose(shares, expected, atol=1e-6)
+    assert len(np.unique(np.round(of_own, 6))) > 20
+    assert of_own.min() >= 0.5
+    # Views of an image are mixed apart.
+    assert np.mean(of_own[:, 0] != of_own[:, 1]) > 0.8
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2, 1.0, 8.0])
+def test_quantiles_are_those_of_beta(alpha):
+    unit = np.linspace(1e-4, 1 - 1e-4, 4001, dtype=np.float32)
+    expected = stats.beta.ppf(unit.astype(np.float64), alpha, alpha)
+    found = beta_quantile(tf.constant(unit), alpha)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    # At the ends, which a draw may hit.
+    np.testing.assert_allclose(
+        beta_quantile(tf.constant([0.0, 1.0]), alpha), [0, 1], atol=1e-3
+    )
+
+
+def _cutmix_shares(alpha, count):
+    """Larger shares of Yun et al. 2019, by NumPy, of images without pixels."""
+    rng = np.random.default_rng(1)
+    half = np.sqrt(1 - rng.beta(alpha, alpha, [count])) / 2
+    sides = []
+    for _ in range(2):
+        center = rng.random([count])
+        sides.append(
+            np.minimum(center + half, 1) - np.maximum(center - half, 0)
+        )
+    return np.maximum(1 - sides[0] * sides[1], sides[0] * sides[1])
+
+
+@pytest.mark.parametrize("alpha", [0.2, 1.0])
+@pytest.mark.parametrize("kind", ["mixup", "cutmix"])
+def test_shares_are_distributed_as_the_papers_say(kind, alpha):
+    count = 20_000
+    # Few pixels would round CutMix's area.
+    side = 1 if kind == "mixup" else 64
+    mixing = Mixing(2, **{f"{kind}_alpha": alpha})
+    views = tf.zeros([count, 1, side, side, 1])
+    labels = tf.tile([0, 1], [count // 2])
+    _, shares = mixing(views, labels, _seeds(count))
+    own = np.max(shares[:, 0], axis=-1)
+    if kind == "cutmix":
+        expected = _cutmix_shares(alpha, 10 * count)
+        rounding = 1 / side
+    else:
+        share = np.random.default_rng(1).beta(alpha, alpha, [10 * count])
+        expected = np.maximum(share, 1 - share)
+        rounding = 0
+        # The moments of Beta: its variance is 1 / (8 alpha + 4).
+        spread = (own - 0.5) ** 2
+        error = abs(spread.mean() - 1 / (8 * alpha + 4))
+        assert error < 4 * spread.std() / np.sqrt(count)
+    distance = stats.wasserstein_distance(own, expected)
+    assert distance < rounding + 4 * expected.std() / np.sqrt(count)
+
+
+def test_with_both_each_takes_half_of_the_views():
+    _, labels = _data(4000)
+    views = tf.tile(tf.reshape([0.0, 1.0], [2, 1, 1, 1, 1]), [2000, 1, 6, 6, 1])
+    both, mixup, cutmix = (
+        mixing(views, labels, _seeds(4000))[0].numpy()
+        for mixing in map(_KINDS.get, ("both", "mixup", "cutmix"))
+    )
+    cut, blended = (
+        np.all(both == one, axis=(1, 2, 3, 4)) for one in (cutmix, mixup)
+    )
+    assert np.all(cut | blended)
+    # A box leaves pixels as they are, which few blends do.
+    assert abs(cut.mean() - 0.5) < 3 * np.sqrt(0.25 / 4000)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_mixture_follows_from_its_pair_and_seeds_alone(kind):
+    mixing = _KINDS[kind]
+    views, labels = _data(views=2, channels=5)
+    seeds = _seeds(64, 2)
+    mixed, shares = mixing(views, labels, seeds)
+    assert mixed.shape == views.shape
+    assert shares.shape == (64, 2, _CLASSES)
+    part = slice(20, 32)
+    apart, apart_shares = mixing(views[part], labels[part], seeds[part])
+    np.testing.assert_array_equal(apart, mixed[part])
+    np.testing.assert_array_equal(apart_shares, shares[part])
+    compiled = tf.function(mixing, jit_compile=True)(views, labels, seeds)
+    np.testing.assert_allclose(compiled[0], mixed, atol=1e-4)
+    np.testing.assert_allclose(compiled[1], shares, atol=1e-4)
+    # Of another epoch, another mixture.
+    other, _ = mixing(views, labels, _seeds(64, 2, start=64))
+    assert np.all(other == mixed, axis=(2, 3, 4)).mean() < 0.1
+    # All channels are mixed alike.
+    own = (
+        tf.ones_like(views[..., :1]) * tf.range(64.0)[:, None, None, None, None]
+    )
+    of_each = mixing(tf.tile(own, [1, 1, 1, 1, 5]), labels, seeds)[0]
+    np.testing.assert_array_equal(of_each, np.tile(of_each[..., :1], 5))
+    # The image's own class has the largest share.
+    own_share = np.take_along_axis(
+        shares.numpy(), labels.numpy()[:, None, None], -1
+    )
+    assert own_share.min() >= 0.5 - 1e-6
+    np.testing.assert_allclose(np.sum(shares, -1), 1, atol=1e-6)
+
+
+def test_what_cannot_be_mixed_is_told():
+    mixing, seeds = _KINDS["mixup"], _seeds(3)
+    with pytest.raises(ValueError, match="3 images cannot be mixed in pairs"):
+        mixing(tf.zeros([3, 1, 4, 4, 3]), tf.zeros([3], tf.int32), seeds)
+    with pytest.raises(ValueError, match=r"must be int \[B\] to be mixed"):
+        mixing(tf.zeros([2, 1, 4, 4, 3]), tf.zeros([2, 5]), seeds[:2])
+
+
+# ---- In the step ------------------------------------------------------------
+
+
+def _encoder():
+    images = x = tf.keras.Input((_SIDE, _SIDE, 3))
+    x = tf.keras.layers.Conv2D(8, 3, 2)(x)
+    features = tf.keras.layers.GlobalAveragePooling2D()(tf.nn.relu(x))
+    return tf.keras.Model(images, features)
+
+
+def _trained(mix, replicas=1, steps=4, jit_compile=False, **options):
+    """Metrics and weights after a few steps on 16 images of two views."""
+    strategy = on_replicas.strategy(replicas)
+    with strategy.scope():
+        tf.keras.utils.set_random_seed(0)
+        model = ContrastiveModel(
+            _encoder(),
+            heads.LinearProbe(_CLASSES, "glorot_uniform"),
+            losses.build("cross_entropy", label_smoothing=0.1),
+            heads.LinearProbe(_CLASSES),
+            mix=mix,
+            **options,
+        )
+        model.compile(
+            tf.keras.optimizers.SGD(0.5, jit_compile=False),
+            tf.keras.optimizers.SGD(0.5, jit_compile=False),
+            jit_compile=jit_compile,
+        )
+    views, labels = _data(16, 2)
+    data = ((views, _seeds(16, 2)), labels) if mix else (views, labels)
+    examples = tf.data.Dataset.from_tensor_slices(data)
+    batches = on_replicas.share(examples, 16, strategy)
+    history = model.fit(batches, steps_per_epoch=steps, verbose=0).history
+    return history, [w.numpy() for w in model.weights]
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_mixed_runs_do_not_depend_on_replicas(replicas):
+    history, weights = _trained(_KINDS["both"])
+    others, found = _trained(_KINDS["both"], replicas)
+    for name in ("loss", "probe_loss", "probe_accuracy"):
+        np.testing.assert_allclose(others[name], history[name], rtol=1e-5)
+    for mine, theirs in zip(found, weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_mixed_runs_take_chunks_and_are_not_plain_ones():
+    history, weights = _trained(_KINDS["both"])
+    chunked, found = _trained(_KINDS["both"], grad_cache_chunks=4)
+    np.testing.assert_allclose(chunked["loss"], history["loss"], rtol=1e-5)
+    for mine, theirs in zip(found, weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
+    assert abs(_trained(None)[0]["loss"][0] - history["loss"][0]) > 1e-3
+
+
+def test_the_mixed_step_compiles_under_xla():
+    history, weights = _trained(_KINDS["both"])
+    compiled, found = _trained(_KINDS["both"], jit_compile=True)
+    np.testing.assert_allclose(compiled["loss"], history["loss"], rtol=1e-4)
+    for mine, theirs in zip(found, weights, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_the_step_s_loss_is_that_of_mixed_views_and_shares():
+    history, _ = _trained(_KINDS["both"], steps=1)
+    tf.keras.utils.set_random_seed(0)
+    encoder = _encoder()
+    head = heads.LinearProbe(_CLASSES, "glorot_uniform")
+    views, labels = _data(16, 2)
+    mixed, shares = _KINDS["both"](views, labels, _seeds(16, 2))
+    flat = tf.reshape(mixed, [32, _SIDE, _SIDE, 3])
+    expected = tf.keras.losses.CategoricalCrossentropy(
+        from_logits=True, label_smoothing=0.1
+    )(tf.reshape(shares, [32, _CLASSES]), head(encoder(flat)))
+    np.testing.assert_allclose(history["loss"][0], expected, rtol=1e-5)
+    # Of a probe that starts at 0, whatever the shares are.
+    np.testing.assert_allclose(
+        history["probe_loss"][0], np.log(_CLASSES), rtol=1e-6
+    )
+    probe_hits = np.mean(np.asarray(labels) == 0)  # All logits are alike.
+    np.testing.assert_allclose(history["probe_accuracy"][0], probe_hits)
+
+
+def test_views_are_not_mixed_when_they_are_tested():
+    tf.keras.utils.set_random_seed(0)
+    model = ContrastiveModel(
+        _encoder(),
+        heads.LinearProbe(_CLASSES, "glorot_uniform"),
+        losses.build("cross_entropy"),
+        mix=_KINDS["both"],
+    )
+    model.compile(tf.keras.optimizers.SGD(0.5, jit_compile=False))
+    views, labels = _data(16, 2)
+    data = tf.data.Dataset.from_tensors(((views, _seeds(16, 2)), labels))
+    found = model.evaluate(data, return_dict=True, verbose=0)["loss"]
+    flat = tf.reshape(views, [32, _SIDE, _SIDE, 3])
+    logits = model.projection_head(model.encoder(flat))
+    expected = tf.keras.losses.SparseCategoricalCrossentropy(True)(
+        tf.repeat(labels, 2), logits
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_options_of_mixing_are_none_of_the_policy_s():
+    options = config.Views(mixup_alpha=0.3).options()
+    assert "mixup_alpha" not in options and "cutmix_alpha" not in options
+    assert config.Views(cutmix_alpha=0.3).mixed
+    assert not config.Views().mixed
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
