@@ -34,7 +34,8 @@ _LAYERS = [
     {"embedding"},
     {"evaluation"},
     {"training"},
-    {"benchmarks", "preflight"},
+    {"preflight"},
+    {"benchmarks"},
     {"commands"},
     {"__main__"},
 ]

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,13 +101,13 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     harm, tmp_path, capsys
 ):
     _trained(tmp_path)
-    data = _newest(tmp_path, ".data-00000-of-00001")
-    contents = bytearray(open(data, "rb").read())
+    data = Path(_newest(tmp_path, ".data-00000-of-00001"))
+    contents = bytearray(data.read_bytes())
     if harm == "truncated":
         os.truncate(data, len(contents) // 2)
     elif harm == "flipped":
         contents[len(contents) // 2] ^= 1
-        open(data, "wb").write(contents)
+        data.write_bytes(contents)
     elif harm == "index":
         os.truncate(_newest(tmp_path, ".index"), 10)
     else:
@@ -123,7 +124,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 def test_no_whole_checkpoint_is_an_error_and_no_fresh_start(tmp_path):
     _trained(tmp_path, steps=(1,))
     os.truncate(_newest(tmp_path, ".data-00000-of-00001"), 5)
-    with pytest.raises(config.UserError, match="no checkpoint .* is whole"):
+    with pytest.raises(config.UserError, match=r"no checkpoint .* is whole"):
         _kept(tmp_path).restore()
 
 

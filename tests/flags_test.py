@@ -262,6 +262,15 @@ _MISTAKES = [
         "pretrain --workdir=w --keep_checkpoint_every_hours=-1",
         "--keep_checkpoint_every_hours=-1.0: must be at least 0",
     ),
+    (
+        "pretrain --steps_per_execution=-1",
+        "--steps_per_execution=-1: must be at least 0",
+    ),
+    ("doctor --loss=supcn", "--loss=supcn: must be one of ntxent, supcon,"),
+    (
+        "doctor --batch_size=30 --virtual_devices=4",
+        "--batch_size=30 is not divisible by the 4 replicas that share it:",
+    ),
     ("export", "--workdir: must be given"),
     ("embed --workdir=w", "--output: must be given"),
     ("embed --saved_model=w --output=x", "--saved_model needs --input="),
@@ -271,9 +280,9 @@ _MISTAKES = [
     ),
     (
         "benchmark",
-        "--benchmark: must be one of loss, input, views, as in: benchmark",
+        "--benchmark: must be one of loss, input, views, step, as in:",
     ),
-    ("benchmark los", "must be one of loss, input, views (did you mean loss?)"),
+    ("benchmark los", "must be one of loss, input, views, step (did you mean"),
     ("benchmark loss 64", "stray word '64': flags are written --name=value"),
     (
         "benchmark loss --sizes=64,65",
@@ -295,6 +304,22 @@ _MISTAKES = [
     ),
     ("benchmark input --seconds=0", "--seconds=0.0: must be above 0"),
     ("benchmark views --sheet_size=2", "--sheet_size=2: must be at least 8"),
+    (
+        "benchmark step --precisions=float32,bfloat16",
+        "a comma-separated list of float32, mixed_bfloat16",
+    ),
+    (
+        "benchmark step --replicas=1,0",
+        "--replicas=1,0: must be a comma-separated list of numbers from 1 up",
+    ),
+    (
+        "benchmark step --end_to_end_seconds=0",
+        "--end_to_end_seconds=0.0: must be above 0",
+    ),
+    (
+        "benchmark step --run_flags=--encodr=resnet18",
+        "unknown flag --encodr: did you mean --encoder?",
+    ),
     ("benchmark loss --classes=1", "--classes=1: must be at least 2"),
     ("benchmark loss --temperature=0", "--temperature=0.0: must be above 0"),
     (
@@ -323,7 +348,8 @@ def test_help_shows_the_command_s_own_flags(command, monkeypatch, capsys):
         f.name for _, f, _ in config.fields(__main__.COMMANDS[command][0]())
     ]
     assert all(name in shown for name in names)
-    assert ("--temperature" in shown) == (command in ("pretrain", "benchmark"))
+    with_loss = ("pretrain", "doctor", "benchmark")
+    assert ("--temperature" in shown) == (command in with_loss)
 
 
 def test_help_and_mistakes_answer_at_once_without_tensorflow():

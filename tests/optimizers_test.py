@@ -4,9 +4,38 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import config, distribution, optimizers, schedules
+from tf_contrastive import (
+    config,
+    distribution,
+    heads,
+    losses,
+    optimizers,
+    schedules,
+    training,
+)
+from tf_contrastive import model as models
 
-SHAPES = ((4, 3), (3,), (2, 2, 3), ())
+# The last is exempt, whatever its rank.
+SHAPES = ((4, 3), (3,), (2, 2, 3), (), (2, 3))
+RATE, DECAY = 0.5, 0.01
+VARIANTS = [
+    ("lars", {}),
+    ("lars", {"nesterov": True}),
+    ("lars", {"momentum_style": "popular"}),
+    ("lars", {"momentum_style": "popular", "nesterov": True}),
+    ("sgd", {}),
+    ("sgd", {"nesterov": True}),
+    ("sgd", {"momentum_style": "popular"}),
+    ("sgd", {"momentum_style": "popular", "nesterov": True}),
+    ("sgd", {"momentum": 0.0}),
+    ("rmsprop", {}),
+    ("adam", {}),
+    ("adam", {"beta_1": 0.0, "epsilon": 1e-3}),
+    ("adamw", {}),
+]
+variants = pytest.mark.parametrize(
+    "name,options", VARIANTS, ids=lambda value: str(value)
+)
 
 
 def _weights(seed=0):
@@ -20,37 +49,137 @@ def _gradients(step):
     return _weights(100 + step)
 
 
-def _transcribed(name, steps, *, nesterov=False, lr=0.5, momentum=0.9, wd=0.01):
-    """The update rules of the docstrings, in float64."""
-    weights = [w.astype(np.float64) for w in _weights()]
-    velocities = [np.zeros_like(w) for w in weights]
-    squares = [np.zeros_like(w) for w in weights]
-    for step in range(steps):
-        for i, g in enumerate(_gradients(step)):
-            w, g, trust = weights[i], g.astype(np.float64), 1.0
-            if w.ndim > 1:
-                g = g + wd * w
-                if name == "lars":
-                    trust = 0.02 * np.linalg.norm(w) / np.linalg.norm(g)
-            if name == "rmsprop":
-                squares[i] = 0.9 * squares[i] + 0.1 * g**2
-                trust = 1 / np.sqrt(squares[i] + 1.0)
-            velocities[i] = momentum * velocities[i] + lr * trust * g
-            move = velocities[i]
-            if nesterov:
-                move = momentum * velocities[i] + lr * trust * g
-            weights[i] = w - move
-    return weights
+def _rates(step):
+    """Differ from step to step: else both styles of momentum are the same."""
+    return RATE * (1 + step % 3)
 
 
-def _build(name, nesterov=False, learning_rate=0.5):
+class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return RATE * (1 + tf.cast(step % 3, tf.float32))
+
+
+# ---- The update rules, in float64, of one variable ---------------------------
+#
+# Each yields the weights after every step. `plain` are those without decay and
+# adaptation.
+
+
+def _lars(w, gradients, plain, momentum_style="classic", nesterov=False):
+    v = np.zeros_like(w)
+
+    def trust(x):
+        return 1.0 if plain else 0.02 * np.linalg.norm(w) / np.linalg.norm(x)
+
+    for step, g in enumerate(gradients):
+        lr = _rates(step)
+        g = g if plain else g + DECAY * w
+        if momentum_style == "classic":
+            scaled = lr * trust(g)
+            v = 0.9 * v + scaled * g
+            update = 0.9 * v + scaled * g if nesterov else v
+            w = w - update
+        else:
+            v = 0.9 * v + g
+            update = 0.9 * v + g if nesterov else v
+            w = w - lr * trust(update) * update
+        yield w
+
+
+def _sgd(
+    w,
+    gradients,
+    plain,
+    momentum_style="classic",
+    nesterov=False,
+    momentum=0.9,
+):
+    v = np.zeros_like(w)
+    for step, g in enumerate(gradients):
+        lr = _rates(step)
+        g = g if plain else g + DECAY * w
+        if momentum_style == "classic":
+            v = momentum * v - lr * g
+            w = w + (momentum * v - lr * g if nesterov else v)
+        else:  # As PyTorch's documentation has it.
+            v = momentum * v + g
+            w = w - lr * (g + momentum * v if nesterov else v)
+        yield w
+
+
+def _rmsprop(w, gradients, plain):
+    s, v = np.zeros_like(w), np.zeros_like(w)
+    for step, g in enumerate(gradients):
+        g = g if plain else g + DECAY * w
+        s = 0.9 * s + 0.1 * g**2
+        v = 0.9 * v + _rates(step) * g / np.sqrt(s + 1.0)
+        w = w - v
+        yield w
+
+
+def _adam(w, gradients, plain, beta_1=0.9, epsilon=1e-8, decoupled=False):
+    m, s = np.zeros_like(w), np.zeros_like(w)
+    for step, g in enumerate(gradients):
+        lr, t = _rates(step), step + 1
+        if not plain and decoupled:
+            w = w - lr * DECAY * w
+        elif not plain:
+            g = g + DECAY * w
+        m = beta_1 * m + (1 - beta_1) * g
+        s = 0.999 * s + 0.001 * g**2
+        m_hat, s_hat = m / (1 - beta_1**t), s / (1 - 0.999**t)
+        w = w - lr * m_hat / (np.sqrt(s_hat) + epsilon)
+        yield w
+
+
+def _adamw(w, gradients, plain):
+    return _adam(w, gradients, plain, decoupled=True)
+
+
+_RULES = {
+    "lars": _lars,
+    "sgd": _sgd,
+    "rmsprop": _rmsprop,
+    "adam": _adam,
+    "adamw": _adamw,
+}
+
+
+def _transcribed(name, steps, options):
+    finals = []
+    for i, weights in enumerate(_weights()):
+        gradients = [_gradients(s)[i].astype(np.float64) for s in range(steps)]
+        plain = weights.ndim < 2 or i == len(SHAPES) - 1
+        for moved in _RULES[name](
+            weights.astype(np.float64), gradients, plain, **options
+        ):
+            final = moved
+        finals.append(final)
+    return finals
+
+
+def _assert_close(variables, expected, tolerance=1e-6):
+    for variable, value in zip(variables, expected, strict=True):
+        error = np.linalg.norm(variable - value) / np.linalg.norm(value)
+        assert error <= tolerance
+
+
+# ---- What is compared with them ----------------------------------------------
+
+
+def _variables():
+    return [tf.Variable(w, name=f"w{i}") for i, w in enumerate(_weights())]
+
+
+def _build(name, variables, options=None, learning_rate=None):
+    of_lars = {"trust_coefficient": 0.02} if name == "lars" else {}
     return optimizers.build(
         name,
-        learning_rate=learning_rate,
-        momentum=0.9,
-        nesterov=nesterov,
-        weight_decay=0.01,
-        trust_coefficient=0.02,
+        learning_rate=learning_rate or _Schedule(),
+        exempt=variables[-1:],
+        weight_decay=DECAY,
+        **of_lars,
+        **(options or {}),
     )
 
 
@@ -60,72 +189,36 @@ def _apply(optimizer, variables, steps, first=0):
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
 
 
-def _variables():
-    return [tf.Variable(w, name=f"w{i}") for i, w in enumerate(_weights())]
-
-
-@pytest.mark.parametrize(
-    "name,nesterov",
-    [
-        ("lars", False),
-        ("lars", True),
-        ("sgd", False),
-        ("sgd", True),
-        ("rmsprop", False),
-    ],
-)
-def test_twenty_steps_follow_the_update_rule(name, nesterov):
-    optimizer, variables = _build(name, nesterov), _variables()
+@variants
+def test_twenty_steps_follow_the_update_rule(name, options):
+    variables = _variables()
+    optimizer = _build(name, variables, options)
     _apply(optimizer, variables, 20)
-    expected = _transcribed(name, 20, nesterov=nesterov)
-    for variable, value in zip(variables, expected, strict=True):
-        np.testing.assert_allclose(variable, value, rtol=1e-5, atol=1e-5)
+    _assert_close(variables, _transcribed(name, 20, options))
     assert optimizer.iterations.numpy() == 20
 
 
-def test_golden_step_of_lars():
-    optimizer = optimizers.LARS(1.0, weight_decay=0.01)
-    w = tf.Variable([[3.0, 4.0]])
-    optimizer.apply_gradients([(tf.constant([[0.1, -0.2]]), w)])
-    np.testing.assert_allclose(w, [[2.99684704, 4.00388057]], rtol=1e-7)
+@variants
+def test_twenty_compiled_steps_do_too(name, options):
+    variables = _variables()
+    optimizer = _build(name, variables, options)
+    optimizer.build(variables)
+
+    @tf.function(jit_compile=True)
+    def step(gradients):
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    for i in range(20):
+        step([tf.constant(g) for g in _gradients(i)])
+    _assert_close(variables, _transcribed(name, 20, options))
 
 
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_vectors_and_scalars_are_not_decayed(name):
-    optimizer = _build(name)
-    matrix, vector = tf.Variable([[2.0]]), tf.Variable([2.0])
-    zeros = [tf.zeros([1, 1]), tf.zeros([1])]
-    optimizer.apply_gradients(zip(zeros, [matrix, vector], strict=True))
-    assert float(matrix) < 2.0
-    assert float(vector) == 2.0
-
-
-def test_lars_moves_vectors_by_the_plain_learning_rate():
-    vector = tf.Variable([2.0])
-    optimizers.LARS(0.5).apply_gradients([(tf.constant([1.0]), vector)])
-    np.testing.assert_allclose(vector, [1.5])
-
-
-@pytest.mark.parametrize(
-    "weights,gradients,expected",
-    [
-        ([[0.0, 0.0]], [[3.0, 4.0]], [[-1.5, -2.0]]),
-        ([[3.0, 4.0]], [[0.0, 0.0]], [[3.0, 4.0]]),
-    ],
-)
-def test_lars_takes_a_trust_of_one_where_a_norm_is_zero(
-    weights, gradients, expected
-):
-    variable = tf.Variable(weights)
-    optimizers.LARS(0.5).apply_gradients([(tf.constant(gradients), variable)])
-    np.testing.assert_array_equal(variable, expected)
-
-
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_two_replicas_that_share_the_gradient_do_the_same(name):
+@variants
+def test_two_replicas_that_share_the_gradient_do_the_same(name, options):
     strategy = distribution.strategy("mirrored", virtual_devices=2)
     with strategy.scope():
-        optimizer, variables = _build(name), _variables()
+        variables = _variables()
+        optimizer = _build(name, variables, options)
         optimizer.build(variables)
 
     @tf.function
@@ -137,23 +230,223 @@ def test_two_replicas_that_share_the_gradient_do_the_same(name):
             )
         )
 
-    for i in range(5):
+    for i in range(20):
         step([tf.constant(g) for g in _gradients(i)])
-    for variable, value in zip(variables, _transcribed(name, 5), strict=True):
-        np.testing.assert_allclose(
-            variable.values[1].numpy(), value, rtol=1e-5, atol=1e-6
+    expected = _transcribed(name, 20, options)
+    for replica in range(2):
+        values = [variable.values[replica].numpy() for variable in variables]
+        _assert_close(values, expected)
+    assert optimizer.iterations.numpy() == 20
+
+
+def test_golden_step_of_lars():
+    optimizer = optimizers.LARS(1.0, weight_decay=0.01)
+    w = tf.Variable([[3.0, 4.0]])
+    optimizer.apply_gradients([(tf.constant([[0.1, -0.2]]), w)])
+    np.testing.assert_allclose(w, [[2.99684704, 4.00388057]], rtol=1e-7)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_both_styles_of_sgd_are_one_at_a_constant_rate(nesterov):
+    results = []
+    for style in config.MOMENTUM_STYLES:
+        variables = _variables()
+        optimizer = optimizers.SGD(0.1, nesterov=nesterov, momentum_style=style)
+        _apply(optimizer, variables, 5)
+        results.append(variables)
+    _assert_close(*results)
+
+
+@pytest.mark.parametrize(
+    "name,peer",
+    [
+        ("sgd", lambda rate: tf.keras.optimizers.SGD(rate, 0.9)),
+        (
+            "rmsprop",
+            lambda rate: tf.keras.optimizers.RMSprop(
+                rate, rho=0.9, momentum=0.9, epsilon=1.0
+            ),
+        ),
+        ("adam", lambda rate: tf.keras.optimizers.Adam(rate, epsilon=1e-8)),
+        (
+            "adamw",
+            lambda rate: tf.keras.optimizers.AdamW(
+                rate, epsilon=1e-8, weight_decay=DECAY
+            ),
+        ),
+    ],
+)
+def test_they_are_keras_own_but_for_l2(name, peer):
+    decay = DECAY if name == "adamw" else 0.0
+    ours, theirs = _variables(), _variables()
+    _apply(
+        optimizers.build(name, learning_rate=0.1, weight_decay=decay), ours, 10
+    )
+    optimizer = peer(0.1)
+    if name == "adamw":
+        optimizer.exclude_from_weight_decay(
+            [v for v in theirs if v.shape.rank < 2]
         )
+    _apply(optimizer, theirs, 10)
+    # Keras rounds 1 - beta_2^t to fewer digits.
+    _assert_close(ours, theirs, tolerance=1e-4)
+
+
+# ---- Who is exempt -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_vectors_scalars_and_what_is_exempt_are_not_decayed(name):
+    matrix, vector, bias = (tf.Variable(x) for x in ([[2.0]], [2.0], [[2.0]]))
+    optimizer = _build(name, [bias])
+    zeros = [tf.zeros([1, 1]), tf.zeros([1]), tf.zeros([1, 1])]
+    optimizer.apply_gradients(zip(zeros, [matrix, vector, bias], strict=True))
+    assert float(matrix) < 2.0
+    assert float(vector) == float(bias) == 2.0
+
+
+def test_lars_moves_what_is_exempt_by_the_plain_learning_rate():
+    vector, bias = tf.Variable([2.0]), tf.Variable([[2.0]])
+    optimizer = optimizers.LARS(0.5)
+    optimizer.exempt([bias])
+    optimizer.apply_gradients(
+        [(tf.constant([1.0]), vector), (tf.constant([[1.0]]), bias)]
+    )
+    np.testing.assert_allclose(vector, [1.5])
+    np.testing.assert_allclose(bias, [[1.5]])
+
+
+def test_what_keras_excludes_from_decay_is_still_adapted():
+    first, second = tf.Variable([[3.0, 4.0]]), tf.Variable([[3.0, 4.0]])
+    optimizer = optimizers.LARS(1.0, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[second])
+    gradient = tf.constant([[0.6, 0.8]])
+    optimizer.apply_gradients([(gradient, first), (gradient, second)])
+    # Along the weights, whatever its length: 0.001 * 5 in all.
+    np.testing.assert_allclose(first, [[2.997, 3.996]], rtol=1e-6)
+    np.testing.assert_allclose(second, [[2.997, 3.996]], rtol=1e-6)
+    optimizer = optimizers.SGD(1.0, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_list=[second])
+    optimizer.apply_gradients([(0 * gradient, first), (0 * gradient, second)])
+    np.testing.assert_allclose(first, [[2.997 / 2, 3.996 / 2]], rtol=1e-6)
+    np.testing.assert_allclose(second, [[2.997, 3.996]], rtol=1e-6)
+
+
+def test_biases_and_scales_are_found_by_their_role_at_any_rank():
+    class Branch(tf.keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            # Its name says nothing, or what is wrong.
+            self.inner = tf.keras.layers.Dense(3, name="gamma")
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    inputs = tf.keras.Input([4, 6])
+    attention = tf.keras.layers.MultiHeadAttention(2, 3)
+    norm = tf.keras.layers.LayerNormalization(axis=(1, 2))
+    batch_norm = tf.keras.layers.BatchNormalization(scale=False)
+    branch = Branch()
+    x = norm(attention(inputs, inputs))
+    model = tf.keras.Model(inputs, branch(batch_norm(x)))
+    found = optimizers.biases_and_scales(model, branch)
+    shapes = sorted(tuple(v.shape) for v in found)
+    biases_of_attention = [(2, 3)] * 3 + [(6,)]
+    expected = [*biases_of_attention, (4, 6), (4, 6), (6,), (3,)]
+    assert shapes == sorted(expected)
+    kernels = [v for v in model.trainable_variables if v.name.count("kernel")]
+    assert len(kernels) + len(found) == len(model.trainable_variables)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_bias_of_rank_two_is_exempt_in_every_context(replicas, policy):
+    strategy = distribution.strategy(
+        "mirrored" if replicas > 1 else "default",
+        virtual_devices=replicas if replicas > 1 else 0,
+    )
+    with strategy.scope(), models.precision(policy):
+        layer = tf.keras.layers.EinsumDense(
+            "ab,bcd->acd", [2, 3], bias_axes="cd", bias_initializer="ones"
+        )
+        layer.build([None, 4])
+        optimizer = optimizers.build(
+            "sgd",
+            learning_rate=1.0,
+            weight_decay=0.5,
+            momentum=0.0,
+            exempt=optimizers.biases_and_scales(layer),
+        )
+        optimizer.build(layer.trainable_variables)
+    before = layer.kernel.numpy()
+
+    @tf.function
+    def step():
+        strategy.run(
+            lambda: optimizer.apply_gradients(
+                [(tf.zeros(v.shape), v) for v in layer.trainable_variables]
+            )
+        )
+
+    step()
+    np.testing.assert_allclose(layer.kernel.numpy(), before / 2)
+    np.testing.assert_array_equal(layer.bias.numpy(), np.ones([2, 3]))
+
+
+@pytest.mark.parametrize(
+    "weights,gradients,expected",
+    [
+        ([[0.0, 0.0]], [[3.0, 4.0]], [[-1.5, -2.0]]),
+        ([[3.0, 4.0]], [[0.0, 0.0]], [[3.0, 4.0]]),
+    ],
+)
+@pytest.mark.parametrize("style", config.MOMENTUM_STYLES)
+def test_lars_takes_a_trust_of_one_where_a_norm_is_zero(
+    weights, gradients, expected, style
+):
+    variable = tf.Variable(weights)
+    optimizers.LARS(0.5, momentum_style=style).apply_gradients(
+        [(tf.constant(gradients), variable)]
+    )
+    np.testing.assert_array_equal(variable, expected)
+
+
+# ---- Precision, saving and restoring -----------------------------------------
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_slots_are_float32_under_mixed_precision(name):
+    with models.precision("mixed_bfloat16"):
+        layer = tf.keras.layers.Dense(3)
+        layer.build([None, 4])
+    variables = layer.trainable_variables
+    optimizer = optimizers.build(name, learning_rate=0.1)
+    with tf.GradientTape() as tape:
+        outputs = layer(tf.ones([2, 4]))
+        loss = tf.reduce_sum(tf.cast(outputs, tf.float32) ** 2)
+    assert outputs.dtype == tf.bfloat16
+    before = [v.numpy() for v in variables]
+    gradients = tape.gradient(loss, variables)
+    optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    kinds = {v.dtype for v in optimizer.variables if v.shape.rank}
+    assert kinds == {tf.float32}
+    plain = [tf.Variable(x) for x in before]
+    again = optimizers.build(name, learning_rate=0.1)
+    again.apply_gradients(zip(gradients, plain, strict=True))
+    _assert_close(variables, plain)
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_restored_optimizer_goes_on_where_it_was(name, deferred, tmp_path):
-    optimizer, variables = _build(name), _variables()
+    variables = _variables()
+    optimizer = _build(name, variables)
     _apply(optimizer, variables, 3)
     path = tf.train.Checkpoint(o=optimizer, v=variables).save(tmp_path / "c")
     _apply(optimizer, variables, 4, first=3)
 
-    again, restored = _build(name), _variables()
+    restored = _variables()
+    again = _build(name, restored)
     if not deferred:
         again.build(restored)
     checkpoint = tf.train.Checkpoint(o=again, v=restored)
@@ -166,7 +459,34 @@ def test_a_restored_optimizer_goes_on_where_it_was(name, deferred, tmp_path):
 
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-def test_serialization_keeps_every_option_and_the_schedule(name):
+@pytest.mark.parametrize("form", ["m.keras", "m"])
+def test_a_saved_model_goes_on_where_it_was(name, form, tmp_path):
+    generator = np.random.default_rng(0)
+    inputs = generator.standard_normal([16, 4]).astype(np.float32)
+    targets = generator.standard_normal([16, 1]).astype(np.float32)
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(3, input_shape=[4]), tf.keras.layers.Dense(1)]
+    )
+    rate = schedules.build(
+        "exponential",
+        base_learning_rate=0.05,
+        batch_size=256,
+        steps_per_epoch=2,
+        epochs=3,
+    )
+    model.compile(optimizers.build(name, learning_rate=rate), loss="mse")
+    model.fit(inputs, targets, batch_size=8, epochs=2, verbose=0, shuffle=False)
+    model.save(tmp_path / form)
+    again = tf.keras.models.load_model(tmp_path / form)
+    assert type(again.optimizer) is optimizers.OPTIMIZERS[name]
+    assert again.optimizer.iterations.numpy() == 4
+    for m in (model, again):
+        m.fit(inputs, targets, batch_size=8, verbose=0, shuffle=False)
+    _assert_close(again.get_weights(), model.get_weights())
+
+
+@variants
+def test_serialization_keeps_every_option_and_the_schedule(name, options):
     rate = schedules.build(
         "cosine",
         base_learning_rate=0.5,
@@ -175,7 +495,16 @@ def test_serialization_keeps_every_option_and_the_schedule(name):
         epochs=3,
         warmup_epochs=1,
     )
-    optimizer = _build(name, learning_rate=rate)
+    optimizer = optimizers.build(
+        name, learning_rate=rate, weight_decay=DECAY, **options
+    )
+    kept = optimizer.get_config()
+    expected = {
+        **config.OPTIMIZER_OPTIONS[name],
+        "weight_decay": DECAY,
+        **options,
+    }
+    assert {option: kept[option] for option in expected} == expected
     data = tf.keras.optimizers.serialize(optimizer)
     again = tf.keras.optimizers.deserialize(data)
     assert type(again) is type(optimizer)
@@ -186,6 +515,9 @@ def test_serialization_keeps_every_option_and_the_schedule(name):
         _apply(o, variables, 6)
         results.append(np.concatenate([v.numpy().ravel() for v in variables]))
     np.testing.assert_array_equal(*results)
+
+
+# ---- The learning rate -------------------------------------------------------
 
 
 def test_a_schedule_is_read_at_the_step_that_is_taken():
@@ -205,12 +537,171 @@ def test_the_learning_rate_can_be_set():
     np.testing.assert_allclose(w, [0.875])
 
 
+# ---- In a run ----------------------------------------------------------------
+
+_FLAGS = {
+    "lars": {"momentum_style": "popular", "trust_coefficient": 0.02},
+    "sgd": {"nesterov": True, "momentum": 0.8},
+    "rmsprop": {"rho": 0.8, "optimizer_epsilon": 0.5},
+    "adam": {"beta_1": 0.8, "beta_2": 0.9},
+    "adamw": {"weight_decay": 0.25},
+}
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_flags_reach_the_optimizer_and_its_schedule(name):
+    run = config.replace(
+        config.Pretrain(),
+        optimizer=name,
+        learning_rate=0.5,
+        schedule="piecewise",
+        boundaries="4,6.5",
+        decay_rate=0.25,
+        epochs=8,
+        warmup_epochs=2.0,
+        workdir="w",
+        **_FLAGS[name],
+    )
+    run.validate()
+    model = _model(4)
+    rates = training.compile_model(model, run, steps_per_epoch=10)
+    kept = model.optimizer.get_config()
+    for option, value in _FLAGS[name].items():
+        assert kept[option.removeprefix("optimizer_")] == value
+    rate = rates["optimizer/learning_rate"]
+    np.testing.assert_allclose(
+        [float(rate(step)) for step in (10, 20, 39, 40, 65)],
+        [0.25, 0.5, 0.5, 0.125, 0.03125],
+        rtol=1e-6,
+    )
+
+
+def test_a_run_s_biases_and_scales_are_exempt():
+    run = config.replace(
+        config.Pretrain(),
+        optimizer="sgd",
+        learning_rate=1.0,
+        weight_decay=0.5,
+        warmup_epochs=0.0,
+    )
+    inputs = tf.keras.Input([4])
+    layer = tf.keras.layers.EinsumDense("ab,bcd->acd", [2, 3], bias_axes="cd")
+    outputs = tf.keras.layers.Flatten()(layer(inputs))
+    model = _model(4, tf.keras.Model(inputs, outputs))
+    training.compile_model(model, run, steps_per_epoch=1)
+    layer.bias.assign(tf.ones([2, 3]))
+    before = layer.kernel.numpy()
+    model.optimizer.apply_gradients(
+        [(tf.zeros(v.shape), v) for v in model.pretrained_variables]
+    )
+    np.testing.assert_array_equal(layer.bias, tf.ones([2, 3]))
+    np.testing.assert_allclose(layer.kernel, before / 2)
+
+
+def _model(features, encoder=None):
+    if encoder is None:
+        encoder = tf.keras.Sequential(
+            [
+                tf.keras.layers.Flatten(input_shape=[2, 2, 3]),
+                tf.keras.layers.Dense(features, activation="relu"),
+            ]
+        )
+    return models.ContrastiveModel(
+        encoder,
+        heads.build("linear", output=8),
+        losses.build("supcon", temperature=0.1),
+    )
+
+
+# ---- Khosla et al. 2020, table 4: two stages, an optimizer for each ----------
+
+# Optimizer and schedule by the table's name for them; base learning rates of
+# both stages, for this network.
+_STAGES = {
+    "LARS": ("lars", "cosine", 20.0, 20.0),
+    "RMSProp": ("rmsprop", "exponential", 0.05, 0.5),
+    "Momentum": ("sgd", "cosine", 0.05, 0.5),
+}
+_CLASSES, _IMAGES, _BATCH = 3, 96, 32
+
+
+def _images():
+    """Three classes of images of which the greater part is noise."""
+    generator = np.random.default_rng(0)
+    labels = np.arange(_IMAGES) % _CLASSES
+    centers = generator.standard_normal([_CLASSES, 1, 2, 2, 3])
+    noise = generator.standard_normal([_IMAGES, 2, 2, 2, 3])
+    views = (centers[labels] + noise).astype(np.float32)
+    return views, labels.astype(np.int32)
+
+
+def _of_stage(name, learning_rate, epochs):
+    optimizer, schedule = _STAGES[name][:2]
+    rate = schedules.build(
+        schedule,
+        base_learning_rate=learning_rate,
+        batch_size=_BATCH,
+        steps_per_epoch=_IMAGES // _BATCH,
+        epochs=epochs,
+        scaling="none",
+    )
+    return optimizers.build(optimizer, learning_rate=rate)
+
+
+@pytest.fixture(scope="module")
+def pretrained():
+    """The first stage's name -> an encoder that it has trained."""
+    encoders, (views, labels) = {}, _images()
+    data = tf.data.Dataset.from_tensor_slices((views, labels)).batch(_BATCH)
+    for name in _STAGES:
+        tf.keras.utils.set_random_seed(0)
+        model = _model(16)
+        model.compile(_of_stage(name, _STAGES[name][2], 30))
+        history = model.fit(data, epochs=30, verbose=0).history["loss"]
+        assert history[-1] < history[0] - 0.2, name
+        encoders[name] = model.encoder
+    return encoders
+
+
+@pytest.mark.parametrize("linear", _STAGES)
+@pytest.mark.parametrize("contrastive", _STAGES)
+def test_all_pairs_of_optimizers_train(contrastive, linear, pretrained):
+    views, labels = _images()
+    encoder = pretrained[contrastive]
+    weights = encoder.get_weights()
+    probe = heads.LinearProbe(_CLASSES)
+    features = encoder(views[:, 0])
+    probe.build(features.shape)
+    model = tf.keras.Sequential([probe])
+    model.compile(
+        _of_stage(linear, _STAGES[linear][3], 30),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    fitted = model.fit(
+        features, labels, batch_size=_BATCH, epochs=30, verbose=0
+    ).history
+    assert fitted["loss"][-1] < 0.5 * np.log(_CLASSES)
+    assert fitted["accuracy"][-1] > 0.8
+    for before, after in zip(weights, encoder.get_weights(), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+# ---- Mistakes ----------------------------------------------------------------
+
+
 def test_bad_names_and_options_are_told():
     assert set(optimizers.OPTIMIZERS) == set(config.OPTIMIZERS)
     with pytest.raises(config.UserError, match="did you mean 'lars'"):
         optimizers.build("larz", learning_rate=1.0)
-    with pytest.raises(config.UserError, match="Nesterov"):
+    with pytest.raises(
+        config.UserError, match="unknown option of rmsprop 'nesterov'"
+    ):
         optimizers.build("rmsprop", learning_rate=1.0, nesterov=True)
+    with pytest.raises(
+        config.UserError, match="unknown momentum style 'popluar'.*'popular'"
+    ):
+        optimizers.LARS(1.0, momentum_style="popluar")
 
 
 if __name__ == "__main__":

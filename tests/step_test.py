@@ -27,11 +27,11 @@ _BATCH, _SIDE, _CLASSES = 8, 16, 3
 
 @functools.cache
 def _batch():
-    """Views [B, 2, S, S, 3] of classes that differ in colour, seeds, labels."""
+    """Views [B, 2, S, S, 3] of classes that differ a little in colour, seeds, labels."""
     rng = np.random.default_rng(0)
     labels = np.arange(_BATCH, dtype=np.int32) % _CLASSES
-    tints = rng.uniform(0.2, 0.8, [_CLASSES, 1, 1, 1, 3])
-    noise = rng.normal(0, 0.1, [_BATCH, 2, _SIDE, _SIDE, 3])
+    tints = rng.uniform(0.4, 0.6, [_CLASSES, 1, 1, 1, 3])
+    noise = rng.normal(0, 0.3, [_BATCH, 2, _SIDE, _SIDE, 3])
     views = np.clip(tints[labels] + noise, 0, 1).astype(np.float32)
     seeds = rng.integers(0, 2**31 - 1, [_BATCH, 2, 2]).astype(np.int32)
     return tf.constant(views), tf.constant(seeds), tf.constant(labels)

@@ -124,6 +124,22 @@ def test_config_flags_hold_what_auto_chose_and_repeat_the_run(finished):
     assert again == result.config
 
 
+def test_a_workdir_need_not_be_on_a_disk(tmp_path, monkeypatch):
+    # TensorFlow's own filesystem in memory stands for gs:// and others.
+    workdir = f"ram://{tmp_path.name}/run"
+    first = training.pretrain(_options(workdir, epochs=1, schedule="constant"))
+    again = training.pretrain(_options(workdir, epochs=1, schedule="constant"))
+    assert first.step == again.start_step == again.step == 4
+    run = checkpoints.load_run(workdir)
+    assert run.step == 4 and run.config == first.config
+    assert checkpoints.load_encoder(run).output_shape == (None, 64)
+    assert tf.io.gfile.glob(f"{workdir}/events/*")
+    monkeypatch.chdir(tmp_path)
+    assert command.run(_options(workdir, epochs=1, schedule="constant")) == 0
+    assert exporting.export(workdir, str(tmp_path / "export"))
+    assert list(tmp_path.iterdir()) == [tmp_path / "export"]
+
+
 def test_the_same_command_on_a_finished_run_says_so(finished, capsys):
     workdir, _ = finished
     before = _weights(workdir)

@@ -18,6 +18,10 @@ COMMANDS = {
         config.Pretrain,
         "train an encoder; the same command resumes it",
     ),
+    "doctor": (
+        config.Doctor,
+        "look a pretrain command over: memory, speed, what may go wrong",
+    ),
     "evaluate": (
         config.Evaluate,
         "score a run or an export: kNN, prototype, linear probe",

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, config

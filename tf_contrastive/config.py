@@ -1223,6 +1223,24 @@ class Pretrain:
 
 
 @dataclasses.dataclass(frozen=True)
+class DoctorRuntime(Runtime):
+    """Where and how the run would run."""
+
+    workdir: str = option(
+        "",
+        "folder of the run, in which doctor.json is written; empty: nothing is",
+        identity=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Doctor(Pretrain):
+    """All options of `doctor`: those of `pretrain`, of which it tells."""
+
+    runtime: DoctorRuntime = dataclasses.field(default_factory=DoctorRuntime)
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """What `evaluate` measures, and on what."""
 
@@ -1383,7 +1401,7 @@ class Datasets:
         validate_fields(self)
 
 
-BENCHMARKS = ("loss", "input", "views")
+BENCHMARKS = ("loss", "input", "views", "step")
 BENCHMARK_LOSSES = ("ntxent", "supcon", "supcon_in", "sincere")
 
 
@@ -1531,6 +1549,48 @@ class SheetBenchmark:
     sheet_size: int = option(96, "side of a view on it in pixels", minimum=8)
 
 
+def _precision_list(value: str) -> str | None:
+    known = [name for name in PRECISIONS if name != "auto"]
+    names = split_list(value)
+    bad = [name for name in names if name not in known]
+    if names and not bad:
+        return None
+    match = nearest(bad[0], known) if bad else None
+    hint = f" (did you mean {match}?)" if match else ""
+    return f"a comma-separated list of {', '.join(known)}{hint}"
+
+
+def _replica_counts(value: str) -> str | None:
+    counts = split_list(value)
+    if counts and all(re.fullmatch(r"[1-9][0-9]*", n) for n in counts):
+        return None
+    return "a comma-separated list of numbers from 1 up, such as 1,2"
+
+
+@dataclasses.dataclass(frozen=True)
+class StepBenchmark:
+    """What `benchmark step` trains."""
+
+    run_flags: str = option(
+        "--dataset=digits --image_size=32 --encoder=resnet18 --batch_size=64",
+        "pretrain's flags, of the run whose step is measured",
+    )
+    precisions: str = option(
+        "float32,mixed_bfloat16",
+        "comma-separated precisions",
+        check=_precision_list,
+    )
+    replicas: str = option(
+        "1,2",
+        "comma-separated numbers of replicas; beyond 1 they are virtual ones,"
+        " of the CPU",
+        check=_replica_counts,
+    )
+    end_to_end_seconds: float = option(
+        20.0, "length of the measurement with the run's own input", above=0
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
     """All options of `benchmark`."""
@@ -1539,6 +1599,7 @@ class Benchmark:
     loss: LossBenchmark = dataclasses.field(default_factory=LossBenchmark)
     input: InputBenchmark = dataclasses.field(default_factory=InputBenchmark)
     sheet: SheetBenchmark = dataclasses.field(default_factory=SheetBenchmark)
+    step: StepBenchmark = dataclasses.field(default_factory=StepBenchmark)
 
     def validate(self) -> None:
         """Raises `UserError` for values that cannot work."""

@@ -42,6 +42,7 @@ def lost_worker(error: Exception, directory: str) -> InterruptedRunError:
     # TensorFlow puts headings and the places in its graph before what it says.
     telling = [line for line in lines if "aborted" in line.lower()]
     reason = (telling or lines[:1] or [type(error).__name__])[0]
+    reason = reason.rpartition("}} ")[2]
     return InterruptedRunError(
         f"a worker is lost ({reason}): repeat the command on all of them to go"
         f" on from the newest checkpoint in {directory}"

@@ -123,7 +123,8 @@ class Exponential(_Schedule):
         decays = (step - self._warmup_steps) / decay_steps
         if self.staircase:
             decays = tf.floor(decays)
-        return tf.pow(self.decay_rate, decays)
+        # Keeps digits that a power of the rounded rate would lose.
+        return tf.exp(math.log(self.decay_rate) * decays)
 
     def get_config(self):
         """Returns all constructor arguments."""

@@ -76,23 +76,7 @@ def pretrain(run: config.Pretrain) -> Result:
         its InterruptedRunError, with status 42, if the run was told to end or
         lost what it needs, and goes on with the same command.
     """
-    run.validate()
-    strategy = distribution.strategy(
-        run.runtime.strategy,
-        virtual_devices=run.runtime.virtual_devices,
-        tpu=run.runtime.tpu,
-        cross_device_ops=run.runtime.cross_device_ops,
-    )
-    config.check_divisible(
-        run.schedule.batch_size, strategy.num_replicas_in_sync
-    )
-    config.check_chunks(
-        run.loss.grad_cache_chunks,
-        run.schedule.batch_size,
-        strategy.num_replicas_in_sync,
-    )
-    source, validation = open_dataset(run)
-    run = whiten(resolve(run, source.info, strategy), source)
+    strategy, source, validation, run = prepare(run)
     steps_per_epoch = datasets.steps_per_epoch(
         source.info.num_examples, run.schedule.batch_size
     )
@@ -140,6 +124,42 @@ def pretrain(run: config.Pretrain) -> Result:
             )
     bad = source.info.bad_images
     return Result(run, start_step, kept.step, seconds, metrics, bad, is_chief)
+
+
+def prepare(
+    run: config.Pretrain,
+) -> tuple[
+    tf.distribute.Strategy,
+    datasets.Source,
+    datasets.Source | None,
+    config.Pretrain,
+]:
+    """Makes the strategy, opens the data, and resolves the config.
+
+    Returns:
+      (strategy, training source, validation source or None, resolved config).
+
+    Raises:
+      UserError: for what cannot work.
+    """
+    run.validate()
+    strategy = distribution.strategy(
+        run.runtime.strategy,
+        virtual_devices=run.runtime.virtual_devices,
+        tpu=run.runtime.tpu,
+        cross_device_ops=run.runtime.cross_device_ops,
+    )
+    config.check_divisible(
+        run.schedule.batch_size, strategy.num_replicas_in_sync
+    )
+    config.check_chunks(
+        run.loss.grad_cache_chunks,
+        run.schedule.batch_size,
+        strategy.num_replicas_in_sync,
+    )
+    source, validation = open_dataset(run)
+    run = whiten(resolve(run, source.info, strategy), source)
+    return strategy, source, validation, run
 
 
 def open_dataset(

@@ -1,4 +1,4 @@
-"""Two processes of one run: the numbers of one, and what befalls both of them."""
+"""Two processes of one run: the numbers of one, and what befalls them."""
 
 import json
 import os

@@ -4,6 +4,11 @@ Layer 8. An entry of `BENCHMARKS` is `(options, say) -> measure.Report`; its
 name stands in `config.BENCHMARKS`, too.
 """
 
-from tf_contrastive.benchmarks import input, loss, sheet
+from tf_contrastive.benchmarks import input, loss, sheet, step
 
-BENCHMARKS = {"loss": loss.run, "input": input.run, "views": sheet.run}
+BENCHMARKS = {
+    "loss": loss.run,
+    "input": input.run,
+    "views": sheet.run,
+    "step": step.run,
+}

@@ -128,7 +128,7 @@ def side_by_side(
         if result.note:
             calls.pop(name, None)
     say(f"{case}: timing of {', '.join(calls) or 'none'}")
-    for name, seconds in _in_turns(calls, repeats).items():
+    for name, seconds in in_turns(calls, repeats).items():
         result, median = results[name], statistics.median(seconds)
         result.milliseconds = 1000 * median
         result.repeats = len(seconds)
@@ -165,9 +165,7 @@ def _timed(call: Call) -> tuple[float, Any]:
     return time.perf_counter() - start, outputs
 
 
-def _in_turns(
-    calls: Mapping[str, Call], repeats: int
-) -> dict[str, list[float]]:
+def in_turns(calls: Mapping[str, Call], repeats: int) -> dict[str, list[float]]:
     """Seconds of each call, made one after the other, again and again."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     start = time.perf_counter()

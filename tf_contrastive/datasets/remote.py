@@ -4,8 +4,8 @@ Workers take an epoch apart by dynamic sharding: rows in memory by the batch,
 records of files by the file. The set of views is that of the run without a
 service, in the order in which they are ready. If a worker dies, runs wait until
 it is back at its port; what it had taken on is lost to the epoch, and views of
-the next epoch take its place. If the dispatcher dies, what workers have taken on
-is lost for good, and TensorFlow would ask for more for ever: a run ends.
+the next epoch take its place. If the dispatcher dies, what workers have taken
+on is lost for good, and TensorFlow would ask for more for ever: a run ends.
 """
 
 import collections

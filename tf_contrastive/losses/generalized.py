@@ -180,8 +180,22 @@ def sliced_wasserstein(
     return tf.reduce_sum((mine - theirs) ** 2)
 
 
+def _uniform(shape: Any, seed: tf.Tensor) -> tf.Tensor:
+    """Numbers in (0, 1), float32 of `shape`.
+
+    Made of whole numbers, which XLA draws as TensorFlow's kernels do. Its
+    fractions and normal numbers are others, whatever the algorithm.
+    """
+    drawn = tf.random.stateless_uniform(
+        shape, seed, None, None, tf.int32, alg=_ALGORITHM
+    )
+    # The upper 23 bits: as many as keep 1 away.
+    upper = tf.bitwise.right_shift(tf.bitcast(drawn, tf.uint32), 9)
+    return (tf.cast(tf.cast(upper, tf.int32), tf.float32) + 0.5) * 2.0**-23
+
+
 def _normal(shape: Any, seed: tf.Tensor) -> tf.Tensor:
-    return tf.random.stateless_normal(shape, seed, alg=_ALGORITHM)
+    return tf.math.ndtri(_uniform(shape, seed))
 
 
 def _random_orthogonal(seed: tf.Tensor, size: int) -> tf.Tensor:
@@ -212,6 +226,4 @@ class SWDHypercube(SlicedWasserstein):
 
     @staticmethod
     def _prior(seed, shape):
-        return tf.random.stateless_uniform(
-            shape, seed, -1.0, 1.0, alg=_ALGORITHM
-        )
+        return 2 * _uniform(shape, seed) - 1

@@ -62,7 +62,7 @@ def inspect(run: config.Pretrain) -> Report:
       UserError: for what pretrain would refuse before its first step.
     """
     started = time.perf_counter()
-    strategy, source, run = training.prepare(run)
+    strategy, source, _, run = training.prepare(run)
     info, replicas = source.info, strategy.num_replicas_in_sync
     steps_per_epoch = datasets.steps_per_epoch(
         info.num_examples, run.schedule.batch_size

@@ -211,9 +211,7 @@ def _strong_colours(facts: Facts) -> Iterator[str]:
         return
     given = []
     if views.color_jitter_strength >= 1:
-        given.append(
-            ("--color_jitter_strength", "--color_jitter_strength=0.5")
-        )
+        given.append(("--color_jitter_strength", "--color_jitter_strength=0.5"))
     if views.blur:
         given.append(("--blur", "--noblur"))
     for flag, instead in given:
