@@ -17,7 +17,7 @@ from tf_contrastive import model as models
 
 # The last is exempt, whatever its rank.
 SHAPES = ((4, 3), (3,), (2, 2, 3), (), (2, 3))
-RATE, DECAY = 0.5, 0.01
+RATE, DECAY = 0.1, 0.01
 VARIANTS = [
     ("lars", {}),
     ("lars", {"nesterov": True}),
@@ -478,6 +478,9 @@ def test_a_saved_model_goes_on_where_it_was(name, form, tmp_path):
     model.fit(inputs, targets, batch_size=8, epochs=2, verbose=0, shuffle=False)
     model.save(tmp_path / form)
     again = tf.keras.models.load_model(tmp_path / form)
+    if form == "m":
+        # Keras reads the weights of any optimizer of a SavedModel only so.
+        again.load_weights(tmp_path / form / "variables" / "variables")
     assert type(again.optimizer) is optimizers.OPTIMIZERS[name]
     assert again.optimizer.iterations.numpy() == 4
     for m in (model, again):
@@ -615,10 +618,10 @@ def _model(features, encoder=None):
 
 # ---- Khosla et al. 2020, table 4: two stages, an optimizer for each ----------
 
-# Optimizer and schedule by the table's name for them; base learning rates of
-# both stages, for this network.
+# By the table's name: optimizer, schedule, and learning rates of both stages,
+# for this network.
 _STAGES = {
-    "LARS": ("lars", "cosine", 20.0, 20.0),
+    "LARS": ("lars", "cosine", 1.0, 1.0),
     "RMSProp": ("rmsprop", "exponential", 0.05, 0.5),
     "Momentum": ("sgd", "cosine", 0.05, 0.5),
 }
@@ -645,7 +648,9 @@ def _of_stage(name, learning_rate, epochs):
         epochs=epochs,
         scaling="none",
     )
-    return optimizers.build(optimizer, learning_rate=rate)
+    # The default suits runs of many thousand steps.
+    options = {"trust_coefficient": 0.05} if optimizer == "lars" else {}
+    return optimizers.build(optimizer, learning_rate=rate, **options)
 
 
 @pytest.fixture(scope="module")
@@ -658,7 +663,7 @@ def pretrained():
         model = _model(16)
         model.compile(_of_stage(name, _STAGES[name][2], 30))
         history = model.fit(data, epochs=30, verbose=0).history["loss"]
-        assert history[-1] < history[0] - 0.2, name
+        assert history[-1] < history[0] - 2, name
         encoders[name] = model.encoder
     return encoders
 
@@ -681,8 +686,8 @@ def test_all_pairs_of_optimizers_train(contrastive, linear, pretrained):
     fitted = model.fit(
         features, labels, batch_size=_BATCH, epochs=30, verbose=0
     ).history
-    assert fitted["loss"][-1] < 0.5 * np.log(_CLASSES)
-    assert fitted["accuracy"][-1] > 0.8
+    assert fitted["loss"][-1] < 0.2 * np.log(_CLASSES)
+    assert fitted["accuracy"][-1] > 0.95
     for before, after in zip(weights, encoder.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
 
@@ -699,7 +704,7 @@ def test_bad_names_and_options_are_told():
     ):
         optimizers.build("rmsprop", learning_rate=1.0, nesterov=True)
     with pytest.raises(
-        config.UserError, match="unknown momentum style 'popluar'.*'popular'"
+        config.UserError, match="style 'popluar': did you mean 'popular'"
     ):
         optimizers.LARS(1.0, momentum_style="popluar")
 
