@@ -34,6 +34,7 @@ _LAYERS = [
     {"embedding"},
     {"evaluation"},
     {"training"},
+    {"stages"},
     {"preflight"},
     {"benchmarks"},
     {"commands"},

@@ -130,34 +130,153 @@ def test_top_lists_the_best_classes_and_breaks_ties_by_id():
     assert scores.top(5).shape == (2, 3)
 
 
-def test_linear_equals_keras_sgd_with_nesterov_and_cosine():
+def _sgd(learning_rate=0.1, epochs=90):
+    """SimCLR's optimizer of its linear evaluation, as Keras has it."""
+
+    def make(batch_size, steps_per_epoch):
+        schedule = tf.keras.optimizers.schedules.CosineDecay(
+            learning_rate * batch_size / 256, epochs * steps_per_epoch
+        )
+        return tf.keras.optimizers.SGD(
+            schedule, momentum=0.9, nesterov=True, jit_compile=False
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "make",
+    [
+        _sgd(epochs=3),
+        lambda *_: tf.keras.optimizers.Adam(
+            # Where a gradient is rounding alone, a small one would make a step
+            # of it.
+            0.01,
+            epsilon=1e-3,
+            jit_compile=False,
+        ),
+    ],
+)
+def test_linear_equals_a_dense_layer_of_keras(make, label_smoothing):
     train, labels = _blobs(70)
     steps, batch, epochs = 4, 16, 3
-    scores, _ = classifiers.linear(
-        train, labels, train, epochs=epochs, batch_size=batch, seed=7
+    scores, losses = classifiers.linear(
+        train,
+        labels,
+        train,
+        optimizer=make,
+        epochs=epochs,
+        batch_size=batch,
+        label_smoothing=label_smoothing,
+        seed=7,
     )
     model = tf.keras.Sequential(
         [tf.keras.layers.Dense(4, kernel_initializer="zeros")]
     )
-    schedule = tf.keras.optimizers.schedules.CosineDecay(
-        0.1 * batch / 256, steps * epochs
-    )
     model.compile(
-        tf.keras.optimizers.SGD(schedule, momentum=0.9, nesterov=True),
-        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        make(batch, steps),
+        tf.keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=label_smoothing
+        ),
     )
     generator = np.random.default_rng(7)
-    for _ in range(epochs):
+    for epoch in range(epochs):
         order = generator.permutation(70)[: steps * batch].reshape(steps, batch)
-        for rows in order:
-            model.train_on_batch(train[rows], labels[rows])
+        found = [
+            model.train_on_batch(train[rows], np.eye(4)[labels[rows]])
+            for rows in order
+        ]
+        assert losses[epoch] == pytest.approx(np.mean(found), rel=1e-5)
     np.testing.assert_allclose(scores.scores, model(train), atol=1e-5)
+
+
+def test_smoothed_labels_have_their_optimum_at_the_smoothed_shares():
+    # One row per class: the logits can take any value, and softmax of them
+    # tends to the target.
+    train, labels = np.eye(3, dtype=np.float32), np.arange(3)
+    scores, _ = classifiers.linear(
+        train,
+        labels,
+        train,
+        optimizer=_sgd(100.0, 2000),
+        epochs=2000,
+        batch_size=3,
+        label_smoothing=0.3,
+    )
+    shares = tf.nn.softmax(scores.scores)
+    np.testing.assert_allclose(shares, 0.7 * np.eye(3) + 0.1, atol=1e-3)
+
+
+class _Stopping(classifiers.Follower):
+    """Keeps the state in a file; stops after so many epochs."""
+
+    def __init__(self, prefix, stop=None):
+        self._prefix, self._stop = prefix, stop
+        self.told = []
+
+    def begin(self, state):
+        self._state = state
+        done = 0
+        if path := tf.train.latest_checkpoint(self._prefix.parent):
+            state.read(path).assert_consumed()
+            done = int(path.rpartition("-")[2])
+        return done
+
+    def epoch(self, done, metrics):
+        self.told.append((done, metrics))
+        if done == self._stop:
+            self._state.write(f"{self._prefix}-{done}")
+            tf.compat.v1.train.update_checkpoint_state(
+                str(self._prefix.parent), f"{self._prefix}-{done}"
+            )
+            raise InterruptedError
+
+
+def test_a_training_that_goes_on_from_its_state_equals_one_without_a_stop(
+    tmp_path,
+):
+    train, labels = _blobs(100)
+
+    def run(follower=None):
+        return classifiers.linear(
+            train,
+            labels,
+            train,
+            optimizer=_sgd(epochs=6),
+            epochs=6,
+            batch_size=32,
+            seed=5,
+            follower=follower,
+        )
+
+    with pytest.raises(InterruptedError):
+        run(_Stopping(tmp_path / "ckpt", stop=4))
+    rest = _Stopping(tmp_path / "ckpt")
+    scores, losses = run(rest)
+    straight = classifiers.Follower()
+    expected, expected_losses = run(straight)
+    np.testing.assert_array_equal(scores.scores, expected.scores)
+    assert losses == expected_losses
+    assert [done for done, _ in rest.told] == [5, 6]
+    metrics = rest.told[-1][1]
+    assert metrics["step"] == 18
+    assert metrics["loss"] == pytest.approx(losses[-1])
+    # Of the last of 18 steps.
+    rate = 0.1 * 32 / 256 * 0.5 * (1 + np.cos(np.pi * 17 / 18))
+    assert metrics["learning_rate"] == pytest.approx(rate, rel=1e-4)
+    assert 0.5 < metrics["accuracy"] <= 1
 
 
 def test_linear_converges_to_the_optimum_of_logistic_regression():
     train, labels = _blobs(400, features=4, classes=3, spread=2.0)
     scores, losses = classifiers.linear(
-        train, labels, train, epochs=600, batch_size=400, learning_rate=0.5
+        train,
+        labels,
+        train,
+        optimizer=_sgd(0.5, 600),
+        epochs=600,
+        batch_size=400,
     )
     oracle = linear_model.LogisticRegression(C=np.inf, tol=1e-8).fit(
         train, labels
@@ -172,7 +291,7 @@ def test_linear_converges_to_the_optimum_of_logistic_regression():
 def test_linear_separates_what_is_separable():
     train, labels = _blobs(600, spread=0.1)
     test, test_labels = _blobs(200, spread=0.1, seed=1)
-    scores, losses = classifiers.linear(train, labels, test)
+    scores, losses = classifiers.linear(train, labels, test, optimizer=_sgd())
     oracle = linear_model.LogisticRegression().fit(train, labels)
     assert (scores.top(1)[:, 0] == test_labels).all()
     assert (oracle.predict(test) == test_labels).all()
@@ -182,7 +301,9 @@ def test_linear_separates_what_is_separable():
 def test_linear_is_fixed_by_its_seed():
     train, labels = _blobs(300)
     first, second, other = (
-        classifiers.linear(train, labels, train, epochs=2, seed=seed)[0].scores
+        classifiers.linear(
+            train, labels, train, optimizer=_sgd(epochs=2), epochs=2, seed=seed
+        )[0].scores
         for seed in (0, 0, 1)
     )
     np.testing.assert_array_equal(first, second)
@@ -191,9 +312,9 @@ def test_linear_is_fixed_by_its_seed():
 
 def test_a_diverged_probe_says_so():
     train, labels = _blobs(100)
-    with pytest.raises(config.UserError, match="learning rate below 1e\\+30"):
+    with pytest.raises(config.UserError, match=r"in epoch [12]: give a lower"):
         classifiers.linear(
-            train * 1e15, labels, train, learning_rate=1e30, epochs=3
+            train * 1e15, labels, train, optimizer=_sgd(1e30, 3), epochs=3
         )
 
 

@@ -104,7 +104,7 @@ def _digit_batches(split):
 def test_protocols_score_a_frozen_encoder():
     encoder = _encoder()
     before = embedding.checksum(encoder)
-    options = config.Evaluation(knn_k=3, probe_epochs=20)
+    options = config.replace(config.Evaluate(), knn_k=3, linear_epochs=20)
     report = protocols.run(
         encoder,
         _digit_batches("train"),
@@ -121,7 +121,13 @@ def test_protocols_score_a_frozen_encoder():
     assert results["linear"]["knobs"] == {
         "epochs": 20,
         "batch_size": 256,
+        "label_smoothing": 0.0,
+        "optimizer": "sgd",
+        "optimizer_options": {"weight_decay": 0.0, "nesterov": True},
         "learning_rate": 0.1,
+        "schedule": "cosine",
+        "schedule_options": {},
+        "warmup_epochs": 0.0,
         "seed": 0,
     }
     train = embedding.embed(encoder, _digit_batches("train"))
@@ -204,7 +210,7 @@ def evaluated(workdir):
     """What `evaluate` says of the run on stdout, on stderr and as JSON."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        assert _evaluate(workdir=workdir, probe_epochs=5) == 0
+        assert _evaluate(workdir=workdir, linear_epochs=5) == 0
     with open(f"{workdir}/evaluation.json") as file:
         return out.getvalue(), err.getvalue(), json.load(file)
 
@@ -288,7 +294,7 @@ def test_splits_of_differing_classes_are_refused(workdir, monkeypatch):
         return datasets.from_arrays(images, labels[split])
 
     monkeypatch.setattr(datasets, "source", source)
-    with pytest.raises(config.UserError, match="2 classes and test 3"):
+    with pytest.raises(config.UserError, match="2 classes and all 3: give"):
         _evaluate(workdir=workdir)
 
 
@@ -344,12 +350,16 @@ def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
 # ---- The linear probe on augmented images -----------------------------------
 
 
-def _stream(split, augmentation, seed=0, batch_size=64):
+def _stream(split, augmentation, seed=0, batch_size=64, start_step=0):
     run = config.replace(
         config.Pretrain(), augmentation=augmentation, image_size=8
     )
     return training.augmented_images(
-        datasets.source("digits", split), run, batch_size=batch_size, seed=seed
+        datasets.source("digits", split),
+        run,
+        batch_size=batch_size,
+        seed=seed,
+        start_step=start_step,
     )
 
 
@@ -373,7 +383,8 @@ def test_a_probe_on_views_equals_one_on_rows_in_the_same_order():
     test, test_labels = _arrays(n=100, seed=1)
     options = {"epochs": 7, "batch_size": 50, "seed": 3}
 
-    def stream():
+    def stream(step):
+        assert step == 0
         generator = np.random.default_rng(3)
         while True:
             order = generator.permutation(len(train))[:200]
@@ -384,7 +395,7 @@ def test_a_probe_on_views_equals_one_on_rows_in_the_same_order():
         train, labels, test, test_labels, **options
     )
     fresh = evaluation.linear_probe(
-        train, labels, test, test_labels, **options, views=stream()
+        train, labels, test, test_labels, **options, views=stream
     )
     assert fresh["loss"] == pytest.approx(cached["loss"], rel=1e-6)
     np.testing.assert_array_equal(fresh["predictions"], cached["predictions"])
@@ -392,40 +403,44 @@ def test_a_probe_on_views_equals_one_on_rows_in_the_same_order():
 
 def test_views_of_another_encoder_are_refused():
     train, labels = _arrays()
-    views_of_other = iter([(train[:, :4], labels)] * 9)
     with pytest.raises(config.UserError, match="views have 4 features and"):
         evaluation.linear_probe(
-            train, labels, train, labels, views=views_of_other
+            train,
+            labels,
+            train,
+            labels,
+            views=lambda step: [(train[:, :4], labels)] * 9,
         )
 
 
 def _scored(encoder, augmentation, **options):
-    chosen = config.Evaluation(
-        probe_augmentation=augmentation,
-        **{"probe_epochs": 3, "probe_batch_size": 64, **options},
+    options = {"linear_epochs": 3, "linear_batch_size": 64, **options}
+    chosen = config.replace(
+        config.Evaluate(), linear_augmentation=augmentation, **options
     )
+    seed = chosen.evaluation.seed
     report = protocols.run(
         encoder,
         _digit_batches("train"),
         _digit_batches("test"),
         ["knn", "linear"],
         options=chosen,
-        views=_stream("train", augmentation, chosen.seed),
+        views=lambda step: _stream("train", augmentation, seed, 64, step),
     )
     return report["checksum_before"], report["results"]
 
 
 def test_augmented_images_train_the_probe_and_leave_the_encoder():
     encoder = _encoder()
-    before, results = _scored(encoder, "randaugment", probe_epochs=12)
+    before, results = _scored(encoder, "randaugment", linear_epochs=12)
     assert embedding.checksum(encoder) == before
     assert [r["augmentation"] for r in results] == ["none", "randaugment"]
     assert results[1]["top1"] > 0.5
-    plain = _scored(encoder, "none", probe_epochs=12)[1][1]
+    plain = _scored(encoder, "none", linear_epochs=12)[1][1]
     assert plain["top1"] > results[1]["top1"]
     # The same seed gives the same views, another one others.
     again, other = (
-        _scored(encoder, "randaugment", probe_epochs=12, seed=seed)[1][1]
+        _scored(encoder, "randaugment", linear_epochs=12, seed=seed)[1][1]
         for seed in (0, 1)
     )
     assert again["top1"] == results[1]["top1"]
@@ -436,8 +451,8 @@ def test_evaluate_says_what_the_probe_learned_from(workdir, tmp_path, capsys):
     _evaluate(
         workdir=workdir,
         protocols="knn,linear",
-        probe_augmentation="simaugment",
-        probe_epochs=2,
+        linear_augmentation="simaugment",
+        linear_epochs=2,
         untrained=False,
     )
     with open(f"{workdir}/evaluation.json") as file:
@@ -449,8 +464,8 @@ def test_evaluate_says_what_the_probe_learned_from(workdir, tmp_path, capsys):
         saved_model=str(tmp_path),
         dataset="digits",
         protocols="linear",
-        probe_augmentation="simaugment",
-        probe_epochs=2,
+        linear_augmentation="simaugment",
+        linear_epochs=2,
     )
     row = capsys.readouterr().out.splitlines()[1].split()
     assert abs(float(row[2]) - found[1]["top1"]) < 0.02
@@ -478,8 +493,8 @@ def test_every_pair_of_policies_of_the_two_stages_runs(contrastive, tmp_path):
         _evaluate(
             workdir=str(tmp_path),
             protocols="linear",
-            probe_augmentation=linear,
-            probe_epochs=8,
+            linear_augmentation=linear,
+            linear_epochs=8,
             untrained=False,
         )
         with open(tmp_path / "evaluation.json") as file:

@@ -119,6 +119,81 @@ _MISTAKES = [
         "--warmup_epochs=9 is longer than --epochs=5: give at most",
     ),
     (
+        "pretrain --optimizer=adma",
+        "--optimizer=adma: must be one of lars, sgd, rmsprop, adam, adamw (did"
+        " you mean adam?)",
+    ),
+    (
+        "pretrain --workdir=w --optimizer=adam --nesterov",
+        "--nesterov is no option of --optimizer=adam: it is one of lars, sgd",
+    ),
+    (
+        "pretrain --workdir=w --optimizer=adam --momentum=0.9",
+        "--momentum is no option of --optimizer=adam: it is one of lars, sgd,"
+        " rmsprop",
+    ),
+    (
+        "pretrain --workdir=w --optimizer=sgd --trust_coefficient=0.02",
+        "--trust_coefficient is no option of --optimizer=sgd: it is one of",
+    ),
+    (
+        "pretrain --workdir=w --optimizer_epsilon=1",
+        "--optimizer_epsilon is no option of --optimizer=lars: it is one of"
+        " rmsprop, adam, adamw",
+    ),
+    (
+        "pretrain --momentum_style=pytorch",
+        "--momentum_style=pytorch: must be one of classic, popular",
+    ),
+    ("pretrain --beta_2=1", "--beta_2=1.0: must be at most 0.999999"),
+    ("pretrain --rho=-0.1", "--rho=-0.1: must be at least 0"),
+    ("pretrain --weight_decay=-1", "--weight_decay=-1.0: must be at least 0"),
+    (
+        "pretrain --optimizer_epsilon=0",
+        "--optimizer_epsilon=0.0: must be above 0",
+    ),
+    (
+        "pretrain --schedule=exponental",
+        "--schedule=exponental: must be one of cosine, linear, exponential,"
+        " piecewise, constant (did you mean exponential?)",
+    ),
+    (
+        "pretrain --workdir=w --decay_rate=0.5",
+        "--decay_rate is no option of --schedule=cosine: it is one of"
+        " exponential, piecewise",
+    ),
+    (
+        "pretrain --workdir=w --schedule=piecewise --decay_epochs=2",
+        "--decay_epochs is no option of --schedule=piecewise: it is one of"
+        " exponential",
+    ),
+    (
+        "pretrain --workdir=w --schedule=piecewise --nostaircase",
+        "--staircase is no option of --schedule=piecewise: it is one of",
+    ),
+    (
+        "pretrain --workdir=w --schedule=linear --boundaries=30",
+        "--boundaries is no option of --schedule=linear: it is one of",
+    ),
+    ("pretrain --decay_rate=1.5", "--decay_rate=1.5: must be at most 1"),
+    ("pretrain --decay_epochs=0", "--decay_epochs=0.0: must be above 0"),
+    (
+        "pretrain --boundaries=60,30",
+        "--boundaries=60,30: must be a comma-separated list of rising epochs"
+        " above 0, such as 30,60,90",
+    ),
+    ("pretrain --boundaries=0,30", "must be a comma-separated list of rising"),
+    ("pretrain --boundaries=x", "must be a comma-separated list of rising"),
+    (
+        "pretrain --workdir=w --schedule=piecewise --epochs=50",
+        "--boundaries=30,60,90: give epochs that rise, from --warmup_epochs=5"
+        " to less than --epochs=50",
+    ),
+    (
+        "pretrain --workdir=w --schedule=piecewise --boundaries=4,60",
+        "--boundaries=4,60: give epochs that rise, from --warmup_epochs=10 to",
+    ),
+    (
         "pretrain --workdir=w --batch_size=30 --virtual_devices=4",
         "--batch_size=30 is not divisible by the 4 replicas that share it:"
         " give --batch_size=28 or 32",
@@ -242,13 +317,57 @@ _MISTAKES = [
     ),
     ("evaluate --saved_model=x", "--saved_model needs --dataset=NAME"),
     (
-        "evaluate --workdir=w --probe_augmentation=randaugmnt",
-        "--probe_augmentation=randaugmnt: must be one of simclr, simaugment,",
+        "evaluate --workdir=w --linear_augmentation=randaugmnt",
+        "--linear_augmentation=randaugmnt: must be one of simclr, simaugment,",
     ),
     (
-        "evaluate --workdir=w --protocols=knn --probe_augmentation=crop",
-        "--probe_augmentation=crop is of the protocol linear, and"
+        "evaluate --workdir=w --protocols=knn --linear_augmentation=crop",
+        "--linear_augmentation=crop is of the protocol linear, and"
         " --protocols=knn is without it: give --protocols=knn,linear",
+    ),
+    (
+        "evaluate --workdir=w --linear_epochs=0",
+        "--linear_epochs=0: must be at least 1",
+    ),
+    (
+        "pretrain --workdir=w --linear_label_smoothing=0.1",
+        "--linear_label_smoothing=0.1 is of the linear stage, of which"
+        " --linear_epochs=0 leaves nothing: give its epochs, such as"
+        " --linear_epochs=90",
+    ),
+    (
+        "pretrain --workdir=w --linear_epochs=9 --linear_optimizer=rmsprob",
+        "--linear_optimizer=rmsprob: must be one of lars, sgd, rmsprop, adam,"
+        " adamw (did you mean rmsprop?)",
+    ),
+    (
+        "pretrain --workdir=w --linear_epochs=9 --linear_optimizer=adam"
+        " --linear_momentum=0.5",
+        "--linear_momentum is no option of --linear_optimizer=adam: it is one"
+        " of lars, sgd, rmsprop",
+    ),
+    (
+        "evaluate --workdir=w --linear_decay_rate=0.9",
+        "--linear_decay_rate is no option of --linear_schedule=cosine: it is"
+        " one of exponential, piecewise",
+    ),
+    (
+        "evaluate --workdir=w --linear_epochs=50 --linear_schedule=piecewise",
+        "--linear_boundaries=30,60,90: give epochs that rise, from"
+        " --linear_warmup_epochs=0 to less than --linear_epochs=50",
+    ),
+    (
+        "pretrain --workdir=w --linear_epochs=9 --linear_warmup_epochs=10",
+        "--linear_warmup_epochs=10 is longer than --linear_epochs=9: give at"
+        " most --linear_warmup_epochs=9",
+    ),
+    (
+        "pretrain --linear_batch_size=0",
+        "--linear_batch_size=0: must be at least 1",
+    ),
+    (
+        "pretrain --test_split=test[:",
+        "must be a split such as train, test, train[:1000]",
     ),
     (
         "pretrain --workdir=w --nan_policy=skip",
@@ -263,7 +382,7 @@ _MISTAKES = [
         "--keep_checkpoint_every_hours=-1.0: must be at least 0",
     ),
     (
-        "pretrain --steps_per_execution=-1",
+        "pretrain --workdir=w --steps_per_execution=-1",
         "--steps_per_execution=-1: must be at least 0",
     ),
     ("doctor --loss=supcn", "--loss=supcn: must be one of ntxent, supcon,"),
@@ -376,6 +495,23 @@ def test_only_what_was_given_is_an_option_of_the_loss():
     assert "--positives_cap=3" in text
     assert "--temperature" not in text
     assert flags.read(config.Pretrain, text, "a") == given
+
+
+def test_only_what_was_given_is_an_option_of_optimizer_and_schedule():
+    given = _parse(
+        "--workdir=a",
+        "--optimizer=rmsprop",
+        "--optimizer_epsilon=0.5",
+        "--schedule=piecewise",
+        "--boundaries=30, 60.5",
+    )
+    assert given.optimizer.options() == {"epsilon": 0.5}
+    assert given.schedule.options() == {"boundaries": (30.0, 60.5)}
+    text = flags.write(given)
+    assert "--momentum" not in text
+    assert flags.read(config.Pretrain, text, "a") == given
+    nothing = _parse("--workdir=a")
+    assert nothing.optimizer.options() == nothing.schedule.options() == {}
 
 
 @pytest.mark.parametrize("whiten", ["imagenet", "none"])

@@ -1,12 +1,16 @@
 """The training step as a whole: compiled, never traced again, well paced."""
 
+import dataclasses
 import functools
+import json
+import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tf_contrastive import (
+    __main__,
     callbacks,
     checkpoints,
     config,
@@ -18,6 +22,7 @@ from tf_contrastive import (
     training,
 )
 from tf_contrastive import model as models
+from tf_contrastive.benchmarks import step
 from tf_contrastive.views import mixing
 
 _BATCH, _SIDE, _CLASSES = 8, 16, 3
@@ -27,7 +32,7 @@ _BATCH, _SIDE, _CLASSES = 8, 16, 3
 
 @functools.cache
 def _batch():
-    """Views [B, 2, S, S, 3] of classes that differ a little in colour, seeds, labels."""
+    """Views [B, 2, S, S, 3] of classes of almost one colour; seeds; labels."""
     rng = np.random.default_rng(0)
     labels = np.arange(_BATCH, dtype=np.int32) % _CLASSES
     tints = rng.uniform(0.4, 0.6, [_CLASSES, 1, 1, 1, 3])
@@ -73,9 +78,9 @@ def _two_steps(loss, jit_compile, **options):
     model = _model(loss, **options)
     data = ((views, seeds) if options else views, labels)
     before = [v.numpy() for v in model.variables]
-    step = tf.function(model.train_step, jit_compile=jit_compile)
+    train = tf.function(model.train_step, jit_compile=jit_compile)
     for _ in range(2):
-        results = step(data)
+        results = train(data)
     moved = [
         v.numpy() - b for v, b in zip(model.variables, before, strict=True)
     ]
@@ -98,13 +103,25 @@ def _assert_compiled_is_the_same(loss, **options):
     assert largest > 0
 
 
-@pytest.mark.parametrize("loss", config.LOSSES)
+# Those that run always stand for the others: each takes seconds to compile.
+def _slow_but(names, quick):
+    return [
+        name if name in quick else pytest.param(name, marks=pytest.mark.slow)
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("loss", _slow_but(config.LOSSES, ["swd_normal"]))
 def test_the_step_of_every_loss_compiles_to_the_same(loss):
     _assert_compiled_is_the_same(loss)
 
 
 @pytest.mark.parametrize(
-    "policy", [*config.AUGMENTATIONS, f"ablation:{'+'.join(config.ABLATIONS)}"]
+    "policy",
+    _slow_but(
+        [*config.AUGMENTATIONS, f"ablation:{'+'.join(config.ABLATIONS)}"],
+        ["simclr"],
+    ),
 )
 def test_the_step_of_every_policy_compiles_to_the_same(policy):
     run = config.replace(
@@ -119,6 +136,7 @@ def test_the_step_of_every_policy_compiles_to_the_same(policy):
     )
 
 
+@pytest.mark.slow
 def test_the_step_of_mixed_views_compiles_to_the_same():
     mix = mixing.Mixing(_CLASSES, 0.2, 1.0)
     _assert_compiled_is_the_same("cross_entropy", mix=mix)
@@ -217,16 +235,90 @@ def _assert_same_run(workdir, reference):
     assert _points(workdir) == _points(reference)
     found, expected = _saved(workdir), _saved(reference)
     assert sorted(found) == sorted(expected) == [12, 24, 36, 48]
-    for step, values in expected.items():
-        assert set(found[step]) == set(values)
+    for number, values in expected.items():
+        assert set(found[number]) == set(values)
         for name, value in values.items():
             np.testing.assert_array_equal(
-                found[step][name], value, err_msg=f"{name} at step {step}"
+                found[number][name], value, err_msg=f"{name} at step {number}"
             )
 
 
 # A point at each fifth step, a checkpoint at each twelfth, an epoch of 16.
 _DUE = {*range(5, 49, 5), *range(12, 49, 12), *range(16, 49, 16)}
+
+
+class _Counting(tf.keras.Model):
+    """A model that only counts its steps."""
+
+    def train_step(self, data):
+        self.optimizer.iterations.assign_add(1)
+        return {"step": self.optimizer.iterations}
+
+    def test_step(self, data):
+        return {"data": data}
+
+
+class _Kept:
+    """Saves at every twelfth step that it is shown."""
+
+    def __init__(self, model, every):
+        self._model, self._every = model, every
+        self.last_saved = None
+
+    @property
+    def step(self):
+        return int(self._model.optimizer.iterations.numpy())
+
+    def show(self):
+        if self._every and self.step - (self.last_saved or 0) >= self._every:
+            self.last_saved = self.step
+
+
+def _looks(seconds, **options):
+    """Steps at which the host looks in, where `seconds` is the time by step."""
+    runtime = dataclasses.replace(
+        config.Runtime(),
+        **{"checkpoint_every_steps": 12, "log_every_steps": 5, **options},
+    )
+    model = _Counting()
+    model.compile(
+        tf.keras.optimizers.SGD(jit_compile=False), steps_per_execution=1
+    )
+    kept = _Kept(model, runtime.checkpoint_every_steps)
+    pacer = pacing.Pacer(
+        kept,
+        runtime,
+        tf.distribute.get_strategy(),
+        clock=lambda: seconds(kept.step),
+    )
+    looks = []
+
+    def look(batch, logs):
+        looks.append(kept.step)
+        kept.show()
+
+    watcher = tf.keras.callbacks.LambdaCallback(on_batch_end=look)
+    data = tf.data.Dataset.from_tensors(0.0).repeat()
+    model.make_train_function = lambda: _several(model)
+    model.fit(
+        data,
+        epochs=3,
+        steps_per_epoch=16,
+        verbose=0,
+        callbacks=[pacer, watcher],
+    )
+    return looks
+
+
+def _several(model):
+    """As many steps as the variable says, as `ContrastiveModel` makes it."""
+
+    def execute(iterator):
+        for _ in range(int(model._steps_per_execution.numpy())):
+            results = model.train_step(next(iterator))
+        return results
+
+    return execute
 
 
 @pytest.mark.parametrize(
@@ -240,11 +332,26 @@ _DUE = {*range(5, 49, 5), *range(12, 49, 12), *range(16, 49, 16)}
     ],
 )
 def test_the_host_looks_in_every_few_seconds_and_where_something_is_due(
-    seconds, between, one_by_one, tmp_path, monkeypatch
+    seconds, between
 ):
-    fitted, looks = _watched(monkeypatch, lambda step: step * seconds)
+    assert _looks(lambda step: seconds * step) == sorted(between | _DUE)
+
+
+def test_a_step_that_becomes_slow_is_looked_at_sooner():
+    looks = _looks(
+        lambda step: 0.1 * step + 2.9 * max(step - 20, 0),
+        log_every_steps=100,
+        checkpoint_every_steps=0,
+    )
+    assert looks == [1, 2, 4, 8, 16, 32, *range(34, 49)]
+
+
+def test_several_steps_at_a_time_are_the_same_run(
+    one_by_one, tmp_path, monkeypatch
+):
+    fitted, looks = _watched(monkeypatch, lambda step: 1.0 * step)
     result = training.pretrain(_options(tmp_path))
-    assert looks == sorted(between | _DUE)
+    assert looks == sorted({1, 2, 4} | _DUE)
     assert result.config.runtime.steps_per_execution == 0
     assert "--steps_per_execution=0" in (tmp_path / "config.flags").read_text()
     (model,) = fitted
@@ -252,19 +359,8 @@ def test_the_host_looks_in_every_few_seconds_and_where_something_is_due(
     _assert_same_run(tmp_path, one_by_one)
 
 
-def test_a_step_that_becomes_slow_is_looked_at_sooner(tmp_path, monkeypatch):
-    # 0.1 s, and 3 s from step 20 on.
-    _, looks = _watched(
-        monkeypatch, lambda step: 0.1 * step + 2.9 * max(step - 20, 0)
-    )
-    training.pretrain(
-        _options(tmp_path, log_every_steps=100, checkpoint_every_steps=0)
-    )
-    assert looks == [1, 2, 4, 8, 16, 32, *range(34, 49)]
-
-
-@pytest.mark.parametrize("virtual_devices", [0, 2])
-@pytest.mark.parametrize("steps", [0, 5])
+@pytest.mark.slow
+@pytest.mark.parametrize(("steps", "virtual_devices"), [(0, 0), (5, 2)])
 def test_a_step_is_traced_once_in_whole_partial_and_resumed_epochs(
     steps, virtual_devices, tmp_path, monkeypatch
 ):
@@ -284,13 +380,14 @@ def test_a_step_is_traced_once_in_whole_partial_and_resumed_epochs(
     assert 12 < result.start_step < 24 and result.step == 36
     assert looks[-1] == 36 and 24 in looks
     if steps:
-        assert looks[:3] == [result.start_step + 5, 24, 29]
+        assert (result.start_step, looks) == (22, [24, 29, 34, 36])
     (model,) = fitted
     assert model.train_function.experimental_get_tracing_count() == 1
     assert model.test_function.experimental_get_tracing_count() == 1
     assert result.metrics["val_loss"] > 0
 
 
+@pytest.mark.slow
 def test_validation_takes_all_its_batches_whatever_the_pace(
     tmp_path, monkeypatch
 ):
@@ -308,6 +405,93 @@ def test_validation_takes_all_its_batches_whatever_the_pace(
             )
         found.append(result.metrics)
     assert found[0] == found[1]
+
+
+# ---- Measured ----------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_benchmark_compares_the_step_with_its_encoder(
+    tmp_path, monkeypatch, capsys
+):
+    output = tmp_path / "step.json"
+    flags = (
+        "--dataset=digits --split=train[:64] --encoder=resnet10 --width=0.125"
+        " --batch_size=8 --loss=supcon --augment_on=device"
+    )
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "tf_contrastive",
+            "benchmark",
+            "step",
+            f"--run_flags={flags}",
+            "--precisions=mixed_bfloat16",
+            "--repeats=2",
+            "--end_to_end_seconds=0.01",
+            f"--output={output}",
+        ],
+    )
+    assert __main__.main() == 0
+    report = json.loads(output.read_text())
+    assert report["options"]["run_flags"] == flags
+    rows = report["results"]
+    assert [row["replicas"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["precision"] == "mixed_bfloat16"
+        assert (row["encoder"], row["batch_size"]) == ("resnet10", 8)
+        assert row["views_per_second"] == pytest.approx(
+            8 * 2 * 1000 / row["milliseconds"]
+        )
+        assert row["overhead"] > -1
+        assert row["end_to_end_views_per_second"] > 0
+        assert 0 <= row["input_wait"] < 1
+        assert row["repeats"] == 2
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split()[:3] == ["encoder", "precision", "replicas"]
+    assert [line.split()[2] for line in shown[1:]] == ["1", "2"]
+
+
+def test_the_bare_passes_are_those_of_the_encoder():
+    model = _model("supcon")
+    views, _, labels = _batch()
+    data = tf.data.Dataset.from_tensors((views, labels)).repeat()
+    passes = step.bare(model.encoder, tf.distribute.get_strategy())
+    moving = [v for v in model.encoder.non_trainable_variables]
+    before = [v.numpy() for v in moving]
+    gradients = passes(iter(data))
+    # Statistics move as in training, and every weight has its gradient.
+    assert all(np.any(v != b) for v, b in zip(moving, before, strict=True))
+    images = tf.reshape(views, [-1, _SIDE, _SIDE, 3])
+    with tf.GradientTape() as tape:
+        value = tf.reduce_mean(model.encoder(images, training=True) ** 2)
+    expected = tape.gradient(value, model.encoder.trainable_variables)
+    for found, gradient in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--encodr=resnet18", "unknown flag --encodr: did you mean --encoder"),
+        ("--batch_size=9 --dataset=digits", "not divisible by the 2 replicas"),
+    ],
+)
+def test_flags_that_pretrain_refuses_are_refused(
+    flags, told, tmp_path, monkeypatch, capsys
+):
+    output = tmp_path / "step.json"
+    arguments = (
+        "benchmark",
+        "step",
+        f"--run_flags={flags}",
+        f"--output={output}",
+    )
+    monkeypatch.setattr(sys, "argv", ["tf_contrastive", *arguments])
+    assert __main__.main() == 2
+    assert told in capsys.readouterr().err
+    assert not output.exists()
 
 
 if __name__ == "__main__":

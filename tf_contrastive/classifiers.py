@@ -7,7 +7,7 @@ sorted ids that the training labels hold.
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -239,39 +239,64 @@ def prototype(
 
 # ---- Softmax regression -----------------------------------------------------
 
+Batches = Iterable[tuple[np.ndarray, np.ndarray]]
+
+
+class Follower:
+    """Is told how a training goes; this one lets it go from start to end."""
+
+    def begin(self, state: tf.train.Checkpoint) -> int:
+        """Called before the first epoch, with all that training changes.
+
+        Returns:
+          Epochs that `state`, restored here, has behind it; 0: none.
+        """
+        del state
+        return 0
+
+    def epoch(self, done: int, metrics: dict[str, float]) -> None:
+        """Called after each epoch.
+
+        Args:
+          done: epochs so far.
+          metrics: "loss" and "accuracy", means over the epoch; "step", steps
+            so far; "learning_rate", of the last one.
+        """
+
 
 def linear(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     *,
-    epochs: int = config.Evaluation.probe_epochs,
-    batch_size: int = config.Evaluation.probe_batch_size,
-    learning_rate: float = config.Evaluation.probe_learning_rate,
-    momentum: float = 0.9,
+    optimizer: Callable[[int, int], tf.keras.optimizers.Optimizer],
+    epochs: int = config.LinearProtocol.linear_epochs,
+    batch_size: int = config.LinearProtocol.linear_batch_size,
+    label_smoothing: float = config.LinearProtocol.linear_label_smoothing,
     seed: int = config.Evaluation.seed,
-    views: Iterable[tuple[np.ndarray, np.ndarray]] | None = None,
+    views: Callable[[int], Batches] | None = None,
+    follower: Follower | None = None,
 ) -> tuple[Scores, list[float]]:
     """Trains softmax regression on frozen embeddings, and scores with it.
 
-    SimCLR, Appendix 10.6: SGD with Nesterov momentum 0.9, learning rate
-    0.1 * batch / 256, 90 epochs, no weight decay, no warm-up; a cosine schedule
-    to zero, since the paper states none. Weights start at zero, and embeddings
-    enter as they are.
+    Weights start at zero, and embeddings enter as they are. It runs on one
+    device, outside of any strategy's scope.
 
     Args:
       train_embeddings: float [m, D].
       train_labels: int [m], from 0.
       test_embeddings: float [n, D].
+      optimizer: (rows of a step, steps of an epoch) -> what moves the weights.
       epochs: passes over the training rows; each drops its last m % batch.
       batch_size: rows per step, at most m.
-      learning_rate: peak, per 256 rows.
-      momentum: Nesterov momentum.
+      label_smoothing: share of the target that is spread over all classes.
       seed: seed of the order of rows; equal seeds give equal scores.
-      views: batches (embeddings [batch_size, D], labels [batch_size]) without
-        end, on which it is trained instead of the training rows, in as many
-        steps: embeddings of augmented images, as in the linear stage of Khosla
-        et al. 2020, table 5. None: the training rows, in a new order an epoch.
+      views: first step -> batches (embeddings [batch_size, D], labels
+        [batch_size]) from that step on, without end, on which it is trained
+        instead of the training rows, in as many steps: embeddings of augmented
+        images, as in the linear stage of Khosla et al. 2020, table 5. None:
+        the training rows, in a new order an epoch.
+      follower: is told of every epoch, and may begin at a later one.
 
     Returns:
       (Scores, logits; mean training loss of each epoch, in nats).
@@ -285,34 +310,44 @@ def linear(
     )
     batch_size = min(batch_size, len(train))
     steps = len(train) // batch_size
-    peak = learning_rate * batch_size / config.REFERENCE_BATCH_SIZE
+    follower = follower or Follower()
+    kernel = tf.Variable(tf.zeros([train.shape[1], len(classes)]))
+    bias = tf.Variable(tf.zeros([len(classes)]))
+    losses = tf.Variable(tf.zeros([epochs]))
+    mover = optimizer(batch_size, steps)
+    mover.build([kernel, bias])
+    done = follower.begin(
+        tf.train.Checkpoint(
+            kernel=kernel, bias=bias, losses=losses, optimizer=mover
+        )
+    )
+    train_epoch = _linear_epoch(kernel, bias, mover, label_smoothing)
     if views is None:
         parts = _reshuffled(train, index, steps * batch_size, seed)
+        parts = itertools.islice(parts, done, None)
     else:
-        parts = _gathered(views, classes, steps, train.shape[1])
-    kernel = tf.zeros([train.shape[1], len(classes)])
-    bias = tf.zeros([len(classes)])
-    state = (kernel, bias, tf.zeros_like(kernel), tf.zeros_like(bias))
-    losses = []
-    for epoch, (rows, labels, order) in zip(range(epochs), parts, strict=False):
-        progress = (epoch * steps + np.arange(steps)) / (epochs * steps)
-        rates = peak * 0.5 * (1 + np.cos(math.pi * progress))
-        state, loss = _linear_epoch(
-            rows,
-            labels,
-            tf.constant(order.reshape(steps, batch_size)),
-            tf.constant(rates, tf.float32),
-            tf.constant(momentum, tf.float32),
-            state,
+        found = views(done * steps)
+        parts = _gathered(found, classes, steps, train.shape[1])
+    for epoch, part in zip(range(done, epochs), parts, strict=False):
+        rows, labels, order = part
+        loss, accuracy = train_epoch(
+            rows, labels, tf.constant(order.reshape(steps, batch_size))
         )
-        losses.append(float(loss))
-        if not math.isfinite(losses[-1]):
+        if not math.isfinite(loss):
             raise config.UserError(
-                f"the linear probe diverged in epoch {epoch + 1}: give a"
-                f" learning rate below {learning_rate:g}"
+                f"the linear classifier diverged in epoch {epoch + 1}: give a"
+                " lower learning rate (--linear_learning_rate)"
             )
-    kernel, bias = state[:2]
-    return Scores((test @ kernel + bias).numpy(), classes), losses
+        losses[epoch].assign(loss)
+        metrics = {
+            "loss": float(loss),
+            "accuracy": float(accuracy),
+            "step": (epoch + 1) * steps,
+            "learning_rate": float(mover.learning_rate),
+        }
+        follower.epoch(epoch + 1, metrics)
+    scores = Scores((test @ kernel + bias).numpy(), classes)
+    return scores, losses.numpy().tolist()
 
 
 def _reshuffled(train, index, count, seed):
@@ -339,38 +374,39 @@ def _gathered(views, classes, steps, features):
         yield tf.constant(rows), tf.constant(index), np.arange(len(rows))
 
 
-@tf.function(reduce_retracing=True)
-def _linear_epoch(rows, labels, order, rates, momentum, state):
-    """One epoch of SGD; returns the new state and the epoch's mean loss.
+def _linear_epoch(kernel, bias, optimizer, label_smoothing):
+    """Makes the function that trains kernel [D, C] and bias [C] an epoch long.
 
-    The gradient of softmax cross entropy is written out: a tape inside a loop
-    of thousands of tiny steps would take longer than the steps.
-
-    Args:
-      rows: float32 [m, D]; labels: int64 [m], below C.
-      order: int64 [steps, b], rows of each step.
-      rates: float32 [steps], learning rates; momentum: float32 [].
-      state: kernel [D, C], bias [C], and the velocity of each.
+    It takes rows float32 [m, D], labels int64 [m] below C, and order int64
+    [steps, b], the rows of each step; it gives the epoch's mean loss and
+    accuracy. The gradient of softmax cross entropy is written out: a tape
+    inside a loop of thousands of tiny steps would take longer than the steps.
     """
-    kernel, bias, kernel_velocity, bias_velocity = state
-    batch = tf.shape(order)[1]
-    total = tf.constant(0.0)
-    for step in tf.range(tf.shape(order)[0]):
-        x = tf.gather(rows, order[step])
-        y = tf.gather(labels, order[step])
-        logits = x @ kernel + bias
-        total += tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-        )
-        error = tf.nn.softmax(logits) - tf.one_hot(y, tf.shape(bias)[0])
-        error /= tf.cast(batch, tf.float32)
-        kernel_gradient = tf.matmul(x, error, transpose_a=True)
-        bias_gradient = tf.reduce_sum(error, 0)
-        rate = rates[step]
-        # Nesterov: the step looks ahead along the new velocity.
-        kernel_velocity = momentum * kernel_velocity - rate * kernel_gradient
-        bias_velocity = momentum * bias_velocity - rate * bias_gradient
-        kernel += momentum * kernel_velocity - rate * kernel_gradient
-        bias += momentum * bias_velocity - rate * bias_gradient
-    loss = total / tf.cast(tf.shape(order)[0], tf.float32)
-    return (kernel, bias, kernel_velocity, bias_velocity), loss
+    classes = bias.shape[0]
+
+    @tf.function(reduce_retracing=True)
+    def train(rows, labels, order):
+        steps, batch = tf.shape(order)[0], tf.shape(order)[1]
+        total, hits = tf.constant(0.0), tf.constant(0)
+        for step in tf.range(steps):
+            x = tf.gather(rows, order[step])
+            y = tf.gather(labels, order[step])
+            target = tf.one_hot(y, classes)
+            target += label_smoothing * (1 / classes - target)
+            logits = x @ kernel + bias
+            total += tf.reduce_mean(
+                tf.nn.softmax_cross_entropy_with_logits(target, logits)
+            )
+            right = tf.argmax(logits, axis=1) == y
+            hits += tf.reduce_sum(tf.cast(right, tf.int32))
+            error = tf.nn.softmax(logits) - target
+            error /= tf.cast(batch, tf.float32)
+            kernel_gradient = tf.matmul(x, error, transpose_a=True)
+            bias_gradient = tf.reduce_sum(error, 0)
+            optimizer.apply_gradients(
+                [(kernel_gradient, kernel), (bias_gradient, bias)]
+            )
+        loss = total / tf.cast(steps, tf.float32)
+        return loss, hits / (steps * batch)
+
+    return train

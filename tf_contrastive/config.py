@@ -2,9 +2,10 @@
 
 Layer 0. The dataclasses are grouped in the order in which data flows through
 a run: data, views, encoder, projection, loss, probe, optimizer, schedule,
-runtime. `flags.py` makes one absl flag of each field; library code takes the
-dataclasses, or plain keyword arguments whose defaults it reads here. Nothing
-here imports TensorFlow, so that `--help` and a wrong flag answer at once.
+linear stage, runtime. `flags.py` makes one absl flag of each field; library
+code takes the dataclasses, or plain keyword arguments whose defaults it reads
+here. Nothing here imports TensorFlow, so that `--help` and a wrong flag answer
+at once.
 """
 
 import dataclasses
@@ -157,6 +158,14 @@ OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
     "adamw": {**_ADAM, "weight_decay": 0.01},
 }
 OPTIMIZERS = tuple(OPTIMIZER_OPTIONS)
+# What a linear stage has in their place: SimCLR, appendix B.6.
+LINEAR_OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
+    "lars": {"weight_decay": 0.0},
+    "sgd": {"weight_decay": 0.0, "nesterov": True},
+    "rmsprop": {"weight_decay": 0.0},
+    "adam": {"weight_decay": 0.0},
+    "adamw": {"weight_decay": 0.0},
+}
 MOMENTUM_STYLES = ("classic", "popular")
 # The base learning rate of each, per 256 images: SimCLR's; those of SupCon's
 # code for its cross entropy and its linear stage; Adam's own.
@@ -459,14 +468,31 @@ def _nan_policy(value: str) -> str | None:
     return "stop, or skip:N for at most N steps, such as skip:10"
 
 
-def _protocol_list(value: str) -> str | None:
-    names = split_list(value)
-    bad = [name for name in names if name not in PROTOCOLS]
-    if names and not bad:
-        return None
-    match = nearest(bad[0], PROTOCOLS) if bad else None
-    hint = f" (did you mean {match}?)" if match else ""
-    return f"a comma-separated list of {', '.join(PROTOCOLS)}{hint}"
+def _list_of(
+    known: Iterable[str],
+    problem_of: Callable[[str], str | None] | None = None,
+) -> Callable[[str], str | None]:
+    """Makes the check of a comma-separated list of names.
+
+    Args:
+      known: the names.
+      problem_of: what is wrong with a name, if that takes more than `known`.
+    """
+    known = tuple(known)
+
+    def check(value: str) -> str | None:
+        names = split_list(value)
+        if problem_of:
+            bad = [name for name in names if problem_of(name)]
+        else:
+            bad = [name for name in names if name not in known]
+        if names and not bad:
+            return None
+        match = nearest(bad[0], known) if bad else None
+        hint = f" (did you mean {match}?)" if match else ""
+        return f"a comma-separated list of {', '.join(known)}{hint}"
+
+    return check
 
 
 def _splits(value: str) -> str | None:
@@ -481,24 +507,29 @@ def split_list(value: str) -> list[str]:
 
 
 def given_options(
-    group: Any, kind: str, tables: dict[str, dict[str, Any]]
+    group: Any,
+    kind: str,
+    tables: dict[str, dict[str, Any]],
+    prefix: str | None = None,
 ) -> dict[str, Any]:
     """Returns what was given of a group's options that depend on a name.
 
     Args:
       group: such as a `Loss`; an option that is None was not given.
-      kind: the field that holds the name. A field may stand for an option of
-        its own name, or of that without `kind` and an underscore before it.
+      kind: the field that holds the name.
       tables: name -> its options.
+      prefix: what may stand before an option's name in that of its field;
+        None: `kind` and an underscore.
 
     Raises:
       UserError: for an option that what is named does not take.
     """
     chosen = getattr(group, kind)
+    prefix = f"{kind}_" if prefix is None else prefix
     given = {}
     for field in dataclasses.fields(group):
         value = getattr(group, field.name)
-        name = field.name.removeprefix(f"{kind}_")
+        name = field.name.removeprefix(prefix)
         takers = [n for n, known in tables.items() if name in known]
         if value is None or not takers:
             continue
@@ -533,6 +564,12 @@ class Data:
         "train",
         "split to train on, as TFDS writes splits",
         check=_splits,
+    )
+    test_split: str = option(
+        "test",
+        "split on which the linear stage is scored (--linear_epochs)",
+        check=_splits,
+        identity=False,
     )
     validation_fraction: float = option(
         0.0,
@@ -1036,6 +1073,181 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True)
+class LinearStage:
+    """The linear classifier on the frozen encoder, trained when that is done.
+
+    It changes nothing of the encoder, so that a finished run takes others.
+    """
+
+    linear_epochs: int = option(
+        0,
+        "epochs of a linear classifier on the frozen encoder, after the"
+        " encoder's own; 0: none",
+        minimum=0,
+        identity=False,
+    )
+    linear_batch_size: int = option(
+        256,
+        "images per step of the linear stage, at most all",
+        minimum=1,
+        identity=False,
+    )
+    linear_augmentation: str = option(
+        "none",
+        "augmentation policy of the images that the linear stage learns from,"
+        " new ones every epoch, with the run's other options of views; none:"
+        " the images as they are, embedded once",
+        check=_augmentation_name,
+        identity=False,
+    )
+    linear_label_smoothing: float = option(
+        0.0,
+        "share of the linear stage's target spread over all classes",
+        minimum=0.0,
+        maximum=0.9999,
+        identity=False,
+    )
+    linear_optimizer: str = option(
+        "sgd",
+        "optimizer of the linear stage",
+        choices=OPTIMIZERS,
+        identity=False,
+    )
+    linear_momentum: float | None = option(
+        None,
+        "as --momentum, of the linear stage (lars, sgd, rmsprop); default: 0.9",
+        minimum=0.0,
+        maximum=0.9999,
+        identity=False,
+    )
+    linear_nesterov: bool | None = option(
+        None,
+        "as --nesterov, of the linear stage (lars, sgd); default: yes of sgd",
+        identity=False,
+    )
+    linear_weight_decay: float | None = option(
+        None,
+        "as --weight_decay, of the linear stage; default: 0",
+        minimum=0.0,
+        identity=False,
+    )
+    linear_learning_rate: float | None = option(
+        None,
+        "learning rate of the linear stage, per 256 images; default: that of"
+        " its optimizer, as for --learning_rate",
+        above=0.0,
+        identity=False,
+    )
+    linear_schedule: str = option(
+        "cosine",
+        "learning rate of the linear stage after its warm-up",
+        choices=SCHEDULES,
+        identity=False,
+    )
+    linear_decay_rate: float | None = option(
+        None,
+        "as --decay_rate, of the linear stage (exponential, piecewise)",
+        above=0.0,
+        maximum=1.0,
+        identity=False,
+    )
+    linear_decay_epochs: float | None = option(
+        None,
+        "as --decay_epochs, of the linear stage (exponential)",
+        above=0.0,
+        identity=False,
+    )
+    linear_boundaries: str | None = option(
+        None,
+        "as --boundaries, of the linear stage (piecewise)",
+        check=_boundaries,
+        identity=False,
+    )
+    linear_warmup_epochs: float = option(
+        0.0,
+        "epochs of the linear stage's linear warm-up",
+        minimum=0.0,
+        identity=False,
+    )
+
+    def optimizer_options(self) -> dict[str, Any]:
+        """Options of `optimizers.build` that are not that optimizer's own.
+
+        Raises:
+          UserError: for one that the optimizer does not take.
+        """
+        given = given_options(
+            self, "linear_optimizer", OPTIMIZER_OPTIONS, "linear_"
+        )
+        return LINEAR_OPTIMIZER_OPTIONS[self.linear_optimizer] | given
+
+    def schedule_options(self) -> dict[str, Any]:
+        """What was given, as options of `schedules.build`.
+
+        Raises:
+          UserError: for an option that the schedule does not take.
+        """
+        given = given_options(
+            self, "linear_schedule", SCHEDULE_OPTIONS, "linear_"
+        )
+        if "boundaries" in given:
+            given["boundaries"] = read_boundaries(given["boundaries"])
+        return given
+
+    def knobs(self) -> dict[str, Any]:
+        """All of it, as keyword arguments of `evaluation.linear_probe`."""
+        return {
+            "epochs": self.linear_epochs,
+            "batch_size": self.linear_batch_size,
+            "label_smoothing": self.linear_label_smoothing,
+            "optimizer": self.linear_optimizer,
+            "optimizer_options": self.optimizer_options(),
+            "learning_rate": resolve_learning_rate(
+                self.linear_learning_rate, self.linear_optimizer, "linear"
+            ),
+            "schedule": self.linear_schedule,
+            "schedule_options": self.schedule_options(),
+            "warmup_epochs": self.linear_warmup_epochs,
+        }
+
+    def check(self) -> None:
+        """Raises `UserError` for values that do not go together."""
+        if not self.linear_epochs:
+            self._check_absent()
+            return
+        self.optimizer_options()
+        warmup, epochs = self.linear_warmup_epochs, self.linear_epochs
+        if warmup > epochs:
+            raise UserError(
+                f"--linear_warmup_epochs={warmup:g} is longer than"
+                f" --linear_epochs={epochs}: give at most"
+                f" --linear_warmup_epochs={epochs}"
+            )
+        decay = SCHEDULE_OPTIONS[self.linear_schedule] | self.schedule_options()
+        if "boundaries" in decay:
+            check_boundaries(decay["boundaries"], warmup, epochs, "linear_")
+
+    def _check_absent(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                raise UserError(
+                    f"--{field.name}={value} is of the linear stage, of which"
+                    " --linear_epochs=0 leaves nothing: give its epochs, such"
+                    f" as --linear_epochs={LinearProtocol.linear_epochs}"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearProtocol(LinearStage):
+    """The linear stage of an encoder that is there already."""
+
+    linear_epochs: int = option(
+        90, "epochs of the linear classifier", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Runtime:
     """Where and how it runs."""
 
@@ -1128,6 +1340,7 @@ class Pretrain:
     probe: Probe = dataclasses.field(default_factory=Probe)
     optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    linear: LinearStage = dataclasses.field(default_factory=LinearStage)
     runtime: Runtime = dataclasses.field(default_factory=Runtime)
 
     def validate(self) -> None:
@@ -1160,6 +1373,7 @@ class Pretrain:
         check_data_service(self.data.data_service, self.data.sampler)
         self._check_loss()
         self._check_mixing()
+        self.linear.check()
         if self.views.image_size:
             check_image_size(
                 self.views.image_size,
@@ -1251,7 +1465,7 @@ class Evaluation:
     protocols: str = option(
         ",".join(PROTOCOLS),
         f"comma-separated protocols out of {', '.join(PROTOCOLS)}",
-        check=_protocol_list,
+        check=_list_of(PROTOCOLS),
     )
     untrained: bool = option(
         True, "evaluate a random encoder of the same kind, too"
@@ -1267,23 +1481,11 @@ class Evaluation:
     knn_k: int = option(
         5, "neighbours that vote (top-1 of k=1 is 1NN)", minimum=1
     )
-    probe_epochs: int = option(90, "epochs of the linear probe", minimum=1)
-    probe_batch_size: int = option(256, "batch of the linear probe", minimum=1)
-    probe_learning_rate: float = option(
-        0.1, "learning rate of the linear probe, per 256 images", above=0.0
-    )
-    probe_augmentation: str = option(
-        "none",
-        "augmentation policy of the images that the linear probe learns from,"
-        " new ones every epoch, with the run's other options of views; none:"
-        " the images as they are, embedded once",
-        check=_augmentation_name,
-    )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
     seed: int = option(
-        0, "seed of the linear probe, its order and its views", minimum=0
+        0, "seed of the linear protocol, its order and views", minimum=0
     )
 
 
@@ -1292,6 +1494,7 @@ class Evaluate:
     """All options of `evaluate`."""
 
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    linear: LinearProtocol = dataclasses.field(default_factory=LinearProtocol)
 
     def validate(self) -> None:
         """Raises `UserError` for values, or pairs of them, that cannot work."""
@@ -1306,12 +1509,13 @@ class Evaluate:
                 "--saved_model needs --dataset=NAME: an export does not say on"
                 " what it is to be scored"
             )
-        protocols = split_list(e.protocols)
-        if e.probe_augmentation != "none" and "linear" not in protocols:
+        self.linear.check()
+        augmentation = self.linear.linear_augmentation
+        if augmentation != "none" and "linear" not in split_list(e.protocols):
             raise UserError(
-                f"--probe_augmentation={e.probe_augmentation} is of the"
-                f" protocol linear, and --protocols={e.protocols} is without"
-                f" it: give --protocols={e.protocols},linear"
+                f"--linear_augmentation={augmentation} is of the protocol"
+                f" linear, and --protocols={e.protocols} is without it: give"
+                f" --protocols={e.protocols},linear"
             )
 
 
@@ -1416,16 +1620,6 @@ def _benchmark_name(value: str) -> str | None:
     )
 
 
-def _benchmark_losses(value: str) -> str | None:
-    names = split_list(value)
-    bad = [name for name in names if name not in BENCHMARK_LOSSES]
-    if names and not bad:
-        return None
-    match = nearest(bad[0], BENCHMARK_LOSSES) if bad else None
-    hint = f" (did you mean {match}?)" if match else ""
-    return f"a comma-separated list of {', '.join(BENCHMARK_LOSSES)}{hint}"
-
-
 def _batch_sizes(value: str) -> str | None:
     sizes = split_list(value)
     if sizes and all(
@@ -1471,7 +1665,7 @@ class LossBenchmark:
     losses: str = option(
         ",".join(BENCHMARK_LOSSES),
         f"comma-separated losses out of {', '.join(BENCHMARK_LOSSES)}",
-        check=_benchmark_losses,
+        check=_list_of(BENCHMARK_LOSSES),
     )
     sizes: str = option(
         "1024,4096,16384,65536",
@@ -1495,16 +1689,6 @@ class LossBenchmark:
     )
 
 
-def _policies(value: str) -> str | None:
-    names = split_list(value)
-    bad = [name for name in names if _augmentation_name(name)]
-    if names and not bad:
-        return None
-    known = f"a comma-separated list of {', '.join(AUGMENTATIONS)}"
-    match = nearest(bad[0], AUGMENTATIONS) if bad else None
-    return f"{known} (did you mean {match}?)" if match else known
-
-
 def _sides(value: str) -> str | None:
     sides = split_list(value)
     if sides and all(re.fullmatch(r"[1-9][0-9]*", side) for side in sides):
@@ -1519,7 +1703,7 @@ class InputBenchmark:
     policies: str = option(
         "simclr,simaugment,autoaugment,randaugment,stacked_randaugment",
         "comma-separated augmentation policies",
-        check=_policies,
+        check=_list_of(AUGMENTATIONS, _augmentation_name),
     )
     image_sizes: str = option(
         "224,32",
@@ -1549,17 +1733,6 @@ class SheetBenchmark:
     sheet_size: int = option(96, "side of a view on it in pixels", minimum=8)
 
 
-def _precision_list(value: str) -> str | None:
-    known = [name for name in PRECISIONS if name != "auto"]
-    names = split_list(value)
-    bad = [name for name in names if name not in known]
-    if names and not bad:
-        return None
-    match = nearest(bad[0], known) if bad else None
-    hint = f" (did you mean {match}?)" if match else ""
-    return f"a comma-separated list of {', '.join(known)}{hint}"
-
-
 def _replica_counts(value: str) -> str | None:
     counts = split_list(value)
     if counts and all(re.fullmatch(r"[1-9][0-9]*", n) for n in counts):
@@ -1578,7 +1751,7 @@ class StepBenchmark:
     precisions: str = option(
         "float32,mixed_bfloat16",
         "comma-separated precisions",
-        check=_precision_list,
+        check=_list_of(p for p in PRECISIONS if p != "auto"),
     )
     replicas: str = option(
         "1,2",
@@ -1695,7 +1868,10 @@ def resolve_learning_rate(
 
 
 def check_boundaries(
-    boundaries: tuple[float, ...], warmup_epochs: float, epochs: float
+    boundaries: tuple[float, ...],
+    warmup_epochs: float,
+    epochs: float,
+    prefix: str = "",
 ) -> None:
     """Raises `UserError` for epochs at which no learning rate can decay.
 
@@ -1703,14 +1879,16 @@ def check_boundaries(
       boundaries: epochs of the run, rising.
       warmup_epochs: as for `resolve_warmup`.
       epochs: of the run.
+      prefix: of the flags' names.
     """
     start = resolve_warmup(warmup_epochs, epochs)
     rising = sorted(set(boundaries)) == list(boundaries)
     if not rising or not all(start <= b < epochs for b in boundaries):
         given = ",".join(f"{b:g}" for b in boundaries)
         raise UserError(
-            f"--boundaries={given}: give epochs that rise, from"
-            f" --warmup_epochs={start:g} to less than --epochs={epochs:g}"
+            f"--{prefix}boundaries={given}: give epochs that rise, from"
+            f" --{prefix}warmup_epochs={start:g} to less than"
+            f" --{prefix}epochs={epochs:g}"
         )
 
 

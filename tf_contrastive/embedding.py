@@ -52,12 +52,18 @@ def embed_batches(
     """Embeds batch after batch, each when it is asked for.
 
     Args:
-      encoder, batches: see `embed`; there may be no end of batches.
+      encoder, batches: see `embed`; there may be no end of batches. The
+        strategy is that of the call, wherever they are asked for.
 
-    Yields:
-      (embeddings float32 [b, D], labels int32 [b]).
+    Returns:
+      An iterator of (embeddings float32 [b, D], labels int32 [b]).
     """
-    strategy = tf.distribute.get_strategy()
+    return _embedded(encoder, batches, tf.distribute.get_strategy())
+
+
+def _embedded(
+    encoder: Callable, batches: Batches, strategy: tf.distribute.Strategy
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     encode = _encode_function(encoder, strategy)
     replicas = strategy.num_replicas_in_sync
     rows = 0

@@ -384,6 +384,9 @@ class ContrastiveModel(tf.keras.Model):
             tf.reshape(flat, [-1, count, flat.shape[-1]]),
         )
 
+    # There is nothing to convert, and AutoGraph would take longer to find out
+    # than all the rest of the step's graph takes.
+    @tf.autograph.experimental.do_not_convert
     def _contrast(
         self,
         projections: tf.Tensor,

@@ -89,6 +89,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def _normalize_by_moving(self, inputs):
         return super().call(inputs, training=False)
 
+    # There is nothing to convert, and AutoGraph takes its time to find out.
+    @tf.autograph.experimental.do_not_convert
     def _normalize_by_batch(self, inputs):
         inputs = tf.cast(inputs, self.compute_dtype)
         alone = not self.synchronized or distribution.num_replicas() == 1

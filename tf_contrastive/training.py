@@ -53,6 +53,7 @@ class Result:
       metrics: means over the last epoch; accuracies in [0, 1].
       bad_images: names of the images that could not be read and were skipped.
       is_chief: whether this process is the one that reports.
+      strategy: on which it was trained.
     """
 
     config: config.Pretrain
@@ -62,6 +63,7 @@ class Result:
     metrics: dict[str, float]
     bad_images: tuple[str, ...]
     is_chief: bool
+    strategy: tf.distribute.Strategy
 
 
 def pretrain(run: config.Pretrain) -> Result:
@@ -122,8 +124,16 @@ def pretrain(run: config.Pretrain) -> Result:
                 callbacks=watchers,
                 **options,
             )
-    bad = source.info.bad_images
-    return Result(run, start_step, kept.step, seconds, metrics, bad, is_chief)
+    return Result(
+        run,
+        start_step,
+        kept.step,
+        seconds,
+        metrics,
+        source.info.bad_images,
+        is_chief,
+        strategy,
+    )
 
 
 def prepare(
@@ -173,11 +183,38 @@ def open_dataset(
         max_bad_images=run.data.max_bad_images,
     )
     config.check_labels(run.loss.loss, run.data.dataset, source.info.has_labels)
+    if run.linear.linear_epochs:
+        # Now, lest a run end in a mistake that could be seen at its start.
+        check_scored(source.info, open_test(run).info)
     if not run.data.validation_fraction:
         return source, None
     return source.split_validation(
         run.data.validation_fraction, run.runtime.seed
     )
+
+
+def open_test(run: config.Pretrain) -> datasets.Source:
+    """Opens the split on which the linear stage is scored."""
+    return datasets.source(
+        run.data.dataset,
+        run.data.test_split,
+        data_dir=run.data.data_dir or None,
+    )
+
+
+def check_scored(train: datasets.Info, test: datasets.Info) -> None:
+    """Raises `UserError` for splits on which no classifier can be scored."""
+    for info in (train, test):
+        if not info.has_labels:
+            raise config.UserError(
+                f"{info.name} {info.split} has no labels to score against:"
+                " give --dataset=NAME of a labelled dataset"
+            )
+    if train.num_classes != test.num_classes:
+        raise config.UserError(
+            f"{train.name}: {train.split} has {train.num_classes} classes and"
+            f" {test.split} {test.num_classes}: give splits of the same classes"
+        )
 
 
 def resolve(
@@ -511,7 +548,12 @@ def batches(
 
 
 def augmented_images(
-    source: datasets.Source, run: config.Pretrain, *, batch_size: int, seed: int
+    source: datasets.Source,
+    run: config.Pretrain,
+    *,
+    batch_size: int,
+    seed: int,
+    start_step: int = 0,
 ) -> tf.data.Dataset:
     """Images for a classifier of a frozen encoder: one view of each an epoch.
 
@@ -520,6 +562,7 @@ def augmented_images(
       run: a resolved config, whose policy and options of views are taken.
       batch_size: images of a batch, at most as many as there are.
       seed: of their order and of their views.
+      start_step: first batch to give.
 
     Returns:
       Infinite `tf.data.Dataset` of (images float32 [b, S, S, K], labels int32
@@ -534,6 +577,7 @@ def augmented_images(
         finish=finishing(run),
         batch_size=min(batch_size, source.info.num_examples),
         seed=seed,
+        start_step=start_step,
         shuffle_buffer=run.data.shuffle_buffer,
         cache=run.data.cache,
         extra_channels=run.data.extra_channels,

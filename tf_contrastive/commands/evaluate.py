@@ -1,9 +1,7 @@
 """`evaluate`: scores the encoder of a run, or an export, by named protocols."""
 
-import dataclasses
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,16 +12,11 @@ from tf_contrastive import (
     config,
     datasets,
     exporting,
+    stages,
     training,
-    views,
 )
-from tf_contrastive.evaluation import protocols
 
 RESULTS_FILE = "evaluation.json"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def run(options: config.Evaluate) -> int:
@@ -46,7 +39,14 @@ def run(options: config.Evaluate) -> int:
     found = checkpoints.load_run(chosen.workdir) if chosen.workdir else None
     train, test = _sources(chosen, found)
     reports = {
-        name: _score(name, encoder, train, test, chosen, found)
+        name: stages.score(
+            encoder,
+            train,
+            test,
+            options,
+            name=name,
+            run=found.config if found else None,
+        )
         for name, encoder in _encoders(chosen, found)
     }
     report = {
@@ -62,7 +62,7 @@ def run(options: config.Evaluate) -> int:
     if found:
         _write(os.path.join(chosen.workdir, RESULTS_FILE), report)
     for bad in (*train.info.bad_images, *test.info.bad_images):
-        _say(f"left out, cannot be read: {bad}")
+        stages.say(f"left out, cannot be read: {bad}")
     return 0
 
 
@@ -78,18 +78,7 @@ def _sources(
         datasets.source(name, split, data_dir=data_dir or None)
         for split in (chosen.train_split, chosen.test_split)
     )
-    for source in (train, test):
-        if not source.info.has_labels:
-            raise config.UserError(
-                f"{name} {source.info.split} has no labels to score against:"
-                " give --dataset=NAME of a labelled dataset"
-            )
-    if train.info.num_classes != test.info.num_classes:
-        raise config.UserError(
-            f"{name}: {chosen.train_split} has {train.info.num_classes} classes"
-            f" and {chosen.test_split} {test.info.num_classes}: give splits of"
-            " the same classes"
-        )
+    training.check_scored(train.info, test.info)
     return train, test
 
 
@@ -100,69 +89,11 @@ def _encoders(
     if not found:
         yield "trained", exporting.load(chosen.saved_model)
         if chosen.untrained:
-            _say("no untrained baseline: only a run (--workdir) has one")
+            stages.say("no untrained baseline: only a run (--workdir) has one")
         return
     yield "trained", checkpoints.load_encoder(found)
     if chosen.untrained:
         yield "untrained", checkpoints.load_encoder(found, trained=False)
-
-
-def _score(
-    name: str,
-    encoder: Callable,
-    train: datasets.Source,
-    test: datasets.Source,
-    chosen: config.Evaluation,
-    found: checkpoints.Run | None,
-) -> dict[str, Any]:
-    side, extra = exporting.image_size(encoder), exporting.extra(encoder)
-    for source in (train, test):
-        config.check_encoder_channels(
-            extra, source.info.name, source.info.extra_channels
-        )
-    preprocess = views.evaluation(side)
-    train_batches, test_batches = (
-        datasets.evaluation_batches(
-            source,
-            preprocess,
-            batch_size=chosen.embedding_batch_size,
-            extra_channels=extra,
-        )
-        for source in (train, test)
-    )
-    return protocols.run(
-        encoder,
-        train_batches,
-        test_batches,
-        config.split_list(chosen.protocols),
-        name=name,
-        options=chosen,
-        views=_views(train, chosen, found, side, extra),
-        say=_say,
-    )
-
-
-def _views(
-    train: datasets.Source,
-    chosen: config.Evaluation,
-    found: checkpoints.Run | None,
-    side: int,
-    extra: int,
-) -> tf.data.Dataset | None:
-    """Augmented training images for the linear probe, if it wants some."""
-    if chosen.probe_augmentation == "none":
-        return None
-    run = config.replace(
-        found.config if found else config.Pretrain(),
-        augmentation=chosen.probe_augmentation,
-        extra_channels=extra,
-    )
-    run = dataclasses.replace(
-        run, views=config.resolve_views(run.views, train.info.name, side)
-    )
-    return training.augmented_images(
-        train, run, batch_size=chosen.probe_batch_size, seed=chosen.seed
-    )
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -191,4 +122,4 @@ def _write(path: str, report: dict[str, Any]) -> None:
             "the table above is complete; give a --workdir that you may write"
             " to keep it",
         ) from error
-    _say(f"written: {path}")
+    stages.say(f"written: {path}")

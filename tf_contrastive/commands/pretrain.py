@@ -3,8 +3,12 @@
 import json
 import os
 import sys
+from typing import Any
 
-from tf_contrastive import checkpoints, config, training
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, config, stages, training
+from tf_contrastive.commands import evaluate
 
 RESULT_FILE = "pretrain.json"
 
@@ -12,30 +16,63 @@ RESULT_FILE = "pretrain.json"
 def run(options: config.Pretrain) -> int:
     """Runs the command and returns its exit status."""
     result = training.pretrain(options)
-    if not result.is_chief:
-        return 0
-    _name_bad_images(result.bad_images)
-    workdir = options.runtime.workdir
+    path = os.path.join(options.runtime.workdir, RESULT_FILE)
+    if result.is_chief:
+        _name_bad_images(result.bad_images)
+        if result.start_step < result.step:
+            _write(path, _rows(result))
+    report = stages.linear(result) if options.linear.linear_epochs else None
+    if result.is_chief:
+        _tell(result, report, path)
+    return 0
+
+
+def _rows(result: training.Result) -> dict[str, Any]:
+    return {
+        "loss": result.config.loss.loss,
+        "steps": result.step,
+        "seconds": round(result.seconds, 1),
+        **{name: round(value, 4) for name, value in result.metrics.items()},
+    }
+
+
+def _tell(
+    result: training.Result, report: dict[str, Any] | None, path: str
+) -> None:
+    """Prints what the stages came to, and adds the second one's to the file."""
+    workdir = result.config.runtime.workdir
     if result.start_step == result.step:
         print(
             f"{workdir} is finished: step {result.step:,} of {result.step:,},"
             " nothing left to train; give more --epochs in another --workdir"
         )
-        return 0
-    rows = {
-        "loss": options.loss.loss,
-        "steps": result.step,
-        "seconds": round(result.seconds, 1),
-        **{name: round(value, 4) for name, value in result.metrics.items()},
-    }
-    checkpoints.write_text(
-        os.path.join(workdir, RESULT_FILE), json.dumps(rows, indent=2) + "\n"
-    )
+        if report is None:
+            return
+    rows = _read(path) or _rows(result)
+    if report:
+        (scores,) = report["results"]
+        rows["linear_top1"] = round(scores["top1"], 4)
+        rows["linear_top5"] = round(scores["top5"], 4)
+        _write(path, rows)
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:{width}}  {value}")
+    if report:
+        print()
+        print(evaluate.table(report["results"]))
+        print(f"encoder checksum unchanged: {report['checksum'][:12]}")
     print(f"\nnext: python -m tf_contrastive evaluate --workdir={workdir}")
-    return 0
+
+
+def _read(path: str) -> dict[str, Any]:
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path) as file:
+        return json.load(file)
+
+
+def _write(path: str, rows: dict[str, Any]) -> None:
+    checkpoints.write_text(path, json.dumps(rows, indent=2) + "\n")
 
 
 def _name_bad_images(names: tuple[str, ...]) -> None:

@@ -1,11 +1,12 @@
 """Accuracies of classifiers on embeddings that are at hand as arrays."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tf_contrastive import classifiers, config
+from tf_contrastive import classifiers, config, optimizers, schedules
 
 
 def _accuracies(
@@ -92,15 +93,25 @@ def linear_probe(
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
     *,
-    epochs: int = config.Evaluation.probe_epochs,
-    batch_size: int = config.Evaluation.probe_batch_size,
-    learning_rate: float = config.Evaluation.probe_learning_rate,
+    epochs: int = config.LinearProtocol.linear_epochs,
+    batch_size: int = config.LinearProtocol.linear_batch_size,
+    label_smoothing: float = config.LinearProtocol.linear_label_smoothing,
+    optimizer: str = config.LinearProtocol.linear_optimizer,
+    optimizer_options: Mapping[str, Any] | None = None,
+    learning_rate: float | None = config.LinearProtocol.linear_learning_rate,
+    schedule: str = config.LinearProtocol.linear_schedule,
+    schedule_options: Mapping[str, Any] | None = None,
+    warmup_epochs: float = config.LinearProtocol.linear_warmup_epochs,
     seed: int = config.Evaluation.seed,
-    views: Iterable[tuple[np.ndarray, np.ndarray]] | None = None,
+    views: Callable[[int], classifiers.Batches] | None = None,
+    follower: classifiers.Follower | None = None,
 ) -> dict[str, Any]:
     """Accuracy of softmax regression trained on frozen embeddings.
 
-    SimCLR, Appendix 10.6; see `classifiers.linear`.
+    The defaults are SimCLR's, appendix B.6: SGD with Nesterov momentum 0.9,
+    learning rate 0.1 * batch / 256, 90 epochs, no weight decay, no warm-up; and
+    a cosine schedule to zero, since the paper states none. See
+    `classifiers.linear`.
 
     Args:
       train_embeddings: float [m, D].
@@ -108,12 +119,21 @@ def linear_probe(
       test_embeddings: float [n, D].
       test_labels: int [n], from 0.
       epochs: passes over the training rows.
-      batch_size: rows per step.
-      learning_rate: peak, per 256 rows.
+      batch_size: rows per step, at most m.
+      label_smoothing: share of the target that is spread over all classes.
+      optimizer: a name that `optimizers.build` knows.
+      optimizer_options: its options; what is not given has the default of
+        `config.LINEAR_OPTIMIZER_OPTIONS`, or else its own.
+      learning_rate: peak, per 256 rows; None: that of the optimizer in
+        `config.LEARNING_RATES`.
+      schedule: a name that `schedules.build` knows.
+      schedule_options: its options; what is not given is its default.
+      warmup_epochs: epochs of linear warm-up.
       seed: seed of the order of rows.
-      views: (embeddings [batch_size, D], labels [batch_size]) of augmented
-        images, without end, on which it is trained instead; None: on the
-        training rows as they are.
+      views: first step -> batches (embeddings [batch_size, D], labels
+        [batch_size]) of augmented images from that step on, without end, on
+        which it is trained instead; None: on the training rows as they are.
+      follower: is told of every epoch, and may begin at a later one.
 
     Returns:
       {"top1": fraction, "top5": fraction, "predictions": int64 [n], "loss":
@@ -121,18 +141,40 @@ def linear_probe(
       min(5, C) of C classes.
 
     Raises:
-      UserError: for NaN, negative labels, shapes that do not fit, or a
-        diverged loss.
+      UserError: for NaN, negative labels, shapes that do not fit, a diverged
+        loss, or an unknown name or option.
     """
+    if optimizer not in config.LINEAR_OPTIMIZER_OPTIONS:
+        known = config.LINEAR_OPTIMIZER_OPTIONS
+        raise config.unknown("optimizer", optimizer, known)
+    base = config.resolve_learning_rate(learning_rate, optimizer, "linear")
+    chosen = config.LINEAR_OPTIMIZER_OPTIONS[optimizer]
+    chosen = chosen | dict(optimizer_options or {})
+
+    def make(rows: int, steps_per_epoch: int) -> tf.keras.optimizers.Optimizer:
+        rate = schedules.build(
+            schedule,
+            base_learning_rate=base,
+            batch_size=rows,
+            steps_per_epoch=steps_per_epoch,
+            epochs=epochs,
+            warmup_epochs=warmup_epochs,
+            scaling="linear",
+            **(schedule_options or {}),
+        )
+        return optimizers.build(optimizer, learning_rate=rate, **chosen)
+
     test, labels = _check_test(test_embeddings, test_labels)
     scores, losses = classifiers.linear(
         train_embeddings,
         train_labels,
         test,
+        optimizer=make,
         epochs=epochs,
         batch_size=batch_size,
-        learning_rate=learning_rate,
+        label_smoothing=label_smoothing,
         seed=seed,
         views=views,
+        follower=follower,
     )
     return {**_accuracies(scores, labels), "loss": losses[-1]}

@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tf_contrastive import config, embedding
+import tensorflow as tf
+
+from tf_contrastive import classifiers, config, embedding
 from tf_contrastive.evaluation import arrays
 
 
@@ -26,29 +28,25 @@ class Protocol:
       classify: (train embeddings, train labels, test embeddings, test labels,
         **knobs) -> {"top1": ..., "top5" or none: ...}.
       knobs: options -> the keyword arguments of `classify`.
-      learns_from_views: whether `classify` can learn from augmented images,
-        whose embeddings it takes as `views`.
+      learns: whether `classify` learns in epochs, of which a `follower` is
+        told, and can do so from augmented images, whose embeddings it takes as
+        `views`.
     """
 
     version: int
     classify: Callable[..., dict[str, Any]]
-    knobs: Callable[[config.Evaluation], dict[str, Any]]
-    learns_from_views: bool = False
+    knobs: Callable[[config.Evaluate], dict[str, Any]]
+    learns: bool = False
 
 
 PROTOCOLS = {
-    "knn": Protocol(1, arrays.knn, lambda o: {"k": o.knn_k}),
+    "knn": Protocol(1, arrays.knn, lambda o: {"k": o.evaluation.knn_k}),
     "prototype": Protocol(1, arrays.prototype, lambda o: {}),
     "linear": Protocol(
         1,
         arrays.linear_probe,
-        lambda o: {
-            "epochs": o.probe_epochs,
-            "batch_size": o.probe_batch_size,
-            "learning_rate": o.probe_learning_rate,
-            "seed": o.seed,
-        },
-        learns_from_views=True,
+        lambda o: o.linear.knobs() | {"seed": o.evaluation.seed},
+        learns=True,
     ),
 }
 
@@ -60,8 +58,10 @@ def run(
     protocols: Iterable[str] = tuple(PROTOCOLS),
     *,
     name: str = "trained",
-    options: config.Evaluation | None = None,
-    views: embedding.Batches | None = None,
+    options: config.Evaluate | None = None,
+    views: Callable[[int], embedding.Batches] | None = None,
+    strategy: tf.distribute.Strategy | None = None,
+    follower: classifiers.Follower | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Scores a frozen encoder by each of the protocols.
@@ -73,9 +73,13 @@ def run(
       protocols: names out of `PROTOCOLS`.
       name: what the results call the encoder.
       options: knobs of the protocols; None: the defaults.
-      views: augmented training images of `options.probe_augmentation`, in
-        batches of `options.probe_batch_size`, without end, for the protocols
-        that learn from such; None: they learn from `train_batches`, too.
+      views: first step -> augmented training images of
+        `options.linear.linear_augmentation` from that step on, in batches of
+        `options.linear.linear_batch_size`, without end, for the protocols that
+        learn from such; None: they learn from `train_batches`, too.
+      strategy: whose replicas, of one host, share the images; the encoder was
+        made in its scope. None: that of the call.
+      follower: is told of every epoch of what learns in epochs.
       say: is told of progress.
 
     Returns:
@@ -92,10 +96,12 @@ def run(
     for protocol in protocols:
         if protocol not in PROTOCOLS:
             raise config.unknown("protocol", protocol, PROTOCOLS)
+    strategy = strategy or tf.distribute.get_strategy()
     before = embedding.checksum(encoder)
     start = time.monotonic()
-    train = embedding.embed(encoder, train_batches)
-    test = embedding.embed(encoder, test_batches)
+    with strategy.scope():
+        train = embedding.embed(encoder, train_batches)
+        test = embedding.embed(encoder, test_batches)
     say(
         f"{name} encoder: embedded {len(train[1])} + {len(test[1])} images in"
         f" {time.monotonic() - start:.1f} s"
@@ -105,13 +111,16 @@ def run(
             f"warning: {len(unseen)} classes of the test split have no training"
             f" example and count as missed ({', '.join(map(str, unseen[:10]))})"
         )
+
+    def embedded(step: int) -> Iterable[tuple]:
+        with strategy.scope():
+            return embedding.embed_batches(encoder, views(step))
+
+    learning = {"views": embedded if views else None, "follower": follower}
     results = []
-    options = options or config.Evaluation()
+    options = options or config.Evaluate()
     for protocol in protocols:
-        embedded = None
-        if views is not None and PROTOCOLS[protocol].learns_from_views:
-            embedded = embedding.embed_batches(encoder, views)
-        results.append(_score(protocol, train, test, embedded, name, options))
+        results.append(_score(protocol, train, test, learning, name, options))
         say(f"{name} encoder, {protocol}: {results[-1]['seconds']:.1f} s")
     after = embedding.checksum(encoder)
     if after != before:
@@ -130,22 +139,25 @@ def _score(
     protocol: str,
     train: Sequence,
     test: Sequence,
-    views: Iterable | None,
+    learning: dict[str, Any],
     name: str,
-    options: config.Evaluation,
+    options: config.Evaluate,
 ) -> dict[str, Any]:
     """Returns one entry of the results of `run`."""
     chosen = PROTOCOLS[protocol]
     knobs = chosen.knobs(options)
     start = time.monotonic()
-    learned_from = {} if views is None else {"views": views}
-    scores = chosen.classify(*train, *test, **knobs, **learned_from)
+    learning = learning if chosen.learns else {}
+    scores = chosen.classify(*train, *test, **knobs, **learning)
+    augmented = learning.get("views") is not None
     return {
         "encoder": name,
         "protocol": protocol,
         "version": chosen.version,
         "knobs": knobs,
-        "augmentation": options.probe_augmentation if learned_from else "none",
+        "augmentation": options.linear.linear_augmentation
+        if augmented
+        else "none",
         "top1": scores["top1"],
         "top5": scores.get("top5"),
         "examples": len(test[1]),

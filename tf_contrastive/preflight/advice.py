@@ -11,7 +11,7 @@ from tf_contrastive.preflight.positives import Expected
 _COLDEST, _WARMEST = 0.03, 1.0
 # Peak learning rates beyond which an optimizer's runs diverge, and below which
 # that of LARS, whose steps are a thousandth of a weight, stands still.
-_HIGHEST_RATE = {"sgd": 2.0, "rmsprop": 0.5}
+_HIGHEST_RATE = {"sgd": 2.0, "rmsprop": 1.0, "adam": 0.02, "adamw": 0.02}
 _LOWEST_LARS_RATE = 0.05
 # Images from which on large-batch training wants a warm-up.
 _LARGE_BATCH = 1024
@@ -160,8 +160,8 @@ def _few_negatives(facts: Facts) -> Iterator[str]:
         return
     if expected.negatives < 1:
         yield (
-            "no anchor has a negative, and every embedding may become the same:"
-            " train on more than one class, or by another loss"
+            "no anchor has a negative, and all embeddings may become the same:"
+            " give data of more than one class, or another --loss"
         )
     elif not expected.labels and expected.negatives < _FEWEST_NEGATIVES:
         yield (

@@ -89,7 +89,10 @@ def predict(
         variables += model.probe.variables
     if model.key_branch is not None:
         variables += model.key_branch.variables
-    trainable = [v for v in variables if v.trainable]
+    # The copy of a momentum takes no gradient.
+    trainable = model.pretrained_variables
+    if model.probe is not None:
+        trainable = [*trainable, *model.probe.trainable_variables]
     side = run.views.image_size
     channels = 3 + max(run.data.extra_channels, 0)
     images = run.schedule.batch_size // replicas * run.views.views
@@ -120,13 +123,16 @@ def encoded_images(run: config.Pretrain, replicas: int) -> int:
 def kept_tensors(network: tf.keras.Model) -> list:
     """The symbolic tensors that the gradient of a network needs.
 
-    A layer with weights needs what came in, another one what went out.
+    A layer with weights needs what came in, another one what went out, and
+    pooling both.
     """
     kept = {}
     for layer in network._flatten_layers(include_self=False):
         if isinstance(layer, (tf.keras.Model, *_NOTHING_KEPT)):
             continue
-        tensors = layer.input if layer.weights else layer.output
+        tensors = [layer.input if layer.weights else layer.output]
+        if isinstance(layer, tf.keras.layers.MaxPooling2D):
+            tensors.append(layer.input)
         for tensor in tf.nest.flatten(tensors):
             kept[id(tensor)] = tensor
     return list(kept.values())

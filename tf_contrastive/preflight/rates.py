@@ -137,7 +137,8 @@ def step_time(
       run: a resolved config.
       num_classes: None without labels.
       strategy: in whose scope the model was made.
-      seconds: to take, about; None is returned if it would take far longer.
+      seconds: to take, about, once the graph is made; None is returned if it
+        would take far longer.
 
     Raises:
       tf.errors.ResourceExhaustedError: if it does not fit an accelerator.
@@ -157,13 +158,15 @@ def step_time(
     least = _OF_TRAINING * multiplied * size * replicas / _SLOWEST_CPU
     if least > seconds or size > images:
         return None
-    end = time.perf_counter() + seconds
     times: dict[int, float] = {}
+    end = None
     while True:
         batches = iter(
             synthetic(run, num_classes, size, strategy, static=False)
         )
-        step(batches)  # Makes the graph.
+        step(batches)
+        # The first call has made the graph, of any size.
+        end = end or time.perf_counter() + seconds
         times[size] = _median(lambda b=batches: step(b), seconds / 8)
         # Four runs of a batch of the next size.
         left = end - time.perf_counter()

@@ -1,0 +1,646 @@
+"""Runs of two stages: the encoder's own, then a classifier on it, frozen."""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import (
+    checkpoints,
+    config,
+    datasets,
+    distribution,
+    embedding,
+    interruption,
+    stages,
+    training,
+)
+from tf_contrastive.commands import evaluate as evaluate_command
+from tf_contrastive.commands import pretrain as command
+
+_ROOT = Path(__file__).resolve().parents[1]
+_FIRST = {
+    "dataset": "digits",
+    "split": "train[:256]",
+    "test_split": "test[:200]",
+    "augmentation": "crop",
+    "min_crop_area": 0.5,
+    "flip": False,
+    "encoder": "resnet10",
+    "width": 0.125,
+    "projection_output": 16,
+    "loss": "supcon",
+    "batch_size": 64,
+    "epochs": 2,
+    "learning_rate": 1.0,
+}
+_EPOCHS = 6
+_SECOND = {
+    "linear_epochs": _EPOCHS,
+    "linear_batch_size": 64,
+    "linear_learning_rate": 0.2,
+    "linear_label_smoothing": 0.05,
+}
+
+
+def _options(workdir, **changes):
+    values = {**_FIRST, "workdir": str(workdir), **changes}
+    return config.replace(config.Pretrain(), **values)
+
+
+def _read(path):
+    return json.loads(Path(path).read_text())
+
+
+def _points(workdir, tag):
+    """(step, value) of every point of a TensorBoard tag, in order."""
+    found = []
+    for path in sorted((Path(workdir) / "events").iterdir()):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag == tag:
+                    number = float(tf.make_ndarray(value.tensor))
+                    found.append((event.step, number))
+    return found
+
+
+def _classifier(workdir):
+    """All values of the linear stage's last checkpoint."""
+    path, _ = checkpoints.newest(str(Path(workdir) / stages.STATE))
+    reader = tf.train.load_checkpoint(path)
+    return {
+        name: reader.get_tensor(name)
+        for name in reader.get_variable_to_shape_map()
+        if name != "_CHECKPOINTABLE_OBJECT_GRAPH" and "save" not in name
+    }
+
+
+def _assert_same(found, expected):
+    assert set(found) == set(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def _scores(report):
+    (result,) = report["results"]
+    return result["top1"], result["top5"]
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """The first stage alone: its folder and its result."""
+    workdir = tmp_path_factory.mktemp("first")
+    return workdir, training.pretrain(_options(workdir))
+
+
+@pytest.fixture
+def begun(first, tmp_path):
+    """A copy of the first stage to go on from."""
+    return Path(shutil.copytree(first[0], tmp_path / "begun"))
+
+
+def _stage(result, workdir, **changes):
+    """The linear stage by itself, of a run whose first stage is done."""
+    run = config.replace(
+        result.config, **{"workdir": str(workdir), **_SECOND, **changes}
+    )
+    return stages.linear(dataclasses.replace(result, config=run))
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A run of both stages: its folder, and what it says on stdout."""
+    workdir = tmp_path_factory.mktemp("both")
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert command.run(_options(workdir, **_SECOND)) == 0
+    return workdir, out.getvalue()
+
+
+# ---- One run, two stages -----------------------------------------------------
+
+
+def test_one_command_trains_and_tells_both_stages(both):
+    workdir, out = both
+    report = _read(workdir / "linear.json")
+    assert (report["dataset"], report["step"]) == ("digits", 8)
+    top1, top5 = _scores(report)
+    assert 0.2 < top1 < top5  # Chance is 0.1.
+    rows = _read(workdir / "pretrain.json")
+    assert rows["steps"] == 8 and rows["loss"] > 0
+    assert rows["linear_top1"] == round(top1, 4)
+    assert rows["linear_top5"] == round(top5, 4)
+    assert f"linear_top1           {round(top1, 4)}" in out
+    assert f"trained    linear     {top1:>7.4f} {top5:>7.4f}      200" in out
+    assert f"encoder checksum unchanged: {report['checksum'][:12]}" in out
+
+
+def test_the_linear_stage_shows_itself_in_tensorboard(both):
+    workdir, _ = both
+    losses = _points(workdir, "linear/loss")
+    assert [step for step, _ in losses] == [4 * n for n in range(1, 7)]
+    assert losses[-1][1] < losses[0][1] < 2 * np.log(10)
+    accuracies = _points(workdir, "linear/accuracy")
+    assert 0 < accuracies[0][1] < accuracies[-1][1] < 1
+
+
+def test_the_linear_stage_leaves_the_run_as_it_was(first, both):
+    found, expected = (
+        {
+            name: reader.get_tensor(name)
+            for name in reader.get_variable_to_shape_map()
+            if name.startswith("encoder/")
+        }
+        for reader in (
+            tf.train.load_checkpoint(str(workdir / "checkpoints"))
+            for workdir in (both[0], first[0])
+        )
+    )
+    assert len(expected) > 20
+    _assert_same(found, expected)
+    run = checkpoints.load_run(str(both[0]))
+    checksum = embedding.checksum(checkpoints.load_encoder(run))
+    assert _read(both[0] / "linear.json")["checksum"] == checksum
+
+
+@pytest.mark.parametrize("augmentation", ["none", "randaugment"])
+def test_it_is_what_evaluate_does(augmentation, first, begun):
+    chosen = {**_SECOND, "linear_augmentation": augmentation}
+    chosen["linear_optimizer"] = "rmsprop"
+    report = _stage(first[1], begun, **chosen)
+    options = config.replace(
+        config.Evaluate(),
+        workdir=str(begun),
+        train_split=_FIRST["split"],
+        test_split=_FIRST["test_split"],
+        protocols="linear",
+        untrained=False,
+        **chosen,
+    )
+    assert evaluate_command.run(options) == 0
+    found = _read(begun / "evaluation.json")
+    assert found["checksum"] == report["checksum"]
+    (mine,), (theirs,) = report["results"], found["results"]
+    assert mine.pop("seconds") > 0 and theirs.pop("seconds") > 0
+    assert mine == theirs
+    assert mine["augmentation"] == augmentation
+
+
+def test_the_same_command_again_repeats_what_it_found(both, capsys):
+    workdir, _ = both
+    before = _read(workdir / "linear.json")
+    assert command.run(_options(workdir, **_SECOND)) == 0
+    out = capsys.readouterr().out
+    assert "is finished: step 8 of 8, nothing left" in out
+    assert f"{_scores(before)[0]:.4f}" in out
+    # Not even the seconds are others: nothing was trained.
+    assert _read(workdir / "linear.json") == before
+
+
+def test_a_finished_run_takes_another_linear_stage(begun, capsys):
+    assert command.run(_options(begun, **_SECOND)) == 0
+    other = {**_SECOND, "linear_optimizer": "adam", "linear_epochs": 3}
+    assert command.run(_options(begun, **other)) == 0
+    assert "is finished: step 8 of 8" in capsys.readouterr().out
+    (result,) = _read(begun / "linear.json")["results"]
+    assert result["knobs"]["optimizer"] == "adam"
+    assert "--linear_optimizer=adam\n" in (begun / "config.flags").read_text()
+    # The state of the former was of no use.
+    newest, _ = checkpoints.newest(str(begun / stages.STATE))
+    assert checkpoints.step_of(newest) == 3
+
+
+@pytest.mark.slow
+def test_replicas_share_the_linear_stage(tmp_path):
+    found = []
+    for devices in (0, 2):
+        workdir = tmp_path / str(devices)
+        values = {
+            **_FIRST,
+            **_SECOND,
+            "linear_augmentation": "crop",
+            "virtual_devices": devices,
+            "workdir": workdir,
+        }
+        arguments = [f"--{name}={value}" for name, value in values.items()]
+        subprocess.run(
+            [sys.executable, "-m", "tf_contrastive", "pretrain", *arguments],
+            cwd=_ROOT,
+            check=True,
+        )
+        found.append(_scores(_read(workdir / "linear.json")))
+    np.testing.assert_allclose(found[0], found[1], atol=0.02)
+
+
+def test_two_replicas_train_the_same_classifier(first, begun):
+    one = _stage(first[1], begun)
+    expected = _classifier(begun)
+    os.remove(begun / "linear.json")
+    shutil.rmtree(begun / stages.STATE)
+    strategy = distribution.strategy("mirrored", virtual_devices=2)
+    result = dataclasses.replace(first[1], strategy=strategy)
+    two = _stage(result, begun)
+    assert two["checksum"] == one["checksum"]
+    assert _scores(two) == _scores(one)
+    found = _classifier(begun)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-5)
+
+
+# ---- Every option reaches the stage ------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def usual(first, tmp_path_factory):
+    """The classifier of the options as they are."""
+    workdir = tmp_path_factory.mktemp("usual") / "run"
+    shutil.copytree(first[0], workdir)
+    _stage(first[1], workdir)
+    return _classifier(workdir)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"linear_label_smoothing": 0.4},
+        {"linear_optimizer": "lars"},
+        {"linear_optimizer": "rmsprop"},
+        {"linear_optimizer": "adam"},
+        {"linear_optimizer": "adamw", "linear_weight_decay": 0.3},
+        {"linear_momentum": 0.0},
+        {"linear_nesterov": False},
+        {"linear_weight_decay": 0.3},
+        {"linear_learning_rate": 0.5},
+        {"linear_schedule": "constant"},
+        {"linear_warmup_epochs": 3.0},
+        {"linear_batch_size": 32},
+        {"linear_augmentation": "crop"},
+        {"seed": 1},
+    ],
+    ids=str,
+)
+def test_an_option_changes_the_classifier(changes, first, begun, usual):
+    _stage(first[1], begun, **changes)
+    other = _classifier(begun)
+    kernel = "kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    assert usual[kernel].shape == other[kernel].shape == (64, 10)
+    assert np.abs(usual[kernel] - other[kernel]).max() > 1e-3
+
+
+def _rates(first, begun, **changes):
+    """Learning rates of each epoch's last step, over the peak."""
+    _stage(first[1], begun, **changes)
+    # 64 images a step, a quarter of those per which it is stated.
+    return [
+        rate / (0.2 / 4) for _, rate in _points(begun, "linear/learning_rate")
+    ]
+
+
+def _half_cosine(way):
+    return 0.5 * (1 + np.cos(np.pi * way))
+
+
+# Six epochs of four steps.
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, [_half_cosine(step / 24) for step in range(3, 24, 4)]),
+        (
+            {"linear_warmup_epochs": 4.0},
+            [
+                *(step / 16 for step in (3, 7, 11, 15)),
+                *(_half_cosine(step / 8) for step in (3, 7)),
+            ],
+        ),
+        (
+            {"linear_schedule": "exponential"},
+            [0.97 ** (2 * n - 1) for n in range(1, 7)],
+        ),
+        (
+            {
+                "linear_schedule": "exponential",
+                "linear_decay_rate": 0.5,
+                "linear_decay_epochs": 2.0,
+            },
+            [1, 1, 0.5, 0.5, 0.25, 0.25],
+        ),
+        (
+            {
+                "linear_schedule": "piecewise",
+                "linear_boundaries": "2,5",
+            },
+            [1, 1, 0.1, 0.1, 0.1, 0.01],
+        ),
+    ],
+    ids=str,
+)
+def test_the_schedule_is_the_stage_s_own(changes, expected, first, begun):
+    found = _rates(first, begun, **changes)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weight_decay_and_smoothing_keep_the_classifier_small(first, begun):
+    def size(**changes):
+        _stage(first[1], begun, **{"linear_label_smoothing": 0.0, **changes})
+        values = _classifier(begun)["kernel/.ATTRIBUTES/VARIABLE_VALUE"]
+        return np.linalg.norm(values)
+
+    usual = size()
+    assert size(linear_weight_decay=0.3) < 0.9 * usual
+    assert size(linear_label_smoothing=0.4) < 0.9 * usual
+
+
+# ---- Stopped and gone on -----------------------------------------------------
+
+
+class _Killed(Exception):
+    pass
+
+
+def test_a_run_killed_between_its_stages_goes_on(both, tmp_path, monkeypatch):
+    def kill(*_, **__):
+        raise _Killed
+
+    with monkeypatch.context() as patched, pytest.raises(_Killed):
+        patched.setattr(stages, "linear", kill)
+        command.run(_options(tmp_path, **_SECOND))
+    loss = _read(tmp_path / "pretrain.json")["loss"]
+    assert not (tmp_path / "linear.json").exists()
+    fit = training.fit
+    trained = []
+
+    def counted(*args, start_step, steps_per_epoch, epochs, **options):
+        trained.append(epochs * steps_per_epoch - start_step)
+        return fit(
+            *args,
+            start_step=start_step,
+            steps_per_epoch=steps_per_epoch,
+            epochs=epochs,
+            **options,
+        )
+
+    monkeypatch.setattr(training, "fit", counted)
+    assert command.run(_options(tmp_path, **_SECOND)) == 0
+    assert trained == [0]
+    found, expected = (_read(w / "linear.json") for w in (tmp_path, both[0]))
+    assert _scores(found) == _scores(expected)
+    assert found["checksum"] == expected["checksum"]
+    _assert_same(_classifier(tmp_path), _classifier(both[0]))
+    # What the first process found is still there.
+    rows = _read(tmp_path / "pretrain.json")
+    assert rows["loss"] == loss
+    assert rows["linear_top1"] == round(_scores(expected)[0], 4)
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop"])
+def test_a_stage_that_was_killed_goes_on_bit_for_bit(
+    augmentation, first, begun, tmp_path, monkeypatch, capsys
+):
+    chosen = {
+        "linear_augmentation": augmentation,
+        "linear_optimizer": "rmsprop",
+    }
+    straight = shutil.copytree(begun, tmp_path / "straight")
+    expected = _stage(first[1], straight, **chosen)
+    follow = stages._Follower.epoch
+
+    def kill(self, done, metrics):
+        # The third epoch is trained, and kept by nobody.
+        if done == 3:
+            raise _Killed
+        follow(self, done, metrics)
+
+    monkeypatch.setattr(stages, "_SAVE_SECONDS", 0.0)
+    with monkeypatch.context() as patched, pytest.raises(_Killed):
+        patched.setattr(stages._Follower, "epoch", kill)
+        _stage(first[1], begun, **chosen)
+    assert not (begun / "linear.json").exists()
+    found = _stage(first[1], begun, **chosen)
+    assert "linear stage: goes on after epoch 2" in capsys.readouterr().err
+    assert _scores(found) == _scores(expected)
+    _assert_same(_classifier(begun), _classifier(straight))
+
+
+def test_sigterm_saves_the_stage_and_ends_it(
+    first, begun, tmp_path, monkeypatch
+):
+    straight = shutil.copytree(begun, tmp_path / "straight")
+    expected = _stage(first[1], straight)
+    show = stages._Follower._show
+
+    def signalled(self, metrics):
+        show(self, metrics)
+        if metrics["step"] == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(
+            interruption.InterruptedRunError,
+            match="SIGTERM, saved at epoch 2 of the linear stage: repeat",
+        ) as ended,
+    ):
+        patched.setattr(stages._Follower, "_show", signalled)
+        _stage(first[1], begun)
+    assert ended.value.status == config.EXIT_RESUME
+    assert _scores(_stage(first[1], begun)) == _scores(expected)
+    _assert_same(_classifier(begun), _classifier(straight))
+    # Each epoch has its point, once.
+    steps = [step for step, _ in _points(begun, "linear/loss")]
+    assert sorted(steps) == [4 * n for n in range(1, 7)]
+
+
+def test_a_full_disk_is_told_in_one_line(first, begun, monkeypatch):
+    def full(self, **_):
+        raise tf.errors.ResourceExhaustedError(None, None, "no space left")
+
+    monkeypatch.setattr(tf.train.CheckpointManager, "save", full)
+    with pytest.raises(
+        config.UserError,
+        match=r"cannot write .*linear \(no space left\): make room",
+    ):
+        _stage(first[1], begun)
+
+
+def test_a_signal_is_heard_while_images_are_embedded(first, begun, monkeypatch):
+    embed = embedding.embed
+
+    def signalled(*args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return embed(*args)
+
+    monkeypatch.setattr(embedding, "embed", signalled)
+    with pytest.raises(interruption.InterruptedRunError, match="at epoch 0"):
+        _stage(first[1], begun)
+
+
+# ---- Mistakes ----------------------------------------------------------------
+
+
+def test_a_split_without_labels_is_refused_at_the_start(tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    for i in range(4):
+        pixels = np.full([8, 8, 3], 60 * i, np.uint8)
+        tf.io.write_file(str(images / f"{i}.png"), tf.io.encode_png(pixels))
+    workdir = tmp_path / "run"
+    options = _options(
+        workdir,
+        dataset=f"folder:{images}",
+        split="train",
+        test_split="train",
+        loss="ntxent",
+        batch_size=4,
+        **_SECOND,
+    )
+    with pytest.raises(config.UserError, match="no labels to score against"):
+        training.pretrain(options)
+    assert not workdir.exists()
+
+
+def test_a_test_split_that_is_not_there_is_refused_at_the_start(tmp_path):
+    options = _options(tmp_path / "run", **_SECOND, test_split="validation")
+    with pytest.raises(config.UserError, match="validation"):
+        training.pretrain(options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_diverged_stage_names_its_flag(first, begun):
+    with pytest.raises(config.UserError, match="--linear_learning_rate"):
+        _stage(
+            first[1],
+            begun,
+            linear_learning_rate=1e30,
+            linear_weight_decay=1e30,
+        )
+    # The encoder is there: another rate is all it takes.
+    assert _scores(_stage(first[1], begun))[0] > 0.2
+
+
+# ---- Recipes -----------------------------------------------------------------
+
+
+def test_cross_entropy_in_one_and_two_stages(tmp_path):
+    mixed = {
+        "loss": "cross_entropy",
+        "label_smoothing": 0.1,
+        "mixup_alpha": 0.2,
+        "cutmix_alpha": 1.0,
+        "views": 1,
+        "epochs": 6,
+        "optimizer": "sgd",
+        "learning_rate": 0.4,
+    }
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert command.run(_options(one, **mixed)) == 0
+    assert command.run(_options(two, **mixed, **_SECOND)) == 0
+    encoders = [
+        embedding.checksum(
+            checkpoints.load_encoder(checkpoints.load_run(str(workdir)))
+        )
+        for workdir in (one, two)
+    ]
+    report = _read(two / "linear.json")
+    assert encoders == [report["checksum"]] * 2
+    assert _scores(report)[0] > 0.25  # Chance is 0.1.
+    assert "linear_top1" not in _read(one / "pretrain.json")
+
+
+def _moved(before, after, moving):
+    """Whether each variable differs, of moving statistics or of the others."""
+    return [
+        not np.array_equal(old, new)
+        for old, new in zip(before.variables, after.variables, strict=True)
+        if ("moving" in old.name) == moving
+    ]
+
+
+def test_fine_tuning_moves_weights_and_statistics(tmp_path):
+    teacher = tmp_path / "teacher"
+    training.pretrain(
+        _options(teacher, split="train", batch_size=128, epochs=4)
+    )
+    recipe = {
+        "loss": "cross_entropy",
+        "views": 1,
+        "split": "train[:320]",
+        "batch_size": 64,
+        "epochs": 2,
+        "optimizer": "sgd",
+        "nesterov": True,
+        "weight_decay": 0.0,
+        "learning_rate": 0.05,
+        "warmup_epochs": 0.0,
+    }
+    tuned, scratch = tmp_path / "tuned", tmp_path / "scratch"
+    training.pretrain(_options(tuned, init_from=str(teacher), **recipe))
+    training.pretrain(_options(scratch, **recipe))
+    before, after, other = (
+        checkpoints.load_encoder(checkpoints.load_run(str(workdir)))
+        for workdir in (teacher, tuned, scratch)
+    )
+    for moving in (False, True):
+        assert all(_moved(before, after, moving))
+
+    def top1(encoder):
+        source = datasets.source("digits", "test")
+        options = config.replace(config.Evaluate(), protocols="knn")
+        train = datasets.source("digits", _FIRST["split"])
+        return stages.score(encoder, train, source, options)["results"][0][
+            "top1"
+        ]
+
+    assert top1(after) > top1(other) + 0.05
+
+
+_TABLE_4 = {"lars": 1.0, "rmsprop": 0.05, "sgd": 0.4}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pretraining", _TABLE_4)
+def test_every_pair_of_optimizers_of_supcon_s_table_4_runs(
+    pretraining, tmp_path
+):
+    checksums, classifiers, found = set(), set(), {}
+    for linear in _TABLE_4:
+        decay = (
+            {"linear_schedule": "exponential"} if linear == "rmsprop" else {}
+        )
+        options = _options(
+            tmp_path,
+            split="train",
+            test_split="test",
+            batch_size=128,
+            epochs=5,
+            optimizer=pretraining,
+            learning_rate=_TABLE_4[pretraining],
+            linear_epochs=15,
+            linear_optimizer=linear,
+            linear_learning_rate=_TABLE_4[linear],
+            **decay,
+        )
+        assert command.run(options) == 0
+        report = _read(tmp_path / "linear.json")
+        assert report["results"][0]["knobs"]["optimizer"] == linear
+        found[linear] = report["results"][0]["top1"]
+        checksums.add(report["checksum"])
+        kernel = _classifier(tmp_path)["kernel/.ATTRIBUTES/VARIABLE_VALUE"]
+        classifiers.add(kernel.tobytes())
+    print(pretraining, found)
+    assert len(checksums) == 1
+    assert len(classifiers) == 3
+    assert min(found.values()) > 0.7  # Chance is 0.1.
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
