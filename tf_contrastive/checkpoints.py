@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -176,7 +177,9 @@ class Checkpoints:
         # An optimizer's slots are stored by position: another order of the
         # variables would give them each other's momentum.
         order = [
-            [v.name, v.shape.as_list()] for v in model.pretrained_variables
+            # Keras numbers layers without a name anew in every process.
+            [re.sub(r"_\d+(?=[/:])", "", v.name), v.shape.as_list()]
+            for v in model.pretrained_variables
         ]
         self._order = {"variables": order}
         self._written_to = self.directory
