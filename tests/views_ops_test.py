@@ -102,13 +102,13 @@ def moved(kind: str, *arguments: float):
 
 def plain(operation, *arguments: float):
     """Ours with an argument per photograph, where it takes one."""
-    values = [tf.constant(arguments, tf.float32)] if arguments else []
+    values = [np.array(arguments, np.float32)] if arguments else []
     return lambda pixels, static: operation(pixels, *values)
 
 
 def either(operation, *arguments: float):
     """Ours where it has a form of its own for devices."""
-    values = [tf.constant(arguments, tf.float32)] if arguments else []
+    values = [np.array(arguments, np.float32)] if arguments else []
     return lambda pixels, static: operation(pixels, *values, static)
 
 
