@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, config, stages, training
-from tf_contrastive.commands import evaluate
+from tf_contrastive.evaluation import reports
 
 RESULT_FILE = "pretrain.json"
 
@@ -29,7 +29,7 @@ def run(options: config.Pretrain) -> int:
 
 def _rows(result: training.Result) -> dict[str, Any]:
     return {
-        "loss": result.config.loss.loss,
+        "loss_function": result.config.loss.loss,
         "steps": result.step,
         "seconds": round(result.seconds, 1),
         **{name: round(value, 4) for name, value in result.metrics.items()},
@@ -59,7 +59,7 @@ def _tell(
         print(f"{name:{width}}  {value}")
     if report:
         print()
-        print(evaluate.table(report["results"]))
+        print(reports.table(report["results"]))
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
     print(f"\nnext: python -m tf_contrastive evaluate --workdir={workdir}")
 

@@ -26,9 +26,10 @@ from tf_contrastive.preflight import advice, memory, positives, rates
 
 _PACKAGES = ("tf_contrastive", "tensorflow", "keras", "tensorflow-datasets")
 
-# Seconds: of everything; of reading labels; of the input; of one precision's
-# steps.
+# Seconds: of everything, by plan and at most; of reading labels; of the input;
+# of one precision's steps.
 _IN_ALL = 24.0
+_AT_MOST = 27.0
 _LABELS = 2.0
 _INPUT = 1.5
 _STEPS = 3.0
@@ -44,11 +45,14 @@ class Report:
       facts: what the warnings are drawn from.
       sections: heading -> name -> value, for people and for JSON.
       warnings: short name -> one line.
+      abandoned: whether a measurement is still under way, of which the report
+        waited no longer.
     """
 
     facts: advice.Facts
     sections: dict[str, dict[str, Any]]
     warnings: dict[str, str]
+    abandoned: bool
 
 
 def inspect(run: config.Pretrain) -> Report:
@@ -61,6 +65,7 @@ def inspect(run: config.Pretrain) -> Report:
       UserError: for what pretrain would refuse before its first step.
     """
     started = time.perf_counter()
+    bounded = rates.Bounded(started + _AT_MOST)
     strategy, source, _, run = training.prepare(run)
     info, replicas = source.info, strategy.num_replicas_in_sync
     steps_per_epoch = datasets.steps_per_epoch(
@@ -73,11 +78,13 @@ def inspect(run: config.Pretrain) -> Report:
     built = time.perf_counter()
     counts = None
     if info.has_labels and run.loss.loss in config.SUPERVISED_LOSSES:
-        counts = positives.count_labels(source, _LABELS)
+        counts = bounded.call(lambda: positives.count_labels(source, _LABELS))
     expected = positives.expect(run, counts, info.num_examples)
     predicted = memory.predict(model, run, replicas)
     parameters = _parameters(model)
-    input_rate = rates.input_rate(source, strategy, run, _INPUT)
+    input_rate = bounded.call(
+        lambda: rates.input_rate(source, strategy, run, _INPUT)
+    )
     times = _step_times(
         model,
         run,
@@ -86,6 +93,7 @@ def inspect(run: config.Pretrain) -> Report:
         steps_per_epoch,
         built - building,
         started + _IN_ALL,
+        bounded,
     )
     size = run.schedule.batch_size
     facts = advice.Facts(
@@ -112,7 +120,8 @@ def inspect(run: config.Pretrain) -> Report:
         "memory of a replica": _memory(facts),
         "speed": _speed(facts, times),
     }
-    return Report(facts, sections, advice.advise(facts))
+    warnings = advice.advise(facts)
+    return Report(facts, sections, warnings, bounded.abandoned)
 
 
 def _model(run, info, strategy, steps_per_epoch) -> models.ContrastiveModel:
@@ -131,7 +140,7 @@ def _model(run, info, strategy, steps_per_epoch) -> models.ContrastiveModel:
 
 
 def _step_times(
-    model, run, info, strategy, steps_per_epoch, build_seconds, end
+    model, run, info, strategy, steps_per_epoch, build_seconds, end, bounded
 ) -> dict[str, rates.StepTime | None]:
     """Precision -> its time, the run's own first; None: no time was left."""
     own = run.runtime.precision
@@ -143,18 +152,21 @@ def _step_times(
     needed = _GRAPH_BY_MODEL * build_seconds
     for precision in (own, *others):
         begun = time.perf_counter()
-        left = end - begun
-        if left < needed:
+        if min(end - begun, bounded.left) < needed:
             found[precision] = None
             continue
         chosen = config.replace(run, precision=precision)
         if precision != own:
             model = _model(chosen, info, strategy, steps_per_epoch)
-        try:
-            with models.precision(precision):
-                found[precision] = rates.step_time(
+
+        def measure(model=model, chosen=chosen):
+            with models.precision(chosen.runtime.precision):
+                return rates.step_time(
                     model, chosen, info.num_classes, strategy, _STEPS
                 )
+
+        try:
+            found[precision] = bounded.call(measure)
         except tf.errors.ResourceExhaustedError:
             found[precision] = None
         # The next one may do with fewer steps, but not without a graph.
@@ -239,9 +251,10 @@ def _parameters(model: models.ContrastiveModel) -> dict[str, int]:
 
 def _of_model(run, parameters: dict[str, int]) -> dict[str, Any]:
     chosen = run.encoder
+    ours = {"width": chosen.width, "stem": chosen.stem}
     return {
-        "encoder": f"{chosen.encoder}, width {chosen.width:g}",
-        "stem": chosen.stem,
+        "encoder": chosen.encoder,
+        **(ours if chosen.encoder in config.ENCODERS else {}),
         **{f"parameters of the {k}": n for k, n in parameters.items()},
     }
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import math
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +38,53 @@ class StepTime:
     seconds: float
     images: int
     of_images: int
+
+
+class Bounded:
+    """Calls that are waited for until a moment, and no longer.
+
+    Neither a step nor a read can be stopped; but a preflight can do without
+    what they would have told. What is still under way goes on in a thread that
+    does not keep the process.
+
+    Args:
+      end: of all waiting, on the clock of `time.perf_counter`.
+    """
+
+    def __init__(self, end: float) -> None:
+        self._end = end
+        self.abandoned = False
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end; none once a call was abandoned.
+
+        What still runs would falsify further measurements.
+        """
+        return 0.0 if self.abandoned else self._end - time.perf_counter()
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Returns what `function` does, or None if time runs out; or raises."""
+        if self.left <= 0:
+            return None
+        made: list[Any] = []
+        failed: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                made.append(function())
+            except BaseException as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(self.left)
+        if thread.is_alive():
+            self.abandoned = True
+            return None
+        if failed:
+            raise failed[0]
+        return made[0]
 
 
 def input_rate(

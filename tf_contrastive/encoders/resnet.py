@@ -1,11 +1,10 @@
-"""Encoders: images [N, H, W, K] in [0, 1] to features h [N, D].
+"""Residual networks of He et al. 2016.
 
-Residual networks of He et al. 2016, with the stride of a bottleneck in its
-3x3 convolution ("v1.5"), as SimCLR, SupCon and SINCERE train them. An encoder
-standardises its input itself, so that nothing else has to know how.
+With the stride of a bottleneck in its 3x3 convolution ("v1.5"), as SimCLR,
+SupCon and SINCERE train them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -93,7 +92,7 @@ class Spec(NamedTuple):
     repeats: tuple[int, int, int, int]
 
 
-ENCODERS = {
+RESNETS = {
     "resnet10": Spec(_basic, (1, 1, 1, 1)),
     "resnet18": Spec(_basic, (2, 2, 2, 2)),
     "resnet34": Spec(_basic, (3, 4, 6, 3)),
@@ -102,25 +101,6 @@ ENCODERS = {
     "resnet152": Spec(_bottleneck, (3, 8, 36, 3)),
     "resnet200": Spec(_bottleneck, (3, 24, 36, 3)),
 }
-
-
-def _standardize(x, mean, std):
-    """(x - mean) / std of the colours, in float32, without weights.
-
-    Channels beyond the colours enter as they are.
-    """
-    channels = x.shape[-1]
-    extra = max(channels - 3, 0)
-    if channels < 3:  # No colours; the first normalization sees to them.
-        scale, offset = [1.0] * channels, [0.0] * channels
-    else:
-        pairs = list(zip(mean, std, strict=True))
-        scale = [1 / s for _, s in pairs] + [1.0] * extra
-        offset = [-m / s for m, s in pairs] + [0.0] * extra
-    # Half precision would round the pixels before they are centered.
-    return tf.keras.layers.Rescaling(
-        scale, offset, dtype="float32", name="standardize"
-    )(x)
 
 
 def _stem(layers: _Layers, x, channels, stem):
@@ -134,78 +114,48 @@ def _stem(layers: _Layers, x, channels, stem):
     return tf.keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
 
 
-def _check(name, width, stem, image_shape):
-    """Raises `UserError` for what no encoder can be built of."""
-    if name not in ENCODERS:
-        raise config.unknown("encoder", name, ENCODERS)
-    if stem not in config.STEMS:
-        raise config.unknown("stem", stem, config.STEMS)
-    if not width > 0:
-        raise config.UserError(f"width={width}: must be above 0")
-    if len(image_shape) != 3 or not all(image_shape):
-        raise config.UserError(
-            f"image_shape={tuple(image_shape)}: must be (height, width,"
-            " channels), each of at least 1"
-        )
-
-
-def build(
-    name: str = config.Encoder.encoder,
+def features(
+    name: str,
+    images: tf.Tensor,
     *,
-    width: float = config.Encoder.width,
-    stem: str = config.Encoder.stem,
-    image_shape: tuple[int, int, int] = (
-        config.DEFAULT_IMAGE_SIZE,
-        config.DEFAULT_IMAGE_SIZE,
-        3,
-    ),
-    mean: Sequence[float] = config.IMAGENET_STATISTICS.mean,
-    std: Sequence[float] = config.IMAGENET_STATISTICS.std,
-    synchronized: bool = True,
-    zero_init_residual: bool = True,
-) -> tf.keras.Model:
-    """Builds an encoder.
+    width: float,
+    stem: str,
+    synchronized: bool,
+    zero_init_residual: bool,
+) -> tf.Tensor:
+    """Applies a residual network to a functional model's tensor.
 
     Args:
-      name: one of `ENCODERS`.
+      name: one of `RESNETS`.
+      images: standardised, [N, H, W, K].
       width: multiplier of the channels; those of the first stage, 64 * width,
         are rounded to a multiple of 8 (what accelerators tile by), and each
         further stage has twice the channels.
       stem: "imagenet" (7x7/2 and 3x3/2 pooling), "cifar" (3x3/1, no pooling),
         or "auto", by the shorter side of the images.
-      image_shape: (height, width, channels), in pixels.
-      mean, std: of each of the three colours, by which they are standardised;
-        images of fewer channels enter as they are.
       synchronized: whether BatchNorm spans all replicas.
-      zero_init_residual: whether residual branches start switched off, as is
-        best for training; a random network to compare with wants them on.
+      zero_init_residual: whether residual branches start switched off.
 
     Returns:
-      A model named `name`: float images [N, H, W, K] in [0, 1] to features
-      float32 [N, D] of a global average, under any precision policy. D is
-      512 * width of basic and 2048 * width of bottleneck networks.
+      [N, H', W', D].
 
     Raises:
-      UserError: for an unknown name or stem, or images too small for the stem.
+      UserError: for an unknown stem, or images too small for it.
 
     He et al. 2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
     """
-    _check(name, width, stem, image_shape)
-    side = min(image_shape[:2])
+    if stem not in config.STEMS:
+        raise config.unknown("stem", stem, config.STEMS)
+    side = min(images.shape[1:3])
     stem = config.resolve_stem(stem, side)
     config.check_image_size(side, stem)
-    block, repeats = ENCODERS[name]
+    block, repeats = RESNETS[name]
     channels = 8 * max(round(8 * width), 1)
     layers = _Layers(synchronized, "zeros" if zero_init_residual else "ones")
-
-    images = tf.keras.Input(image_shape, name="images")
-    x = _stem(layers, _standardize(images, mean, std), channels, stem)
+    x = _stem(layers, images, channels, stem)
     for stage, count in enumerate(repeats):
         for i in range(count):
             stride = 2 if stage and not i else 1
             label = f"stage{stage + 1}_block{i + 1}"
             x = block(layers, x, channels << stage, stride, label)
-    features = tf.keras.layers.GlobalAveragePooling2D(
-        dtype="float32", name="features"
-    )(x)
-    return tf.keras.Model(images, features, name=name)
+    return x

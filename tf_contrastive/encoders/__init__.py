@@ -1,0 +1,111 @@
+"""Encoders: images [N, H, W, K] in [0, 1] to features h [N, D].
+
+Layer 3. Our own residual networks, and the backbones of Keras and KerasCV with
+their batch normalization exchanged for ours. An encoder standardises its input
+itself, so that nothing else has to know how.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tf_contrastive import config
+from tf_contrastive.encoders import backbones, resnet
+
+__all__ = ["build"]
+
+
+def _standardize(x, mean, std, scale):
+    """(x - mean) / std of the colours, in float32, without weights.
+
+    Channels beyond the colours enter as they are.
+    """
+    channels = x.shape[-1]
+    extra = max(channels - 3, 0)
+    if channels < 3:  # No colours; the first normalization sees to them.
+        factors, offsets = [1.0] * channels, [0.0] * channels
+    else:
+        pairs = list(zip(mean, std, strict=True))
+        factors = [1 / s for _, s in pairs] + [1.0] * extra
+        offsets = [-m / s for m, s in pairs] + [0.0] * extra
+    # Half precision would round the pixels before they are centered.
+    return tf.keras.layers.Rescaling(
+        [f * scale for f in factors],
+        [o * scale for o in offsets],
+        dtype="float32",
+        name="standardize",
+    )(x)
+
+
+def build(
+    name: str = config.Encoder.encoder,
+    *,
+    width: float = config.Encoder.width,
+    stem: str = config.Encoder.stem,
+    image_shape: tuple[int, int, int] = (
+        config.DEFAULT_IMAGE_SIZE,
+        config.DEFAULT_IMAGE_SIZE,
+        3,
+    ),
+    mean: Sequence[float] = config.IMAGENET_STATISTICS.mean,
+    std: Sequence[float] = config.IMAGENET_STATISTICS.std,
+    synchronized: bool = True,
+    zero_init_residual: bool = True,
+) -> tf.keras.Model:
+    """Builds an encoder with random weights.
+
+    Args:
+      name: one of `config.ENCODERS`, or `keras:NAME` or `keras_cv:NAME` for
+        one of `config.KERAS_BACKBONES` or `config.KERAS_CV_BACKBONES`, whose
+        width and stem are their own.
+      width: multiplier of the channels; those of the first stage, 64 * width,
+        are rounded to a multiple of 8 (what accelerators tile by), and each
+        further stage has twice the channels.
+      stem: "imagenet" (7x7/2 and 3x3/2 pooling), "cifar" (3x3/1, no pooling),
+        or "auto", by the shorter side of the images.
+      image_shape: (height, width, channels), in pixels.
+      mean, std: of each of the three colours, by which they are standardised;
+        images of fewer channels enter as they are.
+      synchronized: whether BatchNorm spans all replicas.
+      zero_init_residual: whether residual branches start switched off, as is
+        best for training; a random network to compare with wants them on.
+
+    Returns:
+      A model: float images [N, H, W, K] in [0, 1] to features float32 [N, D]
+      of a global average, under any precision policy. D is 512 * width of
+      basic and 2048 * width of bottleneck networks.
+
+    Raises:
+      UserError: for an unknown name or stem, a width or stem for a network
+        that has none, or images too small for it.
+
+    He et al. 2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
+    """
+    config.check_encoder_name(name)
+    if not width > 0:
+        raise config.UserError(f"width={width}: must be above 0")
+    if len(image_shape) != 3 or not all(image_shape):
+        raise config.UserError(
+            f"image_shape={tuple(image_shape)}: must be (height, width,"
+            " channels), each of at least 1"
+        )
+    images = tf.keras.Input(image_shape, name="images")
+    if name in resnet.RESNETS:
+        standardized = _standardize(images, mean, std, 1.0)
+        x = resnet.features(
+            name,
+            standardized,
+            width=width,
+            stem=stem,
+            synchronized=synchronized,
+            zero_init_residual=zero_init_residual,
+        )
+    else:
+        config.check_backbone(name, width, stem)
+        scale = backbones.input_scale(name)
+        standardized = _standardize(images, mean, std, scale)
+        x = backbones.features(name, standardized, synchronized=synchronized)
+    features = tf.keras.layers.GlobalAveragePooling2D(
+        dtype="float32", name="features"
+    )(x)
+    return tf.keras.Model(images, features, name=name.replace(":", "_"))
