@@ -14,6 +14,7 @@ RUNS = {"SimCLR (NT-Xent)": "simclr", "SupCon": "supcon"}
 def accuracies(runs: pathlib.Path, run: str, encoder: str) -> list[float]:
     """Reads top-1 by each of `PROTOCOLS` from a run's evaluation.json."""
     text = (runs / run / "evaluation.json").read_text("utf-8")
+    # Of several k the last one stands, 5.
     top1 = {
         result["protocol"]: result["top1"]
         for result in json.loads(text)["results"]

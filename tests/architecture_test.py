@@ -27,7 +27,7 @@ _LAYERS = [
         "schedules",
         "views",
     },
-    {"grad_cache", "guard", "momentum"},
+    {"grad_cache", "guard", "momentum", "online"},
     {"model"},
     {"checkpoints", "interruption"},
     {"callbacks", "exporting", "pacing"},

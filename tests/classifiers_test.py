@@ -1,5 +1,7 @@
 """Classifiers against slow transcriptions, scikit-learn and Keras."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -52,6 +54,65 @@ def test_knn_equals_scikit_learn():
     np.testing.assert_array_equal(found, oracle.predict(test))
 
 
+def test_several_k_are_each_what_they_are_alone():
+    train, train_labels = _blobs(60, spread=2.0)
+    test, _ = _blobs(40, spread=2.0, seed=1)
+    several = classifiers.knn(train, train_labels, test, (5, 1, 200, 7))
+    assert len(several) == 4
+    for k, found in zip((5, 1, 200, 7), several, strict=True):
+        alone = classifiers.knn(train, train_labels, test, k)
+        np.testing.assert_array_equal(found, alone)
+    assert (several[0] != several[1]).any()
+
+
+@pytest.mark.parametrize("kept", [1, 50, 2**23])
+def test_what_is_kept_at_a_time_changes_nothing(kept, monkeypatch):
+    train, labels = _blobs(90, spread=2.0)
+    test, _ = _blobs(40, spread=2.0, seed=1)
+    expected = classifiers.knn(train, labels, test, 20)
+    monkeypatch.setattr(classifiers, "_KEPT", kept)
+    monkeypatch.setattr(classifiers, "_BANK_BLOCK", 16)
+    monkeypatch.setattr(classifiers, "_QUERY_BLOCK", 8)
+    found = classifiers.knn(train, labels, test, 20)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
+    monkeypatch.setattr(classifiers, "_BANK_BLOCK", 16)
+    monkeypatch.setattr(classifiers, "_QUERY_BLOCK", 8)
+    bank, _ = _blobs(70)
+    bank[33] = bank[5]  # A tie across blocks: the earlier row comes first.
+    queries, _ = _blobs(20, seed=1)
+    queries[0] = 10 * bank[5]
+    products, rows = classifiers.nearest_neighbors(
+        bank, queries, 30, cosine=True
+    )
+    cosines = classifiers.normalize(queries) @ classifiers.normalize(bank).T
+    expected = np.argsort(-cosines, axis=1, kind="stable")[:, :30]
+    assert rows[0, :2].tolist() == [5, 33]
+    np.testing.assert_allclose(
+        products, np.take_along_axis(cosines, expected, 1), rtol=1e-5, atol=1e-6
+    )
+    assert (rows == expected).mean() > 0.99
+    products, rows = classifiers.nearest_neighbors(bank, queries, 3)
+    np.testing.assert_allclose(
+        products[:, 0], (queries @ bank.T).max(axis=1), rtol=1e-5
+    )
+
+
+def test_knn_needs_memory_for_blocks_alone():
+    # 64 MiB of bank and 400 MiB of similarities, of which none is copied.
+    bank = np.random.default_rng(0).normal(size=(16_384, 1024))
+    bank = bank.astype(np.float32)
+    labels = np.arange(len(bank)) % 10
+    classifiers.knn(bank[:10], labels[:10], bank[:10], 1)
+    tracemalloc.start()
+    classifiers.knn(bank, labels, bank[:6400], 5)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 110 * 2**20  # Queries, a block of the bank, and of products.
+
+
 def test_a_class_without_neighbours_never_wins():
     # All cosines are negative: an absent class's sum of 0 would be largest.
     train = np.array([[-1.0, 0.1], [-1.0, -0.1], [0.9, -3.0]])
@@ -91,6 +152,8 @@ def test_lengths_do_not_matter_to_cosines():
         ({"test_embeddings": np.ones([1, 5])}, "2 features .* 5"),
         ({"test_embeddings": np.ones([0, 2])}, "at least one"),
         ({"k": 0}, "at least 1 neighbour"),
+        ({"k": (1, 0)}, "at least 1 neighbour"),
+        ({"k": ()}, "at least 1 neighbour"),
     ],
 )
 def test_what_cannot_be_classified_is_refused(change, message):

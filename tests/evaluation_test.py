@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 
 import numpy as np
@@ -25,7 +26,10 @@ from tf_contrastive import (
 from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
-from tf_contrastive.evaluation import protocols
+from tf_contrastive.evaluation import protocols, records
+from tf_contrastive.evaluation import subject as subjects
+
+_CLASSIFIERS = ["knn", "prototype", "linear"]
 
 
 def _arrays(classes=8, n=240, spread=1.3, seed=0):
@@ -101,23 +105,33 @@ def _digit_batches(split):
     )
 
 
+def _subject(encoder, train=None, test=None, **options):
+    """An encoder on the digits, by default, at the scale of CPUs."""
+    return subjects.Subject(
+        encoder,
+        train or datasets.source("digits", "train"),
+        test or datasets.source("digits", "test"),
+        config.evaluate(scale="cpu", **options),
+        name="random",
+    )
+
+
+def _rows(report):
+    """(protocol and variant) -> row of a report's results."""
+    return {records.name_of(row): row for row in report["results"]}
+
+
 def test_protocols_score_a_frozen_encoder():
     encoder = _encoder()
     before = embedding.checksum(encoder)
-    options = config.replace(config.Evaluate(), knn_k=3, linear_epochs=20)
-    report = protocols.run(
-        encoder,
-        _digit_batches("train"),
-        _digit_batches("test"),
-        name="random",
-        options=options,
-    )
+    subject = _subject(encoder, knn_k="3,1", linear_epochs=20)
+    report = protocols.run(subject, _CLASSIFIERS)
     assert report["checksum_before"] == report["checksum_after"] == before
     assert embedding.checksum(encoder) == before
-    results = {r["protocol"]: r for r in report["results"]}
-    assert list(results) == list(protocols.PROTOCOLS)
-    assert results["knn"]["knobs"] == {"k": 3}
-    assert results["knn"]["top5"] is None
+    results = _rows(report)
+    assert list(results) == ["knn k=3", "knn k=1", "prototype", "linear"]
+    assert results["knn k=3"]["knobs"] == {"k": [3, 1]}
+    assert results["knn k=3"]["top5"] is None
     assert results["linear"]["knobs"] == {
         "epochs": 20,
         "batch_size": 256,
@@ -128,39 +142,61 @@ def test_protocols_score_a_frozen_encoder():
         "schedule": "cosine",
         "schedule_options": {},
         "warmup_epochs": 0.0,
+        "learning_rates": [],
+        "augmentation": "none",
+        "validation_share": 0.1,
         "seed": 0,
     }
     train = embedding.embed(encoder, _digit_batches("train"))
     test = embedding.embed(encoder, _digit_batches("test"))
     for result in results.values():
         assert result["encoder"] == "random"
-        assert result["augmentation"] == "none"
-        assert result["version"] == 1
+        assert result["scale"] == "cpu"
         assert result["examples"] == len(test[1])
+        low, high = result["top1_interval"]
+        assert 0.6 < low < result["top1"] < high
+        assert high - low < 0.15  # 360 images.
+        if result["top5"]:
+            low, high = result["top5_interval"]
+            assert low <= result["top5"] <= high
         # The knobs in the record are all it takes to repeat the result.
-        classify = protocols.PROTOCOLS[result["protocol"]].classify
-        again = classify(*train, *test, **result["knobs"])
-        assert again["top1"] == result["top1"] > 0.6
+        again = protocols.PROTOCOLS[result["protocol"]].measure(
+            _subject(encoder), **result["knobs"]
+        )
+        again = again.get("parts", {"": again})[result["variant"]]
+        assert again["top1"] == result["top1"]
+    for k in (1, 3):
+        classified = evaluation.knn(*train, *test, k=k)
+        assert results[f"knn k={k}"]["top1"] == classified["top1"]
+
+
+def test_a_scale_is_a_version_of_its_own():
+    versions = {}
+    for scale in config.SCALES:
+        options = config.evaluate(scale=scale)
+        versions[scale] = {
+            name: protocol.version_of(options)
+            for name, protocol in protocols.PROTOCOLS.items()
+        }
+    assert versions["paper"]["linear"] == "1"
+    assert versions["cpu"]["linear"] == "1-cpu"
+    # Where the scale changes nothing the results do compare.
+    assert versions["paper"]["knn"] == versions["cpu"]["knn"] == "1"
 
 
 def test_an_encoder_that_moves_is_caught():
-    encoder = _encoder()
-
-    class Moving(tf.Module):
-        def __call__(self, images, training):
-            return encoder(images, training=True)  # BatchNorm's statistics.
-
-        variables = encoder.variables
-
-    with pytest.raises(RuntimeError, match="changed while it was evaluated"):
-        protocols.run(
-            Moving(), _digit_batches("test"), _digit_batches("test"), ["knn"]
-        )
+    inputs = tf.keras.Input([8, 8, 3])
+    # Takes the statistics of what it is scored on, as SimCLR's code did.
+    x = tf.keras.layers.BatchNormalization()(inputs, training=True)
+    moving = tf.keras.Model(inputs, tf.keras.layers.Flatten()(x))
+    test = datasets.source("digits", "test")
+    with pytest.raises(RuntimeError, match=r"changed .* protocol knn"):
+        protocols.run(_subject(moving, test, test), ["knn"])
 
 
 def test_an_unknown_protocol_names_the_nearest():
     with pytest.raises(config.UserError, match="did you mean 'prototype'"):
-        protocols.run(_encoder(), [], [], ["prototypes"])
+        protocols.run(_subject(_encoder()), ["prototypes"])
 
 
 def test_every_protocol_that_flags_allow_exists():
@@ -202,7 +238,9 @@ def _saved(built, run, source):
 
 
 def _evaluate(**values):
-    return evaluate_command.run(config.replace(config.Evaluate(), **values))
+    options = config.evaluate(**{"scale": "cpu", **values})
+    options.validate()
+    return evaluate_command.run(options)
 
 
 @pytest.fixture(scope="module")
@@ -220,22 +258,24 @@ def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
     trained = checkpoints.load_encoder(checkpoints.load_run(workdir))
     assert report["checksum"] == embedding.checksum(trained)
     assert (report["dataset"], report["step"]) == ("digits", 0)
-    rows = [(r["encoder"], r["protocol"]) for r in report["results"]]
+    rows = [(r["encoder"], records.name_of(r)) for r in report["results"]]
     assert rows == [
         (encoder, protocol)
         for encoder in ("trained", "untrained")
-        for protocol in ("knn", "prototype", "linear")
+        for protocol in ("knn k=1", "knn k=5", "prototype", "linear")
     ]
     lines = out.splitlines()
-    assert len(lines) == 8
-    for line, result in zip(lines[1:7], report["results"], strict=True):
-        cells = line.split()
-        assert cells[:2] == [result["encoder"], result["protocol"]]
-        assert cells[2] == f"{result['top1']:.4f}"
-    assert lines[7] == f"encoder checksum unchanged: {report['checksum'][:12]}"
+    for line, result in zip(lines[1:9], report["results"], strict=True):
+        assert line.startswith(result["encoder"])
+        low, high = result["top1_interval"]
+        assert (
+            f"{records.name_of(result):<9}  {result['version']:<7}"
+            f"  {result['top1']:.4f}  {low:.4f}..{high:.4f}"
+        ) in line
+    assert lines[-1] == f"encoder checksum unchanged: {report['checksum'][:12]}"
     assert "embedded" in err
     # The moving statistics alone tell the two encoders apart.
-    knn = [r["top1"] for r in report["results"] if r["protocol"] == "knn"]
+    knn = [r["top1"] for r in report["results"] if r["variant"] == "k=5"]
     assert knn[0] != knn[1]
 
 
@@ -254,11 +294,11 @@ def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
     of_run = evaluated[0]
 
     def without_seconds(lines):
-        return [line.split()[:5] for line in lines]
+        return [line.split()[:-1] for line in lines]
 
     exported = of_export.splitlines()
     run = of_run.splitlines()
-    assert without_seconds(exported[:3]) == without_seconds(run[:3])
+    assert without_seconds(exported[:4]) == without_seconds(run[:4])
     assert exported[-1] == run[-1]  # The checksum.
     assert "no untrained baseline" in err
 
@@ -298,13 +338,26 @@ def test_splits_of_differing_classes_are_refused(workdir, monkeypatch):
         _evaluate(workdir=workdir)
 
 
+def _digits_of(split, wanted):
+    """The digits of some classes."""
+    source = datasets.source("digits", split)
+    rows = np.flatnonzero(np.isin(source.arrays["label"], wanted))
+    return source.select(rows)
+
+
 def test_classes_that_only_the_test_split_has_are_told():
-    encoder, batches = _encoder(), list(_digit_batches("test").take(1))
-    images, labels = batches[0]
     told = []
-    few = [(images[labels < 8], labels[labels < 8])]
-    protocols.run(encoder, few, batches, ["prototype"], say=told.append)
-    assert any("2 classes" in line and "(8, 9)" in line for line in told)
+    subject = subjects.Subject(
+        _encoder(),
+        _digits_of("train", range(8)),
+        datasets.source("digits", "test"),
+        say=told.append,
+    )
+    report = protocols.run(subject, ["prototype", "knn"])
+    warned = [line for line in told if "2 classes" in line and "(8, 9)" in line]
+    assert len(warned) == 1
+    missed = np.mean(subject.embeddings("test")[1] >= 8)
+    assert all(r["top1"] <= 1 - missed for r in report["results"])
 
 
 def test_no_run_or_no_checkpoint_is_refused(workdir, tmp_path):
@@ -342,7 +395,7 @@ def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
     )
     assert embed_command.run(command) == 0
     written = np.load(output)
-    assert written.files == ["embeddings"]
+    assert written.files == ["embeddings", "indices", "paths"]
     assert len(written["embeddings"]) == 6
     assert "broken.png" in capsys.readouterr().err
 
@@ -350,24 +403,15 @@ def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
 # ---- The linear probe on augmented images -----------------------------------
 
 
-def _stream(split, augmentation, seed=0, batch_size=64, start_step=0):
-    run = config.replace(
-        config.Pretrain(), augmentation=augmentation, image_size=8
-    )
-    return training.augmented_images(
-        datasets.source("digits", split),
-        run,
-        batch_size=batch_size,
-        seed=seed,
-        start_step=start_step,
-    )
+def _stream(augmentation, **options):
+    return _subject(_encoder()).stream(augmentation, **options)
 
 
 def test_views_of_no_augmentation_are_the_images_themselves():
     encoder = _encoder()
     size, steps = 64, 1437 // 64
-    stream = _stream("train", "none", batch_size=size)
-    epoch = list(embedding.embed_batches(encoder, stream.take(steps)))
+    stream = itertools.islice(_stream("none", batch_size=size), steps)
+    epoch = list(embedding.embed_batches(encoder, stream))
     found, labels = (np.concatenate(part) for part in zip(*epoch, strict=True))
     train, train_labels = embedding.embed(encoder, _digit_batches("train"))
     # Each row is that of another image, but for the last, partial batch.
@@ -415,49 +459,40 @@ def test_views_of_another_encoder_are_refused():
 
 def _scored(encoder, augmentation, **options):
     options = {"linear_epochs": 3, "linear_batch_size": 64, **options}
-    chosen = config.replace(
-        config.Evaluate(), linear_augmentation=augmentation, **options
-    )
-    seed = chosen.evaluation.seed
-    report = protocols.run(
-        encoder,
-        _digit_batches("train"),
-        _digit_batches("test"),
-        ["knn", "linear"],
-        options=chosen,
-        views=lambda step: _stream("train", augmentation, seed, 64, step),
-    )
-    return report["checksum_before"], report["results"]
+    subject = _subject(encoder, linear_augmentation=augmentation, **options)
+    report = protocols.run(subject, ["linear"])
+    (row,) = report["results"]
+    return report["checksum_before"], row
 
 
 def test_augmented_images_train_the_probe_and_leave_the_encoder():
     encoder = _encoder()
-    before, results = _scored(encoder, "randaugment", linear_epochs=12)
+    before, found = _scored(encoder, "randaugment", linear_epochs=12)
     assert embedding.checksum(encoder) == before
-    assert [r["augmentation"] for r in results] == ["none", "randaugment"]
-    assert results[1]["top1"] > 0.5
-    plain = _scored(encoder, "none", linear_epochs=12)[1][1]
-    assert plain["top1"] > results[1]["top1"]
+    assert found["knobs"]["augmentation"] == "randaugment"
+    assert found["top1"] > 0.5
+    plain = _scored(encoder, "none", linear_epochs=12)[1]
+    assert plain["top1"] > found["top1"]
     # The same seed gives the same views, another one others.
     again, other = (
-        _scored(encoder, "randaugment", linear_epochs=12, seed=seed)[1][1]
+        _scored(encoder, "randaugment", linear_epochs=12, seed=seed)[1]
         for seed in (0, 1)
     )
-    assert again["top1"] == results[1]["top1"]
-    assert other["top1"] != results[1]["top1"]
+    assert again["top1"] == found["top1"]
+    assert other["top1"] != found["top1"]
 
 
 def test_evaluate_says_what_the_probe_learned_from(workdir, tmp_path, capsys):
     _evaluate(
         workdir=workdir,
-        protocols="knn,linear",
+        protocols="linear",
         linear_augmentation="simaugment",
         linear_epochs=2,
         untrained=False,
     )
     with open(f"{workdir}/evaluation.json") as file:
-        found = json.load(file)["results"]
-    assert [r["augmentation"] for r in found] == ["none", "simaugment"]
+        (found,) = json.load(file)["results"]
+    assert found["knobs"]["augmentation"] == "simaugment"
     exporting.export(workdir, str(tmp_path))
     capsys.readouterr()
     _evaluate(
@@ -468,7 +503,7 @@ def test_evaluate_says_what_the_probe_learned_from(workdir, tmp_path, capsys):
         linear_epochs=2,
     )
     row = capsys.readouterr().out.splitlines()[1].split()
-    assert abs(float(row[2]) - found[1]["top1"]) < 0.02
+    assert abs(float(row[3]) - found["top1"]) < 0.02
 
 
 _TABLE_5 = ("autoaugment", "randaugment", "simaugment", "stacked_randaugment")
@@ -500,7 +535,7 @@ def test_every_pair_of_policies_of_the_two_stages_runs(contrastive, tmp_path):
         with open(tmp_path / "evaluation.json") as file:
             report = json.load(file)
         (result,) = report["results"]
-        assert result["augmentation"] == linear
+        assert result["knobs"]["augmentation"] == linear
         found.append(result["top1"])
         checksums.add(report["checksum"])
     assert len(checksums) == 1
@@ -589,7 +624,7 @@ def test_export_says_what_an_encoder_of_more_channels_serves(
     assert "(no serving_bytes: encoded images have no more channels" in out
     assert exporting.details(f"{tmp_path}/1")["channels"] == 5
     served = tf.saved_model.load(f"{tmp_path}/1").signatures
-    assert list(served) == ["serving_default"]
+    assert list(served) == ["serving_default", "project"]
     batches = datasets.evaluation_batches(
         source, views.evaluation(8), batch_size=7
     )

@@ -309,11 +309,15 @@ _MISTAKES = [
         "pretrain --extra_channels=-2",
         "--extra_channels=-2: must be at least -1",
     ),
+    (
+        "pretrain --workdir=w --batch_size=256 --online_knn_size=128",
+        "--online_knn_size=128 holds less than one batch of 256: give at least",
+    ),
     ("pretrian", "unknown command 'pretrian': did you mean 'pretrain'?"),
     ("evaluate", "give one of --workdir=RUN and --saved_model="),
     (
         "evaluate --workdir=w --protocols=knn,linaer",
-        "a comma-separated list of knn, prototype, linear (did you mean",
+        "a comma-separated list of knn, prototype, linear,",
     ),
     ("evaluate --saved_model=x", "--saved_model needs --dataset=NAME"),
     (
@@ -321,9 +325,43 @@ _MISTAKES = [
         "--linear_augmentation=randaugmnt: must be one of simclr, simaugment,",
     ),
     (
-        "evaluate --workdir=w --protocols=knn --linear_augmentation=crop",
-        "--linear_augmentation=crop is of the protocol linear, and"
-        " --protocols=knn is without it: give --protocols=knn,linear",
+        "evaluate --workdir=w --knn_k=1,0",
+        "--knn_k=1,0: must be a comma-separated list of whole numbers from 1",
+    ),
+    (
+        "evaluate --workdir=w --scale=gpu",
+        "--scale=gpu: must be one of paper, cpu",
+    ),
+    (
+        "evaluate --workdir=w --linear_recipe=simclrs",
+        "--linear_recipe=simclrs: must be one of simclr, simclr_lars, sincere,",
+    ),
+    (
+        "evaluate --workdir=w --linear_learning_rates=0.1,0",
+        "--linear_learning_rates=0.1,0: must be a comma-separated list of",
+    ),
+    (
+        "evaluate --workdir=w --linear_learning_rates=0.1,1"
+        " --linear_learning_rate=0.3",
+        "--linear_learning_rate=0.3 and --linear_learning_rates=0.1,1: give one"
+        " of them",
+    ),
+    (
+        "evaluate --workdir=w --validation_share=1",
+        "--validation_share=1.0: must be at most 0.9",
+    ),
+    ("evaluate --compare a", "--compare=a: must be two runs or files of"),
+    (
+        "evaluate --compare a b --workdir=w",
+        "--compare=a,b reads results that are there, and takes no --workdir=w",
+    ),
+    (
+        "evaluate --saved_model=x --dataset=digits --watch",
+        "--watch needs --workdir=RUN: an export gets no new checkpoint",
+    ),
+    (
+        "evaluate --workdir=w --watch_every_seconds=0",
+        "--watch_every_seconds=0.0: must be above 0",
     ),
     (
         "evaluate --workdir=w --linear_epochs=0",
@@ -392,16 +430,119 @@ _MISTAKES = [
     ),
     ("export", "--workdir: must be given"),
     ("embed --workdir=w", "--output: must be given"),
+    (
+        "export --workdir=w --format=tflite,onxx",
+        "--format=tflite,onxx: must be a comma-separated list of savedmodel,"
+        " tflite, onnx (did you mean onnx?)",
+    ),
+    (
+        "export --workdir=w --head=nearest",
+        "--head=nearest: must be one of none, probe, prototype, knn",
+    ),
+    (
+        "export --workdir=w --head=probe --head_knn_k=3",
+        "--head_knn_k=3 is no option of --head=probe: give --head=knn",
+    ),
+    (
+        "export --workdir=w --head_temperature=0.2",
+        "--head_temperature=0.2 is no option of --head=none: give"
+        " --head=prototype",
+    ),
+    (
+        "export --workdir=w --checkpoint=-2",
+        "--checkpoint=-2: must be at least -1",
+    ),
+    (
+        "export --workdir=w --max_image_pixels=0",
+        "--max_image_pixels=0: must be at least",
+    ),
+    (
+        "export --workdir=w --calibration_images=0",
+        "--calibration_images=0: must be at",
+    ),
     ("embed --saved_model=w --output=x", "--saved_model needs --input="),
+    (
+        "embed --workdir=w --output=x --format=csv",
+        "--format=csv: must be one of auto, npz, tfrecord, parquet",
+    ),
+    (
+        "embed --workdir=w --output=x --shard_size=-1",
+        "--shard_size=-1: must be at least",
+    ),
+    (
+        "embed --workdir=w --output=x --runner=Direct-Runner",
+        "--runner=Direct-Runner: must be the name of a runner of Apache Beam",
+    ),
+    (
+        "embed --workdir=w --output=x --beam_options=--direct_num_workers=2",
+        "--beam_options=--direct_num_workers=2 is for Apache Beam: give its"
+        " --runner, such as --runner=DirectRunner",
+    ),
+    (
+        "evaluate --workdir=w --view_examples=1",
+        "--view_examples=1: must be at least 2",
+    ),
+    (
+        "evaluate --workdir=w --contrastive_batch_size=1",
+        "--contrastive_batch_size=1: must be at least 2",
+    ),
+    (
+        "evaluate --workdir=w --kl_batch_size=1",
+        "--kl_batch_size=1: must be at least 2",
+    ),
+    (
+        "evaluate --workdir=w --random_directions=0",
+        "--random_directions=0: must be at least 1",
+    ),
+    (
+        "evaluate --workdir=w --transforms_train=9",
+        "--transforms_train=9: must be at least 20",
+    ),
+    (
+        "evaluate --workdir=w --transforms_test=1",
+        "--transforms_test=1: must be at least 2",
+    ),
+    (
+        "evaluate --workdir=w --transforms_hidden=0",
+        "--transforms_hidden=0: must be at least 1",
+    ),
+    (
+        "evaluate --workdir=w --tsne_examples=3",
+        "--tsne_examples=3: must be at least 4",
+    ),
+    (
+        "evaluate --workdir=w --tsne_classes=0",
+        "--tsne_classes=0: must be at least 1",
+    ),
+    (
+        "evaluate --workdir=w --tsne_perplexity=1",
+        "--tsne_perplexity=1.0: must be above 1",
+    ),
+    (
+        "evaluate --workdir=w --kmeans_images=0",
+        "--kmeans_images=0: must be at least 1",
+    ),
+    (
+        "evaluate --workdir=w --kmeans_clusters=2,x",
+        "--kmeans_clusters=2,x: must be a comma-separated list of whole",
+    ),
+    (
+        "evaluate --workdir=w --kmeans_scale=9",
+        "--kmeans_scale=9: must be at most 8",
+    ),
     (
         "evaluate --workdir=w --test_split=test[:",
         "must be a split such as train, test, train[:1000]",
     ),
     (
         "benchmark",
-        "--benchmark: must be one of loss, input, views, step, as in:",
+        "--benchmark: must be one of loss, input, views, step, evaluation,"
+        " serving, as in:",
     ),
-    ("benchmark los", "must be one of loss, input, views, step (did you mean"),
+    (
+        "benchmark los",
+        "must be one of loss, input, views, step, evaluation, serving (did",
+    ),
     ("benchmark loss 64", "stray word '64': flags are written --name=value"),
     (
         "benchmark loss --sizes=64,65",
@@ -439,6 +580,73 @@ _MISTAKES = [
         "benchmark step --run_flags=--encodr=resnet18",
         "unknown flag --encodr: did you mean --encoder?",
     ),
+    (
+        "evaluate --workdir=x --logistic_penalties=0",
+        "--logistic_penalties=0: must be at least 1",
+    ),
+    (
+        "evaluate --workdir=x --logistic_lowest_penalty=0",
+        "--logistic_lowest_penalty=0.0: must be above 0",
+    ),
+    (
+        "evaluate --workdir=x --robustness_corruptions=fogg",
+        "(did you mean fog?)",
+    ),
+    (
+        "evaluate --workdir=x --robustness_examples=-1",
+        "--robustness_examples=-1: must be at least 0",
+    ),
+    (
+        "evaluate --workdir=x --robustness_bins=0",
+        "--robustness_bins=0: must be at least 1",
+    ),
+    (
+        "evaluate --workdir=x --finetune_fractions=0.1,2",
+        "--finetune_fractions=0.1,2: must be a comma-separated list of shares",
+    ),
+    (
+        "evaluate --workdir=x --finetune_epochs=0",
+        "--finetune_epochs=0: must be a comma-separated list of whole numbers",
+    ),
+    (
+        "evaluate --workdir=x --finetune_epochs=3,4",
+        "--finetune_epochs=3,4 for --finetune_fractions=0.01,0.1,1: give one",
+    ),
+    (
+        "evaluate --workdir=x --finetune_learning_rates=",
+        "--finetune_learning_rates: must be a comma-separated list of numbers",
+    ),
+    (
+        "evaluate --workdir=x --transfer_suite=simclrr",
+        "--transfer_suite=simclrr: must be one of simclr, sincere (did you",
+    ),
+    (
+        "evaluate --workdir=x --transfer_methods=linear,tune",
+        "a comma-separated list of linear, finetune, scratch (did you mean",
+    ),
+    (
+        "evaluate --workdir=x --transfer_weight_decays=-1",
+        "--transfer_weight_decays=-1: must be a comma-separated list of",
+    ),
+    (
+        "benchmark evaluation --tasks=kn",
+        "--tasks=kn: must be a comma-separated list of knn, logistic (did you",
+    ),
+    ("benchmark evaluation --queries=0", "--queries=0: must be at least 1"),
+    ("benchmark evaluation --bank=0", "--bank=0: must be at least 1"),
+    (
+        "benchmark evaluation --path_classes=1",
+        "--path_classes=1: must be at least 2",
+    ),
+    (
+        "benchmark serving --serving_batch_sizes=1,0",
+        "--serving_batch_sizes=1,0: must be a comma-separated list of numbers",
+    ),
+    (
+        "benchmark serving --serving_image_size=4",
+        "--serving_image_size=4: must be at least 8",
+    ),
+    ("benchmark serving --serving_seconds=0", "must be above 0"),
     ("benchmark loss --classes=1", "--classes=1: must be at least 2"),
     ("benchmark loss --temperature=0", "--temperature=0.0: must be above 0"),
     (

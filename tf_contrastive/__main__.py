@@ -24,7 +24,7 @@ COMMANDS = {
     ),
     "evaluate": (
         config.Evaluate,
-        "score a run or an export: kNN, prototype, linear probe",
+        "score a run or an export by the papers' protocols; --compare A B",
     ),
     "export": (config.Export, "write a SavedModel with serving signatures"),
     "embed": (config.Embed, "write the embeddings of a dataset to an npz file"),
@@ -39,6 +39,8 @@ COMMANDS = {
 }
 # Command -> the flag whose value may stand as the word after it.
 _SUBJECTS = {"benchmark": "benchmark"}
+# Flags that may also have their two values as words after them.
+_PAIRS = ("--compare",)
 
 
 def _usage() -> str:
@@ -63,7 +65,7 @@ def _run(arguments: list[str]) -> int:
         return 0
     if command in _SUBJECTS and rest and not rest[0].startswith("-"):
         rest[0] = f"--{_SUBJECTS[command]}={rest[0]}"
-    parsed = flags.parse(config_class, rest)
+    parsed = flags.parse(config_class, _paired(rest))
     parsed.validate()
     # TensorFlow's C++ reports errors of CUDA at every start without a GPU; its
     # real failures come as exceptions.
@@ -72,6 +74,16 @@ def _run(arguments: list[str]) -> int:
     logging.set_verbosity(logging.ERROR)
     module = importlib.import_module(f"tf_contrastive.commands.{command}")
     return module.run(parsed)
+
+
+def _paired(arguments: list[str]) -> list[str]:
+    """Writes `--compare A B` as absl's flags are: with one value."""
+    for place, word in enumerate(arguments):
+        values = arguments[place + 1 : place + 3]
+        if word in _PAIRS and not any(v.startswith("-") for v in values):
+            given = [f"{word}={','.join(values)}"]
+            return arguments[:place] + given + arguments[place + 3 :]
+    return arguments
 
 
 def main() -> int:

@@ -29,6 +29,7 @@ _TAGS = {
     "embedding_std": "projections/embedding_std",
     "probe_loss": "probe/loss",
     "probe_accuracy": "probe/accuracy",
+    "online_knn_top1": "online/knn_top1",
 }
 
 
@@ -346,6 +347,8 @@ class Progress(tf.keras.callbacks.Callback):
         ]
         if "probe_accuracy" in logs:
             parts.append(f"probe {logs['probe_accuracy']:.3f}")
+        if "online_knn_top1" in logs:
+            parts.append(f"online 1NN {logs['online_knn_top1']:.3f}")
         if "val_loss" in logs:
             parts.append(f"val loss {logs['val_loss']:.4f}")
         parts += [

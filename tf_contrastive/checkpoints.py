@@ -211,6 +211,9 @@ class Checkpoints:
             tracked["probe_optimizer"] = model.probe_optimizer
         if model.key_branch is not None:
             tracked["key_branch"] = model.key_branch
+        if model.neighbors is not None:
+            # So that the number goes on as it would have, too.
+            tracked["neighbors"] = model.neighbors
         self._checkpoint = tf.train.Checkpoint(**tracked)
         runtime = run_config.runtime
         self._manager = tf.train.CheckpointManager(
@@ -334,12 +337,36 @@ class Run:
     checkpoint: str
     step: int
 
+    @property
+    def last_step(self) -> int:
+        """The step with which the run ends."""
+        schedule = self.config.schedule
+        steps = self.metadata["num_examples"] // schedule.batch_size
+        return schedule.epochs * steps
 
-def load_run(workdir: str) -> Run:
-    """Reads a run's folder.
+    def at(self, checkpoint: str) -> "Run":
+        """The same run at another checkpoint, of `saved`."""
+        step = step_of(checkpoint)
+        return dataclasses.replace(self, checkpoint=checkpoint, step=step)
+
+
+def saved(workdir: str) -> list[str]:
+    """Paths of a run's checkpoints that are there now, oldest first."""
+    pattern = os.path.join(workdir, CHECKPOINTS, f"{_PREFIX}-*.index")
+    paths = [path.removesuffix(".index") for path in tf.io.gfile.glob(pattern)]
+    return sorted(paths, key=step_of)
+
+
+def is_whole(path: str) -> bool:
+    """Whether a checkpoint can be read to its last byte."""
+    return _damage(path) is None
+
+
+def check_run(workdir: str) -> config.Pretrain:
+    """Reads the config of the run in a folder.
 
     Raises:
-      UserError: if it holds no run, or none that was saved yet.
+      UserError: if it holds no run.
     """
     run_config = _read_config(workdir)
     if run_config is None:
@@ -347,6 +374,16 @@ def load_run(workdir: str) -> Run:
             f"no run in {workdir}: there is no {CONFIG_FILE}; give the"
             " --workdir of a pretrain command"
         )
+    return run_config
+
+
+def load_run(workdir: str) -> Run:
+    """Reads a run's folder.
+
+    Raises:
+      UserError: if it holds no run, or none that was saved yet.
+    """
+    run_config = check_run(workdir)
     directory = os.path.join(workdir, CHECKPOINTS)
     latest = _whole(directory)
     if latest is None:
@@ -380,3 +417,29 @@ def load_encoder(
         # Heads and optimizers stay behind; the encoder must match wholly.
         status.expect_partial().assert_existing_objects_matched()
     return encoder
+
+
+def load_projection(
+    run: Run, features: int, *, trained: bool = True
+) -> tf.keras.layers.Layer | None:
+    """Rebuilds a run's projection head in float32, for inference.
+
+    Args:
+      run: of `load_run`.
+      features: D, that the encoder gives.
+      trained: the newest checkpoint's weights; False: random ones.
+
+    Returns:
+      h [n, D] -> z [n, P]; None where the run has logits in their place.
+    """
+    if run.config.loss.loss == "cross_entropy":
+        return None
+    with models.precision("float32"):
+        head = models.build_head(run.config, run.metadata.get("num_classes"))
+        head(tf.keras.Input([features]))
+    if trained and head.variables:
+        status = tf.train.Checkpoint(projection_head=head).restore(
+            run.checkpoint
+        )
+        status.expect_partial().assert_existing_objects_matched()
+    return head

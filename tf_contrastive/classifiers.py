@@ -7,18 +7,22 @@ sorted ids that the training labels hold.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import config
 
-# Side of the similarity blocks: 1024 x 32768 float32 are 128 MiB, whatever the
-# sizes of the bank and of the test set.
+# Sides of the blocks of similarities, 16 MiB of float32 each: what is chosen
+# from has hardly left the processor's caches.
 _QUERY_BLOCK = 1024
-_BANK_BLOCK = 32_768
+_BANK_BLOCK = 4096
+# Queries, and queries times neighbours (8 bytes each), that are kept at a time:
+# more of them take further passes over the bank.
+_QUERIES = 16_384
+_KEPT = 2**23
 # A row shorter than this has no direction; it gets cosine 0 to everything.
 _SMALLEST_NORM = 1e-12
 
@@ -48,7 +52,9 @@ def check_embeddings(name: str, embeddings: np.ndarray) -> np.ndarray:
             " at least one of each"
         )
     array = np.ascontiguousarray(array, dtype=np.float32)
-    bad = np.flatnonzero(~np.isfinite(array).all(axis=1))
+    # A row's extremes tell of NaN and infinity without a mask of all entries.
+    finite = np.isfinite(array.max(axis=1)) & np.isfinite(array.min(axis=1))
+    bad = np.flatnonzero(~finite)
     if bad.size:
         raise config.UserError(
             f"{name}: {bad.size} of {len(array)} rows hold NaN or infinity"
@@ -95,56 +101,77 @@ def _check(train_embeddings, train_labels, test_embeddings):
 
 def normalize(embeddings: np.ndarray) -> np.ndarray:
     """Returns the rows of float [n, D] at length 1 (zero rows stay zero)."""
-    # Dividing by the largest entry first keeps squares inside float32.
-    largest = np.abs(embeddings).max(axis=1, keepdims=True)
-    rows = embeddings / np.maximum(largest, np.finfo(np.float32).tiny)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows /= np.maximum(norms, _SMALLEST_NORM)
-    return np.where(largest > _SMALLEST_NORM, rows, 0.0).astype(np.float32)
+    # Dividing by the largest entry first keeps squares inside float32. One
+    # copy is made, and no other array of that size.
+    largest = np.maximum(embeddings.max(axis=1), -embeddings.min(axis=1))
+    scale = np.maximum(largest, np.finfo(np.float32).tiny)
+    rows = (embeddings / scale[:, np.newaxis]).astype(np.float32, copy=False)
+    norms = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+    rows /= np.maximum(norms, _SMALLEST_NORM)[:, np.newaxis]
+    rows[largest <= _SMALLEST_NORM] = 0.0
+    return rows
 
 
 # ---- Nearest neighbours -----------------------------------------------------
 
 
 def nearest_neighbors(
-    bank: np.ndarray, queries: np.ndarray, k: int
+    bank: np.ndarray, queries: np.ndarray, k: int, *, cosine: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k rows of `bank` with the largest dot product to each query.
 
-    Memory is bounded by blocks of queries and bank; equal products go to the
-    earlier row of the bank.
+    Beside its result it needs memory for blocks of queries and bank alone,
+    whatever their numbers; equal products go to the earlier row of the bank.
 
     Args:
       bank: float32 [m, D].
       queries: float32 [n, D].
       k: neighbours, at most m.
+      cosine: whether both are l2-normalised here, a block at a time.
 
     Returns:
       (products float32 [n, k], best first; rows of the bank int64 [n, k]).
     """
-    found = [
-        _nearest_in_blocks(bank, queries[start : start + _QUERY_BLOCK], k)
-        for start in range(0, len(queries), _QUERY_BLOCK)
-    ]
+    found = list(_neighbors(bank, queries, k, cosine))
     products, rows = zip(*found, strict=True)
-    return np.concatenate(products), np.concatenate(rows)
+    return np.concatenate(products), np.concatenate(rows).astype(np.int64)
 
 
-def _nearest_in_blocks(bank, queries, k):
-    """`nearest_neighbors` of one block of queries."""
-    best = np.empty([len(queries), 0], np.float32)
-    rows = np.empty([len(queries), 0], np.int64)
+def _neighbors(
+    bank: np.ndarray, queries: np.ndarray, k: int, cosine: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields `nearest_neighbors` of some queries after others."""
+    together = min(max(_KEPT // k, 1), _QUERIES)
+    for start in range(0, len(queries), together):
+        some = queries[start : start + together]
+        yield _neighbors_of(
+            bank, normalize(some) if cosine else some, k, cosine
+        )
+
+
+def _neighbors_of(bank, queries, k, cosine):
+    """`nearest_neighbors` of queries that are kept track of all at once."""
+    # Of the bank, the walk's outer side, each block is normalised once.
+    best = np.full([len(queries), k], -np.inf, np.float32)
+    rows = np.zeros([len(queries), k], np.int32)
+    products = np.empty([_QUERY_BLOCK, k + _BANK_BLOCK], np.float32)
     for start in range(0, len(bank), _BANK_BLOCK):
         block = bank[start : start + _BANK_BLOCK]
-        # NumPy's product: on CPUs its BLAS is several times as fast as the
-        # one of TensorFlow.
-        top = tf.math.top_k(queries @ block.T, min(k, len(block)))
-        # What was found before stands first, so that it wins ties.
-        best = np.concatenate([best, top.values.numpy()], axis=1)
-        rows = np.concatenate([rows, top.indices.numpy() + start], axis=1)
-        top = tf.math.top_k(best, min(k, best.shape[1]))
-        best = top.values.numpy()
-        rows = np.take_along_axis(rows, top.indices.numpy(), axis=1)
+        block = (normalize(block) if cosine else block).T
+        for first in range(0, len(queries), _QUERY_BLOCK):
+            part = slice(first, first + _QUERY_BLOCK)
+            query = queries[part]
+            # What was found before stands first, so that it wins ties.
+            candidates = products[: len(query), : k + block.shape[1]]
+            candidates[:, :k] = best[part]
+            # NumPy's product: on CPUs its BLAS is several times as fast as
+            # the one of TensorFlow.
+            np.matmul(query, block, out=candidates[:, k:])
+            top = tf.math.top_k(candidates, k)
+            best[part] = top.values
+            place = top.indices.numpy()
+            kept = np.take_along_axis(rows[part], np.minimum(place, k - 1), 1)
+            rows[part] = np.where(place < k, kept, place + (start - k))
     return best, rows
 
 
@@ -152,8 +179,8 @@ def knn(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
-    k: int = config.Evaluation.knn_k,
-) -> np.ndarray:
+    k: int | Sequence[int] = config.KNN_K,
+) -> np.ndarray | list[np.ndarray]:
     """Predicts the class whose neighbours have the largest sum of cosines.
 
     The k nearest training rows by cosine vote, each with the weight of its
@@ -165,42 +192,52 @@ def knn(
       train_embeddings: float [m, D], l2-normalised here.
       train_labels: int [m], from 0.
       test_embeddings: float [n, D], l2-normalised here.
-      k: neighbours that vote; more than m count as m.
+      k: neighbours that vote; more than m count as m. Of several such numbers
+        the neighbours are looked for once.
 
     Returns:
-      int64 [n], class ids.
+      int64 [n], class ids; of several k a list of such, in their order.
 
     Raises:
       UserError: for k < 1, NaN, negative labels, or shapes that do not fit.
     """
-    if k < 1:
+    several = [k] if np.ndim(k) == 0 else list(k)
+    if not several or min(several) < 1:
         raise config.UserError(f"k={k}: give at least 1 neighbour")
     train, classes, index, test = _check(
         train_embeddings, train_labels, test_embeddings
     )
-    cosines, rows = nearest_neighbors(
-        normalize(train), normalize(test), min(k, len(train))
-    )
-    predictions = [
-        _vote(
+    counts = [min(count, len(train)) for count in several]
+    votes = [
+        _votes(
             cosines[start : start + _QUERY_BLOCK],
             index[rows[start : start + _QUERY_BLOCK]],
             len(classes),
+            counts,
         )
-        for start in range(0, len(test), _QUERY_BLOCK)
+        for cosines, rows in _neighbors(train, test, max(counts), cosine=True)
+        for start in range(0, len(rows), _QUERY_BLOCK)
     ]
-    return classes[np.concatenate(predictions)]
+    winners = classes[np.concatenate(votes, axis=1)]
+    return winners[0] if np.ndim(k) == 0 else list(winners)
 
 
-def _vote(cosines, neighbors, num_classes):
-    """Returns the winning class of each row; cosines, neighbors are [b, k]."""
+def _votes(cosines, neighbors, num_classes, counts):
+    """Returns the class that wins each row, for each count: int [counts, b].
+
+    Cosines and the neighbours' classes are [b, k], best first.
+    """
     votes = np.zeros([len(cosines), num_classes], np.float32)
     present = np.zeros(votes.shape, bool)
     rows = np.arange(len(cosines))
-    for weight, label in zip(cosines.T, neighbors.T, strict=True):
+    winners = np.empty([len(counts), len(cosines)], np.int64)
+    pairs = zip(cosines.T, neighbors.T, strict=True)
+    for voters, (weight, label) in enumerate(pairs, 1):
         votes[rows, label] += weight
         present[rows, label] = True
-    return np.where(present, votes, -np.inf).argmax(axis=1)
+        for place in [i for i, count in enumerate(counts) if count == voters]:
+            winners[place] = np.where(present, votes, -np.inf).argmax(axis=1)
+    return winners
 
 
 # ---- Prototypes -------------------------------------------------------------
@@ -264,20 +301,57 @@ class Follower:
         """
 
 
+class Linear(NamedTuple):
+    """A linear classifier: kernel [D, C] and bias [C], float32, classes [C]."""
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    classes: np.ndarray
+
+    def scores(self, embeddings: np.ndarray) -> Scores:
+        """Logits of embeddings [n, D]."""
+        return Scores(embeddings @ self.kernel + self.bias, self.classes)
+
+
 def linear(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
+    **options: Any,
+) -> tuple[Scores, list[float]]:
+    """Trains softmax regression on frozen embeddings, and scores with it.
+
+    Args:
+      train_embeddings: float [m, D].
+      train_labels: int [m], from 0.
+      test_embeddings: float [n, D].
+      **options: of `train_linear`.
+
+    Returns:
+      (Scores, logits; mean training loss of each epoch, in nats).
+
+    Raises:
+      UserError: for NaN, negative labels, shapes that do not fit, or a
+        diverged loss.
+    """
+    *_, test = _check(train_embeddings, train_labels, test_embeddings)
+    model, losses = train_linear(train_embeddings, train_labels, **options)
+    return model.scores(test), losses
+
+
+def train_linear(
+    train_embeddings: np.ndarray,
+    train_labels: np.ndarray,
     *,
     optimizer: Callable[[int, int], tf.keras.optimizers.Optimizer],
     epochs: int = config.LinearProtocol.linear_epochs,
-    batch_size: int = config.LinearProtocol.linear_batch_size,
+    batch_size: int = config.LinearStage.linear_batch_size,
     label_smoothing: float = config.LinearProtocol.linear_label_smoothing,
     seed: int = config.Evaluation.seed,
     views: Callable[[int], Batches] | None = None,
     follower: Follower | None = None,
-) -> tuple[Scores, list[float]]:
-    """Trains softmax regression on frozen embeddings, and scores with it.
+) -> tuple[Linear, list[float]]:
+    """Trains softmax regression on frozen embeddings.
 
     Weights start at zero, and embeddings enter as they are. It runs on one
     device, outside of any strategy's scope.
@@ -285,7 +359,6 @@ def linear(
     Args:
       train_embeddings: float [m, D].
       train_labels: int [m], from 0.
-      test_embeddings: float [n, D].
       optimizer: (rows of a step, steps of an epoch) -> what moves the weights.
       epochs: passes over the training rows; each drops its last m % batch.
       batch_size: rows per step, at most m.
@@ -299,14 +372,14 @@ def linear(
       follower: is told of every epoch, and may begin at a later one.
 
     Returns:
-      (Scores, logits; mean training loss of each epoch, in nats).
+      (the classifier; mean training loss of each epoch, in nats).
 
     Raises:
       UserError: for NaN, negative labels, shapes that do not fit, or a
         diverged loss.
     """
-    train, classes, index, test = _check(
-        train_embeddings, train_labels, test_embeddings
+    train, classes, index, _ = _check(
+        train_embeddings, train_labels, train_embeddings[:1]
     )
     batch_size = min(batch_size, len(train))
     steps = len(train) // batch_size
@@ -346,8 +419,8 @@ def linear(
             "learning_rate": float(mover.learning_rate),
         }
         follower.epoch(epoch + 1, metrics)
-    scores = Scores((test @ kernel + bias).numpy(), classes)
-    return scores, losses.numpy().tolist()
+    model = Linear(kernel.numpy(), bias.numpy(), classes)
+    return model, losses.numpy().tolist()
 
 
 def _reshuffled(train, index, count, seed):

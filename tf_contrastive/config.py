@@ -137,6 +137,59 @@ ENCODERS = (
     "resnet152",
     "resnet200",
 )
+# Networks of `keras:NAME` and `keras_cv:NAME`.
+KERAS_BACKBONES = (
+    "DenseNet121",
+    "DenseNet169",
+    "DenseNet201",
+    "EfficientNetB0",
+    "EfficientNetB1",
+    "EfficientNetB2",
+    "EfficientNetB3",
+    "EfficientNetB4",
+    "EfficientNetB5",
+    "EfficientNetB6",
+    "EfficientNetB7",
+    "InceptionResNetV2",
+    "InceptionV3",
+    "MobileNet",
+    "MobileNetV2",
+    "MobileNetV3Large",
+    "MobileNetV3Small",
+    "RegNetX002",
+    "RegNetX008",
+    "RegNetX032",
+    "RegNetX160",
+    "RegNetY002",
+    "RegNetY008",
+    "RegNetY032",
+    "RegNetY160",
+    "ResNet50V2",
+    "ResNet101V2",
+    "ResNet152V2",
+    "VGG16",
+    "VGG19",
+    "Xception",
+)
+KERAS_CV_BACKBONES = (
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnet18_v2",
+    "resnet34_v2",
+    "resnet50_v2",
+    "resnet101_v2",
+    "resnet152_v2",
+    "csp_darknet_tiny",
+    "csp_darknet_s",
+    "csp_darknet_m",
+    "csp_darknet_l",
+    "csp_darknet_xl",
+)
+_BACKBONES = {"keras": KERAS_BACKBONES, "keras_cv": KERAS_CV_BACKBONES}
+_ENCODER_FORMS = (*ENCODERS, "keras:NAME", "keras_cv:NAME")
 STEMS = ("auto", "imagenet", "cifar")
 PROJECTIONS = ("identity", "linear", "mlp")
 # The options of each optimizer, with their defaults (`optimizers.build`).
@@ -201,7 +254,90 @@ CROSS_DEVICE_OPS = {
     "reduction_to_one_device": ("mirrored",),
 }
 PRECISIONS = ("auto", "float32", "mixed_bfloat16")
-PROTOCOLS = ("knn", "prototype", "linear")
+PROTOCOLS = (
+    "knn",
+    "prototype",
+    "linear",
+    "logistic",
+    "finetune",
+    "transfer",
+    "robustness",
+    "separation",
+    "kl_bound",
+    "contrastive",
+    "uniformity",
+    "spectrum",
+    "transforms",
+    "tsne",
+    "kmeans",
+)
+# Neighbours that vote where no list of them is given (SINCERE, appendix M).
+KNN_K = 5
+# What `--scale` stands for, beside the fields' own defaults, which are the
+# papers': what each of them takes hours for on a CPU is cut down here.
+SCALES: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "cpu": {
+        "linear_augmentation": "none",
+        "linear_batch_size": 256,
+        "finetune_fractions": "0.01,0.1",
+        "finetune_epochs": "60,15",
+        "finetune_batch_size": 256,
+        # The untrained encoder, fine-tuned, is that baseline.
+        "finetune_scratch": False,
+        "transfer_methods": "linear",
+        "transfer_examples": 5000,
+        # A noise, a blur and a digital one.
+        "robustness_corruptions": "gaussian_noise,defocus_blur,contrast",
+        "robustness_examples": 2000,
+        "view_examples": 2000,
+        "transforms_train": 2000,
+        "transforms_test": 2000,
+    },
+}
+# Of 10 % of the labels (SimCLR, appendix B.5), and of shares of one's own.
+FINETUNE_EPOCHS = "30"
+# What `--linear_recipe` stands for, beside the fields' own defaults.
+LINEAR_RECIPES: dict[str, dict[str, Any]] = {
+    # Appendix B.6: Nesterov's momentum, which is the fields' default.
+    "simclr": {},
+    # The same with LARS, by the numbers of pretraining.
+    "simclr_lars": {
+        "linear_optimizer": "lars",
+        "linear_learning_rate": 0.3,
+        "linear_weight_decay": 1e-6,
+        "linear_warmup_epochs": 10.0,
+    },
+    # Appendix J: learning rate chosen on a tenth of train.
+    "sincere": {
+        "linear_epochs": 100,
+        "linear_batch_size": 128,
+        "linear_nesterov": False,
+        "linear_weight_decay": 1e-4,
+        "linear_learning_rates": "0.01,0.03,0.1,0.3,1",
+    },
+    # Section 10.1, with the learning rate and decay of the authors' code, and
+    # the augmentation of its best model.
+    "supcon": {
+        "linear_epochs": 350,
+        "linear_batch_size": 2048,
+        "linear_augmentation": "autoaugment",
+        "linear_optimizer": "rmsprop",
+        "linear_learning_rate": 0.05,
+        "linear_weight_decay": 1e-6,
+        "linear_schedule": "exponential",
+    },
+}
+
+# What `export` writes: the SavedModel always, the others beside it.
+EXPORT_FORMATS = ("savedmodel", "tflite", "onnx")
+EXPORT_HEADS = ("none", "probe", "prototype", "knn")
+# Format -> the ending of its files.
+EMBEDDING_FORMATS = {
+    "npz": ".npz",
+    "tfrecord": ".tfrecord",
+    "parquet": ".parquet",
+}
 
 # Datasets that are named by a scheme and what follows it; any other name but
 # `digits` is looked up in TensorFlow Datasets.
@@ -426,6 +562,19 @@ def _read_statistics(value: str) -> ChannelStatistics | None:
     return found if all(std > 0 for std in found.std) else None
 
 
+def _encoder_name(value: str) -> str | None:
+    library, colon, network = value.partition(":")
+    if value in ENCODERS or (colon and network in _BACKBONES.get(library, ())):
+        return None
+    if colon and library in _BACKBONES:
+        known = [f"{library}:{name}" for name in _BACKBONES[library]]
+    else:
+        known = _ENCODER_FORMS
+    match = nearest(value, known)
+    hint = f" (did you mean {match}?)" if match else ""
+    return f"one of {', '.join(known)}{hint}"
+
+
 def _whitening(value: str) -> str | None:
     if value in WHITENINGS or _read_statistics(value):
         return None
@@ -455,6 +604,71 @@ def _boundaries(value: str) -> str | None:
         if epochs[0] > 0 and sorted(set(epochs)) == list(epochs):
             return None
     return "a comma-separated list of rising epochs above 0, such as 30,60,90"
+
+
+def read_numbers(value: str) -> tuple[float, ...]:
+    """Returns the numbers that a comma-separated value lists."""
+    return tuple(float(part) for part in split_list(value))
+
+
+def _rates(value: str) -> str | None:
+    number = r"\d+(\.\d+)?(e-?\d+)?"
+    parts = split_list(value)
+    good = [re.fullmatch(number, part) and float(part) > 0 for part in parts]
+    if all(good) and len(set(parts)) == len(parts):
+        return None
+    return "a comma-separated list of numbers above 0, such as 0.03,0.1,0.3"
+
+
+def _some_rates(value: str) -> str | None:
+    if value and not _rates(value):
+        return None
+    return "a comma-separated list of numbers above 0, such as 0.03,0.1,0.3"
+
+
+def _decays(value: str) -> str | None:
+    others = [part for part in split_list(value) if part != "0"]
+    if value and not _rates(",".join(others)):
+        return None
+    return "a comma-separated list of numbers from 0 up, such as 0,1e-5,1e-4"
+
+
+def _fractions(value: str) -> str | None:
+    if value and not _rates(value) and max(read_numbers(value)) <= 1:
+        return None
+    return "a comma-separated list of shares above 0 up to 1, such as 0.01,0.1"
+
+
+def _epoch_counts(value: str) -> str | None:
+    parts = split_list(value)
+    if parts and all(re.fullmatch(r"[1-9]\d*", part) for part in parts):
+        return None
+    return "a comma-separated list of whole numbers from 1 up, such as 60,30"
+
+
+def read_counts(value: str) -> tuple[int, ...]:
+    """Returns the whole numbers that a comma-separated value lists."""
+    return tuple(int(part) for part in split_list(value))
+
+
+def _counts(value: str) -> str | None:
+    parts = split_list(value)
+    good = [re.fullmatch(r"[1-9]\d*", part) for part in parts]
+    if parts and all(good) and len(set(parts)) == len(parts):
+        return None
+    return "a comma-separated list of whole numbers from 1 up, such as 1,5"
+
+
+def read_sides(value: str) -> tuple[str, str]:
+    """Returns the two sides that a value of `--compare` names."""
+    a, b = split_list(value)
+    return a, b
+
+
+def _two_names(value: str) -> str | None:
+    if not value or len(split_list(value)) == 2:
+        return None
+    return "two runs or files of results, such as --compare runs/a runs/b"
 
 
 def skipped_steps(policy: str) -> int:
@@ -745,7 +959,12 @@ class Views:
 class Encoder:
     """The network that is pretrained."""
 
-    encoder: str = option("resnet50", "encoder network", choices=ENCODERS)
+    encoder: str = option(
+        "resnet50",
+        f"encoder network: {', '.join(ENCODERS)}; or keras:NAME or"
+        " keras_cv:NAME, a network of theirs from random weights",
+        check=_encoder_name,
+    )
     init_from: str = option(
         "",
         "folder of a run or an export whose encoder this one starts as; empty:"
@@ -918,6 +1137,13 @@ class Probe:
         0.1,
         "learning rate of the probe's SGD, per 256 images",
         above=0.0,
+    )
+    online_knn_size: int = option(
+        0,
+        "latest training images among which the nearest neighbour of each new"
+        " one is looked for, where labels exist, such as 4096; a small part of"
+        " an epoch; 0: none",
+        minimum=0,
     )
 
 
@@ -1242,9 +1468,262 @@ class LinearStage:
 class LinearProtocol(LinearStage):
     """The linear stage of an encoder that is there already."""
 
+    linear_recipe: str = option(
+        "simclr",
+        "whose numbers: simclr (Nesterov's momentum, 90 epochs); simclr_lars;"
+        " sincere (SGD, 100 epochs, its learning rate chosen); supcon (RMSProp"
+        " with exponential decay, 350 epochs); flags beside it win",
+        choices=tuple(LINEAR_RECIPES),
+    )
     linear_epochs: int = option(
         90, "epochs of the linear classifier", minimum=1
     )
+    linear_batch_size: int = option(
+        4096, "images per step of the linear classifier, at most all", minimum=1
+    )
+    linear_augmentation: str = option(
+        "crop",
+        "augmentation policy of the images that the linear classifier learns"
+        " from, new ones every epoch, with the run's other options of views;"
+        " none: the images as they are, embedded once",
+        check=_augmentation_name,
+    )
+    linear_learning_rates: str = option(
+        "",
+        "comma-separated learning rates per 256 images, of which the best on"
+        " --validation_share of train is taken; empty: --linear_learning_rate",
+        check=_rates,
+    )
+
+    def knobs(self) -> dict[str, Any]:
+        """All of it, as keyword arguments of the linear protocol."""
+        return super().knobs() | {
+            "learning_rates": read_numbers(self.linear_learning_rates),
+            "augmentation": self.linear_augmentation,
+        }
+
+    def check(self) -> None:
+        """Raises `UserError` for values that do not go together."""
+        super().check()
+        if self.linear_learning_rates and self.linear_learning_rate:
+            raise UserError(
+                f"--linear_learning_rate={self.linear_learning_rate:g} and"
+                f" --linear_learning_rates={self.linear_learning_rates}: give"
+                " one of them, or --linear_learning_rates= for none"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class LogisticProtocol:
+    """Logistic regression at the best of many penalties (SimCLR, B.8)."""
+
+    logistic_penalties: int = option(
+        45, "penalties of the path, log-spaced", minimum=1
+    )
+    logistic_lowest_penalty: float = option(
+        1e-6, "lowest l2 penalty, against the sum of the losses", above=0.0
+    )
+    logistic_highest_penalty: float = option(
+        1e5, "highest l2 penalty, where the path starts", above=0.0
+    )
+
+    def knobs(self) -> dict[str, Any]:
+        """The keyword arguments of `evaluation.logistic.measure`."""
+        return {
+            field.name.removeprefix("logistic_"): getattr(self, field.name)
+            for field in dataclasses.fields(self)
+        }
+
+
+# The corruptions of ImageNet-C that mCE is the mean of, and four more.
+CORRUPTIONS = (
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "defocus_blur",
+    "glass_blur",
+    "motion_blur",
+    "zoom_blur",
+    "snow",
+    "frost",
+    "fog",
+    "brightness",
+    "contrast",
+    "elastic_transform",
+    "pixelate",
+    "jpeg_compression",
+)
+EXTRA_CORRUPTIONS = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
+
+
+@dataclasses.dataclass(frozen=True)
+class RobustnessProtocol:
+    """Corrupted test images (Hendrycks and Dietterich 2019)."""
+
+    robustness_corruptions: str = option(
+        ",".join(CORRUPTIONS),
+        "comma-separated corruptions, each at five severities, out of"
+        f" {', '.join((*CORRUPTIONS, *EXTRA_CORRUPTIONS))}",
+        check=_list_of((*CORRUPTIONS, *EXTRA_CORRUPTIONS)),
+    )
+    robustness_examples: int = option(
+        0, "test images that are corrupted, the first; 0: all", minimum=0
+    )
+    robustness_bins: int = option(
+        15, "bins of confidence of the calibration error", minimum=1
+    )
+    robustness_baseline: str = option(
+        "",
+        "JSON file of a baseline's errors by corruption and of clean images,"
+        " for mCE; empty: AlexNet's on ImageNet, none on other data",
+    )
+
+    def knobs(self) -> dict[str, Any]:
+        """Keyword arguments of `evaluation.robustness.measure`."""
+        return {
+            "corruptions": split_list(self.robustness_corruptions),
+            "examples": self.robustness_examples,
+            "bins": self.robustness_bins,
+            "baseline": self.robustness_baseline,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuneProtocol:
+    """The encoder trained on, with few labels (SimCLR, appendix B.5)."""
+
+    finetune_fractions: str = option(
+        "0.01,0.1,1",
+        "comma-separated shares of the training labels, the same number of"
+        " every class",
+        check=_fractions,
+    )
+    finetune_epochs: str = option(
+        "60,30,30",
+        "comma-separated epochs of each share, or one number for all",
+        check=_epoch_counts,
+    )
+    finetune_batch_size: int = option(
+        4096, "images per step, at most all", minimum=1
+    )
+    finetune_learning_rates: str = option(
+        "0.05",
+        "comma-separated learning rates per 256 images, of which the best on"
+        " --validation_share of the labels is taken",
+        check=_some_rates,
+    )
+    finetune_augmentation: str = option(
+        "crop",
+        "augmentation policy of the images learned from",
+        check=_augmentation_name,
+    )
+    finetune_scratch: bool = option(
+        True, "train a random encoder likewise, too, for comparison"
+    )
+
+    def knobs(self) -> dict[str, Any]:
+        """Keyword arguments of `evaluation.finetune.measure`."""
+        return {
+            "fractions": list(read_numbers(self.finetune_fractions)),
+            "epochs": list(read_counts(self.finetune_epochs)),
+            "batch_size": self.finetune_batch_size,
+            "learning_rates": list(read_numbers(self.finetune_learning_rates)),
+            "augmentation": self.finetune_augmentation,
+            "scratch": self.finetune_scratch,
+        }
+
+    def check(self) -> None:
+        """Raises `UserError` for values that do not go together."""
+        fractions = read_numbers(self.finetune_fractions)
+        epochs = read_counts(self.finetune_epochs)
+        if len(epochs) not in (1, len(fractions)):
+            raise UserError(
+                f"--finetune_epochs={self.finetune_epochs} for"
+                f" --finetune_fractions={self.finetune_fractions}: give one"
+                f" number for all, or {len(fractions)}"
+            )
+
+
+def _grid(steps: int, rates: str, decays: str) -> dict[str, Any]:
+    return {
+        "steps": steps,
+        "learning_rates": list(read_numbers(rates)),
+        "weight_decays": list(read_numbers(decays)),
+    }
+
+
+TRANSFER_SUITES = ("simclr", "sincere")
+TRANSFER_METHODS = ("linear", "finetune", "scratch")
+
+
+@dataclasses.dataclass(frozen=True)
+class TransferProtocol:
+    """The encoder on other datasets (SimCLR, appendix B.8; SINCERE, J)."""
+
+    transfer_suite: str = option(
+        "simclr",
+        "simclr: 12 datasets, each with its own metric; sincere: six of them,"
+        " by top-1, for encoders of 32 pixels",
+        choices=TRANSFER_SUITES,
+    )
+    transfer_methods: str = option(
+        ",".join(TRANSFER_METHODS),
+        "comma-separated: linear (logistic regression on the frozen encoder),"
+        " finetune, scratch (a random encoder, trained likewise)",
+        check=_list_of(TRANSFER_METHODS),
+    )
+    transfer_examples: int = option(
+        0, "examples of each split, the first; 0: all", minimum=0
+    )
+    transfer_batch_size: int = option(
+        256, "images per step, at most all", minimum=1
+    )
+    transfer_steps: int = option(
+        20_000, "steps of fine-tuning at each point of the grid", minimum=1
+    )
+    transfer_learning_rates: str = option(
+        "1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2,0.1",
+        "comma-separated learning rates of fine-tuning's grid",
+        check=_some_rates,
+    )
+    transfer_weight_decays: str = option(
+        "0,1e-6,3.16e-6,1e-5,3.16e-5,1e-4,3.16e-4,1e-3",
+        "comma-separated weight decays of its grid, each divided by the"
+        " learning rate",
+        check=_decays,
+    )
+    transfer_scratch_steps: int = option(
+        40_000, "steps of a random encoder", minimum=1
+    )
+    transfer_scratch_learning_rates: str = option(
+        "1e-3,3.16e-3,1e-2,3.16e-2,0.1,0.316,1",
+        "comma-separated learning rates of a random encoder's grid",
+        check=_some_rates,
+    )
+    transfer_scratch_weight_decays: str = option(
+        "1e-5,3.16e-5,1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2",
+        "comma-separated weight decays of its grid, likewise divided",
+        check=_decays,
+    )
+
+    def knobs(self) -> dict[str, Any]:
+        """Keyword arguments of `evaluation.transfer.measure`."""
+        return {
+            "suite": self.transfer_suite,
+            "methods": split_list(self.transfer_methods),
+            "examples": self.transfer_examples,
+            "batch_size": self.transfer_batch_size,
+            "grid": _grid(
+                self.transfer_steps,
+                self.transfer_learning_rates,
+                self.transfer_weight_decays,
+            ),
+            "scratch_grid": _grid(
+                self.transfer_scratch_steps,
+                self.transfer_scratch_learning_rates,
+                self.transfer_scratch_weight_decays,
+            ),
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1375,10 +1854,7 @@ class Pretrain:
         self._check_mixing()
         self.linear.check()
         if self.views.image_size:
-            check_image_size(
-                self.views.image_size,
-                resolve_stem(self.encoder.stem, self.views.image_size),
-            )
+            resolve_encoder(self.encoder, self.views.image_size)
 
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
@@ -1410,8 +1886,14 @@ class Pretrain:
                 f"--nan_policy={self.runtime.nan_policy}: keys that are no"
                 " numbers would stay in moco's queue: give --nan_policy=stop"
             )
+        online, size = self.probe.online_knn_size, self.schedule.batch_size
+        if 0 < online < size:
+            raise UserError(
+                f"--online_knn_size={online} holds less than one batch of"
+                f" {size}: give at least --online_knn_size={size}, or 0"
+            )
         replicas = max(self.runtime.virtual_devices, 1)
-        check_chunks(loss.grad_cache_chunks, self.schedule.batch_size, replicas)
+        check_chunks(loss.grad_cache_chunks, size, replicas)
 
     def _check_mixing(self) -> None:
         views = self.views
@@ -1455,6 +1937,81 @@ class Doctor(Pretrain):
 
 
 @dataclasses.dataclass(frozen=True)
+class RepresentationProtocols:
+    """How far the protocols go that look at representations themselves."""
+
+    view_examples: int = option(
+        10_000,
+        "test images whose augmented views are compared, at most (contrastive,"
+        " uniformity, kl_bound)",
+        minimum=2,
+    )
+    contrastive_batch_size: int = option(
+        4096,
+        "images among which the other view is to be found (contrastive)",
+        minimum=2,
+    )
+    kl_batch_size: int = option(
+        512, "images that are compared with one another (kl_bound)", minimum=2
+    )
+    random_directions: int = option(
+        12, "orthogonal directions of histograms (uniformity)", minimum=1
+    )
+    transforms_train: int = option(
+        10_000, "training images that are transformed, at most", minimum=20
+    )
+    transforms_test: int = option(
+        10_000, "test images that are transformed, at most", minimum=2
+    )
+    transforms_hidden: int = option(
+        512, "hidden units of the networks that tell transformations", minimum=1
+    )
+    tsne_examples: int = option(
+        2000, "test images on the t-SNE map, at most", minimum=4
+    )
+    tsne_classes: int = option(
+        10, "random classes on the t-SNE map, at most", minimum=1
+    )
+    tsne_perplexity: float = option(
+        30.0, "neighbours that t-SNE heeds, less of few images", above=1.0
+    )
+    kmeans_images: int = option(
+        4, "random test images whose local features are clustered", minimum=1
+    )
+    kmeans_clusters: str = option(
+        "2,4,8,16",
+        "comma-separated numbers of clusters of each image (kmeans)",
+        check=_counts,
+    )
+    kmeans_scale: int = option(
+        2,
+        "times the encoder's own image side at which local features are made"
+        " (kmeans; an export takes its own side only)",
+        minimum=1,
+        maximum=8,
+    )
+
+    def knobs(self, protocol: str) -> dict[str, Any]:
+        """The keyword arguments of a protocol's `measure`, without the seed."""
+        values = {name: getattr(self, name) for name in _KNOBS[protocol]}
+        if "kmeans_clusters" in values:
+            values["kmeans_clusters"] = list(read_counts(self.kmeans_clusters))
+        return values
+
+
+_KNOBS: dict[str, tuple[str, ...]] = {
+    "separation": (),
+    "kl_bound": ("view_examples", "kl_batch_size"),
+    "contrastive": ("view_examples", "contrastive_batch_size"),
+    "uniformity": ("view_examples", "random_directions"),
+    "spectrum": (),
+    "transforms": ("transforms_train", "transforms_test", "transforms_hidden"),
+    "tsne": ("tsne_examples", "tsne_classes", "tsne_perplexity"),
+    "kmeans": ("kmeans_images", "kmeans_clusters", "kmeans_scale"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
     """What `evaluate` measures, and on what."""
 
@@ -1462,10 +2019,36 @@ class Evaluation:
     saved_model: str = option(
         "", "export to evaluate instead of a run (needs --dataset)"
     )
+    output_dir: str = option(
+        "",
+        "folder to write results into; empty: that of the run; of an export:"
+        " none, a table is all",
+    )
+    compare: str = option(
+        "",
+        "A,B: two runs, or results within them (RUN:untrained,"
+        " RUN/evaluation/trained-knn.npz), to be told apart by tests; the two"
+        " words after --compare are it",
+        check=_two_names,
+    )
     protocols: str = option(
-        ",".join(PROTOCOLS),
-        f"comma-separated protocols out of {', '.join(PROTOCOLS)}",
-        check=_list_of(PROTOCOLS),
+        "knn,prototype,linear",
+        f"comma-separated protocols out of {', '.join(PROTOCOLS)}; all: each"
+        " whose data is there",
+        check=_list_of((*PROTOCOLS, "all")),
+    )
+    scale: str = option(
+        "paper",
+        "paper: the papers' protocols, for accelerators; cpu: versions of their"
+        " own, for minutes on a CPU (linear on embeddings that are made once);"
+        " flags beside it win",
+        choices=tuple(SCALES),
+    )
+    watch: bool = option(
+        False, "evaluate each new checkpoint of the run until it has ended"
+    )
+    watch_every_seconds: float = option(
+        30.0, "seconds between two looks for a new checkpoint", above=0.0
     )
     untrained: bool = option(
         True, "evaluate a random encoder of the same kind, too"
@@ -1478,14 +2061,23 @@ class Evaluation:
         "train", "split that the classifiers learn from", check=_splits
     )
     test_split: str = option("test", "split that is scored", check=_splits)
-    knn_k: int = option(
-        5, "neighbours that vote (top-1 of k=1 is 1NN)", minimum=1
+    validation_share: float = option(
+        0.1,
+        "share of each class of train on which what must be chosen is chosen;"
+        " never on test",
+        above=0.0,
+        maximum=0.9,
+    )
+    knn_k: str = option(
+        "1,5",
+        "comma-separated numbers of neighbours that vote (1: 1NN)",
+        check=_counts,
     )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
     seed: int = option(
-        0, "seed of the linear protocol, its order and views", minimum=0
+        0, "seed of all that is drawn: orders, views, parts of train", minimum=0
     )
 
 
@@ -1495,28 +2087,97 @@ class Evaluate:
 
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     linear: LinearProtocol = dataclasses.field(default_factory=LinearProtocol)
+    logistic: LogisticProtocol = dataclasses.field(
+        default_factory=LogisticProtocol
+    )
+    robustness: RobustnessProtocol = dataclasses.field(
+        default_factory=RobustnessProtocol
+    )
+    finetune: FinetuneProtocol = dataclasses.field(
+        default_factory=FinetuneProtocol
+    )
+    transfer: TransferProtocol = dataclasses.field(
+        default_factory=TransferProtocol
+    )
+    representation: RepresentationProtocols = dataclasses.field(
+        default_factory=RepresentationProtocols
+    )
+
+    @classmethod
+    def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """What `--scale` and `--linear_recipe` stand for.
+
+        Args:
+          given: options that were given.
+
+        Returns:
+          Options beside them, over which those that were given win.
+        """
+        recipe = given.get("linear_recipe", LinearProtocol.linear_recipe)
+        chosen = dict(LINEAR_RECIPES.get(recipe, {}))
+        if "linear_learning_rate" in given:
+            chosen.pop("linear_learning_rates", None)
+        if given.get("linear_learning_rates"):
+            chosen.pop("linear_learning_rate", None)
+        if "linear_optimizer" in given:
+            # Of another optimizer these would be no options, or other ones.
+            for name in ("nesterov", "weight_decay", "learning_rate"):
+                chosen.pop(f"linear_{name}", None)
+        scale = dict(SCALES.get(given.get("scale", Evaluation.scale), {}))
+        size = "linear_batch_size"
+        if size in scale and size in chosen:
+            chosen[size] = min(chosen[size], scale.pop(size))
+        chosen |= scale
+        if "finetune_fractions" in given:
+            # One number, whatever their number is.
+            chosen["finetune_epochs"] = FINETUNE_EPOCHS
+        epochs = given.get("linear_epochs")
+        if epochs and "linear_warmup_epochs" in chosen:
+            # As of pretraining: at most a tenth.
+            chosen["linear_warmup_epochs"] = resolve_warmup(-1, epochs)
+        return chosen
 
     def validate(self) -> None:
         """Raises `UserError` for values, or pairs of them, that cannot work."""
         validate_fields(self)
         e = self.evaluation
+        if e.compare:
+            self._check_compare()
+            return
         if bool(e.workdir) == bool(e.saved_model):
             raise UserError(
-                "give one of --workdir=RUN and --saved_model=EXPORT/VERSION"
+                "give one of --workdir=RUN and --saved_model=EXPORT/VERSION,"
+                " or --compare A B"
             )
         if e.saved_model and not e.dataset:
             raise UserError(
                 "--saved_model needs --dataset=NAME: an export does not say on"
                 " what it is to be scored"
             )
-        self.linear.check()
-        augmentation = self.linear.linear_augmentation
-        if augmentation != "none" and "linear" not in split_list(e.protocols):
+        if e.watch and not e.workdir:
             raise UserError(
-                f"--linear_augmentation={augmentation} is of the protocol"
-                f" linear, and --protocols={e.protocols} is without it: give"
-                f" --protocols={e.protocols},linear"
+                "--watch needs --workdir=RUN: an export gets no new checkpoint"
             )
+        self.linear.check()
+        self.finetune.check()
+
+    def _check_compare(self) -> None:
+        e = self.evaluation
+        for name in ("workdir", "saved_model", "watch"):
+            if value := getattr(e, name):
+                raise UserError(
+                    f"--compare={e.compare} reads results that are there, and"
+                    f" takes no --{name}={value}: give one or the other"
+                )
+
+
+def evaluate(**given: Any) -> Evaluate:
+    """Options of `evaluate`, with what `scale` and `linear_recipe` stand for.
+
+    Args:
+      **given: by the name of the flag, whatever its group.
+    """
+    return replace(Evaluate(), **(Evaluate.presets(given) | given))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1527,6 +2188,45 @@ class Exporting:
     output_dir: str = option(
         "", "folder to write <version>/ into; empty: <workdir>/export"
     )
+    checkpoint: int = option(
+        -1, "step of the checkpoint to export; -1: the newest", minimum=-1
+    )
+    format: str = option(
+        "savedmodel",
+        "comma-separated formats: savedmodel, which is written always, tflite"
+        " (float32, and with 8 bits) and onnx (extra [onnx])",
+        check=_list_of(EXPORT_FORMATS),
+    )
+    head: str = option(
+        "none",
+        "classifier of the signature `classify`: the run's own linear probe,"
+        " class prototypes or the nearest neighbours, the latter two of the"
+        " run's training split",
+        choices=EXPORT_HEADS,
+    )
+    head_knn_k: int = option(5, "neighbours that vote (--head=knn)", minimum=1)
+    head_temperature: float = option(
+        0.1,
+        "what cosines are divided by to make probabilities (--head=prototype)",
+        above=0.0,
+    )
+    data_dir: str = option(
+        "",
+        "folder of prepared TensorFlow Datasets, if it is another one than the"
+        " run's",
+    )
+    calibration_images: int = option(
+        128,
+        "images of the run's training split by which other formats are"
+        " calibrated and checked",
+        minimum=1,
+    )
+    max_image_pixels: int = option(
+        2**27,
+        "most pixels of an encoded image that is served; larger ones are"
+        " refused by their header, so that none fills the memory",
+        minimum=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1536,8 +2236,25 @@ class Export:
     exporting: Exporting = dataclasses.field(default_factory=Exporting)
 
     def validate(self) -> None:
-        """Raises `UserError` for values that cannot work."""
+        """Raises `UserError` for values, or pairs of them, that cannot work."""
         validate_fields(self)
+        e = self.exporting
+        for name, head in (
+            ("head_knn_k", "knn"),
+            ("head_temperature", "prototype"),
+        ):
+            value = getattr(e, name)
+            if value != getattr(Exporting, name) and e.head != head:
+                raise UserError(
+                    f"--{name}={value:g} is no option of --head={e.head}: give"
+                    f" --head={head}"
+                )
+
+
+def _word(value: str) -> str | None:
+    if re.fullmatch(r"\w*", value):
+        return None
+    return "the name of a runner of Apache Beam, such as DirectRunner"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1553,13 +2270,53 @@ class Embedding:
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     split: str = option("test", "split to embed", check=_splits)
-    output: str = option("", "npz file to write", required=True)
+    output: str = option("", "file to write", required=True)
+    format: str = option(
+        "auto",
+        "what is written; auto: by the ending of --output, or else npz; parquet"
+        " needs pyarrow (extra [beam])",
+        choices=("auto", *EMBEDDING_FORMATS),
+    )
+    shard_size: int = option(
+        0,
+        "examples of a file, of several: NAME-00000-of-00009.npz; a job that"
+        " was killed goes on at the next one; 0: one file",
+        minimum=0,
+    )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
     max_bad_images: int = option(
-        10, "images that cannot be read before it stops", minimum=0
+        10,
+        "images that cannot be read before it stops; they are listed in"
+        " NAME.bad.txt",
+        minimum=0,
     )
+    runner: str = option(
+        "",
+        "runner of Apache Beam that does it, such as DirectRunner or"
+        " DataflowRunner (extra [beam]); empty: this process",
+        check=_word,
+    )
+    beam_options: str = option(
+        "",
+        "further options for Beam, such as '--direct_num_workers=2"
+        " --direct_running_mode=multi_processing'",
+    )
+
+    @property
+    def file_format(self) -> str:
+        """The format, in the place of `auto`."""
+        if self.format != "auto":
+            return self.format
+        return next(
+            (
+                name
+                for name, ending in EMBEDDING_FORMATS.items()
+                if self.output.endswith(ending)
+            ),
+            "npz",
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1578,6 +2335,11 @@ class Embed:
             )
         if e.saved_model and not e.input:
             raise UserError("--saved_model needs --input=DATASET")
+        if e.beam_options and not e.runner:
+            raise UserError(
+                f"--beam_options={e.beam_options} is for Apache Beam: give its"
+                " --runner, such as --runner=DirectRunner"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1605,7 +2367,7 @@ class Datasets:
         validate_fields(self)
 
 
-BENCHMARKS = ("loss", "input", "views", "step")
+BENCHMARKS = ("loss", "input", "views", "step", "evaluation", "serving")
 BENCHMARK_LOSSES = ("ntxent", "supcon", "supcon_in", "sincere")
 
 
@@ -1764,6 +2526,57 @@ class StepBenchmark:
     )
 
 
+def _counts(value: str) -> str | None:
+    counts = split_list(value)
+    if counts and all(re.fullmatch(r"[1-9][0-9]*", n) for n in counts):
+        return None
+    return "a comma-separated list of numbers from 1 up, such as 1,8,64"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingBenchmark:
+    """What `benchmark serving` serves."""
+
+    serving_model: str = option(
+        "", "export to serve; empty: one of an encoder with random weights"
+    )
+    serving_encoder: str = option(
+        "resnet18", "that encoder, with 10 classes", choices=ENCODERS
+    )
+    serving_image_size: int = option(
+        32, "side of the images of that encoder in pixels", minimum=8
+    )
+    serving_batch_sizes: str = option(
+        "1,8,64", "comma-separated images of a request", check=_counts
+    )
+    serving_seconds: float = option(10.0, "length of each measurement", above=0)
+
+
+EVALUATION_TASKS = ("knn", "logistic")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationBenchmark:
+    """What `benchmark evaluation` classifies."""
+
+    tasks: str = option(
+        ",".join(EVALUATION_TASKS),
+        f"comma-separated tasks out of {', '.join(EVALUATION_TASKS)}",
+        check=_list_of(EVALUATION_TASKS),
+    )
+    queries: int = option(10_000, "embeddings that kNN classifies", minimum=1)
+    bank: int = option(50_000, "embeddings that it looks through", minimum=1)
+    bank_dimension: int = option(2048, "size of those embeddings", minimum=2)
+    bank_classes: int = option(100, "classes of the bank", minimum=2)
+    neighbors: int = option(5, "neighbours that vote", minimum=1)
+    path_examples: int = option(
+        10_000, "embeddings that logistic regression is fitted to", minimum=2
+    )
+    path_dimension: int = option(512, "size of those embeddings", minimum=2)
+    path_classes: int = option(10, "classes of those embeddings", minimum=2)
+    path_penalties: int = option(45, "penalties, each a fit", minimum=1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
     """All options of `benchmark`."""
@@ -1773,6 +2586,12 @@ class Benchmark:
     input: InputBenchmark = dataclasses.field(default_factory=InputBenchmark)
     sheet: SheetBenchmark = dataclasses.field(default_factory=SheetBenchmark)
     step: StepBenchmark = dataclasses.field(default_factory=StepBenchmark)
+    evaluation: EvaluationBenchmark = dataclasses.field(
+        default_factory=EvaluationBenchmark
+    )
+    serving: ServingBenchmark = dataclasses.field(
+        default_factory=ServingBenchmark
+    )
 
     def validate(self) -> None:
         """Raises `UserError` for values that cannot work."""
@@ -1849,6 +2668,21 @@ def resolve_stem(stem: str, image_size: int) -> str:
     return "cifar" if image_size <= CIFAR_STEM_MAX_SIDE else "imagenet"
 
 
+def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
+    """Returns an encoder whose stem suits views of so many pixels a side.
+
+    Raises:
+      UserError: for views that are too small for it, or a width or stem for a
+        network that has one of its own.
+    """
+    if encoder.encoder not in ENCODERS:
+        check_backbone(encoder.encoder, encoder.width, encoder.stem)
+        return encoder
+    stem = resolve_stem(encoder.stem, image_size)
+    check_image_size(image_size, stem)
+    return dataclasses.replace(encoder, stem=stem)
+
+
 def resolve_warmup(warmup_epochs: float, epochs: float) -> float:
     """Returns the warm-up in epochs; -1: 10, at most a tenth of the run."""
     return min(10.0, epochs / 10) if warmup_epochs == -1 else warmup_epochs
@@ -1889,6 +2723,28 @@ def check_boundaries(
             f"--{prefix}boundaries={given}: give epochs that rise, from"
             f" --{prefix}warmup_epochs={start:g} to less than"
             f" --{prefix}epochs={epochs:g}"
+        )
+
+
+def check_encoder_name(name: str) -> None:
+    """Raises `UserError` for a name that is no encoder's."""
+    if _encoder_name(name):
+        library = name.partition(":")[0]
+        known = [f"{library}:{n}" for n in _BACKBONES.get(library, ())]
+        raise unknown("encoder", name, known or _ENCODER_FORMS)
+
+
+def check_backbone(name: str, width: float, stem: str) -> None:
+    """Raises `UserError` for options that only our own networks have."""
+    if width != Encoder.width:
+        raise UserError(
+            f"--width={width:g}: {name} has a width of its own: leave --width"
+            f" out, or give one of --encoder={','.join(ENCODERS)}"
+        )
+    if stem != "auto":
+        raise UserError(
+            f"--stem={stem}: {name} has a stem of its own: leave --stem out, or"
+            f" give one of --encoder={','.join(ENCODERS)}"
         )
 
 

@@ -96,6 +96,9 @@ def _to_config(
         field.name: values[field.name].value
         for _, field, _ in config.fields(defaults)
     }
+    if hasattr(config_class, "presets"):
+        present = {k: v for k, v in given.items() if values[k].present}
+        given |= config_class.presets(present) | present
     parsed = config.replace(defaults, **given)
     config.validate_fields(parsed)
     return parsed

@@ -82,13 +82,16 @@ class Interruption:
       strategy: whose workers must agree to end at the same step.
       metadata_host: asked for notices; None: Google's where this is one of its
         machines, or `$GCE_METADATA_HOST`; empty: none.
+      promise: what is said to happen, of a signal.
     """
 
     def __init__(
         self,
         strategy: tf.distribute.Strategy,
         metadata_host: str | None = None,
+        promise: str = "saving after this step",
     ) -> None:
+        self._promise = promise
         self._strategy = strategy
         if metadata_host is None:
             named = os.environ.get("GCE_METADATA_HOST")
@@ -120,7 +123,7 @@ class Interruption:
         signal.signal(number, self._before.pop(name))
         self._reason = name.name
         # Not print, which must not be called again within itself.
-        told = f"\n{name.name}: saving after this step; again: ends at once\n"
+        told = f"\n{name.name}: {self._promise}; again: ends at once\n"
         os.write(sys.__stderr__.fileno(), told.encode())
 
     def _poll(self) -> None:

@@ -23,6 +23,7 @@ from tf_contrastive import (
     metrics,
 )
 from tf_contrastive.momentum import KeyBranch
+from tf_contrastive.online import OnlineNeighbors
 
 # Metrics of the contrastive task whose names alone would not say of what.
 _TASK_METRICS = {
@@ -32,6 +33,10 @@ _TASK_METRICS = {
 # The metrics of a step, in the order of the data flow.
 METRICS = ("loss", *_TASK_METRICS.values())
 PROBE_METRICS = ("probe_loss", "probe_accuracy")
+# Not the name of a protocol of `evaluate`, with which it does not compare.
+ONLINE_METRIC = "online_knn_top1"
+# Where a step's features [B, D] of view 0 stand among its results.
+_FEATURES = "features"
 
 # Projections [B, V, P] to the results of a step, the loss among them.
 _Contrast = Callable[[tf.Tensor], dict[str, tf.Tensor]]
@@ -76,6 +81,8 @@ class ContrastiveModel(tf.keras.Model):
       mix: (views float32 [B, V, H, W, K], labels int [B], seeds int32
         [B, V, 2]) -> (views, shares of the classes float32 [B, V, C]), such as
         `views.mixing.Mixing`, or None. For losses that take such labels.
+      online_knn_size: latest training images among which each batch looks for
+        its nearest neighbours, where there are labels; 0: none.
       seed: of the random numbers that a loss may draw.
 
     Raises:
@@ -95,6 +102,7 @@ class ContrastiveModel(tf.keras.Model):
         grad_cache_chunks: int = 1,
         augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
         mix: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None,
+        online_knn_size: int = 0,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -113,7 +121,13 @@ class ContrastiveModel(tf.keras.Model):
         self._seed = seed
         self._build_heads()
         self.key_branch = self._build_key_branch(momentum, queue_size)
+        self.neighbors = None
+        if online_knn_size:
+            self.neighbors = OnlineNeighbors(
+                online_knn_size, encoder.output_shape[-1]
+            )
         names = METRICS + (PROBE_METRICS if probe else ())
+        names += (ONLINE_METRIC,) if self.neighbors else ()
         # Held where Keras does not look: they are no weights of the model.
         self._meters = types.SimpleNamespace(
             means={name: tf.keras.metrics.Mean(name=name) for name in names},
@@ -255,7 +269,18 @@ class ContrastiveModel(tf.keras.Model):
         if self.key_branch is not None:
             self.key_branch.follow()
             self.key_branch.enqueue(keys[:, 0])
-        return self._update_means(results)
+        return self._update_means(*self._look_around(results, labels))
+
+    def _look_around(
+        self, results: dict[str, Any], labels: tf.Tensor | None
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Asks the neighbours; (results, what those count that may not)."""
+        features = results.pop(_FEATURES, None)
+        if features is None or labels is None:
+            return results, {}
+        share, there = self.neighbors(features, labels)
+        self.neighbors.enter(features, labels)
+        return {**results, ONLINE_METRIC: share}, {ONLINE_METRIC: there}
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The losses and metrics of a batch, with nothing updated."""
@@ -314,6 +339,8 @@ class ContrastiveModel(tf.keras.Model):
             results = contrast(projections)
             results |= self._probe(features, labels, targets, training=True)
             total = self._total(results)
+        if self.neighbors is not None:
+            results[_FEATURES] = tf.stop_gradient(features[:, 0])
         return tape.gradient(total, variables), results
 
     def _cached_gradients(
@@ -323,9 +350,8 @@ class ContrastiveModel(tf.keras.Model):
         chunks = self.grad_cache_chunks
         views = grad_cache.checked(views, chunks)
         with grad_cache.unchanged(self.encoder, self.projection_head):
-            projections = grad_cache.in_chunks(
-                lambda part: self._encode(part, training=True)[1], views, chunks
-            )
+            seen = grad_cache.in_chunks(self._encode_flat, views, chunks)
+        projections, features = self._split_flat(seen)
         with tf.GradientTape() as tape:
             tape.watch(projections)
             results = contrast(projections)
@@ -345,7 +371,27 @@ class ContrastiveModel(tf.keras.Model):
         gradients, probe_results = grad_cache.sum_over_chunks(
             of_chunk, (views, labels, targets, cache), chunks
         )
-        return gradients, results | probe_results
+        results |= probe_results
+        if self.neighbors is not None:
+            results[_FEATURES] = features
+        return gradients, results
+
+    def _encode_flat(self, views: tf.Tensor) -> tf.Tensor:
+        """Projections, and beside them the features that neighbours take."""
+        features, projections = self._encode(views, training=True)
+        if self.neighbors is None:
+            return projections
+        features = tf.cast(features, projections.dtype)
+        return tf.concat([projections, features], axis=-1)
+
+    def _split_flat(
+        self, seen: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """What `_encode_flat` put together: projections, features [B, D]."""
+        if self.neighbors is None:
+            return seen, None
+        size = self.encoder.output_shape[-1]
+        return seen[..., :-size], seen[:, 0, -size:]
 
     def _split_keys(
         self, views: tf.Tensor, training: bool
@@ -453,13 +499,15 @@ class ContrastiveModel(tf.keras.Model):
         }
 
     def _update_means(
-        self, results: dict[str, tf.Tensor]
+        self,
+        results: dict[str, tf.Tensor],
+        weights: dict[str, tf.Tensor] | None = None,
     ) -> dict[str, tf.Tensor]:
         for name, value in results.items():
-            weight = 1.0
+            weight = (weights or {}).get(name, 1.0)
             if _is_guarded(self.optimizer):
                 # What is passed over does not count.
-                weight = tf.cast(tf.math.is_finite(value), tf.float32)
+                weight *= tf.cast(tf.math.is_finite(value), tf.float32)
                 value = tf.where(weight > 0, value, 0.0)
             self._meters.means[name].update_state(value, weight)
         return {name: self._meters.means[name].result() for name in results}
@@ -625,6 +673,7 @@ def build(
         grad_cache_chunks=run.loss.grad_cache_chunks,
         augment=augment,
         mix=mix,
+        online_knn_size=run.probe.online_knn_size if num_classes else 0,
         seed=run.runtime.seed,
         **of_loss,
     )

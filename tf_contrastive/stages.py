@@ -1,7 +1,7 @@
 """The linear stage: a classifier on the frozen encoder of a finished run.
 
 Layer 7. `linear` follows `training.pretrain` in a run of two stages. What it
-does is what `evaluate --protocols=linear` does: both are `score`.
+does is what `evaluate --protocols=linear` does.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -19,14 +19,12 @@ from tf_contrastive import (
     checkpoints,
     classifiers,
     config,
-    datasets,
     distribution,
-    exporting,
     interruption,
     training,
-    views,
 )
 from tf_contrastive.evaluation import protocols
+from tf_contrastive.evaluation import subject as subjects
 
 RESULT_FILE = "linear.json"
 # Folder of a stage that is under way, and what says which stage that is.
@@ -68,8 +66,6 @@ def linear(result: training.Result) -> dict[str, Any]:
     strategy = result.strategy
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         strategy = tf.distribute.get_strategy()
-    with strategy.scope():
-        encoder = checkpoints.load_encoder(found)
     train, _ = training.open_dataset(run)
     say(
         f"linear     {options.linear.linear_optimizer},"
@@ -78,15 +74,18 @@ def linear(result: training.Result) -> dict[str, Any]:
         f" {options.linear.linear_augmentation}"
     )
     with interruption.Interruption(tf.distribute.get_strategy()) as heard:
-        report = score(
-            encoder,
+        follower = _Follower(workdir, stage, heard, result.is_chief)
+        subject = subjects.of_run(
+            dataclasses.replace(found, config=run),
             train,
             training.open_test(run),
             options,
-            run=run,
             strategy=strategy,
-            follower=_Follower(workdir, stage, heard, result.is_chief),
+            follower=follower,
+            heed=follower.heed,
+            say=say,
         )
+        report = protocols.run(subject, ["linear"])
     report = {
         "dataset": train.info.name,
         "train_split": run.data.split,
@@ -125,8 +124,7 @@ def _identity(
         "step": found.step,
         "train_split": options.evaluation.train_split,
         "test_split": options.evaluation.test_split,
-        "augmentation": options.linear.linear_augmentation,
-        "version": protocols.PROTOCOLS["linear"].version,
+        "version": protocols.PROTOCOLS["linear"].version_of(options),
         "knobs": protocols.PROTOCOLS["linear"].knobs(options),
     }
     return json.loads(json.dumps(identity))
@@ -153,91 +151,6 @@ def _read(path: str) -> dict[str, Any] | None:
 def say(line: str) -> None:
     """Tells of progress, on stderr."""
     print(line, file=sys.stderr, flush=True)
-
-
-def score(
-    encoder: Callable,
-    train: datasets.Source,
-    test: datasets.Source,
-    options: config.Evaluate,
-    *,
-    name: str = "trained",
-    run: config.Pretrain | None = None,
-    strategy: tf.distribute.Strategy | None = None,
-    follower: "_Follower | None" = None,
-) -> dict[str, Any]:
-    """Scores a frozen encoder by the protocols of `options` on two splits.
-
-    Args:
-      encoder: of `checkpoints.load_encoder` or `exporting.load`.
-      train, test: what classifiers learn from, and what is scored.
-      options: protocols and their knobs.
-      name: what the results call the encoder.
-      run: resolved config, whose options of views a linear augmentation takes;
-        None: the defaults.
-      strategy: see `protocols.run`.
-      follower: of the linear stage.
-
-    Returns:
-      That of `protocols.run`.
-
-    Raises:
-      UserError: if the data lack channels that the encoder takes.
-    """
-    side, extra = exporting.image_size(encoder), exporting.extra(encoder)
-    for source in (train, test):
-        config.check_encoder_channels(
-            extra, source.info.name, source.info.extra_channels
-        )
-    heed = follower.heed if follower else iter
-    train_batches, test_batches = (
-        heed(
-            datasets.evaluation_batches(
-                source,
-                views.evaluation(side),
-                batch_size=options.evaluation.embedding_batch_size,
-                extra_channels=extra,
-            )
-        )
-        for source in (train, test)
-    )
-    run = config.replace(run or config.Pretrain(), extra_channels=extra)
-    augmented = _augmented(train, run, side, options)
-    return protocols.run(
-        encoder,
-        train_batches,
-        test_batches,
-        config.split_list(options.evaluation.protocols),
-        name=name,
-        options=options,
-        views=(lambda step: heed(augmented(step))) if augmented else None,
-        strategy=strategy,
-        follower=follower,
-        say=say,
-    )
-
-
-def _augmented(
-    train: datasets.Source,
-    run: config.Pretrain,
-    side: int,
-    options: config.Evaluate,
-) -> Callable[[int], tf.data.Dataset] | None:
-    """First step -> augmented images, if the linear stage wants some."""
-    augmentation = options.linear.linear_augmentation
-    if augmentation == "none":
-        return None
-    run = config.replace(run, augmentation=augmentation)
-    run = dataclasses.replace(
-        run, views=config.resolve_views(run.views, train.info.name, side)
-    )
-    return lambda step: training.augmented_images(
-        train,
-        run,
-        batch_size=options.linear.linear_batch_size,
-        seed=options.evaluation.seed,
-        start_step=step,
-    )
 
 
 class _Follower(classifiers.Follower):

@@ -232,8 +232,7 @@ def resolve(
     if not size:
         shape = info.image_shape or [config.DEFAULT_IMAGE_SIZE]
         size = min(shape[:2])
-    stem = config.resolve_stem(run.encoder.stem, size)
-    config.check_image_size(size, stem)
+    encoder = config.resolve_encoder(run.encoder, size)
     precision = run.runtime.precision
     if precision == "auto":
         on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
@@ -251,13 +250,14 @@ def resolve(
             run.schedule.batch_size, strategy.num_replicas_in_sync
         )
     run = dataclasses.replace(
-        run, views=config.resolve_views(run.views, info.name, size)
+        run,
+        views=config.resolve_views(run.views, info.name, size),
+        encoder=encoder,
     )
     return config.replace(
         run,
         augment_on=augment_on,
         extra_channels=info.extra_channels if extra < 0 else extra,
-        stem=stem,
         precision=precision,
         learning_rate=config.resolve_learning_rate(
             run.schedule.learning_rate,
@@ -419,53 +419,13 @@ def make_policy(run: config.Pretrain) -> views.Policy:
 
 
 def framing(run: config.Pretrain) -> Callable[..., tf.Tensor]:
-    """Crop, resize and flip, always on the host.
-
-    Returns:
-      (images uint8 [n, h, w, 3], seeds int32 [n, 2]) -> [n, V, S, S, 3].
-    """
-    policy, count = make_policy(run), run.views.views
-    side = run.views.image_size
-
-    @tf.autograph.experimental.do_not_convert
-    def frame(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        owners = tf.repeat(tf.range(tf.shape(images)[0]), count)
-        seeds = tf.reshape(views.draws.fold(seeds, count), [-1, 2])
-        pixels = tf.reshape(
-            policy.frame(images, owners, seeds), [-1, count, side, side, 3]
-        )
-        return tf.ensure_shape(pixels, [images.shape[0], *pixels.shape[1:]])
-
-    return frame
+    """Crop, resize and flip, always on the host (see `views.framing`)."""
+    return views.framing(make_policy(run), run.views.views)
 
 
 def coloring(run: config.Pretrain, static: bool) -> Callable[..., tf.Tensor]:
-    """All that follows the framing.
-
-    Args:
-      run: a resolved config.
-      static: whether it is to be compiled, for a device.
-
-    Returns:
-      (views [B, V, S, S, K], seeds int32 [B, V, 2]) -> the same shape; what
-      comes after three channels is passed on as it is.
-    """
-    policy, count = make_policy(run), run.views.views
-
-    @tf.autograph.experimental.do_not_convert
-    def color(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        colors = tf.reshape(pixels[..., :3], [-1, *pixels.shape[2:4], 3])
-        number = tf.tile(tf.range(count), [tf.shape(pixels)[0]])
-        colors = policy.photometric(
-            colors, tf.reshape(seeds, [-1, 2]), static=static, view=number
-        )
-        colors = tf.reshape(colors, [-1, *pixels.shape[1:4], 3])
-        colors = tf.ensure_shape(colors, [*pixels.shape[:4], 3])
-        if pixels.shape[-1] == 3:
-            return colors
-        return tf.concat([colors, pixels[..., 3:]], axis=-1)
-
-    return color
+    """All that follows the framing (see `views.coloring`)."""
+    return views.coloring(make_policy(run), run.views.views, static)
 
 
 def finishing(run: config.Pretrain) -> datasets.Finish:
@@ -545,44 +505,6 @@ def batches(
         )
 
     return strategy.distribute_datasets_from_function(of_host)
-
-
-def augmented_images(
-    source: datasets.Source,
-    run: config.Pretrain,
-    *,
-    batch_size: int,
-    seed: int,
-    start_step: int = 0,
-) -> tf.data.Dataset:
-    """Images for a classifier of a frozen encoder: one view of each an epoch.
-
-    Args:
-      source: what the classifier learns from.
-      run: a resolved config, whose policy and options of views are taken.
-      batch_size: images of a batch, at most as many as there are.
-      seed: of their order and of their views.
-      start_step: first batch to give.
-
-    Returns:
-      Infinite `tf.data.Dataset` of (images float32 [b, S, S, K], labels int32
-      [b]); an epoch has whole batches, in an order of its own.
-    """
-    run = config.replace(
-        run, views=1, augment_on="host", mixup_alpha=0.0, cutmix_alpha=0.0
-    )
-    made = datasets.training_batches(
-        source,
-        framing(run),
-        finish=finishing(run),
-        batch_size=min(batch_size, source.info.num_examples),
-        seed=seed,
-        start_step=start_step,
-        shuffle_buffer=run.data.shuffle_buffer,
-        cache=run.data.cache,
-        extra_channels=run.data.extra_channels,
-    )
-    return made.map(lambda pixels, labels: (pixels[:, 0], labels))
 
 
 def validate_on(
@@ -751,8 +673,7 @@ def announce(
         f" {classes}",
         f"views      {run.views.views} x {run.views.augmentation} at"
         f" {size}x{size}{mixed}",
-        f"encoder    {run.encoder.encoder}, width {run.encoder.width:g},"
-        f" {run.encoder.stem} stem, {run.runtime.precision}",
+        f"encoder    {_network(run.encoder)}, {run.runtime.precision}",
         f"loss       {run.loss.loss}, {run.optimizer.optimizer},"
         f" {run.schedule.epochs} epochs of {steps_per_epoch} steps of"
         f" {run.schedule.batch_size} images on"
@@ -761,6 +682,12 @@ def announce(
         + (f", resumed at step {start_step:,}" if start_step else ""),
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _network(chosen: config.Encoder) -> str:
+    if chosen.encoder not in config.ENCODERS:
+        return chosen.encoder
+    return f"{chosen.encoder}, width {chosen.width:g}, {chosen.stem} stem"
 
 
 def fit(

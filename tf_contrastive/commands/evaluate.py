@@ -1,29 +1,28 @@
 """`evaluate`: scores the encoder of a run, or an export, by named protocols."""
 
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    checkpoints,
-    config,
-    datasets,
-    exporting,
-    stages,
-    training,
-)
+from tf_contrastive import checkpoints, config, datasets, stages, training
+from tf_contrastive.commands import watch
+from tf_contrastive.evaluation import comparison, protocols, records, reports
+from tf_contrastive.evaluation import subject as subjects
 
-RESULTS_FILE = "evaluation.json"
+COMPARISON_FILE = "comparison.json"
+# Under the run's folder of TensorBoard's files, where it is a run of its own.
+EVENTS = "evaluation"
 
 
 def run(options: config.Evaluate) -> int:
     """Prints a table of accuracies and writes `<workdir>/evaluation.json`.
 
-    An export (`--saved_model`) is scored without a file: its folder belongs to
-    whoever serves it.
+    Arrays and plots go into `<workdir>/evaluation/`, points and plots for
+    TensorBoard into `<workdir>/events/evaluation/`. An export (`--saved_model`)
+    is scored without a file, unless there is an `--output_dir`: its folder
+    belongs to whoever serves it.
 
     Args:
       options: validated.
@@ -36,90 +35,207 @@ def run(options: config.Evaluate) -> int:
         be scored.
     """
     chosen = options.evaluation
+    if chosen.compare:
+        return _compare(chosen)
+    scores = _Scores(options)
+    if chosen.watch:
+        return watch.Watch(options, scores.place, scores)()
     found = checkpoints.load_run(chosen.workdir) if chosen.workdir else None
-    train, test = _sources(chosen, found)
-    reports = {
-        name: stages.score(
-            encoder,
-            train,
-            test,
-            options,
-            name=name,
-            run=found.config if found else None,
-        )
-        for name, encoder in _encoders(chosen, found)
-    }
-    report = {
-        "dataset": train.info.name,
-        "train_split": chosen.train_split,
-        "test_split": chosen.test_split,
-        "step": found.step if found else None,
-        "checksum": reports["trained"]["checksum_after"],
-        "results": [r for part in reports.values() for r in part["results"]],
-    }
-    print(table(report["results"]))
-    print(f"encoder checksum unchanged: {report['checksum'][:12]}")
-    if found:
-        _write(os.path.join(chosen.workdir, RESULTS_FILE), report)
-    for bad in (*train.info.bad_images, *test.info.bad_images):
+    scores(found)
+    for bad in scores.bad_images:
         stages.say(f"left out, cannot be read: {bad}")
     return 0
 
 
-def _sources(
-    chosen: config.Evaluation, found: checkpoints.Run | None
-) -> tuple[datasets.Source, datasets.Source]:
-    """Opens the two splits, and checks that they can be scored."""
-    name, data_dir = chosen.dataset, chosen.data_dir
-    if found:
-        name = name or found.config.data.dataset
-        data_dir = data_dir or found.config.data.data_dir
-    train, test = (
-        datasets.source(name, split, data_dir=data_dir or None)
-        for split in (chosen.train_split, chosen.test_split)
-    )
-    training.check_scored(train.info, test.info)
-    return train, test
+class _Scores:
+    """Scores a run at a checkpoint, or an export; shows and keeps the report.
 
+    Attributes:
+      place: folder of all that is written; None: nothing is.
+    """
 
-def _encoders(
-    chosen: config.Evaluation, found: checkpoints.Run | None
-) -> Iterator[tuple[str, Callable]]:
-    """Yields (name, encoder), one at a time."""
-    if not found:
-        yield "trained", exporting.load(chosen.saved_model)
-        if chosen.untrained:
-            stages.say("no untrained baseline: only a run (--workdir) has one")
-        return
-    yield "trained", checkpoints.load_encoder(found)
-    if chosen.untrained:
-        yield "untrained", checkpoints.load_encoder(found, trained=False)
+    def __init__(self, options: config.Evaluate) -> None:
+        self._options = options
+        chosen = options.evaluation
+        self.place = chosen.output_dir or chosen.workdir or None
+        self._folder = self._events = None
+        if self.place:
+            self._folder = os.path.join(self.place, comparison.FOLDER)
+            self._events = os.path.join(self.place, training.EVENTS, EVENTS)
+        self._recorder = records.Recorder(self._folder, self._events)
+        self._opened: tuple[datasets.Source, ...] | None = None
+        self._of_untrained: list[dict[str, Any]] = []
 
+    @property
+    def bad_images(self) -> Iterator[str]:
+        """Names of images that could not be read."""
+        for source in self._opened or ():
+            yield from source.info.bad_images
 
-def table(results: list[dict[str, Any]]) -> str:
-    """Lays results out for people, a line each."""
-    lines = [
-        f"{'encoder':<10} {'protocol':<10} {'top-1':>7} {'top-5':>7}"
-        f" {'images':>8} {'seconds':>8}"
-    ]
-    for result in results:
-        top5 = "-" if result["top5"] is None else f"{result['top5']:.4f}"
-        lines.append(
-            f"{result['encoder']:<10} {result['protocol']:<10}"
-            f" {result['top1']:>7.4f} {top5:>7} {result['examples']:>8}"
-            f" {result['seconds']:>8.1f}"
+    def __call__(
+        self,
+        found: checkpoints.Run | None,
+        *,
+        untrained: bool = True,
+        heed: Callable[[Iterable], Iterable] = iter,
+    ) -> dict[str, Any]:
+        """Scores, shows and keeps.
+
+        Args:
+          found: the run at a checkpoint; None: the export.
+          untrained: whether to score a random encoder, too, if that is wanted;
+            False: the one before stands for it.
+          heed: wraps walks over images.
+
+        Returns:
+          What is written to `evaluation.json`, but for the history.
+        """
+        chosen = self._options.evaluation
+        self._opened = self._opened or self._open(found)
+        self._recorder.step = found.step if found else 0
+        results, first = [], None
+        for subject in self._subjects(found, untrained, heed):
+            names = config.split_list(chosen.protocols)
+            if first is None:
+                _hint(subject, chosen)
+            part = protocols.run(subject, names, record=self._recorder)
+            results += part["results"]
+            first = first or part
+            # After each, lest what took long be lost with the next.
+            report = self._report(found, first, results)
+        if untrained:
+            of = [r for r in results if r["encoder"] == "untrained"]
+            self._of_untrained = of
+        elif self._of_untrained:
+            report = self._report(found, first, results + self._of_untrained)
+        _show(report)
+        if self.place:
+            path = os.path.join(self.place, reports.RESULTS_FILE)
+            stages.say(f"written: {path}")
+        return report
+
+    def _report(
+        self,
+        found: checkpoints.Run | None,
+        first: dict[str, Any],
+        results: list[dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Puts a report together, and keeps it where there is a place."""
+        chosen = self._options.evaluation
+        report = {
+            "dataset": self._opened[0].info.name,
+            "train_split": chosen.train_split,
+            "test_split": chosen.test_split,
+            "scale": chosen.scale,
+            "step": found.step if found else None,
+            "checksum": first["checksum_after"],
+            "left_out": first["left_out"],
+            "results": results,
+        }
+        if self.place:
+            reports.write(self.place, report)
+        return report
+
+    def _open(
+        self, found: checkpoints.Run | None
+    ) -> tuple[datasets.Source, datasets.Source]:
+        """Opens the two splits, and checks that they belong together."""
+        chosen = self._options.evaluation
+        name, data_dir = chosen.dataset, chosen.data_dir
+        if found:
+            name = name or found.config.data.dataset
+            data_dir = data_dir or found.config.data.data_dir
+        train, test = (
+            datasets.source(name, split, data_dir=data_dir or None)
+            for split in (chosen.train_split, chosen.test_split)
         )
-    return "\n".join(lines)
+        if train.info.has_labels and test.info.has_labels:
+            training.check_scored(train.info, test.info)
+        return train, test
+
+    def _subjects(
+        self,
+        found: checkpoints.Run | None,
+        untrained: bool,
+        heed: Callable[[Iterable], Iterable],
+    ) -> Iterator[subjects.Subject]:
+        """Yields what is scored, one at a time."""
+        chosen = self._options.evaluation
+        data = (*self._opened, self._options)
+        others = {"folder": self._folder, "heed": heed, "say": stages.say}
+        if not found:
+            yield subjects.of_export(chosen.saved_model, *data, **others)
+            if chosen.untrained:
+                stages.say(
+                    "no untrained baseline: only a run (--workdir) has one"
+                )
+            return
+        yield subjects.of_run(found, *data, **others)
+        if chosen.untrained and untrained:
+            yield subjects.of_run(found, *data, trained=False, **others)
 
 
-def _write(path: str, report: dict[str, Any]) -> None:
-    try:
-        checkpoints.write_text(path, json.dumps(report, indent=2) + "\n")
-    except (OSError, tf.errors.OpError) as error:
-        raise config.cannot_write(
-            path,
-            error,
-            "the table above is complete; give a --workdir that you may write"
-            " to keep it",
-        ) from error
-    stages.say(f"written: {path}")
+def _hint(subject: subjects.Subject, chosen: config.Evaluation) -> None:
+    """Tells whoever waits on a CPU that they need not."""
+    if chosen.scale == "cpu" or any(
+        tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")
+    ):
+        return
+    names, _ = protocols.choose(subject, config.split_list(chosen.protocols))
+    small = config.evaluate(scale="cpu")
+    slow = [
+        name
+        for name in names
+        if "-" in protocols.PROTOCOLS[name].version_of(small)
+    ]
+    if slow:
+        stages.say(
+            f"no accelerator: {', '.join(slow)} at the papers' scale may take"
+            " long; --scale=cpu has versions for CPUs"
+        )
+
+
+def _show(report: dict[str, Any]) -> None:
+    if report["step"] is not None:
+        stages.say(f"step {report['step']:,}:")
+    print(reports.table(report["results"]))
+    for line in reports.numbers(report["results"]):
+        print(line)
+    for name, reason in report["left_out"].items():
+        print(f"left out: {name} ({reason})")
+    checksum = report["checksum"][:12]
+    print(f"encoder checksum unchanged: {checksum}", flush=True)
+
+
+def _compare(chosen: config.Evaluation) -> int:
+    """Prints which of two encoders is better, by each protocol."""
+    a, b = config.read_sides(chosen.compare)
+    report = comparison.compare(a, b, chosen.seed)
+    headings = ("protocol", "version", "A is", "A", "B", "A - B", "95 %", "p")
+    rows = [
+        (
+            records.name_of(result),
+            result["version"],
+            result["verdict"],
+            f"{result['top1_a']:.4f}",
+            f"{result['top1_b']:.4f}",
+            f"{result['difference']:+.4f}",
+            f"{result['low']:+.4f}..{result['high']:+.4f}",
+            f"{result['p_value']:.5f}",
+            f"{result['examples']:,}",
+        )
+        for result in report["results"]
+    ]
+    print(f"A: {a}\nB: {b}")
+    print(reports.laid_out([(*headings, "images"), *rows], left=3))
+    for left in report["left_out"]:
+        print(f"left out: {records.name_of(left)} ({left['reason']})")
+    print(
+        "better, worse: the 95 % interval of a paired bootstrap leaves 0 out,"
+        " and a paired permutation test has p <= 0.05; else tied"
+    )
+    if chosen.output_dir:
+        path = os.path.join(chosen.output_dir, COMPARISON_FILE)
+        reports.write_json(path, report)
+        stages.say(f"written: {path}")
+    return 0

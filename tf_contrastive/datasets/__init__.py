@@ -15,10 +15,11 @@ from tf_contrastive.datasets.pipeline import (
     in_memory,
     steps_per_epoch,
     training_batches,
+    view_batches,
 )
 from tf_contrastive.datasets.remote import Delivered
 from tf_contrastive.datasets.source import Info, Source
-from tf_contrastive.datasets.tfds_source import open_tfds
+from tf_contrastive.datasets.tfds_source import label_sets, open_tfds
 from tf_contrastive.datasets.tfrecord import tfrecord
 
 __all__ = [
@@ -30,10 +31,12 @@ __all__ = [
     "evaluation_batches",
     "from_arrays",
     "in_memory",
+    "label_sets",
     "load",
     "source",
     "steps_per_epoch",
     "training_batches",
+    "view_batches",
 ]
 
 # Each takes (name, path, split, max_bad_images).

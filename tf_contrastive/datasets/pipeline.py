@@ -395,3 +395,40 @@ def evaluation_batches(
 
     batches = source.records.map(prepare, tf.data.AUTOTUNE).batch(batch_size)
     return _finished(batches.map(element, tf.data.AUTOTUNE))
+
+
+def view_batches(
+    source: Source,
+    make_views: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    *,
+    finish: Finish | None = None,
+    batch_size: int,
+    seed: int,
+    extra_channels: int | None = None,
+) -> tf.data.Dataset:
+    """Makes views of every example once, in order; the last batch may be small.
+
+    Args:
+      source: whose examples.
+      make_views, finish: see `training_batches`; a seed is (`seed`, the
+        example's index).
+      batch_size: images of a batch.
+      seed: of the views.
+      extra_channels: channels of feature `extra` to take; None: all.
+
+    Returns:
+      Finite `tf.data.Dataset` of (views float32 [b, V, S, S, K], labels int32
+      [b]); labels are -1 where there are none.
+    """
+    key = tf.constant(seed % 2**31, tf.int32)
+    draws = source.records.enumerate().map(
+        lambda index, record: (index, key, record)
+    )
+    made = _made(
+        source, draws, make_views, finish, batch_size, extra_channels, False
+    )
+    if not source.info.has_labels:
+        made = made.map(
+            lambda views: (views, tf.fill([tf.shape(views)[0]], -1))
+        )
+    return _finished(made)

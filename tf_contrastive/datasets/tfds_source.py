@@ -9,6 +9,8 @@ import dataclasses
 import os
 import re
 
+import numpy as np
+
 from tf_contrastive import config
 from tf_contrastive.datasets import images
 from tf_contrastive.datasets.source import (
@@ -184,3 +186,41 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
     read = files.read
     files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
     return in_files(files, _decode, info)
+
+
+def label_sets(
+    name: str, split: str, data_dir: str | None, feature: str
+) -> np.ndarray:
+    """Reads which classes each example has, of datasets of several labels.
+
+    Args:
+      name, split, data_dir: see `open_tfds`, in whose order they come.
+      feature: a sequence of class labels, such as VOC's `labels`.
+
+    Returns:
+      bool [n, C].
+
+    Raises:
+      UserError: if there is no such dataset, split or feature.
+    """
+    import tensorflow_datasets as tfds
+
+    builder = _builder(tfds, name, data_dir or None)
+    features = builder.info.features
+    if feature not in features:
+        raise config.UserError(
+            f"dataset {builder.info.full_name} has no feature {feature!r}, only"
+            f" {', '.join(features)}"
+        )
+    found = np.zeros(
+        [_num_examples(builder, split), features[feature].num_classes], bool
+    )
+    partial = tfds.decode.PartialDecoding({feature: True})
+    wanted = partial.extract_features(features)
+    examples = _files(builder, split).numbered()
+    sets = examples.map(
+        lambda row, text: (row, wanted.deserialize_example(text)[feature])
+    )
+    for row, classes in sets.as_numpy_iterator():
+        found[row, classes] = True
+    return found

@@ -1,12 +1,74 @@
 """Evaluation of encoders that stay as they are.
 
-`knn`, `prototype` and `linear_probe` take the same four arrays: embeddings and
-labels of a training and of a test split. `protocols.run` goes from an encoder
-and two splits to a list of results that name their protocol, its version and
-all its knobs.
+Metrics and tests are plain functions on arrays, at hand here by name: `knn`,
+`prototype`, `linear_probe`, `logistic_regression` and `separation_margin` take
+the same four, embeddings and labels of a training and of a test split.
+`protocols.run` goes from an encoder and two splits to a list of results that
+name their protocol, its version and all its knobs.
+
+Importing this package imports none of its modules, nor what they need
+(TensorFlow, SciPy, scikit-learn, matplotlib): a name does, when first used.
 """
 
-from tf_contrastive.evaluation import protocols
-from tf_contrastive.evaluation.arrays import knn, linear_probe, prototype
+import importlib
 
-__all__ = ["knn", "linear_probe", "protocols", "prototype"]
+_FUNCTIONS = {
+    "knn": "arrays",
+    "linear_probe": "arrays",
+    "prototype": "arrays",
+    "kl_lower_bound": "bounds",
+    "eleven_point_average_precision": "calibration",
+    "expected_calibration_error": "calibration",
+    "mean_corruption_error": "calibration",
+    "mean_error": "calibration",
+    "reliability": "calibration",
+    "logistic_regression": "logistic",
+    "alignment": "representation",
+    "contrastive_accuracy": "representation",
+    "effective_rank": "representation",
+    "random_projections": "representation",
+    "spectrum": "representation",
+    "uniformity": "representation",
+    "neighbor_histograms": "separation",
+    "separation_margin": "separation",
+    "bootstrap_difference": "statistics",
+    "bootstrap_interval": "statistics",
+    "compare": "statistics",
+    "mcnemar_test": "statistics",
+    "permutation_test": "statistics",
+}
+_MODULES = (
+    "arrays",
+    "bounds",
+    "calibration",
+    "corruptions",
+    "finetune",
+    "kmeans",
+    "logistic",
+    "pictures",
+    "protocols",
+    "representation",
+    "robustness",
+    "scoring",
+    "separation",
+    "statistics",
+    "subject",
+    "transfer",
+    "transforms",
+    "tsne",
+)
+
+__all__ = sorted([*_FUNCTIONS, *_MODULES])
+
+
+def __getattr__(name):
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _FUNCTIONS:
+        module = importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}")
+        return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return __all__

@@ -12,13 +12,14 @@ from tf_contrastive import classifiers, config, optimizers, schedules
 def _accuracies(
     scores: classifiers.Scores, test_labels: np.ndarray
 ) -> dict[str, Any]:
-    """Returns top-1, top-5 (of min(5, C) classes) and the predictions."""
+    """Returns top-1, top-5 (of min(5, C) classes), predictions, and hits."""
     top = scores.top(5)
     hits = top == test_labels[:, np.newaxis]
     return {
         "top1": float(hits[:, 0].mean()),
         "top5": float(hits.any(axis=1).mean()),
         "predictions": top[:, 0],
+        "correct5": hits.any(axis=1),
     }
 
 
@@ -32,7 +33,7 @@ def knn(
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
-    k: int = config.Evaluation.knn_k,
+    k: int = config.KNN_K,
 ) -> dict[str, Any]:
     """Accuracy of the cosine-weighted vote of the k nearest neighbours.
 
@@ -76,8 +77,8 @@ def prototype(
       test_labels: int [n], from 0.
 
     Returns:
-      {"top1": fraction, "top5": fraction, "predictions": int64 [n]}; top5
-      counts the best min(5, C) of C classes.
+      {"top1": fraction, "top5": fraction, "predictions": int64 [n],
+      "correct5": bool [n]}; top5 counts the best min(5, C) of C classes.
 
     Raises:
       UserError: for NaN, negative labels, or shapes that do not fit.
@@ -94,7 +95,7 @@ def linear_probe(
     test_labels: np.ndarray,
     *,
     epochs: int = config.LinearProtocol.linear_epochs,
-    batch_size: int = config.LinearProtocol.linear_batch_size,
+    batch_size: int = config.LinearStage.linear_batch_size,
     label_smoothing: float = config.LinearProtocol.linear_label_smoothing,
     optimizer: str = config.LinearProtocol.linear_optimizer,
     optimizer_options: Mapping[str, Any] | None = None,
@@ -136,13 +137,59 @@ def linear_probe(
       follower: is told of every epoch, and may begin at a later one.
 
     Returns:
-      {"top1": fraction, "top5": fraction, "predictions": int64 [n], "loss":
-      mean training loss of the last epoch in nats}; top5 counts the best
-      min(5, C) of C classes.
+      {"top1": fraction, "top5": fraction, "predictions": int64 [n],
+      "correct5": bool [n], "loss": mean training loss of the last epoch in
+      nats}; top5 counts the best min(5, C) of C classes.
 
     Raises:
       UserError: for NaN, negative labels, shapes that do not fit, a diverged
         loss, or an unknown name or option.
+    """
+    make = linear_optimizer(
+        epochs=epochs,
+        optimizer=optimizer,
+        optimizer_options=optimizer_options,
+        learning_rate=learning_rate,
+        schedule=schedule,
+        schedule_options=schedule_options,
+        warmup_epochs=warmup_epochs,
+    )
+    test, labels = _check_test(test_embeddings, test_labels)
+    scores, losses = classifiers.linear(
+        train_embeddings,
+        train_labels,
+        test,
+        optimizer=make,
+        epochs=epochs,
+        batch_size=batch_size,
+        label_smoothing=label_smoothing,
+        seed=seed,
+        views=views,
+        follower=follower,
+    )
+    return {**_accuracies(scores, labels), "loss": losses[-1]}
+
+
+def linear_optimizer(
+    *,
+    epochs: int,
+    optimizer: str,
+    optimizer_options: Mapping[str, Any] | None,
+    learning_rate: float | None,
+    schedule: str,
+    schedule_options: Mapping[str, Any] | None,
+    warmup_epochs: float,
+) -> Callable[[int, int], tf.keras.optimizers.Optimizer]:
+    """Makes what makes the optimizer of a linear classifier.
+
+    Args:
+      See `linear_probe`.
+
+    Returns:
+      (rows of a step, steps of an epoch) -> optimizer.
+
+    Raises:
+      UserError: for an unknown name or option.
     """
     if optimizer not in config.LINEAR_OPTIMIZER_OPTIONS:
         known = config.LINEAR_OPTIMIZER_OPTIONS
@@ -164,17 +211,4 @@ def linear_probe(
         )
         return optimizers.build(optimizer, learning_rate=rate, **chosen)
 
-    test, labels = _check_test(test_embeddings, test_labels)
-    scores, losses = classifiers.linear(
-        train_embeddings,
-        train_labels,
-        test,
-        optimizer=make,
-        epochs=epochs,
-        batch_size=batch_size,
-        label_smoothing=label_smoothing,
-        seed=seed,
-        views=views,
-        follower=follower,
-    )
-    return {**_accuracies(scores, labels), "loss": losses[-1]}
+    return make

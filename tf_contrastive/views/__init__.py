@@ -34,7 +34,9 @@ __all__ = [
     "POLICIES",
     "Policy",
     "build",
+    "coloring",
     "evaluation",
+    "framing",
     "views",
 ]
 
@@ -246,6 +248,64 @@ def views(
         )
 
     return make_views
+
+
+def framing(
+    policy: Policy, count: int
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Makes the first part of `views`: crop, resize and flip, on the host.
+
+    Args:
+      policy: from `build`.
+      count: views per image, V.
+
+    Returns:
+      frame(images uint8 [n, h, w, 3], seeds int32 [n, 2]) -> float32
+      [n, V, S, S, 3] in [0, 1].
+    """
+    side = policy.image_size
+
+    @tf.autograph.experimental.do_not_convert
+    def frame(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        owners = tf.repeat(tf.range(tf.shape(images)[0]), count)
+        seeds = tf.reshape(draws.fold(seeds, count), [-1, 2])
+        pixels = tf.reshape(
+            policy.frame(images, owners, seeds), [-1, count, side, side, 3]
+        )
+        return tf.ensure_shape(pixels, [images.shape[0], *pixels.shape[1:]])
+
+    return frame
+
+
+def coloring(
+    policy: Policy, count: int, static: bool = False
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Makes the second part of `views`: all that follows the framing.
+
+    Args:
+      policy: from `build`.
+      count: views per image, V.
+      static: whether it is to be compiled, for a device.
+
+    Returns:
+      color(views [B, V, S, S, K], seeds int32 [B, V, 2]) -> the same shape;
+      what comes after three channels is passed on as it is.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def color(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        colors = tf.reshape(pixels[..., :3], [-1, *pixels.shape[2:4], 3])
+        number = tf.tile(tf.range(count), [tf.shape(pixels)[0]])
+        colors = policy.photometric(
+            colors, tf.reshape(seeds, [-1, 2]), static=static, view=number
+        )
+        colors = tf.reshape(colors, [-1, *pixels.shape[1:4], 3])
+        colors = tf.ensure_shape(colors, [*pixels.shape[:4], 3])
+        if pixels.shape[-1] == 3:
+            return colors
+        return tf.concat([colors, pixels[..., 3:]], axis=-1)
+
+    return color
 
 
 def evaluation(image_size: int) -> Callable[[tf.Tensor], tf.Tensor]:

@@ -8,7 +8,7 @@ from tf_contrastive import config
 from tf_contrastive.views import draws
 
 
-def _resize_target(size: int) -> int:
+def resize_target(size: int) -> int:
     """Side to which an image's shorter side is brought before the crop."""
     if size <= config.CIFAR_STEM_MAX_SIDE:
         return size
@@ -45,7 +45,7 @@ def resize_and_crop(images: tf.Tensor, size: int) -> tf.Tensor:
     height, width = tf.unstack(tf.shape(images)[1:3])
     shorter = tf.minimum(height, width)
     ready = (height == size) & (width == size)
-    target = tf.where(ready, size, _resize_target(size))
+    target = tf.where(ready, size, resize_target(size))
     y_scale, y_offset = _axis(height, shorter, target, size)
     x_scale, x_offset = _axis(width, shorter, target, size)
     # One operation that computes the centre only: resizing first would make

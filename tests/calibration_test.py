@@ -1,0 +1,219 @@
+"""Calibration, corruption errors and average precision, by the papers."""
+
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from tf_contrastive import config, evaluation
+from tf_contrastive.evaluation import calibration
+
+_CONFIDENCES = [0.95, 0.85, 0.86, 0.55, 0.35, 0.62]
+_CORRECT = [1, 1, 0, 1, 0, 0]
+
+
+def _probabilities(confidences, correct, classes=5):
+    """Rows whose largest entry is the confidence, right or wrong."""
+    rows = np.array(confidences)[:, np.newaxis]
+    table = np.repeat((1 - rows) / (classes - 1), classes, axis=1)
+    table[:, :1] = rows
+    return table, np.where(correct, 0, 1)
+
+
+# ---- Calibration -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+def test_calibration_golden(bins):
+    table = _probabilities(_CONFIDENCES, _CORRECT)
+    found = evaluation.expected_calibration_error(*table, bins=bins)
+    assert found == pytest.approx(0.3633333333, abs=1e-10)
+
+
+def _by_hand(confidences, correct, bins):
+    total = 0.0
+    for m in range(bins):
+        low, high = m / bins, (m + 1) / bins
+        inside = [
+            i for i, c in enumerate(confidences) if low < c <= high + 1e-15
+        ]
+        if inside:
+            hits = np.mean([correct[i] for i in inside])
+            mean = np.mean([confidences[i] for i in inside])
+            total += len(inside) / len(confidences) * abs(hits - mean)
+    return total
+
+
+def test_calibration_equals_the_loop():
+    random = np.random.RandomState(0)
+    logits = 3 * random.normal(size=[500, 7])
+    table = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = random.randint(7, size=500)
+    correct = table.argmax(1) == labels
+    expected = _by_hand(table.max(1), correct, 15)
+    found = evaluation.expected_calibration_error(table, labels)
+    assert found == pytest.approx(expected, rel=1e-9)
+    # Half precision sums to 1 only nearly.
+    half = evaluation.expected_calibration_error(
+        table.astype(np.float16), labels
+    )
+    assert half == pytest.approx(found, abs=0.01)
+
+
+def test_bins_hold_their_upper_end():
+    found = evaluation.reliability([0.0, 0.5, 0.5 + 1e-9, 1.0], [0, 1, 0, 1], 2)
+    np.testing.assert_array_equal(found["count"], [2, 2])
+    np.testing.assert_allclose(found["accuracy"], [0.5, 0.5])
+    np.testing.assert_allclose(found["confidence"], [0.25, 0.75])
+
+
+def test_a_calibrated_classifier_has_no_error():
+    random = np.random.RandomState(1)
+    confidences = random.uniform(0.5, 1.0, size=200_000)
+    correct = random.uniform(size=200_000) < confidences
+    sure = evaluation.reliability(np.ones(200_000), correct)
+    bins = evaluation.reliability(confidences, correct)
+    assert calibration.calibration_error(bins) < 0.005
+    assert calibration.calibration_error(sure) == pytest.approx(0.25, abs=0.01)
+    assert bins["count"].sum() == 200_000
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "labels", "message"),
+    [
+        ([[0.5, 0.5]], [2], "label 0 is 2: give 0 to 1"),
+        ([[0.5, 0.5]], [-1], "label 0 is -1: give 0 to 1"),
+        ([[0.5, 0.5]], [0.0], "labels are float64 \\[1\\]: give an integer"),
+        ([[2.0, 1.0]], [0], "sums to 3, its least is 1: give probabilities"),
+        ([[np.nan, 1.0]], [0], "row 0 of probabilities sums to nan"),
+        ([[1.5, -0.5]], [0], "its least is -0.5"),
+        (np.zeros([0, 3]), [], "have shape \\[0, 3\\]: give \\[examples,"),
+        ([[0.5, 0.5]], [0, 1], "for each of the 1 rows"),
+    ],
+)
+def test_what_are_no_probabilities_is_refused(probabilities, labels, message):
+    with pytest.raises(config.UserError, match=message):
+        evaluation.expected_calibration_error(probabilities, labels)
+    with pytest.raises(config.UserError, match="bins=0"):
+        evaluation.reliability([0.5], [1], 0)
+    with pytest.raises(config.UserError, match="confidence 0 is 1"):
+        evaluation.reliability([1.5], [1])
+    with pytest.raises(config.UserError, match="one value for each of the 2"):
+        evaluation.reliability([0.5, 0.5], [1])
+
+
+# ---- Corruptions -------------------------------------------------------------
+
+
+def _constant(error, names=tuple(calibration.ALEXNET)):
+    return {name: [error] * 5 for name in names}
+
+
+def test_corruption_golden():
+    found = evaluation.mean_corruption_error(_constant(0.5))
+    assert found["mce"] == pytest.approx(64.6725730, abs=1e-6)
+    assert found["relative_mce"] is None
+
+
+def test_alexnet_against_itself_is_a_hundred():
+    errors = {name: [e] * 5 for name, e in calibration.ALEXNET.items()}
+    # By other names, and beside corruptions that AlexNet was not tried on.
+    errors["elastic"] = errors.pop("elastic_transform")
+    errors["frosted_glass_blur"] = errors.pop("glass_blur")
+    errors["saturate"] = [0.3] * 5
+    found = evaluation.mean_corruption_error(
+        errors, clean_error=calibration.ALEXNET_CLEAN
+    )
+    assert found["mce"] == pytest.approx(100)
+    assert found["relative_mce"] == pytest.approx(100)
+
+
+def test_other_data_need_a_baseline():
+    none = {"mce": None, "relative_mce": None}
+    # CIFAR-10-C's corruptions have the names of ImageNet's.
+    found = evaluation.mean_corruption_error(
+        _constant(0.5), 0.1, imagenet=False
+    )
+    assert found == none
+    few = _constant(0.5, ["fog", "frost", "contrast"])
+    assert evaluation.mean_corruption_error(few, 0.1) == none
+    short = {name: [0.5] * 3 for name in calibration.ALEXNET}
+    assert evaluation.mean_corruption_error(short, 0.1) == none
+    assert evaluation.mean_error(few) == pytest.approx(50)
+    baseline = {"fog": [0.6, 0.8], "frost": 0.5, "clean": 0.2}
+    found = evaluation.mean_corruption_error(
+        {"fog": [0.3, 0.5], "frost": [0.4, 0.6]}, 0.1, baseline
+    )
+    assert found["mce"] == pytest.approx(100 * (0.4 / 0.7 + 0.5 / 0.5) / 2)
+    relative = (0.4 - 0.1) / (0.7 - 0.2), (0.5 - 0.1) / (0.5 - 0.2)
+    assert found["relative_mce"] == pytest.approx(100 * np.mean(relative))
+
+
+@pytest.mark.parametrize(
+    ("errors", "options", "message"),
+    [
+        ({}, {}, "no errors: give at least one corruption"),
+        ({"fog": [50.0]}, {}, "errors of fog are \\[50.0\\]: give shares of"),
+        ({"fog": [np.nan]}, {}, "errors of fog are \\[nan\\]"),
+        ({"fog": [0.5]}, {"baseline": {"frost": 0.5}}, "baseline lacks fog"),
+        (
+            {"fog": [0.5] * 3},
+            {"baseline": {"fog": [0.5, 0.6]}},
+            "has 2 errors of fog, and there are 3",
+        ),
+        ({"fog": [0.5]}, {"baseline": {"fog": 0.0}}, "makes no error"),
+        ({"elastic": [0.5], "elastic_transform": [0.5]}, {}, "twice"),
+    ],
+)
+def test_what_are_no_errors_is_refused(errors, options, message):
+    with pytest.raises(config.UserError, match=message):
+        evaluation.mean_corruption_error(errors, **options)
+
+
+# ---- Average precision -------------------------------------------------------
+
+
+def test_average_precision_golden():
+    found = evaluation.eleven_point_average_precision(
+        [0.9, 0.8, 0.7, 0.6, 0.5, 0.4], [1, 0, 1, 1, 0, 0]
+    )
+    assert found == pytest.approx(0.8409090909, abs=1e-10)
+
+
+def test_average_precision_equals_the_curve_of_scikit_learn():
+    random = np.random.RandomState(0)
+    for ties in (False, True):
+        labels = random.randint(2, size=300)
+        scores = labels + random.normal(size=300)
+        scores = np.round(scores) if ties else scores
+        precision, recall, _ = metrics.precision_recall_curve(labels, scores)
+        # The last point, recall 0, is no threshold's.
+        points = [
+            precision[:-1][recall[:-1] >= level - 1e-9].max()
+            for level in np.linspace(0, 1, 11)
+        ]
+        found = evaluation.eleven_point_average_precision(scores, labels)
+        assert found == pytest.approx(np.mean(points), rel=1e-12)
+        order = random.permutation(300)
+        again = evaluation.eleven_point_average_precision(
+            scores[order], labels[order]
+        )
+        assert again == found
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        ([], [], "at least one"),
+        ([0.1], [1, 0], "scores \\[1\\] and labels \\[2\\]"),
+        ([0.1, np.nan], [1, 0], "scores hold 1 NaN"),
+        ([0.1, 0.2], [1, 2], "labels hold 2: give 1 for"),
+        ([0.1, 0.2], [0, 0], "no example of the class"),
+    ],
+)
+def test_what_has_no_precision_is_refused(scores, labels, message):
+    with pytest.raises(config.UserError, match=message):
+        evaluation.eleven_point_average_precision(scores, labels)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,488 @@
+"""`evaluate` as a command: records, comparisons, watching a running job."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import (
+    checkpoints,
+    config,
+    datasets,
+    exporting,
+    training,
+)
+from tf_contrastive.commands import evaluate as command
+from tf_contrastive.evaluation import comparison, records, reports
+from tf_contrastive.evaluation import subject as subjects
+
+_ROOT = Path(__file__).resolve().parents[1]
+_RUN = {
+    "dataset": "digits",
+    "augmentation": "crop",
+    "encoder": "resnet10",
+    "width": 0.125,
+    "loss": "supcon",
+    "batch_size": 256,
+    "keep_checkpoints": 9,
+    "epochs": 3,
+    "learning_rate": 0.5,
+}
+
+
+def _options(**values):
+    options = config.evaluate(**{"scale": "cpu", **values})
+    options.validate()
+    return options
+
+
+def _evaluate(**values):
+    assert command.run(_options(**values)) == 0
+
+
+def _report(folder):
+    return json.loads((Path(folder) / "evaluation.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of three epochs on the digits, with a checkpoint of each."""
+    workdir = tmp_path_factory.mktemp("trained") / "run"
+    training.pretrain(
+        config.replace(config.Pretrain(), workdir=str(workdir), **_RUN)
+    )
+    return workdir
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of it, not evaluated yet."""
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+# ---- What it leaves behind ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def evaluated(trained, tmp_path_factory):
+    """A copy of it, evaluated by two protocols."""
+    workdir = tmp_path_factory.mktemp("evaluated") / "run"
+    shutil.copytree(trained, workdir)
+    _evaluate(workdir=str(workdir), protocols="knn,prototype")
+    return workdir
+
+
+def _points(folder):
+    """tag -> [(step, number)] of a folder of TensorBoard's files."""
+    found = {}
+    for path in sorted(Path(folder).iterdir()):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                array = tf.make_ndarray(value.tensor)
+                if array.dtype == np.float32:
+                    point = (event.step, float(array))
+                    found.setdefault(value.tag, []).append(point)
+    return found
+
+
+def test_predictions_are_kept_per_example(evaluated):
+    report = _report(evaluated)
+    labels = datasets.source("digits", "test").arrays["label"].numpy()
+    for row in report["results"]:
+        name = f"{row['encoder']}-{row['protocol']}.npz"
+        stored = np.load(evaluated / "evaluation" / name, allow_pickle=False)
+        prefix = f"{row['variant']}." if row["variant"] else ""
+        right = stored[f"{prefix}correct"]
+        np.testing.assert_array_equal(
+            right, stored[f"{prefix}predictions"] == labels
+        )
+        assert right.mean() == pytest.approx(row["top1"])
+        facts = json.loads(str(stored["about"]))[row["variant"]]
+        assert facts["labels"] == records.digest(labels)
+        assert facts["knobs"] == row["knobs"]
+
+
+def test_points_stand_in_tensorboard_under_names_of_their_own(evaluated):
+    report = _report(evaluated)
+    points = _points(evaluated / "events" / "evaluation")
+    step = checkpoints.load_run(str(evaluated)).step
+    assert set(points) == {
+        f"{encoder}/{protocol}"
+        for encoder in ("trained", "untrained")
+        for protocol in (
+            "knn/k=1/top1",
+            "knn/k=5/top1",
+            "prototype/top1",
+            "prototype/top5",
+        )
+    }
+    (knn,) = [
+        r
+        for r in report["results"]
+        if (r["encoder"], r["variant"]) == ("trained", "k=1")
+    ]
+    assert points["trained/knn/k=1/top1"] == [
+        (step, pytest.approx(knn["top1"]))
+    ]
+    training_tags = _points_of_training(evaluated)
+    assert training_tags and not training_tags & set(points)
+
+
+def _points_of_training(workdir):
+    files = [p for p in (workdir / "events").iterdir() if p.is_file()]
+    tags = set()
+    for path in files:
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            tags |= {value.tag for value in event.summary.value}
+    return tags
+
+
+def test_the_history_keeps_every_step_once(evaluated, tmp_path):
+    workdir = Path(shutil.copytree(evaluated, tmp_path / "run"))
+    history = _report(workdir)["history"]
+    assert [entry["step"] for entry in history] == [15]
+    _evaluate(workdir=str(workdir), protocols="prototype", untrained=False)
+    again = _report(workdir)
+    assert len(again["results"]) == 1
+    (entry,) = again["history"]
+    assert set(entry["metrics"]) == set(history[0]["metrics"])
+    assert entry["protocols"] == history[0]["protocols"]
+
+
+def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.subplots().plot([1, 2, 3])
+    encoder = tf.keras.Sequential(
+        [tf.keras.Input([8, 8, 3]), tf.keras.layers.Flatten()]
+    )
+    digits = datasets.source("digits", "test")
+    subject = subjects.Subject(encoder, digits, digits, name="mine")
+    row = {
+        "encoder": "mine",
+        "protocol": "picture",
+        "variant": "",
+        "version": "1",
+        "knobs": {},
+        "top1": None,
+        "top5": None,
+        "metrics": {"number": 2.5, "list": [1, 2]},
+    }
+    part = {"plots": {"curve": figure}, "arrays": {"points": np.arange(3)}}
+    recorder = records.Recorder(
+        str(tmp_path / "kept"), str(tmp_path / "events")
+    )
+    recorder.step = 7
+    recorder(subject, [row], [part])
+    with PIL.Image.open(tmp_path / "kept/mine-picture-curve.png") as image:
+        assert min(image.size) > 100
+    stored = np.load(tmp_path / "kept/mine-picture.npz")
+    assert stored["points"].tolist() == [0, 1, 2]
+    (path,) = (tmp_path / "events").iterdir()
+    tags = {
+        (event.step, value.tag)
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    assert tags == {(7, "mine/picture/number"), (7, "mine/picture/curve")}
+
+
+def test_what_is_absent_is_left_out_by_all_and_said(trained, tmp_path, capsys):
+    """An export of unlabelled data: what needs no labels is left."""
+    folder = tmp_path / "flat"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for i in range(30):
+        pixels = rng.integers(0, 256, [8, 8, 3], np.uint8)
+        PIL.Image.fromarray(pixels).save(folder / f"{i}.png")
+    exporting.export(str(trained), str(tmp_path / "export"))
+    _evaluate(
+        saved_model=str(tmp_path / "export"),
+        dataset=f"folder:{folder}",
+        test_split="train",
+        output_dir=str(tmp_path / "out"),
+        protocols="all",
+        kmeans_images=2,
+        tsne_examples=20,
+    )
+    out = capsys.readouterr().out
+    assert "left out: knn (" in out and "has no labels" in out
+    report = _report(tmp_path / "out")
+    assert {"knn", "linear", "logistic"} <= set(report["left_out"])
+    measured = {row["protocol"] for row in report["results"]}
+    assert {"kmeans", "tsne"} <= measured
+    plots = sorted(p.name for p in (tmp_path / "out/evaluation").glob("*.png"))
+    assert any(name.startswith("trained-tsne") for name in plots)
+    assert any(name.startswith("trained-kmeans") for name in plots)
+    # Nothing is written where the export stands.
+    assert not (tmp_path / "export" / "evaluation.json").exists()
+
+
+def test_paper_scale_on_a_cpu_is_told_of_the_other(run, capsys):
+    _evaluate(
+        workdir=str(run),
+        protocols="linear",
+        scale="paper",
+        linear_epochs=1,
+        untrained=False,
+    )
+    said = capsys.readouterr()
+    assert "linear at the papers' scale may take long; --scale=cpu" in said.err
+    (row,) = _report(run)["results"]
+    assert (row["scale"], row["version"]) == ("paper", "1")
+    assert row["knobs"]["augmentation"] == "crop"
+
+
+# ---- Comparing ---------------------------------------------------------------
+
+
+class _Labelled:
+    """The part of a subject that records look at."""
+
+    name = "trained"
+    test = datasets.from_arrays(np.zeros([60, 8, 8, 3], np.uint8))
+
+    def embeddings(self, split):
+        return None, np.arange(60) % 4
+
+
+def _record(folder, **hits):
+    """Writes one protocol's record, of variants and what each had right."""
+    rows = [
+        {
+            "encoder": "trained",
+            "protocol": "p",
+            "variant": name,
+            "version": "1",
+            "knobs": {},
+        }
+        for name in hits
+    ]
+    parts = [{"correct": np.array(right)} for right in hits.values()]
+    records.Recorder(str(folder / "evaluation"))(_Labelled(), rows, parts)
+    return str(folder)
+
+
+def test_better_worse_and_tied_are_told_apart(tmp_path, capsys):
+    weak = [True] * 30 + [False] * 30
+    strong = [True] * 50 + [False] * 10
+    # 10 examples that a alone has right, 3 that b alone has (SimCLR, B.8).
+    near = [True] * 17 + [False] * 10 + [True] * 3 + [False] * 30
+    far = [True] * 17 + [True] * 10 + [False] * 3 + [False] * 30
+    a = _record(tmp_path / "a", up=strong, down=weak, even=weak, near=far)
+    b = _record(tmp_path / "b", up=weak, down=strong, even=weak, near=near)
+    options = _options(compare=f"{a},{b}", output_dir=str(tmp_path))
+    assert command.run(options) == 0
+    out = capsys.readouterr().out
+    report = json.loads((tmp_path / "comparison.json").read_text())
+    rows = {r["variant"]: r for r in report["results"]}
+    verdicts = {name: row["verdict"] for name, row in rows.items()}
+    assert verdicts == {
+        "up": "better",
+        "down": "worse",
+        "even": "tied",
+        "near": "tied",
+    }
+    up, down = rows["up"], rows["down"]
+    assert up["difference"] == pytest.approx(20 / 60)
+    assert up["difference"] == pytest.approx(up["top1_a"] - up["top1_b"])
+    assert 0 < up["low"] < up["difference"] < up["high"]
+    assert down["difference"] == -up["difference"]
+    assert up["p_value"] < 0.001
+    assert rows["even"]["p_value"] == 1.0
+    # Within 4 standard errors of 100,000 draws.
+    assert rows["near"]["p_value"] == pytest.approx(0.0922851563, abs=0.0037)
+    assert f"A: {a}" in out and "better" in out and "worse" in out
+
+
+def test_a_run_compares_with_its_untrained_encoder(evaluated):
+    report = comparison.compare(str(evaluated), f"{evaluated}:untrained")
+    rows = {records.name_of(r): r for r in report["results"]}
+    assert list(rows) == ["knn k=1", "knn k=5", "prototype"]
+    top1 = {
+        (r["encoder"], records.name_of(r)): r["top1"]
+        for r in _report(evaluated)["results"]
+    }
+    for name, row in rows.items():
+        expected = top1["trained", name] - top1["untrained", name]
+        assert row["difference"] == pytest.approx(expected)
+        assert row["low"] <= row["difference"] <= row["high"]
+    record = str(evaluated / "evaluation" / "trained-knn.npz")
+    same = comparison.compare(record, record)
+    assert [r["verdict"] for r in same["results"]] == ["tied", "tied"]
+
+
+def test_words_after_compare_are_its_sides(evaluated):
+    done = subprocess.run(
+        [
+            sys.executable,
+            *("-m", "tf_contrastive", "evaluate", "--compare"),
+            *(str(evaluated), f"{evaluated}:untrained"),
+        ],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "prototype" in done.stdout and "95 %" in done.stdout
+
+
+def test_what_does_not_compare_is_left_out_with_its_reason(
+    evaluated, run, tmp_path
+):
+    _evaluate(
+        workdir=str(run),
+        protocols="knn,prototype",
+        knn_k="1,3",
+        test_split="test[:200]",
+        untrained=False,
+    )
+    with pytest.raises(config.UserError, match="no result in common") as told:
+        comparison.compare(str(evaluated), str(run))
+    assert "split test of" in str(told.value)
+    _evaluate(
+        workdir=str(run),
+        protocols="knn,prototype",
+        knn_k="1,3",
+        untrained=False,
+    )
+    report = comparison.compare(str(evaluated), str(run))
+    assert [records.name_of(r) for r in report["results"]] == ["prototype"]
+    reasons = {r["variant"]: r["reason"] for r in report["left_out"]}
+    assert "knobs {'k': [1, 5]}" in reasons["k=1"]
+    assert "not measured of" in reasons["k=3"]
+
+
+def test_nothing_to_compare_says_what_to_do(trained, tmp_path):
+    with pytest.raises(config.UserError, match=r"no results of .* to compare"):
+        comparison.find(str(trained))
+    bad = tmp_path / "bad.npz"
+    bad.write_bytes(b"PK no more")
+    with pytest.raises(config.UserError, match="is no file of results"):
+        comparison.find(str(bad))
+
+
+# ---- Watching ----------------------------------------------------------------
+
+
+def _watch(workdir, **values):
+    return _options(
+        workdir=str(workdir),
+        protocols="prototype",
+        watch=True,
+        watch_every_seconds=0.2,
+        **values,
+    )
+
+
+def _steps(workdir):
+    return [entry["step"] for entry in _report(workdir)["history"]]
+
+
+def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
+    assert command.run(_watch(run)) == 0
+    assert _steps(run) == [5, 10, 15]
+    said = capsys.readouterr()
+    assert "the run has ended: 3 checkpoint(s) scored" in said.err
+    assert said.out.count("untrained") == 3
+    report = _report(run)
+    # The baseline is scored once, and told with each.
+    assert {r["encoder"] for r in report["results"]} == {"trained", "untrained"}
+    points = _points(run / "events" / "evaluation")
+    assert [step for step, _ in points["trained/prototype/top1"]] == [5, 10, 15]
+    assert [step for step, _ in points["untrained/prototype/top1"]] == [5]
+    # What is done stays done.
+    assert command.run(_watch(run)) == 0
+    assert "0 checkpoint(s) scored" in capsys.readouterr().err
+    # With other knobs, or data, it is not done.
+    assert command.run(_watch(run, test_split="test[:100]")) == 0
+    assert "3 checkpoint(s) scored" in capsys.readouterr().err
+
+
+def test_checkpoints_come_and_go_while_it_watches(run, capsys, monkeypatch):
+    last = sorted((run / "checkpoints").glob("ckpt-15*"))
+    away = run / "away"
+    away.mkdir()
+    for path in last:
+        shutil.move(path, away)
+    load = subjects.of_run
+
+    def deleted_meanwhile(found, *args, **kwargs):
+        if found.step == 10:
+            for path in (run / "checkpoints").glob("ckpt-10*"):
+                os.remove(path)
+        return load(found, *args, **kwargs)
+
+    monkeypatch.setattr(subjects, "of_run", deleted_meanwhile)
+
+    def finish():
+        while _steps_or_none(run) != [5]:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        for path in sorted(away.iterdir(), key=lambda p: p.suffix == ".index"):
+            shutil.move(path, run / "checkpoints")
+
+    thread = threading.Thread(target=finish)
+    thread.start()
+    assert command.run(_watch(run, untrained=False)) == 0
+    thread.join()
+    assert _steps(run) == [5, 15]
+    err = capsys.readouterr().err
+    assert "step 10: its checkpoint was deleted before it could" in err
+    assert "the run has ended: 2 checkpoint(s) scored" in err
+
+
+def _steps_or_none(workdir):
+    try:
+        return _steps(workdir)
+    except (OSError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_watch_cleanly(number, run, capsys):
+    for path in (run / "checkpoints").glob("ckpt-15*"):
+        os.remove(path)
+
+    # Signals come to the main thread, whoever raises them.
+    thread = threading.Thread(
+        target=lambda: (_wait_for(run, [5, 10]), os.kill(os.getpid(), number))
+    )
+    thread.start()
+    assert command.run(_watch(run, untrained=False)) == 0
+    thread.join()
+    name = signal.Signals(number).name
+    assert f"ended by {name}: 2 checkpoint(s) scored" in capsys.readouterr().err
+    assert _steps(run) == [5, 10]
+
+
+def _wait_for(workdir, steps):
+    while _steps_or_none(workdir) != steps:
+        time.sleep(0.05)
+    time.sleep(0.4)
+
+
+def test_no_run_to_watch_is_refused(tmp_path):
+    with pytest.raises(config.UserError, match="no run in"):
+        command.run(_watch(tmp_path))
+
+
+def test_a_results_file_that_is_none_is_named(run):
+    (run / "evaluation.json").write_text("{")
+    with pytest.raises(config.UserError, match="is no JSON of results"):
+        reports.read(str(run))
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,481 @@
+"""Fine-tuning and transfer: copies learn, from few labels of each class."""
+
+import functools
+
+import numpy as np
+import pytest
+import replicas as on_replicas
+import tensorflow as tf
+from sklearn import datasets as sklearn_datasets
+from sklearn import linear_model
+
+from tf_contrastive import config, datasets, embedding
+from tf_contrastive.evaluation import (
+    calibration,
+    finetune,
+    logistic,
+    prepared,
+    subject,
+    transfer,
+)
+
+
+@functools.cache
+def _digits():
+    images, labels = sklearn_datasets.load_digits(return_X_y=True)
+    return np.uint8(np.round(images.reshape(-1, 8, 8) * 255 / 16)), labels
+
+
+def _source(rows, split="all"):
+    images, labels = _digits()
+    return datasets.from_arrays(
+        images[rows], labels[rows], name="digits", split=split
+    )
+
+
+def _network(seed=0):
+    """A small network with BatchNormalization: [8, 8, 3] -> [64]."""
+    tf.keras.utils.set_random_seed(seed)
+    inputs = x = tf.keras.Input([8, 8, 3])
+    for width, stride in ((16, 1), (32, 2), (64, 2)):
+        x = tf.keras.layers.Conv2D(
+            width, 3, stride, padding="same", use_bias=False
+        )(x)
+        x = tf.keras.layers.BatchNormalization(momentum=0.9)(x)
+        x = tf.keras.layers.ReLU()(x)
+    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    return tf.keras.Model(inputs, x)
+
+
+@functools.cache
+def _weights():
+    """Of a network that has seen the digits of the first 800 images."""
+    encoder = _network()
+    images, labels = _digits()
+    x = np.repeat(images[:800, ..., None], 3, -1).astype(np.float32) / 255
+    model = tf.keras.Sequential([encoder, tf.keras.layers.Dense(10)])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.legacy.Adam(0.01), loss)
+    model.fit(x, labels[:800], 64, epochs=15, verbose=0)
+    return encoder.get_weights()
+
+
+def _subject(train=None, test=None, strategy=None, **given):
+    strategy = strategy or tf.distribute.get_strategy()
+
+    def fresh(trained):
+        encoder = _network(seed=1)
+        if trained:
+            encoder.set_weights(_weights())
+        return encoder
+
+    weights = _weights()
+    with strategy.scope():
+        encoder = _network()
+        encoder.set_weights(weights)
+    return subject.Subject(
+        encoder,
+        train or _source(slice(800, 1300)),
+        test or _source(slice(1300, 1797)),
+        config.evaluate(scale="cpu", **given),
+        run=config.Pretrain(),
+        fresh=fresh,
+        strategy=strategy,
+    )
+
+
+# ---- Subsets -----------------------------------------------------------------
+
+
+def test_subsets_are_balanced_nested_and_seeded():
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
+    tenth = finetune.balanced_rows(labels, 0.1, seed=0)
+    assert np.bincount(labels[tenth]).tolist() == [10] * 10
+    assert (np.diff(tenth) > 0).all()
+    hundredth = finetune.balanced_rows(labels, 0.01, seed=0)
+    assert np.bincount(labels[hundredth]).tolist() == [1] * 10
+    assert set(hundredth) < set(tenth)
+    other = finetune.balanced_rows(labels, 0.1, seed=1)
+    assert set(other) != set(tenth)
+    assert len(finetune.balanced_rows(labels, 1.0, seed=0)) == 1000
+    # A share of less than one example of each class is one.
+    assert len(finetune.balanced_rows(labels, 1e-6, seed=0)) == 10
+    # A class that has fewer gives all.
+    few = np.array([0] * 50 + [1] * 2)
+    drawn = finetune.balanced_rows(few, 0.5, seed=0)
+    assert np.bincount(few[drawn]).tolist() == [13, 2]
+
+
+# ---- Fine-tuning -------------------------------------------------------------
+
+_KNOBS = {
+    "fractions": [0.1],
+    "epochs": [15],
+    "batch_size": 25,
+    "learning_rates": [0.5],
+    "augmentation": "none",
+}
+
+
+def test_a_trained_encoder_gains_from_few_labels_and_stays_as_it_is():
+    scored = _subject()
+    before = embedding.checksum(scored.encoder)
+    parts = finetune.measure(scored, **_KNOBS)["parts"]
+    assert list(parts) == ["10%", "10% scratch"]
+    tuned, scratch = parts.values()
+    assert tuned["metrics"]["labels"] == scratch["metrics"]["labels"] == 50
+    assert tuned["top1"] > scratch["top1"] + 0.05
+    assert tuned["top1"] > 0.85
+    assert tuned["top5"] >= tuned["top1"]
+    labels = scored.embeddings("test")[1]
+    assert tuned["correct"].mean() == pytest.approx(tuned["top1"])
+    assert (tuned["predictions"] == labels).mean() == tuned["top1"]
+    losses = tuned["metrics"]["losses"]
+    assert losses[-1] < losses[0]
+    assert embedding.checksum(scored.encoder) == before
+
+
+def test_the_same_seed_trains_the_same_network():
+    rows = np.arange(100)
+    recipe = finetune.Recipe(
+        steps=6, learning_rate=0.05, batch_size=32, augmentation="crop"
+    )
+    models = [
+        finetune.train(_subject(), rows, recipe, trained=True) for _ in range(2)
+    ]
+    assert models[0].losses == models[1].losses
+    sums = {embedding.checksum(model.encoder) for model in models}
+    assert len(sums) == 1
+    assert sums != {embedding.checksum(_subject().encoder)}
+
+
+def test_a_step_is_sgd_with_nesterov_momentum_and_decay():
+    # One step from a head of known weights, by Keras' own tape.
+    scored = _subject()
+    rows = np.arange(40)
+    recipe = finetune.Recipe(
+        steps=1,
+        learning_rate=0.3,
+        weight_decay=0.01,
+        batch_size=40,
+        augmentation="none",
+    )
+    model = finetune.train(scored, rows, recipe, trained=True)
+    encoder = scored.fresh(True)
+    head = tf.random.stateless_normal([64, 10], [0, 1], stddev=0.01)
+    kernel = tf.Variable(head)
+    (images, labels), *_ = scored.images("train", scored.train.select(rows))
+    with tf.GradientTape() as tape:
+        logits = encoder(images, training=True) @ kernel
+        loss = tf.reduce_mean(
+            tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        )
+    variables = [kernel, *encoder.trainable_variables]
+    for variable, gradient in zip(
+        variables, tape.gradient(loss, variables), strict=True
+    ):
+        decayed = gradient
+        if variable.shape.rank > 1:
+            decayed += 0.01 * variable
+        variable.assign_sub(0.3 * (1 + 0.9) * decayed)
+    np.testing.assert_allclose(model.head.kernel, kernel, atol=1e-5)
+    found = model.encoder.get_weights()
+    for ours, theirs in zip(found, encoder.get_weights(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+def test_two_replicas_share_a_batch():
+    on = on_replicas.strategy(2)
+    recipe = finetune.Recipe(
+        steps=4, learning_rate=0.1, batch_size=33, augmentation="none"
+    )
+    model = finetune.train(
+        _subject(strategy=on), np.arange(90), recipe, trained=True
+    )
+    assert np.isfinite(model.losses).all()
+    scored = _subject(strategy=on)
+    scores = model.scores(scored, scored.images("test"))
+    assert scores.scores.shape == (497, 10)
+
+
+def test_rates_are_chosen_on_held_out_labels():
+    said = []
+    scored = _subject()
+    scored.say = said.append
+    recipes = [
+        finetune.Recipe(
+            steps=20, learning_rate=rate, batch_size=50, augmentation="none"
+        )
+        for rate in (1e-6, 0.1)
+    ]
+    best, scores = finetune.choose(
+        scored, np.arange(200), recipes, trained=True
+    )
+    assert best is recipes[1]
+    assert scores[1] > scores[0] + 0.3
+    assert sum("of 20 held-out examples" in line for line in said) == 2
+    alone, scores = finetune.choose(
+        scored, np.arange(200), recipes[:1], trained=True
+    )
+    assert alone is recipes[0] and not scores
+
+
+def test_what_diverges_is_passed_over_or_told():
+    scored = _subject()
+    recipes = [
+        finetune.Recipe(steps=12, learning_rate=rate, augmentation="none")
+        for rate in (1e30, 0.01)
+    ]
+    best, scores = finetune.choose(
+        scored, np.arange(100), recipes, trained=True
+    )
+    assert best is recipes[1]
+    assert scores[0] is None
+    with pytest.raises(config.UserError, match="diverged at learning rate"):
+        finetune.train(scored, np.arange(100), recipes[0], trained=True)
+
+
+def test_momentum_of_batch_statistics_is_that_of_the_recipe():
+    scored = _subject()
+    recipe = finetune.Recipe(
+        steps=1,
+        learning_rate=0.01,
+        batch_norm_momentum=1.0,
+        augmentation="none",
+    )
+    model = finetune.train(scored, np.arange(50), recipe, trained=True)
+    for ours, theirs in zip(
+        model.encoder.non_trainable_variables,
+        scored.encoder.non_trainable_variables,
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_an_encoder_that_nothing_copies_is_told():
+    bare = subject.Subject(
+        _network(), _source(slice(0, 40)), _source(slice(40, 80))
+    )
+    assert "give --workdir" in finetune.needs(bare)
+    assert finetune.needs(_subject()) is None
+    with pytest.raises(config.UserError, match="--workdir"):
+        finetune.train(
+            bare, np.arange(20), finetune.Recipe(1, 0.1), trained=True
+        )
+
+
+# ---- Transfer ----------------------------------------------------------------
+
+
+def test_the_papers_datasets_and_metrics():
+    simclr = transfer.targets("simclr")
+    by_class = {n for n, t in simclr.items() if t.metric == "mean_per_class"}
+    assert by_class == {"aircraft", "pets", "caltech101", "flowers"}
+    official = {n for n, t in simclr.items() if t.validation}
+    assert official == {"dtd", "aircraft", "flowers", "voc2007"}
+    assert len(simclr) == 12
+    sincere = transfer.targets("sincere")
+    assert set(sincere) == {
+        "pets",
+        "dtd",
+        "aircraft",
+        "food101",
+        "flowers",
+        "cars",
+    }
+    assert {t.metric for t in sincere.values()} == {"top1"}
+    knobs = config.TransferProtocol().knobs()
+    assert knobs["grid"]["steps"] == 20_000
+    assert knobs["scratch_grid"]["steps"] == 40_000
+    for grid, low, high, decays in (
+        (knobs["grid"], 1e-4, 0.1, 8),
+        (knobs["scratch_grid"], 1e-3, 1.0, 8),
+    ):
+        np.testing.assert_allclose(
+            grid["learning_rates"], np.geomspace(low, high, 7), rtol=2e-3
+        )
+        assert len(grid["weight_decays"]) == decays
+    with pytest.raises(config.UserError, match="unknown suite 'simclrr'"):
+        transfer.targets("simclrr")
+
+
+def _only(monkeypatch, there):
+    """Prepared datasets are those of `there`: (name, split) -> source."""
+
+    def source(scored, name, split):
+        return there.get((name, split))
+
+    monkeypatch.setattr(prepared, "source", source)
+
+
+def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
+    said = []
+    scored = _subject(test=_source(slice(0, 30)))
+    scored.say = said.append
+    _only(
+        monkeypatch,
+        {
+            ("cifar10", "train"): _source(slice(800, 1100)),
+            ("cifar10", "test"): _source(slice(1300, 1500)),
+            ("dtd", "train"): _source(slice(800, 1000), "train"),
+            ("dtd", "validation"): _source(slice(1000, 1100), "validation"),
+            ("dtd", "train+validation"): _source(slice(800, 1100)),
+            ("dtd", "test"): _source(slice(1300, 1400)),
+        },
+    )
+    before = embedding.checksum(scored.encoder)
+    small = {"steps": 12, "learning_rates": [0.05], "weight_decays": [0.0]}
+    parts = transfer.measure(
+        scored, grid=small, scratch_grid=small, batch_size=64
+    )["parts"]
+    assert list(parts) == [
+        f"{name} {method}"
+        for name in ("cifar10", "dtd")
+        for method in ("linear", "finetune", "scratch")
+    ]
+    assert len(parts["cifar10 linear"]["labels"]) == 200
+    assert len(parts["dtd linear"]["correct"]) == 100
+    assert parts["dtd linear"]["dataset"] == "dtd"
+    assert parts["cifar10 linear"]["top1"] > 0.9
+    assert parts["cifar10 finetune"]["top1"] > parts["cifar10 scratch"]["top1"]
+    # The official part of train is what the penalty is chosen on.
+    train, test = (
+        scored.embed(scored.images("test", _source(rows)))
+        for rows in (slice(800, 1100), slice(1300, 1400))
+    )
+    expected = logistic.logistic_regression(
+        *train, *test, validation=np.arange(200, 300)
+    )
+    metrics = parts["dtd linear"]["metrics"]
+    assert metrics["penalty"] == expected["penalty"]
+    assert metrics["score"] == expected["top1"]
+    assert any("left out, not prepared" in line for line in said)
+    assert embedding.checksum(scored.encoder) == before
+
+
+@pytest.fixture(scope="module")
+def _voc(tmp_path_factory):
+    """Two digits side by side, and the classes shown; some are difficult."""
+    import tensorflow_datasets as tfds
+
+    images, labels = _digits()
+    # Digits 0 to 4 alone, so that each class has many.
+    images, labels = images[labels < 5], labels[labels < 5]
+    random = np.random.default_rng(0)
+
+    def examples(first, count):
+        for n in range(first, first + count):
+            pair = labels[[n, n + 300]]
+            picture = np.concatenate([images[n], images[n + 300]], axis=1)
+            shown = sorted(set(pair.tolist()))
+            yield {
+                "image": np.repeat(picture[..., None], 3, -1),
+                "labels": shown,
+                "labels_no_difficult": [
+                    c for c in shown if random.random() < 0.9
+                ],
+            }
+
+    folder = tmp_path_factory.mktemp("tfds")
+    names = [str(n) for n in range(5)]
+    sequence = tfds.features.Sequence(tfds.features.ClassLabel(names=names))
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="voc",
+        config="2007",
+        version="4.0.0",
+        data_dir=str(folder),
+        features=tfds.features.FeaturesDict(
+            {
+                "image": tfds.features.Image(shape=(8, 16, 3)),
+                "labels": sequence,
+                "labels_no_difficult": sequence,
+            }
+        ),
+        split_datasets={
+            "train": list(enumerate(examples(0, 200))),
+            "validation": list(enumerate(examples(200, 80))),
+            "test": list(enumerate(examples(300, 150))),
+        },
+    )
+    return str(folder)
+
+
+def test_labels_of_several_classes_come_in_the_order_of_the_images(_voc):
+    read = datasets.label_sets("voc/2007", "train+validation", _voc, "labels")
+    assert read.shape == (280, 5)
+    source = datasets.source("voc/2007", "train+validation", data_dir=_voc)
+    assert not source.info.has_labels
+    images, labels = _digits()
+    images, labels = images[labels < 5], labels[labels < 5]
+    of_left = {image.tobytes(): n for n, image in enumerate(images)}
+    for row, example in zip(
+        read, source.examples().as_numpy_iterator(), strict=True
+    ):
+        left = of_left[example["image"][:, :8, 0].tobytes()]
+        assert set(np.flatnonzero(row)) == set(labels[[left, left + 300]])
+    with pytest.raises(config.UserError, match="no feature 'label', only"):
+        datasets.label_sets("voc/2007", "train", _voc, "label")
+
+
+def test_several_labels_are_scored_by_mean_average_precision(_voc):
+    inputs = tf.keras.Input([16, 16, 3])
+    encoder = tf.keras.Model(
+        inputs, tf.keras.layers.Flatten()(inputs[:, ::2, :, 0])
+    )
+    scored = subject.Subject(
+        encoder,
+        _source(slice(0, 40)),
+        _source(slice(40, 80)),
+        config.evaluate(data_dir=_voc, logistic_penalties=6),
+    )
+    assert transfer.needs(scored) is None
+    parts = transfer.measure(scored)["parts"]
+    assert list(parts) == ["voc2007 linear"]
+    part = parts["voc2007 linear"]
+    metrics = part["metrics"]
+    # Against scikit-learn, one class at a time, at the penalty chosen.
+    (h, _), (test, _) = (
+        scored.embed(
+            scored.images(
+                "test", datasets.source("voc/2007", split, data_dir=_voc)
+            )
+        )
+        for split in ("train+validation", "test")
+    )
+    wanted, plain, shown = (
+        datasets.label_sets("voc/2007", split, _voc, feature)
+        for split, feature in (
+            ("train+validation", "labels"),
+            ("test", "labels_no_difficult"),
+            ("test", "labels"),
+        )
+    )
+    expected = []
+    for c in range(5):
+        model = linear_model.LogisticRegression(
+            C=1 / metrics["penalty"], tol=1e-8, max_iter=10_000
+        ).fit(h, wanted[:, c])
+        counts = plain[:, c] | ~shown[:, c]
+        assert 0 < counts.sum() < 150
+        expected.append(
+            calibration.eleven_point_average_precision(
+                model.decision_function(test)[counts],
+                shown[counts, c].astype(int),
+            )
+        )
+    np.testing.assert_allclose(metrics["precisions"], expected, atol=0.02)
+    assert metrics["score"] == pytest.approx(np.mean(metrics["precisions"]))
+    assert metrics["score"] > 0.75
+    assert metrics["validation"][0] < max(metrics["validation"])
+    assert part["top1"] == part["correct"].mean() > 0.8
+
+
+def test_where_none_is_prepared_it_says_which_there_could_be(monkeypatch):
+    _only(monkeypatch, {})
+    assert "none of its datasets is prepared" in transfer.needs(_subject())
+    with pytest.raises(config.UserError, match="no dataset is prepared"):
+        transfer.measure(_subject())
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,198 @@
+"""Logistic regression: the objective of scikit-learn's, selection, refit."""
+
+import numpy as np
+import pytest
+from sklearn import linear_model
+
+from tf_contrastive import config
+from tf_contrastive.evaluation import logistic, scoring
+
+
+def _blobs(n, features=12, classes=4, spread=1.5, seed=0):
+    generator = np.random.default_rng(seed)
+    centers = np.random.default_rng(99).normal(size=(classes, features))
+    labels = generator.integers(0, classes, n)
+    noise = generator.normal(size=(n, features))
+    return (centers[labels] + spread * noise).astype(np.float32), labels
+
+
+def _value(x, y, kernel, bias, penalty):
+    """The objective, example by example, in float64."""
+    total = penalty / 2 * np.sum(np.float64(kernel) ** 2)
+    for row, label in zip(np.float64(x), y, strict=True):
+        logits = row @ kernel + bias
+        total += np.logaddexp.reduce(logits) - logits[label]
+    return total
+
+
+def _theirs(x, y, penalty):
+    return linear_model.LogisticRegression(
+        C=1 / penalty, tol=1e-10, max_iter=100_000
+    ).fit(np.float64(x), y)
+
+
+def _stretched():
+    """Directions whose strengths differ by 30, away from the origin."""
+    x, y = _blobs(300)
+    return (x * np.logspace(-0.75, 0.75, 12) + 3).astype(np.float32), y
+
+
+def _wide():
+    """More features than examples, so that every class can be told."""
+    return _blobs(40, features=100, spread=1.0)
+
+
+@pytest.mark.parametrize(
+    "data", [lambda: _blobs(300), _stretched, _wide], ids=["n>D", "far", "n<D"]
+)
+@pytest.mark.parametrize("penalty", [1e4, 1.0, 1e-3])
+def test_a_fit_reaches_scikit_learn_s_objective(data, penalty):
+    x, y = data()
+    fit = logistic.Problem(x, y, 4).solve(penalty)
+    model = _theirs(x, y, penalty)
+    best = _value(x, y, model.coef_.T, model.intercept_, penalty)
+    found = _value(x, y, fit.kernel, fit.bias, penalty)
+    assert fit.objective == pytest.approx(found, rel=1e-4)
+    assert found <= best * (1 + 1e-5)
+    # From below it is bounded by the best, whoever came nearer to it.
+    assert found >= best * (1 - 1e-4)
+    probabilities = model.predict_proba(np.float64(x))
+    logits = fit.logits(x)
+    ours = np.exp(logits - np.logaddexp.reduce(logits, 1, keepdims=True))
+    np.testing.assert_allclose(ours, probabilities, atol=5e-3)
+
+
+def test_a_warm_path_ends_where_cold_fits_end():
+    x, y = _blobs(300)
+    problem = logistic.Problem(x, y, 4)
+    path = logistic.path_of(12)
+    warm = logistic.fit_path(problem, path)
+    cold = [problem.solve(penalty) for penalty in path]
+    np.testing.assert_allclose(
+        [fit.objective for fit in warm],
+        [fit.objective for fit in cold],
+        rtol=1e-5,
+    )
+    assert sum(f.steps for f in warm) < sum(f.steps for f in cold)
+
+
+def test_separable_data_at_the_lowest_penalty():
+    # The loss goes to nearly nothing, which a sum of 1 - 1 could not show.
+    x, y = _blobs(60, features=30, spread=0.1)
+    path = logistic.path_of(45)
+    fits = logistic.fit_path(logistic.Problem(x, y, 4), path)
+    values = [fit.objective for fit in fits]
+    assert all(np.diff(values) < 0)
+    best = _theirs(x, y, path[-1])
+    wanted = _value(x, y, best.coef_.T, best.intercept_, path[-1])
+    assert values[-1] < 0.01
+    assert values[-1] == pytest.approx(
+        _value(x, y, fits[-1].kernel, fits[-1].bias, path[-1]), rel=1e-3
+    )
+    assert values[-1] <= wanted * (1 + 1e-3)
+
+
+def test_the_path_is_the_papers():
+    path = logistic.path_of()
+    assert len(path) == 45
+    np.testing.assert_allclose(
+        path[::-1][:3], [1e-6, 1.778e-6, 3.162e-6], rtol=1e-3
+    )
+    np.testing.assert_allclose(path[:-1] / path[1:], 10**0.25)
+    assert path[0] == pytest.approx(1e5)
+
+
+def _four(n=200, **options):
+    return *_blobs(n, **options), *_blobs(100, seed=1, **options)
+
+
+def test_the_penalty_is_chosen_on_validation_and_refitted_on_all():
+    x, y, tx, ty = _four(spread=3.0)
+    found = logistic.logistic_regression(x, y, tx, ty, seed=3)
+    scores = [point["validation"] for point in found["path"]]
+    penalties = [point["penalty"] for point in found["path"]]
+    best = penalties[int(np.argmax(scores))]
+    assert found["penalty"] == best  # Of equal ones the highest.
+    assert len(set(scores)) > 2
+    oracle = _theirs(x, y, best)  # On all of train, not on a part.
+    predictions = oracle.predict(np.float64(tx))
+    assert np.mean(found["predictions"] == predictions) >= 0.99
+    assert found["top1"] == pytest.approx((found["predictions"] == ty).mean())
+    assert found["top1"] <= found["top5"] == 1.0
+    assert found["mean_per_class"] == pytest.approx(
+        scoring.mean_per_class(found["predictions"], ty)
+    )
+    # What test holds changes nothing of what is chosen.
+    other = logistic.logistic_regression(x, y, -tx, ty[::-1], seed=3)
+    assert other["path"] == found["path"]
+
+
+def test_an_official_validation_part_is_heeded():
+    x, y, tx, ty = _four()
+    held = np.arange(150, 200)
+    # Of this part the labels are shuffled: nothing is better than to say
+    # nothing, and the highest penalty says least.
+    wrong = y.copy()
+    wrong[held] = np.random.default_rng(0).integers(0, 4, 50)
+    fits = logistic.fit_path(
+        logistic.Problem(x[:150], y[:150], 4), logistic.path_of(5)
+    )
+    expected = [
+        np.mean(fit.logits(x[held]).argmax(1) == wrong[held]) for fit in fits
+    ]
+    found = logistic.logistic_regression(
+        x, wrong, tx, ty, validation=held, path=logistic.path_of(5)
+    )
+    assert [p["validation"] for p in found["path"]] == pytest.approx(expected)
+
+
+def test_classes_keep_their_ids_and_unseen_ones_count_as_missed():
+    x, y, tx, ty = _four(spread=0.3)
+    ids = np.array([2, 7, 8, 40])
+    found = logistic.logistic_regression(x, ids[y], tx, ids[ty])
+    assert found["classes"].tolist() == ids.tolist()
+    assert found["top1"] > 0.95
+    unseen = logistic.logistic_regression(x, ids[y], tx, ids[ty] + 100)
+    assert unseen["top1"] == unseen["top5"] == 0.0
+
+
+def test_a_single_class_is_always_right():
+    x, _ = _blobs(20)
+    zeros = np.zeros(20, int)
+    found = logistic.logistic_regression(x, zeros, x, zeros)
+    assert found["top1"] == 1.0
+
+
+def test_mean_per_class_weighs_classes_alike():
+    labels = np.array([0] * 8 + [1] * 2)
+    predictions = np.zeros(10, int)
+    assert scoring.top1(predictions, labels) == 0.8
+    assert scoring.mean_per_class(predictions, labels) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_embeddings": np.full([4, 2], np.nan)}, "rows hold NaN"),
+        ({"train_labels": np.array([0, -1, 1, 1])}, "no label"),
+        ({"test_embeddings": np.ones([2, 5])}, "2 features .* 5"),
+        ({"metric": "top_1"}, "unknown metric 'top_1': did you mean 'top1'"),
+        ({"train_labels": np.arange(4)}, "leave none to select on"),
+        ({"validation": np.arange(4)}, "leave some to fit on"),
+        ({"validation": np.arange(0)}, "validation names 0 of the 4"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(change, message):
+    arguments = {
+        "train_embeddings": np.arange(8.0).reshape(4, 2),
+        "train_labels": np.array([0, 0, 1, 1]),
+        "test_embeddings": np.ones([2, 2]),
+        "test_labels": np.array([0, 1]),
+        **change,
+    }
+    with pytest.raises(config.UserError, match=message):
+        logistic.logistic_regression(**arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

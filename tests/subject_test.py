@@ -1,0 +1,267 @@
+"""Subjects: what an encoder is scored on, every example once."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import replicas as on_replicas
+import tensorflow as tf
+
+from tf_contrastive import config, datasets, embedding
+from tf_contrastive.evaluation import protocols, subject
+
+
+def _encoder(outputs=None):
+    tf.keras.utils.set_random_seed(0)
+    inputs = tf.keras.Input([8, 8, 3])
+    x = tf.keras.layers.Flatten()(inputs)
+    return tf.keras.Model(inputs, outputs(x) if outputs else x)
+
+
+def _numbered(n=53, classes=5, first=0):
+    """Images whose mean tells their number."""
+    images = np.zeros([n, 8, 8, 3], np.uint8)
+    images += np.arange(first, first + n, dtype=np.uint8)[:, None, None, None]
+    return datasets.from_arrays(images, np.arange(n) % classes)
+
+
+def _subject(encoder=None, train=None, test=None, strategy=None, **options):
+    return subject.Subject(
+        encoder or _encoder(),
+        train or _numbered(),
+        test or _numbered(20, first=100),
+        config.evaluate(scale="cpu", **options),
+        strategy=strategy,
+    )
+
+
+def _numbers(h):
+    return np.round(h.mean(axis=1) * 255).astype(int).tolist()
+
+
+# ---- Every example once ------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 7, 53, 1000])
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_every_example_counts_once_on_any_replicas(size, replicas):
+    on = on_replicas.strategy(replicas)
+    with on.scope():
+        encoder = _encoder()
+    scored = _subject(encoder, strategy=on, embedding_batch_size=size)
+    h, labels = scored.embeddings("train")
+    assert _numbers(h) == list(range(53))
+    assert labels.tolist() == (np.arange(53) % 5).tolist()
+    assert _numbers(scored.embeddings("test")[0]) == list(range(100, 120))
+
+
+def test_a_split_is_embedded_once():
+    calls = []
+    scored = subject.Subject(
+        _encoder(),
+        _numbered(),
+        _numbered(),
+        heed=lambda b: calls.append(1) or b,
+    )
+    first = scored.embeddings("train")
+    assert scored.embeddings("train")[0] is first[0]
+    scored.arrays()
+    assert len(calls) == 2  # Two splits.
+
+
+def test_views_are_of_every_image_once_and_repeat():
+    scored = _subject(embedding_batch_size=8)
+    walks = []
+    for _ in range(2):
+        parts = list(scored.views("train", 3, "none"))
+        views, labels = (
+            np.concatenate(part) for part in zip(*parts, strict=True)
+        )
+        assert views.shape == (53, 3, 8, 8, 3)
+        for v in range(3):
+            assert _numbers(views[:, v].reshape(53, -1)) == list(range(53))
+        assert labels.tolist() == (np.arange(53) % 5).tolist()
+        walks.append(views)
+    np.testing.assert_array_equal(*walks)
+
+
+def test_augmented_views_differ_by_seed_and_by_view_not_by_batch():
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, [11, 8, 8, 3], np.uint8)
+    source = datasets.from_arrays(pixels, np.arange(11))
+
+    def views(**options):
+        scored = _subject(train=source, **options)
+        parts = scored.views("train", 2, "crop")
+        return np.concatenate([np.asarray(v) for v, _ in parts])
+
+    base = views(embedding_batch_size=4)
+    np.testing.assert_array_equal(base, views(embedding_batch_size=11))
+    assert np.abs(base[:, 0] - base[:, 1]).max() > 0.1
+    assert np.abs(base - views(seed=1)).max() > 0.1
+
+
+def test_unlabelled_images_have_label_minus_one():
+    images = np.zeros([5, 8, 8, 3], np.uint8)
+    scored = _subject(test=datasets.from_arrays(images))
+    assert scored.embeddings("test")[1].tolist() == [-1] * 5
+    (batch,) = scored.views("test", 2, "crop")
+    assert batch[1].numpy().tolist() == [-1] * 5
+    assert not scored.has_labels and scored.num_classes is None
+
+
+def test_a_stream_is_of_the_chosen_rows_alone():
+    scored = _subject()
+    rows = np.array([3, 4, 10, 50])
+    seen = []
+    stream = scored.stream("none", batch_size=2, rows=rows)
+    for (images, _), _ in zip(stream, range(6), strict=False):
+        seen += _numbers(images.numpy().reshape(2, -1))
+    assert [sorted(seen[i : i + 4]) for i in (0, 4, 8)] == [[3, 4, 10, 50]] * 3
+    assert seen[:4] != seen[4:8] or seen[4:8] != seen[8:]
+
+
+# ---- What cannot be scored ---------------------------------------------------
+
+
+def test_nan_embeddings_are_refused():
+    bad = _encoder(lambda x: x / tf.zeros([192]))
+    with pytest.raises(config.UserError, match="20 of 20 rows hold NaN"):
+        _subject(bad).embeddings("test")
+    with pytest.raises(config.UserError, match="hold NaN or infinity"):
+        protocols.run(_subject(bad), ["knn"])
+
+
+def test_labels_beyond_the_classes_are_refused():
+    wrong = _numbered(20, classes=10)
+    info = dataclasses.replace(wrong.info, num_classes=5)
+    wrong = dataclasses.replace(wrong, info=info)
+    with pytest.raises(config.UserError, match="holds label 5, and says that"):
+        protocols.run(_subject(test=wrong), ["prototype"])
+
+
+def test_a_single_class_scores_full_marks():
+    one = _numbered(30, classes=1)
+    report = protocols.run(
+        _subject(train=one, test=one, linear_epochs=3),
+        ["knn", "prototype", "linear"],
+    )
+    for row in report["results"]:
+        assert row["top1"] == 1.0
+        assert row["top1_interval"] == [1.0, 1.0]
+
+
+# ---- Parts of train, and other encoders --------------------------------------
+
+
+def test_a_holdout_is_stratified_seeded_and_disjoint():
+    labels = np.repeat([0, 1, 2], [100, 10, 1])
+    fit, held = subject.holdout(labels, 0.2)
+    assert sorted([*fit, *held]) == list(range(111))
+    assert np.bincount(labels[held], minlength=3).tolist() == [20, 2, 0]
+    again = subject.holdout(labels, 0.2)
+    np.testing.assert_array_equal(again[1], held)
+    assert (subject.holdout(labels, 0.2, seed=1)[1] != held).any()
+    with pytest.raises(config.UserError, match="leave none to select on"):
+        subject.holdout(np.arange(5), 0.2)
+
+
+def test_an_encoder_without_a_maker_says_what_to_give():
+    scored = _subject()
+    assert not scored.has_fresh()
+    with pytest.raises(config.UserError, match="give the --workdir of a run"):
+        scored.fresh()
+
+
+# ---- Learning rates are chosen on train --------------------------------------
+
+
+def test_the_learning_rate_is_chosen_without_the_test_split(monkeypatch):
+    rng = np.random.default_rng(0)
+    centres = rng.integers(60, 190, [4, 8, 8, 3])
+
+    def source(n, seed):
+        own = np.random.default_rng(seed)
+        labels = own.integers(0, 4, n)
+        noise = own.normal(0, 60, [n, 8, 8, 3])
+        pixels = np.clip(centres[labels] + noise, 0, 255).astype(np.uint8)
+        return datasets.from_arrays(pixels, labels)
+
+    seen = []
+    probe = protocols.arrays.linear_probe
+
+    def spy(train, train_labels, test, labels, **options):
+        seen.append((len(train), len(test), options["learning_rate"]))
+        return probe(train, train_labels, test, labels, **options)
+
+    monkeypatch.setattr(protocols.arrays, "linear_probe", spy)
+    rates = "0.00001,0.1"
+    scored = _subject(
+        train=source(200, 1),
+        test=source(77, 2),
+        linear_epochs=4,
+        linear_learning_rates=rates,
+        validation_share=0.25,
+    )
+    (row,) = protocols.run(scored, ["linear"])["results"]
+    assert [(m, n) for m, n, _ in seen] == [(150, 50), (150, 50), (200, 77)]
+    assert [rate for *_, rate in seen] == [1e-5, 0.1, 0.1]
+    assert row["metrics"]["learning_rate"] == 0.1
+    low, high = row["metrics"]["validation_top1"]
+    assert low < high
+
+
+def test_a_learning_rate_that_diverges_is_not_chosen():
+    scored = _subject(
+        linear_epochs=5, linear_learning_rates="1e39,0.1", linear_batch_size=8
+    )
+    (row,) = protocols.run(scored, ["linear"])["results"]
+    assert row["metrics"]["learning_rate"] == 0.1
+    assert row["metrics"]["validation_top1"][0] == -1
+    bad = _subject(linear_epochs=5, linear_learning_rates="1e39,2e39")
+    with pytest.raises(config.UserError, match="diverged at every learning"):
+        protocols.run(bad, ["linear"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ("simclr", ("sgd", 90, 0.1, "cosine", True)),
+        ("simclr_lars", ("lars", 90, 0.3, "cosine", None)),
+        ("sincere", ("sgd", 100, 0.1, "cosine", False)),
+        ("supcon", ("rmsprop", 350, 0.05, "exponential", None)),
+    ],
+)
+def test_recipes_are_the_papers_and_flags_beside_them_win(recipe, told):
+    knobs = config.evaluate(linear_recipe=recipe).linear.knobs()
+    found = (
+        *(knobs[k] for k in ("optimizer", "epochs", "learning_rate")),
+        knobs["schedule"],
+        knobs["optimizer_options"].get("nesterov"),
+    )
+    assert found == told
+    other = config.evaluate(
+        linear_recipe=recipe, linear_epochs=7, linear_optimizer="adam"
+    )
+    other.linear.check()
+    assert other.linear.knobs()["epochs"] == 7
+    assert other.linear.knobs()["optimizer"] == "adam"
+
+
+@pytest.mark.parametrize("recipe", config.LINEAR_RECIPES)
+def test_every_recipe_learns_the_digits(recipe):
+    scored = _subject(
+        train=datasets.source("digits", "train"),
+        test=datasets.source("digits", "test"),
+        linear_recipe=recipe,
+        linear_epochs=25,
+    )
+    before = embedding.checksum(scored.encoder)
+    (row,) = protocols.run(scored, ["linear"])["results"]
+    assert row["top1"] > 0.8
+    assert row["version"] == "1-cpu"
+    assert embedding.checksum(scored.encoder) == before
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
