@@ -6,10 +6,17 @@ import sys
 
 import numpy as np
 import pytest
+import small
 from PIL import Image
 
 from tf_contrastive import __main__, config, datasets
-from tf_contrastive.benchmarks import BENCHMARKS, input, loss, measure
+from tf_contrastive.benchmarks import (
+    BENCHMARKS,
+    evaluation,
+    input,
+    loss,
+    measure,
+)
 
 
 def _case(name, **changed):
@@ -262,7 +269,7 @@ def test_input_is_compared_with_the_floor(tmp_path, monkeypatch, capsys):
         "input",
         "--policies=autoaugment,simclr",
         "--image_sizes=16,80",
-        "--input_batch_size=32",
+        "--input_batch_size=4",
         "--seconds=0.01",
         "--repeats=1",
         "--only_ours",
@@ -303,19 +310,20 @@ def test_compiled_colours_are_compared_with_an_encoder(
 ):
     monkeypatch.setattr(input, "_ENCODER", "resnet10")
     output = tmp_path / "input.json"
-    status = _main(
-        monkeypatch,
-        "benchmark",
-        "input",
-        "--policies=simclr",
-        "--image_sizes=16",
-        "--input_batch_size=32",
-        "--seconds=0.01",
-        "--repeats=1",
-        "--only_ours",
-        "--device_share",
-        f"--output={output}",
-    )
+    with small.encoder():
+        status = _main(
+            monkeypatch,
+            "benchmark",
+            "input",
+            "--policies=simclr",
+            "--image_sizes=16",
+            "--input_batch_size=4",
+            "--seconds=0.01",
+            "--repeats=1",
+            "--only_ours",
+            "--device_share",
+            f"--output={output}",
+        )
     assert status == 0
     row = json.loads(output.read_text())["results"][-1]
     assert (row["policy"], row["image_size"]) == ("simclr", 16)
@@ -366,6 +374,84 @@ def test_a_sheet_that_cannot_be_written_is_told(tmp_path, monkeypatch, capsys):
     arguments = ("views", f"--plot={plot}", "--sheet_size=8")
     assert _main(monkeypatch, "benchmark", *arguments) == 2
     assert "cannot be written (No such file" in capsys.readouterr().err
+
+
+# ---- Evaluation --------------------------------------------------------------
+
+_EVALUATION = (
+    "--queries=60",
+    "--bank=300",
+    "--bank_dimension=32",
+    "--bank_classes=5",
+    "--path_examples=300",
+    "--path_dimension=12",
+    "--path_classes=3",
+    "--path_penalties=5",
+)
+
+
+def test_evaluation_compares_with_scikit_learn(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "e.json"
+    status = _main(
+        monkeypatch,
+        "benchmark",
+        "evaluation",
+        "--repeats=1",
+        "--nomemory",
+        f"--output={path}",
+        *_EVALUATION,
+    )
+    assert status == 0
+    report = json.loads(path.read_text())
+    rows = {(r["task"], r["implementation"]): r for r in report["results"]}
+    assert list(rows) == [
+        (task, name)
+        for task in config.EVALUATION_TASKS
+        for name in ("ours", "scikit-learn")
+    ]
+    assert rows["knn", "scikit-learn"]["errors"]["predictions"] < 1e-3
+    assert 0 < rows["logistic", "scikit-learn"]["errors"]["objective"] < 1e-4
+    assert rows["knn", "scikit-learn"]["times_ours"] > 0
+    shown = capsys.readouterr().out
+    assert "5NN of 60 against 300 embeddings of 32" in shown
+    assert "5 penalties on 300 embeddings of 12, 3 classes" in shown
+
+
+def test_wrong_neighbours_and_objectives_fail(monkeypatch, tmp_path):
+    def wrong(case):
+        call = evaluation.their_neighbors(case)
+        return lambda: np.roll(call(), 1)
+
+    monkeypatch.setitem(
+        evaluation.IMPLEMENTATIONS,
+        "knn",
+        {"ours": evaluation.our_neighbors, "wrong": wrong},
+    )
+
+    def early(case):
+        call = evaluation.our_path(case)
+        return lambda: call() * 1.001
+
+    monkeypatch.setitem(
+        evaluation.IMPLEMENTATIONS,
+        "logistic",
+        {"ours": evaluation.our_path, "early": early},
+    )
+    options = config.replace(
+        config.Benchmark(),
+        benchmark="evaluation",
+        memory=False,
+        repeats=1,
+        **{
+            name: int(value)
+            for name, value in (f[2:].split("=") for f in _EVALUATION)
+        },
+    )
+    report = evaluation.run(options, lambda line: None)
+    assert not report.passed
+    notes = [r["note"] for r in report.results]
+    assert "differs from ours: predictions by" in notes[1]
+    assert "differs from ours: objective by 1.0e-03" in notes[3]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, config, datasets, training
@@ -20,6 +21,12 @@ _ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = 24
 BATCH = 6
 STEPS = EXAMPLES // BATCH
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    with small.encoder():
+        yield
 
 
 @pytest.fixture(scope="module")

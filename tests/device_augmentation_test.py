@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 from PIL import Image
 
@@ -17,6 +18,12 @@ from tf_contrastive.commands import evaluate
 
 SIDE = 12
 CLASSES = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    with small.encoder():
+        yield
 
 
 def _run(**changes):

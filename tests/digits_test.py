@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small
 
 from tf_contrastive import (
     callbacks,
@@ -45,6 +46,12 @@ _CHANGES = {
 
 # Where the paper claims a good encoder, the probe must find one.
 _GAIN = {"ntxent": 0.1, "supcon": 0.1, "sincere": 0.1}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    with small.encoder():
+        yield
 
 
 def _embed(encoder, split):

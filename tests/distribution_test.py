@@ -263,7 +263,7 @@ with strategy.scope():
     w = tf.Variable(weights)
 replicas = strategy.num_replicas_in_sync
 
-@tf.function
+@tf.function(autograph=False)
 def run(loss):
     def step():
         share = 8 // replicas

@@ -4,9 +4,12 @@ import dataclasses
 import itertools
 import json
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -54,9 +57,16 @@ def _brief(monkeypatch):
         monkeypatch.setattr(preflight, name, 0.1)
 
 
+@pytest.fixture
+def _small():
+    with small.encoder():
+        yield
+
+
 # ---- The command -------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("_small")
 def test_it_tells_of_a_run_and_leaves_nothing(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert _main(monkeypatch, *_flags()) == 0
@@ -81,6 +91,7 @@ def test_it_tells_of_a_run_and_leaves_nothing(monkeypatch, capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("_small")
 def test_it_writes_json_beside_a_run_that_it_does_not_touch(
     monkeypatch, capsys, tmp_path
 ):
@@ -134,6 +145,40 @@ def test_a_run_of_other_flags_is_refused_in_its_folder(monkeypatch, tmp_path):
     (tmp_path / "config.flags").write_text("--loss=ntxent\n")
     assert _main(monkeypatch, *flags) == 2
     assert not (tmp_path / doctor.RESULT_FILE).exists()
+
+
+@pytest.mark.usefixtures("_small")
+@pytest.mark.usefixtures("_small")
+def test_what_takes_too_long_is_waited_for_no_longer(monkeypatch):
+    """A step cannot be stopped: the report comes without it."""
+
+    class Impatient(rates.Bounded):
+        left = property(lambda self: 0.0 if self.abandoned else 4.0)
+
+    ended = threading.Event()
+    monkeypatch.setattr(rates, "Bounded", Impatient)
+    monkeypatch.setattr(rates, "step_time", lambda *_: ended.wait(60))
+    monkeypatch.setattr(rates, "input_rate", lambda *_: 1.0)
+    monkeypatch.setattr(preflight, "_GRAPH_BY_MODEL", 0.0)
+    report = preflight.inspect(_options())
+    ended.set()
+    assert report.abandoned
+    assert report.sections["speed"]["step images/s in float32"] is None
+
+
+def test_it_is_waited_until_an_end_and_errors_come_through():
+    bounded = rates.Bounded(time.perf_counter() + 30)
+    assert bounded.call(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        bounded.call(lambda: 1 / 0)
+    assert not bounded.abandoned
+    ended = threading.Event()
+    short = rates.Bounded(time.perf_counter() + 0.05)
+    assert short.call(lambda: ended.wait(60)) is None
+    # What still runs would falsify the next measurement.
+    assert short.abandoned and short.left == 0
+    assert short.call(lambda: 3) is None
+    ended.set()
 
 
 def test_measurements_end_though_steps_are_long(monkeypatch):
@@ -306,6 +351,7 @@ def test_a_step_is_extrapolated_by_what_another_image_costs():
     assert rates.extrapolate({8: 1.0}, 8) == 1.0
 
 
+@pytest.mark.usefixtures("_small")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -316,7 +362,7 @@ def test_a_step_is_extrapolated_by_what_another_image_costs():
             "augment_on": "device",
             "virtual_devices": 2,
         },
-        {"loss": "ntxent", "grad_cache_chunks": 4},
+        {"loss": "ntxent", "grad_cache_chunks": 2},
         {"sampler": "class_balanced", "batch_size": 6},
     ],
     ids=str,

@@ -91,14 +91,14 @@ def whole():
     return _step(1)
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("replicas", [1, 4])
 def test_the_gradient_is_that_of_the_whole_batch(whole, replicas):
-    _assert_equal(_step(4, replicas), whole)
+    _assert_equal(_step(2 if replicas > 1 else 4, replicas), whole)
 
 
 def test_without_labels_and_probe():
     options = {"loss": "ntxent", "probe": False}
-    _assert_equal(_step(8, **options), _step(1, **options))
+    _assert_equal(_step(2, **options), _step(1, **options))
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def test_steps_per_execution_changes_nothing():
 
 def test_it_compiles_under_xla():
     options = {"optimizer": _sgd, "steps": 2, "norm": BatchNormalization}
-    plain = _step(4, **options)
-    _assert_equal(_step(4, jit_compile=True, **options), plain, 1e-3)
+    plain = _step(2, **options)
+    _assert_equal(_step(2, jit_compile=True, **options), plain, 1e-3)
 
 
 def test_half_precision():
     with precision("mixed_bfloat16"):
-        _assert_equal(_step(4), _step(1), tolerance=0.02)
+        _assert_equal(_step(2), _step(1), tolerance=0.02)
 
 
 def test_batches_that_make_no_chunks_are_told():
@@ -211,7 +211,7 @@ from tf_contrastive.model import ContrastiveModel
 
 images = x = tf.keras.Input((64, 64, 3))
 for _ in range(8):
-    x = tf.keras.layers.Conv2D(32, 3, padding="same", activation="tanh")(x)
+    x = tf.keras.layers.Dense(32, "tanh")(x)  # Of each pixel.
 features = tf.keras.layers.GlobalAveragePooling2D()(x)
 model = ContrastiveModel(
     tf.keras.Model(images, features),
@@ -232,7 +232,7 @@ def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", status)[1])
 
 before = peak()
-model.fit(batch, steps_per_epoch=2, verbose=0)
+model.fit(batch, steps_per_epoch=1, verbose=0)
 print("MiB", (peak() - before) // 1024)
 """
 

@@ -298,10 +298,11 @@ class TestGraphs:
         loss = losses.build(name)
 
         @tf.function(
+            autograph=False,
             input_signature=[
                 tf.TensorSpec([None, 2, 4], tf.float32),
                 tf.TensorSpec([None], tf.int64),
-            ]
+            ],
         )
         def value_and_gradient(z, labels):
             with tf.GradientTape() as tape:

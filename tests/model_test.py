@@ -2,12 +2,13 @@
 
 import functools
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import replicas as on_replicas
+import small
 import tensorflow as tf
-from replicas import Recorder
 
 from tf_contrastive import config, distribution, heads, losses, optimizers
 from tf_contrastive import model as models
@@ -48,28 +49,49 @@ def _model(loss="supcon", probe=True):
     )
 
 
-def _train(replicas, steps, optimizer, loss="supcon", **options):
-    """Trains on `replicas` virtual devices; returns loss and variables."""
+class Noting(optimizers.LARS):
+    """LARS that keeps the last step's aggregated gradient."""
+
+    _SLOTS = (*optimizers.LARS._SLOTS, "gradient")
+
+    def update_step(self, gradient, variable):
+        self._slot("gradient", variable).assign(gradient)
+        super().update_step(gradient, variable)
+
+
+class _Trained(NamedTuple):
+    """Of the first step its loss and gradients; weights after all steps."""
+
+    loss: float
+    gradients: dict[str, np.ndarray]
+    weights: dict[str, np.ndarray]
+
+
+def _train(replicas, loss="supcon", steps=1):
+    """Trains on so many virtual devices."""
     strategy = on_replicas.strategy(replicas)
     with strategy.scope():
         model = _model(loss)
         model.compile(
-            optimizer(), tf.keras.optimizers.SGD(0.1, jit_compile=False)
+            Noting(0.5, weight_decay=1e-4),
+            tf.keras.optimizers.SGD(0.1, jit_compile=False),
         )
     examples = tf.data.Dataset.from_tensor_slices(_data())
-    history = model.fit(
-        on_replicas.share(examples, _BATCH, strategy),
-        steps_per_epoch=steps,
-        verbose=0,
-        **options,
-    )
+    batches = on_replicas.share(examples, _BATCH, strategy)
+    (value,) = model.fit(batches, steps_per_epoch=1, verbose=0).history["loss"]
+    gradients = {
+        v.name: gradient.numpy()
+        for v, gradient in zip(
+            model.pretrained_variables,
+            model.optimizer._slots["gradient"],
+            strict=True,
+        )
+    }
+    if steps > 1:
+        model.fit(batches, steps_per_epoch=steps - 1, verbose=0)
     # Keras numbers the names of a process' layers; positions stay the same.
-    named = {(i, v.name): v.numpy() for i, v in enumerate(model.weights)}
-    return history.history["loss"][0], named
-
-
-def _lars():
-    return optimizers.LARS(0.5, weight_decay=1e-4)
+    weights = {f"{i} {v.name}": v.numpy() for i, v in enumerate(model.weights)}
+    return _Trained(value, gradients, weights)
 
 
 # What one replica does is compared with by several tests.
@@ -87,39 +109,34 @@ def _worst(values, reference):
             values.values(), reference.values(), strict=True
         )
     ]
-    return max(zip(errors, (name for _, name in reference), strict=True))
+    return max(zip(errors, reference, strict=True))
 
 
-@pytest.mark.parametrize("loss", ["ntxent", "supcon"])
-def test_gradients_do_not_depend_on_replicas(loss):
-    value, gradients = _reference(1, Recorder, loss)
-    for replicas in (2, 4):
-        v, g = _train(replicas, 1, Recorder, loss)
-        np.testing.assert_allclose(v, value, rtol=1e-5)
-        error, name = _worst(g, gradients)
-        assert error < 1e-5, f"{name} on {replicas} replicas: {error:.1e}"
-
-
-@pytest.mark.parametrize("replicas", [2, 8])
-def test_weights_after_five_steps_do_not_depend_on_replicas(replicas):
-    _, weights = _reference(5, _lars, "supcon")
-    error, name = _worst(_train(replicas, 5, _lars)[1], weights)
-    assert error < 5e-5, f"{name}: {error:.1e}"
+@pytest.mark.parametrize(
+    ("loss", "replicas"), [("supcon", 2), ("supcon", 8), ("ntxent", 4)]
+)
+def test_gradients_and_weights_do_not_depend_on_replicas(loss, replicas):
+    found, expected = _train(replicas, loss, 5), _reference(loss, 5)
+    np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5)
+    error, name = _worst(found.gradients, expected.gradients)
+    assert error < 1e-5, f"gradient of {name}: {error:.1e}"
+    error, name = _worst(found.weights, expected.weights)
+    assert error < 5e-5, f"{name} after five steps: {error:.1e}"
 
 
 def test_local_negatives_are_another_loss(monkeypatch):
     """The control: what peers do when they forget to gather is seen."""
-    value, gradients = _reference(1, Recorder, "supcon")
+    expected = _reference("supcon", 5)
     monkeypatch.setattr(distribution, "cross_replica_concat", lambda x: x)
     monkeypatch.setattr(distribution, "replica_id", lambda: tf.constant(0))
-    v, g = _train(4, 1, Recorder)
-    assert abs(v - value) > 0.05 * value
-    assert _worst(g, gradients)[0] > 0.05
+    found = _train(2)
+    assert abs(found.loss - expected.loss) > 0.05 * expected.loss
+    assert _worst(found.gradients, expected.gradients)[0] > 0.05
 
 
 def test_local_gradients_are_another_gradient(monkeypatch):
     """The common bug that leaves the loss as it is."""
-    value, gradients = _reference(1, Recorder, "supcon")
+    expected = _reference("supcon", 5)
     gather = distribution.cross_replica_concat
 
     def detached(x):
@@ -132,9 +149,9 @@ def test_local_gradients_are_another_gradient(monkeypatch):
         return tf.tensor_scatter_nd_update(remote, rows[:, None], x)
 
     monkeypatch.setattr(distribution, "cross_replica_concat", detached)
-    v, g = _train(4, 1, Recorder)
-    np.testing.assert_allclose(v, value, rtol=1e-5)
-    assert _worst(g, gradients)[0] > 0.05
+    found = _train(2)
+    np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-5)
+    assert _worst(found.gradients, expected.gradients)[0] > 0.05
 
 
 def _fit(model, epochs=1, steps=4, data=None, **compile_options):
@@ -183,19 +200,14 @@ def test_views_alone_are_enough_for_ntxent():
     assert history["loss"][-1] < history["loss"][0]
 
 
-def test_steps_per_execution_changes_nothing():
+def test_steps_per_execution_changes_nothing_and_is_traced_once():
     one, three = _model(), _model()
-    _fit(one, steps=7, steps_per_execution=1)
-    _fit(three, steps=7, steps_per_execution=3)
-    assert three.optimizer.iterations == 7
+    for model, steps in ((one, 1), (three, 3)):
+        _fit(model, epochs=2, steps=4, steps_per_execution=steps)
+        assert model.train_function.experimental_get_tracing_count() == 1
+        assert model.optimizer.iterations == 8
     for a, b in zip(one.weights, three.weights, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
-
-
-def test_the_step_is_traced_once():
-    model = _model()
-    _fit(model, epochs=3)
-    assert model.train_function.experimental_get_tracing_count() == 1
 
 
 def test_the_step_compiles_under_xla():
@@ -217,21 +229,16 @@ def test_waiting_for_input_is_counted():
     model = _model()
     _fit(model, steps=3, data=data)
     fast = model.input_wait_seconds
-    model = _model()
-    _fit(model, steps=3, data=data.map(slow))
-    assert model.input_wait_seconds > fast + 0.6
-
-
-def test_weights_are_those_of_the_network_alone():
-    model = _model()
-    _fit(model, steps=1)
-    parts = (model.encoder, model.projection_head, model.probe)
-    assert len(model.weights) == sum(len(part.weights) for part in parts)
+    model.fit(data.map(slow), steps_per_epoch=3, verbose=0)
+    assert model.input_wait_seconds - fast > fast + 0.6
 
 
 def test_evaluate_updates_nothing():
     model = _model()
-    _fit(model)
+    _fit(model, steps=1)
+    parts = (model.encoder, model.projection_head, model.probe)
+    # The weights are those of the network alone.
+    assert len(model.weights) == sum(len(part.weights) for part in parts)
     before = [w.numpy() for w in model.weights]
     data = tf.data.Dataset.from_tensors(_data())
     results = model.evaluate(data, return_dict=True, verbose=0)
@@ -269,6 +276,12 @@ def test_a_loss_draws_by_the_run_and_the_step():
     assert results["loss"] == 700
 
 
+@pytest.fixture
+def _small():
+    with small.encoder():
+        yield
+
+
 def _config(**values):
     small = {
         "encoder": "resnet10",
@@ -279,6 +292,7 @@ def _config(**values):
     return config.replace(config.Pretrain(), **{**small, **values})
 
 
+@pytest.mark.usefixtures("_small")
 def test_cross_entropy_trains_a_classifier():
     model = models.build(_config(loss="cross_entropy"), _CLASSES)
     kernel, bias = model.projection_head.get_weights()
@@ -295,6 +309,7 @@ def test_cross_entropy_trains_a_classifier():
         models.build(_config(loss="cross_entropy"), None)
 
 
+@pytest.mark.usefixtures("_small")
 def test_the_model_is_what_the_config_says():
     model = models.build(
         _config(

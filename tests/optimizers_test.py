@@ -458,8 +458,15 @@ def test_a_restored_optimizer_goes_on_where_it_was(name, deferred, tmp_path):
         np.testing.assert_array_equal(a.numpy(), b.numpy())
 
 
-@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
-@pytest.mark.parametrize("form", ["m.keras", "m"])
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        *((name, "m.keras") for name in optimizers.OPTIMIZERS),
+        # Keras' older form, of both kinds of decay.
+        ("lars", "m"),
+        ("adamw", "m"),
+    ],
+)
 def test_a_saved_model_goes_on_where_it_was(name, form, tmp_path):
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal([16, 4]).astype(np.float32)

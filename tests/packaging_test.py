@@ -217,7 +217,7 @@ def test_install_for_tests_adds_the_tools_and_serves_the_quickstart(project):
     assert install(project).returncode == 0
     first, second = pip_calls(project)
     assert first.endswith("-e .")
-    assert second.endswith("-e .[dev]")
+    assert second.endswith("-e .[dev,beam,onnx]")
 
 
 def test_install_is_repeated_when_a_pin_changes(project):

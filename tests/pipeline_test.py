@@ -158,13 +158,12 @@ def test_streams_repeat_whatever_the_global_seed(source):
 
 
 @pytest.mark.parametrize("sampler", config.SAMPLERS)
-@pytest.mark.parametrize("start", [3, 5])
-def test_a_resumed_stream_is_the_rest_of_the_uninterrupted_one(
-    source, sampler, start
-):
+def test_a_resumed_stream_is_the_rest_of_the_uninterrupted_one(source, sampler):
     whole = batches(source, 8, sampler=sampler)
-    rest = batches(source, 8 - start, sampler=sampler, start_step=start)
-    assert_same(whole[start:], rest)
+    # At the beginning of an epoch, and within one.
+    for start in (3, 5):
+        rest = batches(source, 8 - start, sampler=sampler, start_step=start)
+        assert_same(whole[start:], rest)
 
 
 def test_a_late_resume_does_not_replay_epochs(source):
@@ -180,7 +179,7 @@ def test_a_late_resume_does_not_replay_epochs(source):
 
 @pytest.mark.parametrize("sampler", config.SAMPLERS)
 def test_pipelines_share_each_global_batch(source, sampler):
-    pipelines = 3
+    pipelines = 2
     options = {"sampler": sampler, "start_step": 2}
     whole = batches(source, 4, **options)
     parts = [
@@ -385,7 +384,7 @@ def test_files_are_shuffled_before_their_records(tmp_path, monkeypatch):
 def test_parts_of_files_keep_their_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
     whole = shards(tmp_path, [5, 0, 9, 4])
-    for start, stop in ((0, 18), (3, 16), (5, 14), (14, 18)):
+    for start, stop in ((3, 16), (5, 14), (14, 18)):
         part = datasets.source(
             f"tfrecord:{tmp_path}/*.tfrecord", f"train[{start}:{stop}]"
         )

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -14,7 +15,6 @@ from tf_contrastive import (
     callbacks,
     checkpoints,
     config,
-    encoders,
     heads,
     losses,
     optimizers,
@@ -23,9 +23,17 @@ from tf_contrastive import (
 )
 from tf_contrastive import model as models
 from tf_contrastive.benchmarks import step
+from tf_contrastive.encoders import resnet
 from tf_contrastive.views import mixing
 
 _BATCH, _SIDE, _CLASSES = 8, 16, 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    with small.encoder():
+        yield
+
 
 # ---- Compiled by XLA ---------------------------------------------------------
 
@@ -42,17 +50,26 @@ def _batch():
     return tf.constant(views), tf.constant(seeds), tf.constant(labels)
 
 
-def _model(loss, augment=None, mix=None):
-    tf.keras.utils.set_random_seed(0)
+def _convolutions():
     images = x = tf.keras.Input((_SIDE, _SIDE, 3))
-    layers = encoders._Layers(True, "ones")
+    layers = resnet._Layers(True, "ones")
     x = layers.convolution(x, 8, 3, 2, "conv1")
     x = layers.normalization(x, "norm1")
     x = layers.convolution(x, 8, 3, 1, "conv2")
     x = layers.normalization(x, "norm2")
-    encoder = tf.keras.Model(
-        images, tf.keras.layers.GlobalAveragePooling2D()(x)
-    )
+    return tf.keras.Model(images, tf.keras.layers.GlobalAveragePooling2D()(x))
+
+
+def _dense():
+    images = tf.keras.Input((_SIDE, _SIDE, 3))
+    x = tf.keras.layers.AveragePooling2D(2)(images)
+    x = tf.keras.layers.Dense(8)(tf.keras.layers.Flatten()(x))
+    return tf.keras.Model(images, tf.keras.layers.ReLU()(x))
+
+
+def _model(loss, encoder=_dense, augment=None, mix=None):
+    tf.keras.utils.set_random_seed(0)
+    encoder = encoder()
     head = heads.build("mlp", output=8)
     if loss == "cross_entropy":
         head = heads.LinearProbe(_CLASSES, kernel_initializer="glorot_uniform")
@@ -72,13 +89,16 @@ def _model(loss, augment=None, mix=None):
     return model
 
 
-def _two_steps(loss, jit_compile, **options):
+def _two_steps(loss, compiled, **options):
     """Results, and by how much each weight moved."""
     views, seeds, labels = _batch()
     model = _model(loss, **options)
-    data = ((views, seeds) if options else views, labels)
+    with_seeds = model.augment or model.mix
+    data = ((views, seeds) if with_seeds else views, labels)
     before = [v.numpy() for v in model.variables]
-    train = tf.function(model.train_step, jit_compile=jit_compile)
+    train = model.train_step
+    if compiled:
+        train = tf.function(train, jit_compile=True)
     for _ in range(2):
         results = train(data)
     moved = [
@@ -105,6 +125,17 @@ def _assert_compiled_is_the_same(loss, **options):
     assert largest > 0
 
 
+def _augment(policy):
+    run = config.replace(
+        config.Pretrain(),
+        augmentation=policy,
+        image_size=_SIDE,
+        augment_on="device",
+        blur=True,
+    )
+    return training.augment_on_device(run)
+
+
 # Those that run always stand for the others: each takes seconds to compile.
 def _slow_but(names, quick):
     return [
@@ -113,7 +144,9 @@ def _slow_but(names, quick):
     ]
 
 
-@pytest.mark.parametrize("loss", _slow_but(config.LOSSES, ["swd_normal"]))
+@pytest.mark.parametrize(
+    "loss", _slow_but(config.LOSSES, ["swd_normal", "moco"])
+)
 def test_the_step_of_every_loss_compiles_to_the_same(loss):
     _assert_compiled_is_the_same(loss)
 
@@ -126,16 +159,11 @@ def test_the_step_of_every_loss_compiles_to_the_same(loss):
     ),
 )
 def test_the_step_of_every_policy_compiles_to_the_same(policy):
-    run = config.replace(
-        config.Pretrain(),
-        augmentation=policy,
-        image_size=_SIDE,
-        augment_on="device",
-        blur=True,
-    )
-    _assert_compiled_is_the_same(
-        "supcon", augment=training.augment_on_device(run)
-    )
+    _assert_compiled_is_the_same("supcon", augment=_augment(policy))
+
+
+def test_the_step_of_convolutions_compiles_to_the_same():
+    _assert_compiled_is_the_same("supcon", encoder=_convolutions)
 
 
 @pytest.mark.slow
@@ -159,7 +187,8 @@ def _options(workdir, **changes):
         "batch_size": 16,
         "epochs": 3,
         "learning_rate": 0.5,
-        "checkpoint_every_steps": 12,
+        "validation_fraction": 0.25,
+        "checkpoint_every_steps": 8,
         "log_every_steps": 5,
         "keep_checkpoints": 100,
         "workdir": str(workdir),
@@ -225,18 +254,10 @@ def _saved(workdir):
     return found
 
 
-@pytest.fixture(scope="module")
-def one_by_one(tmp_path_factory):
-    """A run whose steps were executed one by one."""
-    workdir = tmp_path_factory.mktemp("one")
-    training.pretrain(_options(workdir, steps_per_execution=1))
-    return workdir
-
-
 def _assert_same_run(workdir, reference):
     assert _points(workdir) == _points(reference)
     found, expected = _saved(workdir), _saved(reference)
-    assert sorted(found) == sorted(expected) == [12, 24, 36, 48]
+    assert sorted(found) == sorted(expected) == [8, 16, 24, 32, 36]
     for number, values in expected.items():
         assert set(found[number]) == set(values)
         for name, value in values.items():
@@ -348,17 +369,23 @@ def test_a_step_that_becomes_slow_is_looked_at_sooner():
     assert looks == [1, 2, 4, 8, 16, 32, *range(34, 49)]
 
 
-def test_several_steps_at_a_time_are_the_same_run(
-    one_by_one, tmp_path, monkeypatch
-):
+def test_several_steps_at_a_time_are_the_same_run(tmp_path, monkeypatch):
+    one, several = tmp_path / "one", tmp_path / "several"
+    expected = training.pretrain(_options(one, steps_per_execution=1))
     fitted, looks = _watched(monkeypatch, lambda step: 1.0 * step)
-    result = training.pretrain(_options(tmp_path))
-    assert looks == sorted({1, 2, 4} | _DUE)
+    result = training.pretrain(_options(several))
+    # 36 steps, of which a point is due at each fifth, a checkpoint at each
+    # eighth, and validation at the end of each epoch of 12.
+    due = {*range(5, 36, 5), *range(8, 36, 8), 12, 24, 36}
+    assert looks == sorted({1, 2, 4} | due)
     assert result.config.runtime.steps_per_execution == 0
-    assert "--steps_per_execution=0" in (tmp_path / "config.flags").read_text()
+    assert "--steps_per_execution=0" in (several / "config.flags").read_text()
     (model,) = fitted
     assert model.train_function.experimental_get_tracing_count() == 1
-    _assert_same_run(tmp_path, one_by_one)
+    _assert_same_run(several, one)
+    # Validation takes all of its batches, whatever the pace.
+    assert result.metrics == expected.metrics
+    assert result.metrics["val_loss"] > 0
 
 
 @pytest.mark.slow
@@ -370,7 +397,6 @@ def test_a_step_is_traced_once_in_whole_partial_and_resumed_epochs(
         tmp_path,
         steps_per_execution=steps,
         virtual_devices=virtual_devices,
-        validation_fraction=0.25,
         # An epoch of 12 steps: 5 and 5 and 2.
         checkpoint_every_steps=5,
     )
@@ -387,26 +413,6 @@ def test_a_step_is_traced_once_in_whole_partial_and_resumed_epochs(
     assert model.train_function.experimental_get_tracing_count() == 1
     assert model.test_function.experimental_get_tracing_count() == 1
     assert result.metrics["val_loss"] > 0
-
-
-@pytest.mark.slow
-def test_validation_takes_all_its_batches_whatever_the_pace(
-    tmp_path, monkeypatch
-):
-    found = []
-    for steps in (1, 0):
-        with monkeypatch.context() as patch:
-            _watched(patch, _fast)
-            result = training.pretrain(
-                _options(
-                    tmp_path / str(steps),
-                    steps_per_execution=steps,
-                    validation_fraction=0.25,
-                    epochs=2,
-                )
-            )
-        found.append(result.metrics)
-    assert found[0] == found[1]
 
 
 # ---- Measured ----------------------------------------------------------------
@@ -456,7 +462,7 @@ def test_the_benchmark_compares_the_step_with_its_encoder(
 
 
 def test_the_bare_passes_are_those_of_the_encoder():
-    model = _model("supcon")
+    model = _model("supcon", _convolutions)
     views, _, labels = _batch()
     data = tf.data.Dataset.from_tensors((views, labels)).repeat()
     passes = step.bare(model.encoder, tf.distribute.get_strategy())

@@ -712,12 +712,12 @@ def test_views_are_equal_alone_in_batches_and_in_tf_data(photos, name):
     assert eager.shape == (14, 2, 33, 33, 3) and eager.dtype == np.float32
     assert eager.min() >= 0.0 and eager.max() <= 1.0
     data = tf.data.Dataset.from_tensor_slices((images, keys))
-    for batch_size in (14, 3):
-        batches = data.batch(batch_size).map(make_views, 4)
-        made = np.concatenate(list(batches.as_numpy_iterator()))
-        np.testing.assert_array_equal(made, eager)
-    alone = [policy(images[i], draws.fold(keys, 1)[i, 0]) for i in range(14)]
-    np.testing.assert_array_equal(alone, eager[:, 0])
+    batches = data.batch(3).map(make_views, 4)
+    made = np.concatenate(list(batches.as_numpy_iterator()))
+    np.testing.assert_array_equal(made, eager)
+    of_view, some = draws.fold(keys, 1)[:, 0], (0, 4, 7, 13)
+    alone = [policy(images[i], of_view[i]) for i in some]
+    np.testing.assert_array_equal(alone, eager[some, 0])
 
 
 @pytest.mark.parametrize(
@@ -735,7 +735,7 @@ def test_forms_for_devices_compile_and_make_the_same_views(
     pixels = tf.constant(patches(photos, count, 32) / np.float32(255))
     policy = views.build(name, image_size=32, **options)
 
-    @tf.function(jit_compile=True)
+    @tf.function(jit_compile=True, autograph=False)
     def compiled(pixels, keys):
         return policy.photometric(
             pixels, keys, static=True, view=tf.zeros([count], tf.int32)

@@ -18,26 +18,25 @@ import tensorflow as tf
 
 _ROOT = Path(__file__).resolve().parents[2]
 KILLS = 20
-STEPS = 4 * 300
+EPOCHS = 100
+STEPS = 4 * EPOCHS
 
 
 def _start(workdir):
     return subprocess.Popen(
         [
             sys.executable,
-            "-m",
-            "tf_contrastive",
-            "pretrain",
+            *("-m", "tests.small", "pretrain"),
             "--dataset=digits",
             "--split=train[:256]",
             "--image_size=8",
-            "--augmentation=simclr",
+            "--augmentation=crop",
             "--encoder=resnet10",
-            "--width=0.25",
+            "--width=0.125",
             "--projection_output=16",
             "--loss=supcon",
             "--batch_size=64",
-            "--epochs=300",
+            f"--epochs={EPOCHS}",
             "--learning_rate=0.5",
             "--checkpoint_every_steps=3",
             "--keep_checkpoints=3",
@@ -104,8 +103,9 @@ def test_twenty_kills_change_nothing(tmp_path):
     inside, steps = 0, []
     for kill in range(KILLS):
         process = _start(tmp_path / "cut")
-        # From the first moment into the training, of which enough is left.
-        delay = generator.uniform(0.0, 1.15 * to_first)
+        # From the first moment into the training, while enough of it is left.
+        longest = 1.15 if _newest(folder) < STEPS / 2 else 0.9
+        delay = generator.uniform(0.0, longest * to_first)
         inside += _kill(process, folder, kill % 3 == 2, delay)
         steps.append(_newest(folder))
     print(f"newest checkpoint at each kill: {steps}; {inside} inside a write")

@@ -113,9 +113,7 @@ def _pretrain(workdir, variables, epochs):
     return subprocess.Popen(
         [
             sys.executable,
-            "-m",
-            "tf_contrastive",
-            "pretrain",
+            *("-m", "tests.small", "pretrain"),
             "--dataset=digits",
             "--split=train[:256]",
             "--image_size=8",
@@ -160,7 +158,7 @@ def _values(workdir, step):
     }
 
 
-EPOCHS, TOTAL = 25, 100
+EPOCHS, TOTAL = 15, 60
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +177,7 @@ def test_a_killed_worker_ends_the_other_and_both_go_on(
     lost, undisturbed, tmp_path
 ):
     workers = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
-    _until(tmp_path, 16, workers)
+    _until(tmp_path, 8, workers)
     workers[lost].send_signal(signal.SIGKILL)
     killed = time.monotonic()
     left = workers[1 - lost]
@@ -190,7 +188,7 @@ def test_a_killed_worker_ends_the_other_and_both_go_on(
     workers[lost].communicate()
 
     reached = _steps(tmp_path)
-    assert 16 <= reached < TOTAL
+    assert 8 <= reached < TOTAL
     again = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
     told = [worker.communicate(timeout=300)[1] for worker in again]
     assert [worker.returncode for worker in again] == [0, 0], told
@@ -205,7 +203,7 @@ def test_a_signal_to_one_worker_ends_both_at_the_same_step(
     undisturbed, tmp_path
 ):
     workers = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
-    _until(tmp_path, 16, workers)
+    _until(tmp_path, 8, workers)
     workers[1].send_signal(signal.SIGTERM)
     told = [worker.communicate(timeout=120)[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [42, 42], told
