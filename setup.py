@@ -58,6 +58,8 @@ EXTRAS_REQUIRE = {
         "ruff>=0.6",
         "selenium>=4.20",
         "Pillow>=10",
+        # Of the gRPC client, and the oracle of what is written for a server.
+        "tensorflow-serving-api>=2.15,<2.16",
     ],
 }
 

@@ -1,10 +1,22 @@
 """Bulk embedding: the encoder's own outputs, in order, nothing changed."""
 
-import numpy as np
-import pytest
-import tensorflow as tf
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
-from tf_contrastive import config, embedding
+import numpy as np
+import PIL.Image
+import pytest
+import saved_run
+import tensorflow as tf
+from pyarrow import parquet
+
+from tf_contrastive import config, datasets, embedding, exporting
+from tf_contrastive.commands import embed as command
+from tf_contrastive.embedding import files, job
 
 
 def _encoder():
@@ -126,6 +138,272 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
 def test_checking_leaves_nothing_but_the_folder(tmp_path):
     embedding.check_writable(str(tmp_path / "new" / "out.npz"))
     assert list((tmp_path / "new").iterdir()) == []
+
+
+# ---- The job ----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    saved_run.make(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def digits(workdir):
+    """What the encoder makes of the 360 test digits, and their labels."""
+    source = datasets.source("digits", "test")
+    examples = next(source.examples().batch(999).as_numpy_iterator())
+    encoder = exporting.load(workdir)
+    images = examples["image"] / np.float32(255)
+    return encoder(images, training=False).numpy(), examples["label"]
+
+
+def _embed(workdir, output, **values):
+    options = config.replace(
+        config.Embed(), workdir=workdir, output=str(output), **values
+    )
+    options.validate()
+    assert command.run(options) == 0
+
+
+def _columns(path, format):
+    """Reads a file by the format's own means."""
+    if format == "npz":
+        found = np.load(path, allow_pickle=False)
+        return {name: found[name] for name in found.files}
+    if format == "parquet":
+        table = parquet.read_table(path)
+        columns = {
+            name: table[name].to_numpy(zero_copy_only=False)
+            for name in table.column_names
+        }
+        columns["embedding"] = np.stack(columns["embedding"])
+        assert json.loads(table.schema.metadata[b"label_names"])[3] == "3"
+    else:
+        rows = [
+            tf.train.Example.FromString(record).features.feature
+            for record in tf.data.TFRecordDataset(path).as_numpy_iterator()
+        ]
+        columns = {
+            "embedding": [row["embedding"].float_list.value for row in rows],
+            "label": [row["label"].int64_list.value[0] for row in rows],
+            "index": [row["index"].int64_list.value[0] for row in rows],
+        }
+    plural = {"embedding": "embeddings", "label": "labels", "index": "indices"}
+    return {plural[name]: np.array(v) for name, v in columns.items()}
+
+
+@pytest.mark.parametrize("format", config.EMBEDDING_FORMATS)
+def test_every_format_holds_the_same(workdir, digits, format, tmp_path):
+    ending = config.EMBEDDING_FORMATS[format]
+    output = tmp_path / f"digits{ending}"
+    _embed(workdir, output, embedding_batch_size=100)
+    columns = _columns(str(output), format)
+    np.testing.assert_allclose(columns["embeddings"], digits[0], atol=1e-5)
+    np.testing.assert_array_equal(columns["labels"], digits[1])
+    np.testing.assert_array_equal(columns["indices"], np.arange(360))
+    assert os.listdir(tmp_path) == [f"digits{ending}"]
+
+
+def test_shards_are_the_whole_in_parts(workdir, digits, tmp_path, capsys):
+    _embed(workdir, tmp_path / "d.npz", shard_size=100)
+    names = [f"d-{i:05}-of-00004.npz" for i in range(4)]
+    assert sorted(os.listdir(tmp_path)) == [*names, "d.json"]
+    parts = [np.load(tmp_path / name) for name in names]
+    assert [len(part["labels"]) for part in parts] == [100, 100, 100, 60]
+    for column, expected in (
+        ("embeddings", digits[0]),
+        ("labels", digits[1]),
+        ("indices", np.arange(360)),
+    ):
+        found = np.concatenate([part[column] for part in parts])
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert (
+        "360 embeddings of 64 features, in 4 files" in capsys.readouterr().out
+    )
+
+
+def test_a_job_goes_on_where_it_ended(workdir, tmp_path, monkeypatch, capsys):
+    """What is there already is not made again, and is the same."""
+    write = files.write
+    written = []
+
+    def killed(path, *args, **kwargs):
+        if len(written) == 2:
+            # Half a file, and then nothing.
+            (tmp_path / f"{path}.partial").write_text("half")
+            raise KeyboardInterrupt
+        written.append(path)
+        write(path, *args, **kwargs)
+
+    monkeypatch.setattr(files, "write", killed)
+    output = tmp_path / "d.npz"
+    with pytest.raises(KeyboardInterrupt):
+        _embed(workdir, output, shard_size=100)
+    times = {path: os.stat(path).st_mtime_ns for path in written}
+    assert len(times) == 2
+    monkeypatch.setattr(files, "write", write)
+    _embed(workdir, output, shard_size=100)
+    assert "2 of 4 files are there already" in capsys.readouterr().err
+    for path, before in times.items():
+        assert os.stat(path).st_mtime_ns == before
+    _embed(workdir, tmp_path / "whole.npz")
+    whole = np.load(tmp_path / "whole.npz")["embeddings"]
+    parts = [
+        np.load(tmp_path / f"d-{i:05}-of-00004.npz")["embeddings"]
+        for i in range(4)
+    ]
+    np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
+    assert not list(tmp_path.glob("*.partial"))
+    _embed(workdir, output, shard_size=100)  # Nothing is left to do.
+    captured = capsys.readouterr()
+    assert "4 of 4 files are there already" in captured.err
+    assert "360 embeddings of 64 features" in captured.out
+
+
+def test_another_job_s_files_are_left_alone(workdir, tmp_path):
+    output = tmp_path / "d.npz"
+    _embed(workdir, output, shard_size=200)
+    before = {p: p.read_bytes() for p in tmp_path.iterdir()}
+    for values, told in (
+        ({"shard_size": 100}, "shard_size 100, there 200"),
+        ({"shard_size": 200, "split": "train"}, "split train, there test"),
+    ):
+        with pytest.raises(config.UserError, match=f"another job .*{told}"):
+            _embed(workdir, output, **values)
+    saved_run.make(tmp_path.parent / f"{tmp_path.name}-other", seed=1)
+    with pytest.raises(config.UserError, match=r"another job .*encoder"):
+        _embed(f"{tmp_path}-other", output, shard_size=200)
+    assert before == {p: p.read_bytes() for p in tmp_path.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory):
+    """TFRecords whose images 3 and 7 of 12 are cut off behind their header."""
+    folder = tmp_path_factory.mktemp("damaged")
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, [12, 16, 16, 3], np.uint8)
+    with tf.io.TFRecordWriter(str(folder / "a.tfrecord")) as writer:
+        for i, image in enumerate(images):
+            data = tf.io.encode_png(image).numpy()
+            feature = {
+                "image": tf.train.Feature(
+                    bytes_list=tf.train.BytesList(value=[data])
+                ),
+                "label": tf.train.Feature(
+                    int64_list=tf.train.Int64List(value=[i % 3])
+                ),
+            }
+            example = tf.train.Example(
+                features=tf.train.Features(feature=feature)
+            )
+            writer.write(example.SerializeToString())
+    return folder, images
+
+
+def _failing(source, rows):
+    """The source with images that turn out to be damaged as they are read."""
+    import dataclasses
+
+    decode = source.decode
+
+    def failing(record):
+        example = decode(record)
+        corner = tf.cast(example["image"][0, 0], tf.int32)
+        bad = tf.reduce_any(tf.reduce_all(corner == rows, axis=-1))
+        good = tf.debugging.Assert(~bad, ["damaged"])
+        with tf.control_dependencies([good]):
+            return example | {"image": tf.identity(example["image"])}
+
+    return dataclasses.replace(source, decode=failing)
+
+
+@pytest.mark.parametrize("shard_size", [0, 5])
+def test_what_cannot_be_read_is_listed_and_left_out(
+    workdir, damaged, shard_size, tmp_path, monkeypatch, capsys
+):
+    folder, images = damaged
+    source = datasets.source(f"tfrecord:{folder}/a.tfrecord", "train")
+    bad = [3, 5, 6, 7, 8, 9]  # The second shard of five holds none.
+    source = _failing(source, images[bad, 0, 0].astype(np.int32))
+    monkeypatch.setattr(datasets, "source", lambda *args, **kwargs: source)
+    values = {"split": "train", "shard_size": shard_size}
+    with pytest.raises(config.UserError, match="6 images cannot be read"):
+        _embed(workdir, tmp_path / "a.npz", max_bad_images=5, **values)
+    assert not (tmp_path / "a.bad.txt").exists()
+    _embed(workdir, tmp_path / "a.npz", max_bad_images=6, **values)
+    parts = [np.load(path) for path in sorted(tmp_path.glob("a*.npz"))]
+    found = np.concatenate([part["indices"] for part in parts])
+    good = np.setdiff1d(np.arange(12), bad)
+    assert found.tolist() == good.tolist()
+    labels = np.concatenate([part["labels"] for part in parts])
+    assert labels.tolist() == (good % 3).tolist()
+    encoder = exporting.load(workdir)
+    preprocess = job.views.evaluation(8)
+    pixels = tf.stack([preprocess(image) for image in images[good]])
+    embeddings = np.concatenate([part["embeddings"] for part in parts])
+    np.testing.assert_allclose(
+        embeddings, encoder(pixels, training=False), atol=1e-5
+    )
+    listed = (tmp_path / "a.bad.txt").read_text().splitlines()
+    assert listed == [f"example {row}" for row in bad]
+    captured = capsys.readouterr()
+    assert "left out, cannot be read: example 5" in captured.err
+    assert "6 embeddings of 64 features" in captured.out
+
+
+def test_images_of_a_folder_come_with_their_paths(workdir, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for name in ("b.png", "a.jpg", "\u00e4.png"):
+        PIL.Image.fromarray(
+            np.random.default_rng(0).integers(0, 256, [20, 30, 3], np.uint8)
+        ).save(folder / name)
+    (folder / "c.png").write_bytes(b"no image")
+    output = tmp_path / "out.npz"
+    _embed(workdir, output, input=f"folder:{folder}", split="train")
+    found = np.load(output, allow_pickle=False)
+    assert found["paths"].tolist() == [
+        str(folder / name) for name in ("a.jpg", "b.png", "\u00e4.png")
+    ]
+    assert "labels" not in found
+    listed = (tmp_path / "out.bad.txt").read_text().splitlines()
+    assert listed == [str(folder / "c.png")]
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on(workdir, digits, tmp_path):
+    arguments = [
+        *(sys.executable, "-m", "tf_contrastive", "embed"),
+        *(f"--workdir={workdir}", "--split=train", "--shard_size=50"),
+        *("--embedding_batch_size=10", f"--output={tmp_path}/d.npz"),
+    ]
+    process = subprocess.Popen(arguments)
+    while not list(tmp_path.glob("d-*.npz")):
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("d-*.npz")}
+    assert 0 < len(before) < 29
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert f"{len(before)} of 29 files are there already" in done.stderr
+    for path, time_ in before.items():
+        assert path.stat().st_mtime_ns == time_
+    parts = [np.load(p) for p in sorted(tmp_path.glob("d-*.npz"))]
+    indices = np.concatenate([part["indices"] for part in parts])
+    assert indices.tolist() == list(range(1437))
+
+
+def test_a_missing_package_is_told_first(workdir, tmp_path, monkeypatch):
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(config.UserError, match="needs pyarrow, which is not"):
+        _embed(workdir, tmp_path / "new" / "a.parquet")
+    with pytest.raises(config.UserError, match="needs apache-beam, which is"):
+        _embed(workdir, tmp_path / "new" / "a.npz", runner="DirectRunner")
+    assert not (tmp_path / "new").exists()
 
 
 if __name__ == "__main__":

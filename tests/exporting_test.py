@@ -1,17 +1,24 @@
 """Exports: what is served, from where only TensorFlow is, and trained on."""
 
+import concurrent.futures
 import io
 import json
+import os
+import random
+import struct
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import PIL.Image
 import pytest
+import scipy.special
 import tensorflow as tf
 
 import tf_contrastive
 from tf_contrastive import (
+    classifiers,
     config,
     embedding,
     encoders,
@@ -21,6 +28,7 @@ from tf_contrastive import (
     normalization,
     views,
 )
+from tf_contrastive.exporting import card, headers, serving_files
 from tf_contrastive.model import ContrastiveModel
 
 SIZE = 16
@@ -63,8 +71,39 @@ def encoder():
 
 
 @pytest.fixture(scope="module")
-def saved(encoder, tmp_path_factory):
-    return exporting.export(encoder, str(tmp_path_factory.mktemp("exports")))
+def projection(encoder):
+    head = heads.build("mlp", hidden=5, output=4)
+    for _ in range(3):
+        head(encoder(_images(8) / 255.0), training=True)
+    return head
+
+
+@pytest.fixture(scope="module")
+def bank(encoder):
+    """Embeddings of training images, and their labels; class 3 has none."""
+    labels = np.arange(30) % 5
+    labels[labels == 3] = 4
+    return encoder(_images(30, seed=5) / 255.0).numpy(), labels
+
+
+@pytest.fixture(scope="module")
+def saved(encoder, projection, bank, tmp_path_factory):
+    model = ContrastiveModel(encoder, projection, losses.build("ntxent"))
+    return exporting.export(
+        model,
+        str(tmp_path_factory.mktemp("exports")),
+        head=exporting.Prototype(*bank),
+        label_names=["ant", "bee", "cat", "dog", "\u00e9lan"],
+        max_image_pixels=1 << 20,
+    )
+
+
+@pytest.fixture(scope="module")
+def signatures(saved):
+    """Of the loaded export; their first call prepares the graph."""
+    model = tf.saved_model.load(saved)
+    # Its variables live as long as it does.
+    return {"model": model, **model.signatures}
 
 
 _READER = """
@@ -77,7 +116,16 @@ default = model.signatures["serving_default"]
 serve_bytes = model.signatures["serving_bytes"]
 out = {}
 for name in ("same", "wide", "large", "empty"):
-    out[name] = default(images=tf.constant(given[name]))["embedding"]
+    images = given[name]
+    out[name] = default(images=tf.constant(images))["embedding"]
+    floats = tf.constant(images / np.float32(255))
+    served = model.signatures["serving_float"](images=floats)
+    out[name + "_float"] = served["embedding"]
+    served = model.signatures["project"](images=tf.constant(images))
+    out[name + "_projection"] = served["projection"]
+    served = model.signatures["classify"](images=tf.constant(images))
+    out[name + "_labels"] = served["labels"]
+    out[name + "_probabilities"] = served["probabilities"]
 for name in ("mixed", "garbage", "none"):
     data = tf.constant(given[name].tolist(), tf.string, [len(given[name])])
     served = serve_bytes(bytes=data)
@@ -122,9 +170,92 @@ def test_images_of_any_size_are_served_as_the_encoder_sees_them(
 ):
     given, out = served
     for name in ("same", "wide", "large"):
+        expected = _expected(encoder, given[name])
+        largest = np.abs(expected).max()
+        for served_as in (name, f"{name}_float"):
+            difference = np.abs(out[served_as] - expected).max()
+            assert difference <= 1e-5 * largest, served_as
+
+
+def test_projections_and_classes_are_those_of_the_embedding(
+    encoder, projection, bank, served
+):
+    given, out = served
+    for name in ("same", "wide", "large"):
+        h = _expected(encoder, given[name])
+        z = projection(h, training=False).numpy()
         np.testing.assert_allclose(
-            out[name], _expected(encoder, given[name]), atol=1e-5
+            out[f"{name}_projection"], z, atol=1e-5 * np.abs(z).max()
         )
+        scores = classifiers.prototype(*bank, h)
+        assert out[f"{name}_labels"].dtype == np.int64
+        np.testing.assert_array_equal(
+            out[f"{name}_labels"], scores.top(1)[:, 0]
+        )
+        logits = np.full([len(h), 5], -np.inf)
+        logits[:, scores.classes] = scores.scores / 0.1
+        np.testing.assert_allclose(
+            out[f"{name}_probabilities"],
+            scipy.special.softmax(logits, axis=1),
+            atol=1e-4,
+        )
+
+
+@pytest.mark.parametrize("k", [1, 4, 99])
+def test_neighbours_vote_as_the_classifier_does(bank, k):
+    queries = np.random.default_rng(3).normal(size=[50, 6]).astype(np.float32)
+    queries = np.concatenate([queries, bank[0][:9], -bank[0][:9]])
+    head = exporting.Neighbors(*bank, k=k)
+    probabilities = head(tf.constant(queries)).numpy()
+    np.testing.assert_array_equal(
+        probabilities.argmax(axis=1), classifiers.knn(*bank, queries, k)
+    )
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+    assert (probabilities >= 0).all()
+    assert not probabilities[:, 3].any()
+
+
+def test_what_no_classifier_can_be_made_of_is_refused(bank, encoder, tmp_path):
+    with pytest.raises(config.UserError, match="labels below the 3 classes"):
+        exporting.Prototype(*bank, num_classes=3)
+    with pytest.raises(config.UserError, match="hold NaN"):
+        exporting.Neighbors(bank[0] * np.nan, bank[1])
+    with pytest.raises(config.UserError, match="at least 1 neighbour"):
+        exporting.Neighbors(*bank, k=0)
+    with pytest.raises(
+        config.UserError, match="2 label names for a classifier"
+    ):
+        exporting.export(
+            encoder,
+            str(tmp_path / "a"),
+            head=exporting.Prototype(*bank),
+            label_names=["a", "b"],
+        )
+    assert not (tmp_path / "a").exists()
+
+
+def test_label_names_are_an_asset(saved):
+    with open(f"{saved}/assets/label_names.txt", encoding="utf-8") as file:
+        names = file.read().splitlines()
+    assert names == ["ant", "bee", "cat", "dog", "\u00e9lan"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [255.0, -0.5, np.nan, np.inf],
+    ids=["bytes", "negative", "nan", "inf"],
+)
+def test_floats_out_of_range_are_refused(signatures, wrong):
+    serve = signatures["serving_float"]
+    images = _images(3) / np.float32(255)
+    images[1, 2, 3, 0] = wrong
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"float32 in \[0, 1\]"
+    ):
+        serve(images=tf.constant(images))
+    # What a resize's rounding leaves is no error.
+    images[1, 2, 3, 0] = 1.0005
+    serve(images=tf.constant(images))
 
 
 def test_bytes_are_served_and_bad_ones_harm_only_themselves(encoder, served):
@@ -143,14 +274,18 @@ def test_bytes_are_served_and_bad_ones_harm_only_themselves(encoder, served):
 def test_empty_batches_are_served_with_the_right_shape(served):
     _, out = served
     assert out["empty"].shape == (0, 6)
+    assert out["empty_float"].shape == (0, 6)
+    assert out["empty_projection"].shape == (0, 4)
+    assert out["empty_labels"].shape == (0,)
+    assert out["empty_probabilities"].shape == (0, 5)
     assert out["none"].shape == (0, 6)
     assert out["none_ok"].shape == (0,)
 
 
-def test_one_channel_and_animated_images_are_served(encoder, saved):
+def test_one_channel_and_animated_images_are_served(encoder, signatures):
     gray = _images(1)[0, :, :, :1]
     frames = [_images(1)[0], _images(1, seed=1)[0]]
-    model = tf.saved_model.load(saved).signatures["serving_bytes"]
+    model = signatures["serving_bytes"]
     data = [tf.io.encode_png(gray).numpy(), _gif(frames)]
     served = model(bytes=tf.constant(data))
     assert served["ok"].numpy().all()
@@ -164,6 +299,180 @@ def _gif(frames):
     stream = io.BytesIO()
     first.save(stream, "GIF", save_all=True, append_images=others)
     return stream.getvalue()
+
+
+# ---- Bytes that are no good -------------------------------------------------
+
+
+def _png(width, height, data=b""):
+    """A PNG of any declared size."""
+
+    def chunk(kind, content):
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(data))
+        + chunk(b"IEND", b"")
+    )
+
+
+def _resized(encoded, places, size=65_500):
+    """The file, saying of itself to be size x size; `places` of 2 bytes."""
+    encoded = bytearray(encoded)
+    order = ">H" if encoded[:2] == b"\xff\xd8" else "<H"
+    for place in places:
+        struct.pack_into(order, encoded, place, size)
+    return bytes(encoded)
+
+
+def _bombs():
+    image = _images(1)[0]
+    jpeg = tf.io.encode_jpeg(image).numpy()
+    frame = jpeg.index(b"\xff\xc0")  # Where a JPEG says its size.
+    gif = _gif([image])
+    first = 13 + 3 * 2 ** ((gif[10] & 7) + 1)
+    while gif[first] == 0x21:  # What Pillow writes before it has one block.
+        first += 4 + gif[first + 2]
+    assert gif[first] == 0x2C
+    bmp = io.BytesIO()
+    PIL.Image.fromarray(image).save(bmp, "BMP")
+    return {
+        "png 100,000 x 100,000": _png(100_000, 100_000),
+        "png 2^31 - 1": _png(2**31 - 1, 2**31 - 1),
+        "png that is all there": _png(1200, 1200, bytes(1200 * 3601)),
+        "jpeg 65,500 x 65,500": _resized(jpeg, [frame + 5, frame + 7]),
+        "gif whose screen is large": _resized(gif, [6, 8]),
+        "gif whose image is large": _resized(gif, [first + 5, first + 7]),
+        "bmp 100,000 x 100,000": bmp.getvalue()[:18]
+        + struct.pack("<ii", 100_000, 100_000)
+        + bmp.getvalue()[26:],
+        "bmp from the top down": bmp.getvalue()[:18]
+        + struct.pack("<ii", 100_000, -100_000)
+        + bmp.getvalue()[26:],
+    }
+
+
+def _peak_mib():
+    with open("/proc/self/status") as status:
+        line = next(line for line in status if line.startswith("VmRSS:"))
+    return int(line.split()[1]) / 1024
+
+
+@pytest.mark.parametrize("name", _bombs())
+def test_an_image_that_is_too_large_is_not_decoded(signatures, name):
+    serve = signatures["serving_bytes"]
+    good = tf.io.encode_png(_images(1)[0]).numpy()
+    served = serve(bytes=tf.constant([good, _bombs()[name], good]))
+    assert served["ok"].numpy().tolist() == [True, False, True]
+
+
+def _malformed(count):
+    """(bytes, whether they are good): random, cut off, zip, empty, bombs."""
+    generator = random.Random(0)
+    image = _images(1, 24, 30)[0]
+    good = [
+        tf.io.encode_jpeg(image).numpy(),
+        tf.io.encode_png(image).numpy(),
+        _gif([image, image]),
+    ]
+    bombs = list(_bombs().values())
+    made = []
+    while len(made) < count:
+        whole = generator.choice(good)
+        made += [
+            (generator.choice(good), True),
+            (generator.randbytes(generator.randrange(300)), False),
+            # The first bytes of an image, and then anything.
+            (whole[:4] + generator.randbytes(200), False),
+            (whole[: generator.randrange(8, len(whole) * 3 // 4)], False),
+            (b"PK\x03\x04" + generator.randbytes(99), False),
+            (b"", False),
+            (generator.choice(bombs), False),
+        ]
+    return made[:count]
+
+
+def test_a_thousand_malformed_strings_leave_the_good_ones_alone(signatures):
+    serve = signatures["serving_bytes"]
+    made = _malformed(1000)
+    good = [data for data, ok in made if ok]
+    alone = serve(bytes=tf.constant(good[:20]))["embedding"].numpy()
+    serve(bytes=tf.constant([data for data, _ in made[:100]]))
+    before = _peak_mib()
+    for start in range(0, 1000, 250):
+        part = made[start : start + 250]
+        served = serve(bytes=tf.constant([data for data, _ in part]))
+        expected = np.array([ok for _, ok in part])
+        np.testing.assert_array_equal(served["ok"], expected)
+        embedding_ = served["embedding"].numpy()
+        assert not embedding_[~expected].any()
+        assert np.abs(embedding_[expected]).min() > 0
+    assert _peak_mib() - before < 200
+    first = np.array([ok for _, ok in made[:250]])
+    served = serve(bytes=tf.constant([data for data, _ in made[:250]]))
+    np.testing.assert_allclose(
+        served["embedding"].numpy()[first][:20], alone, atol=1e-6
+    )
+
+
+def test_gifs_are_cut_off_behind_their_first_image():
+    generator = np.random.default_rng(0)
+    for side in (1, 9, 60):  # The last has several blocks of 255 bytes.
+        frames = generator.integers(0, 256, [3, side, side, 3], np.uint8)
+        whole = _gif(list(frames))
+        cut = headers.checked(tf.constant(whole), side * side).numpy()
+        assert len(cut) < len(whole)
+        np.testing.assert_array_equal(
+            tf.io.decode_gif(cut)[0], tf.io.decode_gif(whole)[0]
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            headers.checked(tf.constant(whole), side * side - 1)
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            headers.checked(tf.constant(cut[:-3]), side * side)
+
+
+def test_a_gif_of_countless_blocks_is_given_up():
+    blocks = b"\x21\xfe" + b"\x01a" * 100_000 + b"\x00"
+    whole = _gif([_images(1)[0]])
+    place = 13 + 3 * 2 ** ((whole[10] & 7) + 1)
+    data = whole[:place] + blocks + whole[place:]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        headers.checked(tf.constant(data), 1000)
+
+
+def test_many_threads_share_one_model(signatures):
+    batches = [_images(n, 8 + n, 9 + n, seed=n) for n in range(1, 9)]
+    data = [
+        [tf.io.encode_png(image).numpy() for image in images]
+        for images in batches
+    ]
+    serve = signatures["serving_default"]
+    # Threads that come first would each prepare the graph for itself.
+    signatures["serving_bytes"](bytes=tf.constant(data[0]))
+    expected = [
+        serve(images=tf.constant(images))["embedding"].numpy()
+        for images in batches
+    ]
+
+    def ask(i):
+        which = i % len(batches)
+        if i % 2:
+            given = tf.constant(batches[which])
+            served = serve(images=given)
+        else:
+            given = tf.constant(data[which])
+            served = signatures["serving_bytes"](bytes=given)
+        return np.abs(served["embedding"].numpy() - expected[which]).max()
+
+    with concurrent.futures.ThreadPoolExecutor(64) as pool:
+        assert max(pool.map(ask, range(256))) < 1e-5
+
+
+# ---- Loaded again -----------------------------------------------------------
 
 
 def test_a_loaded_export_is_the_encoder(encoder, saved):
@@ -209,12 +518,86 @@ def test_a_loaded_export_trains(encoder, saved):
         assert np.abs(old - variable.numpy()).max() > 0
 
 
+def test_the_projection_is_loaded_and_trains(encoder, projection, saved):
+    loaded = exporting.load(saved)
+    images = tf.constant(_images(4) / np.float32(255))
+    with tf.GradientTape() as tape:
+        z = loaded.projection(loaded(images, training=True))
+        loss = tf.reduce_sum(z**2)
+    variables = [*loaded.trainable_variables, *loaded.projection_variables]
+    gradients = tape.gradient(loss, variables)
+    trainable = [v.trainable for v in variables]
+    assert [g is not None for g in gradients] == trainable
+    h = encoder(images, training=False)
+    np.testing.assert_allclose(
+        loaded.projection(h), projection(h, training=False), atol=1e-5
+    )
+
+
+def test_the_encoder_is_there_as_a_keras_model(encoder, saved):
+    code = (
+        "import sys; sys.modules['tf_contrastive'] = None\n"
+        "import numpy as np, tensorflow as tf\n"
+        f"model = tf.keras.models.load_model({saved!r} + sys.argv[1])\n"
+        "np.save(sys.argv[2], model.predict(np.load(sys.argv[3]), verbose=0))"
+    )
+    images = _images(4) / np.float32(255)
+    folder = os.path.dirname(saved)
+    np.save(f"{folder}/in.npy", images)
+    subprocess.run(
+        [
+            *(sys.executable, "-c", code, f"/{exporting.KERAS_FILE}"),
+            *(f"{folder}/out.npy", f"{folder}/in.npy"),
+        ],
+        check=True,
+        cwd=folder,
+    )
+    np.testing.assert_allclose(
+        np.load(f"{folder}/out.npy"), encoder(images), atol=1e-5
+    )
+
+
+def test_saved_model_cli_tells_and_runs_the_signatures(
+    encoder, saved, tmp_path
+):
+    cli = os.path.join(os.path.dirname(sys.executable), "saved_model_cli")
+    shown = subprocess.run(
+        [cli, "show", "--dir", saved, "--tag_set", "serve", "--all"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    for name in exporting.details(saved)["signatures"]:
+        assert f"signature_def['{name}']" in shown
+    np.save(tmp_path / "images.npy", _images(3))
+    subprocess.run(
+        [
+            *(cli, "run", "--dir", saved, "--tag_set", "serve"),
+            *("--signature_def", "serving_default"),
+            *("--inputs", f"images={tmp_path}/images.npy"),
+            *("--outdir", str(tmp_path)),
+        ],
+        capture_output=True,
+        check=True,
+    )
+    np.testing.assert_allclose(
+        np.load(tmp_path / "embedding.npy"),
+        _expected(encoder, _images(3)),
+        atol=1e-5,
+    )
+
+
 def test_the_export_says_what_it_is(saved):
-    assert exporting.details(saved) == {
-        "image_size": SIZE,
-        "channels": 3,
-        "embedding_size": 6,
-    }
+    details = exporting.details(saved)
+    assert details["image_size"] == SIZE
+    assert details["channels"] == 3
+    assert (details["embedding_size"], details["projection_size"]) == (6, 4)
+    assert details["signatures"] == [
+        *("serving_default", "serving_float", "serving_bytes"),
+        *("project", "classify"),
+    ]
+    assert details["label_names"][4] == "\u00e9lan"
+    assert details["step"] is None
 
 
 def test_a_mixed_precision_encoder_is_cloned_to_plain_float32():
@@ -264,12 +647,11 @@ def test_an_encoder_of_several_replicas_is_cloned_to_one():
 
 
 def _tiny_model(features):
-    """A model whose export takes a second."""
-    inputs = tf.keras.Input([SIZE, SIZE, 3])
+    """A model with one signature, whose export takes a second."""
+    inputs = tf.keras.Input([SIZE, SIZE, 5])
     pooled = tf.keras.layers.GlobalAveragePooling2D()(inputs)
     encoder = tf.keras.Model(inputs, tf.keras.layers.Dense(features)(pooled))
-    head = heads.build("linear", output=4)
-    return ContrastiveModel(encoder, head, losses.build("ntxent"))
+    return encoder
 
 
 def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
@@ -279,7 +661,7 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
     model = _tiny_model(5)
     assert exporting.export(model, base) == f"{base}/8"
     assert exporting.export(_tiny_model(7), base) == f"{base}/9"
-    images = np.random.default_rng(0).random([2, SIZE, SIZE, 3], np.float32)
+    images = np.random.default_rng(0).random([2, SIZE, SIZE, 5], np.float32)
     assert exporting.load(base)(images).shape == (2, 7)
     np.testing.assert_allclose(
         exporting.load(f"{base}/8")(images), model(images), atol=1e-6
@@ -289,22 +671,46 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("scheme", ["", "ram://"])
+_MOMENTS = {
+    "the graph": (tf.saved_model, "save"),
+    "the server's files": (serving_files, "write"),
+    "the card": (card, "write"),
+    "copying": (tf.io.gfile, "copy"),
+    "renaming": (tf.io.gfile, "rename"),
+}
+
+
+_CASES = [
+    (scheme, moment, when)
+    for scheme in ("", "ram://")
+    for moment in _MOMENTS
+    for when in ("before", "after")
+    # Where folders are renamed nothing is copied; renamed, it is whole.
+    if moment != ("renaming" if scheme else "copying")
+    and (moment, when) != ("renaming", "after")
+]
+
+
+@pytest.mark.parametrize(("scheme", "moment", "when"), _CASES)
 def test_an_interrupted_export_leaves_no_version(
-    encoder, scheme, tmp_path, monkeypatch
+    scheme, moment, when, tmp_path, monkeypatch
 ):
     base = f"{scheme}{tmp_path}"
+    module, name = _MOMENTS[moment]
+    real = getattr(module, name)
 
-    def interrupted(module, path, **kwargs):
-        with tf.io.gfile.GFile(f"{path}/half", "w") as file:
-            file.write("half")
-        if not scheme:  # Where folders are renamed, none is numbered yet.
-            assert not any(n.isdecimal() for n in tf.io.gfile.listdir(base))
+    def interrupted(*args, **kwargs):
+        if when == "after":
+            real(*args, **kwargs)
+        # A server that looks now must find nothing that it would load.
+        assert exporting.find(base) is None
+        if not scheme:
+            assert exporting.versions(base) == []
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tf.saved_model, "save", interrupted)
+    monkeypatch.setattr(module, name, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        exporting.export(encoder, base)
+        exporting.export(_tiny_model(5), base)
     assert exporting.find(base) is None
     assert tf.io.gfile.listdir(base) == []
 
@@ -313,7 +719,7 @@ def test_exports_to_filesystems_without_folder_renames(tmp_path):
     base, model = f"ram://{tmp_path}", _tiny_model(5)
     assert exporting.export(model, base) == f"{base}/1"
     assert exporting.export(model, base) == f"{base}/2"
-    images = _images(2) / np.float32(255)
+    images = np.random.default_rng(0).random([2, SIZE, SIZE, 5], np.float32)
     np.testing.assert_allclose(
         exporting.load(base)(images), model(images), atol=1e-6
     )

@@ -34,6 +34,8 @@ _PACKAGES = (
     "keras-cv",
     "numpy",
     "pytorch-metric-learning",
+    "scikit-learn",
+    "scipy",
     "torch",
 )
 
@@ -182,12 +184,19 @@ def in_turns(calls: Mapping[str, Call], repeats: int) -> dict[str, list[float]]:
 
 
 def _measure_memory(result: Result, make: Make, case: Any) -> None:
-    """Makes and calls it once, in a fresh process."""
+    result.peak_growth_mib, result.peak_total_mib = peak_memory(make, case)
+
+
+def peak_memory(make: Make, case: Any) -> tuple[float, float]:
+    """Makes and calls it once, in a fresh process.
+
+    Returns:
+      MiB: (by which the peak grew in the call, the peak with all before).
+    """
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as fresh:
         before, after = fresh.submit(_peaks, make, case).result()
-    result.peak_growth_mib = (after - before) / _MIB
-    result.peak_total_mib = after / _MIB
+    return (after - before) / _MIB, after / _MIB
 
 
 def _peaks(make: Make, case: Any) -> tuple[int, int]:

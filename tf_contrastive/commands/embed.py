@@ -1,6 +1,12 @@
-"""`embed`: writes the embeddings of a dataset to an npz file."""
+"""`embed`: writes the embeddings of a dataset, on this machine or on Beam."""
 
+import importlib.util
+import os
 import sys
+import uuid
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
 
 from tf_contrastive import (
     checkpoints,
@@ -8,7 +14,6 @@ from tf_contrastive import (
     datasets,
     embedding,
     exporting,
-    views,
 )
 
 
@@ -23,43 +28,107 @@ def run(options: config.Embed) -> int:
 
     Raises:
       UserError: for no run or export, no such data, too many unreadable
-        images, or a file that cannot be written.
+        images, a package that is missing, files of another job, or a file that
+        cannot be written.
     """
     chosen = options.embedding
-    name, data_dir = chosen.input, chosen.data_dir
-    if chosen.workdir:
-        found = checkpoints.load_run(chosen.workdir)
-        name = name or found.config.data.dataset
-        data_dir = data_dir or found.config.data.data_dir
+    embedding.check_format(chosen.file_format)
+    if chosen.runner and importlib.util.find_spec("apache_beam") is None:
+        raise config.UserError(
+            f"--runner={chosen.runner} needs apache-beam, which is not"
+            " installed: pip install 'tf_contrastive[beam]', or leave --runner"
+            " out"
+        )
+    start = _on_beam(chosen) if chosen.runner else None
+    name, data_dir = _input(chosen)
     source = datasets.source(
         name,
         chosen.split,
         data_dir=data_dir or None,
         max_bad_images=chosen.max_bad_images,
     )
+    scheme = name.partition(":")[0]
+    of_tfds = source.arrays is None and scheme not in datasets.SCHEMES
     encoder = exporting.load(chosen.workdir or chosen.saved_model)
-    extra = exporting.extra(encoder)
+    size, extra = exporting.image_size(encoder), exporting.extra(encoder)
     config.check_encoder_channels(
         extra, source.info.name, source.info.extra_channels
     )
-    embedding.check_writable(chosen.output)
-    embeddings, labels = embedding.embed(
-        encoder,
-        datasets.evaluation_batches(
-            source,
-            views.evaluation(exporting.image_size(encoder)),
-            batch_size=chosen.embedding_batch_size,
-            extra_channels=extra,
-        ),
+    features = int(encoder(tf.zeros([1, size, size, 3 + extra])).shape[-1])
+    job = embedding.Job(
+        source,
+        size,
+        _absolute(chosen.output) if chosen.runner else chosen.output,
+        chosen.file_format,
+        extra,
+        chosen.embedding_batch_size,
+        chosen.shard_size,
+        chosen.max_bad_images,
+        (name, chosen.split, data_dir) if of_tfds else (),
     )
-    embedding.write(
-        chosen.output,
-        embeddings,
-        labels if source.info.has_labels else None,
-        source.info.label_names,
+    shards = embedding.begin(job, {"encoder": embedding.checksum(encoder)})
+    total = len(job.shards())
+    if len(shards) < total:
+        _say(f"{total - len(shards)} of {total} files are there already")
+    if shards and start:
+        start(job, features, shards)
+    else:
+        embedding.run(job, encoder, shards, _say)
+    bad = embedding.finish(job)
+    for name in bad:
+        _say(f"left out, cannot be read: {name}")
+    # What was left out as the source was opened was not counted by it.
+    unread = len(bad) - len(source.info.bad_images)
+    print(
+        f"{chosen.output}: {source.info.num_examples - unread} embeddings of"
+        f" {features} features"
+        + (f", in {total} files" if chosen.shard_size else "")
     )
-    count, size = embeddings.shape
-    print(f"{chosen.output}: {count} embeddings of {size} features")
-    for bad in source.info.bad_images:
-        print(f"left out, cannot be read: {bad}", file=sys.stderr)
     return 0
+
+
+def _input(chosen: config.Embedding) -> tuple[str, str]:
+    """Name and data_dir of the dataset: those given, or the run's."""
+    name, data_dir = chosen.input, chosen.data_dir
+    if chosen.workdir:
+        data = checkpoints.load_run(chosen.workdir).config.data
+        name, data_dir = name or data.dataset, data_dir or data.data_dir
+    return name, data_dir
+
+
+def _on_beam(chosen: config.Embedding) -> Callable[..., None]:
+    """Makes the function that runs a job on Beam, whose workers load an export.
+
+    Raises:
+      UserError: for a runner, or its options, that Beam does not take.
+    """
+    from tf_contrastive.embedding import beam
+
+    pipeline = beam.pipeline(chosen.runner, chosen.beam_options)
+
+    def start(
+        job: embedding.Job, features: int, shards: Sequence[embedding.Shard]
+    ) -> None:
+        if chosen.saved_model:
+            path = _absolute(exporting.find(chosen.saved_model))
+            beam.run(pipeline, job, path, features, shards)
+            return
+        # Beside the output, which the workers can reach.
+        folder = f"{job.name}.model-{uuid.uuid4().hex}"
+        try:
+            path = exporting.export(chosen.workdir, folder)
+            beam.run(pipeline, job, path, features, shards)
+        finally:
+            if tf.io.gfile.exists(folder):
+                tf.io.gfile.rmtree(folder)
+
+    return start
+
+
+def _absolute(path: str) -> str:
+    """The path as other processes know it."""
+    return path if "://" in path else os.path.abspath(path)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

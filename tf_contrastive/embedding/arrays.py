@@ -1,14 +1,11 @@
-"""Embeddings of a dataset, and the file they go into.
+"""Embeddings of batches of images, and the checksum of what embeds them.
 
-Layer 6. Encoders are anything that is called as `encoder(images,
-training=False)` and lists its `variables`: a Keras model, or a loaded export.
+Encoders are anything that is called as `encoder(images, training=False)` and
+lists its `variables`: a Keras model, or a loaded export.
 """
 
-import contextlib
 import hashlib
-import os
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -64,10 +61,31 @@ def embed_batches(
 def _embedded(
     encoder: Callable, batches: Batches, strategy: tf.distribute.Strategy
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    encode = embedder(encoder, strategy)
+    for images, labels in batches:
+        yield encode(images), np.asarray(labels, np.int32)
+
+
+def embedder(
+    encoder: Callable, strategy: tf.distribute.Strategy | None = None
+) -> Callable[[tf.Tensor], np.ndarray]:
+    """Makes a function of batches of images, of one graph for all of them.
+
+    Args:
+      encoder: see `embed`.
+      strategy: whose replicas share each batch; None: that of the call.
+
+    Returns:
+      images float32 [b, S, S, K], b at least 1 -> embeddings float32 [b, D].
+      The first call decides the size in which all are encoded.
+    """
+    strategy = strategy or tf.distribute.get_strategy()
     encode = _encode_function(encoder, strategy)
     replicas = strategy.num_replicas_in_sync
     rows = 0
-    for images, labels in batches:
+
+    def embed_one(images: tf.Tensor) -> np.ndarray:
+        nonlocal rows
         rows = rows or -(-len(images) // replicas)
         parts = [
             _encode_padded(
@@ -75,7 +93,9 @@ def _embedded(
             )
             for start in range(0, len(images), rows * replicas)
         ]
-        yield np.concatenate(parts), np.asarray(labels, np.int32)
+        return np.concatenate(parts)
+
+    return embed_one
 
 
 def _encode_function(
@@ -121,59 +141,3 @@ def checksum(model: tf.Module) -> str:
         digest.update(f"{value.dtype.str}{value.shape}".encode())
         digest.update(value.tobytes())
     return digest.hexdigest()
-
-
-def write(
-    path: str,
-    embeddings: np.ndarray,
-    labels: np.ndarray | None = None,
-    label_names: Sequence[str] = (),
-) -> None:
-    """Writes an npz file with `embeddings`, and `labels`, `label_names` if any.
-
-    The file appears whole or not at all, on any filesystem that `tf.io.gfile`
-    writes.
-
-    Args:
-      path: file to write; an existing one is replaced.
-      embeddings: float32 [n, D].
-      labels: int [n], or None.
-      label_names: name of class 0, 1, ...
-
-    Raises:
-      UserError: if it cannot be written.
-    """
-    arrays = {"embeddings": embeddings}
-    if labels is not None:
-        arrays["labels"] = labels
-    if label_names:
-        arrays["label_names"] = np.array([str(name) for name in label_names])
-    with _writing(path) as partial:
-        # An npz is written with seeks, which object stores do not have.
-        with tempfile.TemporaryDirectory() as folder:
-            local = os.path.join(folder, "embeddings.npz")
-            np.savez(local, **arrays)
-            tf.io.gfile.copy(local, partial, overwrite=True)
-        tf.io.gfile.rename(partial, path, overwrite=True)
-
-
-def check_writable(path: str) -> None:
-    """Raises `UserError` if `write` could not write to `path`."""
-    with _writing(path) as partial:
-        with tf.io.gfile.GFile(partial, "w") as file:
-            file.write("")
-        tf.io.gfile.remove(partial)
-
-
-@contextlib.contextmanager
-def _writing(path: str) -> Iterator[str]:
-    """Makes the folder; yields the name to write under until all is there."""
-    try:
-        if tf.io.gfile.isdir(path):
-            raise IsADirectoryError("it is a folder")
-        tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-        yield f"{path}.partial"
-    except (OSError, tf.errors.OpError) as error:
-        raise config.cannot_write(
-            path, error, "give a file in a folder that can be written"
-        ) from error

@@ -1,0 +1,68 @@
+"""Asks TensorFlow Serving for embeddings over gRPC.
+
+Use: python examples/grpc_client.py [--address=localhost:8500] FILE...
+
+FILE: JPEG, PNG, GIF or BMP. `launch/serve` starts the server. Prints a line of
+JSON for each file: its name, whether it could be decoded, its embedding. Needs
+`pip install tensorflow-serving-api==2.15.1`, which has the messages.
+"""
+
+import argparse
+import json
+import sys
+
+import grpc
+import numpy as np
+import tensorflow as tf
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+
+def embed(
+    address: str, files: list[bytes], model: str = "encoder"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Embeds encoded images.
+
+    Args:
+      address: HOST:PORT of the server.
+      files: contents of image files.
+      model: its name there.
+
+    Returns:
+      (embeddings float32 [n, D], whether each could be decoded, bool [n]).
+    """
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = model
+    request.model_spec.signature_name = "serving_bytes"
+    request.inputs["bytes"].CopyFrom(tf.make_tensor_proto(files, tf.string))
+    # For pixels: signature "serving_default", input "images", uint8 [n, H, W,
+    # 3] of any H and W.
+    with grpc.insecure_channel(address) as channel:
+        service = prediction_service_pb2_grpc.PredictionServiceStub(channel)
+        outputs = service.Predict(request, timeout=60).outputs
+    return tf.make_ndarray(outputs["embedding"]), tf.make_ndarray(outputs["ok"])
+
+
+def main() -> int:
+    """Embeds the files that the command line names, and prints the results."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--address", default="localhost:8500")
+    parser.add_argument("--model", default="encoder")
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    given = parser.parse_args()
+    contents = []
+    for name in given.files:
+        with open(name, "rb") as file:
+            contents.append(file.read())
+    try:
+        embeddings, ok = embed(given.address, contents, given.model)
+    except grpc.RpcError as error:
+        print(f"{given.address}: {error.details()}", file=sys.stderr)
+        return 1
+    for name, embedding, good in zip(given.files, embeddings, ok, strict=True):
+        result = {"embedding": embedding.tolist(), "ok": bool(good)}
+        print(json.dumps({"file": name, **result}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

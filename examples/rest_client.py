@@ -1,0 +1,76 @@
+"""Asks TensorFlow Serving for embeddings over REST, with Python alone.
+
+Use: python examples/rest_client.py [--url=http://localhost:8501] FILE...
+
+FILE: JPEG, PNG, GIF or BMP. `launch/serve` starts the server. Prints a line of
+JSON for each file: its name, whether it could be decoded, its embedding.
+"""
+
+import argparse
+import base64
+import json
+import sys
+import urllib.error
+import urllib.request
+
+
+def embed(
+    url: str, files: list[bytes], model: str = "encoder"
+) -> list[dict[str, object]]:
+    """Embeds encoded images.
+
+    Args:
+      url: of the server, such as http://localhost:8501.
+      files: contents of image files.
+      model: its name there.
+
+    Returns:
+      {"embedding": list of float, "ok": bool} of each file.
+    """
+    request = {
+        "signature_name": "serving_bytes",
+        "instances": [
+            {"bytes": {"b64": base64.b64encode(data).decode()}}
+            for data in files
+        ],
+    }
+    # For pixels: "signature_name": "serving_default", "instances": [{"images":
+    # [[[r, g, b], ...], ...]}, ...], each a number from 0 to 255.
+    answer = urllib.request.urlopen(
+        urllib.request.Request(
+            f"{url}/v1/models/{model}:predict",
+            json.dumps(request).encode(),
+            {"Content-Type": "application/json"},
+        ),
+        timeout=60,
+    )
+    with answer:
+        return json.load(answer)["predictions"]
+
+
+def main() -> int:
+    """Embeds the files that the command line names, and prints the results."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--url", default="http://localhost:8501")
+    parser.add_argument("--model", default="encoder")
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    given = parser.parse_args()
+    contents = []
+    for name in given.files:
+        with open(name, "rb") as file:
+            contents.append(file.read())
+    try:
+        results = embed(given.url, contents, given.model)
+    except urllib.error.HTTPError as error:
+        print(f"{given.url}: {error.read().decode()}", file=sys.stderr)
+        return 1
+    except urllib.error.URLError as error:
+        print(f"{given.url}: {error.reason}", file=sys.stderr)
+        return 1
+    for name, result in zip(given.files, results, strict=True):
+        print(json.dumps({"file": name, **result}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

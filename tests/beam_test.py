@@ -1,0 +1,110 @@
+"""The job of `embed` on Apache Beam, against the one of one machine."""
+
+import os
+
+import numpy as np
+import PIL.Image
+import pytest
+import saved_run
+
+from tf_contrastive import config, datasets
+from tf_contrastive.commands import embed as command
+
+pytestmark = pytest.mark.slow
+
+# Two processes, as a distributed runner has many.
+_TWO = "--direct_num_workers=2 --direct_running_mode=multi_processing"
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    saved_run.make(folder)
+    return str(folder)
+
+
+def _embed(workdir, output, **values):
+    options = config.replace(
+        config.Embed(), workdir=workdir, output=str(output), **values
+    )
+    options.validate()
+    assert command.run(options) == 0
+
+
+def test_two_workers_write_what_one_machine_writes(workdir, tmp_path):
+    names = []
+    for folder, values in (
+        ("here", {}),
+        ("beam", {"runner": "DirectRunner", "beam_options": _TWO}),
+    ):
+        _embed(
+            workdir,
+            tmp_path / folder / "d.npz",
+            shard_size=100,
+            embedding_batch_size=32,
+            **values,
+        )
+        names.append(sorted(os.listdir(tmp_path / folder)))
+    assert names[0] == names[1]
+    assert len(names[0]) == 5
+    for name in names[0][:-1]:
+        here, beam = (
+            np.load(tmp_path / folder / name) for folder in ("here", "beam")
+        )
+        assert here.files == beam.files
+        np.testing.assert_array_equal(here["labels"], beam["labels"])
+        np.testing.assert_array_equal(here["indices"], beam["indices"])
+        np.testing.assert_allclose(
+            here["embeddings"], beam["embeddings"], atol=1e-5
+        )
+
+
+def test_a_failing_element_is_listed_and_the_rest_goes_on(
+    workdir, tmp_path, monkeypatch
+):
+    """Also: of files, with paths, and with shards that are there already."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for i in range(12):
+        pixels = generator.integers(0, 256, [20, 30, 3], np.uint8)
+        PIL.Image.fromarray(pixels).save(folder / f"{i:02}.png")
+    source = datasets.source(f"folder:{folder}", "train")
+    # Damaged after they were looked through.
+    for i in (1, 6, 7, 8):
+        (folder / f"{i:02}.png").write_bytes(b"no image")
+    monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
+    values = {"split": "train", "shard_size": 3}
+    _embed(workdir, tmp_path / "here.npz", **values)
+    _embed(workdir, tmp_path / "beam.npz", runner="DirectRunner", **values)
+    there = tmp_path / "beam-00000-of-00004.npz"
+    before = there.stat().st_mtime_ns
+    (tmp_path / "beam-00001-of-00004.npz").unlink()
+    _embed(workdir, tmp_path / "beam.npz", runner="DirectRunner", **values)
+    assert there.stat().st_mtime_ns == before
+    listed = (tmp_path / "here.bad.txt").read_text().splitlines()
+    assert listed == [str(folder / f"{i:02}.png") for i in (1, 6, 7, 8)]
+    assert (tmp_path / "beam.bad.txt").read_text().splitlines() == listed
+    counts = []
+    for i in range(4):
+        here, beam = (
+            np.load(tmp_path / f"{name}-{i:05}-of-00004.npz")
+            for name in ("here", "beam")
+        )
+        counts.append(len(here["paths"]))
+        assert here["paths"].tolist() == beam["paths"].tolist()
+        np.testing.assert_allclose(
+            here["embeddings"], beam["embeddings"], atol=1e-5
+        )
+    assert counts == [2, 3, 0, 3]
+    assert not list(tmp_path.glob("*.model-*"))
+
+
+def test_an_unknown_runner_is_one_clear_line(workdir, tmp_path):
+    with pytest.raises(config.UserError, match="--runner=DirctRunner"):
+        _embed(workdir, tmp_path / "new" / "d.npz", runner="DirctRunner")
+    assert not list(tmp_path.iterdir())
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

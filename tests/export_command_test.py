@@ -1,0 +1,319 @@
+"""`export`: checkpoints, classifiers, formats, the card and its numbers."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import saved_run
+import tensorflow as tf
+
+from tf_contrastive import (
+    checkpoints,
+    classifiers,
+    config,
+    datasets,
+    embedding,
+    exporting,
+    flags,
+    views,
+)
+from tf_contrastive.commands import export as command
+from tf_contrastive.exporting import converting
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    saved_run.make(folder, loss="supcon", temperature=0.07)
+    results = [
+        {
+            "encoder": encoder,
+            "protocol": protocol,
+            "version": 1,
+            "top1": top1,
+            "top1_interval": [top1 - 0.01, top1 + 0.01],
+            "top5": None,
+            "examples": 360,
+        }
+        for encoder, protocol, top1 in (
+            ("trained", "knn", 0.91234),
+            ("trained", "linear", 0.95),
+            ("untrained", "knn", 0.5),
+        )
+    ]
+    report = {
+        "dataset": "digits",
+        "test_split": "test",
+        "step": 0,
+        "results": results,
+    }
+    (folder / "evaluation.json").write_text(json.dumps(report))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def with_probe(workdir, tmp_path_factory):
+    """An export with the run's own probe, and what was said."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        path = _export(workdir, tmp_path_factory.mktemp("probe"), head="probe")
+    return path, out.getvalue()
+
+
+def _export(workdir, tmp_path, **values):
+    options = config.replace(
+        config.Export(),
+        workdir=workdir,
+        output_dir=str(tmp_path / "export"),
+        **values,
+    )
+    options.validate()
+    assert command.run(options) == 0
+    return exporting.find(str(tmp_path / "export"))
+
+
+@pytest.fixture(scope="module")
+def split():
+    """Embeddings in PNG, images and labels of test digits."""
+    source = datasets.source("digits", "test[:60]")
+    examples = list(source.examples().as_numpy_iterator())
+    images = np.stack([example["image"] for example in examples])
+    return images, np.array([example["label"] for example in examples])
+
+
+def _features(workdir, part):
+    source = datasets.source("digits", part)
+    encoder = exporting.load(workdir)
+    batches = datasets.evaluation_batches(
+        source, views.evaluation(8), batch_size=256, extra_channels=0
+    )
+    return embedding.embed(encoder, batches)
+
+
+def _classified(path, images):
+    model = tf.saved_model.load(path)
+    served = model.signatures["classify"](images=tf.constant(images))
+    return served["labels"].numpy(), served["probabilities"].numpy()
+
+
+def test_the_run_s_probe_classifies(workdir, with_probe, split):
+    path, out = with_probe
+    labels, probabilities = _classified(path, split[0])
+    run = checkpoints.load_run(workdir)
+    reader = tf.train.load_checkpoint(run.checkpoint)
+    kernel, bias = (
+        reader.get_tensor(f"probe/{name}/.ATTRIBUTES/VARIABLE_VALUE")
+        for name in ("kernel", "bias")
+    )
+    assert np.abs(kernel).max() > 0
+    features, _ = _features(workdir, "test[:60]")
+    expected = tf.nn.softmax(features @ kernel + bias).numpy()
+    np.testing.assert_allclose(probabilities, expected, atol=1e-4)
+    np.testing.assert_array_equal(labels, expected.argmax(axis=1))
+    assert "labels: int64 [N], probabilities: float32 [N, 10]" in out
+    with open(f"{path}/assets/label_names.txt") as file:
+        assert file.read().split() == [str(digit) for digit in range(10)]
+
+
+def test_neighbours_of_the_training_split_classify(workdir, tmp_path, split):
+    path = _export(workdir, tmp_path, head="knn", head_knn_k=3)
+    labels, probabilities = _classified(path, split[0])
+    features, _ = _features(workdir, "test[:60]")
+    expected = classifiers.knn(*_features(workdir, "train"), features, 3)
+    assert (labels == expected).mean() > 0.98  # But for ties.
+    assert len(set(labels)) > 2
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
+
+
+def test_a_checkpoint_is_chosen_by_its_step(workdir, tmp_path, split):
+    path = _export(workdir, tmp_path, checkpoint=0)
+    assert path.endswith("/1")
+    assert exporting.details(path)["step"] == 0
+    images = split[0] / np.float32(255)
+    made = exporting.load(path)(images).numpy()
+    run = checkpoints.load_run(workdir)
+    assert run.step == 1
+    zero = checkpoints.load_encoder(run.at(checkpoints.saved(workdir)[0]))
+    np.testing.assert_allclose(made, zero(images), atol=1e-5)
+    newest = checkpoints.load_encoder(run)(images).numpy()
+    assert np.abs(made - newest).max() > 0.01
+
+
+def test_a_checkpoint_that_is_not_there_is_refused(workdir, tmp_path):
+    with pytest.raises(
+        config.UserError, match="has none of that step: it has those of step 0"
+    ):
+        _export(workdir, tmp_path, checkpoint=7)
+    assert not (tmp_path / "export").exists()
+
+
+def test_a_run_without_a_probe_says_so(tmp_path):
+    saved_run.make(tmp_path / "run", probe=False)
+    with pytest.raises(config.UserError, match="trained no probe along"):
+        _export(str(tmp_path / "run"), tmp_path, head="probe")
+
+
+# ---- Other formats ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def converted(workdir, tmp_path_factory):
+    """An export in all formats, in a process of its own; what it said."""
+    folder = tmp_path_factory.mktemp("formats")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tf_contrastive", "export"),
+            *(f"--workdir={workdir}", f"--output_dir={folder}"),
+            "--format=savedmodel,tflite,onnx",
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return f"{folder}/1", done.stdout
+
+
+def _held_out(path, split):
+    """Images that calibrated nothing, and the SavedModel's embeddings."""
+    images = split[0] / np.float32(255)
+    return images, exporting.load(path)(images).numpy()
+
+
+def _tflite(file, images):
+    interpreter = tf.lite.Interpreter(model_path=file)
+    (source,) = interpreter.get_input_details()
+    interpreter.resize_tensor_input(source["index"], images.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(source["index"], images)
+    interpreter.invoke()
+    (target,) = interpreter.get_output_details()
+    return interpreter.get_tensor(target["index"])
+
+
+def _onnx(file, images):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        file, providers=["CPUExecutionProvider"]
+    )
+    (source,), (target,) = session.get_inputs(), session.get_outputs()
+    assert (source.name, target.name) == ("images", "embedding")
+    return session.run(["embedding"], {"images": images})[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "run"), [("encoder.tflite", _tflite), ("encoder.onnx", _onnx)]
+)
+def test_other_runtimes_give_the_same(converted, split, file, run):
+    path, _ = converted
+    images, expected = _held_out(path, split)
+    for part in (slice(0, 1), slice(0, 60)):
+        made = run(f"{path}/{file}", images[part])
+        difference = np.abs(made - expected[part]).max()
+        assert difference <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("kind", "least"), [("dynamic_int8", 0.999), ("int8", 0.98)]
+)
+def test_eight_bits_keep_the_direction(converted, split, kind, least):
+    path, _ = converted
+    images, expected = _held_out(path, split)
+    made = _tflite(f"{path}/encoder_{kind}.tflite", images)
+    difference, cosine = exporting.compare(made, expected)
+    assert difference > 1e-5  # They are others.
+    assert cosine >= least
+
+
+def test_the_differences_are_told(converted):
+    path, out = converted
+    formats = exporting.details(path)["formats"]
+    assert [one["file"] for one in formats] == [
+        "encoder.tflite",
+        "encoder_dynamic_int8.tflite",
+        "encoder_int8.tflite",
+        "encoder.onnx",
+    ]
+    with open(f"{path}/README.md") as file:
+        card = file.read()
+    for one in formats:
+        size = os.path.getsize(f"{path}/{one['file']}")
+        assert one["bytes"] == size
+        line = f"{one['file']} +{size:,} +{one['largest_difference']:.1e}"
+        assert re.search(line, out)
+        assert f"| `{one['file']}` | {one['format']} | {size:,} |" in card
+
+
+def _tiny():
+    inputs = tf.keras.Input([8, 8, 5])
+    pooled = tf.keras.layers.GlobalAveragePooling2D()(inputs)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(pooled))
+
+
+def test_a_format_that_differs_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(converting, "_MOST_DIFFERENCE", -1.0)
+    with pytest.raises(config.UserError, match=r"encoder.tflite differs .* by"):
+        exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_told_before_anything_else(
+    workdir, tmp_path, monkeypatch
+):
+    found = converting.importlib.util.find_spec
+    monkeypatch.setattr(
+        converting.importlib.util,
+        "find_spec",
+        lambda name: None if name == "tf2onnx" else found(name),
+    )
+    with pytest.raises(config.UserError, match=r"tf_contrastive\[onnx\]"):
+        _export(workdir, tmp_path, format="savedmodel,onnx")
+    assert not (tmp_path / "export").exists()
+
+
+# ---- The card ---------------------------------------------------------------
+
+
+def test_the_card_tells_data_recipe_and_evaluation(workdir, with_probe):
+    path, _ = with_probe
+    with open(f"{path}/README.md") as file:
+        card = file.read()
+    for told in (
+        "| `serving_default` | `images`: uint8 `[N, H, W, 3]`, any size |",
+        "| `project` |",
+        "`projection`: float32 `[N, 16]`",
+        "`classify` is a linear probe on the embedding",
+        "| dataset | digits, split train |",
+        "| images | 1,437 |",
+        "| classes | 10: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 |",
+        "| loss | supcon (temperature=0.07) |",
+        "| knn | 1 | 0.9123 | 0.9023 to 0.9223 |  | 360 |",
+        "of step 0, and what is exported is step 1",
+        "Apache License 2.0",
+    ):
+        assert told in card, told
+    assert "0.5000" not in card  # The untrained encoder is not exported.
+    # The recipe repeats the run.
+    text = card.split("```\n")[1]
+    again = flags.read(config.Pretrain, text, workdir)
+    assert again == checkpoints.load_run(workdir).config
+    assert not re.search(r"\{\w+\}", card)
+
+
+def test_a_model_from_python_has_a_card_without_a_recipe(tmp_path):
+    path = exporting.export(_tiny(), str(tmp_path))
+    with open(f"{path}/README.md") as file:
+        card = file.read()
+    assert "float32 `[N, 8, 8, 5]`, colours in [0, 1], as it is" in card
+    assert "None was at hand" in card
+    assert io.StringIO(card).readline() == "# Image encoder\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

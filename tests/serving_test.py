@@ -1,0 +1,399 @@
+"""What TensorFlow Serving gets: files beside the model, launcher, clients."""
+
+import base64
+import concurrent.futures
+import http.server
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import grpc
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow_serving.apis import (
+    predict_pb2,
+    prediction_log_pb2,
+    prediction_service_pb2_grpc,
+)
+from tensorflow_serving.config import model_server_config_pb2
+
+from tf_contrastive import __main__, exporting
+from tf_contrastive.benchmarks import serving
+
+_ROOT = Path(__file__).absolute().parents[1]
+SIZE = 12
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """Exports of a tiny encoder with all signatures: versions 1 and 2."""
+    tf.keras.utils.set_random_seed(0)
+    inputs = tf.keras.Input([SIZE, SIZE, 3])
+    x = tf.keras.layers.Conv2D(4, 3, activation="relu")(inputs)
+    pooled = tf.keras.layers.GlobalAveragePooling2D()(x)
+    encoder = tf.keras.Model(inputs, tf.keras.layers.Dense(5)(pooled))
+    projection = tf.keras.Sequential(
+        [tf.keras.layers.Activation("linear")], name="projection"
+    )
+    projection.build([None, 5])
+    parts = exporting.Parts(encoder, projection)
+    head = exporting.Probe(np.ones([5, 2]), np.zeros([2]))
+    folder = str(tmp_path_factory.mktemp("with space"))
+    for _ in range(2):
+        exporting.export(parts, folder, head=head)
+    return folder
+
+
+def _photograph(side=40):
+    (image,) = exporting.as_bytes(exporting.photographs(1, side))
+    return image
+
+
+def _answers(model, request):
+    """What a server would answer: TensorFlow Serving's Predict."""
+    signature = model.signatures[request.model_spec.signature_name]
+    inputs = {
+        name: tf.constant(tf.make_ndarray(tensor))
+        for name, tensor in request.inputs.items()
+    }
+    response = predict_pb2.PredictResponse()
+    for name, value in signature(**inputs).items():
+        response.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
+    return response
+
+
+# ---- Files beside the model -------------------------------------------------
+
+
+def test_warmup_requests_call_every_signature(base):
+    file = f"{base}/2/assets.extra/tf_serving_warmup_requests"
+    model = tf.saved_model.load(f"{base}/2")
+    called = {}
+    for record in tf.data.TFRecordDataset(file).as_numpy_iterator():
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+        request = log.predict_log.request
+        assert request.model_spec.name == "encoder"
+        # Nothing was written that the message does not know.
+        assert log.SerializeToString(deterministic=True) == record
+        (tensor,) = request.inputs.values()
+        name = request.model_spec.signature_name
+        count = tensor.tensor_shape.dim[0].size
+        called.setdefault(name, []).append(count)
+        outputs = _answers(model, request).outputs
+        for output in outputs.values():
+            assert output.tensor_shape.dim[0].size == count
+        if name == "serving_bytes":
+            assert tf.make_ndarray(outputs["ok"]).all()
+    assert called == {
+        name: [1, 8] for name in exporting.details(f"{base}/2")["signatures"]
+    }
+
+
+def test_the_server_s_configuration_is_one(base):
+    with open(f"{base}/2/assets.extra/models.config") as file:
+        parsed = text_format.Parse(
+            file.read(), model_server_config_pb2.ModelServerConfig()
+        )
+    (model,) = parsed.model_config_list.config
+    assert (model.name, model.base_path) == ("encoder", "/models/encoder")
+    assert model.model_version_policy.latest.num_versions == 1
+
+
+def test_batching_parameters_are_those_of_the_server(base):
+    with open(f"{base}/2/assets.extra/batching_parameters.txt") as file:
+        text = re.sub("#.*", "", file.read())
+    wrapped = dict(re.findall(r"(\w+) \{ value: (\d+) \}", text))
+    (sizes,) = re.findall(r"allowed_batch_sizes: \[([\d, ]+)\]", text)
+    sizes = [int(size) for size in sizes.split(",")]
+    # What session_bundle_config.proto calls them.
+    assert set(wrapped) == {
+        "max_batch_size",
+        "batch_timeout_micros",
+        "max_enqueued_batches",
+        "num_batch_threads",
+    }
+    # The server refuses anything else.
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == int(wrapped["max_batch_size"])
+
+
+# ---- launch/serve -----------------------------------------------------------
+
+_DOCKER = """#!{python}
+import json, sys
+with open({calls!r}, "w") as file:
+    json.dump(sys.argv[1:], file)
+"""
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Runs launch/serve with a docker that writes down how it was called."""
+    calls = tmp_path / "calls"
+    docker = tmp_path / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(_DOCKER.format(python=sys.executable, calls=str(calls)))
+    docker.chmod(0o755)
+
+    def run(*words, cwd=tmp_path, path=f"{docker.parent}:{os.environ['PATH']}"):
+        done = subprocess.run(
+            [_ROOT / "launch" / "serve", *words],
+            cwd=cwd,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+        )
+        called = json.loads(calls.read_text()) if calls.exists() else None
+        calls.unlink(missing_ok=True)
+        return done, called
+
+    return run
+
+
+def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
+    done, called = serve("--rest_port=9000", "--batching", base)
+    assert done.returncode == 0, done.stderr
+    assert called == [
+        *("run", "--rm", "--init"),
+        *("--publish=8500:8500", "--publish=9000:8501"),
+        f"--mount=type=bind,source={base},target=/models/encoder,readonly",
+        "tensorflow/serving:2.15.1",
+        "--model_config_file=/models/encoder/2/assets.extra/models.config",
+        "--enable_batching",
+        "--batching_parameters_file="
+        "/models/encoder/2/assets.extra/batching_parameters.txt",
+    ]
+    # What it names is there.
+    for argument in called:
+        if "/models/encoder/" in argument:
+            inside = argument.split("/models/encoder/")[1]
+            assert os.path.exists(f"{base}/{inside}")
+    assert "http://localhost:9000/v1/models/encoder" in done.stderr
+
+
+def test_serve_prints_with_dry_run_what_it_would_run(serve, base, tmp_path):
+    import shlex
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "export").symlink_to(base)
+    for folder in (base, "run"):
+        _, called = serve(folder)
+        done, nothing = serve("--dry_run", folder)
+        assert nothing is None
+        assert shlex.split(done.stdout) == ["docker", *called]
+
+
+def test_serve_leaves_remote_folders_to_the_server(serve):
+    done, called = serve("--image=other", "gs://bucket/export")
+    assert done.returncode == 0
+    assert called[-3:] == [
+        *("other", "--model_name=encoder"),
+        "--model_base_path=gs://bucket/export",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give the folder of an export: launch/serve"),
+        (["nowhere"], "no export in "),
+        (["--port=1", "a"], "unknown argument --port=1"),
+        (["--rest_port=x", "a"], "--rest_port=x is no number above 0"),
+        (["--batching", "gs://b"], "--batching needs a folder of this machine"),
+    ],
+)
+def test_serve_says_what_is_wrong(serve, words, told):
+    done, called = serve(*words)
+    assert done.returncode != 0
+    assert called is None
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_serve_says_that_docker_is_missing(serve, base, tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in ("bash", "env", "dirname", "basename"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    done, _ = serve(base, path=str(tools))
+    assert done.returncode == 1
+    assert "no docker here" in done.stderr
+
+
+# ---- The clients ------------------------------------------------------------
+
+
+def _example(name):
+    path = _ROOT / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    PIL.Image.fromarray(_photograph()).save(folder / "good.png")
+    (folder / "bad.jpg").write_bytes(b"no image")
+    return [str(folder / name) for name in ("good.png", "bad.jpg")]
+
+
+def _check_answers(base, lines, files):
+    results = [json.loads(line) for line in lines]
+    assert [result["file"] for result in results] == files
+    assert [result["ok"] for result in results] == [True, False]
+    model = tf.saved_model.load(f"{base}/2")
+    given = tf.constant(_photograph()[np.newaxis])
+    expected = model.signatures["serving_default"](images=given)["embedding"]
+    np.testing.assert_allclose(results[0]["embedding"], expected[0], atol=1e-5)
+
+
+class _Service(prediction_service_pb2_grpc.PredictionServiceServicer):
+    def __init__(self, model):
+        self._model = model
+
+    def Predict(self, request, context):
+        return _answers(self._model, request)
+
+
+def test_the_grpc_client_embeds_files(base, files, capsys, monkeypatch):
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+        _Service(tf.saved_model.load(f"{base}/2")), server
+    )
+    port = server.add_insecure_port("localhost:0")
+    server.start()
+    client = _example("grpc_client")
+    words = ["grpc_client.py", f"--address=localhost:{port}", *files]
+    monkeypatch.setattr(sys, "argv", words)
+    try:
+        assert client.main() == 0
+    finally:
+        server.stop(None)
+    _check_answers(base, capsys.readouterr().out.splitlines(), files)
+
+
+class _Rest(http.server.BaseHTTPRequestHandler):
+    """Answers as TensorFlow Serving's REST API does to `instances`."""
+
+    def do_POST(self):
+        size = int(self.headers["Content-Length"])
+        request = json.loads(self.rfile.read(size))
+        assert self.path == "/v1/models/encoder:predict"
+        signature = self.server.model.signatures[request["signature_name"]]
+        data = [
+            base64.b64decode(instance["bytes"]["b64"], validate=True)
+            for instance in request["instances"]
+        ]
+        outputs = signature(bytes=tf.constant(data))
+        columns = {k: v.numpy().tolist() for k, v in outputs.items()}
+        predictions = [
+            dict(zip(columns, row, strict=True))
+            for row in zip(*columns.values(), strict=True)
+        ]
+        body = json.dumps({"predictions": predictions}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+def test_the_rest_client_embeds_files(base, files):
+    server = http.server.HTTPServer(("localhost", 0), _Rest)
+    server.model = tf.saved_model.load(f"{base}/2")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://localhost:{server.server_port}"
+    try:
+        done = subprocess.run(
+            [
+                # It needs Python alone: no package is to be found.
+                *(sys.executable, "-S", f"{_ROOT}/examples/rest_client.py"),
+                *(f"--url={url}", *files),
+            ],
+            capture_output=True,
+            text=True,
+        )
+    finally:
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    _check_answers(base, done.stdout.splitlines(), files)
+
+
+def test_clients_say_that_nobody_answers(files, monkeypatch, capsys):
+    for name, flag in (
+        ("rest_client", "--url=http://localhost:1"),
+        ("grpc_client", "--address=localhost:1"),
+    ):
+        client = _example(name)
+        monkeypatch.setattr(sys, "argv", [name, flag, *files])
+        assert client.main() == 1
+        assert "localhost:1" in capsys.readouterr().err
+
+
+# ---- benchmark serving -------------------------------------------------------
+
+
+def _benchmark(monkeypatch, *words):
+    words = ["tf_contrastive", "benchmark", "serving", *words]
+    monkeypatch.setattr(sys, "argv", words)
+    return __main__.main()
+
+
+def test_every_signature_is_measured(base, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "serving.json"
+    status = _benchmark(
+        monkeypatch,
+        f"--serving_model={base}",
+        "--serving_batch_sizes=1,3",
+        "--serving_seconds=0.1",
+        "--nomemory",
+        f"--output={output}",
+    )
+    assert status == 0
+    rows = json.loads(output.read_text())["results"]
+    signatures = exporting.details(f"{base}/2")["signatures"]
+    names = ["bare tf.function", "keras.Model.predict", *signatures]
+    assert [(row["implementation"], row["batch_size"]) for row in rows] == [
+        (name, size) for size in (1, 3) for name in names
+    ]
+    for row in rows:
+        assert 0 < row["p50_milliseconds"] <= row["p99_milliseconds"]
+        assert row["images_per_second"] > 0
+        compared = row["implementation"] not in ("project", "classify")
+        assert (row["largest_difference"] is not None) == compared
+        if compared:
+            assert row["largest_difference"] <= 1e-5
+    assert rows[0]["over_bare"] == 0
+    assert "serving_bytes" in capsys.readouterr().out
+
+
+def test_a_signature_that_differs_fails_the_benchmark(
+    base, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(serving, "_ALLOWED", -1.0)
+    status = _benchmark(
+        monkeypatch,
+        f"--serving_model={base}",
+        "--serving_batch_sizes=1",
+        "--serving_seconds=0.01",
+        "--nomemory",
+        "--only_ours",
+        f"--output={tmp_path}/serving.json",
+    )
+    assert status == 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))

@@ -1,0 +1,182 @@
+"""Classifiers that are exported behind an encoder.
+
+Each takes features [N, D] to probabilities [N, C] in operations of TensorFlow
+alone; column c stands for class id c. They say what `classifiers.prototype` and
+`classifiers.knn` say of the same embeddings, and a run's own probe.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, classifiers, config, heads
+
+
+class Probe(tf.Module):
+    """Softmax of a linear layer.
+
+    Attributes, of each of these: `num_classes`, and `description` in words.
+
+    Args:
+      kernel: float [D, C].
+      bias: float [C].
+    """
+
+    def __init__(self, kernel: np.ndarray, bias: np.ndarray) -> None:
+        super().__init__()
+        self._kernel = tf.Variable(kernel, dtype=tf.float32)
+        self._bias = tf.Variable(bias, dtype=tf.float32)
+        self.num_classes = int(self._bias.shape[0])
+        self.description = "a linear probe on the embedding"
+
+    def __call__(self, features: tf.Tensor) -> tf.Tensor:
+        """Returns probabilities [N, C] of features [N, D]."""
+        return tf.nn.softmax(features @ self._kernel + self._bias)
+
+
+class Prototype(tf.Module):
+    """Softmax of the cosines to the classes' prototypes, by a temperature.
+
+    A prototype is the mean of a class's l2-normalised embeddings, normalised
+    again; a class without example has probability 0.
+
+    Args:
+      embeddings: float [m, D], of the training images.
+      labels: int [m], from 0.
+      num_classes: C; None: one more than the largest label.
+      temperature: what cosines are divided by. The best class does not depend
+        on it, its probability does.
+
+    Raises:
+      UserError: for NaN, negative labels, or shapes that do not fit.
+    """
+
+    def __init__(
+        self,
+        embeddings: np.ndarray,
+        labels: np.ndarray,
+        num_classes: int | None = None,
+        temperature: float = config.Exporting.head_temperature,
+    ) -> None:
+        super().__init__()
+        rows, labels, self.num_classes = _checked(
+            embeddings, labels, num_classes
+        )
+        sums = np.zeros([self.num_classes, rows.shape[1]], np.float32)
+        np.add.at(sums, labels, classifiers.normalize(rows))
+        counts = np.bincount(labels, minlength=self.num_classes)
+        means = sums / np.maximum(counts, 1)[:, np.newaxis]
+        self._prototypes = tf.Variable(
+            classifiers.normalize(means), trainable=False
+        )
+        self._present = tf.constant(counts > 0)
+        self._temperature = temperature
+        self.description = (
+            "the softmax of the embedding's cosines to the mean embeddings of"
+            f" the classes, by a temperature of {temperature:g}"
+        )
+
+    def __call__(self, features: tf.Tensor) -> tf.Tensor:
+        """Returns probabilities [N, C] of features [N, D]."""
+        cosines = tf.matmul(
+            _normalize(features), self._prototypes, transpose_b=True
+        )
+        logits = tf.where(self._present, cosines / self._temperature, -np.inf)
+        return tf.nn.softmax(logits)
+
+
+class Neighbors(tf.Module):
+    """The share of the cosine-weighted votes of the k nearest training images.
+
+    SINCERE, Appendix M; see `classifiers.knn`.
+
+    Args:
+      embeddings: float [m, D], of the training images; all are exported.
+      labels: int [m], from 0.
+      num_classes: C; None: one more than the largest label.
+      k: neighbours that vote; more than m count as m.
+
+    Raises:
+      UserError: for k < 1, NaN, negative labels, or shapes that do not fit.
+    """
+
+    def __init__(
+        self,
+        embeddings: np.ndarray,
+        labels: np.ndarray,
+        num_classes: int | None = None,
+        k: int = config.Exporting.head_knn_k,
+    ) -> None:
+        super().__init__()
+        if k < 1:
+            raise config.UserError(f"k={k}: give at least 1 neighbour")
+        rows, labels, self.num_classes = _checked(
+            embeddings, labels, num_classes
+        )
+        self._bank = tf.Variable(classifiers.normalize(rows), trainable=False)
+        self._labels = tf.Variable(labels, dtype=tf.int32, trainable=False)
+        self._k = min(k, len(rows))
+        self.description = (
+            f"the cosine-weighted vote of the {self._k} nearest of"
+            f" {len(rows):,} training images, which are inside"
+        )
+
+    def __call__(self, features: tf.Tensor) -> tf.Tensor:
+        """Returns shares of the votes [N, C] of features [N, D]."""
+        cosines = tf.matmul(_normalize(features), self._bank, transpose_b=True)
+        nearest = tf.math.top_k(cosines, self._k)
+        classes = tf.one_hot(
+            tf.gather(self._labels, nearest.indices), self.num_classes
+        )
+        votes = tf.einsum("nk,nkc->nc", nearest.values, classes)
+        # A class without neighbour never wins, however negative the others.
+        votes = tf.where(tf.reduce_any(classes > 0, 1), votes, -np.inf)
+        best = tf.one_hot(tf.argmax(votes, 1), self.num_classes)
+        positive = tf.maximum(votes, 0.0)
+        total = tf.reduce_sum(positive, 1, keepdims=True)
+        return tf.where(total > 0, tf.math.divide_no_nan(positive, total), best)
+
+
+def _checked(
+    embeddings: np.ndarray, labels: np.ndarray, num_classes: int | None
+) -> tuple[np.ndarray, np.ndarray, int]:
+    rows = classifiers.check_embeddings("embeddings", embeddings)
+    labels = classifiers.check_labels("labels", labels, rows)
+    classes = num_classes or int(labels.max()) + 1
+    if labels.max() >= classes:
+        raise config.UserError(
+            f"labels hold {labels.max()}: give labels below the {classes}"
+            " classes"
+        )
+    return rows, labels, classes
+
+
+def _normalize(features: tf.Tensor) -> tf.Tensor:
+    """Rows of length 1, as `classifiers.normalize` makes them."""
+    largest = tf.reduce_max(tf.abs(features), 1, keepdims=True)
+    return tf.math.l2_normalize(
+        tf.math.divide_no_nan(features, largest), 1, epsilon=1e-24
+    )
+
+
+def probe_of(run: checkpoints.Run, features: int) -> Probe:
+    """Returns the linear probe that a run has trained along.
+
+    Args:
+      run: of `checkpoints.load_run`.
+      features: D of its encoder.
+
+    Raises:
+      UserError: if it has none.
+    """
+    classes = run.metadata.get("num_classes")
+    if not (run.config.probe.probe and classes):
+        raise config.UserError(
+            "--head=probe: the run trained no probe along (it had --noprobe, or"
+            " data without labels): give --head=prototype or --head=knn with"
+            " labelled data, or --head=none"
+        )
+    probe = heads.LinearProbe(classes)
+    probe.build([None, features])
+    status = tf.train.Checkpoint(probe=probe).restore(run.checkpoint)
+    status.expect_partial().assert_existing_objects_matched()
+    return Probe(*(variable.numpy() for variable in probe.variables))

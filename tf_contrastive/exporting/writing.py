@@ -1,0 +1,267 @@
+"""Versions of an export: each is there whole, or not at all."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import tf_contrastive
+from tf_contrastive import checkpoints, config
+from tf_contrastive.exporting import (
+    card,
+    converting,
+    plain,
+    reading,
+    samples,
+    serving,
+    serving_files,
+)
+from tf_contrastive.views import preprocessing
+
+# For users of the package: the encoder as a Keras model.
+KERAS_FILE = os.path.join(reading.EXTRA, "encoder.keras")
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What is exported, in float32 and of Keras' own layers.
+
+    Attributes:
+      encoder: images [N, S, S, K] -> features [N, D].
+      projection: features -> [N, P]; None where there is none.
+      run: that it was read from; None for a model from Python.
+    """
+
+    encoder: tf.keras.Model
+    projection: tf.keras.layers.Layer | None = None
+    run: checkpoints.Run | None = None
+
+
+def parts(
+    model_or_workdir: Any,
+    checkpoint: int = config.Exporting.checkpoint,
+) -> Parts:
+    """Reads what is to be exported.
+
+    Args:
+      model_or_workdir: see `export`.
+      checkpoint: step of a run's checkpoint; -1: the newest.
+
+    Raises:
+      UserError: if there is no such checkpoint.
+    """
+    if isinstance(model_or_workdir, Parts):
+        return model_or_workdir
+    if isinstance(model_or_workdir, str | os.PathLike):
+        run = _run(os.fspath(model_or_workdir), checkpoint)
+        encoder = checkpoints.load_encoder(run)
+        head = checkpoints.load_projection(run, encoder.output_shape[-1])
+        encoder = plain.plain_encoder(encoder)
+        return Parts(encoder, head and plain.plain_head(head), run)
+    model = model_or_workdir
+    encoder = plain.plain_encoder(getattr(model, "encoder", model))
+    head = getattr(model, "projection_head", None)
+    return Parts(encoder, head and plain.plain_head(head))
+
+
+def _run(workdir: str, step: int) -> checkpoints.Run:
+    run = checkpoints.load_run(workdir)
+    if step < 0:
+        return run
+    known = {checkpoints.step_of(p): p for p in checkpoints.saved(workdir)}
+    if step not in known:
+        raise config.UserError(
+            f"--checkpoint={step}: {workdir} has none of that step: it has"
+            f" those of step {', '.join(map(str, known))}"
+        )
+    return run.at(known[step])
+
+
+def export(
+    model_or_workdir: Any,
+    output_dir: str,
+    *,
+    checkpoint: int = config.Exporting.checkpoint,
+    head: Callable | None = None,
+    label_names: Sequence[str] = (),
+    formats: Sequence[str] = (),
+    images: np.ndarray | None = None,
+    max_image_pixels: int = config.Exporting.max_image_pixels,
+) -> str:
+    """Writes the next version of a SavedModel that serves embeddings.
+
+    Beside it lie a model card (`README.md`), files for TensorFlow Serving, the
+    encoder as a Keras model and, if asked for, in other formats.
+
+    Args:
+      model_or_workdir: folder of a run, or a `ContrastiveModel`, or a Keras
+        encoder, or what `parts` read.
+      output_dir: folder of versions, made if missing; the first is 1.
+      checkpoint: step of the run's checkpoint; -1: the newest.
+      head: classifier behind the encoder, such as `Probe`, `Prototype` or
+        `Neighbors`; None: no signature `classify`.
+      label_names: of its classes; default: those of the run, or their ids.
+      formats: "tflite" and "onnx", beside the SavedModel.
+      images: float32 [n, S, S, K], as the encoder takes them: real ones, by
+        which other formats are checked and calibrated and servers warmed up;
+        None: cuttings of two photographs.
+      max_image_pixels: of an encoded image; larger ones are not decoded.
+
+    Returns:
+      `<output_dir>/<version>`.
+
+    Raises:
+      UserError: if there is no checkpoint, the folder cannot be written, a
+        package is missing, or another format differs too much.
+    """
+    for name in formats:
+        if name not in config.EXPORT_FORMATS:
+            raise config.unknown("format", name, config.EXPORT_FORMATS)
+    formats = [name for name in formats if name != "savedmodel"]
+    converting.check_installed(formats)
+    output_dir = os.fspath(output_dir)
+    made = parts(model_or_workdir, checkpoint)
+    size, channels = plain.image_shape(made.encoder)[1:]
+    if images is None:
+        images = samples.photographs(32, size, channels)
+    facts = _facts(made, head, label_names, max_image_pixels)
+    try:
+        with tempfile.TemporaryDirectory() as beside:
+            names = ""
+            if head is not None:
+                names = os.path.join(beside, "label_names.txt")
+                with open(names, "w", encoding="utf-8") as file:
+                    file.writelines(f"{n}\n" for n in facts["label_names"])
+            module = serving.ServingModule(
+                made.encoder, made.projection, head, names, max_image_pixels
+            )
+            return _write(
+                lambda path: _save(module, made, facts, formats, images, path),
+                output_dir,
+            )
+    except (OSError, tf.errors.OpError) as error:
+        raise config.cannot_write(
+            f"to {output_dir}", error, "give a folder that can be written"
+        ) from error
+
+
+def _facts(
+    made: Parts,
+    head: Callable | None,
+    label_names: Sequence[str],
+    max_image_pixels: int,
+) -> dict[str, Any]:
+    """What `reading.details` gives, and the card beside."""
+    size, channels = plain.image_shape(made.encoder)[1:]
+    embedding_size = made.encoder.output_shape[-1]
+    projection_size = None
+    if made.projection is not None:
+        shape = made.projection.compute_output_shape([None, embedding_size])
+        projection_size = int(shape[-1])
+    run = made.run
+    if not label_names and run:
+        label_names = run.metadata.get("label_names") or ()
+    num_classes = getattr(head, "num_classes", None)
+    if head is not None and len(label_names) != num_classes:
+        if label_names:
+            raise config.UserError(
+                f"{len(label_names)} label names for a classifier of"
+                f" {num_classes} classes: give one for each class"
+            )
+        label_names = [str(label) for label in range(num_classes)]
+    return {
+        "image_size": size,
+        "channels": channels,
+        "embedding_size": embedding_size,
+        "projection_size": projection_size,
+        "head": getattr(head, "description", None),
+        "num_classes": num_classes,
+        "label_names": [str(name) for name in label_names],
+        "step": run.step if run else None,
+        "resized": preprocessing.resize_target(size),
+        "max_image_pixels": max_image_pixels,
+        "package": tf_contrastive.__version__,
+        "tensorflow": tf.__version__,
+    }
+
+
+def _save(
+    module: serving.ServingModule,
+    made: Parts,
+    facts: dict[str, Any],
+    formats: Sequence[str],
+    images: np.ndarray,
+    path: str,
+) -> None:
+    """Writes all files of a version into a local folder."""
+    signatures = module.signatures()
+    tf.saved_model.save(module, path, signatures=signatures)
+    converted = []
+    if formats:
+        written = tf.saved_model.load(path)
+        for one in converting.convert(module, formats, images, written):
+            with open(os.path.join(path, one.file), "wb") as file:
+                file.write(one.content)
+            converted.append(one.facts())
+    facts = facts | {"signatures": list(signatures), "formats": converted}
+    takes = signatures["serving_default"].input_signature[0].dtype
+    serving_files.write(path, signatures, images, takes)
+    made.encoder.save(os.path.join(path, KERAS_FILE))
+    for file, text in (
+        (reading.DETAILS_FILE, json.dumps(facts, indent=2) + "\n"),
+        (card.FILE, card.write(facts, made.run)),
+    ):
+        with open(os.path.join(path, file), "w", encoding="utf-8") as stream:
+            stream.write(text)
+
+
+def _write(save: Callable[[str], None], output_dir: str) -> str:
+    """Saves to the next version's folder, so that it is whole or not there."""
+    tf.io.gfile.makedirs(output_dir)
+    final = os.path.join(
+        output_dir, str(max(reading.versions(output_dir), default=0) + 1)
+    )
+    # Only filesystems of the machine rename folders. Object stores copy file
+    # by file: there `saved_model.pb`, which comes last, makes the version.
+    if "://" not in output_dir:
+        with _removed_if_broken(
+            os.path.join(output_dir, f"partial-{uuid.uuid4().hex}")
+        ) as path:
+            save(path)
+            tf.io.gfile.rename(path, final)
+        return final
+    with tempfile.TemporaryDirectory() as folder:
+        save(folder)
+        with _removed_if_broken(final) as path:
+            _copy(folder, path, last=reading.GRAPH_FILE)
+    return final
+
+
+@contextlib.contextmanager
+def _removed_if_broken(path: str) -> Iterator[str]:
+    try:
+        yield path
+    except BaseException:
+        if tf.io.gfile.exists(path):
+            tf.io.gfile.rmtree(path)
+        raise
+
+
+def _copy(folder: str, path: str, last: str) -> None:
+    """Copies a local folder, one of its files after all others."""
+    files = [
+        os.path.relpath(os.path.join(place, name), folder)
+        for place, _, names in os.walk(folder)
+        for name in names
+    ]
+    for file in sorted(files, key=lambda file: (file == last, file)):
+        target = os.path.join(path, file)
+        tf.io.gfile.makedirs(os.path.dirname(target))
+        tf.io.gfile.copy(os.path.join(folder, file), target)
