@@ -473,13 +473,13 @@ def test_a_full_disk_is_told_in_one_line(first, begun, monkeypatch):
 
 
 def test_a_signal_is_heard_while_images_are_embedded(first, begun, monkeypatch):
-    embed = embedding.embed
+    embedder = embedding.embedder
 
     def signalled(*args):
         os.kill(os.getpid(), signal.SIGTERM)
-        return embed(*args)
+        return embedder(*args)
 
-    monkeypatch.setattr(embedding, "embed", signalled)
+    monkeypatch.setattr(embedding, "embedder", signalled)
     with pytest.raises(interruption.InterruptedRunError, match="at epoch 0"):
         _stage(first[1], begun)
 

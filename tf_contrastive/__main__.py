@@ -27,7 +27,10 @@ COMMANDS = {
         "score a run or an export by the papers' protocols; --compare A B",
     ),
     "export": (config.Export, "write a SavedModel with serving signatures"),
-    "embed": (config.Embed, "write the embeddings of a dataset to an npz file"),
+    "embed": (
+        config.Embed,
+        "write the embeddings of a dataset: npz, TFRecord or Parquet",
+    ),
     "datasets": (
         config.Datasets,
         "list the datasets; --show=NAME writes a contact sheet",
