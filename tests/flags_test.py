@@ -317,7 +317,7 @@ _MISTAKES = [
     ("evaluate", "give one of --workdir=RUN and --saved_model="),
     (
         "evaluate --workdir=w --protocols=knn,linaer",
-        "a comma-separated list of knn, prototype, linear,",
+        "a comma-separated list of knn, prototype, head, linear,",
     ),
     ("evaluate --saved_model=x", "--saved_model needs --dataset=NAME"),
     (

@@ -595,6 +595,29 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
 
     assert top1(after) > top1(other) + 0.05
 
+    # The classifier that was trained with it is scored as it stands.
+    run = checkpoints.load_run(str(tuned))
+    test = datasets.source("digits", "test")
+    scored = subject.of_run(run, datasets.source("digits", "train"), test)
+    (row,) = protocols.run(scored, ["head"])["results"]
+    kernel, bias = (
+        tf.train.load_variable(
+            run.checkpoint, f"projection_head/{name}/.ATTRIBUTES/VARIABLE_VALUE"
+        )
+        for name in ("kernel", "bias")
+    )
+    h, labels = scored.embeddings("test")
+    right = (h @ kernel + bias).argmax(1) == labels
+    assert row["top1"] == pytest.approx(right.mean())
+    assert 0 < row["top1"] < 1
+
+
+def test_a_contrastive_run_has_no_classifier_to_score(first):
+    digits = [datasets.source("digits", name) for name in ("train", "test")]
+    scored = subject.of_run(checkpoints.load_run(str(first[0])), *digits)
+    with pytest.raises(config.UserError, match="protocols=linear"):
+        protocols.run(scored, ["head"])
+
 
 _TABLE_4 = {"lars": 1.0, "rmsprop": 0.05, "sgd": 0.4}
 

@@ -434,6 +434,23 @@ def load_projection(
     """
     if run.config.loss.loss == "cross_entropy":
         return None
+    return _load_head(run, features, trained)
+
+
+def load_classifier(
+    run: Run, features: int, *, trained: bool = True
+) -> tf.keras.layers.Layer | None:
+    """Likewise the classifier of a run of cross entropy.
+
+    Returns:
+      h [n, D] -> logits [n, C]; None where the run has projections.
+    """
+    if run.config.loss.loss != "cross_entropy":
+        return None
+    return _load_head(run, features, trained)
+
+
+def _load_head(run, features, trained) -> tf.keras.layers.Layer:
     with models.precision("float32"):
         head = models.build_head(run.config, run.metadata.get("num_classes"))
         head(tf.keras.Input([features]))

@@ -257,6 +257,7 @@ PRECISIONS = ("auto", "float32", "mixed_bfloat16")
 PROTOCOLS = (
     "knn",
     "prototype",
+    "head",
     "linear",
     "logistic",
     "finetune",

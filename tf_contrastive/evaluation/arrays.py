@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_contrastive import classifiers, config, optimizers, schedules
 
 
-def _accuracies(
+def accuracies(
     scores: classifiers.Scores, test_labels: np.ndarray
 ) -> dict[str, Any]:
     """Returns top-1, top-5 (of min(5, C) classes), predictions, and hits."""
@@ -85,7 +85,7 @@ def prototype(
     """
     test, labels = _check_test(test_embeddings, test_labels)
     scores = classifiers.prototype(train_embeddings, train_labels, test)
-    return _accuracies(scores, labels)
+    return accuracies(scores, labels)
 
 
 def linear_probe(
@@ -167,7 +167,7 @@ def linear_probe(
         views=views,
         follower=follower,
     )
-    return {**_accuracies(scores, labels), "loss": losses[-1]}
+    return {**accuracies(scores, labels), "loss": losses[-1]}
 
 
 def linear_optimizer(

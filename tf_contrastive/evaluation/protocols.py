@@ -60,6 +60,24 @@ def _needs_spectrum(subject: Subject) -> str | None:
     return representation.needs_spectrum(subject)
 
 
+def _needs_head(subject: Subject) -> str | None:
+    if subject.classifier is None:
+        return (
+            "only a run of --loss=cross_entropy has a classifier of its own:"
+            " give its --workdir, or --protocols=linear, which trains one"
+        )
+    if absent := needs_labels(subject):
+        return absent
+    info = subject.test.info
+    if subject.classifier.units != info.num_classes:
+        return (
+            f"the run's classifier knows {subject.classifier.units} classes and"
+            f" {info.name} has {info.num_classes}: give the dataset that it was"
+            " trained on"
+        )
+    return None
+
+
 @dataclasses.dataclass(frozen=True)
 class Protocol:
     """How a named result is computed.
@@ -122,6 +140,13 @@ def _knn(subject: Subject, k: Sequence[int]) -> Measurement:
 def _prototype(subject: Subject) -> Measurement:
     four = subject.arrays()
     return _classified(arrays.prototype(*four), four[-1])
+
+
+def _head(subject: Subject) -> Measurement:
+    """The classifier that the run itself has trained: cross entropy's."""
+    logits, labels = subject.logits("test")
+    scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
+    return _classified(arrays.accuracies(scores, labels), labels)
 
 
 def _linear(
@@ -231,6 +256,7 @@ PROTOCOLS = {
         lambda o: {"k": list(config.read_counts(o.evaluation.knn_k))},
     ),
     "prototype": Protocol(1, _prototype, lambda o: {}),
+    "head": Protocol(1, _head, lambda o: {}, _needs_head),
     "linear": Protocol(1, _linear, lambda o: _chosen_knobs(o, o.linear)),
     "logistic": Protocol(
         1, logistic.measure, lambda o: _chosen_knobs(o, o.logistic)

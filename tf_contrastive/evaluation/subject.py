@@ -41,6 +41,8 @@ class Subject:
       name: what results call the encoder.
       run: the resolved config of the run that made it; None where unknown.
       projection: h [n, D] -> z [n, P]; None where there is none.
+      classifier: h [n, D] -> logits [n, C] of the run's own classifier; None
+        where there is none.
       fresh: whether trained -> a new encoder of the same kind that may be
         changed, with the trained weights or with random ones; None where
         nothing makes one. See the method.
@@ -65,6 +67,7 @@ class Subject:
         name: str = "trained",
         run: config.Pretrain | None = None,
         projection: Callable | None = None,
+        classifier: Callable | None = None,
         fresh: Callable[[bool], Callable] | None = None,
         strategy: tf.distribute.Strategy | None = None,
         folder: str | None = None,
@@ -79,6 +82,7 @@ class Subject:
         self.name = name
         self.run = run
         self.projection = projection
+        self.classifier = classifier
         self.strategy = strategy or tf.distribute.get_strategy()
         self.folder = folder
         self.follower = follower
@@ -172,11 +176,23 @@ class Subject:
         """
         if self.projection is None:
             raise ValueError(f"the {self.name} encoder has no projection")
+        return self._apply(self.projection, h)
+
+    def logits(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Likewise the logits [n, C] of the run's own classifier.
+
+        Raises:
+          ValueError: if there is none.
+        """
+        if self.classifier is None:
+            raise ValueError(f"the {self.name} encoder has no classifier")
+        h, labels = self.embeddings(split)
+        return self._apply(self.classifier, h), labels
+
+    def _apply(self, head: Callable, h: np.ndarray) -> np.ndarray:
         rows = max(self.options.evaluation.embedding_batch_size, 1)
         parts = [
-            np.asarray(
-                self.projection(tf.constant(part), training=False), np.float32
-            )
+            np.asarray(head(tf.constant(part), training=False), np.float32)
             for part in np.split(h, range(rows, len(h), rows))
         ]
         return np.concatenate(parts)
@@ -405,8 +421,12 @@ def of_run(
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         encoder = checkpoints.load_encoder(found, trained=trained)
+        features = encoder.output_shape[-1]
         projection = checkpoints.load_projection(
-            found, encoder.output_shape[-1], trained=trained
+            found, features, trained=trained
+        )
+        classifier = checkpoints.load_classifier(
+            found, features, trained=trained
         )
 
     def fresh(again: bool) -> tf.keras.Model:
@@ -424,6 +444,7 @@ def of_run(
         name="trained" if trained else "untrained",
         run=found.config,
         projection=projection,
+        classifier=classifier,
         fresh=fresh,
         strategy=strategy,
         **others,
