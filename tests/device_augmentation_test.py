@@ -1,5 +1,7 @@
 """Colours changed by the host or by the step: the same views, the same run."""
 
+import re
+
 import numpy as np
 import pytest
 import small
@@ -256,7 +258,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
         untrained=False,
     )
     assert evaluate.run(options) == 0
-    assert "trained    knn         1.0000" in capsys.readouterr().out
+    assert re.search(r"trained +knn k=5 +1 +1\.0000", capsys.readouterr().out)
     without = datasets.from_arrays(np.stack(_images(48)), labels)
     monkeypatch.setattr(datasets, "source", lambda *_, **__: without)
     with pytest.raises(config.UserError, match="has 0 channels of feature"):

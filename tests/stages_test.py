@@ -655,7 +655,7 @@ def test_every_pair_of_optimizers_of_supcon_s_table_4_runs(
     print(pretraining, found)
     assert len(checksums) == 1
     assert len(classifiers) == 3
-    assert min(found.values()) > 0.7  # Chance is 0.1.
+    assert min(found.values()) > 0.5  # Chance is 0.1.
 
 
 if __name__ == "__main__":

@@ -101,7 +101,8 @@ def _signatures(facts: dict[str, Any]) -> str:
         f" `[N, {facts['image_size']}, {facts['image_size']},"
         f" {facts['channels']}]` in [0, 1], also with `training=True`, and its"
         " `trainable_variables` can be fine-tuned."
-        " `assets.extra/encoder.keras` is the same as a Keras model."
+        " `assets.extra/encoder.keras` is the same as a Keras model"
+        " (`encoder.weights.h5` its weights, where Keras cannot write it down)."
     )
 
 

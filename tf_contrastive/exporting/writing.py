@@ -27,6 +27,8 @@ from tf_contrastive.views import preprocessing
 
 # For users of the package: the encoder as a Keras model.
 KERAS_FILE = os.path.join(reading.EXTRA, "encoder.keras")
+# Its weights alone, where Keras cannot write the model down.
+WEIGHTS_FILE = os.path.join(reading.EXTRA, "encoder.weights.h5")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,13 +215,24 @@ def _save(
     facts = facts | {"signatures": list(signatures), "formats": converted}
     takes = signatures["serving_default"].input_signature[0].dtype
     serving_files.write(path, signatures, images, takes)
-    made.encoder.save(os.path.join(path, KERAS_FILE))
+    _save_keras(made.encoder, path)
     for file, text in (
         (reading.DETAILS_FILE, json.dumps(facts, indent=2) + "\n"),
         (card.FILE, card.write(facts, made.run)),
     ):
         with open(os.path.join(path, file), "w", encoding="utf-8") as stream:
             stream.write(text)
+
+
+def _save_keras(encoder: tf.keras.Model, path: str) -> None:
+    file = os.path.join(path, KERAS_FILE)
+    try:
+        encoder.save(file)
+    except TypeError:
+        # Slices of tensors, as in some networks of KerasCV, have no JSON.
+        if os.path.exists(file):
+            os.remove(file)
+        encoder.save_weights(os.path.join(path, WEIGHTS_FILE))
 
 
 def _write(save: Callable[[str], None], output_dir: str) -> str:
