@@ -18,7 +18,7 @@ import tensorflow as tf
 
 _ROOT = Path(__file__).resolve().parents[2]
 KILLS = 20
-EPOCHS = 400
+EPOCHS = 250
 STEPS = 4 * EPOCHS
 
 
