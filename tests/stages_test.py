@@ -27,6 +27,7 @@ from tf_contrastive import (
 )
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
+from tf_contrastive.encoders import resnet
 from tf_contrastive.evaluation import protocols, subject
 
 _FIRST = {
@@ -57,6 +58,13 @@ _SECOND = {
 def _small():
     with small.encoder():
         yield
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """The encoder as it is, where a test is about what it learns."""
+    spec = resnet.RESNETS["resnet10"]._replace(repeats=(1, 1, 1, 1))
+    monkeypatch.setitem(resnet.RESNETS, "resnet10", spec)
 
 
 def _options(workdir, **changes):
@@ -625,7 +633,7 @@ _TABLE_4 = {"lars": 1.0, "rmsprop": 0.05, "sgd": 0.4}
 @pytest.mark.slow
 @pytest.mark.parametrize("pretraining", _TABLE_4)
 def test_every_pair_of_optimizers_of_supcon_s_table_4_runs(
-    pretraining, tmp_path
+    pretraining, whole, tmp_path
 ):
     checksums, classifiers, found = set(), set(), {}
     for linear in _TABLE_4:
@@ -655,7 +663,7 @@ def test_every_pair_of_optimizers_of_supcon_s_table_4_runs(
     print(pretraining, found)
     assert len(checksums) == 1
     assert len(classifiers) == 3
-    assert min(found.values()) > 0.5  # Chance is 0.1.
+    assert min(found.values()) > 0.7  # Chance is 0.1.
 
 
 if __name__ == "__main__":

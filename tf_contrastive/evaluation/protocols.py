@@ -20,6 +20,7 @@ from tf_contrastive.evaluation import (
     finetune,
     kmeans,
     logistic,
+    prepared,
     projected,
     representation,
     robustness,
@@ -33,17 +34,6 @@ from tf_contrastive.evaluation.subject import Subject
 
 Measurement = dict[str, Any]
 Recorder = Callable[[Subject, list[dict[str, Any]], list[Measurement]], None]
-
-
-def needs_labels(subject: Subject) -> str | None:
-    """What keeps a protocol of classes from the data, or None."""
-    for source in (subject.train, subject.test):
-        if not source.info.has_labels:
-            return (
-                f"{source.info.name} {source.info.split} has no labels to score"
-                " against: give --dataset=NAME of a labelled dataset"
-            )
-    return None
 
 
 def needs_nothing(subject: Subject) -> str | None:
@@ -66,7 +56,7 @@ def _needs_head(subject: Subject) -> str | None:
             "only a run of --loss=cross_entropy has a classifier of its own:"
             " give its --workdir, or --protocols=linear, which trains one"
         )
-    if absent := needs_labels(subject):
+    if absent := prepared.needs_labels(subject):
         return absent
     info = subject.test.info
     if subject.classifier.units != info.num_classes:
@@ -104,7 +94,7 @@ class Protocol:
     version: int
     measure: Callable[..., Measurement]
     knobs: Callable[[config.Evaluate], dict[str, Any]]
-    needs: Callable[[Subject], str | None] = needs_labels
+    needs: Callable[[Subject], str | None] = prepared.needs_labels
 
     def version_of(self, options: config.Evaluate) -> str:
         """The version with these options, such as 1 or 1-cpu."""
