@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import (
     checkpoints,
     config,
     datasets,
+    embedding,
     exporting,
     training,
 )
@@ -139,9 +141,8 @@ def test_points_stand_in_tensorboard_under_names_of_their_own(evaluated):
 
 
 def _points_of_training(workdir):
-    files = [p for p in (workdir / "events").iterdir() if p.is_file()]
     tags = set()
-    for path in files:
+    for path in (workdir / "events").glob("events.out.*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             tags |= {value.tag for value in event.summary.value}
     return tags
@@ -471,6 +472,80 @@ def _wait_for(workdir, steps):
     while _steps_or_none(workdir) != steps:
         time.sleep(0.05)
     time.sleep(0.4)
+
+
+def _start(log, command, *words):
+    """Starts a command of its own process, whose encoder is small."""
+    with open(log, "w") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.small", command, *words],
+            cwd=_ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _until(seen, process, log):
+    end = time.monotonic() + 300
+    while not seen():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+def test_a_live_run_is_watched_to_its_end(tmp_path):
+    run, logs = tmp_path / "run", [tmp_path / "train", tmp_path / "watch"]
+    training = _start(
+        logs[0],
+        "pretrain",
+        *("--dataset=digits", "--split=train[:256]", "--image_size=8"),
+        *("--augmentation=crop", "--encoder=resnet10", "--width=0.125"),
+        *("--loss=supcon", "--projection_output=16", "--batch_size=64"),
+        *("--learning_rate=0.5", "--epochs=150", f"--workdir={run}"),
+        *("--checkpoint_every_steps=100", "--keep_checkpoints=9"),
+    )
+    watching = None
+    try:
+        _until((run / "config.flags").exists, training, logs[0])
+        watching = _start(
+            logs[1],
+            "evaluate",
+            *("--watch", "--watch_every_seconds=0.2", f"--workdir={run}"),
+            *("--protocols=prototype", "--scale=cpu", "--nountrained"),
+            *("--train_split=train[:256]", "--test_split=test"),
+        )
+        folder = run / "checkpoints"
+        _until((folder / "ckpt-100.index").exists, training, logs[0])
+        # It waits for the first result, so that the watch must be beside it.
+        training.send_signal(signal.SIGSTOP)
+        _until(lambda: _steps_or_none(run), watching, logs[1])
+        assert training.poll() is None
+        early = _steps(run)
+        training.send_signal(signal.SIGCONT)
+        assert training.wait(300) == 0, logs[0].read_text()
+        assert watching.wait(300) == 0, logs[1].read_text()
+    finally:
+        for process in filter(None, (training, watching)):
+            process.kill()
+            process.wait()
+    steps = [100, 200, 300, 400, 500, 600]
+    assert early and early[-1] < 600
+    assert _steps(run) == steps
+    told = logs[1].read_text()
+    assert "the run has ended: 6 checkpoint(s) scored" in told
+    assert told.index("step 100:") < told.index("step 600:")
+    # Each result is of the weights of its step.
+    found = checkpoints.load_run(str(run))
+    with small.encoder():
+        for entry in _report(run)["history"]:
+            at = found.at(str(folder / f"ckpt-{entry['step']}"))
+            encoder = checkpoints.load_encoder(at)
+            assert embedding.checksum(encoder) == entry["checksum"]
+    points = _points(run / "events" / "evaluation")
+    tops = [top for _, top in points["trained/prototype/top1"]]
+    assert [step for step, _ in points["trained/prototype/top1"]] == steps
+    assert len(set(tops)) > 1 and tops[-1] > 0.4
 
 
 def test_no_run_to_watch_is_refused(tmp_path):

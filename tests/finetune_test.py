@@ -5,11 +5,18 @@ import functools
 import numpy as np
 import pytest
 import replicas as on_replicas
+import saved_run
 import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 from sklearn import linear_model
 
-from tf_contrastive import config, datasets, embedding
+from tf_contrastive import (
+    checkpoints,
+    config,
+    datasets,
+    embedding,
+    exporting,
+)
 from tf_contrastive.evaluation import (
     calibration,
     finetune,
@@ -264,6 +271,49 @@ def test_an_encoder_that_nothing_copies_is_told():
         )
 
 
+def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
+    saved_run.make(tmp_path / "run")
+    exporting.export(str(tmp_path / "run"), str(tmp_path / "export"))
+    found = checkpoints.load_run(str(tmp_path / "run"))
+    data = (_source(slice(0, 200)), _source(slice(200, 400)))
+    options = config.evaluate(scale="cpu")
+    of_run = subject.of_run(found, *data, options)
+    of_export = subject.of_export(str(tmp_path / "export"), *data, options)
+    before = embedding.checksum(of_export.encoder)
+    recipe = finetune.Recipe(
+        steps=6,
+        learning_rate=0.1,
+        weight_decay=0.01,
+        batch_size=50,
+        augmentation="none",
+    )
+    rows = np.arange(0, 200, 2)
+    run, export = (
+        finetune.train(one, rows, recipe, trained=True)
+        for one in (of_run, of_export)
+    )
+    np.testing.assert_allclose(export.losses, run.losses, rtol=1e-4)
+    assert export.losses[-1] != export.losses[0]
+    # All weights have moved, and all statistics with them.
+    tuned, untouched = (
+        {v.name: v.numpy() for v in encoder.variables}
+        for encoder in (export.encoder, of_export.encoder)
+    )
+    moved = [name for name in tuned if (tuned[name] != untouched[name]).any()]
+    assert len(moved) == len(tuned)
+    np.testing.assert_allclose(export.head.kernel, run.head.kernel, atol=1e-4)
+    # An export's moving variances have Bessel's correction, a run's have not.
+    scores = [
+        one.scores(of, of.images("test")).scores
+        for one, of in ((run, of_run), (export, of_export))
+    ]
+    np.testing.assert_allclose(*scores, atol=0.02)
+    assert embedding.checksum(of_export.encoder) == before
+    assert finetune.needs(of_export) is None
+    # It has no random weights to compare with.
+    assert not of_export.has_fresh(trained=False)
+
+
 # ---- Transfer ----------------------------------------------------------------
 
 
@@ -415,6 +465,119 @@ def test_labels_of_several_classes_come_in_the_order_of_the_images(_voc):
         assert set(np.flatnonzero(row)) == set(labels[[left, left + 300]])
     with pytest.raises(config.UserError, match="no feature 'label', only"):
         datasets.label_sets("voc/2007", "train", _voc, "label")
+
+
+def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
+    for split, rows in (
+        ("train[20:60]+validation", 40 + 80),
+        ("train[-30:]", 30),
+    ):
+        source = datasets.source("voc/2007", split, data_dir=_voc)
+        found = prepared.numbered(source)
+        assert found.info.num_classes == rows
+        plain = [e["image"] for e in source.examples().as_numpy_iterator()]
+        # In any order, and of some of them.
+        for row, example in enumerate(found.examples().as_numpy_iterator()):
+            assert example["label"] == row
+            np.testing.assert_array_equal(example["image"], plain[row])
+        some = np.array([3, 17, 28])
+        for row, example in zip(
+            some,
+            found.select(some).examples().as_numpy_iterator(),
+            strict=True,
+        ):
+            assert example["label"] == row
+            np.testing.assert_array_equal(example["image"], plain[row])
+
+
+def test_several_labels_are_learned_by_a_sigmoid_each(_voc):
+    """A step by hand, and what many steps find."""
+
+    def network(trained):
+        made = _network(seed=1)
+        if trained:
+            made.set_weights(_weights())
+        inputs = tf.keras.Input([16, 16, 3])
+        # Of the enlarged middle both digits are at hand, one above the other.
+        halves = tf.concat([inputs[:, ::2, :8], inputs[:, ::2, 8:]], 0)
+        left, right = tf.split(made(halves), 2)
+        return tf.keras.Model(inputs, tf.concat([left, right], -1))
+
+    scored = subject.Subject(
+        network(True),
+        _source(slice(0, 40)),
+        _source(slice(40, 80)),
+        config.evaluate(data_dir=_voc),
+        run=config.Pretrain(),
+        fresh=network,
+    )
+    before = embedding.checksum(scored.encoder)
+    small = {
+        "steps": 40,
+        "learning_rates": [1e-5, 0.05],
+        "weight_decays": [0.0],
+    }
+    said = []
+    scored.say = said.append
+    parts = transfer.measure(
+        scored,
+        methods=("finetune",),
+        grid=small,
+        batch_size=64,
+    )["parts"]
+    assert embedding.checksum(scored.encoder) == before
+    assert list(parts) == ["voc2007 finetune"]
+    part = parts["voc2007 finetune"]
+    metrics = part["metrics"]
+    assert metrics["metric"] == "mean_average_precision"
+    # The rate is chosen on the official validation part.
+    assert metrics["learning_rate"] == 0.05
+    assert metrics["validation"][1] > metrics["validation"][0] + 0.2
+    assert sum("of 80 held-out examples" in line for line in said) == 2
+    assert metrics["score"] == pytest.approx(np.mean(metrics["precisions"]))
+    assert metrics["score"] > 0.7
+    shown = datasets.label_sets("voc/2007", "test", _voc, "labels")
+    first = part["predictions"]
+    np.testing.assert_array_equal(
+        part["correct"], shown[np.arange(len(first)), first]
+    )
+    assert part["top1"] == part["correct"].mean() > 0.7
+
+
+def test_a_step_of_several_labels_is_that_of_their_logistic_losses():
+    scored = _subject()
+    rows = np.arange(30)
+    sets = np.random.default_rng(0).random([500, 7]) < 0.3
+    images, _ = _digits()
+    numbered = datasets.from_arrays(
+        images[800:1300], np.arange(500), name="digits", split="all"
+    )
+    scored = subject.Subject(
+        scored.encoder,
+        numbered,
+        scored.test,
+        scored.options,
+        run=scored.run,
+        fresh=scored.fresh,
+    )
+    recipe = finetune.Recipe(
+        steps=1, learning_rate=0.1, batch_size=30, augmentation="none"
+    )
+    model = finetune.train(scored, rows, recipe, trained=True, sets=sets)
+    encoder = scored.fresh(True)
+    kernel = tf.Variable(
+        tf.random.stateless_normal([64, 7], [0, 1], stddev=0.01)
+    )
+    (pixels, _), *_ = scored.images("train", scored.train.select(rows))
+    with tf.GradientTape() as tape:
+        h = encoder(pixels, training=True)
+        chance = tf.sigmoid(h @ kernel)
+        right = tf.where(sets[rows], chance, 1 - chance)
+        loss = -tf.reduce_sum(tf.math.log(right)) / len(rows)
+    assert model.losses == [pytest.approx(float(loss), rel=1e-5)]
+    kernel.assign_sub(0.1 * 1.9 * tape.gradient(loss, kernel))
+    np.testing.assert_allclose(model.head.kernel, kernel, atol=1e-5)
+    assert model.head.classes.tolist() == list(range(7))
 
 
 def test_several_labels_are_scored_by_mean_average_precision(_voc):

@@ -54,16 +54,19 @@ def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
     assert flags.read(config.Pretrain, flags.write(first), "a") == first
 
 
-@pytest.mark.parametrize("path", sorted(_ROOT.glob("configs/*.flags")), ids=str)
-def test_every_flagfile_is_valid_and_says_what_it_reproduces(path):
-    _parse(f"--flagfile={path}", "--workdir=w")
-    text = path.read_text()
-    assert f"--flagfile=configs/{path.name}" in text, "the exact command"
-    assert "Hardware:" in text
-    assert "Expected:" in text
-
-
 _MISTAKES = [
+    ("reproduce", "give one of --list, --claim=ID (such as SI-T1), and"),
+    ("reproduce --claim=SI-T1", "--workdir is missing: give a folder"),
+    (
+        "reproduce --claim=SI-T0 --workdir=w",
+        "unknown claim 'SI-T0': known: SI-T1, SI-T4,",
+    ),
+    (
+        "reproduce --claim=IP-F5 --workdir=w",
+        "IP-F5 has no recipe: these have one, SI-T1,",
+    ),
+    ("reproduce --list --seeds=-1", "--seeds=-1: must be at least 0"),
+    ("reproduce --list --scale=tpu", "--scale=tpu: must be one of cpu, paper"),
     ("pretrain --los=supcon", "unknown flag --los: did you mean --loss?"),
     (
         "pretrain --loss=supcn",
@@ -109,10 +112,35 @@ _MISTAKES = [
     ("pretrain --noprobe=3", "--noprobe=3 does not take an argument"),
     ("pretrain epochs=3", "stray word 'epochs=3': flags are written --name="),
     ("pretrain --flagfile=nowhere", "--flagfile: Unable to open flagfile"),
+    ("pretrain --flagfile", "--flagfile with no argument"),
+    ("pretrain --smoke=2", "--smoke=2: must be true or false"),
+    ("evaluate --smoke=2", "--smoke=2: must be true or false"),
     ("pretrain", "--workdir: must be given"),
     (
         "pretrain --workdir=w --dataset=folder:",
         "--dataset=folder:: must be folder:PATH with a path after the colon",
+    ),
+    (
+        "pretrain --workdir=w --dataset=multidigits:cuont=4",
+        "--dataset=multidigits:cuont=4: must be multidigits with count, digit,"
+        " sizes, placement, canvas, seed (did you mean count?)",
+    ),
+    (
+        "doctor --dataset=multidigits:count=17,placement=grid",
+        "must be multidigits with count at most 16, the cells of 28 pixels in a"
+        " canvas of 112",
+    ),
+    (
+        "embed --input=randbit:bits=3",
+        "must be randbit with of given; it has no default",
+    ),
+    (
+        "datasets --show=digit_on_image:of=cifar10,lable=digit",
+        "(did you mean label?)",
+    ),
+    (
+        "evaluate --dataset=multidigit:count=3",
+        "imagenet100 (did you mean multidigits?)",
     ),
     (
         "pretrain --workdir=w --epochs=5 --warmup_epochs=9",
@@ -406,6 +434,18 @@ _MISTAKES = [
     (
         "pretrain --test_split=test[:",
         "must be a split such as train, test, train[:1000]",
+    ),
+    (
+        "pretrain --workdir=w --histograms_every_epochs=-1",
+        "--histograms_every_epochs=-1: must be at least 0",
+    ),
+    (
+        "pretrain --workdir=w --projector_examples=99999",
+        "--projector_examples=99999: must be at most 10000",
+    ),
+    (
+        "pretrain --workdir=w --profile_steps=120,100",
+        "--profile_steps=120,100: must be FIRST,LAST, two steps counted from 1",
     ),
     (
         "pretrain --workdir=w --nan_policy=skip",

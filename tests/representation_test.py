@@ -26,6 +26,7 @@ from tf_contrastive.evaluation import (
     bounds,
     kmeans,
     pictures,
+    prepared,
     projected,
     representation,
     separation,
@@ -251,7 +252,16 @@ def test_the_task_in_blocks_and_batches(monkeypatch):
     z = _RNG.normal(size=(60, 1, 5)) + 0.5 * _RNG.normal(size=(60, 2, 5))
     whole = evaluation.contrastive_accuracy(z, 0.2)
     monkeypatch.setattr(representation, "_BLOCK", 7)
-    assert evaluation.contrastive_accuracy(z, 0.2) == pytest.approx(whole)
+    blocks = evaluation.contrastive_accuracy(z, 0.2)
+    assert blocks["accuracy"] == whole["accuracy"]
+    assert blocks["entropy"] == pytest.approx(whole["entropy"])
+    # Of each image by itself, in its place.
+    assert blocks["correct"].tolist() == whole["correct"].tolist()
+    assert whole["correct"].mean() == pytest.approx(whole["accuracy"])
+    swapped = z.copy()
+    swapped[[3, 50]] = z[[50, 3]]
+    again = evaluation.contrastive_accuracy(swapped, 0.2)["correct"]
+    assert again[[50, 3]].tolist() == whole["correct"][[3, 50]].tolist()
     # Among fewer, the right one is found more often.
     fewer = evaluation.contrastive_accuracy(z, 0.2, batch_size=6)
     assert fewer["accuracy"] > whole["accuracy"]
@@ -623,7 +633,6 @@ def _figures(found, folder):
 
 
 def test_separation_of_a_subject(labelled, tmp_path):
-    assert separation.needs(labelled) is None
     found = separation.measure(labelled)
     four = *labelled.embeddings("train"), *labelled.embeddings("test")
     expected = evaluation.separation_margin(*four)
@@ -697,8 +706,16 @@ def test_transformations_of_a_subject(labelled, tmp_path):
     assert set(found["metrics"]) == {
         f"{task}_{what}"
         for task in transforms.TASKS
-        for what in ("h", "z", "chance")
+        for what in ("h", "h_interval", "z", "z_interval", "chance")
     }
+    for task in transforms.TASKS:
+        for space in ("h", "z"):
+            share = found["metrics"][f"{task}_{space}"]
+            low, high = found["metrics"][f"{task}_{space}_interval"]
+            assert 0 <= low <= share <= high <= 1
+            # Of 50 images: 1.96 standard errors either way, roughly.
+            half = 1.96 * np.sqrt(share * (1 - share) / 50)
+            assert (high - low) / 2 == pytest.approx(half, abs=0.03)
     # Edges and pixels are worlds apart.
     assert found["metrics"]["sobel_h"] > 0.7 > found["metrics"]["sobel_chance"]
     _figures(found, tmp_path)
@@ -721,7 +738,7 @@ def test_an_export_without_labels_has_maps_and_clusters(exported, tmp_path):
     unlabelled = _subject(exported, labelled=False)
     for protocol in (tsne, kmeans, transforms):
         assert protocol.needs(unlabelled) is None
-    assert "no labels" in separation.needs(unlabelled)
+    assert "no labels" in prepared.needs_labels(unlabelled)
     assert "no labels" in bounds.needs(unlabelled)
     assert "without its projection" in projected.needs(unlabelled)
     found = tsne.measure(unlabelled, tsne_examples=30)
@@ -746,7 +763,6 @@ def test_one_class_has_no_margin_and_no_bound(encoder, head):
     alone = subject.Subject(
         encoder, source, source, run=run, projection=head, say=told.append
     )
-    assert "one class alone" in separation.needs(alone)
     assert "one class alone" in bounds.needs(alone)
     # As where a dataset of more classes has images of one only.
     assert separation.measure(alone) == {"metrics": {"margin": None}}
@@ -792,10 +808,25 @@ def test_figures_of_bins_and_of_severities(tmp_path):
     _figures({"plots": found}, tmp_path)
 
 
+@pytest.mark.parametrize("panels", [1, 3])
+def test_the_legend_of_reliability_hides_nothing(panels):
+    bins = evaluation.reliability(np.linspace(0.03, 1, 60), np.ones(60))
+    figure = pictures.reliability_diagram({str(k): bins for k in range(panels)})
+    figure.canvas.draw()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert len(legend.get_texts()) == 2
+    assert figure.bbox.fully_containsx(box.x0)
+    assert figure.bbox.fully_containsx(box.x1)
+    for axis in figure.axes:
+        assert axis.get_legend() is None
+        assert not axis.get_tightbbox().overlaps(box)
+
+
 def test_pictures_leave_pyplot_alone():
     code = (
         "import sys, numpy as np\n"
-        "from tf_contrastive.evaluation import pictures\n"
+        "from tf_contrastive.evaluation import pictures, protocols\n"
         "assert 'matplotlib' not in sys.modules\n"
         "pictures.png(pictures.severity_curves({'fog': [0.5, 0.4]}))\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)"

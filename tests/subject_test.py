@@ -258,8 +258,7 @@ def test_every_recipe_learns_the_digits(recipe):
     )
     before = embedding.checksum(scored.encoder)
     (row,) = protocols.run(scored, ["linear"])["results"]
-    # Weights of zero grow slowly by LARS, which goes by their norm.
-    assert row["top1"] > (0.8 if recipe == "simclr_lars" else 0.85)
+    assert row["top1"] > 0.85
     assert row["version"] == "1-cpu"
     assert embedding.checksum(scored.encoder) == before
 

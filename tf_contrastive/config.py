@@ -109,6 +109,7 @@ AUGMENTATIONS = (
     "autoaugment",
     "randaugment",
     "stacked_randaugment",
+    "broader",
     "crop",
     "none",
 )
@@ -213,7 +214,9 @@ OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
 OPTIMIZERS = tuple(OPTIMIZER_OPTIONS)
 # What a linear stage has in their place: SimCLR, appendix B.6.
 LINEAR_OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
-    "lars": {"weight_decay": 0.0},
+    # As in SimCLR's code, which leaves the classifier out of the adaptation:
+    # it starts at zero, and LARS goes by the norm of the weights.
+    "lars": {"weight_decay": 0.0, "trust_coefficient": None},
     "sgd": {"weight_decay": 0.0, "nesterov": True},
     "rmsprop": {"weight_decay": 0.0},
     "adam": {"weight_decay": 0.0},
@@ -341,11 +344,14 @@ EMBEDDING_FORMATS = {
 }
 
 # Datasets that are named by a scheme and what follows it; any other name but
-# `digits` is looked up in TensorFlow Datasets.
+# `digits` and those of PROBING_DATASETS is looked up in TensorFlow Datasets.
 EMBEDDED_DATASETS = ("digits",)
 DATASET_SCHEMES = ("folder", "tfrecord", "csv")
 
 # ---- Defaults that depend on the data ----------------------------------------
+
+# Side to which images of differing sizes are cropped when none is given.
+DEFAULT_IMAGE_SIZE = 224
 
 # What views do unless a table below, or a flag, says otherwise.
 VIEW_DEFAULTS = {"flip": True, "color_jitter_strength": 1.0, "blur": True}
@@ -355,7 +361,14 @@ SMALL_VIEW_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
 # one, or none.
 DATASET_VIEW_DEFAULTS = {
     name: {"flip": False}
-    for name in ("digits", "mnist", "kmnist", "emnist", "svhn_cropped")
+    for name in (
+        "digits",
+        "mnist",
+        "kmnist",
+        "emnist",
+        "svhn_cropped",
+        "multidigits",
+    )
 }
 
 
@@ -385,6 +398,39 @@ CHANNEL_STATISTICS = {
     "digits": ChannelStatistics((0.3058,) * 3, (0.3761,) * 3),
 }
 IMAGENET_STATISTICS = CHANNEL_STATISTICS["imagenet2012"]
+
+
+class Kind(NamedTuple):
+    """What a dataset is like, where it is not there to be looked at."""
+
+    classes: int
+    side: int
+
+
+# By the first part of a dataset's name: what `--smoke` trains on has as many
+# classes, and views as of images of so many pixels a side.
+DATASET_KINDS = {
+    "cifar10": Kind(10, 32),
+    "cifar2": Kind(2, 32),
+    "cifar100": Kind(100, 32),
+    "mnist": Kind(10, 28),
+    "fashion_mnist": Kind(10, 28),
+    "kmnist": Kind(10, 28),
+    "svhn_cropped": Kind(10, 32),
+    "stl10": Kind(10, 96),
+    "imagenet_resized": Kind(1000, 64),
+    "imagenet2012": Kind(1000, DEFAULT_IMAGE_SIZE),
+    "imagenet2012_subset": Kind(1000, DEFAULT_IMAGE_SIZE),
+    "imagenet100": Kind(100, DEFAULT_IMAGE_SIZE),
+    "imagenette": Kind(10, DEFAULT_IMAGE_SIZE),
+    "food101": Kind(101, DEFAULT_IMAGE_SIZE),
+    "oxford_iiit_pet": Kind(37, DEFAULT_IMAGE_SIZE),
+    "oxford_flowers102": Kind(102, DEFAULT_IMAGE_SIZE),
+    "places365_small": Kind(365, DEFAULT_IMAGE_SIZE),
+    "sun397": Kind(397, DEFAULT_IMAGE_SIZE),
+}
+# Of any other one.
+OTHER_KIND = Kind(10, DEFAULT_IMAGE_SIZE)
 # Examples from which those of any other dataset are computed, at most.
 WHITEN_EXAMPLES = 10_000
 WHITENINGS = ("imagenet", "dataset", "none")
@@ -394,8 +440,6 @@ WHITENINGS = ("imagenet", "dataset", "none")
 # Images up to this side get the CIFAR stem (3x3/1, no pooling) by `auto`
 # (the other stem costs accuracy here, or memory there).
 CIFAR_STEM_MAX_SIDE = 64
-# Side to which images of differing sizes are cropped when none is given.
-DEFAULT_IMAGE_SIZE = 224
 # The smallest side that each stem can take: below it the last stage would
 # see less than one pixel of real signal.
 SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
@@ -428,6 +472,10 @@ class UserError(ValueError):
     """
 
     status = 2
+
+
+class AbsentDataError(UserError):
+    """Data that is not in the place where it was looked for."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
@@ -488,16 +536,272 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+# ---- Datasets with options in their name -------------------------------------
+
+
+def _digit_sizes(value: str) -> str | None:
+    if re.fullmatch(r"(\d+(\+\d+)*)?", value):
+        return None
+    return "pixels joined by plus signs, one number per digit, such as 20+80"
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiDigits:
+    """MNIST's digits on a black canvas (Chen et al. 2021, 3.1, 4.1).
+
+    Image i has digit i of the split, others drawn at random, and all classes
+    that it shows as its labels; with a single digit, that one's class.
+    """
+
+    count: int = option(1, "digits of an image", minimum=1, maximum=64)
+    digit: int = option(28, "side of a digit in pixels", minimum=4)
+    sizes: str = option(
+        "",
+        "in place of count and digit: the side of each digit in pixels, such as"
+        " 20+80",
+        check=_digit_sizes,
+    )
+    placement: str = option(
+        "random",
+        "random: anywhere on the canvas, overlaps allowed; grid: in cells as"
+        " large as a digit, one digit in each at most",
+        choices=("random", "grid"),
+    )
+    canvas: int = option(
+        112, "side of the image in pixels", minimum=8, maximum=1024
+    )
+    seed: int = option(0, "of what is drawn", minimum=0)
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The side of each digit in pixels."""
+        if self.sizes:
+            return tuple(map(int, self.sizes.split("+")))
+        return (self.digit,) * self.count
+
+    @property
+    def cells(self) -> int:
+        """Cells of the grid."""
+        return (self.canvas // self.digit) ** 2
+
+    def conflict(self) -> str | None:
+        """What is allowed, where options do not go together."""
+        default = MultiDigits()
+        alone = (self.count, self.digit, self.placement) == (
+            default.count,
+            default.digit,
+            default.placement,
+        )
+        if self.sizes and not alone:
+            return "either sizes (placed at random) or count, digit, placement"
+        if not 4 <= min(self.sides) <= max(self.sides) <= self.canvas:
+            return f"digits of 4 to canvas={self.canvas} pixels"
+        if self.placement == "grid" and self.count > self.cells:
+            return (
+                f"count at most {self.cells}, the cells of {self.digit} pixels"
+                f" in a canvas of {self.canvas}"
+            )
+        return None
+
+
+def _inner_dataset(value: str) -> str | None:
+    if not value:
+        return None
+    allowed = _dataset_name(value)
+    return f"(last, if it has a colon) {allowed}" if allowed else None
+
+
+def _of(help: str) -> Any:
+    return option("", help, check=_inner_dataset, required=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class DigitOnImage:
+    """A digit of MNIST at nine places of each image (Chen et al. 2021, 4.1).
+
+    Which digit is fixed for every image, by the seed.
+    """
+
+    unique: int = option(
+        0,
+        "the first so many digits of MNIST's training split alone; 0: all;"
+        " other splits have all of theirs",
+        minimum=0,
+    )
+    label: str = option(
+        "image",
+        "what is to be told: the image's class, or the digit's",
+        choices=("image", "digit"),
+    )
+    blend: str = option(
+        "add",
+        "add: the sum of the two, clipped; max: the larger of them",
+        choices=("add", "max"),
+    )
+    digit: int = option(
+        0,
+        "side of a digit in pixels; 0: 28 where the image's is 224, in"
+        " proportion elsewhere, but 8 where that fits",
+        minimum=0,
+    )
+    seed: int = option(0, "of the map from images to digits", minimum=0)
+    of: str = _of("dataset whose images they are")
+
+
+@dataclasses.dataclass(frozen=True)
+class RandBit:
+    """A random integer for each image, as channels (Chen et al. 2021, 4.1).
+
+    Its bits are feature `extra`: constant over the pixels, never augmented.
+    """
+
+    bits: int = option(10, "channels, each 0 or 1", minimum=0, maximum=32)
+    seed: int = option(0, "of the integers", minimum=0)
+    of: str = _of("dataset whose images they are")
+
+
+@dataclasses.dataclass(frozen=True)
+class KBits:
+    """Nothing but a random integer, as channels (Chen et al. 2021, C).
+
+    Its bits are feature `extra`; the three colours are black.
+    """
+
+    bits: int = option(4, "channels, each 0 or 1", minimum=1, maximum=32)
+    side: int = option(32, "side of the image in pixels", minimum=8)
+    examples: int = option(
+        50_000, "images of a split", minimum=1, maximum=1 << 24
+    )
+    seed: int = option(0, "of the integers", minimum=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """Some labels of the training split, as many of each class (SimCLR, B.5).
+
+    Other splits are left whole. 1 % and 10 % of imagenet2012 are those of
+    imagenet2012_subset, where it is prepared.
+    """
+
+    fraction: float = option(
+        0.0, "share of the training examples", above=0.0, maximum=1.0
+    )
+    seed: int = option(0, "of the draw", minimum=0)
+    of: str = _of("dataset whose labels they are")
+
+
+@dataclasses.dataclass(frozen=True)
+class Cifar2:
+    """CIFAR-10's cats (0) and dogs (1) (Feeney and Hughes 2023)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageNet100:
+    """100 classes of imagenet2012, in the order of Tian et al. 2020."""
+
+
+# NAME, or NAME:OPTION=VALUE,OPTION=VALUE. What follows `of` is all its own if
+# it has a colon.
+PROBING_DATASETS = {
+    "multidigits": MultiDigits,
+    "digit_on_image": DigitOnImage,
+    "randbit": RandBit,
+    "kbits": KBits,
+    "subset": Subset,
+    "cifar2": Cifar2,
+    "imagenet100": ImageNet100,
+}
+# What follows the name where MNIST is not there.
+EMBEDDED_NOTE = " (digits in the place of mnist)"
+
+
+def _probing_values(name: str) -> dict[str, str]:
+    """Splits NAME:OPTION=VALUE,... into options and values.
+
+    Raises:
+      ValueError: if it is not written so; with what is allowed.
+    """
+    _, colon, text = name.partition(":")
+    values: dict[str, str] = {}
+    while colon:
+        key, _, rest = text.partition("=")
+        value, colon, text = rest.partition(",")
+        if key == "of" and ":" in value:
+            value, colon = rest, ""
+        if not (key and value) or key in values:
+            raise ValueError("OPTION=VALUE, each once, between commas")
+        values[key] = value
+    return values
+
+
+def _option_value(field: dataclasses.Field, text: str) -> Any:
+    """Reads the value of an option; `ValueError` with what is allowed."""
+    try:
+        value = field.type(text)
+    except ValueError as error:
+        kind = "a whole number" if field.type is int else "a number"
+        raise ValueError(f"{field.name} {kind}") from error
+    if allowed := problem(field, value):
+        raise ValueError(f"{field.name} {allowed}")
+    return value
+
+
+def _read_probing(name: str) -> Any:
+    """Reads the options in a name; `ValueError` with what is allowed."""
+    made = PROBING_DATASETS[name.partition(":")[0]]
+    known = {field.name: field for field in dataclasses.fields(made)}
+    values = _probing_values(name)
+    for key in values:
+        if key not in known:
+            match = nearest(key, known)
+            hint = f" (did you mean {match}?)" if match else ""
+            raise ValueError(f"{', '.join(known) or 'no options'}{hint}")
+    read = {k: _option_value(known[k], text) for k, text in values.items()}
+    options = made(**read)
+    for field in known.values():
+        if allowed := problem(field, getattr(options, field.name)):
+            raise ValueError(f"{field.name} {allowed}")
+    if hasattr(options, "conflict") and (allowed := options.conflict()):
+        raise ValueError(allowed)
+    return options
+
+
+def read_probing(name: str) -> Any:
+    """Reads the name of one of PROBING_DATASETS.
+
+    Args:
+      name: such as `multidigits:count=4` or `randbit:bits=5,of=cifar10`.
+
+    Returns:
+      Its options, such as `MultiDigits`.
+
+    Raises:
+      UserError: for options that it does not have, or values not allowed.
+    """
+    if allowed := _dataset_name(name):
+        raise UserError(f"dataset {name}: must be {allowed}")
+    return _read_probing(name)
+
+
 def _dataset_name(value: str) -> str | None:
     """What a dataset may be called, or None if `value` is such a name."""
     scheme, colon, rest = value.partition(":")
+    if scheme in PROBING_DATASETS:
+        try:
+            _read_probing(value)
+        except ValueError as error:
+            return f"{scheme} with {error}"
+        return None
     if colon and scheme in DATASET_SCHEMES:
         return None if rest else f"{scheme}:PATH with a path after the colon"
     if re.fullmatch(r"[A-Za-z]\w*(/[\w.\-]+)?(:[\d.*]+)?", value):
         return None
+    match = nearest(scheme, PROBING_DATASETS)
+    hint = f" (did you mean {match}?)" if match else ""
     return (
-        "digits, folder:PATH, tfrecord:GLOB, csv:PATH, or a name of TensorFlow"
-        " Datasets such as cifar10"
+        "digits, folder:PATH, tfrecord:GLOB, csv:PATH, a name of TensorFlow"
+        " Datasets such as cifar10, or one of"
+        f" {', '.join(PROBING_DATASETS)}{hint}"
     )
 
 
@@ -677,6 +981,24 @@ def skipped_steps(policy: str) -> int:
     return 0 if policy == "stop" else int(policy.removeprefix("skip:"))
 
 
+def read_step_window(value: str) -> tuple[int, int] | None:
+    """Returns (first, last) of `--profile_steps`, None if there are none."""
+    if not value:
+        return None
+    first, last = map(int, value.split(","))
+    return first, last
+
+
+def _step_window(value: str) -> str | None:
+    if not value:
+        return None
+    if re.fullmatch(r"[1-9]\d*,[1-9]\d*", value):
+        first, last = read_step_window(value)
+        if first <= last:
+            return None
+    return "FIRST,LAST, two steps counted from 1 such as 100,120"
+
+
 def _nan_policy(value: str) -> str | None:
     if value == "stop" or re.fullmatch(r"skip:[1-9]\d*", value):
         return None
@@ -767,7 +1089,9 @@ class Data:
     dataset: str = option(
         "digits",
         "digits (embedded), any TensorFlow Datasets name, folder:PATH,"
-        " tfrecord:GLOB or csv:PATH (lines of path,label)",
+        " tfrecord:GLOB, csv:PATH (lines of path,label), or one of"
+        f" {', '.join(PROBING_DATASETS)}, whose options the command datasets"
+        " lists",
         check=_dataset_name,
     )
     data_dir: str = option(
@@ -884,8 +1208,8 @@ class Views:
     )
     blur: bool | None = option(
         None,
-        "blur half of the simclr, simaugment and stacked views; default: where"
-        f" they have more than {CIFAR_STEM_MAX_SIDE} pixels",
+        "blur half of the simclr, broader, simaugment and stacked views;"
+        f" default: where they have more than {CIFAR_STEM_MAX_SIDE} pixels",
     )
     warp_probability: float = option(
         0.5,
@@ -1803,6 +2127,35 @@ class Runtime:
         minimum=1,
         identity=False,
     )
+    histograms_every_epochs: int = option(
+        5,
+        "epochs between histograms in TensorBoard, of similarities, norms and"
+        " trust ratios of one small batch of views; 0: none",
+        minimum=0,
+        identity=False,
+    )
+    projector_examples: int = option(
+        500,
+        "images whose features TensorBoard's projector shows when the run is"
+        " finished, of the validation cut if there is one; 0: none",
+        minimum=0,
+        maximum=10_000,
+        identity=False,
+    )
+    profile_steps: str = option(
+        "",
+        "FIRST,LAST: steps, counted from 1, of which TensorBoard gets a"
+        " profile; empty: none",
+        check=_step_window,
+        identity=False,
+    )
+    smoke: bool = option(
+        False,
+        "try the recipe out: two steps in seconds, with a small encoder, small"
+        " views and few images (digits, where the dataset is not here), and"
+        " all else as it is",
+        identity=False,
+    )
 
 
 # ---- The commands ------------------------------------------------------------
@@ -1917,6 +2270,192 @@ class Pretrain:
         check_pairs(
             self.schedule.batch_size, max(self.runtime.virtual_devices, 1)
         )
+
+
+# ---- A run that is only tried out --------------------------------------------
+
+# What `--smoke` makes of a run: steps, images a step, channels of a resnet10.
+SMOKE_STEPS = 2
+SMOKE_BATCH_SIZE = 16
+SMOKE_ENCODER = "resnet10"
+SMOKE_WIDTH = 0.25
+# Side of its views in pixels, by the stem that the recipe's views have.
+SMOKE_SIDE = {"imagenet": 32, "cifar": 16}
+
+
+def stand_in(dataset: str) -> str:
+    """Returns what serves in the place of a dataset that is not here.
+
+    The embedded digits with as many classes; within a dataset that is made of
+    another one (`of=NAME`), in the place of that one.
+    """
+    if inner := _source_of(dataset):
+        return dataset.replace(f"of={inner}", f"of={stand_in(inner)}")
+    return f"digits/{kind_of(dataset).classes}"
+
+
+def kind_of(dataset: str) -> Kind:
+    """Returns how many classes a dataset has, and how large its images are."""
+    if inner := _source_of(dataset):
+        return kind_of(inner)
+    return DATASET_KINDS.get(dataset_family(dataset), OTHER_KIND)
+
+
+def standing_in(dataset: str) -> str:
+    """Returns a line that says what serves in the place of a dataset."""
+    classes = "as many classes"
+    if kind_of(dataset) is OTHER_KIND:
+        classes = f"{OTHER_KIND.classes} classes (its own are not known here)"
+    return (
+        f"{stand_in(dataset)} stands in for {dataset}, which is not here, with"
+        f" {classes}"
+    )
+
+
+def _source_of(dataset: str) -> str | None:
+    """Returns the dataset of which a probing one is made, if it is."""
+    if dataset_family(dataset) in PROBING_DATASETS:
+        return _probing_values(dataset).get("of")
+    return None
+
+
+def smoke(
+    run: Pretrain,
+    *,
+    dataset: str,
+    side: int,
+    examples: int,
+    test_examples: int = 0,
+) -> Pretrain:
+    """Shrinks a run to two steps that take seconds on a CPU.
+
+    Smaller get image, encoder, data, batch, and how long it lasts; the machine
+    is one device, or the virtual ones that were given. What makes a recipe is
+    kept: views, head, loss, probe, optimizer and its base learning rate,
+    schedule, precision, stages. What has its default by the size of an image
+    has that of the recipe's own size.
+
+    Args:
+      run: validated.
+      dataset: what to train on: that of the run, or its `stand_in`.
+      side: of the run's images in pixels, if it does not say `--image_size`.
+      examples: how many there are of the training split, unsliced.
+      test_examples: likewise of the test split, if there is a linear stage.
+
+    Returns:
+      A run without `--smoke` that does it.
+    """
+    side = run.views.image_size or side
+    stem = resolve_stem(run.encoder.stem, side)
+    chunks = min(run.loss.grad_cache_chunks, 2)
+    # Pairs on every replica, and in every chunk.
+    unit = 2 * chunks * max(run.runtime.virtual_devices, 1)
+    # A cut of which a batch can be made.
+    cut = run.data.validation_fraction and max(
+        run.data.validation_fraction, 1 / 3
+    )
+    room = int(examples * (1 - cut)) // SMOKE_STEPS
+    room = min(SMOKE_BATCH_SIZE, run.schedule.batch_size, room)
+    batch = max(room // unit, 1) * unit
+    taken = min(math.ceil(SMOKE_STEPS * batch / (1 - cut)), examples)
+    train, test = whole(run.data.split), whole(run.data.test_split)
+    linear = {}
+    if dataset != run.data.dataset:
+        train, test = "train", "test"
+        linear = {"test_split": test}
+    if run.linear.linear_epochs:
+        linear = {
+            "test_split": f"{test}[:{min(batch, test_examples)}]",
+            "linear_batch_size": min(run.linear.linear_batch_size, batch),
+            **_shortened(run.linear, "linear_"),
+        }
+    views = resolve_views(run.views, run.data.dataset, side)
+    return replace(
+        dataclasses.replace(run, views=views),
+        dataset=dataset,
+        split=f"{train}[:{taken}]",
+        validation_fraction=cut,
+        data_service="",
+        image_size=min(SMOKE_SIDE[stem], side),
+        encoder=SMOKE_ENCODER,
+        init_from="",
+        width=min(SMOKE_WIDTH, run.encoder.width),
+        stem=stem,
+        grad_cache_chunks=chunks,
+        batch_size=batch,
+        **_memories(run, batch),
+        **_shortened(run.schedule),
+        **linear,
+        strategy="mirrored" if run.runtime.virtual_devices else "default",
+        tpu=Runtime.tpu,
+        cross_device_ops=Runtime.cross_device_ops,
+        steps_per_execution=Runtime.steps_per_execution,
+        checkpoint_every_steps=Runtime.checkpoint_every_steps,
+        keep_checkpoint_every_hours=Runtime.keep_checkpoint_every_hours,
+        log_every_steps=1,
+        # What is only looked at is no part of a recipe.
+        histograms_every_epochs=0,
+        projector_examples=0,
+        profile_steps="",
+        smoke=False,
+    )
+
+
+def whole(split: str) -> str:
+    """Returns the split of which `split` is a slice."""
+    return split.partition("[")[0]
+
+
+def _memories(run: Pretrain, batch: int) -> dict[str, int]:
+    """Returns the sizes of what remembers earlier batches, if anything does."""
+    sizes = {}
+    if run.loss.loss == "moco":
+        sizes["queue_size"] = run.loss.queue_size
+    if run.probe.online_knn_size:
+        sizes["online_knn_size"] = run.probe.online_knn_size
+    return {k: max(min(size, 4 * batch), batch) for k, size in sizes.items()}
+
+
+def _shortened(
+    group: Schedule | LinearStage, prefix: str = ""
+) -> dict[str, Any]:
+    """Returns the durations of a schedule of one epoch of two steps.
+
+    A warm-up becomes one step; where the rate decays stays where it was
+    between the warm-up and the end.
+    """
+    values = {
+        field.name.removeprefix(prefix): getattr(group, field.name)
+        for field in dataclasses.fields(group)
+    }
+    epochs = values["epochs"]
+    warmup = resolve_warmup(values["warmup_epochs"], epochs)
+    start = 1 / SMOKE_STEPS if warmup else 0.0
+    short = {"epochs": 1, "warmup_epochs": start}
+    name = values["schedule"]
+    decays = values["boundaries"] or SCHEDULE_OPTIONS[name].get("boundaries")
+    if decays:
+        if isinstance(decays, str):
+            decays = read_boundaries(decays)
+        places = [(b - warmup) / (epochs - warmup) for b in decays]
+        short["boundaries"] = ",".join(
+            f"{start + (1 - start) * place:.6f}" for place in places
+        )
+    return {f"{prefix}{name}": value for name, value in short.items()}
+
+
+def differences(before: Any, after: Any) -> list[str]:
+    """Returns what two configs of a command differ in, as `--name=old -> new`.
+
+    Options that were not given before are left out.
+    """
+    return [
+        f"--{field.name}={old} -> {new if new != '' else '(none)'}"
+        for (_, field, old), (_, _, new) in zip(
+            fields(before), fields(after), strict=True
+        )
+        if old is not None and old != new
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -2080,6 +2619,11 @@ class Evaluation:
     seed: int = option(
         0, "seed of all that is drawn: orders, views, parts of train", minimum=0
     )
+    smoke: bool = option(
+        False,
+        "try the protocols out: on few images (digits, where --dataset is not"
+        " here), for an epoch or two steps, at a point or two of their grids",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -2170,6 +2714,87 @@ class Evaluate:
                     f"--compare={e.compare} reads results that are there, and"
                     f" takes no --{name}={value}: give one or the other"
                 )
+
+
+def smoke_evaluation(
+    options: Evaluate,
+    *,
+    dataset: str,
+    train: tuple[str, int],
+    test: tuple[str, int],
+) -> Evaluate:
+    """Shrinks what `evaluate` does to seconds on a CPU; see `smoke`.
+
+    Args:
+      options: validated.
+      dataset: what to evaluate on: that of the options or the run, or its
+        `stand_in`.
+      train: its split to learn from, unsliced, and how many examples it has.
+      test: likewise the one that is scored.
+    """
+    few, many = SMOKE_BATCH_SIZE, 4 * SMOKE_BATCH_SIZE
+    chosen = split_list(options.evaluation.protocols)
+    shrunk = _smoke_protocols(options)
+    if "all" not in chosen:
+        shrunk = {name: shrunk.get(name, {}) for name in chosen}
+    values = {k: v for of in shrunk.values() for k, v in of.items()}
+    return replace(
+        options,
+        dataset=dataset,
+        train_split=f"{train[0]}[:{min(many, train[1])}]",
+        test_split=f"{test[0]}[:{min(2 * few, test[1])}]",
+        embedding_batch_size=few,
+        **values,
+        smoke=False,
+    )
+
+
+def _smoke_protocols(options: Evaluate) -> dict[str, dict[str, Any]]:
+    """Returns what `--smoke` makes of the options of each protocol."""
+    few = SMOKE_BATCH_SIZE
+
+    def first(name: str, count: int = 1) -> dict[str, str]:
+        (value,) = (v for _, f, v in fields(options) if f.name == name)
+        return {name: ",".join(split_list(value)[:count])}
+
+    logistic = {"logistic_penalties": 3}
+    return {
+        "linear": {
+            "linear_batch_size": min(options.linear.linear_batch_size, few),
+            **_shortened(options.linear, "linear_"),
+            **first("linear_learning_rates", 2),
+        },
+        "logistic": logistic,
+        "robustness": {
+            "robustness_examples": few,
+            **first("robustness_corruptions"),
+        },
+        "finetune": {
+            "finetune_epochs": "1",
+            "finetune_batch_size": few,
+            **first("finetune_learning_rates", 2),
+        },
+        "transfer": {
+            "transfer_examples": 4 * few,
+            "transfer_batch_size": few,
+            "transfer_steps": SMOKE_STEPS,
+            "transfer_scratch_steps": SMOKE_STEPS,
+            **first("transfer_learning_rates"),
+            **first("transfer_weight_decays", 2),
+            **first("transfer_scratch_learning_rates"),
+            **first("transfer_scratch_weight_decays"),
+            **logistic,
+        },
+        "kl_bound": {"view_examples": 2 * few, "kl_batch_size": few},
+        "contrastive": {
+            "view_examples": 2 * few,
+            "contrastive_batch_size": few,
+        },
+        "uniformity": {"view_examples": 2 * few},
+        "transforms": {"transforms_train": 2 * few, "transforms_test": few},
+        "tsne": {"tsne_examples": 2 * few},
+        "kmeans": {"kmeans_images": 1},
+    }
 
 
 def evaluate(**given: Any) -> Evaluate:
@@ -2366,6 +2991,60 @@ class Datasets:
     def validate(self) -> None:
         """Raises `UserError` for values that cannot work."""
         validate_fields(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduction:
+    """Which of the papers' claims `reproduce` looks at, and how."""
+
+    claim: str = option(
+        "", "claim, or table or figure, to run, by its id, such as SI-T1"
+    )
+    scale: str = option(
+        "cpu",
+        "cpu: a small recipe, minutes on two cores; paper: the paper's own, for"
+        " a TPU or GPU host",
+        choices=("cpu", "paper"),
+    )
+    list: bool = option(
+        False, "print every table and figure, with its recipes and its status"
+    )
+    report: bool = option(
+        False, "write RESULTS.md and its pictures, from the results there are"
+    )
+    dry_run: bool = option(False, "print the commands of a claim; run nothing")
+    seeds: int = option(
+        0,
+        "runs of every arm; 0: as many as the claim says. Of fewer than five no"
+        " test can reach p = 0.05",
+        minimum=0,
+    )
+    workdir: str = option("", "folder of runs and results; the same resumes")
+    data_dir: str = option("", "folder of prepared TensorFlow Datasets")
+    claims: str = option("", "JSON file of other claims; empty: the package's")
+    configs_dir: str = option("configs", "folder of the flagfiles")
+    report_dir: str = option("docs", "folder that RESULTS.md is written into")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduce:
+    """All options of `reproduce`."""
+
+    reproduction: Reproduction = dataclasses.field(default_factory=Reproduction)
+
+    def validate(self) -> None:
+        """Raises `UserError` for values, or pairs of them, that cannot work."""
+        validate_fields(self)
+        r = self.reproduction
+        if sum((bool(r.claim), r.list, r.report)) != 1:
+            raise UserError(
+                "give one of --list, --claim=ID (such as SI-T1), and --report"
+            )
+        if not r.workdir and not r.list and not r.dry_run:
+            raise UserError(
+                "--workdir is missing: give a folder, such as"
+                " --workdir=reproduction; the same folder resumes"
+            )
 
 
 BENCHMARKS = ("loss", "input", "views", "step", "evaluation", "serving")
@@ -2576,6 +3255,12 @@ class EvaluationBenchmark:
     path_dimension: int = option(512, "size of those embeddings", minimum=2)
     path_classes: int = option(10, "classes of those embeddings", minimum=2)
     path_penalties: int = option(45, "penalties, each a fit", minimum=1)
+    path_steps: int = option(
+        100,
+        "most steps of one of scikit-learn's fits; its own default, with which"
+        " those of low penalties end before they are done",
+        minimum=1,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -2772,14 +3457,24 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     defaults = dict(VIEW_DEFAULTS)
     if image_size <= CIFAR_STEM_MAX_SIDE:
         defaults |= SMALL_VIEW_DEFAULTS
-    defaults |= DATASET_VIEW_DEFAULTS.get(dataset_family(dataset), {})
+    defaults |= DATASET_VIEW_DEFAULTS.get(_shown_family(dataset), {})
     missing = {k: v for k, v in defaults.items() if getattr(views, k) is None}
     return dataclasses.replace(views, image_size=image_size, **missing)
 
 
 def dataset_family(name: str) -> str:
     """Returns a dataset's name without configuration, version or path."""
-    return re.split("[/:]", name)[0]
+    return re.split("[/: ]", name)[0]
+
+
+def _shown_family(name: str) -> str:
+    """The family of the dataset whose images one shows, if it has one."""
+    while dataset_family(name) in PROBING_DATASETS:
+        inner = _probing_values(name).get("of")
+        if not inner:
+            break
+        name = inner
+    return dataset_family(name)
 
 
 def cannot_write(path: str, error: Exception, advice: str) -> UserError:
@@ -2795,6 +3490,16 @@ def check_pairs(batch_size: int, replicas: int) -> None:
             f"--batch_size={batch_size} gives each of {replicas} replica(s) an"
             " odd number of images, which cannot be mixed in pairs: give a"
             f" multiple of {2 * replicas}"
+        )
+
+
+def check_profile_steps(value: str, steps: int) -> None:
+    """Raises `UserError` if a run of so many steps does not have them all."""
+    window = read_step_window(value)
+    if window and window[1] > steps:
+        raise UserError(
+            f"--profile_steps={value}: the run has {steps:,} steps: give steps"
+            f" from 1 to {steps}"
         )
 
 
@@ -2880,6 +3585,22 @@ def check_encoder_channels(channels: int, dataset: str, present: int) -> None:
             f" {dataset} has {present} channels of feature extra: give the"
             " dataset that it was trained on, or one with as many"
         )
+
+
+def check_several_labels(run: Pretrain, dataset: str) -> None:
+    """Raises `UserError` for what takes one label per image, not several."""
+    given = {
+        f"--online_knn_size={run.probe.online_knn_size}": "--online_knn_size=0",
+        f"--sampler={run.data.sampler}": "--sampler=shuffle",
+        f"--mixup_alpha={run.views.mixup_alpha:g}": "--mixup_alpha=0",
+        f"--cutmix_alpha={run.views.cutmix_alpha:g}": "--cutmix_alpha=0",
+    }
+    for flag, instead in given.items():
+        if flag != instead:
+            raise UserError(
+                f"{flag} takes one label per image, and {dataset} has several:"
+                f" give {instead}"
+            )
 
 
 def check_labels(loss: str, dataset: str, has_labels: bool) -> None:

@@ -5,6 +5,8 @@ command reads and the same name may have another default elsewhere.
 """
 
 import dataclasses
+import os
+import re
 import typing
 from typing import Any, TypeVar
 
@@ -20,6 +22,9 @@ _DEFINE = {
     float: absl_flags.DEFINE_float,
     str: absl_flags.DEFINE_string,
 }
+
+
+_COMMENT = re.compile("#|//")
 
 
 def define(config_class: type) -> absl_flags.FlagValues:
@@ -69,7 +74,8 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
 
     Returns:
       The config, each value checked by itself. Later flags win over earlier
-      ones, a flagfile's standing where its flag stands.
+      ones, a flagfile's standing where its flag stands. A flagfile may name
+      others by their place beside it, or in the working directory.
 
     Raises:
       UserError: for an unknown flag, a value that is not allowed, a stray word
@@ -77,7 +83,7 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
     """
     values = define(config_class)
     try:
-        rest = values(["", *arguments])[1:]
+        rest = values(["", *_inlined(arguments)])[1:]
     # absl raises a plain ValueError for --noname=value.
     except (absl_flags.Error, ValueError) as error:
         raise config.UserError(_explain(error, values)) from error
@@ -86,6 +92,61 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
             f"stray word {rest[0]!r}: flags are written --name=value"
         )
     return _to_config(config_class, values)
+
+
+def _inlined(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
+    """Puts the lines of flagfiles where `--flagfile` stands.
+
+    absl does that too, but knows files in a flagfile by the working directory
+    alone, and passes over one that names itself.
+
+    Args:
+      arguments: those of a command, or the lines of a flagfile.
+      within: paths of the flagfile that they are from, and of those that name
+        it, the outermost first.
+
+    Raises:
+      UserError: for a file that cannot be read, or is part of itself.
+    """
+    lines: list[str] = []
+    rest = list(arguments)
+    while rest:
+        name, equals, path = rest.pop(0).partition("=")
+        if name not in ("--flagfile", "-flagfile") or not (equals or rest):
+            lines.append(name + equals + path)
+            continue
+        path = _beside(path if equals else rest.pop(0), within)
+        if path in within:
+            chain = " in ".join((path, *reversed(within)))
+            raise config.UserError(
+                f"--flagfile={path} is part of itself ({chain}): take it out"
+            )
+        lines += _inlined(_lines(path, within), (*within, path))
+    return lines
+
+
+def _beside(path: str, within: tuple[str, ...]) -> str:
+    """Returns where a flagfile is: beside the one that names it, or here."""
+    path = os.path.expanduser(path.strip())
+    if within:
+        place = os.path.join(os.path.dirname(within[-1]), path)
+        path = place if os.path.exists(place) else path
+    return os.path.normpath(path)
+
+
+def _lines(path: str, within: tuple[str, ...]) -> list[str]:
+    """Reads a flagfile, without its comments."""
+    try:
+        with open(path) as file:
+            lines = [line.strip() for line in file]
+    except (OSError, UnicodeDecodeError) as error:
+        named = f", named in {within[-1]}" if within else ""
+        raise config.UserError(
+            f"--flagfile: Unable to open flagfile {path}{named}"
+            f" ({getattr(error, 'strerror', None) or error}): give the path of"
+            " a file of flags, one a line"
+        ) from error
+    return [line for line in lines if line and not _COMMENT.match(line)]
 
 
 def _to_config(
@@ -111,8 +172,6 @@ def _explain(error: Exception, values: absl_flags.FlagValues) -> str:
         match = config.nearest(error.flagname, list(values))
         hint = f"did you mean --{match}? " if match else ""
         return f"unknown flag --{error.flagname}: {hint}see --help"
-    if isinstance(error, absl_flags.CantOpenFlagFileError):
-        return f"--flagfile: {text.removeprefix('ERROR:: ')}"
     if isinstance(error, absl_flags.IllegalFlagValueError):
         # absl's text is "flag --loss=supcn: value should be one of <a|b>".
         name, _, rest = text.removeprefix("flag --").partition("=")

@@ -207,7 +207,8 @@ class LARS(SGD):
       momentum: share of the velocity that a step keeps.
       nesterov: whether to use Nesterov's form.
       weight_decay: coefficient of the L2 term.
-      trust_coefficient: eta.
+      trust_coefficient: eta; None: no variable is adapted, as if all were
+        exempt, but decayed they are.
       momentum_style: "classic" or "popular".
       **kwargs: `clipnorm` and others of a Keras optimizer.
 
@@ -234,15 +235,44 @@ class LARS(SGD):
         self.trust_coefficient = trust_coefficient
 
     def _adapted(self, direction, variable):
-        if self._is_exempt(variable):
+        if not self.is_adapted(variable):
             return direction
+        return self._trust(direction, variable) * direction
+
+    def _trust(self, direction, variable):
         weight_norm, norm = tf.norm(variable), tf.norm(direction)
-        trust = tf.where(
+        return tf.where(
             (weight_norm > 0) & (norm > 0),
             self.trust_coefficient * tf.math.divide_no_nan(weight_norm, norm),
             1.0,
         )
-        return trust * direction
+
+    def is_adapted(self, variable: tf.Variable) -> bool:
+        """Whether a variable has a learning rate of its own."""
+        return self.trust_coefficient is not None and not self._is_exempt(
+            variable
+        )
+
+    def trust_ratio(
+        self, gradient: tf.Tensor, variable: tf.Variable
+    ) -> tf.Tensor:
+        """The trust that a step would give to an adapted variable, float32 [].
+
+        Args:
+          gradient: of the loss, the variable's shape; without the decay.
+          variable: one of those that the optimizer was built for. Neither it
+            nor its slots are changed.
+        """
+        direction = tf.convert_to_tensor(gradient)
+        if self.weight_decay and self._is_decayed(variable):
+            direction += self.weight_decay * variable
+        if self.momentum_style == "popular":
+            velocity = self.momentum * self._slot("velocity", variable)
+            velocity += direction
+            if self.nesterov:
+                velocity = self.momentum * velocity + direction
+            direction = velocity
+        return self._trust(direction, variable)
 
     def get_config(self):
         """Returns all constructor arguments, schedules serialized."""

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tf_contrastive import tables
+
 # Seconds after which a call has been repeated often enough, if it was so often.
 _ENOUGH_SECONDS = 20.0
 _ENOUGH_REPEATS = 3
@@ -257,18 +259,14 @@ def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [list(columns)] + [
         [_cell(text, row) for text in columns.values()] for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    numbers = [
-        all(isinstance(row[_field(text)], int | float | None) for row in rows)
-        for text in columns.values()
-    ]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(line, widths, numbers, strict=True)
-        ).rstrip()
-        for line in lines
-    )
+    texts = {
+        place
+        for place, text in enumerate(columns.values())
+        if not all(
+            isinstance(row[_field(text)], int | float | None) for row in rows
+        )
+    }
+    return tables.laid_out(lines, texts)
 
 
 def _cell(text: str, row: Mapping[str, Any]) -> str:

@@ -6,7 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, datasets, stages, training
+from tf_contrastive import (
+    checkpoints,
+    config,
+    datasets,
+    stages,
+    tables,
+    training,
+)
 from tf_contrastive.commands import watch
 from tf_contrastive.evaluation import comparison, protocols, records, reports
 from tf_contrastive.evaluation import subject as subjects
@@ -37,6 +44,10 @@ def run(options: config.Evaluate) -> int:
     chosen = options.evaluation
     if chosen.compare:
         return _compare(chosen)
+    if chosen.smoke:
+        options = _shrunk(options)
+        options.validate()
+        chosen = options.evaluation
     scores = _Scores(options)
     if chosen.watch:
         return watch.Watch(options, scores.place, scores)()
@@ -45,6 +56,41 @@ def run(options: config.Evaluate) -> int:
     for bad in scores.bad_images:
         stages.say(f"left out, cannot be read: {bad}")
     return 0
+
+
+def _shrunk(options: config.Evaluate) -> config.Evaluate:
+    """Makes what `--smoke` does of the options, and says how they differ."""
+    chosen = options.evaluation
+    name, data_dir = chosen.dataset, chosen.data_dir
+    if chosen.workdir:
+        data = checkpoints.load_run(chosen.workdir).config.data
+        name, data_dir = name or data.dataset, data_dir or data.data_dir
+    train = config.whole(chosen.train_split)
+    test = config.whole(chosen.test_split)
+    try:
+        counts = _counts(name, data_dir, train, test)
+    except config.AbsentDataError:
+        stages.say(f"smoke: {config.standing_in(name)}")
+        name, train, test = config.stand_in(name), "train", "test"
+        counts = _counts(name, data_dir, train, test)
+    small = config.smoke_evaluation(
+        options,
+        dataset=name,
+        train=(train, counts[0]),
+        test=(test, counts[1]),
+    )
+    before = config.replace(options, smoke=False)
+    stages.say(f"smoke: {', '.join(config.differences(before, small))}")
+    return small
+
+
+def _counts(name: str, data_dir: str, *splits: str) -> list[int]:
+    """How many examples each split of a dataset has."""
+    opened = (
+        datasets.source(name, split, data_dir=data_dir or None)
+        for split in splits
+    )
+    return [source.info.num_examples for source in opened]
 
 
 class _Scores:
@@ -227,7 +273,7 @@ def _compare(chosen: config.Evaluation) -> int:
         for result in report["results"]
     ]
     print(f"A: {a}\nB: {b}")
-    print(reports.laid_out([(*headings, "images"), *rows], left=3))
+    print(tables.laid_out([(*headings, "images"), *rows], texts=range(3)))
     for left in report["left_out"]:
         print(f"left out: {records.name_of(left)} ({left['reason']})")
     print(

@@ -29,8 +29,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from matplotlib import colors
-from PIL import Image
 from scipy import ndimage, signal
 
 from tf_contrastive import config
@@ -397,6 +395,8 @@ def _spatter(x, level, random):
 
 
 def _brightness(x, added, random):
+    from matplotlib import colors
+
     hue = colors.rgb_to_hsv(x)
     hue[..., 2] = np.clip(hue[..., 2] + added, 0, 1)
     return colors.hsv_to_rgb(hue)
@@ -411,6 +411,8 @@ def _contrast(x, kept, random):
 
 
 def _saturate(x, level, random):
+    from matplotlib import colors
+
     factor, added = level
     hue = colors.rgb_to_hsv(x)
     hue[..., 1] = np.clip(hue[..., 1] * factor + added, 0, 1)
@@ -477,7 +479,10 @@ def _affine(x: np.ndarray, before: np.ndarray, after: np.ndarray):
 
 
 def _pixelate(x, level, random):
-    share, method = level
+    from PIL import Image
+
+    share, filter_name = level
+    method = Image.Resampling[filter_name]
     image = Image.fromarray(np.uint8(np.around(x * 255)))
     height, width, _ = x.shape
     small = (max(int(width * share), 1), max(int(height * share), 1))
@@ -486,6 +491,8 @@ def _pixelate(x, level, random):
 
 
 def _jpeg_compression(x, quality, random):
+    from PIL import Image
+
     file = io.BytesIO()
     image = Image.fromarray(np.uint8(np.around(x * 255)))
     image.save(file, "JPEG", quality=quality)
@@ -519,8 +526,6 @@ EXTRA: dict[str, _Function] = {
 CORRUPTIONS = {**STANDARD, **EXTRA}
 # Whose images are not by the published method.
 STAND_INS = ("frost",)
-
-_BOX, _BICUBIC = Image.Resampling.BOX, Image.Resampling.BICUBIC
 
 
 def _elastic(side: float, *shares: tuple[float, float, float]):
@@ -575,7 +580,9 @@ LEVELS: dict[str, dict[str, list[Any]]] = {
             (0.07, 0.01, 0.02),
             (0.12, 0.01, 0.02),
         ),
-        "pixelate": [(share, _BICUBIC) for share in (0.6, 0.5, 0.4, 0.3, 0.25)],
+        "pixelate": [
+            (share, "BICUBIC") for share in (0.6, 0.5, 0.4, 0.3, 0.25)
+        ],
         "jpeg_compression": [25, 18, 15, 10, 7],
         "gaussian_blur": [1, 2, 3, 4, 6],
         "saturate": [(0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)],
@@ -635,7 +642,7 @@ LEVELS: dict[str, dict[str, list[Any]]] = {
             (0.1, 0.04, 0.05),
             (0.1, 0.03, 0.03),
         ),
-        "pixelate": [(share, _BOX) for share in (0.95, 0.9, 0.85, 0.75, 0.65)],
+        "pixelate": [(share, "BOX") for share in (0.95, 0.9, 0.85, 0.75, 0.65)],
         "jpeg_compression": [80, 65, 58, 50, 40],
         "gaussian_blur": [0.4, 0.6, 0.7, 0.8, 1],
         "saturate": [(0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)],

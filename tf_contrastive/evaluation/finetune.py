@@ -13,8 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, config, optimizers, schedules
+from tf_contrastive.datasets import balanced_rows
 from tf_contrastive.evaluation import prepared, scoring
 from tf_contrastive.evaluation.subject import Subject
+
+# (scores of training examples, their rows int [h]) -> more for better ones.
+Score = Callable[[classifiers.Scores, np.ndarray], float]
 
 # Of a new linear layer's weights (SimCLR's own).
 _HEAD_SCALE = 0.01
@@ -60,7 +64,12 @@ class Classifier:
 
 
 def train(
-    subject: Subject, rows: np.ndarray, recipe: Recipe, *, trained: bool
+    subject: Subject,
+    rows: np.ndarray,
+    recipe: Recipe,
+    *,
+    trained: bool,
+    sets: np.ndarray | None = None,
 ) -> Classifier:
     """Trains a copy of the encoder, and a linear layer, on some of train.
 
@@ -70,21 +79,17 @@ def train(
       recipe: how.
       trained: whether the copy starts from the encoder's weights; False: from
         random ones.
+      sets: bool [n, C], which classes each training example shows, where the
+        subject's training labels are its rows (`prepared.numbered`): one
+        logistic regression per class is learned. None: softmax regression, of
+        the labels.
 
     Raises:
       UserError: if there is no copy to train, or the loss diverges.
     """
     strategy = subject.strategy
     replicas = strategy.num_replicas_in_sync
-    encoder = subject.fresh(trained)
-    weights = list(encoder.trainable_variables)
-    if not weights:
-        raise config.UserError(
-            "the encoder has no weights that can be trained: give the --workdir"
-            " of a run, or an export of this package"
-        )
-    if recipe.batch_norm_momentum is not None:
-        _set_momentum(encoder, recipe.batch_norm_momentum)
+    encoder = _copy(subject, recipe, trained)
     batch = min(recipe.batch_size, len(rows)) // replicas * replicas
     if not batch:
         raise config.UserError(
@@ -92,7 +97,7 @@ def train(
             " share a step: give a larger part of the labels"
         )
     # As they come from the source, so that labels of any ids have a column.
-    classes = np.arange(subject.num_classes)
+    classes = np.arange(subject.num_classes if sets is None else sets.shape[1])
     shape = [subject.embeddings("test")[0].shape[1], len(classes)]
     with strategy.scope():
         initial = tf.random.stateless_normal(
@@ -100,30 +105,14 @@ def train(
         )
         kernel = tf.Variable(initial)
         bias = tf.Variable(tf.zeros(shape[1:]))
-        optimizer = optimizers.build(
-            "sgd",
-            learning_rate=schedules.build(
-                "cosine",
-                base_learning_rate=recipe.learning_rate,
-                batch_size=batch,
-                steps_per_epoch=1,
-                epochs=recipe.steps,
-                scaling="none",
-            ),
-            momentum=0.9,
-            nesterov=True,
-            weight_decay=recipe.weight_decay,
-            exempt=optimizers.biases_and_scales(encoder),
-        )
-        variables = [*weights, kernel, bias]
+        optimizer = _optimizer(recipe, batch, encoder)
+        variables = [*encoder.trainable_variables, kernel, bias]
         optimizer.build(variables)
 
     def step_of_replica(images, labels):
         with tf.GradientTape() as tape:
             h = tf.cast(encoder(images, training=True), tf.float32)
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-                labels, h @ kernel + bias
-            )
+            losses = _losses(h @ kernel + bias, labels, sets)
             # Gradients are summed over the replicas.
             loss = tf.reduce_mean(losses) / replicas
         gradients = tape.gradient(loss, variables)
@@ -138,19 +127,74 @@ def train(
     stream = subject.stream(
         recipe.augmentation, batch_size=batch, rows=rows, seed=recipe.seed
     )
-    losses = []
-    for images, labels in _take(stream, recipe.steps):
-        parts = (_parts(strategy, images), _parts(strategy, labels))
-        losses.append(step(*parts))
-    losses = np.array([float(loss) for loss in losses])
-    if not np.isfinite(losses).all():
+    losses = [
+        step(_parts(strategy, images), _parts(strategy, labels))
+        for images, labels in _take(stream, recipe.steps)
+    ]
+    head = classifiers.Linear(kernel.numpy(), bias.numpy(), classes)
+    return Classifier(encoder, head, _tenths(losses, recipe))
+
+
+def _copy(subject: Subject, recipe: Recipe, trained: bool) -> Callable:
+    """An encoder that may be changed, as the recipe wants it."""
+    encoder = subject.fresh(trained)
+    if not list(encoder.trainable_variables):
+        raise config.UserError(
+            "the encoder has no weights that can be trained: give the --workdir"
+            " of a run, or an export of this package"
+        )
+    if recipe.batch_norm_momentum is not None:
+        _set_momentum(encoder, recipe.batch_norm_momentum)
+    return encoder
+
+
+def _optimizer(
+    recipe: Recipe, batch: int, encoder: Callable
+) -> tf.keras.optimizers.Optimizer:
+    # An export has no layers that would say which variable is what: only those
+    # of rank 1 are exempt in it.
+    layers = [encoder] if isinstance(encoder, tf.Module) else []
+    return optimizers.build(
+        "sgd",
+        learning_rate=schedules.build(
+            "cosine",
+            base_learning_rate=recipe.learning_rate,
+            batch_size=batch,
+            steps_per_epoch=1,
+            epochs=recipe.steps,
+            scaling="none",
+        ),
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=recipe.weight_decay,
+        exempt=optimizers.biases_and_scales(*layers),
+    )
+
+
+def _losses(
+    logits: tf.Tensor, labels: tf.Tensor, sets: np.ndarray | None
+) -> tf.Tensor:
+    """Cross entropies [b] in nats; of several labels the sum over classes.
+
+    A logit's gradient is then, as that of a softmax, its probability's error,
+    and learning rates mean the same.
+    """
+    if sets is None:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    wanted = tf.gather(tf.constant(sets, tf.float32), labels)
+    each = tf.nn.sigmoid_cross_entropy_with_logits(wanted, logits)
+    return tf.reduce_sum(each, axis=1)
+
+
+def _tenths(losses: Sequence[tf.Tensor], recipe: Recipe) -> list[float]:
+    """Means of each tenth of the losses; raises `UserError` if they diverge."""
+    values = np.array([float(loss) for loss in losses])
+    if not np.isfinite(values).all():
         raise config.UserError(
             f"fine-tuning diverged at learning rate {recipe.learning_rate:g}:"
             " give a lower one"
         )
-    tenths = [float(p.mean()) for p in np.array_split(losses, 10) if len(p)]
-    head = classifiers.Linear(kernel.numpy(), bias.numpy(), classes)
-    return Classifier(encoder, head, tenths)
+    return [float(p.mean()) for p in np.array_split(values, 10) if len(p)]
 
 
 def _set_momentum(encoder: Callable, momentum: float) -> None:
@@ -185,7 +229,8 @@ def choose(
     trained: bool,
     held: np.ndarray | None = None,
     share: float = config.Evaluation.validation_share,
-    metric: str = "top1",
+    score: Score | None = None,
+    sets: np.ndarray | None = None,
 ) -> tuple[Recipe, list[float | None]]:
     """Finds the recipe that does best on a held-out part of the labels.
 
@@ -196,7 +241,8 @@ def choose(
       trained: see `train`.
       held: those of `rows` to select on; None: a share of each class.
       share: see `held`.
-      metric: a name of `scoring.METRICS`.
+      score: by which is chosen; None: top-1.
+      sets: see `train`.
 
     Returns:
       (the best one; of equal ones the first, score of each, None where it
@@ -207,24 +253,23 @@ def choose(
     """
     if len(recipes) == 1:
         return recipes[0], []
-    labels = subject.embeddings("train")[1]
     if held is None:
+        labels = subject.embeddings("train")[1]
         _, places = subject.holdout(labels[rows], share)
         held = rows[places]
+    score = score or score_of(subject, "top1")
     fit = np.setdiff1d(rows, held)
     images = subject.images("train", subject.train.select(held))
     scores: list[float | None] = []
     for recipe in recipes:
         try:
-            model = train(subject, fit, recipe, trained=trained)
+            model = train(subject, fit, recipe, trained=trained, sets=sets)
         except config.UserError as error:
             if "diverged" not in str(error):
                 raise
             scores.append(None)
         else:
-            predictions = model.scores(subject, images).top(1)[:, 0]
-            found = scoring.metric(metric)(predictions, labels[held])
-            scores.append(found)
+            scores.append(score(model.scores(subject, images), held))
         subject.say(
             f"learning rate {recipe.learning_rate:g}, weight decay"
             f" {recipe.weight_decay:g}: "
@@ -242,32 +287,14 @@ def choose(
     return recipes[best], scores
 
 
-def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Draws the same number of examples of every class.
+def score_of(subject: Subject, metric: str) -> Score:
+    """What `choose` takes, of a name of `scoring.METRICS`."""
+    of = scoring.metric(metric)
 
-    A smaller share's examples are among those of a larger one, by the same
-    seed.
+    def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
+        return of(scores.top(1)[:, 0], subject.embeddings("train")[1][rows])
 
-    Args:
-      labels: int [n].
-      fraction: share of all examples, in (0, 1]; rounded to whole examples of
-        a class, at least one. 1 takes all, balanced or not.
-      seed: of the draw.
-
-    Returns:
-      int [m], increasing. A class of fewer examples gives all that it has.
-    """
-    if fraction >= 1:
-        return np.arange(len(labels))
-    classes = np.unique(labels)
-    count = max(round(fraction * len(labels) / len(classes)), 1)
-    # RandomState's stream is frozen for good; Generator's is not.
-    random = np.random.RandomState(seed % 2**32)
-    drawn = [
-        random.permutation(np.flatnonzero(labels == label))[:count]
-        for label in classes
-    ]
-    return np.sort(np.concatenate(drawn))
+    return score
 
 
 # ---- The protocol ------------------------------------------------------------

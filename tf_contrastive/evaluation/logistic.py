@@ -13,7 +13,7 @@ import numpy as np
 from scipy import optimize
 
 from tf_contrastive import classifiers, config
-from tf_contrastive.evaluation import prepared, scoring
+from tf_contrastive.evaluation import scoring, statistics
 from tf_contrastive.evaluation.subject import Subject, holdout
 
 # L-BFGS: pairs of steps and gradients that it keeps; the relative decrease of
@@ -282,15 +282,9 @@ def logistic_regression(
         metric, or nothing to validate on.
     """
     score = scoring.metric(metric)
-    train = classifiers.check_embeddings("train_embeddings", train_embeddings)
-    labels = classifiers.check_labels("train_labels", train_labels, train)
-    test = classifiers.check_embeddings("test_embeddings", test_embeddings)
-    wanted = classifiers.check_labels("test_labels", test_labels, test)
-    if train.shape[1] != test.shape[1]:
-        raise config.UserError(
-            f"train_embeddings have {train.shape[1]} features and"
-            f" test_embeddings {test.shape[1]}: embed both with one encoder"
-        )
+    train, labels, test, wanted = scoring.check(
+        train_embeddings, train_labels, test_embeddings, test_labels
+    )
     classes, index = np.unique(labels, return_inverse=True)
     fitted, held = _cut(labels, validation, seed)
     problem = Problem(train[fitted], index[fitted], len(classes))
@@ -349,11 +343,6 @@ def _cut(labels, validation, seed):
 # ---- The protocol ------------------------------------------------------------
 
 
-def needs(subject: Subject) -> str | None:
-    """What is absent for this protocol; None: nothing."""
-    return prepared.needs_labels(subject)
-
-
 def measure(
     subject: Subject,
     *,
@@ -388,6 +377,9 @@ def measure(
         "top5": found["top5"],
         "metrics": {
             "mean_per_class": found["mean_per_class"],
+            "mean_per_class_interval": statistics.interval(
+                found["predictions"] == wanted, wanted
+            ),
             "penalty": found["penalty"],
             **{
                 f"path_{key}": [point[key] for point in found["path"]]

@@ -23,7 +23,7 @@ _PANELS = 12
 _LEGEND = 20
 
 
-def _figure(rows: int, columns: int, width: float, height: float, **options):
+def panels(rows: int, columns: int, width: float, height: float, **options):
     """A figure of rows x columns axes [rows, columns], inches each."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ def _figure(rows: int, columns: int, width: float, height: float, **options):
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def _plain(axis) -> None:
+def plain(axis) -> None:
     """Takes away what holds no information."""
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
@@ -69,9 +69,9 @@ def neighbor_histograms(parts: Mapping[str, Mapping[str, Any]]) -> "Figure":
     columns = min(len(shown), 4)
     rows = -(-len(shown) // columns)
     start = min(_lowest(part) for part in shown.values())
-    figure, axes = _figure(rows, columns, 3.2, 2.3)
+    figure, axes = panels(rows, columns, 3.2, 2.3)
     for axis, (title, part) in zip(axes.flat, shown.items(), strict=False):
-        _plain(axis)
+        plain(axis)
         for name, color in (("target", _FIRST), ("noise", _SECOND)):
             axis.stairs(
                 part[name],
@@ -118,7 +118,7 @@ def reliability_diagram(
     """
     from tf_contrastive.evaluation import calibration
 
-    figure, axes = _figure(
+    figure, axes = panels(
         2,
         len(parts),
         3.2,
@@ -160,11 +160,18 @@ def reliability_diagram(
         bottom.set_xlabel("confidence", fontsize=9)
         bottom.set_xlim(0, 1)
         for axis in column:
-            _plain(axis)
+            plain(axis)
             axis.tick_params(labelsize=8)
     axes[0, 0].set_ylabel("accuracy", fontsize=9)
     axes[1, 0].set_ylabel("share", fontsize=9)
-    axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
+    # Outside, since bars may stand anywhere.
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=8,
+        frameon=False,
+    )
     return figure
 
 
@@ -182,9 +189,9 @@ def severity_curves(
     """
     from matplotlib import colormaps
 
-    figure, axes = _figure(1, 1, 6.4, 3.8)
+    figure, axes = panels(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
-    _plain(axis)
+    plain(axis)
     colors = colormaps["tab20"].colors
     start = [] if clean is None else [clean]
     curves = {name: [*start, *values] for name, values in accuracies.items()}
@@ -237,7 +244,7 @@ def projection_histograms(found: Mapping[str, np.ndarray]) -> "Figure":
     shown = min(values.shape[1], _PANELS)
     columns = min(shown, 4)
     rows = -(-shown // columns)
-    figure, axes = _figure(rows, columns, 2.4, 1.7)
+    figure, axes = panels(rows, columns, 2.4, 1.7)
     # One range for all; wide enough for one point, too.
     ends = values.min() - 1e-6, values.max() + 1e-6
     for number, axis in enumerate(axes.flat):
@@ -245,7 +252,7 @@ def projection_histograms(found: Mapping[str, np.ndarray]) -> "Figure":
             axis.set_visible(False)
             continue
         x = values[:, number]
-        _plain(axis)
+        plain(axis)
         mean, deviation = x.mean(), x.std()
         axis.hist(x, 50, ends, density=True, color=_FIRST, alpha=0.7)
         if deviation > 0:
@@ -272,12 +279,12 @@ def spectrum(found: Mapping[str, Any]) -> "Figure":
 
     SimCLR, appendix B.4.
     """
-    figure, axes = _figure(1, 2, 4.0, 3.0)
+    figure, axes = panels(1, 2, 4.0, 3.0)
     curves = {"singular values": found["singular_values"]}
     if found["eigenvalues"] is not None:
         curves["eigenvalues, magnitude"] = found["eigenvalues"]
     for axis, scale in zip(axes[0], ("linear", "log"), strict=True):
-        _plain(axis)
+        plain(axis)
         for (name, values), color in zip(
             curves.items(), (_QUIET, _FIRST), strict=False
         ):
@@ -301,9 +308,9 @@ def tasks(found: Mapping[str, float]) -> "Figure":
     SimCLR, table 2.
     """
     names = [k.removesuffix("_h") for k in found if k.endswith("_h")]
-    figure, axes = _figure(1, 1, 5.2, 3.0)
+    figure, axes = panels(1, 1, 5.2, 3.0)
     axis = axes[0, 0]
-    _plain(axis)
+    plain(axis)
     bars = [("h", _FIRST), ("z", _SECOND)]
     bars = [(s, c) for s, c in bars if f"{names[0]}_{s}" in found]
     places = np.arange(len(names))
@@ -353,7 +360,7 @@ def maps(
     """
     from matplotlib import colormaps
 
-    figure, axes = _figure(1, len(places), 4.4, 4.2)
+    figure, axes = panels(1, len(places), 4.4, 4.2)
     count = len(next(iter(places.values())))
     size = max(4, min(20, 10_000 / count))
     labels = np.full(count, -1) if labels is None else np.asarray(labels)
@@ -402,7 +409,7 @@ def overlays(
     from matplotlib import colormaps
 
     counts = list(next(iter(clusters.values())))
-    figure, axes = _figure(len(clusters), len(counts) + 1, 1.6, 1.7)
+    figure, axes = panels(len(clusters), len(counts) + 1, 1.6, 1.7)
     palette = np.array(colormaps["tab20"].colors)
     # Neighbours of the palette are shades of one colour.
     palette = np.concatenate([palette[::2], palette[1::2]])

@@ -263,10 +263,8 @@ PROTOCOLS = {
         lambda o: _chosen_knobs(o, o.transfer),
         transfer.needs,
     ),
-    "robustness": Protocol(
-        1, robustness.measure, _robustness_knobs, robustness.needs
-    ),
-    "separation": Protocol(1, separation.measure, _knobs("separation")),
+    "robustness": Protocol(1, robustness.measure, _robustness_knobs),
+    "separation": Protocol(2, separation.measure, _knobs("separation")),
     "kl_bound": Protocol(1, bounds.measure, _knobs("kl_bound"), bounds.needs),
     "contrastive": Protocol(
         1,
@@ -428,10 +426,7 @@ def _interval(
     correct: np.ndarray | None, labels: np.ndarray | None = None
 ) -> list[float] | None:
     """The 95 % interval of a share of hits, or of its mean over classes."""
-    if correct is None:
-        return None
-    found = statistics.bootstrap_interval(np.asarray(correct), labels=labels)
-    return [found["low"], found["high"]]
+    return None if correct is None else statistics.interval(correct, labels)
 
 
 def plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config
+from tf_contrastive import checkpoints, config, tables
 from tf_contrastive.evaluation import records
 
 RESULTS_FILE = "evaluation.json"
@@ -148,7 +148,7 @@ def table(results: list[dict[str, Any]]) -> str:
         )
         for result in results
     ]
-    return laid_out([_HEADINGS, *rows], left=3)
+    return tables.laid_out([_HEADINGS, *rows], texts=range(3))
 
 
 def _share(value: float | None) -> str:
@@ -159,33 +159,19 @@ def _interval(interval: list[float] | None) -> str:
     return "-" if interval is None else f"{interval[0]:.4f}..{interval[1]:.4f}"
 
 
-def laid_out(rows: list[tuple[str, ...]], left: int) -> str:
-    """Pads columns to their widths.
-
-    Args:
-      rows: of cells, the headings first.
-      left: so many columns are text; the others are numbers.
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-    def line(row: tuple[str, ...]) -> str:
-        cells = zip(row, widths, strict=True)
-        return "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(cells)
-        ).rstrip()
-
-    return "\n".join(map(line, rows))
-
-
 def numbers(results: list[dict[str, Any]]) -> Iterator[str]:
     """Yields a line for each result that has more than accuracies."""
     for result in results:
+        metrics = result["metrics"]
         found = [
-            f"{name} {value:.4g}"
-            for name, value in result["metrics"].items()
+            f"{name} {value:.4g}{_within(metrics.get(f'{name}_interval'))}"
+            for name, value in metrics.items()
             if isinstance(value, (int, float))
         ]
         if found:
             name = records.name_of(result)
             yield f"{result['encoder']} {name}: {', '.join(found)}"
+
+
+def _within(interval: list[float] | None) -> str:
+    return "" if interval is None else f" ({_interval(interval)})"

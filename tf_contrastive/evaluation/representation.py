@@ -11,7 +11,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tf_contrastive import classifiers, config
-from tf_contrastive.evaluation import pictures, projected
+from tf_contrastive.evaluation import pictures, projected, statistics
 
 _FIELDS = config.RepresentationProtocols
 # Rows compared at a time, with all others: 1024 x 10,000 float32 are 40 MiB.
@@ -45,7 +45,7 @@ def contrastive_accuracy(
     batch_size: int = _FIELDS.contrastive_batch_size,
     normalize: bool = True,
     seed: int = config.Evaluation.seed,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """How well the other view of an image is told from those of others.
 
     Each view is compared with the next view of every image of its batch, as in
@@ -61,9 +61,9 @@ def contrastive_accuracy(
       seed: of the batches.
 
     Returns:
-      {"accuracy": share of views whose nearest candidate is right, "entropy":
-      mean over views of that of the softmax over candidates, nats, at most
-      ln(batch)}.
+      {"accuracy": share of views whose nearest candidate is right, "correct":
+      float [n], that of each image's views, "entropy": mean over views of that
+      of the softmax over candidates, nats, at most ln(batch)}.
 
     Raises:
       UserError: for NaN, shapes that do not fit, or no temperature.
@@ -78,7 +78,7 @@ def contrastive_accuracy(
     if normalize:
         z = _normalized(z)
     order = np.random.RandomState(seed % 2**32).permutation(len(z))
-    hits, entropies = [], []
+    hits, entropies = np.zeros(z.shape[:2], bool), []
     for rows in np.array_split(order, -(-len(order) // batch_size)):
         for view in range(z.shape[1]):
             candidates = z[rows, (view + 1) % z.shape[1]]
@@ -86,10 +86,11 @@ def contrastive_accuracy(
                 own = np.arange(start, min(start + _BLOCK, len(rows)))
                 logits = z[rows[own], view] @ candidates.T / temperature
                 hit, entropy = _task_of_rows(logits, own)
-                hits.append(hit)
+                hits[rows[own], view] = hit
                 entropies.append(entropy)
     return {
-        "accuracy": float(np.concatenate(hits).mean()),
+        "accuracy": float(hits.mean()),
+        "correct": hits.mean(axis=1),
         "entropy": float(np.concatenate(entropies).mean()),
     }
 
@@ -363,9 +364,9 @@ def measure_contrastive(
       seed: which images, and which of them stand in one batch.
 
     Returns:
-      A measurement: metrics "contrastive_accuracy" (fraction),
-      "contrastive_entropy" (nats), "most_entropy" (ln of the candidates),
-      "temperature", "images".
+      A measurement: metrics "contrastive_accuracy" (fraction; its "_interval"
+      of 95 % is of resampled images), "contrastive_entropy" (nats),
+      "most_entropy" (ln of the candidates), "temperature", "images".
     """
     made = projected.embed(subject, view_examples, seed)
     temperature, normalize = projected.comparison(subject)
@@ -380,6 +381,9 @@ def measure_contrastive(
     return {
         "metrics": {
             "contrastive_accuracy": found["accuracy"],
+            "contrastive_accuracy_interval": statistics.interval(
+                found["correct"]
+            ),
             "contrastive_entropy": found["entropy"],
             "most_entropy": float(np.log(len(made.z) / batches)),
             "temperature": temperature,

@@ -63,11 +63,6 @@ class _Tally:
         return np.concatenate(self.confidences), np.concatenate(self.correct)
 
 
-def needs(subject: Subject) -> str | None:
-    """What is absent for this protocol; None: nothing."""
-    return prepared.needs_labels(subject)
-
-
 def measure(
     subject: Subject,
     *,
@@ -270,14 +265,12 @@ def _limited(batches: Iterable[tuple], examples: int) -> Iterator[tuple]:
 # ---- What is reported --------------------------------------------------------
 
 
-def _interval(correct: np.ndarray) -> list[float]:
-    """The ends of an accuracy's 95 % interval."""
-    found = statistics.bootstrap_interval(correct)
-    return [found["low"], found["high"]]
+# (confidences float [n], correct bool [n]) of each cell.
+_Found = dict[Cell, tuple[np.ndarray, np.ndarray]]
 
 
 def _report(
-    found: dict[Cell, tuple[np.ndarray, np.ndarray]],
+    found: _Found,
     names: Sequence[str],
     bins: int,
     baseline: dict[str, Any] | None,
@@ -285,28 +278,68 @@ def _report(
     imagenet: bool,
     prepared_names: Sequence[str],
 ) -> dict[str, Any]:
-    """Makes the measurement of (confidences [n], correct [n]) of all cells."""
+    """Makes the measurement of what was found of all cells."""
     diagrams = {
         cell: calibration.reliability(*both, bins)
         for cell, both in found.items()
     }
     table = [[Cell(name, s) for s in _SEVERITIES] for name in names]
-    errors = np.array(
-        [[1 - found[cell][1].mean() for cell in row] for row in table]
-    )
-    miscalibration = np.array(
-        [
-            [calibration.calibration_error(diagrams[cell]) for cell in row]
-            for row in table
-        ]
-    )
+    miscalibrated = {
+        cell: calibration.calibration_error(diagram)
+        for cell, diagram in diagrams.items()
+    }
+    miscalibration = np.array([[miscalibrated[c] for c in r] for r in table])
+    errors = np.array([[1 - found[c][1].mean() for c in r] for r in table])
     clean = float(found[CLEAN][1].mean())
     by_name = dict(zip(names, errors.tolist(), strict=True))
     relative = calibration.mean_corruption_error(
         by_name, 1 - clean, baseline, imagenet=imagenet
     )
-    hardest = {
-        severity: calibration.reliability(
+    # Of each image the share of the corruptions that left it right.
+    shares = [
+        np.mean([found[Cell(n, s)][1] for n in names], axis=0)
+        for s in _SEVERITIES
+    ]
+    made = [name for name in names if name not in prepared_names]
+    return {
+        "top1": float((1 - errors).mean()),
+        "correct": np.mean(shares, axis=0),
+        "metrics": {
+            "clean_top1": clean,
+            "clean_top1_interval": statistics.interval(found[CLEAN][1]),
+            "accuracy": (1 - errors).mean(axis=0).tolist(),
+            "accuracy_interval": [statistics.interval(s) for s in shares],
+            "ece_clean": miscalibrated[CLEAN],
+            "ece": miscalibration.mean(axis=0).tolist(),
+            "mean_error": calibration.mean_error(by_name),
+            **relative,
+            **{f"error_{name}": row for name, row in by_name.items()},
+            "prepared": list(prepared_names),
+            "made": made,
+            "stand_ins": [n for n in made if n in corruptions.STAND_INS],
+        },
+        "plots": {
+            "reliability": pictures.reliability_diagram(
+                {"clean": diagrams[CLEAN], **_extremes(found, names, bins)}
+            ),
+            "severity": pictures.severity_curves(
+                dict(zip(names, (1 - errors).tolist(), strict=True)), clean
+            ),
+        },
+        "arrays": {"errors": errors, "ece": miscalibration},
+    }
+
+
+def _extremes(
+    found: _Found, names: Sequence[str], bins: int
+) -> dict[str, dict[str, np.ndarray]]:
+    """Reliability at the lowest and the highest severity, of all corruptions.
+
+    Returns:
+      Title of a panel -> what `calibration.reliability` returns.
+    """
+    return {
+        f"severity {severity}": calibration.reliability(
             *(
                 np.concatenate([found[Cell(n, severity)][part] for n in names])
                 for part in (0, 1)
@@ -314,45 +347,4 @@ def _report(
             bins,
         )
         for severity in (_SEVERITIES[0], _SEVERITIES[-1])
-    }
-    accuracies = (1 - errors).mean(axis=0).tolist()
-    # Of each image the share of the corruptions that left it right.
-    shares = [
-        np.mean([found[Cell(n, s)][1] for n in names], axis=0)
-        for s in _SEVERITIES
-    ]
-    return {
-        "top1": float((1 - errors).mean()),
-        "correct": np.mean(shares, axis=0),
-        "metrics": {
-            "clean_top1": clean,
-            "clean_top1_interval": _interval(found[CLEAN][1]),
-            "accuracy": accuracies,
-            "accuracy_interval": [_interval(share) for share in shares],
-            "ece_clean": calibration.calibration_error(diagrams[CLEAN]),
-            "ece": miscalibration.mean(axis=0).tolist(),
-            "mean_error": calibration.mean_error(by_name),
-            **relative,
-            **{f"error_{name}": row for name, row in by_name.items()},
-            "prepared": list(prepared_names),
-            "made": [name for name in names if name not in prepared_names],
-            "stand_ins": [
-                name
-                for name in names
-                if name not in prepared_names and name in corruptions.STAND_INS
-            ],
-        },
-        "plots": {
-            "reliability": pictures.reliability_diagram(
-                {
-                    "clean": diagrams[CLEAN],
-                    **{f"severity {s}": d for s, d in hardest.items()},
-                }
-            ),
-            "severity": pictures.severity_curves(
-                {name: [1 - e for e in row] for name, row in by_name.items()},
-                clean,
-            ),
-        },
-        "arrays": {"errors": errors, "ece": miscalibration},
     }

@@ -1,10 +1,39 @@
-"""Accuracies of predictions: what the protocols choose by and report."""
+"""What protocols score, checked, and what they choose by and report."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from tf_contrastive import config
+from tf_contrastive import classifiers, config
+
+
+def check(
+    train_embeddings: np.ndarray,
+    train_labels: np.ndarray,
+    test_embeddings: np.ndarray,
+    test_labels: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """Returns the four arrays of a protocol, checked.
+
+    Args:
+      train_embeddings: float [m, D].
+      train_labels: int [m], from 0.
+      test_embeddings: float [n, D].
+      test_labels: int [n], from 0.
+
+    Raises:
+      UserError: for NaN, negative labels, or shapes that do not fit.
+    """
+    train = classifiers.check_embeddings("train_embeddings", train_embeddings)
+    labels = classifiers.check_labels("train_labels", train_labels, train)
+    test = classifiers.check_embeddings("test_embeddings", test_embeddings)
+    wanted = classifiers.check_labels("test_labels", test_labels, test)
+    if train.shape[1] != test.shape[1]:
+        raise config.UserError(
+            f"train_embeddings have {train.shape[1]} features and"
+            f" test_embeddings {test.shape[1]}: embed both with one encoder"
+        )
+    return train, labels, test, wanted
 
 
 def top1(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tf_contrastive import classifiers, config
-from tf_contrastive.evaluation import pictures
+from tf_contrastive.evaluation import pictures, scoring
 
 # 1024 x 8192 cosines of float32 are 32 MiB, whatever the sizes of the splits.
 _QUERY_BLOCK = 1024
@@ -40,7 +40,7 @@ def nearest_similarities(
     Raises:
       UserError: for NaN, negative labels, or shapes that do not fit.
     """
-    train, labels, test, wanted = _check(
+    train, labels, test, wanted = scoring.check(
         train_embeddings, train_labels, test_embeddings, test_labels
     )
     # Rows of a class side by side: its largest cosine is a running maximum.
@@ -64,19 +64,6 @@ def nearest_similarities(
     for found in (target, noise):
         found[np.isneginf(found)] = np.nan
     return target, noise
-
-
-def _check(train_embeddings, train_labels, test_embeddings, test_labels):
-    train = classifiers.check_embeddings("train_embeddings", train_embeddings)
-    labels = classifiers.check_labels("train_labels", train_labels, train)
-    test = classifiers.check_embeddings("test_embeddings", test_embeddings)
-    wanted = classifiers.check_labels("test_labels", test_labels, test)
-    if train.shape[1] != test.shape[1]:
-        raise config.UserError(
-            f"train_embeddings have {train.shape[1]} features and"
-            f" test_embeddings {test.shape[1]}: embed both with one encoder"
-        )
-    return train, labels, test, wanted
 
 
 def separation_margin(
@@ -161,7 +148,10 @@ def neighbor_histograms(
 
 
 def measure(subject: Any) -> dict[str, Any]:
-    """The protocol `separation`, of the embeddings h.
+    """The protocol `separation`, of the embeddings h and the projections z.
+
+    The paper means the space in which the loss compares images, which is z;
+    what users get of an encoder is h.
 
     Args:
       subject: an encoder under evaluation, see `subject.Subject`.
@@ -170,11 +160,12 @@ def measure(subject: Any) -> dict[str, Any]:
       A measurement (see `protocols.Protocol`): metrics "margin" (mean over
       classes), "margin_per_class", "margin_of_medians" (|median - median| over
       all test images, as the authors' code computes), "target_median",
-      "noise_median"; a plot of histograms, all classes and each. Where nothing
-      can be told apart, "margin" is None, and alone.
+      "noise_median"; a plot of histograms, all classes and each; the same of z,
+      where there is a projection, as "projection_margin" and so on. Where
+      nothing can be told apart, "margin" is None, and alone.
     """
-    train, train_labels = subject.embeddings("train")
-    test, labels = subject.embeddings("test")
+    _, train_labels = subject.embeddings("train")
+    _, labels = subject.embeddings("test")
     kinds = np.unique(train_labels)
     if len(kinds) < 2 or not np.isin(labels, kinds).any():
         subject.say(
@@ -182,10 +173,26 @@ def measure(subject: Any) -> dict[str, Any]:
             f" {np.isin(kinds, labels).sum()} of which test has, too: no margin"
         )
         return {"metrics": {"margin": None}}
-    found = separation_margin(train, train_labels, test, labels)
+    spaces = {"": subject.embeddings}
+    if subject.projection is not None:
+        spaces["projection_"] = subject.projections
+    measured: dict[str, Any] = {"metrics": {}, "plots": {}, "arrays": {}}
+    for prefix, of_split in spaces.items():
+        four = (*of_split("train"), *of_split("test"))
+        names = subject.test.info.label_names
+        for kind, parts in _measure_space(four, names).items():
+            measured[kind] |= {f"{prefix}{k}": v for k, v in parts.items()}
+    return measured
+
+
+def _measure_space(
+    four: tuple[np.ndarray, ...], names: tuple[str, ...]
+) -> dict[str, Any]:
+    """Metrics, plot and arrays of one space's four arrays."""
+    labels = four[-1]
+    found = separation_margin(*four)
     whole = neighbor_histograms(found["target"], found["noise"])
     parts = {"all classes": whole}
-    names = subject.test.info.label_names
     for label in np.unique(labels):
         rows = labels == label
         name = names[label] if label < len(names) else f"class {label}"
@@ -207,12 +214,3 @@ def measure(subject: Any) -> dict[str, Any]:
         "plots": {"neighbors": pictures.neighbor_histograms(parts)},
         "arrays": {"target": found["target"], "noise": found["noise"]},
     }
-
-
-def needs(subject: Any) -> str | None:
-    """What keeps `separation` from being measured, in one line, or None."""
-    if not subject.has_labels:
-        return f"{subject.test.info.name} has no labels"
-    if subject.num_classes < 2:
-        return f"{subject.test.info.name} has one class alone"
-    return None

@@ -157,6 +157,21 @@ def bootstrap_interval(
     return {"mean": mean, "low": low, "high": high}
 
 
+def interval(
+    correct: np.ndarray, labels: np.ndarray | None = None
+) -> list[float]:
+    """Ends of the 95 % interval of `bootstrap_interval`, as reports hold it.
+
+    Args:
+      correct, labels: see there.
+
+    Returns:
+      [low, high].
+    """
+    found = bootstrap_interval(np.asarray(correct), labels=labels)
+    return [found["low"], found["high"]]
+
+
 def bootstrap_difference(
     correct_a: np.ndarray,
     correct_b: np.ndarray,

@@ -5,7 +5,8 @@ and a random network, on 12 datasets, each by its own metric; what must be
 chosen is chosen on validation, then all of train and validation is learned
 from, and test is scored once. SINCERE, appendix J: six of them by top-1, at 32
 pixels. VOC2007, whose images have several labels, is scored by the 11-point
-mean average precision of one classifier per class, and is not fine-tuned.
+mean average precision of one classifier per class, a sigmoid each where the
+network is fine-tuned.
 """
 
 import dataclasses
@@ -14,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import config
+from tf_contrastive import classifiers, config
 from tf_contrastive.evaluation import (
     calibration,
     finetune,
     logistic,
     prepared,
     scoring,
+    statistics,
 )
 from tf_contrastive.evaluation.subject import Subject
 
@@ -45,6 +47,11 @@ class Target:
     metric: str
     validation: str | None = None
     test: str = "test"
+
+    @property
+    def several_labels(self) -> bool:
+        """Whether an image may show objects of several classes."""
+        return self.metric == _MEAN_AVERAGE_PRECISION
 
 
 # P5.4. Of the datasets that come in several train/test splits the first one is
@@ -142,48 +149,36 @@ def measure(
             f"transfer: SINCERE's images have {_SIDE_OF_SINCERE} pixels a side,"
             f" and this encoder takes {subject.side}"
         )
+    if subject.run is None and "finetune" in methods and subject.has_fresh():
+        subject.say(
+            "transfer: in an export BatchNormalization has a fixed momentum;"
+            " give the --workdir of its run for the papers'"
+        )
     absent, parts = [], {}
     for name, target in chosen.items():
         opened = _opened(subject, target, examples)
         if opened is None:
-            absent.append(name)
+            absent.append(target.dataset)
             continue
         other, held = opened
-        if target.metric == _MEAN_AVERAGE_PRECISION:
-            if "linear" in methods:
-                subject.say(f"transfer: {name}, linear")
-                part = _several_labels(other, target, held)
-                parts[f"{name} linear"] = part | {"dataset": target.dataset}
-            continue
         held = held if held is not None else _held(other, validation_share)
         for method in methods:
             subject.say(f"transfer: {name}, {method}")
+            trained = method == "finetune"
             if method == "linear":
-                part = _linear(other, target, held, seed)
+                of = _several_linear if target.several_labels else _linear
+                part = of(other, target, held, seed)
+            elif subject.has_fresh(trained):
+                recipes = _recipes(other, grids[method], batch_size, seed)
+                part = _trained(other, target, held, recipes, trained)
             else:
-                trained = method == "finetune"
-                if not subject.has_fresh(trained):
-                    subject.say(f"transfer: nothing makes a {method} encoder")
-                    continue
-                part = _trained(
-                    other,
-                    target,
-                    held,
-                    grids[method],
-                    batch_size,
-                    seed,
-                    trained,
-                )
-            parts[f"{name} {method}"] = part | {
-                "labels": other.embeddings("test")[1],
-                "dataset": target.dataset,
-            }
+                subject.say(f"transfer: nothing makes a {method} encoder")
+                continue
+            parts[f"{name} {method}"] = part | {"dataset": target.dataset}
     if absent:
-        subject.say(
-            f"transfer: left out, not prepared in"
-            f" {prepared.data_dir(subject) or 'the TFDS folder'}:"
-            f" {', '.join(chosen[name].dataset for name in absent)}"
-        )
+        place = prepared.data_dir(subject) or "the TFDS folder"
+        names = ", ".join(absent)
+        subject.say(f"transfer: left out, not prepared in {place}: {names}")
     if not parts:
         raise config.UserError(
             "transfer: no dataset is prepared: prepare one of"
@@ -198,6 +193,8 @@ def _opened(
 ) -> tuple[Subject, np.ndarray | None] | None:
     """The encoder with a dataset, train and validation in one, and the rows
     that are validation (None: to be held out); None: it is not prepared.
+
+    Where images have several labels, those of train are its rows instead.
     """
     first = _source(subject, target.dataset, "train", examples)
     test = _source(subject, target.dataset, target.test, examples)
@@ -212,6 +209,8 @@ def _opened(
         whole = prepared.source(subject, target.dataset, both)
         held = np.arange(first.info.num_examples, whole.info.num_examples)
         first = whole
+    if target.several_labels:
+        first = prepared.numbered(first)
     made = Subject(
         subject.encoder,
         first,
@@ -252,31 +251,35 @@ def _linear(
         seed=seed,
         say=other.say,
     )
+    part = {key: found[key] for key in ("top1", "top5", "predictions")}
+    part["correct"] = found["predictions"] == other.embeddings("test")[1]
+    part["correct5"] = found["correct5"]
+    return _scored(other, target, part, penalty=found["penalty"])
+
+
+def _scored(
+    other: Subject, target: Target, part: dict[str, Any], **metrics: Any
+) -> dict[str, Any]:
+    """A measurement of predictions, with the dataset's own score."""
     labels = other.embeddings("test")[1]
-    return {
-        "top1": found["top1"],
-        "top5": found["top5"],
-        "predictions": found["predictions"],
-        "correct": found["predictions"] == labels,
-        "correct5": found["correct5"],
+    score = scoring.metric(target.metric)(part["predictions"], labels)
+    by_class = labels if target.metric == "mean_per_class" else None
+    return part | {
+        "labels": labels,
         "metrics": {
             "metric": target.metric,
-            "score": scoring.metric(target.metric)(
-                found["predictions"], labels
-            ),
-            "penalty": found["penalty"],
+            "score": score,
+            "score_interval": statistics.interval(part["correct"], by_class),
+            **metrics,
         },
     }
 
 
-def _several_labels(
-    other: Subject, target: Target, held: np.ndarray
+def _several_linear(
+    other: Subject, target: Target, held: np.ndarray, seed: int
 ) -> dict[str, Any]:
-    """One classifier per class, all of the penalty of the best mean AP.
-
-    An object that is difficult to see is neither right nor wrong to find, as in
-    VOC's own evaluation.
-    """
+    """One classifier per class, all of the penalty of the best mean AP."""
+    del seed  # Nothing is drawn.
     train, test = (other.embeddings(split)[0] for split in ("train", "test"))
     wanted, scored = _objects(other, target, other.train.info.split)
     fitted = np.setdiff1d(np.arange(len(train)), held)
@@ -291,9 +294,22 @@ def _several_labels(
     best = int(np.argmax(means))  # Of equal ones the highest.
     # Warm-started down to the penalty that was chosen.
     *_, found = _scores_of_classes(train, wanted, path[: best + 1], test)
+    return _several_scored(
+        other, target, found, penalty=float(path[best]), validation=means
+    )
+
+
+def _several_scored(
+    other: Subject, target: Target, scores: np.ndarray, **metrics: Any
+) -> dict[str, Any]:
+    """A measurement of each class's scores [n, C] of test.
+
+    An object that is difficult to see is neither right nor wrong to find, as in
+    VOC's own evaluation.
+    """
     wanted, scored = _objects(other, target, other.test.info.split)
-    mean, precisions = _mean_precision(found, wanted, scored)
-    first = found.argmax(axis=1)
+    mean, precisions = _mean_precision(scores, wanted, scored)
+    first = scores.argmax(axis=1)
     correct = wanted[np.arange(len(first)), first]
     return {
         "top1": float(correct.mean()),
@@ -303,9 +319,8 @@ def _several_labels(
         "metrics": {
             "metric": target.metric,
             "score": mean,
-            "penalty": float(path[best]),
-            "validation": means,
             "precisions": precisions,
+            **metrics,
         },
     }
 
@@ -354,45 +369,57 @@ def _mean_precision(
     return float(np.mean(found)) if found else 0.0, precisions
 
 
-def _trained(
-    other: Subject,
-    target: Target,
-    held: np.ndarray,
-    grid: dict[str, Any],
-    batch_size: int,
-    seed: int,
-    trained: bool,
-) -> dict[str, Any]:
-    """The whole network, at the best point of a grid."""
-    rows = np.arange(other.train.info.num_examples)
-    batch = min(batch_size, len(rows))
-    epoch = max(len(rows) / batch, 1)
-    recipes = [
+def _recipes(
+    other: Subject, grid: dict[str, Any], batch_size: int, seed: int
+) -> list[finetune.Recipe]:
+    """The points of a grid."""
+    examples = other.train.info.num_examples
+    batch = min(batch_size, examples)
+    steps_per_epoch = max(examples / batch, 1)
+    return [
         finetune.Recipe(
             steps=grid["steps"],
             learning_rate=rate,
             weight_decay=decay / rate,
             batch_size=batch,
-            batch_norm_momentum=max(1 - 10 / epoch, 0.9),
+            batch_norm_momentum=max(1 - 10 / steps_per_epoch, 0.9),
             seed=seed,
         )
         for rate in grid["learning_rates"]
         for decay in grid["weight_decays"]
     ]
+
+
+def _trained(
+    other: Subject,
+    target: Target,
+    held: np.ndarray,
+    recipes: Sequence[finetune.Recipe],
+    trained: bool,
+) -> dict[str, Any]:
+    """The whole network, by the recipe that does best on validation."""
+    rows = np.arange(other.train.info.num_examples)
+    sets = None
+    if target.several_labels:
+        sets, counted = _objects(other, target, other.train.info.split)
+
+        def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
+            return _mean_precision(scores.scores, sets[rows], counted[rows])[0]
+
+    else:
+        score = finetune.score_of(other, target.metric)
     recipe, chosen = finetune.choose(
-        other, rows, recipes, trained=trained, held=held, metric=target.metric
+        other, rows, recipes, trained=trained, held=held, score=score, sets=sets
     )
-    model = finetune.train(other, rows, recipe, trained=trained)
-    labels = other.embeddings("test")[1]
-    part = finetune.report(model.scores(other, other.images("test")), labels)
-    score = scoring.metric(target.metric)(part["predictions"], labels)
-    return part | {
-        "metrics": {
-            "metric": target.metric,
-            "score": score,
-            "learning_rate": recipe.learning_rate,
-            "weight_decay": recipe.weight_decay,
-            "validation": chosen,
-            "losses": model.losses,
-        }
+    model = finetune.train(other, rows, recipe, trained=trained, sets=sets)
+    scores = model.scores(other, other.images("test"))
+    metrics = {
+        "learning_rate": recipe.learning_rate,
+        "weight_decay": recipe.weight_decay,
+        "validation": chosen,
+        "losses": model.losses,
     }
+    if target.several_labels:
+        return _several_scored(other, target, scores.scores, **metrics)
+    part = finetune.report(scores, other.embeddings("test")[1])
+    return _scored(other, target, part, **metrics)

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, config
-from tf_contrastive.evaluation import pictures, projected
+from tf_contrastive.evaluation import pictures, projected, statistics
 from tf_contrastive.views import ablation, color, draws
 
 _FIELDS = config.RepresentationProtocols
@@ -188,9 +188,9 @@ def measure(
       seed: which images, what is done to them, and of the networks.
 
     Returns:
-      A measurement: metrics "<task>_h", "<task>_z" and "<task>_chance"
-      (fractions) of the tasks of `TASKS`, without color where the images have
-      none; a plot.
+      A measurement: metrics "<task>_h" and "<task>_z" (fractions), each with an
+      "_interval" of 95 %, and "<task>_chance" of the tasks of `TASKS`, without
+      color where the images have none; a plot.
     """
     rows = {
         split: projected.sample(
@@ -216,7 +216,7 @@ def measure(
         for split in rows
         for batch in transformed(images(split), task, _seed(seed, task, split))
     )
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     for task in names:
         made = {
             split: _take(embedded, len(chosen))
@@ -229,13 +229,12 @@ def measure(
                 for split, (h, kinds) in made.items()
             }
         for space, of_split in spaces.items():
-            scores = predict(
-                *of_split["train"],
-                *of_split["test"],
-                hidden=transforms_hidden,
-                seed=seed,
-            )
+            four = (*of_split["train"], *of_split["test"])
+            scores = predict(*four, hidden=transforms_hidden, seed=seed)
             found[f"{task}_{space}"] = scores["top1"]
+            found[f"{task}_{space}_interval"] = statistics.interval(
+                scores["predictions"] == four[-1]
+            )
             found[f"{task}_chance"] = scores["chance"]
         told = ", ".join(f"{s} {found[f'{task}_{s}']:.3f}" for s in spaces)
         subject.say(f"transforms, {task}: {told}")
