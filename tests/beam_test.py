@@ -6,8 +6,9 @@ import numpy as np
 import PIL.Image
 import pytest
 import saved_run
+import tensorflow as tf
 
-from tf_contrastive import config, datasets
+from tf_contrastive import config, datasets, exporting
 from tf_contrastive.commands import embed as command
 
 pytestmark = pytest.mark.slow
@@ -23,7 +24,7 @@ def workdir(tmp_path_factory):
     return str(folder)
 
 
-def _embed(workdir, output, **values):
+def _embed(workdir="", output="", **values):
     options = config.replace(
         config.Embed(), workdir=workdir, output=str(output), **values
     )
@@ -98,6 +99,99 @@ def test_a_failing_element_is_listed_and_the_rest_goes_on(
         )
     assert counts == [2, 3, 0, 3]
     assert not list(tmp_path.glob("*.model-*"))
+
+
+def _twelve(folder):
+    """A dozen pictures with labels: of TFRecord files, and prepared by TFDS."""
+    import tensorflow_datasets as tfds
+
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, [12, 8, 8, 3], np.uint8)
+    for number, rows in enumerate((range(5), range(5, 12))):
+        with tf.io.TFRecordWriter(f"{folder}/{number}.tfrecord") as writer:
+            for row in rows:
+                png = tf.io.encode_png(images[row]).numpy()
+                feature = {
+                    "image": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[png])
+                    ),
+                    "label": tf.train.Feature(
+                        int64_list=tf.train.Int64List(value=[row % 3])
+                    ),
+                }
+                features = tf.train.Features(feature=feature)
+                example = tf.train.Example(features=features)
+                writer.write(example.SerializeToString())
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="twelve",
+        version="1.0.0",
+        data_dir=f"{folder}/tfds",
+        features=tfds.features.FeaturesDict(
+            {
+                "image": tfds.features.Image(shape=(8, 8, 3)),
+                "label": tfds.features.ClassLabel(num_classes=3),
+            }
+        ),
+        split_datasets={
+            "train": [
+                (row, {"image": image, "label": row % 3})
+                for row, image in enumerate(images)
+            ]
+        },
+    )
+
+
+def test_workers_find_what_relative_paths_name(workdir, tmp_path, monkeypatch):
+    """TFRecord files and a prepared dataset, by workers in another folder."""
+    from tf_contrastive.embedding import beam
+
+    (tmp_path / "work").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    _twelve(tmp_path / "work")
+    os.symlink(workdir, tmp_path / "work" / "run")
+    exporting.export(workdir, str(tmp_path / "work" / "export"))
+    monkeypatch.chdir(tmp_path / "work")
+    start = beam.run
+
+    def run_elsewhere(*args):
+        os.chdir(tmp_path / "elsewhere")
+        try:
+            start(*args)
+        finally:
+            os.chdir(tmp_path / "work")
+
+    monkeypatch.setattr(beam, "run", run_elsewhere)
+    for kind, values in (
+        ("record", {"workdir": "run", "input": "tfrecord:./*.tfrecord"}),
+        (
+            "tfds",
+            {"saved_model": "export", "input": "twelve", "data_dir": "tfds"},
+        ),
+    ):
+        for engine, runner in (("here", ""), ("beam", "DirectRunner")):
+            _embed(
+                output=f"{engine}-{kind}.npz",
+                split="train",
+                shard_size=7,
+                runner=runner,
+                **values,
+            )
+        for shard, rows in ((0, range(7)), (1, range(7, 12))):
+            here, beamed = (
+                np.load(f"{engine}-{kind}-{shard:05}-of-00002.npz")
+                for engine in ("here", "beam")
+            )
+            assert here["indices"].tolist() == list(rows)
+            assert here.files == beamed.files
+            np.testing.assert_array_equal(here["indices"], beamed["indices"])
+            np.testing.assert_array_equal(here["labels"], beamed["labels"])
+            np.testing.assert_allclose(
+                here["embeddings"], beamed["embeddings"], atol=1e-5
+            )
+        # Either engine goes on with the other's files.
+        with open(f"here-{kind}.json") as one, open(f"beam-{kind}.json") as two:
+            assert one.read() == two.read()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_an_unknown_runner_is_one_clear_line(workdir, tmp_path):

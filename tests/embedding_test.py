@@ -354,6 +354,35 @@ def test_what_cannot_be_read_is_listed_and_left_out(
     assert "6 embeddings of 64 features" in captured.out
 
 
+@pytest.mark.parametrize("harm", ["removed", "cut off"])
+def test_a_file_that_goes_away_ends_the_job(
+    harm, workdir, tmp_path, monkeypatch
+):
+    """An image that cannot be read is left out; a file is not, for ever."""
+    files = [tmp_path / f"{number}.tfrecord" for number in range(2)]
+    for file in files:
+        with tf.io.TFRecordWriter(str(file)) as writer:
+            for _ in range(3):
+                png = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
+                image = tf.train.Feature(
+                    bytes_list=tf.train.BytesList(value=[png])
+                )
+                features = tf.train.Features(feature={"image": image})
+                example = tf.train.Example(features=features)
+                writer.write(example.SerializeToString())
+    source = datasets.source(f"tfrecord:{tmp_path}/*.tfrecord", "train")
+    if harm == "removed":
+        files[1].unlink()
+    else:
+        files[1].write_bytes(files[1].read_bytes()[:-7])
+    monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
+    with pytest.raises(config.UserError, match="cannot be read any more"):
+        _embed(workdir, tmp_path / "out.npz", split="train", shard_size=3)
+    # What was done before is kept.
+    assert (tmp_path / "out-00000-of-00002.npz").exists()
+    assert not (tmp_path / "out-00001-of-00002.npz").exists()
+
+
 def test_images_of_a_folder_come_with_their_paths(workdir, tmp_path):
     folder = tmp_path / "images"
     folder.mkdir()

@@ -8,6 +8,7 @@ import random
 import struct
 import subprocess
 import sys
+import time
 import zlib
 
 import numpy as np
@@ -28,7 +29,7 @@ from tf_contrastive import (
     normalization,
     views,
 )
-from tf_contrastive.exporting import card, headers, serving_files
+from tf_contrastive.exporting import card, headers, reading, serving_files
 from tf_contrastive.model import ContrastiveModel
 
 SIZE = 16
@@ -713,6 +714,96 @@ def test_an_interrupted_export_leaves_no_version(
         exporting.export(_tiny_model(5), base)
     assert exporting.find(base) is None
     assert tf.io.gfile.listdir(base) == []
+
+
+def test_what_a_killed_export_left_goes_once_nobody_can_be_writing(tmp_path):
+    """A day without any change; younger folders may be another machine's."""
+    day = 24 * 3600
+    left = {}
+    for name, of_folder, of_file in (
+        ("abandoned", 1.1 * day, 1.1 * day),
+        ("young", 0.9 * day, 0.9 * day),
+        ("at work", 1.1 * day, 60.0),  # In a file that was there before.
+    ):
+        folder = tmp_path / f"partial-{len(left):032x}"
+        file = folder / "variables" / "variables.index"
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+        for path, age in (
+            (file, of_file),
+            (file.parent, of_folder),
+            (folder, of_folder),
+        ):
+            os.utime(path, (time.time() - age,) * 2)
+        left[name] = folder
+    others = [tmp_path / "partial-results", tmp_path / f"partial-{9:032x}"]
+    others[0].mkdir()
+    others[1].write_text("a file of the user's")
+    for path in others:
+        os.utime(path, (0, 0))
+    assert exporting.export(_tiny_model(5), str(tmp_path)) == f"{tmp_path}/1"
+    there = {name for name, folder in left.items() if folder.exists()}
+    assert there == {"young", "at work"}
+    assert all(path.exists() for path in others)
+
+
+def test_two_exports_at_once_make_two_versions(tmp_path, monkeypatch):
+    base, write = str(tmp_path), card.write
+    nested = []
+
+    def with_another_meanwhile(*args):
+        monkeypatch.setattr(card, "write", write)
+        nested.append(exporting.export(_tiny_model(7), base))
+        return write(*args)
+
+    def late(path):
+        # What the other made is seen only when the name is taken.
+        monkeypatch.setattr(reading, "versions", versions)
+        return []
+
+    versions = reading.versions
+    monkeypatch.setattr(card, "write", with_another_meanwhile)
+    renamed = tf.io.gfile.rename
+
+    def rename(*args, **kwargs):
+        monkeypatch.setattr(tf.io.gfile, "rename", renamed)
+        renamed(*args, **kwargs)
+        monkeypatch.setattr(reading, "versions", late)
+
+    monkeypatch.setattr(tf.io.gfile, "rename", rename)
+    assert exporting.export(_tiny_model(5), base) == f"{base}/2"
+    assert nested == [f"{base}/1"]
+    images = np.zeros([2, SIZE, SIZE, 5], np.float32)
+    assert exporting.load(f"{base}/1")(images).shape == (2, 7)
+    assert exporting.load(f"{base}/2")(images).shape == (2, 5)
+    assert sorted(os.listdir(base)) == ["1", "2"]
+
+
+def test_a_version_that_was_killed_amid_copying_is_none(tmp_path, monkeypatch):
+    base = f"ram://{tmp_path}"
+    exporting.export(_tiny_model(5), base)
+    copied, copy = [], tf.io.gfile.copy
+
+    def killed(source, target, *args, **kwargs):
+        if len(copied) == 4:
+            raise SystemExit
+        copied.append(target)
+        copy(source, target, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tf.io.gfile, "copy", killed)
+        # A process that is killed clears up nothing.
+        patched.setattr(tf.io.gfile, "rmtree", lambda path: None)
+        with pytest.raises(SystemExit):
+            exporting.export(_tiny_model(7), base)
+    assert all(path.startswith(f"{base}/2/") for path in copied)
+    assert exporting.find(base) == f"{base}/1"
+    images = np.zeros([2, SIZE, SIZE, 5], np.float32)
+    assert exporting.load(base)(images).shape == (2, 5)
+    with pytest.raises(config.UserError, match="no run in"):
+        exporting.load(f"{base}/2")
+    assert exporting.export(_tiny_model(9), base) == f"{base}/3"
+    assert exporting.load(base)(images).shape == (2, 9)
 
 
 def test_exports_to_filesystems_without_folder_renames(tmp_path):

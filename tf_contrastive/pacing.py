@@ -20,9 +20,9 @@ _TARGET_SECONDS = config.LOOK_SECONDS / 2
 class Pacer(tf.keras.callbacks.Callback):
     """Chooses the steps of each execution by the time that the last one took.
 
-    An execution ends where a checkpoint or a point in TensorBoard is due, and
-    with the epoch, so that these come at the same steps whatever the speed.
-    What is computed does not depend on the choice.
+    An execution ends where a checkpoint, a point in TensorBoard or the edge of
+    a profile is due, and with the epoch, so that these come at the same steps
+    whatever the speed. What is computed does not depend on the choice.
 
     Args:
       kept: the run's checkpoints.
@@ -42,6 +42,7 @@ class Pacer(tf.keras.callbacks.Callback):
         self._kept = kept
         self._checkpoint_every = runtime.checkpoint_every_steps
         self._log_every = runtime.log_every_steps
+        self._profiled = config.read_step_window(runtime.profile_steps)
         self._strategy = strategy
         self._clock = clock
         self._pace = 1
@@ -82,6 +83,12 @@ class Pacer(tf.keras.callbacks.Callback):
         if self._checkpoint_every:
             saved = self._kept.last_saved or 0
             dues.append(_until(self._checkpoint_every, self._seen - saved))
+        if self._profiled:
+            # Neither begin nor end a profile amid an execution.
+            first, last = self._profiled
+            dues += [
+                x - self._seen for x in (first - 1, last) if x > self._seen
+            ]
         self._set(min(self._pace, *dues))
 
     def _set(self, steps: int) -> None:

@@ -88,12 +88,19 @@ def run(options: config.Embed) -> int:
 
 
 def _input(chosen: config.Embedding) -> tuple[str, str]:
-    """Name and data_dir of the dataset: those given, or the run's."""
+    """Name and data_dir of the dataset: those given, or the run's.
+
+    Its paths are absolute, so that Beam's workers find them, and a job is the
+    same one from whatever folder it goes on.
+    """
     name, data_dir = chosen.input, chosen.data_dir
     if chosen.workdir:
         data = checkpoints.load_run(chosen.workdir).config.data
         name, data_dir = name or data.dataset, data_dir or data.data_dir
-    return name, data_dir
+    scheme, _, path = name.partition(":")
+    if scheme in datasets.SCHEMES:
+        name = f"{scheme}:{_absolute(os.path.expanduser(path))}"
+    return name, data_dir and _absolute(os.path.expanduser(data_dir))
 
 
 def _on_beam(chosen: config.Embedding) -> Callable[..., None]:

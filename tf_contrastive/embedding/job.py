@@ -6,7 +6,7 @@ or is made again. `NAME.json` beside them says which job they belong to.
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,8 @@ class Job:
         Returns:
           `tf.data.Dataset` of (rows int64 [b], counted from 0 in the part,
           images float32 [b, S, S, K], labels int32 [b], -1 where there are
-          none). Rows that are missing could not be read.
+          none). Rows that are missing could not be read; it fails where a file
+          of records cannot.
         """
         preprocess = views.evaluation(self.image_size)
 
@@ -111,11 +112,16 @@ class Job:
             label = tf.cast(example.get("label", -1), tf.int32)
             return row, image, label
 
-        made = part.records.enumerate().map(
-            prepare, tf.data.AUTOTUNE, deterministic=True
-        )
-        # A damaged image is an error of its own element only.
-        made = made.ignore_errors().batch(self.batch_size)
+        def readable(rows, records):
+            made = tf.data.Dataset.from_tensor_slices((rows, records))
+            made = made.map(prepare, tf.data.AUTOTUNE, deterministic=True)
+            # A damaged image is an error of its own element only.
+            return made.ignore_errors()
+
+        # Not so a file that cannot be read: it would be an error of every
+        # element, and ignored for ever.
+        records = part.records.enumerate().batch(self.batch_size)
+        made = records.flat_map(readable).batch(self.batch_size)
         return made.prefetch(tf.data.AUTOTUNE)
 
     def write(
@@ -299,7 +305,7 @@ def run(
         paths = paths_of(part)
         made = [
             (rows.numpy(), encode(images), labels.numpy())
-            for rows, images, labels in job.batches(part)
+            for rows, images, labels in _read(job, part)
         ]
         if not made:
             made = [_nothing(encoder, encode)]
@@ -308,6 +314,17 @@ def run(
         job.check_bad(bad)
         job.write(shard, *columns, paths)
         say(f"{shard.path}: {shard.stop:,} of {total:,} examples")
+
+
+def _read(job: Job, part: datasets.Source) -> Iterator[tuple]:
+    try:
+        yield from job.batches(part)
+    except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+        reason = (error.message.splitlines() or ["?"])[0]
+        raise config.UserError(
+            f"{job.source.info.name} cannot be read any more ({reason}): put"
+            " back what was changed since the start, and repeat the command"
+        ) from error
 
 
 def _nothing(

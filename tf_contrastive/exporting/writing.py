@@ -3,8 +3,11 @@
 import contextlib
 import dataclasses
 import json
+import math
 import os
+import re
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -29,6 +32,12 @@ from tf_contrastive.views import preprocessing
 KERAS_FILE = os.path.join(reading.EXTRA, "encoder.keras")
 # Its weights alone, where Keras cannot write the model down.
 WEIGHTS_FILE = os.path.join(reading.EXTRA, "encoder.weights.h5")
+
+# Folders that a version is written into.
+_PARTIAL = re.compile("partial-[0-9a-f]{32}")
+# Seconds without a change after which nobody writes to such a folder any more:
+# an export takes minutes, and clocks of two machines differ by hours at most.
+_ABANDONED_AFTER = 24 * 3600
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,25 +245,72 @@ def _save_keras(encoder: tf.keras.Model, path: str) -> None:
 
 
 def _write(save: Callable[[str], None], output_dir: str) -> str:
-    """Saves to the next version's folder, so that it is whole or not there."""
+    """Saves to the next version's folder, so that it is whole or not there.
+
+    What a killed export has left is removed by the first one that comes a day
+    later: whether its process lives cannot be asked of another machine, and
+    folders in which something changed since may be those of a living one.
+    """
     tf.io.gfile.makedirs(output_dir)
-    final = os.path.join(
-        output_dir, str(max(reading.versions(output_dir), default=0) + 1)
-    )
     # Only filesystems of the machine rename folders. Object stores copy file
     # by file: there `saved_model.pb`, which comes last, makes the version.
     if "://" not in output_dir:
+        _remove_abandoned(output_dir)
         with _removed_if_broken(
             os.path.join(output_dir, f"partial-{uuid.uuid4().hex}")
         ) as path:
             save(path)
-            tf.io.gfile.rename(path, final)
-        return final
+            return _renamed(path, output_dir)
     with tempfile.TemporaryDirectory() as folder:
         save(folder)
-        with _removed_if_broken(final) as path:
+        with _removed_if_broken(_next(output_dir)) as path:
             _copy(folder, path, last=reading.GRAPH_FILE)
-    return final
+    return path
+
+
+def _next(output_dir: str) -> str:
+    """The folder of the next version, beyond those that never were whole."""
+    newest = max(reading.versions(output_dir), default=0)
+    return os.path.join(output_dir, str(newest + 1))
+
+
+def _renamed(path: str, output_dir: str) -> str:
+    """Makes a version of a folder; two exports at once get one number each."""
+    while True:
+        final = _next(output_dir)
+        try:
+            tf.io.gfile.rename(path, final)
+        except (
+            tf.errors.AlreadyExistsError,
+            tf.errors.FailedPreconditionError,
+        ):
+            if not tf.io.gfile.exists(final):
+                raise
+        else:
+            return final
+
+
+def _remove_abandoned(output_dir: str) -> None:
+    """Removes what killed exports have left; see `_write`."""
+    oldest = time.time() - _ABANDONED_AFTER
+    for name in tf.io.gfile.listdir(output_dir):
+        if not _PARTIAL.fullmatch(name):
+            continue
+        path = os.path.join(output_dir, name)
+        # Another export may be removing it, too, or another user own it.
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            if _changed(path) < oldest:
+                tf.io.gfile.rmtree(path)
+
+
+def _changed(folder: str) -> float:
+    """When anything in a folder changed last, in seconds of `time.time`."""
+    times = [
+        tf.io.gfile.stat(os.path.join(place, name)).mtime_nsec / 1e9
+        for place, _, names in tf.io.gfile.walk(folder)
+        for name in (".", *names)
+    ]
+    return max(times, default=math.inf)
 
 
 @contextlib.contextmanager
