@@ -437,6 +437,33 @@ def test_stacked_randaugment_has_both_orders(photos):
         )
 
 
+def test_broader_adds_operations_to_a_share_of_the_views_each(photos):
+    count = 500
+    pixels = tf.constant(patches(photos, count, 16) / np.float32(255))
+    options = {"image_size": 16, "blur": False}
+    made = views.build("broader", **options).photometric(pixels, seeds(count))
+    own = draws.uniform(seeds(count), {"sometimes": 4, "motion_blur": 1})
+    chosen = own["sometimes"].numpy() < views.BROADER_SHARE
+    for share in chosen.mean(axis=0):
+        assert within(share, views.BROADER_SHARE, count)
+    expected = views.build("simclr", **options).photometric(
+        pixels, seeds(count)
+    )
+    for operation, acts in zip(
+        (
+            ablation.Equalize(),
+            ablation.Solarize(),
+            ablation.Sobel(),
+            ablation.MotionBlur(),
+        ),
+        chosen.T,
+        strict=True,
+    ):
+        after = operation(expected, own)
+        expected = tf.where(acts[:, None, None, None], after, expected)
+    np.testing.assert_allclose(made, expected, atol=1e-6)
+
+
 # ---- Colour jitter of torchvision -------------------------------------------
 
 

@@ -1,12 +1,16 @@
 """Datasets by name: encoded records, how to decode them, and what is known.
 
-A family: `digits`, the schemes of `SCHEMES`, and every prepared dataset of
-TensorFlow Datasets. `pipeline` makes training and evaluation batches of them.
+A family: `digits`, the schemes of `SCHEMES`, what `PROBING` makes of others,
+and every prepared dataset of TensorFlow Datasets. `pipeline` makes training and
+evaluation batches of them.
 """
+
+import functools
 
 import tensorflow as tf
 
 from tf_contrastive import config
+from tf_contrastive.datasets import probing
 from tf_contrastive.datasets.arrays import digits, from_arrays
 from tf_contrastive.datasets.files import csv_file, folder
 from tf_contrastive.datasets.pipeline import (
@@ -17,17 +21,21 @@ from tf_contrastive.datasets.pipeline import (
     training_batches,
     view_batches,
 )
+from tf_contrastive.datasets.probing import PROBING
 from tf_contrastive.datasets.remote import Delivered
 from tf_contrastive.datasets.source import Info, Source
+from tf_contrastive.datasets.splits import balanced_rows
 from tf_contrastive.datasets.tfds_source import label_sets, open_tfds
 from tf_contrastive.datasets.tfrecord import tfrecord
 
 __all__ = [
+    "PROBING",
     "SCHEMES",
     "Delivered",
     "Finish",
     "Info",
     "Source",
+    "balanced_rows",
     "evaluation_batches",
     "from_arrays",
     "in_memory",
@@ -53,7 +61,8 @@ def source(
     """Opens one split of a dataset.
 
     Args:
-      name: `digits`, `folder:PATH`, `csv:PATH`, `tfrecord:GLOB`, or a TFDS name
+      name: `digits`, `folder:PATH`, `csv:PATH`, `tfrecord:GLOB`, a name of
+        `PROBING` with its options (see `config.read_probing`), or a TFDS name
         such as `cifar10` or `cifar10_corrupted/fog_3:1.0.0`.
       split: such as `train`, `test`, `train[:1000]` or `train[10%:]`.
       data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
@@ -65,8 +74,13 @@ def source(
     scheme, _, path = name.partition(":")
     if scheme in SCHEMES:
         return SCHEMES[scheme](name, path, split, max_bad_images)
-    if name == "digits":
-        return digits(split)
+    if scheme in PROBING:
+        open_inner = functools.partial(
+            source, data_dir=data_dir, max_bad_images=max_bad_images
+        )
+        return probing.source(name, split, open_inner)
+    if name.partition("/")[0] == "digits":
+        return digits(split, name)
     return open_tfds(name, split, data_dir)
 
 
@@ -79,8 +93,9 @@ def load(
       name, split, data_dir: see `source`.
 
     Returns:
-      (dataset of {"image": uint8 [h, w, 3], "label": int64 []}, without
-      "label" when unlabelled; `Info`).
+      (dataset of {"image": uint8 [h, w, 3], "label": int64 [], or [C] where
+      images have several}, without "label" when unlabelled, with "extra" where
+      there are more channels; `Info`).
 
     Raises:
       UserError: if there is no such dataset, split or readable image.

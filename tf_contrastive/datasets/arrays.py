@@ -1,5 +1,7 @@
 """Images that are in memory already: NumPy arrays, and the embedded digits."""
 
+import re
+
 import numpy as np
 
 from tf_contrastive import config
@@ -107,15 +109,28 @@ def _checked_extra(extra: np.ndarray, rows: int) -> np.ndarray:
     return extra.astype(np.float32)
 
 
-def digits(split: str) -> Source:
+def digits(split: str, name: str = "digits") -> Source:
     """Returns scikit-learn's 1,797 handwritten digits of 8x8 pixels.
 
     Ordered by class, each fifth one is of the test split (360, with the
     classes' own shares), the others of the training split (1,437).
 
+    Args:
+      split: `train`, `test`, or a slice of one.
+      name: `digits`, or `digits/C` for C classes in the place of ten: of more,
+        ten evenly spread ones have examples; of fewer, some hold several
+        digits. For trying out what is made for C classes.
+
     Raises:
-      UserError: for a split other than `train`, `test` and their slices.
+      UserError: for any other split, or number of classes.
     """
+    count = name.partition("/")[2] or "10"
+    if not re.fullmatch(r"[1-9]\d*", count):
+        raise config.UserError(
+            f"dataset {name}: give digits, or digits/C for C classes, such as"
+            " digits/100"
+        )
+    classes = int(count)
     from sklearn import datasets as sklearn_datasets
 
     data = sklearn_datasets.load_digits()
@@ -128,10 +143,12 @@ def digits(split: str) -> Source:
     chosen = np.flatnonzero(is_test == (base == "test"))
     start, stop = splits.bounds(split, len(chosen))
     rows = chosen[start:stop]
+    labels = data.target[rows]
+    labels = labels * classes // 10 if classes >= 10 else labels % classes
     return from_arrays(
         data.images[rows] / 16,  # Grey levels are 0..16.
-        data.target[rows],
-        tuple(str(digit) for digit in range(10)),
-        name="digits",
+        labels,
+        tuple(map(str, range(classes))),
+        name=name,
         split=split,
     )

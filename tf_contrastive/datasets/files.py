@@ -136,7 +136,7 @@ def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
     """
     path = os.path.expanduser(path).rstrip("/") or "/"
     if not tf.io.gfile.isdir(path):
-        raise config.UserError(
+        raise config.AbsentDataError(
             f"{name}: there is no folder {path}: give a folder of images"
         )
     root, all_roots = _split_folders(name, path, split)
@@ -204,7 +204,7 @@ def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
     if this == path:
         splits.only_train(name, split, "put {split} into the path for more")
     if not tf.io.gfile.exists(this):
-        raise config.UserError(
+        raise config.AbsentDataError(
             f"{name}: there is no file {this}: give a CSV file of path,label"
         )
     rows = _rows(this)

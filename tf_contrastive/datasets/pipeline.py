@@ -319,7 +319,8 @@ def training_batches(
 
     Returns:
       Infinite `tf.data.Dataset` of (views float32 [b, V, S, S, K], labels int32
-      [b]), or of views alone where there are no labels.
+      [b], or [b, C] of 0 and 1 where images have several), or of views alone
+      where there are no labels.
 
     Raises:
       UserError: if an epoch has no batch, a batch cannot be shared evenly, or
@@ -382,12 +383,13 @@ def evaluation_batches(
 
     Returns:
       Finite `tf.data.Dataset` of (images float32 [b, S, S, K], labels int32
-      [b]); labels are -1 where there are none.
+      [b]); labels are -1 where there are none, or several of an image.
     """
 
     def prepare(record):
         example = source.decode(record)
         label = tf.cast(example.pop("label", -1), tf.int32)
+        label = label if source.info.has_labels else -1
         return preprocess(example.pop("image")), label, example
 
     def element(images, labels, example):
@@ -418,7 +420,7 @@ def view_batches(
 
     Returns:
       Finite `tf.data.Dataset` of (views float32 [b, V, S, S, K], labels int32
-      [b]); labels are -1 where there are none.
+      [b]); labels are -1 where there are none, or several of an image.
     """
     key = tf.constant(seed % 2**31, tf.int32)
     draws = source.records.enumerate().map(
@@ -429,6 +431,6 @@ def view_batches(
     )
     if not source.info.has_labels:
         made = made.map(
-            lambda views: (views, tf.fill([tf.shape(views)[0]], -1))
+            lambda views, *_: (views, tf.fill([tf.shape(views)[0]], -1))
         )
     return _finished(made)

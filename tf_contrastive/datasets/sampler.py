@@ -119,12 +119,7 @@ def shuffled(
 
 def _class_counts(source: Source) -> list[tuple[int, int]]:
     """Returns (label, number of examples) of every class that has some."""
-    if source.arrays is not None:
-        labels = source.arrays["label"].numpy()
-    else:
-        batches = source.records.map(lambda r: r["label"]).batch(1024)
-        labels = np.concatenate(list(batches.as_numpy_iterator()))
-    classes, counts = np.unique(labels, return_counts=True)
+    classes, counts = np.unique(source.labels(), return_counts=True)
     return list(zip(classes.tolist(), counts.tolist(), strict=True))
 
 
@@ -154,8 +149,8 @@ def class_balanced(
     del steps
     if not source.info.has_labels:
         raise config.UserError(
-            f"--sampler=class_balanced needs labels, and {source.info.name} has"
-            " none: give --sampler=shuffle"
+            "--sampler=class_balanced needs labels, one of each image, which"
+            f" {source.info.name} does not have: give --sampler=shuffle"
         )
     counts = _class_counts(source)
     first = start_step * batch_size

@@ -17,6 +17,8 @@ Record = dict[str, tf.Tensor]
 
 # Rows decoded at a time when a dataset is put into memory.
 _ROWS = 256
+# Files read at a time where the order in which they come does not matter.
+_FILES_AT_A_TIME = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Info:
       label_names: a name per class, or ().
       bad_images: names of the images that could not be read and are left out.
       extra_channels: channels of feature `extra`, beside the image's three.
+      several_labels: whether a label is no class, but a row of 0 and 1,
+        [num_classes]: whether the image has something of each.
     """
 
     name: str
@@ -42,11 +46,20 @@ class Info:
     label_names: tuple[str, ...] = ()
     bad_images: tuple[str, ...] = ()
     extra_channels: int = 0
+    several_labels: bool = False
 
     @property
     def has_labels(self) -> bool:
-        """Whether every example has a label."""
-        return self.num_classes is not None
+        """Whether every example is of one class."""
+        return self.num_classes is not None and not self.several_labels
+
+    @property
+    def labelling(self) -> str:
+        """What labels there are, in words."""
+        if self.num_classes is None:
+            return "unlabelled"
+        several = ", several an image" if self.several_labels else ""
+        return f"{self.num_classes} classes{several}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -131,7 +144,8 @@ class Source:
 
     Attributes:
       records: `tf.data.Dataset` of encoded records, always in the same order;
-        a record's `label`, int64 [], is in the clear.
+        a record's `label`, int64 [] (or [num_classes], see `Info`), is in the
+        clear.
       decode: record -> {"image": uint8 [h, w, 3], "label": int64 []}, without
         "label" when unlabelled; in TensorFlow operations only. Datasets with
         channels that must not be augmented add "extra", a number for each of
@@ -156,6 +170,51 @@ class Source:
         return self.records.map(
             self.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
+
+    def labels(self) -> np.ndarray:
+        """Reads the label of every example, int64 [n], and decodes no image.
+
+        Raises:
+          UserError: if there are none, or several of an image.
+        """
+        if not self.info.has_labels:
+            raise config.UserError(
+                f"{self.info.name} {self.info.split} does not have one label"
+                " per image: give a dataset that does"
+            )
+        if self.arrays is not None:
+            return self.arrays["label"].numpy()
+        found = np.empty([self.info.num_examples], np.int64)
+        rows = self.files.numbered(at_a_time=_FILES_AT_A_TIME).map(
+            lambda index, record: (index, record["label"])
+        )
+        for index, label in rows.batch(_ROWS).as_numpy_iterator():
+            found[index] = label
+        return found
+
+    def relabelled(
+        self, label: Callable[[Record], tf.Tensor], info: Info
+    ) -> "Source":
+        """Returns the same examples with other labels.
+
+        Args:
+          label: record -> int64 [].
+          info: what is then known of the split.
+        """
+
+        def changed(record):
+            return record | {"label": label(record)}
+
+        if self.arrays is None:
+            read = self.files.read
+            files = dataclasses.replace(
+                self.files, read=lambda file: read(file).map(changed)
+            )
+            return in_files(files, self.decode, info)
+        column = self.records.map(label, tf.data.AUTOTUNE, deterministic=True)
+        column = list(column.batch(_ROWS).as_numpy_iterator())
+        rows = self.arrays | {"label": np.concatenate(column)}
+        return in_memory(rows, self.decode, info, decoded=self.decoded)
 
     def select(self, indices: np.ndarray) -> "Source":
         """Returns the examples at `indices` (int [m], increasing) alone."""

@@ -1,6 +1,8 @@
-"""Splits as TFDS writes them, for the sources that are not TFDS."""
+"""Parts of a dataset: splits as TFDS writes them, and shares of each class."""
 
 import re
+
+import numpy as np
 
 from tf_contrastive import config
 
@@ -60,6 +62,34 @@ def _absolute(boundary: str | None, num_examples: int, default: int) -> int:
     if boundary.endswith("%"):
         return round(int(boundary[:-1]) * num_examples / 100)
     return int(boundary)
+
+
+def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Draws the same number of examples of every class.
+
+    A smaller share's examples are among those of a larger one, by the same
+    seed.
+
+    Args:
+      labels: int [n].
+      fraction: share of all examples, in (0, 1]; rounded to whole examples of
+        a class, at least one. 1 takes all, balanced or not.
+      seed: of the draw.
+
+    Returns:
+      int [m], increasing. A class of fewer examples gives all that it has.
+    """
+    if fraction >= 1:
+        return np.arange(len(labels))
+    classes = np.unique(labels)
+    count = max(round(fraction * len(labels) / len(classes)), 1)
+    # RandomState's stream is frozen for good; Generator's is not.
+    random = np.random.RandomState(seed % 2**32)
+    drawn = [
+        random.permutation(np.flatnonzero(labels == label))[:count]
+        for label in classes
+    ]
+    return np.sort(np.concatenate(drawn))
 
 
 def only_train(name: str, split: str, hint: str) -> None:

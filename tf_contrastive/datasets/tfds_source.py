@@ -48,15 +48,16 @@ def _not_found(tfds, name: str, place: str) -> config.UserError:
     base = re.split("[/:]", name)[0]
     if base not in known:
         own = [f"{scheme}:PATH" for scheme in config.DATASET_SCHEMES]
-        own = [*config.EMBEDDED_DATASETS, *own]
-        match = config.nearest(base, [*config.EMBEDDED_DATASETS, *known])
+        embedded = [*config.EMBEDDED_DATASETS, *config.PROBING_DATASETS]
+        own = [*embedded, *own]
+        match = config.nearest(base, [*embedded, *known])
         hint = f"did you mean {match!r}? " if match else ""
         return config.UserError(
             f"unknown dataset {name!r}: {hint}known: {', '.join(own)}, what"
             f" is prepared in {place}, and the {len(known)} names of"
             " tfds.list_builders()"
         )
-    return config.UserError(
+    return config.AbsentDataError(
         f"dataset {name} is not found in {place}: prepare it, on a machine"
         ' with a network, by python -c "import tensorflow_datasets as tfds;'
         f" tfds.load('{name}', data_dir='{place}')\", or give the --data_dir"

@@ -32,7 +32,7 @@ def _files(name: str, pattern: str, split: str) -> list[str]:
         splits.only_train(name, split, "put {split} into the path for more")
     found = sorted(tf.io.gfile.glob(files))
     if not found:
-        raise config.UserError(
+        raise config.AbsentDataError(
             f"{name}: no file matches {files}: give the path of TFRecord"
             " files, which may have wildcards"
         )

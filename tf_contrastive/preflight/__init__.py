@@ -76,10 +76,12 @@ def inspect(run: config.Pretrain) -> Report:
     building = time.perf_counter()
     model = _model(run, info, strategy, steps_per_epoch)
     built = time.perf_counter()
-    counts = None
-    if info.has_labels and run.loss.loss in config.SUPERVISED_LOSSES:
+    counts = alike = None
+    if info.several_labels:
+        counts, alike = positives.count_label_sets(source)
+    elif info.has_labels and run.loss.loss in config.SUPERVISED_LOSSES:
         counts = bounded.call(lambda: positives.count_labels(source, _LABELS))
-    expected = positives.expect(run, counts, info.num_examples)
+    expected = positives.expect(run, counts, info.num_examples, alike)
     predicted = memory.predict(model, run, replicas)
     parameters = _parameters(model)
     input_rate = bounded.call(
@@ -145,9 +147,6 @@ def _step_times(
     """Precision -> its time, the run's own first; None: no time was left."""
     own = run.runtime.precision
     others = [p for p in config.PRECISIONS if p not in ("auto", own)]
-    if not any(tf.config.list_logical_devices(k) for k in ("GPU", "TPU")):
-        # Of no use on CPUs.
-        others = [p for p in others if p != "mixed_float16"]
     found: dict[str, rates.StepTime | None] = {}
     needed = _GRAPH_BY_MODEL * build_seconds
     for precision in (own, *others):

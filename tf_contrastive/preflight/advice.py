@@ -206,7 +206,7 @@ def _memory(facts: Facts) -> Iterator[str]:
 
 def _strong_colours(facts: Facts) -> Iterator[str]:
     views = facts.run.views
-    coloured = ("simclr", "simaugment", "stacked_randaugment")
+    coloured = ("simclr", "broader", "simaugment", "stacked_randaugment")
     if views.augmentation not in coloured or views.image_size > _SMALL_SIDE:
         return
     given = []

@@ -53,8 +53,23 @@ def count_labels(source: datasets.Source, seconds: float) -> np.ndarray:
     return np.unique(labels, return_counts=True)[1]
 
 
+def count_label_sets(source: datasets.Source) -> tuple[np.ndarray, np.ndarray]:
+    """Counts examples whose labels are several, which are in memory.
+
+    Returns:
+      (examples of each set of labels that there is, int64 [sets]; examples
+      that share a label with those, themselves among them, int64 [sets]).
+    """
+    labels = source.arrays["label"].numpy()
+    sets, counts = np.unique(labels, axis=0, return_counts=True)
+    return counts, ((sets @ sets.T) > 0) @ counts
+
+
 def expect(
-    run: config.Pretrain, counts: np.ndarray | None, num_examples: int
+    run: config.Pretrain,
+    counts: np.ndarray | None,
+    num_examples: int,
+    alike: np.ndarray | None = None,
 ) -> Expected | None:
     """What the loss finds in a batch of the run's sampler.
 
@@ -63,6 +78,7 @@ def expect(
       counts: examples of each class, or of each in a part of the data; None
         without labels.
       num_examples: of all classes together.
+      alike: where `counts` are of sets of labels, see `count_label_sets`.
 
     Returns:
       None for cross entropy, which compares nothing.
@@ -73,11 +89,13 @@ def expect(
         return None
     if loss not in config.SUPERVISED_LOSSES or counts is None:
         return _of_views(run)
-    sizes = counts * (num_examples / counts.sum())
+    alike = counts if alike is None else alike
+    shares = counts / counts.sum()
+    sizes = alike * (num_examples / counts.sum())
     if run.data.sampler == "class_balanced":
         others, without = _balanced(len(counts), batch)
     else:
-        others, without = _shuffled(sizes, num_examples, batch)
+        others, without = _shuffled(shares, sizes, num_examples, batch)
     positives = views * others + views - 1
     if loss == "npairs":
         # The next image of the class, in the same view, and no more.
@@ -91,7 +109,7 @@ def expect(
         negatives=views * (batch - 1 - others),
         other_images=others,
         without=without,
-        lone_classes=int((counts == 1).sum()),
+        lone_classes=int((alike == 1).sum()),
         labels=int(counts.sum()),
     )
 
@@ -109,13 +127,13 @@ def _of_views(run: config.Pretrain) -> Expected:
 
 
 def _shuffled(
-    sizes: np.ndarray, examples: int, batch: int
+    shares: np.ndarray, sizes: np.ndarray, examples: int, batch: int
 ) -> tuple[float, float]:
     """(other images of an anchor's class, share of anchors without any).
 
-    A batch is drawn without replacement, and the anchor is any of it.
+    A batch is drawn without replacement, and the anchor is any of it: in
+    `shares` of the cases one of a class of `sizes` examples.
     """
-    shares = sizes / examples
     others = (batch - 1) * float(
         (shares * np.maximum(sizes - 1, 0)).sum() / max(examples - 1, 1)
     )

@@ -15,6 +15,7 @@ from tf_contrastive import config
 from tf_contrastive.views import (
     ablation,
     autoaugment,
+    choice,
     color,
     crops,
     draws,
@@ -96,6 +97,23 @@ def _simclr(options: config.Views) -> Policy:
     return _policy(options, *_colors(options), *_blur(options))
 
 
+# The paper does not say how many views each of its further operations changes.
+BROADER_SHARE = 0.2
+
+
+def _broader(options: config.Views) -> Policy:
+    """SimCLR's policy and more operations (Chen et al. 2020, appendix B.2).
+
+    "Broader composition": equalize, solarize, Sobel filtering and motion blur,
+    between the colours and the blur. Order and shares are ours.
+    """
+    names = ("equalize", "solarize", "sobel", "motion_blur")
+    more = choice.Sometimes(
+        tuple(ABLATIONS[name](options) for name in names), BROADER_SHARE
+    )
+    return _policy(options, *_colors(options), more, *_blur(options))
+
+
 def _simaugment(options: config.Views) -> Policy:
     """SimCLR's policy with a warp before the blur (Khosla et al. 2020)."""
     rest = (*_warp(options), *_blur(options))
@@ -139,6 +157,7 @@ POLICIES: dict[str, Callable[[config.Views], Policy]] = {
     "autoaugment": _autoaugment,
     "randaugment": _randaugment,
     "stacked_randaugment": _stacked_randaugment,
+    "broader": _broader,
     "crop": _crop,
     "none": _none,
 }

@@ -1,8 +1,12 @@
 """An operation for some views of a batch, or one of several for each."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
+
+from tf_contrastive.views import draws
 
 # (views float32 [k, ...], parameters [k, p]) -> the same shape.
 Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -72,3 +76,60 @@ def apply(
     results = [parts[0]]
     results += map(lambda f, x, p: f(x, p), operations, parts[1:], values[1:])
     return tf.ensure_shape(tf.dynamic_stitch(rows, results), views.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sometimes:
+    """Operations one after the other, each on its own share of the views.
+
+    Attributes:
+      operations: of `policy.Photometric`, whose streams differ.
+      probability: share of the views that each acts on.
+    """
+
+    operations: tuple[Any, ...]
+    probability: float
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """Uniform numbers that a view takes."""
+        own = {"sometimes": len(self.operations)}
+        return own | {
+            k: n for f in self.operations for k, n in f.streams.items()
+        }
+
+    def __call__(
+        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+    ) -> tf.Tensor:
+        """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
+        chosen = unit["sometimes"] < self.probability
+        for number, operation in enumerate(self.operations):
+            pixels = _share(pixels, chosen[:, number], operation, unit, static)
+        return pixels
+
+
+def _share(
+    pixels: tf.Tensor,
+    chosen: tf.Tensor,
+    operation: Any,
+    unit: draws.Unit,
+    static: bool,
+) -> tf.Tensor:
+    """Lets an operation act on the views that are chosen, bool [m]."""
+    counts = operation.streams
+
+    def act(views, rows):
+        parts = tf.split(rows, [*counts.values(), 1], axis=1)[:-1]
+        return operation(views, dict(zip(counts, parts, strict=True)), static)
+
+    # The last column is for an operation that draws nothing.
+    own = [unit[stream] for stream in counts]
+    rows = tf.concat([*own, unit["sometimes"][:, :1]], axis=1)
+    if static:
+        return some(pixels, chosen, rows, act, static)
+    # Not all operations take a batch of none.
+    return tf.cond(
+        tf.reduce_any(chosen),
+        lambda: some(pixels, chosen, rows, act, static),
+        lambda: pixels,
+    )

@@ -33,6 +33,7 @@ STREAMS = {
     "noise": 12,
     "motion_blur": 13,
     "mixing": 14,
+    "sometimes": 15,
 }
 
 # Uniform numbers [m, k] of each stream.

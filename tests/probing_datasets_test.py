@@ -1,0 +1,882 @@
+"""The datasets of `datasets.PROBING`, against their definitions.
+
+Oracles compose images in NumPy from the digits and images that they are made
+of, found again by brute force where the draw itself is what is tested.
+"""
+
+import dataclasses
+import functools
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small
+import tensorflow as tf
+from PIL import Image
+from scipy import stats
+
+from tf_contrastive import __main__, config, datasets, training, views
+from tf_contrastive.commands import datasets as command
+from tf_contrastive.datasets import classes, probing
+from tf_contrastive.evaluation import finetune
+from tf_contrastive.preflight import positives
+
+_SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
+needs_shared = pytest.mark.skipif(
+    not (_SHARED / "cifar10").is_dir(),
+    reason=f"no prepared cifar10 and mnist under {_SHARED}",
+)
+_NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
+
+
+def store(root, name, images, labels, names, **options):
+    """Writes a dataset as `tfds` would; `images` and `labels` by split."""
+    import tensorflow_datasets as tfds
+
+    shape = (None, None, next(iter(images.values()))[0].shape[-1])
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name=name,
+        version="1.0.0",
+        features=tfds.features.FeaturesDict(
+            {
+                "image": tfds.features.Image(shape=options.pop("shape", shape)),
+                "label": tfds.features.ClassLabel(names=list(names)),
+            }
+        ),
+        split_datasets={
+            split: tf.data.Dataset.from_tensor_slices(
+                {"image": images[split], "label": labels[split]}
+            )
+            for split in images
+        },
+        data_dir=str(root),
+        disable_shuffling=True,
+        **options,
+    )
+
+
+def pictures(count, side, channels, seed):
+    random = np.random.RandomState(seed)
+    return random.randint(0, 256, [count, side, side, channels], np.uint8)
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """A small mnist, cifar10, imagenet2012 and its 1 %, prepared."""
+    root = tmp_path_factory.mktemp("prepared")
+    sizes = {"train": 40, "test": 20}
+    images = {s: pictures(n, 28, 1, n) for s, n in sizes.items()}
+    labels = {s: np.arange(n) * 7 % 10 for s, n in sizes.items()}
+    store(root, "mnist", images, labels, "0123456789", shape=(28, 28, 1))
+    sizes = {"train": 100, "test": 50}
+    images = {s: pictures(n, 32, 3, n) for s, n in sizes.items()}
+    labels = {s: np.arange(n) * 3 % 10 for s, n in sizes.items()}
+    store(root, "cifar10", images, labels, _NAMES.split(), shape=(32, 32, 3))
+    names = sorted([*classes.IMAGENET100, *(f"n9{i:07}" for i in range(20))])
+    images = {"train": pictures(240, 8, 3, 1)}
+    labels = {"train": np.arange(240) * 7 % 120}
+    store(root, "imagenet2012", images, labels, names)
+    images = {"train": images["train"][:120], "validation": images["train"]}
+    labels = {"train": np.arange(120), "validation": labels["train"]}
+    folder = {"config": "1pct"}
+    store(root, "imagenet2012_subset", images, labels, names, **folder)
+    return str(root)
+
+
+@pytest.fixture(scope="module")
+def opened(data_dir):
+    """(name, split) -> source, of the prepared ones; each opened once."""
+
+    @functools.cache
+    def open_one(name, split="train"):
+        return datasets.source(name, split, data_dir=data_dir)
+
+    return open_one
+
+
+@functools.cache
+def columns(source):
+    """All examples of a source, of one shape, as arrays."""
+    batches = list(source.examples().batch(256).as_numpy_iterator())
+    return {k: np.concatenate([b[k] for b in batches]) for k in batches[0]}
+
+
+def digits_of(opened, split):
+    """The stand-in's digits [n, 28, 28] and their labels."""
+    found = columns(opened("mnist", split))
+    return found["image"][..., 0], found["label"]
+
+
+def refused(name, *words, split="train", data_dir=None):
+    with pytest.raises(config.UserError) as caught:
+        datasets.source(name, split, data_dir=data_dir)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+# ---- Names -------------------------------------------------------------------
+
+
+def test_names_are_read_into_their_options():
+    read = config.read_probing("multidigits:count=4,placement=grid,canvas=56")
+    expected = config.MultiDigits(count=4, placement="grid", canvas=56)
+    assert read == expected and read.sides == (28,) * 4 and read.cells == 4
+    read = config.read_probing("multidigits:sizes=20+80")
+    assert read.sides == (20, 80)
+    read = config.read_probing("digit_on_image:of=cifar10,unique=3,label=digit")
+    assert (read.of, read.unique, read.label) == ("cifar10", 3, "digit")
+    # What follows a name with a colon is that dataset's own.
+    inner = "randbit:bits=2,of=folder:/a,b=c"
+    assert config.read_probing(f"randbit:bits=3,of={inner}").of == inner
+    read = config.read_probing("subset:fraction=0.01,of=cifar10")
+    assert read.fraction == 0.01
+    assert config.read_probing("cifar2") == config.Cifar2()
+    assert set(config.PROBING_DATASETS) == set(datasets.PROBING)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("multidigits:cuont=4", "did you mean count?"),
+        ("multidigits:", "OPTION=VALUE, each once, between commas"),
+        ("multidigits:count=4,", "OPTION=VALUE"),
+        ("multidigits:count=1,count=2", "each once"),
+        ("multidigits:count=0", "count at least 1"),
+        ("multidigits:count=four", "count a whole number"),
+        ("multidigits:count=17,placement=grid", "count at most 16, the cells"),
+        ("multidigits:sizes=20+x", "sizes pixels joined by plus signs"),
+        ("multidigits:sizes=20+113", "digits of 4 to canvas=112 pixels"),
+        ("multidigits:sizes=20,count=2", "either sizes"),
+        ("multidigits:placement=grd", "did you mean grid?"),
+        ("randbit:bits=3", "of given; it has no default"),
+        ("randbit:bits=33,of=digits", "bits at most 32"),
+        ("randbit:of=no such", "randbit with of"),
+        ("subset:of=digits", "fraction above 0"),
+        ("subset:fraction=nan,of=digits", "fraction a finite number"),
+        ("cifar2:side=3", "no options"),
+        ("randbit:bits=3,of=kbits:bit=1", "did you mean bits?"),
+    ],
+)
+def test_a_mistake_in_a_name_is_told(name, told):
+    refused(name, told, f"dataset {name}: must be {name.split(':')[0]} with")
+
+
+def test_views_are_those_of_the_images_shown():
+    for name, flip in (
+        ("multidigits:count=3", False),
+        ("multidigits:count=3" + config.EMBEDDED_NOTE, False),
+        ("randbit:bits=3,of=mnist:3.0.1", False),
+        ("digit_on_image:of=digits" + config.EMBEDDED_NOTE, False),
+        ("randbit:bits=3,of=cifar10", True),
+    ):
+        assert config.resolve_views(config.Views(), name, 32).flip is flip
+
+
+# ---- Digits on a canvas ------------------------------------------------------
+
+
+def composed(rows, digits, sides, canvas):
+    """Images from a source's rows: the larger pixel where digits overlap."""
+    made = []
+    for which, places in zip(rows["digits"], rows["places"], strict=True):
+        image = np.zeros([canvas, canvas], np.uint8)
+        for digit, (top, left), side in zip(which, places, sides, strict=True):
+            part = image[top : top + side, left : left + side]
+            assert part.shape == (side, side), "a digit leaves the canvas"
+            part[:] = np.maximum(part, scaled(digits[digit], side))
+        made.append(image)
+    return np.array(made)
+
+
+def scaled(digit, side):
+    """Another library's bilinear, antialiased resize."""
+    grey = Image.fromarray(digit.astype(np.float32))
+    grey = grey.resize([side, side], Image.Resampling.BILINEAR)
+    return np.rint(np.asarray(grey)).clip(0, 255).astype(np.uint8)
+
+
+def test_multidigits_are_composed_of_whole_digits_by_the_larger_pixel(opened):
+    digits, classes_ = digits_of(opened, "train")
+    source = opened("multidigits:count=5")
+    rows = {k: v.numpy() for k, v in source.arrays.items()}
+    found = columns(source)
+    expected = composed(rows, digits, [28] * 5, 112)
+    np.testing.assert_array_equal(
+        found["image"], np.repeat(expected[..., None], 3, -1)
+    )
+    # Image i has digit i, and every digit's class is among its labels.
+    assert rows["digits"][:, 0].tolist() == list(range(40))
+    assert source.info.several_labels and not source.info.has_labels
+    assert source.info.labelling == "10 classes, several an image"
+    for row, label in zip(rows["digits"], found["label"], strict=True):
+        assert set(np.flatnonzero(label)) == set(classes_[row])
+        assert set(label) <= {0, 1}
+
+
+def test_places_are_uniform_over_the_canvas_and_overlap(opened):
+    source = datasets.source("multidigits:count=4", data_dir="nowhere")
+    places = source.arrays["places"].numpy()  # [1437, 4, 2]
+    assert places.min() == 0 and places.max() == 112 - 28
+    counts = np.bincount(places.ravel(), minlength=85)
+    assert stats.chisquare(counts).pvalue > 1e-3
+    near = np.abs(places[:, 0] - places[:, 1]).max(axis=1) < 28
+    # A pair overlaps on each axis with the share of |a - b| < 28 of 0..84.
+    a, b = np.mgrid[:85, :85]
+    assert abs(near.mean() - (np.abs(a - b) < 28).mean() ** 2) < 0.05
+    which = source.arrays["digits"].numpy()[:, 1:]
+    halves = np.bincount(which.ravel() * 10 // 1437)
+    assert stats.chisquare(halves).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("count", "canvas", "digit"), [(1, 112, 28), (16, 112, 28), (5, 50, 14)]
+)
+def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
+    name = f"multidigits:count={count},placement=grid,canvas={canvas}"
+    source = opened(f"{name},digit={digit}")
+    places = source.arrays["places"].numpy()
+    assert not (places % digit).any()
+    assert places.min() >= 0 and places.max() <= canvas - digit
+    cells = places // digit
+    numbers = cells[..., 0] * (canvas // digit) + cells[..., 1]
+    assert all(len(set(row)) == count for row in numbers)
+    # Without overlap no ink is lost.
+    digits, _ = digits_of(opened, "train")
+    inks = np.array([scaled(d, digit).astype(int).sum() for d in digits])
+    expected = inks[source.arrays["digits"].numpy()].sum(axis=1)
+    found = columns(source)["image"][..., 0].astype(int).sum(axis=(1, 2))
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+    if count == 1:
+        everywhere = set(numbers.ravel())
+        assert len(everywhere) > 12 and source.info.has_labels
+
+
+@pytest.mark.parametrize("second", [20, 50, 80])
+def test_digits_of_two_sizes(opened, second):
+    source = opened(f"multidigits:sizes=20+{second}")
+    digits, _ = digits_of(opened, "train")
+    rows = {k: v.numpy() for k, v in source.arrays.items()}
+    found = columns(source)["image"][..., 0].astype(int)
+    expected = composed(rows, digits, [20, second], 112)
+    assert np.abs(found - expected).max() <= 1
+    assert rows["places"][:, 1].max() <= 112 - second
+
+
+def test_a_probe_set_has_one_digit_and_its_class(opened):
+    for name, side in (("multidigits", 28), ("multidigits:sizes=20", 20)):
+        source = opened(name, "test")
+        digits, labels = digits_of(opened, "test")
+        assert source.info.has_labels and source.info.num_classes == 10
+        found = columns(source)
+        np.testing.assert_array_equal(found["label"], labels)
+        for image, digit, (top, left) in zip(
+            found["image"],
+            digits,
+            source.arrays["places"].numpy()[:, 0],
+            strict=True,
+        ):
+            part = image[top : top + side, left : left + side, 0].astype(int)
+            assert np.abs(part - scaled(digit, side)).max() <= 1
+            assert image[..., 0].astype(int).sum() == part.sum()
+
+
+def test_a_slice_shows_the_same_images_and_a_seed_others(opened):
+    name = "multidigits:count=3"
+    whole = columns(opened(name))
+    part = opened(name, "train[10:20]")
+    for key, rows in columns(part).items():
+        np.testing.assert_array_equal(rows, whole[key][10:20])
+    other = columns(opened(f"{name},seed=1"))
+    assert (other["image"] != whole["image"]).any(axis=(1, 2, 3)).all()
+    # Places of the test split are not those of train.
+    places = [
+        opened(name, s).arrays["places"].numpy() for s in ("train", "test")
+    ]
+    assert (places[0][:20] != places[1]).any(axis=(1, 2)).mean() > 0.9
+
+
+def test_embedded_digits_serve_where_mnist_is_not(tmp_path, capsys):
+    probing._say_embedded.cache_clear()
+    for split, count in (("train", 1437), ("test", 360)):
+        source = datasets.source("multidigits", split, data_dir=str(tmp_path))
+        assert source.info.num_examples == count
+        assert source.info.name == "multidigits" + config.EMBEDDED_NOTE
+    said = capsys.readouterr().err
+    assert said.count("take the place of MNIST") == said.count("\n") == 1
+    embedded = columns(datasets.source("digits", "test[:5]"))
+    found = columns(source.select(np.arange(5)))
+    assert found["label"].tolist() == embedded["label"].tolist()
+    places = source.arrays["places"].numpy()
+    for image, small_, (top, left) in zip(
+        found["image"], embedded["image"], places[:5, 0], strict=True
+    ):
+        part = image[top : top + 28, left : left + 28, 0].astype(int)
+        assert np.abs(part - scaled(small_[..., 0], 28)).max() <= 1
+    name = "randbit:bits=2,of=multidigits:count=2"
+    outer = datasets.source(name, data_dir=str(tmp_path))
+    assert outer.info.name == name + config.EMBEDDED_NOTE
+    refused("multidigits", "split of digits", split="validation")
+
+
+# ---- Digits on images --------------------------------------------------------
+
+
+def nine(digit, size, side):
+    """Nine digits of `side` pixels on black, by the definition."""
+    layer = np.zeros(size, int)
+    for y, x in itertools.product((0.15, 0.45, 0.75), repeat=2):
+        top, left = int(size[0] * y), int(size[1] * x)
+        layer[top : top + side, left : left + side] = scaled(digit, side)
+    return layer
+
+
+def digits_upon(found, images, digits, side, blend):
+    """Which digit each image has, found by trying all; -1 where none fits."""
+    size = images[0].shape[:2]
+    layers = np.array([nine(d, size, side) for d in digits])[..., None]
+    which = []
+    for image, plain in zip(found, images, strict=True):
+        if blend == "max":
+            expected = np.maximum(plain, layers)
+        else:
+            expected = np.minimum(plain + layers, 255)
+        errors = np.abs(image - expected).max(axis=(1, 2, 3))
+        which.append(errors.argmin() if errors.min() <= 1 else -1)
+    return np.array(which)
+
+
+@pytest.mark.parametrize("blend", ["add", "max"])
+def test_each_image_has_one_digit_at_nine_places(opened, blend):
+    name = f"digit_on_image:unique=6,blend={blend},of=cifar10"
+    digits, labels = digits_of(opened, "train")
+    images = columns(opened("cifar10"))
+    found = columns(opened(name))
+    which = digits_upon(found["image"], images["image"], digits, 8, blend)
+    # All of the first six, and none of the others.
+    assert set(which) == set(range(6))
+    assert found["label"].tolist() == images["label"].tolist()
+    # The same digits, told by their own class.
+    of_digits = opened(f"{name}".replace("unique=6", "unique=6,label=digit"))
+    assert of_digits.info.label_names == tuple("0123456789")
+    rows = columns(of_digits)
+    np.testing.assert_array_equal(rows["image"], found["image"])
+    np.testing.assert_array_equal(rows["label"], labels[which])
+    np.testing.assert_array_equal(of_digits.labels(), labels[which])
+
+
+def test_the_map_from_images_to_digits_is_fixed_by_the_seed(opened):
+    digits, _ = digits_of(opened, "train")
+    images = columns(opened("cifar10"))["image"]
+
+    def which(name, split="train", plain=images):
+        found = columns(opened(name, split))["image"]
+        return digits_upon(found, plain, digits, 8, "add")
+
+    name = "digit_on_image:of=cifar10"
+    first = which(name)
+    assert first.tolist() == which(name).tolist()
+    part = which(name, "train[30:60]", images[30:60])
+    assert part.tolist() == first[30:60].tolist()
+    other = which("digit_on_image:seed=1,of=cifar10")
+    assert (other == first).mean() < 0.2 and (other >= 0).all()
+    # Of 40 digits, 100 images have about 40 (1 - (39/40)^100) = 37.
+    assert len(set(first)) > 30
+
+
+def test_validation_has_all_digits_of_the_test_split(opened):
+    found = columns(opened("digit_on_image:unique=2,of=cifar10", "test"))
+    digits, _ = digits_of(opened, "test")
+    images = columns(opened("cifar10", "test"))["image"]
+    which = digits_upon(found["image"], images, digits, 8, "add")
+    assert (which >= 0).all() and len(set(which)) > 12
+
+
+def test_digits_on_images_of_many_sizes(tmp_path, data_dir, opened):
+    """At 224 pixels the paper's own places: 33, 100, 168, and 28 pixels."""
+    random = np.random.RandomState(0)
+    sizes = [(224, 224), (64, 96), (32, 32), (300, 448), (10, 12)]
+    expected_sides = [28, 8, 8, 38, 3]
+    images = []
+    for number, size in enumerate(sizes):
+        images.append(random.randint(0, 120, [*size, 3], np.uint8))
+        Image.fromarray(images[-1]).save(tmp_path / f"{number}.png")
+    digits, _ = digits_of(opened, "train")
+    name = f"digit_on_image:unique=5,of=folder:{tmp_path}"
+    found = opened(name).examples().as_numpy_iterator()
+    for example, plain, side in zip(found, images, expected_sides, strict=True):
+        upon = [example["image"]], [plain], digits[:5], side, "add"
+        assert digits_upon(*upon)[0] >= 0, plain.shape
+    image = opened(name).examples().as_numpy_iterator().next()["image"]
+    changed = (image != images[0]).any(axis=(1, 2))
+    assert changed.nonzero()[0].min() in range(33, 36)
+    outside = np.ones([224], bool)
+    for place in (33, 100, 168):
+        outside[place : place + 28] = False
+    assert not changed[outside].any()
+    refused(
+        "digit_on_image:digit=9,of=cifar10",
+        "digits of 9 pixels do not fit into images of 32x32: give digit=8",
+        data_dir=data_dir,
+    )
+    refused(
+        "digit_on_image:unique=41,of=cifar10",
+        "unique=41 is more than the 40 digits of train",
+        data_dir=data_dir,
+    )
+
+
+# ---- Bits --------------------------------------------------------------------
+
+
+def integers(extra):
+    """The integers whose bits are the columns, the lowest first."""
+    return (extra.astype(np.int64) << np.arange(extra.shape[1])).sum(axis=1)
+
+
+def entropy(values):
+    """The plug-in estimate, in bits."""
+    _, counts = np.unique(values, return_counts=True)
+    return stats.entropy(counts, base=2)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 4, 8])
+def test_n_bits_have_n_bits_of_information(bits):
+    found = columns(datasets.source(f"randbit:bits={bits},of=digits"))
+    extra = found["extra"]
+    assert extra.shape == (1437, bits) and set(extra.ravel()) <= {0, 1}
+    numbers = integers(extra)
+    # Few images for many integers: the estimate is lower by what Miller and
+    # Madow found, (2^n - 1) / 2N nats.
+    missing = (2**bits - 1) / (2 * 1437 * np.log(2))
+    assert abs(entropy(numbers) - (bits - missing)) < 0.03
+    if bits:
+        counts = np.bincount(numbers, minlength=2**bits)
+        assert stats.chisquare(counts).pvalue > 1e-3
+        # The integer says nothing of the class.
+        table = np.zeros([2, 10])
+        np.add.at(table, (extra[:, 0].astype(int), found["label"]), 1)
+        assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+def test_many_bits_tell_all_images_apart_but_for_collisions():
+    pixels = columns(datasets.source("digits"))["image"]
+    images = len(np.unique(pixels.reshape(len(pixels), -1), axis=0))
+    for bits in (10, 20, 32):
+        found = columns(datasets.source(f"randbit:bits={bits},of=digits"))
+        numbers = integers(found["extra"])
+        expected = 2**bits * -np.expm1(images * np.log1p(-(2.0**-bits)))
+        assert abs(len(np.unique(numbers)) - expected) < 4 * np.sqrt(
+            max(images - expected, 1)
+        )
+    # At most what tells one image from another.
+    assert abs(entropy(numbers) - np.log2(images)) < 0.05
+
+
+def test_bits_are_the_image_s_own_by_the_seed(opened):
+    name = "randbit:bits=12,of=cifar10"
+    whole = columns(opened(name))
+    part = columns(opened(name, "train[20:30]"))
+    np.testing.assert_array_equal(part["extra"], whole["extra"][20:30])
+    np.testing.assert_array_equal(
+        whole["image"], columns(opened("cifar10"))["image"]
+    )
+    other = columns(opened("randbit:bits=12,seed=1,of=cifar10"))["extra"]
+    agreeing = (other == whole["extra"]).mean()
+    assert 0.4 < agreeing < 0.6
+    # Fewer bits are the first ones of more: --extra_channels=5 of 12 is 5.
+    five = columns(opened("randbit:bits=5,of=cifar10"))["extra"]
+    np.testing.assert_array_equal(five, whole["extra"][:, :5])
+    nested = opened(f"randbit:bits=3,seed=2,of={name}")
+    assert nested.info.extra_channels == 15
+    np.testing.assert_array_equal(
+        columns(nested)["extra"][:, :12], whole["extra"]
+    )
+
+
+@pytest.mark.parametrize("augmentation", ["autoaugment", "none"])
+@pytest.mark.parametrize("augment_on", ["host", "device"])
+def test_no_augmentation_touches_the_bits(augmentation, augment_on):
+    _check_bits(augmentation, augment_on)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "augmentation",
+    [
+        *(a for a in config.AUGMENTATIONS if a not in ("autoaugment", "none")),
+        "ablation:noise+solarize",
+    ],
+)
+def test_no_other_augmentation_touches_them_either(augmentation):
+    _check_bits(augmentation, "host")
+
+
+def _check_bits(augmentation, augment_on):
+    # The label tells which image it is.
+    images = columns(datasets.source("digits", "train[:24]"))["image"]
+    inner = datasets.from_arrays(images, np.arange(24))
+    options = config.RandBit(bits=6, of="images")
+    source = probing.PROBING["randbit"](
+        "randbit", options, "train", lambda name, split: inner
+    )
+    expected = columns(source)["extra"]
+    assert len(set(integers(expected))) > 12
+    run = config.replace(
+        config.Pretrain(),
+        augmentation=augmentation,
+        augment_on=augment_on,
+        image_size=8,
+        extra_channels=6,
+        randaugment_layers=1,
+    )
+    batches = datasets.training_batches(
+        source,
+        training.framing(run),
+        finish=training.finishing(run),
+        batch_size=24,
+        seed=3,
+        extra_channels=6,
+    )
+    step = training.augment_on_device(run)
+    for given, which in batches.take(2):
+        which = which.numpy()
+        pixels = step(*given) if step else given
+        assert pixels.shape == (24, 2, 8, 8, 9)
+        bits = np.broadcast_to(
+            expected[which][:, None, None, None], [24, 2, 8, 8, 6]
+        )
+        np.testing.assert_array_equal(pixels[..., 3:], bits)
+        same = np.all(pixels[:, 0, ..., :3] == pixels[:, 1, ..., :3])
+        assert same == (augmentation == "none")
+    # The same beside an image in evaluation.
+    scored = datasets.evaluation_batches(
+        source, views.evaluation(8), batch_size=24
+    )
+    images, which = next(iter(scored))
+    bits = expected[which.numpy()][:, None, None]
+    bits = np.broadcast_to(bits, [24, 8, 8, 6])
+    np.testing.assert_array_equal(images[..., 3:], bits)
+
+
+def test_kbits_are_bits_and_nothing_else():
+    train, test = (
+        datasets.source("kbits:bits=3,side=16,examples=4000", split)
+        for split in ("train", "test")
+    )
+    assert train.info.image_shape == (16, 16, 3) and not train.info.has_labels
+    assert train.info.extra_channels == 3
+    found, other = columns(train), columns(test)
+    assert found["image"].max() == 0
+    counts = np.bincount(integers(found["extra"]))
+    assert len(counts) == 8 and stats.chisquare(counts).pvalue > 1e-3
+    assert (found["extra"] != other["extra"]).any()
+    part = datasets.source("kbits:bits=3,side=16,examples=4000", "train[7:9]")
+    np.testing.assert_array_equal(columns(part)["extra"], found["extra"][7:9])
+    refused("kbits", "split of kbits", split="validation")
+
+
+# ---- Parts of other datasets -------------------------------------------------
+
+
+def test_cifar2_is_cats_and_dogs(opened):
+    for split in ("train", "test"):
+        source, whole = (
+            opened("cifar2", split),
+            columns(opened("cifar10", split)),
+        )
+        found = columns(source)
+        kept = np.isin(whole["label"], [3, 5])
+        np.testing.assert_array_equal(found["image"], whole["image"][kept])
+        expected = np.where(whole["label"][kept] == 3, 0, 1)
+        np.testing.assert_array_equal(found["label"], expected)
+        np.testing.assert_array_equal(source.labels(), expected)
+        assert source.info.label_names == ("cat", "dog")
+        assert source.info.num_examples == kept.sum()
+    part = opened("cifar2", "train[5:50%]")
+    assert part.info.num_examples == 5
+    whole = columns(opened("cifar2"))["label"]
+    np.testing.assert_array_equal(columns(part)["label"], whole[5:10])
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    ("split", "each"),
+    [("test", 1000), pytest.param("train", 5000, marks=pytest.mark.slow)],
+)
+def test_the_real_cifar2_has_12000_images(split, each):
+    source = datasets.source("cifar2", split, data_dir=str(_SHARED))
+    assert np.bincount(source.labels()).tolist() == [each, each]
+
+
+def test_imagenet100_is_its_hundred_classes_in_order(data_dir, opened):
+    assert len(set(classes.IMAGENET100)) == 100
+    source, whole = opened("imagenet100"), opened("imagenet2012")
+    names = whole.info.label_names
+    ids = [names[label] for label in whole.labels()]
+    kept = [i for i, name in enumerate(ids) if name in classes.IMAGENET100]
+    found = columns(source)
+    assert source.info.num_examples == len(kept) == 200
+    expected = [classes.IMAGENET100.index(ids[i]) for i in kept]
+    assert found["label"].tolist() == expected
+    assert source.info.label_names == classes.IMAGENET100
+    images = columns(whole)["image"]
+    np.testing.assert_array_equal(found["image"], images[kept])
+
+
+def test_a_dataset_of_other_classes_is_refused(tmp_path):
+    images, labels = {"train": pictures(4, 8, 3, 0)}, {"train": [0, 1, 2, 0]}
+    store(tmp_path, "imagenet2012", images, labels, ["a", "b", "c"])
+    words = ("has no class 'n02869837'", "3 names")
+    refused("imagenet100", *words, data_dir=str(tmp_path))
+    refused("cifar2", "cifar10 is not found", data_dir=str(tmp_path))
+
+
+def test_a_subset_has_as_many_labels_of_every_class(opened):
+    whole = columns(opened("cifar10"))
+    rows = {
+        fraction: columns(opened(f"subset:fraction={fraction},of=cifar10"))
+        for fraction in (0.1, 0.3)
+    }
+    for fraction, found in rows.items():
+        expected = [round(10 * fraction)] * 10
+        assert np.bincount(found["label"]).tolist() == expected
+        # Those on which the protocol finetune trains.
+        same = finetune.balanced_rows(whole["label"], fraction, seed=0)
+        np.testing.assert_array_equal(found["image"], whole["image"][same])
+    tenth, third = (
+        {image.tobytes() for image in found["image"]} for found in rows.values()
+    )
+    assert tenth < third
+    other = columns(opened("subset:fraction=0.3,seed=1,of=cifar10"))
+    assert {image.tobytes() for image in other["image"]} != third
+    # Labels of train alone are few.
+    test = opened("subset:fraction=0.1,of=cifar10", "test")
+    assert test.info.num_examples == 50
+    part = opened("subset:fraction=0.3,of=cifar10", "train[:4]")
+    np.testing.assert_array_equal(
+        columns(part)["label"], rows[0.3]["label"][:4]
+    )
+    refused("subset:fraction=0.1,of=kbits", "one label per image")
+    refused("subset:fraction=0.1,of=multidigits:count=2", "one label per image")
+
+
+def test_published_subsets_of_imagenet_are_used_where_they_are(opened):
+    source = opened("subset:fraction=0.01,of=imagenet2012")
+    assert source.info.num_examples == 120
+    assert "imagenet2012_subset/1pct" in source.info.name
+    held = opened("subset:fraction=0.01,of=imagenet2012", "validation")
+    assert held.info.num_examples == 240
+    # 10 % is not prepared here: drawn from the whole, one of each class.
+    source = opened("subset:fraction=0.1,of=imagenet2012")
+    assert source.info.num_examples == 120
+    assert "imagenet2012_subset" not in source.info.name
+    assert sorted(source.labels()) == list(range(120))
+
+
+# ---- The stream --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "multidigits:count=3,canvas=64",
+        "digit_on_image:label=digit,of=cifar10",
+        "randbit:bits=7,of=cifar10",
+    ],
+)
+def test_the_same_stream_on_any_number_of_threads(opened, name):
+    runs = []
+    for threads in (1, 7):
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = threads
+        made = opened(name).examples().with_options(options).batch(64)
+        runs.append(list(made.as_numpy_iterator()))
+    for one, many in zip(*runs, strict=True):
+        for key in one:
+            np.testing.assert_array_equal(one[key], many[key])
+
+
+def test_what_is_cached_selected_and_validated_is_the_same(opened):
+    for name in ("multidigits:count=2", "randbit:bits=3,of=cifar10"):
+        source = opened(name)
+        whole, cached = columns(source), columns(source.cached())
+        for key, rows in whole.items():
+            np.testing.assert_array_equal(rows, cached[key])
+        train, held = source.split_validation(0.2, seed=1)
+        both = len(columns(train)["image"]) + len(columns(held)["image"])
+        assert both == source.info.num_examples
+
+
+def test_several_labels_go_through_batches(opened):
+    source = opened("multidigits:count=3,canvas=32,digit=14")
+    policy = views.build("none", image_size=32)
+    shown = datasets.training_batches(
+        source, views.views(policy, 2), batch_size=20, seed=0
+    )
+    _, labels = next(iter(shown))
+    assert labels.dtype == tf.int32 and labels.shape == (20, 10)
+    assert labels.numpy().sum(axis=1).max() == 3
+    preprocess = views.evaluation(32)
+    scored = datasets.evaluation_batches(source, preprocess, batch_size=20)
+    assert set(next(iter(scored))[1].numpy()) == {-1}
+    both = datasets.view_batches(
+        source, views.views(policy, 2), batch_size=20, seed=0
+    )
+    assert set(next(iter(both))[1].numpy()) == {-1}
+    with pytest.raises(config.UserError, match="needs labels, one of each"):
+        datasets.training_batches(
+            source,
+            views.views(policy, 2),
+            batch_size=20,
+            seed=0,
+            sampler="class_balanced",
+        )
+
+
+# ---- The commands ------------------------------------------------------------
+
+
+def run_command(*arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["tf_contrastive", *arguments])
+        return __main__.main()
+
+
+def pretrained(folder, data_dir, name, *others):
+    """Trains two steps; returns the exit status."""
+    with small.encoder():
+        return run_command(
+            "pretrain",
+            f"--dataset={name}",
+            f"--data_dir={data_dir}",
+            f"--workdir={folder}",
+            "--split=train[:32]",
+            "--batch_size=16",
+            "--epochs=1",
+            "--encoder=resnet10",
+            "--width=0.25",
+            "--image_size=32",
+            "--augmentation=crop",
+            "--projection_output=16",
+            *others,
+        )
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "supcon"])
+def test_pretrain_takes_images_of_several_labels(loss, data_dir, tmp_path):
+    name = "multidigits:count=4,placement=grid,canvas=32,digit=14"
+    done = pretrained(tmp_path / "run", data_dir, name, f"--loss={loss}")
+    assert done == 0
+    # No probe can be: its labels are one class each.
+    assert "--noprobe" in (tmp_path / "run" / "config.flags").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("--sampler=class_balanced", "give --sampler=shuffle"),
+        ("--online_knn_size=64", "give --online_knn_size=0"),
+        ("--cutmix_alpha=1", "give --cutmix_alpha=0"),
+        ("--linear_epochs=1", "no labels to score against"),
+    ],
+)
+def test_what_takes_one_label_is_refused_for_several(
+    given, told, data_dir, tmp_path, capsys
+):
+    others = (given, "--loss=cross_entropy")
+    name = "multidigits:count=2,canvas=32,digit=14"
+    assert pretrained(tmp_path / "run", data_dir, name, *others) == 2
+    said = capsys.readouterr().err
+    assert told in said and said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_doctor_counts_positives_that_share_any_label(opened):
+    source = opened("multidigits:count=3")
+    run = config.replace(config.Pretrain(), loss="supcon", batch_size=16)
+    counts, alike = positives.count_label_sets(source)
+    expected = positives.expect(run, counts, 40, alike)
+    labels = columns(source)["label"]
+    sharing = (labels @ labels.T > 0).sum(axis=1) - 1
+    others = 15 * sharing.mean() / 39
+    np.testing.assert_allclose(expected.other_images, others)
+    np.testing.assert_allclose(expected.positives, 2 * others + 1)
+    # Of the labels of single digits, what is said of classes.
+    run = config.replace(run, views=1)
+    one = np.array([3, 20, 17])
+    assert positives.expect(run, one, 40) == positives.expect(run, one, 40, one)
+
+
+def test_evaluate_scores_a_run_with_bits(data_dir, tmp_path, capsys):
+    name, run = "randbit:bits=4,of=digits", str(tmp_path / "run")
+    assert pretrained(run, data_dir, name) == 0
+    with small.encoder():
+        done = run_command(
+            "evaluate", f"--workdir={run}", "--protocols=knn", "--nountrained"
+        )
+    assert done == 0
+    assert "knn" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        ("multidigits:canvas=32,digit=14", ["--loss=supcon"]),
+        ("multidigits:sizes=20+30,canvas=48", []),
+        ("digit_on_image:unique=4,of=digits", []),
+        ("digit_on_image:label=digit,of=cifar10", ["--loss=cross_entropy"]),
+        ("randbit:bits=6,of=cifar10", ["--extra_channels=2"]),
+        ("kbits:bits=5,examples=64", ["--augmentation=none"]),
+        ("cifar2", ["--split=train"]),
+        ("imagenet100", []),
+        ("subset:fraction=0.5,of=digits", ["--sampler=class_balanced"]),
+    ],
+)
+def test_pretrain_takes_each_dataset(name, others, data_dir, tmp_path):
+    assert pretrained(tmp_path / "run", data_dir, name, *others) == 0
+
+
+def test_every_dataset_has_a_contact_sheet(data_dir, tmp_path, capsys):
+    told = {
+        "multidigits:count=3": "several an image",
+        "digit_on_image:unique=3,of=cifar10": "10 classes",
+        "randbit:bits=5,of=cifar10": "5 extra channels",
+        "kbits:bits=3": "unlabelled",
+        "cifar2": "2 classes",
+        "subset:fraction=0.5,of=cifar10": "10 classes",
+    }
+    path = tmp_path / "sheet.png"
+    for name, words in told.items():
+        options = config.replace(
+            config.Datasets(),
+            show=name,
+            split="train[:4]",
+            data_dir=data_dir,
+            output=str(path),
+        )
+        assert command.run(options) == 0
+        assert words in capsys.readouterr().out
+        sheet = np.asarray(Image.open(path))
+        assert sheet.shape == (192, 192, 3)
+        if "kbits" in name:
+            # A third of the last rows for each bit; nothing above.
+            bits = columns(datasets.source(name, "train[:1]"))["extra"][0]
+            stripes = sheet[88:96, :96, 0].reshape(8, 3, 32)
+            assert [(s > 200).all() for s in stripes.swapaxes(0, 1)] == [
+                bool(b) for b in bits
+            ]
+            assert sheet[:88].max() == 0
+    assert command.run(config.Datasets()) == 0
+    listed = capsys.readouterr().out
+    for name, made in config.PROBING_DATASETS.items():
+        assert name in listed
+        for field in dataclasses.fields(made):
+            assert f"{field.name}: {field.metadata['help']}" in listed
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
