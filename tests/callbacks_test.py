@@ -2,12 +2,14 @@
 
 import io
 import re
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tf_contrastive import callbacks, config, losses, training
+from tf_contrastive.board import distributions, scalars
 
 
 class _Model(tf.keras.Model):
@@ -96,13 +98,62 @@ def test_a_point_is_the_mean_over_its_own_steps(tmp_path):
     assert _points(tmp_path, "optimizer/learning_rate")[4] == 30
 
 
-def test_the_grid_has_an_image_a_row_and_a_view_a_column():
+def test_the_grid_has_an_image_a_column_and_a_view_a_row():
     views = np.zeros([3, 2, 4, 5, 3], np.float32)
     views[2, 1] = 1.0
     shown = callbacks.grid(views).numpy()
-    assert shown.shape == (1, 12, 10, 3)
-    assert shown[0, 8:, 5:].min() == 1.0
+    assert shown.shape == (1, 8, 15, 3)
+    assert shown[0, 4:, 10:].min() == 1.0
     assert shown.sum() == 4 * 5 * 3
+
+
+class _Slow:
+    """Measures one number, which takes its time."""
+
+    def measure(self):
+        time.sleep(0.5)
+        return distributions.Measured(
+            {"similarity/positives": np.float32([0.1, 0.9])}, {"x": 2.0}
+        )
+
+
+def test_what_is_measured_aside_does_not_slow_the_rate_that_is_shown(tmp_path):
+    watcher = callbacks.Summaries(
+        str(tmp_path),
+        every_steps=1,
+        batch_size=10,
+        schedules={},
+        distributions=_Slow(),
+        every_epochs=2,
+    )
+    stream = io.StringIO()
+    progress = callbacks.Progress(
+        epochs=5,
+        steps_per_epoch=2,
+        batch_size=10,
+        aside=watcher.seconds_aside,
+        stream=stream,
+    )
+    started = time.perf_counter()
+    _fit([1.0] * 10, 2, [watcher, progress])
+    took = time.perf_counter() - started
+    # The start, every second epoch, and the end.
+    assert list(_points(tmp_path, "x")) == [0, 4, 8, 10]
+    assert watcher.seconds_aside() >= 2.0
+    rates = _points(tmp_path, "system/steps_per_second")
+    trained = sum(1 / rate for rate in rates.values())
+    # Else it would be all but the part after the last point.
+    assert trained < took - 1.9
+    images = _points(tmp_path, "input/images_per_second")
+    assert images[5] == pytest.approx(10 * rates[5])
+
+
+def test_memory_is_what_this_process_holds():
+    before = scalars.memory()["system/host_memory_gib"]
+    held = np.ones([2**26])
+    after = scalars.memory()["system/host_memory_gib"]
+    assert held[-1] == 1
+    assert 0.4 < after - before < 0.6
 
 
 def _epochs_of(alarm, *logs):

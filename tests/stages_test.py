@@ -79,7 +79,7 @@ def _read(path):
 def _points(workdir, tag):
     """(step, value) of every point of a TensorBoard tag, in order."""
     found = []
-    for path in sorted((Path(workdir) / "events").iterdir()):
+    for path in sorted((Path(workdir) / "events").glob("events.out.*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
                 if value.tag == tag:

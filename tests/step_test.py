@@ -234,7 +234,7 @@ def _points(workdir):
     """Step and loss of the points in TensorBoard."""
     return [
         (event.step, tf.make_ndarray(value.tensor).item())
-        for path in sorted((workdir / "events").iterdir())
+        for path in sorted((workdir / "events").glob("events.out.*"))
         for event in tf.compat.v1.train.summary_iterator(str(path))
         for value in event.summary.value
         if value.tag == "loss/contrastive"

@@ -53,7 +53,7 @@ def _options(workdir, **changes):
 def _tags(workdir):
     """TensorBoard tag -> steps at which it has a point."""
     tags = {}
-    for path in (workdir / "events").iterdir():
+    for path in (workdir / "events").glob("events.out.*"):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
                 tags.setdefault(value.tag, []).append(event.step)

@@ -6,31 +6,14 @@ the training step.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config
+from tf_contrastive import board, checkpoints, config
 from tf_contrastive import interruption as interruptions
-
-# TensorBoard tags in the order of the data flow.
-_TAGS = {
-    "loss": "loss/contrastive",
-    "contrastive_accuracy": "loss/contrastive_accuracy",
-    "contrastive_entropy": "loss/contrastive_entropy",
-    "one_view_accuracy": "loss/one_view_accuracy",
-    "kl_lower_bound": "loss/kl_lower_bound",
-    "positives_per_anchor": "loss/positives_per_anchor",
-    "positive_similarity": "projections/positive_similarity",
-    "negative_similarity": "projections/negative_similarity",
-    "alignment": "projections/alignment",
-    "uniformity": "projections/uniformity",
-    "embedding_std": "projections/embedding_std",
-    "probe_loss": "probe/loss",
-    "probe_accuracy": "probe/accuracy",
-    "online_knn_top1": "online/knn_top1",
-}
+from tf_contrastive.board import scalars
 
 
 class NonFiniteError(config.UserError):
@@ -161,26 +144,33 @@ class CollapseAlarm(tf.keras.callbacks.Callback):
 
 
 class _Meter:
-    """Speed since it was last read: images/s and the share of input wait."""
+    """Speed since it was last read.
 
-    def __init__(self, model: tf.keras.Model, batch_size: int) -> None:
+    Args:
+      model: what is trained.
+      aside: seconds that were spent on something else, so far.
+    """
+
+    def __init__(
+        self, model: tf.keras.Model, aside: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._model = model
-        self._batch_size = batch_size
+        self._aside = aside
         self._last = self._now()
 
     def _now(self) -> tuple[float, int, float]:
         return (
-            time.perf_counter(),
+            time.perf_counter() - self._aside(),
             int(self._model.optimizer.iterations.numpy()),
             self._model.input_wait_seconds,
         )
 
     def read(self) -> tuple[float, float]:
-        """Returns (images/s, share of the time spent waiting for input)."""
+        """Returns (steps/s, share of the time spent waiting for input)."""
         (t0, s0, w0), (t1, s1, w1) = self._last, self._now()
         self._last = (t1, s1, w1)
         seconds = max(t1 - t0, 1e-9)
-        return (s1 - s0) * self._batch_size / seconds, (w1 - w0) / seconds
+        return (s1 - s0) / seconds, (w1 - w0) / seconds
 
 
 class _SinceLast:
@@ -204,14 +194,17 @@ class _SinceLast:
 
 
 class Summaries(tf.keras.callbacks.Callback):
-    """Writes scalars to TensorBoard, and once a grid of views.
+    """Writes what TensorBoard shows of a run while it trains.
 
     Args:
       logdir: folder of the event files.
       every_steps: steps between two points; each is a mean over them.
       batch_size: the global batch, images.
       schedules: tag -> learning rate as a function of the step.
-      views: float32 [B, V, H, W, 3] in [0, 1], to be shown at the start.
+      opening: what writes to the default writer when a run begins.
+      distributions: what measures histograms, or None.
+      every_epochs: epochs between two histograms of a kind; there is one of
+        the beginning and one of the end, too.
     """
 
     def __init__(
@@ -221,67 +214,163 @@ class Summaries(tf.keras.callbacks.Callback):
         every_steps: int,
         batch_size: int,
         schedules: dict[str, Callable[[int], Any]],
-        views: tf.Tensor | None = None,
+        opening: Sequence[Callable[[], None]] = (),
+        distributions: board.Distributions | None = None,
+        every_epochs: int = config.Runtime.histograms_every_epochs,
     ) -> None:
         super().__init__()
         self._logdir = logdir
         self._every = every_steps
         self._batch_size = batch_size
         self._schedules = schedules
-        self._views = views
+        self._opening = opening
+        self._distributions = distributions
+        self._every_epochs = every_epochs
         self._since_last = _SinceLast()
         self._writer = None
         self._meter = None
         self._written = None
+        self._aside = 0.0
+
+    def seconds_aside(self) -> float:
+        """How long measuring histograms has taken so far."""
+        return self._aside
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Starts the clock and shows the views."""
+        """Starts the clock and shows what there is before the first step."""
         # Made here: a run that has nothing left to train writes no events.
         if self._writer is None:
             self._writer = tf.summary.create_file_writer(self._logdir)
-        self._meter = _Meter(self.model, self._batch_size)
-        step = int(self.model.optimizer.iterations.numpy())
-        self._written = step
-        if self._views is not None and step == 0:
+        self._meter = _Meter(self.model, self.seconds_aside)
+        step = self._written = self._step()
+        if step == 0:
             with self._writer.as_default(step=0):
-                tf.summary.image("views", grid(self._views))
+                for write in self._opening:
+                    write()
+            self._show_distributions(step)
+            self._writer.flush()
+
+    def _step(self) -> int:
+        return int(self.model.optimizer.iterations.numpy())
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Writes a point where one is due."""
-        step = int(self.model.optimizer.iterations.numpy())
+        step = self._step()
         if step - self._written < self._every:
             return
         self._written = step
         means = self._since_last.read(batch + 1, logs)
         rate, wait = self._meter.read()
+        points = {
+            "input/images_per_second": rate * self._batch_size,
+            "input/wait_share": wait,
+            **{scalars.TAGS[name]: value for name, value in means.items()},
+            **{tag: rate(step - 1) for tag, rate in self._schedules.items()},
+            "system/steps_per_second": rate,
+            **scalars.memory(),
+        }
         with self._writer.as_default(step=step):
-            tf.summary.scalar("input/images_per_second", rate)
-            tf.summary.scalar("input/wait_share", wait)
-            for name, value in means.items():
-                tf.summary.scalar(_TAGS[name], value)
-            for tag, schedule in self._schedules.items():
-                tf.summary.scalar(tag, schedule(step - 1))
+            for tag, value in points.items():
+                tf.summary.scalar(tag, value)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        """Writes what was measured on the validation cut."""
-        step = int(self.model.optimizer.iterations.numpy())
+        """Writes what was measured on the validation cut, and histograms."""
+        step = self._step()
         with self._writer.as_default(step=step):
             for name, value in logs.items():
                 if name.startswith("val_"):
-                    tag = _TAGS[name.removeprefix("val_")]
-                    tf.summary.scalar(f"validation/{tag}", value)
+                    tag = scalars.TAGS[name.removeprefix("val_")]
+                    tf.summary.scalar(scalars.VALIDATION + tag, value)
+        done = epoch + 1
+        if self._every_epochs and (
+            done % self._every_epochs == 0 or done == self.params["epochs"]
+        ):
+            self._show_distributions(step)
+
+    def _show_distributions(self, step: int) -> None:
+        if self._distributions is None:
+            return
+        started = time.perf_counter()
+        found = self._distributions.measure()
+        with self._writer.as_default(step=step):
+            for tag, values in found.histograms.items():
+                tf.summary.histogram(tag, values)
+            for tag, value in found.scalars.items():
+                tf.summary.scalar(tag, value)
+        self._aside += time.perf_counter() - started
 
     def on_train_end(self, logs: Any = None) -> None:
         """Puts everything on disk."""
         self._writer.flush()
 
+    def close(self, write: Callable[[], None]) -> None:
+        """Has `write` write to the default writer, last.
 
-def grid(views: tf.Tensor, images: int = 8) -> tf.Tensor:
-    """Lays views out, an image a row: [B, V, H, W, 3] -> [1, b*H, V*W, 3]."""
+        Nothing is written if nothing was trained.
+        """
+        if self._writer is not None:
+            with self._writer.as_default():
+                write()
+            self._writer.close()
+
+
+class Profile(tf.keras.callbacks.Callback):
+    """Profiles some steps for TensorBoard.
+
+    Args:
+      logdir: folder of the event files.
+      first, last: steps, counted from 1. Where several run at a time, and the
+        pacer does not see to it, their neighbours are profiled, too.
+    """
+
+    def __init__(self, logdir: str, first: int, last: int) -> None:
+        super().__init__()
+        self._logdir = logdir
+        self._first, self._last = first, last
+        self._runs = False
+        self._trace = None
+
+    def _step(self) -> int:
+        return int(self.model.optimizer.iterations.numpy())
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Starts before the execution that holds the first step."""
+        if self._runs:
+            return
+        done = self._step()
+        coming = done + int(self.model._steps_per_execution.numpy())
+        if done < self._last and coming >= self._first:
+            tf.profiler.experimental.start(self._logdir)
+            self._runs = True
+            # As Keras marks each execution; it marked this one before.
+            self._trace = tf.profiler.experimental.Trace(
+                "train", step_num=done, _r=1
+            )
+            self._trace.__enter__()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Stops after the last step, and writes."""
+        if self._trace is not None:
+            self._trace.__exit__(None, None, None)
+            self._trace = None
+        if self._runs and self._step() >= self._last:
+            tf.profiler.experimental.stop()
+            self._runs = False
+
+
+# Images whose views are shown.
+GRID_IMAGES = 8
+
+
+def grid(views: tf.Tensor, images: int = GRID_IMAGES) -> tf.Tensor:
+    """Lays views out, an image a column: [B, V, H, W, 3] -> [1, V*H, b*W, 3].
+
+    TensorBoard shows a picture as wide as its card, however tall it gets.
+    """
     shown = views[:images, ..., :3]
     b, v, h, w, k = shown.shape
-    rows = tf.transpose(shown, [0, 2, 1, 3, 4])  # [b, H, V, W, 3]
-    return tf.reshape(rows, [1, b * h, v * w, k])
+    columns = tf.transpose(shown, [1, 2, 0, 3, 4])  # [V, H, b, W, 3]
+    return tf.reshape(columns, [1, v * h, b * w, k])
 
 
 class Progress(tf.keras.callbacks.Callback):
@@ -294,6 +383,7 @@ class Progress(tf.keras.callbacks.Callback):
       epochs: of the whole run.
       steps_per_epoch: of a whole epoch.
       batch_size: the global batch, images.
+      aside: seconds so far that do not count as training.
       stream: where to, stderr by default.
     """
 
@@ -303,9 +393,11 @@ class Progress(tf.keras.callbacks.Callback):
         epochs: int,
         steps_per_epoch: int,
         batch_size: int,
+        aside: Callable[[], float] = lambda: 0.0,
         stream: TextIO | None = None,
     ) -> None:
         super().__init__()
+        self._aside = aside
         self._epochs = epochs
         self._steps_per_epoch = steps_per_epoch
         self._batch_size = batch_size
@@ -317,7 +409,7 @@ class Progress(tf.keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the clock."""
-        self._meter = _Meter(self.model, self._batch_size)
+        self._meter = _Meter(self.model, self._aside)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Rewrites the line, at most twice a second."""
@@ -339,7 +431,7 @@ class Progress(tf.keras.callbacks.Callback):
     def _line(self, logs: dict[str, Any]) -> str:
         step = int(self.model.optimizer.iterations.numpy())
         total = self._epochs * self._steps_per_epoch
-        left = (total - step) * self._batch_size / max(self._rate, 1e-9)
+        left = (total - step) / max(self._rate, 1e-9)
         parts = [
             f"epoch {-(-step // self._steps_per_epoch)}/{self._epochs}",
             f"step {step:,}/{total:,}",
@@ -352,7 +444,7 @@ class Progress(tf.keras.callbacks.Callback):
         if "val_loss" in logs:
             parts.append(f"val loss {logs['val_loss']:.4f}")
         parts += [
-            f"{self._rate:,.0f} images/s",
+            f"{self._rate * self._batch_size:,.0f} images/s",
             f"input wait {self._wait:.0%}",
             f"ETA {_clock(left)}",
         ]

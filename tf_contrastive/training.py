@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import (
+    board,
     callbacks,
     checkpoints,
     config,
@@ -31,6 +32,7 @@ from tf_contrastive import (
     views,
 )
 from tf_contrastive import model as models
+from tf_contrastive.board import about, projector, scalars
 from tf_contrastive.views import mixing as mixes
 
 EVENTS = "events"
@@ -82,6 +84,9 @@ def pretrain(run: config.Pretrain) -> Result:
     steps_per_epoch = datasets.steps_per_epoch(
         source.info.num_examples, run.schedule.batch_size
     )
+    config.check_profile_steps(
+        run.runtime.profile_steps, steps_per_epoch * run.schedule.epochs
+    )
     options = validate_on(validation, strategy, run) if validation else {}
     checkpoints.check_workdir(run)
     source = datasets.in_memory(
@@ -89,6 +94,12 @@ def pretrain(run: config.Pretrain) -> Result:
     )
     delivered = datasets.Delivered() if run.data.data_service else None
 
+    is_chief = distribution.is_chief(strategy)
+    copy = None
+    if is_chief and (
+        run.runtime.histograms_every_epochs or run.runtime.projector_examples
+    ):
+        copy = board.LocalCopy(run, source.info.num_classes)
     with strategy.scope(), models.precision(run.runtime.precision):
         model = models.build(
             run,
@@ -109,9 +120,10 @@ def pretrain(run: config.Pretrain) -> Result:
         if not run.runtime.steps_per_execution:
             # First: what the others do is no time of the step.
             watchers.insert(0, pacing.Pacer(kept, run.runtime, strategy))
-        is_chief = distribution.is_chief(strategy)
-        if is_chief:
-            watchers += watch(run, source, steps_per_epoch, rates, delivered)
+        if is_chief and start_step < steps_per_epoch * run.schedule.epochs:
+            watchers += watch(
+                run, model, copy, source, steps_per_epoch, rates, delivered
+            )
         with saved_at_least(kept, strategy, delivered):
             seconds, metrics = fit(
                 model,
@@ -124,6 +136,8 @@ def pretrain(run: config.Pretrain) -> Result:
                 callbacks=watchers,
                 **options,
             )
+        if is_chief:
+            finish_showing(run, model, copy, validation or source, watchers)
     return Result(
         run,
         start_step,
@@ -153,6 +167,9 @@ def prepare(
       UserError: for what cannot work.
     """
     run.validate()
+    if run.runtime.smoke:
+        run = shrink(run)
+        run.validate()
     strategy = distribution.strategy(
         run.runtime.strategy,
         virtual_devices=run.runtime.virtual_devices,
@@ -172,17 +189,48 @@ def prepare(
     return strategy, source, validation, run
 
 
+def shrink(run: config.Pretrain) -> config.Pretrain:
+    """Makes of a run what `--smoke` trains, and says how they differ."""
+    name = run.data.dataset
+    whole = config.replace(
+        run,
+        split=config.whole(run.data.split),
+        test_split=config.whole(run.data.test_split),
+    )
+    try:
+        info = open_train(whole).info
+        shape = info.image_shape or [config.DEFAULT_IMAGE_SIZE]
+        side = min(shape[:2])
+    except config.AbsentDataError:
+        print(f"smoke      {config.standing_in(name)}", file=sys.stderr)
+        name, side = config.stand_in(name), config.kind_of(name).side
+        own = {"dataset": name, "split": "train", "test_split": "test"}
+        whole = config.replace(whole, **own)
+        info = open_train(whole).info
+    tested = run.linear.linear_epochs and open_test(whole).info.num_examples
+    small = config.smoke(
+        run,
+        dataset=name,
+        side=side,
+        examples=info.num_examples,
+        test_examples=tested,
+    )
+    told = config.differences(config.replace(run, smoke=False), small)
+    print(f"smoke      {', '.join(told)}", file=sys.stderr, flush=True)
+    return small
+
+
 def open_dataset(
     run: config.Pretrain,
 ) -> tuple[datasets.Source, datasets.Source | None]:
     """Opens the training split and, if one is cut off, its validation part."""
-    source = datasets.source(
-        run.data.dataset,
-        run.data.split,
-        data_dir=run.data.data_dir or None,
-        max_bad_images=run.data.max_bad_images,
-    )
-    config.check_labels(run.loss.loss, run.data.dataset, source.info.has_labels)
+    source = open_train(run)
+    if source.info.several_labels:
+        config.check_several_labels(run, run.data.dataset)
+    else:
+        config.check_labels(
+            run.loss.loss, run.data.dataset, source.info.has_labels
+        )
     if run.linear.linear_epochs:
         # Now, lest a run end in a mistake that could be seen at its start.
         check_scored(source.info, open_test(run).info)
@@ -190,6 +238,16 @@ def open_dataset(
         return source, None
     return source.split_validation(
         run.data.validation_fraction, run.runtime.seed
+    )
+
+
+def open_train(run: config.Pretrain) -> datasets.Source:
+    """Opens the training split, whole."""
+    return datasets.source(
+        run.data.dataset,
+        run.data.split,
+        data_dir=run.data.data_dir or None,
+        max_bad_images=run.data.max_bad_images,
     )
 
 
@@ -207,8 +265,8 @@ def check_scored(train: datasets.Info, test: datasets.Info) -> None:
     for info in (train, test):
         if not info.has_labels:
             raise config.UserError(
-                f"{info.name} {info.split} has no labels to score against:"
-                " give --dataset=NAME of a labelled dataset"
+                f"{info.name} {info.split} has no labels to score against, one"
+                " per image: give --dataset=NAME of a dataset that has"
             )
     if train.num_classes != test.num_classes:
         raise config.UserError(
@@ -249,6 +307,9 @@ def resolve(
         config.check_pairs(
             run.schedule.batch_size, strategy.num_replicas_in_sync
         )
+    if info.several_labels:
+        # There is no one class to tell.
+        run = config.replace(run, probe=False)
     run = dataclasses.replace(
         run,
         views=config.resolve_views(run.views, info.name, size),
@@ -540,6 +601,8 @@ def validate_on(
 
 def watch(
     run: config.Pretrain,
+    model: models.ContrastiveModel,
+    copy: board.LocalCopy | None,
     source: datasets.Source,
     steps_per_epoch: int,
     rates: dict[str, Callable[[int], Any]],
@@ -549,6 +612,8 @@ def watch(
 
     Args:
       run: a resolved config.
+      model: what is trained.
+      copy: with which histograms are made, if they are.
       source: what is trained on.
       steps_per_epoch: of a whole epoch.
       rates: TensorBoard tag -> what to show there, as a function of the step.
@@ -562,37 +627,95 @@ def watch(
                 step // steps_per_epoch
             )
         }
-    # As they are before they are mixed.
-    finished = config.replace(
+    events = os.path.join(run.runtime.workdir, EVENTS)
+    every_epochs = run.runtime.histograms_every_epochs
+    shown, labels = some_views(run, source)
+    summaries = callbacks.Summaries(
+        events,
+        every_steps=run.runtime.log_every_steps,
+        batch_size=run.schedule.batch_size,
+        schedules=rates,
+        opening=[
+            lambda: tf.summary.image("views", callbacks.grid(shown)),
+            lambda: scalars.write_layout(
+                probe=model.probe is not None, ranks=bool(every_epochs)
+            ),
+            lambda: about.write_texts(run, model),
+            lambda: about.write_hparams(run),
+        ],
+        distributions=(
+            board.Distributions(copy, model, shown, labels)
+            if every_epochs
+            else None
+        ),
+        every_epochs=every_epochs,
+    )
+    profiled = config.read_step_window(run.runtime.profile_steps)
+    return [
+        summaries,
+        callbacks.Progress(
+            epochs=run.schedule.epochs,
+            steps_per_epoch=steps_per_epoch,
+            batch_size=run.schedule.batch_size,
+            aside=summaries.seconds_aside,
+        ),
+        callbacks.CollapseAlarm(loss_of_a_guess(run)),
+        *([callbacks.Profile(events, *profiled)] if profiled else []),
+        *served,
+    ]
+
+
+def some_views(
+    run: config.Pretrain, source: datasets.Source
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """A small batch for TensorBoard: finished views, before they are mixed.
+
+    Returns:
+      (views float32 [B, V, S, S, K], labels as `fit` takes them, or None).
+    """
+    run = config.replace(
         run, augment_on="host", mixup_alpha=0.0, cutmix_alpha=0.0
     )
-    shown = datasets.training_batches(
+    images = callbacks.GRID_IMAGES
+    if run.runtime.histograms_every_epochs:
+        images = board.images_of(run.views.image_size, run.views.views)
+    stream = datasets.training_batches(
         source,
-        framing(finished),
-        finish=finishing(finished),
-        batch_size=min(8, source.info.num_examples),
+        framing(run),
+        finish=finishing(run),
+        batch_size=min(images, source.info.num_examples),
         seed=run.runtime.seed,
         shuffle_buffer=min(run.data.shuffle_buffer, _SHOWN_AMONG),
         cache="none",
         extra_channels=run.data.extra_channels,
     )
-    first = next(iter(shown.take(1)))
-    return [
-        callbacks.Summaries(
-            os.path.join(run.runtime.workdir, EVENTS),
-            every_steps=run.runtime.log_every_steps,
-            batch_size=run.schedule.batch_size,
-            schedules=rates,
-            views=first[0] if isinstance(first, tuple) else first,
-        ),
-        callbacks.Progress(
-            epochs=run.schedule.epochs,
-            steps_per_epoch=steps_per_epoch,
-            batch_size=run.schedule.batch_size,
-        ),
-        callbacks.CollapseAlarm(loss_of_a_guess(run)),
-        *served,
-    ]
+    first = next(iter(stream.take(1)))
+    return first if isinstance(first, tuple) else (first, None)
+
+
+def finish_showing(
+    run: config.Pretrain,
+    model: models.ContrastiveModel,
+    copy: board.LocalCopy | None,
+    source: datasets.Source,
+    watchers: list[tf.keras.callbacks.Callback],
+) -> None:
+    """Leaves to TensorBoard what there is of a run that is finished.
+
+    Args:
+      run: a resolved config.
+      model: trained.
+      copy: what makes the features for the projector, if there are to be some.
+      source: of the images that it embeds.
+      watchers: those of the run; without `Summaries` nothing was trained.
+    """
+    for watcher in watchers:
+        if isinstance(watcher, callbacks.Summaries):
+            if run.runtime.projector_examples:
+                copy.follow(model)
+                events = os.path.join(run.runtime.workdir, EVENTS)
+                projector.write(events, copy, source, run)
+            watcher.close(about.write_end)
 
 
 def loss_of_a_guess(run: config.Pretrain) -> float | None:
@@ -667,10 +790,9 @@ def announce(
         )
         if alpha
     )
-    classes = f"{info.num_classes} classes" if info.has_labels else "unlabelled"
     lines = [
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"
-        f" {classes}",
+        f" {info.labelling}",
         f"views      {run.views.views} x {run.views.augmentation} at"
         f" {size}x{size}{mixed}",
         f"encoder    {_network(run.encoder)}, {run.runtime.precision}",

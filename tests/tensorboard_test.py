@@ -1,0 +1,685 @@
+"""What TensorBoard shows of a run, as TensorBoard itself reads it."""
+
+import html
+import io
+import json
+import shlex
+import shutil
+import sys
+import time
+import urllib.parse
+import urllib.request
+
+import numpy as np
+import pytest
+import small
+import tensorflow as tf
+from PIL import Image
+from tensorboard import default, program
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+from tf_contrastive import (
+    board,
+    checkpoints,
+    config,
+    datasets,
+    heads,
+    losses,
+    model,
+    optimizers,
+    training,
+    views,
+)
+from tf_contrastive.board import about, distributions, projector, scalars
+
+_OPTIONS = {
+    "dataset": "digits",
+    "split": "train[:200]",
+    "validation_fraction": 0.2,
+    "augmentation": "crop",
+    "min_crop_area": 0.5,
+    "flip": False,
+    "encoder": "resnet10",
+    "width": 0.125,
+    "projection_output": 16,
+    "loss": "supcon",
+    "batch_size": 32,
+    "epochs": 2,
+    "learning_rate": 1.0,
+    "log_every_steps": 2,
+    "online_knn_size": 32,
+    "histograms_every_epochs": 1,
+    "projector_examples": 30,
+    "profile_steps": "7,8",
+}
+_STEPS = 5  # Of an epoch.
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    with small.encoder():
+        yield
+
+
+def _run(workdir, **changes):
+    options = {**_OPTIONS, "workdir": str(workdir), **changes}
+    return config.replace(config.Pretrain(), **options)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folder of two runs that differ in their loss; the first one's result."""
+    folder = tmp_path_factory.mktemp("runs")
+    result = training.pretrain(_run(folder / "a"))
+    training.pretrain(
+        _run(
+            folder / "b",
+            loss="ntxent",
+            epochs=1,
+            projector_examples=20,
+            profile_steps="",
+            # Statistics and weights of which each replica has its own.
+            virtual_devices=2,
+        )
+    )
+    return folder, result
+
+
+class _Server:
+    """TensorBoard in this process."""
+
+    def __init__(self, folder):
+        board = program.TensorBoard(plugins=default.get_plugins())
+        board.configure(
+            argv=["", f"--logdir={folder}", "--load_fast=false", "--port=0"]
+        )
+        self.url = board.launch()
+
+    def bytes(self, path, **query):
+        query = urllib.parse.urlencode(query)
+        with urllib.request.urlopen(f"{self.url}data/{path}?{query}") as answer:
+            return answer.read()
+
+    def get(self, path, **query):
+        return json.loads(self.bytes(path, **query))
+
+    def post(self, path, body):
+        request = urllib.request.Request(
+            f"{self.url}data/{path}",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+
+def _wait(ready, seconds=60.0):
+    """Returns the first true value of `ready`."""
+    until = time.monotonic() + seconds
+    while not (value := ready()):
+        assert time.monotonic() < until, "nothing came"
+        time.sleep(0.2)
+    return value
+
+
+@pytest.fixture(scope="module")
+def server(runs):
+    """TensorBoard of both runs, all of them read."""
+    made = _Server(runs[0])
+
+    def read():
+        tags = made.get("plugin/scalars/tags")
+        return all(
+            scalars.FEATURE_RANK in tags.get(run, ())
+            for run in ("a/events", "b/events")
+        )
+
+    _wait(read)
+    return made
+
+
+def _points(server, run, tag):
+    """Step -> value."""
+    points = server.get("plugin/scalars/scalars", run=run, tag=tag)
+    return {step: value for _, step, value in points}
+
+
+def test_scalars_stand_in_groups_that_follow_the_data(server):
+    tags = set(server.get("plugin/scalars/tags")["a/events"])
+    trained = {tag for tag in tags if not tag.startswith("validation/")}
+    groups = {tag.split("/")[0] for tag in trained}
+    assert groups == {
+        *("input", "loss", "similarity", "optimizer", "probe", "system")
+    }
+    assert trained >= set(scalars.TAGS.values()) | {
+        *("input/images_per_second", "input/wait_share"),
+        *("optimizer/learning_rate", "probe/learning_rate"),
+        *("system/steps_per_second", "system/host_memory_gib"),
+        *(scalars.FEATURE_STD, scalars.FEATURE_RANK),
+    }
+    assert {tag for tag in tags if tag.startswith("validation/loss/")} >= {
+        "validation/loss/contrastive"
+    }
+    for point in _points(server, "a/events", "system/host_memory_gib").values():
+        # TensorFlow alone takes 200 MB.
+        assert 0.2 < point < 64
+    speed = _points(server, "a/events", "system/steps_per_second")
+    images = _points(server, "a/events", "input/images_per_second")
+    for step, rate in images.items():
+        assert rate == pytest.approx(32 * speed[step], rel=1e-5)
+
+
+def test_the_custom_page_opens_on_five_curves_that_the_run_has(server):
+    layout = server.get("plugin/custom_scalars/layout")
+    first, *others = layout["category"]
+    assert not first.get("closed", False)
+    assert [c["title"][:2] for c in first["chart"]] == [
+        *("1.", "2.", "3.", "4.", "5.")
+    ]
+    assert [c["title"].split()[1] for c in others] == [
+        *("input", "loss", "similarity", "optimizer", "probe", "system")
+    ]
+    shown = [
+        server.get(
+            "plugin/custom_scalars/scalars", run="a/events", tag=expression
+        )["tag_to_events"]
+        for category in layout["category"]
+        for chart in category["chart"]
+        for expression in chart["multiline"]["tag"]
+    ]
+    assert all(shown)
+    assert set(shown[0]) == {
+        *("loss/contrastive", "validation/loss/contrastive")
+    }
+
+
+def test_a_run_without_probe_or_histograms_has_the_curves_it_can():
+    written = {}
+    for probe, ranks in ((True, True), (False, False)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                tf.summary.experimental,
+                "write_raw_pb",
+                lambda pb, step: written.update({(probe, ranks): pb}),  # noqa: B023
+            )
+            scalars.write_layout(probe=probe, ranks=ranks)
+    assert b"embedding_std" in written[False, False]
+    assert b"effective_rank" not in written[False, False]
+    assert b"probe/accuracy" not in written[False, False]
+    assert b"probe/accuracy" in written[True, True]
+
+
+def test_views_are_shown_as_a_grid(server):
+    tags = server.get("plugin/images/tags")
+    (about_grid,) = server.get(
+        "plugin/images/images", run="a/events", tag="views", sample=0
+    )
+    assert "views" in tags["a/events"] and about_grid["step"] == 0
+    png = server.bytes(f"plugin/images/individualImage?{about_grid['query']}")
+    # 8 images of 8 pixels, 2 views.
+    assert Image.open(io.BytesIO(png)).size == (64, 16)
+
+
+def test_histograms_are_of_the_start_and_of_each_epoch(server, runs):
+    tags = server.get("plugin/histograms/tags")["a/events"]
+    assert set(tags) == {
+        "similarity/positives",
+        "similarity/negatives",
+        "similarity/feature_norms",
+        "optimizer/log10_trust_ratio",
+    }
+    for tag in tags:
+        found = server.get(
+            "plugin/histograms/histograms", run="a/events", tag=tag
+        )
+        steps = [step for _, step, _ in found]
+        assert steps == [0, _STEPS, 2 * _STEPS], tag
+        if tag == "similarity/feature_norms":
+            for _, _, buckets in found:
+                assert sum(count for *_, count in buckets) == 128
+        if tag == "similarity/positives":
+            (_, _, first), *_, (_, _, last) = found
+            assert first != last
+    ranks = _points(server, "a/events", scalars.FEATURE_RANK)
+    assert list(ranks) == [0, _STEPS, 2 * _STEPS]
+    assert all(1 < rank < 64 for rank in ranks.values())
+
+
+def test_looking_changes_nothing_of_the_run(runs, tmp_path):
+    folder, result = runs
+    blind = training.pretrain(
+        _run(
+            tmp_path,
+            histograms_every_epochs=0,
+            projector_examples=0,
+            profile_steps="",
+        )
+    )
+    assert blind.metrics == result.metrics
+    names = [
+        [v.name for v in checkpoints.load_encoder(run).variables]
+        for run in map(checkpoints.load_run, (str(tmp_path), str(folder / "a")))
+    ]
+    assert names[0] == names[1]
+    events = tmp_path / "events"
+    (file,) = events.iterdir()
+    plugins = {
+        value.metadata.plugin_data.plugin_name
+        for event in tf.compat.v1.train.summary_iterator(str(file))
+        for value in event.summary.value
+    }
+    assert "histograms" not in plugins and "scalars" in plugins
+
+
+@pytest.mark.parametrize(("name", "count"), [("a", 30), ("b", 20)])
+def test_the_projector_shows_features_labels_and_pictures(
+    name, count, server, runs
+):
+    folder, _ = runs
+    events = f"{name}/events"
+    assert set(server.get("plugin/projector/runs")) == {"a/events", "b/events"}
+    found = server.get("plugin/projector/info", run=events)
+    (points,) = found["embeddings"]
+    assert points["tensorShape"] == [count, 64]
+    query = {"run": events, "name": points["tensorName"]}
+    tensor = np.frombuffer(
+        server.bytes("plugin/projector/tensor", **query), np.float32
+    ).reshape(count, 64)
+    lines = server.bytes("plugin/projector/metadata", **query).decode()
+    heading, *rows = (line.split("\t") for line in lines.splitlines())
+    assert heading == ["label", "image"]
+    # The same images, embedded by the checkpoint's encoder.
+    run = checkpoints.load_run(str(folder / name))
+    _, validation = training.open_dataset(run.config)
+    rows_of_cut = np.array([int(row) for _, row in rows])
+    (batch,) = datasets.evaluation_batches(
+        validation.select(rows_of_cut),
+        views.evaluation(8),
+        batch_size=count,
+        extra_channels=0,
+    )
+    images, labels = batch
+    expected = checkpoints.load_encoder(run)(images, training=False)
+    np.testing.assert_allclose(tensor, expected, rtol=1e-3, atol=1e-4)
+    assert [label for label, _ in rows] == [
+        validation.info.label_names[i]
+        if validation.info.label_names
+        else str(i)
+        for i in labels.numpy()
+    ]
+    sprite = np.asarray(
+        Image.open(
+            io.BytesIO(server.bytes("plugin/projector/sprite_image", **query))
+        )
+    )
+    side = points["sprite"]["singleImageDim"]
+    columns = {30: 6, 20: 5}[count]
+    assert side == [8, 8] and sprite.shape == (8 * columns, 8 * columns, 3)
+    for place in (0, 7, count - 1):
+        y, x = divmod(place, columns)
+        shown = sprite[y * 8 : y * 8 + 8, x * 8 : x * 8 + 8]
+        assert np.abs(shown / 255.0 - images[place]).max() < 0.01
+
+
+def test_points_without_labels_and_with_awkward_ones(tmp_path):
+    points = np.eye(5, 3, dtype=np.float32)
+    pictures = np.arange(5, dtype=np.uint8).reshape(5, 1, 1, 1)
+    pictures = np.broadcast_to(pictures, [5, 2, 2, 3])
+    rows = np.arange(5) * 10
+    projector.write_points(str(tmp_path), points, pictures, rows)
+    table = tmp_path / "projector" / "metadata.tsv"
+    # TensorBoard takes no heading where there is one column.
+    assert table.read_text() == "0\n10\n20\n30\n40\n"
+    labels = np.array([0, 1, 2, 0, 1])
+    projector.write_points(
+        str(tmp_path), points, pictures, rows, labels, ["a\tb", "c\nd"]
+    )
+    assert table.read_text().splitlines()[:4] == [
+        *("label\timage", "a b\t0", "c d\t10", "2\t20")
+    ]
+    shown = projector.sprite(pictures)
+    assert shown.shape == (6, 6, 3)
+    assert shown[::2, ::2, 0].tolist() == [[0, 1, 2], [3, 4, 0], [0, 0, 0]]
+
+
+def test_hparams_compare_the_runs(server, runs):
+    _, result = runs
+    experiment = server.post(
+        "plugin/hparams/experiment", {"experimentName": ""}
+    )
+    names = [info["name"] for info in experiment["hparamInfos"]]
+    assert set(names) == set(about.COMPARED)
+    columns = experiment["metricInfos"]
+    answer = server.post(
+        "plugin/hparams/session_groups",
+        {
+            "experimentName": "",
+            "allowedStatuses": [
+                *("STATUS_SUCCESS", "STATUS_UNKNOWN", "STATUS_RUNNING")
+            ],
+            "colParams": [{"metric": info["name"]} for info in columns],
+            "startIndex": 0,
+            "sliceSize": 10,
+        },
+    )
+    groups = {
+        group["sessions"][0]["name"]: group for group in answer["sessionGroups"]
+    }
+    assert set(groups) == {"a/events", "b/events"}
+    a, b = (groups[f"{name}/events"] for name in "ab")
+    assert (a["hparams"]["loss"], b["hparams"]["loss"]) == ("supcon", "ntxent")
+    # The default of the loss, which was not given.
+    assert a["hparams"]["temperature"] == pytest.approx(0.1)
+    assert a["sessions"][0]["status"] == "STATUS_SUCCESS"
+    values = {
+        value["name"]["tag"]: value["value"]
+        for value in a["sessions"][0]["metricValues"]
+    }
+    assert values["validation/loss/contrastive"] == pytest.approx(
+        result.metrics["val_loss"], rel=1e-5
+    )
+    assert {"loss/contrastive", "probe/accuracy", "probe/online_knn_top1"} <= {
+        *values
+    }
+
+
+def test_all_that_is_compared_is_an_option():
+    known = {field.name for _, field, _ in config.fields(config.Pretrain())}
+    assert set(about.COMPARED) <= known
+    run = config.replace(config.Pretrain(), loss="triplet", optimizer="adamw")
+    found = about.compared(run)
+    # There is none; and AdamW's own default.
+    assert "temperature" not in found and found["weight_decay"] == 0.01
+
+
+def test_texts_hold_flags_command_and_model(server, runs):
+    folder, _ = runs
+    shown = {}
+    for tag in ("run/flags", "run/command", "run/model"):
+        (found,) = server.get("plugin/text/text", run="a/events", tag=tag)
+        shown[tag] = found["text"]
+    assert "--loss=supcon" in shown["run/flags"]
+    # What `auto` stood for.
+    assert "--stem=cifar" in shown["run/flags"]
+    assert f"--workdir={folder / 'a'}" in shown["run/flags"]
+    assert shlex.join(sys.orig_argv) in html.unescape(shown["run/command"])
+    assert "Total params" in shown["run/model"]
+
+
+def test_a_profile_is_of_the_steps_that_were_asked_for(runs):
+    folder, _ = runs
+    (file,) = (folder / "a" / "events" / "plugins").rglob("*.xplane.pb")
+    space = xplane_pb2.XSpace.FromString(file.read_bytes())
+    steps = 0
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                # One an execution, of Keras.
+                steps += name == "train"
+    assert 1 <= steps <= 2
+    assert not (folder / "b" / "events" / "plugins").exists()
+
+
+def test_a_profile_beyond_the_run_is_refused_before_anything_is_written(
+    tmp_path,
+):
+    with pytest.raises(
+        config.UserError,
+        match=r"--profile_steps=7,11: the run has 10 steps: give steps from 1"
+        " to 10",
+    ):
+        training.pretrain(_run(tmp_path / "run", profile_steps="7,11"))
+    assert not (tmp_path / "run").exists()
+
+
+# ---- What is measured --------------------------------------------------------
+
+
+def _network():
+    """A small model of dense layers, and a copy of it."""
+    inputs = tf.keras.Input([2, 2, 3])
+    flat = tf.keras.layers.Flatten()(inputs)
+    encoder = tf.keras.Model(
+        inputs, tf.keras.layers.Dense(6, activation="relu")(flat)
+    )
+    head = heads.build("linear", output=4)
+    head(tf.keras.Input([6]))
+    return encoder, head
+
+
+class _Copy(board.LocalCopy):
+    def __init__(self):
+        self.encoder, self.head = _network()
+
+
+def _measured(loss, labels, **options):
+    tf.keras.utils.set_random_seed(0)
+    encoder, head = _network()
+    trained = model.ContrastiveModel(encoder, head, losses.build(loss))
+    trained.compile(optimizers.build("lars", learning_rate=0.5, **options))
+    images = tf.random.stateless_uniform([5, 2, 2, 2, 3], [1, 2])
+    seen = board.Distributions(_Copy(), trained, images, labels)
+    return trained, images, seen.measure()
+
+
+def test_similarities_and_norms_are_those_of_numpy():
+    labels = np.array([0, 1, 0, 2, 1])
+    trained, images, found = _measured("supcon", labels)
+    flat = tf.reshape(images, [10, 2, 2, 3])
+    h = trained.encoder(flat).numpy()
+    z = trained.projection_head(h).numpy()
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    of_view = np.repeat(labels, 2)
+    pairs = [(i, j) for i in range(10) for j in range(i + 1, 10)]
+    for name, same in (("positives", True), ("negatives", False)):
+        expected = [
+            z[i] @ z[j] for i, j in pairs if (of_view[i] == of_view[j]) == same
+        ]
+        np.testing.assert_allclose(
+            found.histograms[f"similarity/{name}"], expected, atol=1e-5
+        )
+    norms = np.linalg.norm(h, axis=1)
+    np.testing.assert_allclose(
+        found.histograms["similarity/feature_norms"], norms, rtol=1e-5
+    )
+    unit = h / np.maximum(norms[:, np.newaxis], 1e-12)
+    spread = np.sqrt(1 - np.sum(unit.mean(axis=0) ** 2))
+    assert found.scalars[scalars.FEATURE_STD] == pytest.approx(spread, 1e-4)
+    values = np.linalg.svd(h - h.mean(axis=0), compute_uv=False)
+    shares = values[values > 1e-6] / values.sum()
+    rank = np.exp(-np.sum(shares * np.log(shares)))
+    assert found.scalars[scalars.FEATURE_RANK] == pytest.approx(rank, 1e-3)
+
+
+@pytest.mark.parametrize("style", ["classic", "popular"])
+def test_trust_ratios_are_those_by_which_the_optimizer_moves(style):
+    options = {
+        "weight_decay": 0.01,
+        "trust_coefficient": 0.02,
+        "momentum": 0.0,
+        "momentum_style": style,
+    }
+    labels = np.array([0, 1, 0, 2, 1])
+    trained, images, found = _measured("supcon", labels, **options)
+    shown = found.histograms["optimizer/log10_trust_ratio"]
+    # A step of the optimizer itself, on the same gradient.
+    variables = trained.pretrained_variables
+    with tf.GradientTape() as tape:
+        flat = tf.reshape(images, [10, 2, 2, 3])
+        z = trained.projection_head(trained.encoder(flat))
+        loss = trained.contrastive_loss(tf.reshape(z, [5, 2, -1]), labels)
+    gradients = tape.gradient(loss, variables)
+    before = [v.numpy() for v in variables]
+    trained.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    expected = []
+    for gradient, old, new in zip(gradients, before, variables, strict=True):
+        if old.ndim > 1:
+            moved = np.linalg.norm(old - new.numpy())
+            push = np.linalg.norm(gradient.numpy() + 0.01 * old)
+            expected.append(np.log10(moved / (0.5 * push)))
+    np.testing.assert_allclose(shown, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_the_popular_trust_goes_by_the_velocity_that_comes_next(nesterov):
+    optimizer = optimizers.LARS(
+        0.5,
+        momentum=0.9,
+        nesterov=nesterov,
+        weight_decay=0.1,
+        trust_coefficient=0.02,
+        momentum_style="popular",
+    )
+    weight = tf.Variable([[3.0, 4.0]])
+    optimizer.build([weight])
+    first, second = tf.constant([[1.0, 0.5]]), tf.constant([[-0.2, 2.0]])
+    optimizer.apply_gradients([(first, weight)])
+    old = weight.numpy()
+    shown = optimizer.trust_ratio(second, weight).numpy()
+    np.testing.assert_array_equal(weight.numpy(), old)
+    optimizer.apply_gradients([(second, weight)])
+    velocity = first + 0.1 * np.array([[3.0, 4.0]])
+    direction = second + 0.1 * old
+    velocity = 0.9 * velocity + direction
+    push = 0.9 * velocity + direction if nesterov else velocity
+    moved = np.linalg.norm(old - weight.numpy())
+    assert shown == pytest.approx(
+        moved / (0.5 * np.linalg.norm(push)), rel=1e-4
+    )
+
+
+def test_other_optimizers_have_no_trust_ratios():
+    tf.keras.utils.set_random_seed(0)
+    trained = model.ContrastiveModel(*_network(), losses.build("ntxent"))
+    trained.compile(optimizers.build("sgd", learning_rate=0.1))
+    images = tf.random.stateless_uniform([4, 2, 2, 2, 3], [1, 2])
+    found = board.Distributions(_Copy(), trained, images, None).measure()
+    assert set(found.histograms) == {
+        *("similarity/positives", "similarity/negatives"),
+        "similarity/feature_norms",
+    }
+    # Of 8 views 4 pairs are of one image.
+    assert len(found.histograms["similarity/positives"]) == 4
+    assert len(found.histograms["similarity/negatives"]) == 24
+
+
+def test_the_batch_is_small_whatever_the_images():
+    assert board.images_of(8, 2) == 64
+    assert board.images_of(224, 2) == 16
+    assert board.images_of(1024, 2) == 2
+    positives, negatives = distributions._pairs((64, 2), None)
+    assert len(positives) == 64 and len(negatives) <= 5000
+    several = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1]])
+    positives, _ = distributions._pairs((3, 1), several)
+    assert positives.tolist() == [[0, 1], [1, 2]]
+
+
+# ---- In a browser ------------------------------------------------------------
+
+# All text that a page shows, and how many pictures; TensorBoard's pages are
+# made of shadow trees, and the projector is a page within.
+_SEEN = """
+let words = [], pictures = 0;
+const walk = (node) => {
+  if (!node) return;  // Of a page that is not there yet.
+  if (node.nodeType === Node.TEXT_NODE) words.push(node.data.trim());
+  if (["STYLE", "SCRIPT"].includes(node.nodeName)) return;
+  if (node.nodeName === "IMG" && node.naturalWidth > 0) pictures += 1;
+  if (node.nodeName === "IFRAME" && node.contentDocument)
+    walk(node.contentDocument.documentElement);
+  if (node.shadowRoot) walk(node.shadowRoot);
+  node.childNodes.forEach(walk);
+};
+walk(document.documentElement);
+return [words.filter(Boolean).join(" "), pictures];
+"""
+_PATIENCE = 90.0
+
+
+@pytest.fixture
+def browser(tmp_path):
+    selenium = pytest.importorskip("selenium.webdriver")
+    programs = [shutil.which(x) for x in ("chromium", "chromedriver")]
+    if not all(programs):
+        pytest.skip("Debian's chromium and chromium-driver are not installed")
+    options = selenium.ChromeOptions()
+    options.binary_location = programs[0]
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--no-first-run",
+        # WebGL, of the projector, without a GPU.
+        "--enable-unsafe-swiftshader",
+        f"--user-data-dir={tmp_path / 'browser'}",
+        "--window-size=1300,860",
+    ):
+        options.add_argument(argument)
+    service = selenium.ChromeService(programs[1])
+    driver = selenium.Chrome(options=options, service=service)
+    try:
+        driver.set_page_load_timeout(_PATIENCE)
+        yield driver
+    finally:
+        driver.quit()
+
+
+def _open(browser, url, page, *expected, pictures=0):
+    """Opens a page, and waits until it shows what is expected."""
+    browser.get("about:blank")
+    browser.get(f"{url}#{page}")
+    seen = ["", 0]
+
+    def shown():
+        seen[:] = browser.execute_script(_SEEN)
+        return all(x in seen[0] for x in expected) and seen[1] >= pictures
+
+    try:
+        _wait(shown, _PATIENCE)
+    except AssertionError:
+        missing = [x for x in expected if x not in seen[0]]
+        raise AssertionError(
+            f"{page} lacks {missing}, has {seen[1]} pictures, and shows:"
+            f" {seen[0][:3000]}"
+        ) from None
+
+
+@pytest.mark.slow
+def test_a_browser_shows_what_the_run_wrote(server, browser, tmp_path):
+    for page, expected, pictures in (
+        (
+            "scalars",
+            [
+                *("a/events", "b/events", "input", "loss", "similarity"),
+                *("optimizer", "probe", "system", "wait_share"),
+            ],
+            0,
+        ),
+        (
+            "custom_scalars",
+            [
+                *("is it learning?", "1. loss", "3. probe accuracy"),
+                *("4. similarity: positives above negatives", "6. system"),
+            ],
+            0,
+        ),
+        ("images", ["views", "a/events", "step"], 2),
+        ("histograms", ["similarity", "feature_norms"], 0),
+        ("text", ["run/command", "pytest"], 0),
+        ("hparams", ["supcon", "ntxent", "probe accuracy"], 0),
+        ("projector", ["Points: ", "Dimension: 64", "label"], 0),
+    ):
+        _open(browser, server.url, page, *expected, pictures=pictures)
+        picture = tmp_path / f"{page}.png"
+        assert browser.save_screenshot(str(picture))
+        # Something is drawn: no page is of few colours.
+        colors = Image.open(picture).convert("RGB").getcolors(1 << 20)
+        assert len(colors) > 50, page
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
