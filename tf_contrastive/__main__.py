@@ -31,6 +31,10 @@ COMMANDS = {
         config.Embed,
         "write the embeddings of a dataset: npz, TFRecord or Parquet",
     ),
+    "reproduce": (
+        config.Reproduce,
+        "list, run and judge the papers' claims; --report writes them down",
+    ),
     "datasets": (
         config.Datasets,
         "list the datasets; --show=NAME writes a contact sheet",
