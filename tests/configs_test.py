@@ -1,0 +1,725 @@
+"""The flagfiles: what they say, what the papers say, and two steps of each."""
+
+import dataclasses
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small
+import tensorflow as tf
+
+from tf_contrastive import (
+    checkpoints,
+    config,
+    datasets,
+    flags,
+    schedules,
+    training,
+)
+from tf_contrastive.commands import evaluate as evaluating
+from tf_contrastive.commands import pretrain as pretraining
+
+_ROOT = Path(__file__).resolve().parents[1]
+_CONFIGS = _ROOT / "configs"
+_NAMES = sorted(path.stem for path in _CONFIGS.glob("*.flags"))
+_COMMANDS = {"pretrain": config.Pretrain, "evaluate": config.Evaluate}
+_HEADER = ("Paper", "Hardware", "Hours", "Expected", "Command")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small():
+    with small.encoder():
+        yield
+
+
+def _text(name):
+    return (_CONFIGS / f"{name}.flags").read_text()
+
+
+def _header(name):
+    """Key -> what a flagfile's first comment says of it."""
+    comment = re.match(r"(#.*\n)+", _text(name))[0]
+    found = re.findall(
+        r"^# (\w+): +((?:.*\n)(?:#  .*\n)*)", comment, re.MULTILINE
+    )
+    return {
+        key: " ".join(text.replace("#", " ").split()) for key, text in found
+    }
+
+
+def _command(name):
+    """The words of the command line of a flagfile."""
+    python, dash, module, *words = shlex.split(_header(name)["Command"])
+    assert [python, dash, module] == ["python", "-m", "tf_contrastive"]
+    return words
+
+
+def _parse(name, *more):
+    """A flagfile as its command reads it."""
+    command = _COMMANDS[_command(name)[0]]
+    path = _CONFIGS / f"{name}.flags"
+    parsed = flags.parse(command, [f"--flagfile={path}", "--workdir=w", *more])
+    parsed.validate()
+    return parsed
+
+
+_PRETRAIN = [name for name in _NAMES if _command(name)[0] == "pretrain"]
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_flagfile_says_what_it_reproduces_and_how(name, monkeypatch):
+    monkeypatch.chdir(_ROOT)
+    header = _header(name)
+    assert tuple(header) == _HEADER
+    assert all(header.values())
+    assert re.search(r"\d|seconds|weeks", header["Hours"])
+    command, *words = _command(name)
+    assert f"--flagfile=configs/{name}.flags" in words
+    # The command line is one that the program takes.
+    flags.parse(_COMMANDS[command], words).validate()
+    assert max(map(len, _text(name).splitlines()[:2])) <= 80
+
+
+def test_what_flagfiles_share_is_used():
+    shared = {path.name for path in _CONFIGS.glob("shared/*.flags")}
+    files = [*_CONFIGS.glob("*.flags"), *_CONFIGS.glob("shared/*.flags")]
+    text = "\n".join(path.read_text() for path in files)
+    named = re.findall(r"^--flagfile=(\S+)", text, re.MULTILINE)
+    assert shared == {Path(name).name for name in named} & shared
+    assert shared
+
+
+# ---- The papers' own numbers -------------------------------------------------
+
+# PAPERS 4, row by row: encoder, batch (images), epochs, optimizer, learning
+# rate at its peak, warm-up in epochs, weight decay, loss, temperature,
+# augmentation.
+_PAPERS = """
+R1 simclr_imagenet                 resnet50  4096 100  lars 4.8   10 1e-6 ntxent 0.1 simclr
+R2 simclr_imagenet_1000            resnet50  4096 1000 lars 4.8   10 1e-6 ntxent 0.1 simclr
+R2 simclr_imagenet_2x              resnet50  4096 100  lars 4.8   10 1e-6 ntxent 0.1 simclr
+R2 simclr_imagenet_2x_1000         resnet50  4096 1000 lars 4.8   10 1e-6 ntxent 0.1 simclr
+R2 simclr_imagenet_4x              resnet50  4096 100  lars 4.8   10 1e-6 ntxent 0.1 simclr
+R2 simclr_imagenet_4x_1000         resnet50  4096 1000 lars 4.8   10 1e-6 ntxent 0.1 simclr
+R3 simclr_imagenet_linear_scaling  resnet50  256  100  lars 0.3   10 1e-6 ntxent 0.1 simclr
+R4 simclr_imagenet_sqrt_scaling    resnet50  256  100  lars 1.2   10 1e-6 ntxent 0.1 simclr
+R5 simclr_imagenet_color_strength  resnet50  4096 100  lars 4.8   10 1e-6 ntxent 0.1 simclr
+R5 simclr_imagenet_autoaugment     resnet50  4096 100  lars 4.8   10 1e-6 ntxent 0.1 autoaugment
+R5 simclr_imagenet_ablation        resnet50  4096 100  lars 4.8   10 1e-6 ntxent 0.1 ablation:color_jitter
+R5 cross_entropy_imagenet_color_strength resnet50 4096 90 sgd 1.6 10 1e-4 cross_entropy - simclr
+R6 ntxent_imagenet_one_view        resnet50  4096 100  lars 4.8   10 1e-6 ntxent 0.1 simclr
+R6 nt_logistic_imagenet            resnet50  4096 100  lars 4.8   10 1e-6 nt_logistic 0.2 simclr
+R6 nt_logistic_imagenet_semi_hard  resnet50  4096 100  lars 4.8   10 1e-6 nt_logistic 0.2 simclr
+R6 margin_imagenet                 resnet50  4096 100  lars 4.8   10 1e-6 margin - simclr
+R6 margin_imagenet_semi_hard       resnet50  4096 100  lars 4.8   10 1e-6 margin - simclr
+R7 simclr_cifar10                  resnet50  1024 1000 lars 4.0   10 1e-4 ntxent 0.5 simclr
+R8 simclr_imagenet_broader         resnet50  4096 1000 lars 4.8   10 1e-6 ntxent 0.1 broader
+R8 simclr_imagenet_broader_2x      resnet50  4096 1000 lars 4.8   10 1e-6 ntxent 0.1 broader
+R8 simclr_imagenet_broader_4x      resnet50  4096 1000 lars 4.8   10 1e-6 ntxent 0.1 broader
+R9 cross_entropy_imagenet_crop     resnet50  4096 90   sgd  1.6   10 1e-4 cross_entropy - crop
+R9 cross_entropy_imagenet_color    resnet50  4096 90   sgd  1.6   10 1e-4 cross_entropy - simclr
+R9 cross_entropy_imagenet_color_blur resnet50 4096 90  sgd  1.6   10 1e-4 cross_entropy - simclr
+R9 cross_entropy_imagenet_4x_1000  resnet50  4096 1000 sgd  1.6   10 1e-4 cross_entropy - simclr
+S1 supcon_imagenet                 resnet50  2048 350  lars 3.2   10 1e-3 supcon 0.1 autoaugment
+S1 supcon_imagenet_6144            resnet50  6144 350  lars 9.6   10 1e-3 supcon 0.1 autoaugment
+S1 supcon_imagenet_resnet101       resnet101 6144 350  lars 9.6   10 1e-3 supcon 0.1 autoaugment
+S2 supcon_imagenet_resnet200       resnet200 4096 700  lars 3.2   10 1e-4 supcon 0.1 stacked_randaugment
+S3 supcon_imagenet_positives_cap   resnet50  6144 350  lars 9.6   10 1e-3 supcon 0.1 autoaugment
+S4 cross_entropy_imagenet          resnet50  6144 200  sgd  2.4   10 1e-4 cross_entropy - autoaugment
+S4 cross_entropy_imagenet_two_stage resnet50 6144 200  sgd  2.4   10 1e-4 cross_entropy - autoaugment
+S4 cross_entropy_imagenet_resnet200 resnet200 4096 700 sgd  1.6   10 1e-4 cross_entropy - stacked_randaugment
+S5 npairs_imagenet                 resnet50  6144 350  lars 9.6   10 1e-3 npairs 1.0 autoaugment
+I1 ntxent_cifar10                  resnet50  128  800  lars .848528 10 1e-6 ntxent 0.2 simclr
+I1 decoupled_ntxent_cifar10        resnet50  128  800  lars .848528 10 1e-6 decoupled_ntxent 1.0 simclr
+I1 swd_normal_cifar10              resnet50  128  800  lars .848528 10 1e-6 swd_normal - simclr
+I1 swd_hypercube_cifar10           resnet50  128  800  lars .848528 10 1e-6 swd_hypercube - simclr
+I1 swd_hypersphere_cifar10         resnet50  128  800  lars .848528 10 1e-6 swd_hypersphere - simclr
+I2 ntxent_imagenet                 resnet50  1024 800  lars 2.4   10 1e-6 ntxent 0.2 simclr
+I2 decoupled_ntxent_imagenet       resnet50  1024 800  lars 2.4   10 1e-6 decoupled_ntxent 1.0 simclr
+I2 swd_normal_imagenet             resnet50  1024 800  lars 2.4   10 1e-6 swd_normal - simclr
+I2 swd_hypercube_imagenet          resnet50  1024 800  lars 2.4   10 1e-6 swd_hypercube - simclr
+I2 swd_hypersphere_imagenet        resnet50  1024 800  lars 2.4   10 1e-6 swd_hypersphere - simclr
+I3 simclr_multidigits              resnet18  1024 100  lars 2.4   10 1e-6 ntxent 0.2 crop
+I3 cross_entropy_multidigits       resnet18  1024 100  sgd  0.4   10 1e-4 cross_entropy - crop
+I4 simclr_multidigits_size         resnet18  1024 100  lars 2.4   10 1e-6 ntxent 0.2 crop
+I5 simclr_digit_on_imagenet        resnet50  1024 100  lars 2.4   10 1e-6 ntxent 0.2 simclr
+I5 cross_entropy_digit_on_imagenet resnet50  1024 100  sgd  0.4   10 1e-4 cross_entropy - simclr
+I6 simclr_cifar10_randbit          resnet18  128  400  lars .848528 10 1e-6 ntxent 0.2 simclr
+I6 moco_cifar10_randbit            resnet18  128  400  lars .848528 10 1e-6 moco 0.2 simclr
+I6 simclr_mnist_randbit            resnet18  1000 10   adam 0.001 0  1e-4 ntxent 0.1 crop
+I6 simclr_imagenet_randbit         resnet50  1024 100  lars 2.4   10 1e-6 ntxent 0.2 simclr
+I7 decoupled_ntxent_cifar10_grid   resnet18  128  200  lars .848528 10 1e-6 decoupled_ntxent 1.0 simclr
+I8 align_uniform_kbits             resnet18  512  400  lars 1.697056 10 1e-6 align_uniform 0.2 none
+I8 swd_hypersphere_kbits           resnet18  512  400  lars 1.697056 10 1e-6 swd_hypersphere - none
+N1 sincere_cifar2                  resnet50  512  800  sgd  0.65  10 1e-4 sincere 0.1 simclr
+N1 sincere_cifar10                 resnet50  512  800  sgd  0.65  10 1e-4 sincere 0.1 simclr
+N1 sincere_cifar100                resnet50  512  800  sgd  0.65  10 1e-4 sincere 0.05 simclr
+N1 sincere_imagenet100             resnet50  512  800  sgd  0.65  10 1e-4 sincere 0.05 simclr
+N1 supcon_cifar2                   resnet50  512  800  sgd  0.5   10 1e-4 supcon 0.1 simclr
+N1 supcon_cifar10                  resnet50  512  800  sgd  0.35  10 1e-4 supcon 0.05 simclr
+N1 supcon_cifar100                 resnet50  512  800  sgd  0.65  10 1e-4 supcon 0.1 simclr
+N1 supcon_imagenet100              resnet50  512  800  sgd  0.5   10 1e-4 supcon 0.05 simclr
+N1 eps_supinfonce_cifar2           resnet50  512  800  sgd  0.5   10 1e-4 eps_supinfonce 0.1 simclr
+N1 eps_supinfonce_cifar10          resnet50  512  800  sgd  0.5   10 1e-4 eps_supinfonce 0.1 simclr
+N1 eps_supinfonce_cifar100         resnet50  512  800  sgd  0.5   10 1e-4 eps_supinfonce 0.1 simclr
+N1 eps_supinfonce_imagenet100      resnet50  512  800  sgd  0.5   10 1e-4 eps_supinfonce 0.1 simclr
+"""  # noqa: E501
+_ROWS = {row[1]: row for row in map(str.split, _PAPERS.strip().splitlines())}
+
+# What makes one row differ from another beyond that.
+_WARM = {"learning_rate_floor": 0.001, "momentum_style": "popular"}
+_SECOND_STAGE = {
+    "linear_epochs": 350,
+    "linear_optimizer": "rmsprop",
+    "linear_learning_rate": 0.05,
+    "linear_schedule": "exponential",
+    "linear_decay_rate": 0.97,
+    "linear_decay_epochs": 0.5,
+}
+_SWD = {"loss_weight": 5.0, "loss_normalization": "mean"}
+_MORE = {
+    "simclr_imagenet": {
+        "dataset": "imagenet2012",
+        "image_size": 224,
+        "views": 2,
+        "width": 1.0,
+        "min_crop_area": 0.08,
+        "color_jitter_strength": 1.0,
+        "blur": True,
+        "schedule": "cosine",
+        "projection": "mlp",
+        "projection_layers": 2,
+        "projection_output": 128,
+    },
+    "simclr_imagenet_2x": {"width": 2.0},
+    "simclr_imagenet_2x_1000": {"width": 2.0},
+    "simclr_imagenet_4x": {"width": 4.0},
+    "simclr_imagenet_4x_1000": {"width": 4.0},
+    "simclr_imagenet_broader": {"width": 1.0},
+    "simclr_imagenet_broader_2x": {"width": 2.0},
+    "simclr_imagenet_broader_4x": {"width": 4.0},
+    "simclr_imagenet_color_strength": {"blur": False},
+    "simclr_cifar10": {
+        "stem": "cifar",
+        "color_jitter_strength": 0.5,
+        "blur": False,
+    },
+    "ntxent_imagenet_one_view": {"negatives": "other_view"},
+    "nt_logistic_imagenet": {"negatives": "other_view", "mining": None},
+    "nt_logistic_imagenet_semi_hard": {"mining": "semi_hard"},
+    "margin_imagenet": {"margin": 0.4, "negatives": "other_view"},
+    "margin_imagenet_semi_hard": {"margin": 0.4, "mining": "semi_hard"},
+    "cross_entropy_imagenet_crop": {"views": 1, "nesterov": True},
+    "cross_entropy_imagenet_color": {"blur": False},
+    "cross_entropy_imagenet_color_blur": {"blur": True},
+    "cross_entropy_imagenet_4x_1000": {"width": 4.0, "blur": True},
+    "supcon_imagenet": {**_SECOND_STAGE, "linear_augmentation": "autoaugment"},
+    "supcon_imagenet_resnet200": {
+        **_SECOND_STAGE,
+        "linear_augmentation": "stacked_randaugment",
+        "stacked_randaugment_order": "paper",
+    },
+    "supcon_imagenet_positives_cap": {
+        "positives_cap": 3,
+        "keep_dropped_positives": None,
+    },
+    "cross_entropy_imagenet": {
+        "nesterov": True,
+        "label_smoothing": 0.05,
+        "linear_epochs": 0,
+    },
+    "cross_entropy_imagenet_two_stage": _SECOND_STAGE,
+    "npairs_imagenet": {"views": 1},
+    "ntxent_cifar10": {"projection_output": 64, "stem": "cifar"},
+    "decoupled_ntxent_cifar10": {"loss_weight": 0.1},
+    "decoupled_ntxent_imagenet": {"loss_weight": 0.1, "projection_output": 128},
+    "swd_normal_cifar10": {**_SWD, "loss_scale": None},
+    "swd_hypercube_imagenet": {**_SWD, "loss_scale": None},
+    "swd_hypersphere_cifar10": {**_SWD, "loss_scale": 1000.0},
+    "swd_hypersphere_imagenet": {**_SWD, "loss_scale": 1000.0},
+    "simclr_multidigits": {"flip": False, "image_size": 112},
+    "simclr_mnist_randbit": {
+        "schedule": "linear",
+        "negatives": "other_view",
+        "min_crop_area": 0.5,
+        "projection_hidden": 256,
+        "projection_output": 64,
+    },
+    "moco_cifar10_randbit": {"queue_size": 65536, "key_momentum": 0.999},
+    "align_uniform_kbits": {"views": 2, "projection_output": 64},
+    "sincere_cifar10": {
+        **_WARM,
+        "min_crop_area": 0.2,
+        "color_jitter_strength": 0.5,
+        "blur": False,
+        "image_size": 32,
+        "stem": "cifar",
+        "whiten": "0.4914,0.4822,0.4465/0.2023,0.1994,0.2010",
+    },
+    "sincere_cifar100": {
+        **_WARM,
+        "whiten": "0.5071,0.4867,0.4408/0.2675,0.2565,0.2761",
+    },
+    "sincere_cifar2": {
+        **_WARM,
+        "whiten": "0.4977,0.4605,0.4160/0.2538,0.2481,0.2535",
+    },
+    "sincere_imagenet100": {**_WARM, "image_size": 32, "stem": "cifar"},
+    "eps_supinfonce_cifar10": {"epsilon": 0.25, "epsilon_in": "logit"},
+}
+
+
+def _values(parsed):
+    return {field.name: value for _, field, value in config.fields(parsed)}
+
+
+@pytest.mark.parametrize("name", _ROWS)
+def test_a_flagfile_has_the_paper_s_numbers(name):
+    _, _, encoder, batch, epochs, optimizer, rate, *rest = _ROWS[name]
+    warmup, decay, loss, temperature, augmentation = rest
+    parsed = _parse(name)
+    found = _values(parsed)
+    assert (found["encoder"], found["optimizer"], found["loss"]) == (
+        encoder,
+        optimizer,
+        loss,
+    )
+    assert found["augmentation"] == augmentation
+    assert (found["batch_size"], found["epochs"]) == (int(batch), int(epochs))
+    peak = schedules.peak(
+        parsed.schedule.learning_rate,
+        parsed.schedule.batch_size,
+        parsed.schedule.learning_rate_scaling,
+    )
+    assert peak == pytest.approx(float(rate), rel=1e-6)
+    assert found["warmup_epochs"] == float(warmup)
+    assert found["weight_decay"] == float(decay)
+    expected = None if temperature == "-" else float(temperature)
+    assert found["temperature"] == expected
+    for option, value in _MORE.get(name, {}).items():
+        assert found[option] == value, option
+
+
+def test_every_row_of_the_papers_has_a_flagfile():
+    own = {n for n in _PRETRAIN if _header(n)["Paper"].startswith("none")}
+    # Of SimCLR's table of transfer, beside the rows of pretraining.
+    assert set(_ROWS) | own | {"finetune_cifar10"} == set(_PRETRAIN)
+    assert set(_MORE) <= set(_ROWS)
+    rows = {row[0] for row in _ROWS.values()}
+    assert rows == {
+        *(f"R{n}" for n in range(1, 10)),
+        *(f"S{n}" for n in range(1, 6)),
+        *(f"I{n}" for n in range(1, 9)),
+        "N1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "linear_imagenet",
+            {
+                "linear_optimizer": "sgd",
+                "linear_nesterov": True,
+                "linear_learning_rate": 0.1,
+                "linear_weight_decay": 0.0,
+                "linear_batch_size": 4096,
+                "linear_epochs": 90,
+                "linear_augmentation": "crop",
+            },
+        ),
+        (
+            "finetune_imagenet",
+            {
+                "finetune_fractions": "0.01,0.1,1",
+                "finetune_epochs": "60,30,30",
+                "finetune_batch_size": 4096,
+                "finetune_learning_rates": "0.05",
+                "finetune_augmentation": "crop",
+            },
+        ),
+        (
+            "transfer_simclr",
+            {
+                "transfer_suite": "simclr",
+                "transfer_steps": 20000,
+                "transfer_scratch_steps": 40000,
+                "transfer_batch_size": 256,
+                "logistic_penalties": 45,
+            },
+        ),
+        (
+            "transfer_sincere",
+            {
+                "linear_epochs": 100,
+                "linear_batch_size": 128,
+                "linear_nesterov": False,
+                "linear_momentum": 0.9,
+                "linear_weight_decay": 1e-4,
+                "linear_augmentation": "crop",
+                "validation_share": 0.1,
+            },
+        ),
+    ],
+)
+def test_a_flagfile_of_a_protocol_has_the_paper_s_numbers(name, expected):
+    found = _values(_parse(name))
+    assert {option: found[option] for option in expected} == expected
+
+
+def test_the_grids_of_transfer_are_the_paper_s():
+    knobs = _parse("transfer_simclr").transfer.knobs()
+    for grid, rates, decays in (
+        ("grid", (-4, -1, 7), [0, *np.logspace(-6, -3, 7)]),
+        ("scratch_grid", (-3, 0, 7), np.logspace(-5, -1.5, 8)),
+    ):
+        # The flagfile has three digits.
+        found = knobs[grid]
+        np.testing.assert_allclose(
+            found["learning_rates"], np.logspace(*rates), rtol=2e-3
+        )
+        np.testing.assert_allclose(found["weight_decays"], decays, rtol=2e-3)
+
+
+# ---- Flagfiles within flagfiles ----------------------------------------------
+
+
+def test_a_flagfile_names_others_by_their_place_beside_it(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "configs" / "base.flags").write_text(
+        "# --epochs=9\n// --epochs=9\n\n--epochs=3\n--batch_size=8\n"
+    )
+    (tmp_path / "configs" / "own.flags").write_text(
+        "--epochs=4\n--flagfile=base.flags\n--batch_size=16\n"
+    )
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for given in (
+        ["--flagfile=../configs/own.flags"],
+        ["--flagfile", f"{tmp_path}/configs/own.flags"],
+    ):
+        parsed = flags.parse(config.Pretrain, [*given, "--workdir=w"])
+        # Each stands where it is named: what comes later wins.
+        assert parsed.schedule.epochs == 3
+        assert parsed.schedule.batch_size == 16
+    # Or in the working directory.
+    Path("here.flags").write_text("--epochs=7\n")
+    (tmp_path / "configs" / "own.flags").write_text("--flagfile=here.flags\n")
+    given = ["--flagfile=../configs/own.flags", "--workdir=w"]
+    assert flags.parse(config.Pretrain, given).schedule.epochs == 7
+
+
+def test_a_flagfile_that_is_missing_or_part_of_itself_is_told(tmp_path):
+    one, two = tmp_path / "one.flags", tmp_path / "two.flags"
+    one.write_text("--flagfile=two.flags\n")
+    with pytest.raises(
+        config.UserError, match=r"Unable to open flagfile .*two.flags, named in"
+    ):
+        flags.parse(config.Pretrain, [f"--flagfile={one}"])
+    two.write_text("--flagfile=one.flags\n")
+    with pytest.raises(config.UserError, match=r"one.flags is part of itself"):
+        flags.parse(config.Pretrain, [f"--flagfile={one}"])
+
+
+# ---- What --smoke makes of a run ---------------------------------------------
+
+# All that may differ between a recipe and what --smoke trains of it.
+_MAY_SHRINK = {
+    *("dataset", "split", "test_split", "validation_fraction", "data_service"),
+    *("image_size", "encoder", "width", "stem", "init_from"),
+    *("queue_size", "online_knn_size", "grad_cache_chunks"),
+    *("epochs", "batch_size", "warmup_epochs", "boundaries"),
+    *("linear_epochs", "linear_batch_size", "linear_warmup_epochs"),
+    *("linear_boundaries", "strategy", "tpu", "cross_device_ops"),
+    *("steps_per_execution", "checkpoint_every_steps", "log_every_steps"),
+    *("keep_checkpoint_every_hours", "histograms_every_epochs"),
+    *("projector_examples", "profile_steps"),
+}
+
+
+def _shrunk(run, examples=1437):
+    """What `--smoke` makes of a run whose dataset is not here."""
+    return config.smoke(
+        run,
+        dataset=config.stand_in(run.data.dataset),
+        side=config.kind_of(run.data.dataset).side,
+        examples=examples,
+        test_examples=360,
+    )
+
+
+def _run(**options):
+    return config.replace(config.Pretrain(), workdir="w", **options)
+
+
+@pytest.mark.parametrize("name", _PRETRAIN)
+def test_smoke_keeps_what_makes_a_recipe(name):
+    run = _parse(name)
+    tried = _shrunk(run)
+    tried.validate()
+    before, after = _values(run), _values(tried)
+    changed = {k for k in before if before[k] != after[k]}
+    # Defaults by the size of an image become explicit: the recipe's own.
+    ours = {"flip", "color_jitter_strength", "blur"}
+    made = {k for k in changed & ours if before[k] is None}
+    assert changed - made <= _MAY_SHRINK
+    assert after["batch_size"] <= 16
+    assert bool(after["warmup_epochs"]) == (before["warmup_epochs"] != 0)
+    assert bool(after["linear_epochs"]) == bool(before["linear_epochs"])
+    # Written and read, it is the same run, and one of its own.
+    written = flags.write(tried)
+    assert flags.read(config.Pretrain, written, "w") == tried
+    assert "--nosmoke" in written
+
+
+def test_smoke_keeps_views_and_stem_of_large_images():
+    tried = _shrunk(_run(dataset="imagenet2012"))
+    assert tried.views.image_size == 32
+    assert (tried.views.blur, tried.views.color_jitter_strength) == (True, 1.0)
+    assert tried.encoder.stem == "imagenet"
+    tried = _shrunk(_run(dataset="cifar10"))
+    assert tried.views.image_size == 16
+    assert (tried.views.blur, tried.views.color_jitter_strength) == (False, 0.5)
+    assert tried.encoder.stem == "cifar"
+    assert _shrunk(_run(dataset="mnist")).views.flip is False
+
+
+def test_smoke_shrinks_to_two_steps_that_can_be_taken():
+    def examples(run):
+        return int(re.search(r":(\d+)\]", run.data.split)[1])
+
+    tried = _shrunk(_run(batch_size=512))
+    assert (tried.schedule.batch_size, examples(tried)) == (16, 32)
+    # The validation cut leaves two steps, and a batch for itself.
+    tried = _shrunk(_run(validation_fraction=0.01))
+    fraction, taken = tried.data.validation_fraction, examples(tried)
+    cut = round(taken * fraction)
+    assert cut >= 16
+    assert (taken - cut) // tried.schedule.batch_size == 2
+    # Few images of one's own.
+    tried = _shrunk(_run(), examples=20)
+    assert examples(tried) // tried.schedule.batch_size == 2
+    assert examples(tried) <= 20
+    # Replicas, chunks and pairs share a batch.
+    tried = _shrunk(
+        _run(
+            virtual_devices=4,
+            grad_cache_chunks=8,
+            loss="cross_entropy",
+            mixup_alpha=0.2,
+            batch_size=64,
+        )
+    )
+    tried.validate()
+    assert tried.loss.grad_cache_chunks == 2
+    assert tried.schedule.batch_size % (4 * 2 * 2) == 0
+    assert tried.runtime.strategy == "mirrored"
+
+
+def test_smoke_keeps_the_form_of_a_schedule():
+    run = _run(
+        schedule="piecewise", epochs=100, warmup_epochs=10.0, linear_epochs=90
+    )
+    run = config.replace(
+        run, linear_schedule="piecewise", linear_boundaries="45,60"
+    )
+    tried = _shrunk(run)
+    tried.validate()
+    # 30, 60 and 90 of the epochs from 10 to 100, on those from 0.5 to 1.
+    np.testing.assert_allclose(
+        config.read_boundaries(tried.schedule.boundaries),
+        [0.5 + 0.5 * (b - 10) / 90 for b in (30, 60, 90)],
+        atol=1e-6,
+    )
+    np.testing.assert_allclose(
+        config.read_boundaries(tried.linear.linear_boundaries),
+        [0.5, 2 / 3],
+        atol=1e-6,
+    )
+    assert tried.linear.linear_warmup_epochs == 0
+
+
+def test_smoke_takes_the_machine_that_is_there():
+    tried = _shrunk(
+        _run(
+            strategy="tpu",
+            tpu="somewhere",
+            init_from="runs/absent",
+            data_service="grpc://far:5000",
+            checkpoint_every_steps=1000,
+        )
+    )
+    assert (tried.runtime.strategy, tried.runtime.tpu) == ("default", "local")
+    assert not tried.encoder.init_from
+    assert not tried.data.data_service
+    tried = _shrunk(
+        _run(
+            strategy="mirrored", cross_device_ops="nccl", encoder="keras:VGG16"
+        )
+    )
+    tried.validate()
+    assert tried.runtime.cross_device_ops == "auto"
+    assert tried.encoder.encoder == "resnet10"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "expected"),
+    [
+        ("imagenet2012:5.1.0", "digits/1000"),
+        ("cifar2", "digits/2"),
+        ("folder:/nowhere", "digits/10"),
+        ("randbit:bits=3,of=cifar100", "randbit:bits=3,of=digits/100"),
+    ],
+)
+def test_what_stands_in_has_as_many_classes(dataset, expected):
+    assert config.stand_in(dataset) == expected
+
+
+def test_a_line_says_what_stands_in():
+    told = config.standing_in("cifar100")
+    assert told == (
+        "digits/100 stands in for cifar100, which is not here, with as many"
+        " classes"
+    )
+    told = config.standing_in("folder:/nowhere")
+    assert told.endswith("with 10 classes (its own are not known here)")
+
+
+def test_digits_of_other_numbers_of_classes():
+    plain, _ = datasets.load("digits", "train")
+    digit = np.array([x["label"] for x in plain.as_numpy_iterator()])
+    for classes, expected in ((100, digit * 10), (3, digit % 3)):
+        data, info = datasets.load(f"digits/{classes}", "train")
+        found = [x["label"] for x in data.as_numpy_iterator()]
+        np.testing.assert_array_equal(found, expected)
+        assert info.num_classes == len(info.label_names) == classes
+    with pytest.raises(config.UserError, match="digits/C for C classes"):
+        datasets.load("digits/many")
+
+
+# ---- Two steps of each -------------------------------------------------------
+
+
+def _train(name, workdir, *more):
+    """Tries a flagfile out, as the command does."""
+    run = _parse(name, "--smoke", f"--workdir={workdir}", *more)
+    tf.keras.backend.clear_session()
+    assert pretraining.run(run) == 0
+    return checkpoints.load_run(str(workdir)), json.loads(
+        (workdir / "pretrain.json").read_text()
+    )
+
+
+def _check(name, workdir):
+    found, told = _train(name, workdir)
+    assert told["steps"] == found.step == config.SMOKE_STEPS
+    assert np.isfinite(told["loss"])
+    own = _parse(name)
+    assert found.config.loss.loss == told["loss_function"] == own.loss.loss
+    assert ("linear_top1" in told) == bool(own.linear.linear_epochs)
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "simclr_imagenet",
+        "supcon_imagenet_resnet200",
+        "moco_cifar10_randbit",
+        "cross_entropy_multidigits",
+        "swd_hypersphere_kbits",
+    ],
+)
+def test_a_flagfile_is_tried_out_in_two_steps(name, tmp_path):
+    _check(name, tmp_path)
+
+
+def _distinct():
+    """Flagfiles of which --smoke makes different runs, one of each."""
+    first = {}
+    for name in _PRETRAIN:
+        first.setdefault(flags.write(_shrunk(_parse(name))), name)
+    return list(first.values())
+
+
+@pytest.fixture
+def untraced(monkeypatch):
+    """No graph of the step, and nothing for TensorBoard: half the time."""
+    monkeypatch.setattr(training, "watch", lambda *_: [])
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _distinct())
+def test_every_flagfile_is_tried_out_in_two_steps(name, tmp_path, untraced):
+    _check(name, tmp_path)
+
+
+def test_a_smoke_run_says_what_it_is(tmp_path, capsys):
+    run = _parse(
+        "simclr_imagenet",
+        "--smoke",
+        "--strategy=tpu",
+        "--data_dir=/nowhere",
+        f"--workdir={tmp_path}",
+    )
+    tried = training.shrink(run)
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 2
+    assert (
+        "digits/1000 stands in for imagenet2012, which is not here" in error[0]
+    )
+    for change in (
+        "--dataset=imagenet2012 -> digits/1000",
+        "--batch_size=4096 -> 16",
+        "--strategy=tpu -> default",
+    ):
+        assert change in error[1]
+    assert tried.runtime.workdir == str(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_data_that_is_there_is_used_and_a_typing_error_is_told(capsys):
+    run = _run(dataset="digits", image_size=0, smoke=True)
+    tried = training.shrink(run)
+    assert tried.data.dataset == "digits"
+    assert tried.views.image_size == 8
+    assert "stands in" not in capsys.readouterr().err
+    with pytest.raises(config.UserError, match="did you mean 'cifar10'"):
+        training.shrink(dataclasses.replace(run, data=config.Data("cifr10")))
+
+
+def test_a_protocol_s_flagfile_is_tried_out(tmp_path, capsys):
+    _train("quickstart", tmp_path, "--loss=supcon")
+    for name, expected in (
+        ("transfer_sincere", {"linear"}),
+        ("finetune_imagenet", {"finetune"}),
+    ):
+        options = _parse(
+            name,
+            "--smoke",
+            f"--workdir={tmp_path}",
+            # Sooner.
+            "--nountrained",
+            "--nofinetune_scratch",
+            "--finetune_fractions=0.1",
+            "--finetune_epochs=60",
+        )
+        assert evaluating.run(options) == 0
+        error = capsys.readouterr().err
+        assert f"stands in for {options.evaluation.dataset}" in error
+        report = json.loads((tmp_path / "evaluation.json").read_text())
+        assert report["train_split"] == "train[:64]"
+        assert {r["protocol"] for r in report["results"]} == expected
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
