@@ -19,6 +19,10 @@ INSTALL_REQUIRES = [
     "scikit-learn>=1.3,<2",
     "scipy>=1.10,<2",
     "matplotlib>=3.7,<4",
+    # These two come with scikit-learn and matplotlib, and are called directly,
+    # too: to hold back threads, and to corrupt images.
+    "threadpoolctl>=2,<4",
+    "Pillow>=10",
     "numpy>=1.24,<2",
     # Code that tensorflow-metadata 1.17 and later generated needs protobuf 5,
     # which TensorFlow 2.15 excludes and they do not declare: importing
@@ -57,7 +61,6 @@ EXTRAS_REQUIRE = {
         "pytest-xdist>=3.5",
         "ruff>=0.6",
         "selenium>=4.20",
-        "Pillow>=10",
         # Of the gRPC client, and the oracle of what is written for a server.
         "tensorflow-serving-api>=2.15,<2.16",
     ],
@@ -86,6 +89,8 @@ setuptools.setup(
     packages=setuptools.find_packages(
         include=["tf_contrastive", "tf_contrastive.*"]
     ),
+    # The papers' numbers, and the claims as they are run.
+    package_data={"tf_contrastive.reproduction": ["*.json"]},
     python_requires=">=3.10,<3.12",
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,

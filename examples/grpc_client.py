@@ -9,6 +9,7 @@ JSON for each file: its name, whether it could be decoded, its embedding. Needs
 
 import argparse
 import json
+import pathlib
 import sys
 
 import grpc
@@ -47,20 +48,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--address", default="localhost:8500")
     parser.add_argument("--model", default="encoder")
-    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("files", nargs="+", metavar="FILE", type=pathlib.Path)
     given = parser.parse_args()
-    contents = []
-    for name in given.files:
-        with open(name, "rb") as file:
-            contents.append(file.read())
+    contents = [file.read_bytes() for file in given.files]
     try:
         embeddings, ok = embed(given.address, contents, given.model)
     except grpc.RpcError as error:
         print(f"{given.address}: {error.details()}", file=sys.stderr)
         return 1
-    for name, embedding, good in zip(given.files, embeddings, ok, strict=True):
+    for file, embedding, good in zip(given.files, embeddings, ok, strict=True):
         result = {"embedding": embedding.tolist(), "ok": bool(good)}
-        print(json.dumps({"file": name, **result}))
+        print(json.dumps({"file": str(file), **result}))
     return 0
 
 

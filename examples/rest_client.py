@@ -9,6 +9,7 @@ JSON for each file: its name, whether it could be decoded, its embedding.
 import argparse
 import base64
 import json
+import pathlib
 import sys
 import urllib.error
 import urllib.request
@@ -53,22 +54,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--url", default="http://localhost:8501")
     parser.add_argument("--model", default="encoder")
-    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("files", nargs="+", metavar="FILE", type=pathlib.Path)
     given = parser.parse_args()
-    contents = []
-    for name in given.files:
-        with open(name, "rb") as file:
-            contents.append(file.read())
+    contents = [file.read_bytes() for file in given.files]
     try:
         results = embed(given.url, contents, given.model)
-    except urllib.error.HTTPError as error:
-        print(f"{given.url}: {error.read().decode()}", file=sys.stderr)
-        return 1
     except urllib.error.URLError as error:
-        print(f"{given.url}: {error.reason}", file=sys.stderr)
+        # An HTTPError's body is the server's own message.
+        told = error.read().decode() if hasattr(error, "read") else error.reason
+        print(f"{given.url}: {told}", file=sys.stderr)
         return 1
-    for name, result in zip(given.files, results, strict=True):
-        print(json.dumps({"file": name, **result}))
+    for file, result in zip(given.files, results, strict=True):
+        print(json.dumps({"file": str(file), **result}))
     return 0
 
 

@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).resolve().parents[1] / "tf_contrastive"
 # own package. Modules of one line do not know of one another.
 _LAYERS = [
     {"config"},
-    {"cluster", "flags"},
+    {"cluster", "flags", "tables"},
     {"distribution"},
     {"convolution", "normalization", "similarity"},
     {
@@ -29,14 +29,14 @@ _LAYERS = [
     },
     {"grad_cache", "guard", "momentum", "online"},
     {"model"},
-    {"checkpoints", "interruption"},
+    {"board", "checkpoints", "interruption"},
     {"callbacks", "exporting", "pacing"},
     {"embedding"},
     {"evaluation"},
     {"training"},
     {"stages"},
     {"preflight"},
-    {"benchmarks"},
+    {"benchmarks", "reproduction"},
     {"commands"},
     {"__main__"},
 ]

@@ -199,7 +199,7 @@ def test_a_strategy_trains_from_the_service(service, tmp_path, capsys):
     assert "epoch 1: 96 of 96 examples came from the data service" in said
     seen = [
         (event.step, tf.make_ndarray(value.tensor).item())
-        for path in (tmp_path / "run" / "events").iterdir()
+        for path in (tmp_path / "run" / "events").glob("events.out.*")
         for event in tf.compat.v1.train.summary_iterator(str(path))
         for value in event.summary.value
         if value.tag == "input/examples_of_epoch"
