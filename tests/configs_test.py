@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -22,17 +21,13 @@ from tf_contrastive import (
 from tf_contrastive.commands import evaluate as evaluating
 from tf_contrastive.commands import pretrain as pretraining
 
+pytestmark = pytest.mark.usefixtures("small_encoder")
+
 _ROOT = Path(__file__).resolve().parents[1]
 _CONFIGS = _ROOT / "configs"
 _NAMES = sorted(path.stem for path in _CONFIGS.glob("*.flags"))
 _COMMANDS = {"pretrain": config.Pretrain, "evaluate": config.Evaluate}
 _HEADER = ("Paper", "Hardware", "Hours", "Expected", "Command")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 def _text(name):
@@ -533,12 +528,12 @@ def test_smoke_keeps_the_form_of_a_schedule():
     tried.validate()
     # 30, 60 and 90 of the epochs from 10 to 100, on those from 0.5 to 1.
     np.testing.assert_allclose(
-        config.read_boundaries(tried.schedule.boundaries),
+        config.read_numbers(tried.schedule.boundaries),
         [0.5 + 0.5 * (b - 10) / 90 for b in (30, 60, 90)],
         atol=1e-6,
     )
     np.testing.assert_allclose(
-        config.read_boundaries(tried.linear.linear_boundaries),
+        config.read_numbers(tried.linear.linear_boundaries),
         [0.5, 2 / 3],
         atol=1e-6,
     )

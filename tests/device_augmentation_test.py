@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 from PIL import Image
 
@@ -18,14 +17,10 @@ from tf_contrastive import (
 from tf_contrastive import model as models
 from tf_contrastive.commands import evaluate
 
+pytestmark = pytest.mark.usefixtures("small_encoder")
+
 SIDE = 12
 CLASSES = 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 def _run(**changes):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import small
 
 from tf_contrastive import (
     callbacks,
@@ -15,6 +14,8 @@ from tf_contrastive import (
     training,
     views,
 )
+
+pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _OPTIONS = {
     "dataset": "digits",
@@ -46,12 +47,6 @@ _CHANGES = {
 
 # Where the paper claims a good encoder, the probe must find one.
 _GAIN = {"ntxent": 0.1, "supcon": 0.1, "sincere": 0.1}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 def _embed(encoder, split):

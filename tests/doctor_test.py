@@ -57,16 +57,10 @@ def _brief(monkeypatch):
         monkeypatch.setattr(preflight, name, 0.1)
 
 
-@pytest.fixture
-def _small():
-    with small.encoder():
-        yield
-
-
 # ---- The command -------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_small")
+@small.encoder()
 def test_it_tells_of_a_run_and_leaves_nothing(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert _main(monkeypatch, *_flags()) == 0
@@ -91,7 +85,7 @@ def test_it_tells_of_a_run_and_leaves_nothing(monkeypatch, capsys, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("_small")
+@small.encoder()
 def test_it_writes_json_beside_a_run_that_it_does_not_touch(
     monkeypatch, capsys, tmp_path
 ):
@@ -147,8 +141,7 @@ def test_a_run_of_other_flags_is_refused_in_its_folder(monkeypatch, tmp_path):
     assert not (tmp_path / doctor.RESULT_FILE).exists()
 
 
-@pytest.mark.usefixtures("_small")
-@pytest.mark.usefixtures("_small")
+@small.encoder()
 def test_what_takes_too_long_is_waited_for_no_longer(monkeypatch):
     """A step cannot be stopped: the report comes without it."""
 
@@ -351,7 +344,7 @@ def test_a_step_is_extrapolated_by_what_another_image_costs():
     assert rates.extrapolate({8: 1.0}, 8) == 1.0
 
 
-@pytest.mark.usefixtures("_small")
+@small.encoder()
 @pytest.mark.parametrize(
     "changes",
     [

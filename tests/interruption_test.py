@@ -11,18 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, config, interruption, training
 
+pytestmark = pytest.mark.usefixtures("small_encoder")
+
 _ROOT = Path(__file__).resolve().parents[1]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 def _run(workdir, **options):

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -19,6 +18,8 @@ from tf_contrastive import model as models
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.momentum import KeyBranch
 from tf_contrastive.normalization import BatchNormalization
+
+pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _BATCH, _SIDE, _CLASSES, _P = 8, 8, 3, 4
 _MOMENTUM, _QUEUE = 0.75, 20
@@ -46,12 +47,6 @@ def _encoder(norm=BatchNormalization):
         x = tf.keras.layers.ReLU()(x)
     features = tf.keras.layers.GlobalAveragePooling2D(dtype="float32")(x)
     return tf.keras.Model(images, features)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 def _model(

@@ -276,12 +276,6 @@ def test_a_loss_draws_by_the_run_and_the_step():
     assert results["loss"] == 700
 
 
-@pytest.fixture
-def _small():
-    with small.encoder():
-        yield
-
-
 def _config(**values):
     small = {
         "encoder": "resnet10",
@@ -292,7 +286,7 @@ def _config(**values):
     return config.replace(config.Pretrain(), **{**small, **values})
 
 
-@pytest.mark.usefixtures("_small")
+@small.encoder()
 def test_cross_entropy_trains_a_classifier():
     model = models.build(_config(loss="cross_entropy"), _CLASSES)
     kernel, bias = model.projection_head.get_weights()
@@ -309,7 +303,7 @@ def test_cross_entropy_trains_a_classifier():
         models.build(_config(loss="cross_entropy"), None)
 
 
-@pytest.mark.usefixtures("_small")
+@small.encoder()
 def test_the_model_is_what_the_config_says():
     model = models.build(
         _config(

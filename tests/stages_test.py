@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -29,6 +28,8 @@ from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.encoders import resnet
 from tf_contrastive.evaluation import protocols, subject
+
+pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _FIRST = {
     "dataset": "digits",
@@ -52,12 +53,6 @@ _SECOND = {
     "linear_learning_rate": 2.0,
     "linear_label_smoothing": 0.05,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 @pytest.fixture

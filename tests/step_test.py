@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -26,13 +25,9 @@ from tf_contrastive.benchmarks import step
 from tf_contrastive.encoders import resnet
 from tf_contrastive.views import mixing
 
+pytestmark = pytest.mark.usefixtures("small_encoder")
+
 _BATCH, _SIDE, _CLASSES = 8, 16, 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 # ---- Compiled by XLA ---------------------------------------------------------

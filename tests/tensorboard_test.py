@@ -12,7 +12,6 @@ import urllib.request
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 from PIL import Image
 from tensorboard import default, program
@@ -31,6 +30,8 @@ from tf_contrastive import (
     views,
 )
 from tf_contrastive.board import about, distributions, projector, scalars
+
+pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _OPTIONS = {
     "dataset": "digits",
@@ -53,12 +54,6 @@ _OPTIONS = {
     "profile_steps": "7,8",
 }
 _STEPS = 5  # Of an epoch.
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 def _run(workdir, **changes):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 from PIL import Image
 
@@ -20,6 +19,8 @@ from tf_contrastive import (
     training,
 )
 from tf_contrastive.commands import pretrain as command
+
+pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SMALL = {
@@ -37,12 +38,6 @@ _SMALL = {
     "learning_rate": 1.0,
     "log_every_steps": 2,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 def _options(workdir, **changes):

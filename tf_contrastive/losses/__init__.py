@@ -1,7 +1,7 @@
 """Contrastive losses over the global batch of any strategy.
 
 Layer 3. `build(name, **options)` makes one; a loss maps projections [B, V, P]
-and labels [B] to a scalar. Options and defaults stand in `config.py`.
+and labels [B] to a scalar. Options and defaults stand in `config`.
 """
 
 from typing import Any

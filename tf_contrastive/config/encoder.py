@@ -1,0 +1,209 @@
+"""The network that is pretrained, and the head on it."""
+
+import dataclasses
+
+from tf_contrastive.config.data import WHITEN_EXAMPLES, whitening
+from tf_contrastive.config.options import (
+    UserError,
+    did_you_mean,
+    option,
+    unknown,
+)
+
+ENCODERS = (
+    "resnet10",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnet200",
+)
+# Networks of `keras:NAME` and `keras_cv:NAME`.
+KERAS_BACKBONES = (
+    "DenseNet121",
+    "DenseNet169",
+    "DenseNet201",
+    "EfficientNetB0",
+    "EfficientNetB1",
+    "EfficientNetB2",
+    "EfficientNetB3",
+    "EfficientNetB4",
+    "EfficientNetB5",
+    "EfficientNetB6",
+    "EfficientNetB7",
+    "InceptionResNetV2",
+    "InceptionV3",
+    "MobileNet",
+    "MobileNetV2",
+    "MobileNetV3Large",
+    "MobileNetV3Small",
+    "RegNetX002",
+    "RegNetX008",
+    "RegNetX032",
+    "RegNetX160",
+    "RegNetY002",
+    "RegNetY008",
+    "RegNetY032",
+    "RegNetY160",
+    "ResNet50V2",
+    "ResNet101V2",
+    "ResNet152V2",
+    "VGG16",
+    "VGG19",
+    "Xception",
+)
+KERAS_CV_BACKBONES = (
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnet18_v2",
+    "resnet34_v2",
+    "resnet50_v2",
+    "resnet101_v2",
+    "resnet152_v2",
+    "csp_darknet_tiny",
+    "csp_darknet_s",
+    "csp_darknet_m",
+    "csp_darknet_l",
+    "csp_darknet_xl",
+)
+_BACKBONES = {"keras": KERAS_BACKBONES, "keras_cv": KERAS_CV_BACKBONES}
+_ENCODER_FORMS = (*ENCODERS, "keras:NAME", "keras_cv:NAME")
+STEMS = ("auto", "imagenet", "cifar")
+PROJECTIONS = ("identity", "linear", "mlp")
+
+# Images up to this side get the CIFAR stem (3x3/1, no pooling) by `auto`
+# (the other stem costs accuracy here, or memory there).
+CIFAR_STEM_MAX_SIDE = 64
+# The smallest side that each stem can take: below it the last stage would
+# see less than one pixel of real signal.
+SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
+# SimCLR and SupCon: momentum 0.9 and epsilon 1e-5, against Keras' 0.99, 1e-3.
+BATCH_NORM_MOMENTUM = 0.9
+BATCH_NORM_EPSILON = 1e-5
+
+
+def _encoder_name(value: str) -> str | None:
+    library, colon, network = value.partition(":")
+    if value in ENCODERS or (colon and network in _BACKBONES.get(library, ())):
+        return None
+    if colon and library in _BACKBONES:
+        known = [f"{library}:{name}" for name in _BACKBONES[library]]
+    else:
+        known = _ENCODER_FORMS
+    return f"one of {', '.join(known)}{did_you_mean(value, known)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """The network that is pretrained."""
+
+    encoder: str = option(
+        "resnet50",
+        f"encoder network: {', '.join(ENCODERS)}; or keras:NAME or"
+        " keras_cv:NAME, a network of theirs from random weights",
+        check=_encoder_name,
+    )
+    init_from: str = option(
+        "",
+        "folder of a run or an export whose encoder this one starts as; empty:"
+        " random weights",
+    )
+    width: float = option(
+        1.0, "multiplier of the encoder's channels", above=0.0
+    )
+    stem: str = option(
+        "auto",
+        "first layers; auto: cifar (3x3, no pooling) for views of at most"
+        f" {CIFAR_STEM_MAX_SIDE} pixels, else imagenet (7x7/2, pooling)",
+        choices=STEMS,
+    )
+    whiten: str = option(
+        "imagenet",
+        "what colours are standardised by, in the encoder: ImageNet's mean and"
+        " deviation, the dataset's own (its known ones, else computed from at"
+        f" most {WHITEN_EXAMPLES} examples), none, or numbers M,M,M/S,S,S",
+        check=whitening,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection:
+    """The head whose output the loss sees."""
+
+    projection: str = option("mlp", "projection head", choices=PROJECTIONS)
+    projection_layers: int = option(
+        2,
+        "dense layers of an mlp projection",
+        minimum=2,
+        maximum=4,
+    )
+    projection_hidden: int = option(
+        0,
+        "units of the hidden layers; 0: as many as encoder features",
+        minimum=0,
+    )
+    projection_output: int = option(128, "size of a projection", minimum=2)
+    projection_batch_norm: bool = option(
+        True,
+        "batch normalization in the projection head",
+    )
+
+
+def resolve_stem(stem: str, image_size: int) -> str:
+    """Returns the stem that `auto` stands for at this side of an image."""
+    if stem != "auto":
+        return stem
+    return "cifar" if image_size <= CIFAR_STEM_MAX_SIDE else "imagenet"
+
+
+def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
+    """Returns an encoder whose stem suits views of so many pixels a side.
+
+    Raises:
+      UserError: for views that are too small for it, or a width or stem for a
+        network that has one of its own.
+    """
+    if encoder.encoder not in ENCODERS:
+        check_backbone(encoder.encoder, encoder.width, encoder.stem)
+        return encoder
+    stem = resolve_stem(encoder.stem, image_size)
+    check_image_size(image_size, stem)
+    return dataclasses.replace(encoder, stem=stem)
+
+
+def check_encoder_name(name: str) -> None:
+    """Raises `UserError` for a name that is no encoder's."""
+    if _encoder_name(name):
+        library = name.partition(":")[0]
+        known = [f"{library}:{n}" for n in _BACKBONES.get(library, ())]
+        raise unknown("encoder", name, known or _ENCODER_FORMS)
+
+
+def check_backbone(name: str, width: float, stem: str) -> None:
+    """Raises `UserError` for options that only our own networks have."""
+    if width != Encoder.width:
+        raise UserError(
+            f"--width={width:g}: {name} has a width of its own: leave --width"
+            f" out, or give one of --encoder={','.join(ENCODERS)}"
+        )
+    if stem != "auto":
+        raise UserError(
+            f"--stem={stem}: {name} has a stem of its own: leave --stem out, or"
+            f" give one of --encoder={','.join(ENCODERS)}"
+        )
+
+
+def check_image_size(image_size: int, stem: str) -> None:
+    """Raises `UserError` if views are too small for the encoder's stem."""
+    smallest = SMALLEST_SIDE[stem]
+    if image_size < smallest:
+        other = " or --stem=cifar" if stem == "imagenet" else ""
+        raise UserError(
+            f"views of {image_size} pixels are too small for the {stem} stem,"
+            f" which takes {smallest} and more: give --image_size={smallest}"
+            f" or more{other}"
+        )
