@@ -76,13 +76,7 @@ def test_on_a_terminal_a_bar_is_rewritten():
 
 
 def _points(logdir, tag):
-    return {
-        event.step: tf.make_ndarray(value.tensor).item()
-        for path in logdir.iterdir()
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.tag == tag
-    }
+    return scalars.read(str(logdir)).get(tag, {})
 
 
 def test_a_point_is_the_mean_over_its_own_steps(tmp_path):

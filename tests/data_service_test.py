@@ -11,22 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, config, datasets, training
+from tf_contrastive.board import scalars
 from tf_contrastive.datasets import remote
+
+pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = 24
 BATCH = 6
 STEPS = EXAMPLES // BATCH
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _small():
-    with small.encoder():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -197,15 +193,10 @@ def test_a_strategy_trains_from_the_service(service, tmp_path, capsys):
     assert result.step == 6 and np.isfinite(result.metrics["loss"])
     said = capsys.readouterr().err
     assert "epoch 1: 96 of 96 examples came from the data service" in said
-    seen = [
-        (event.step, tf.make_ndarray(value.tensor).item())
-        for path in (tmp_path / "run" / "events").glob("events.out.*")
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-        if value.tag == "input/examples_of_epoch"
-    ]
-    assert [step for step, _ in seen] == [1, 2, 3, 4, 5, 6]
-    assert seen[2][1] == seen[5][1] == 96
+    curves = scalars.read(str(tmp_path / "run" / "events"))
+    seen = curves["input/examples_of_epoch"]
+    assert list(seen) == [1, 2, 3, 4, 5, 6]
+    assert seen[3] == seen[6] == 96
 
 
 @pytest.fixture

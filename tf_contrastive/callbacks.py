@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from tf_contrastive import board, checkpoints, config
+from tf_contrastive import board, checkpoints, config, terminal
 from tf_contrastive import interruption as interruptions
 from tf_contrastive.board import scalars
 
@@ -69,9 +69,8 @@ class Keeper(tf.keras.callbacks.Callback):
             f" replica(s) {', '.join(map(str, bad.replicas))}"
         )
         if bad.count <= self._allowed:
-            print(
-                f"{where}: passed over, {bad.count} of at most {self._allowed}",
-                file=sys.stderr,
+            terminal.warn(
+                f"{where}: passed over, {bad.count} of at most {self._allowed}"
             )
             return
         kept, _ = checkpoints.newest(self._kept.directory)
@@ -136,10 +135,11 @@ class CollapseAlarm(tf.keras.callbacks.Callback):
             )
 
     def _tell(self, what: str) -> None:
-        self._stream.write(
+        text = (
             f"{what} for {self._epochs} epochs: lower --learning_rate, lengthen"
-            " --warmup_epochs, or look at the views in TensorBoard\n"
+            " --warmup_epochs, or look at the views in TensorBoard"
         )
+        self._stream.write(terminal.paint(text, "warning", self._stream) + "\n")
         self._stream.flush()
 
 

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import re
-import sys
 import tempfile
 import time
 import uuid
@@ -18,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, distribution, flags
+from tf_contrastive import config, distribution, flags, terminal
 from tf_contrastive import model as models
 
 CONFIG_FILE = "config.flags"
@@ -33,6 +32,29 @@ def write_text(path: str, text: str) -> None:
     with tf.io.gfile.GFile(beside, "w") as file:
         file.write(text)
     tf.io.gfile.rename(beside, path, overwrite=True)
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Reads an object that this package has written as JSON.
+
+    Raises:
+      UserError: if the file holds something else.
+    """
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            read = json.load(file)
+        if not isinstance(read, dict):
+            raise ValueError("it is no JSON object")
+    except (tf.errors.OpError, ValueError) as error:
+        raise _not_ours(path, error) from error
+    return read
+
+
+def _not_ours(path: str, error: Exception) -> config.UserError:
+    return config.UserError(
+        f"{path} is not what was written there ({_first_line(error)}): restore"
+        " it from a copy, or move it away"
+    )
 
 
 def check_workdir(wanted: config.Pretrain) -> None:
@@ -68,8 +90,11 @@ def _read_config(workdir: str) -> config.Pretrain | None:
     path = os.path.join(workdir, CONFIG_FILE)
     if not tf.io.gfile.exists(path):
         return None
-    with tf.io.gfile.GFile(path) as file:
-        return flags.read(config.Pretrain, file.read(), workdir)
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return flags.read(config.Pretrain, file.read(), workdir)
+    except ValueError as error:  # No text, or flags that are wrong.
+        raise _not_ours(path, error) from error
 
 
 def _differing(previous: config.Pretrain, wanted: config.Pretrain) -> list[str]:
@@ -130,10 +155,9 @@ def _whole(directory: str) -> str | None:
     """Path of the newest whole checkpoint; tells of newer, damaged ones."""
     path, damaged = newest(directory)
     for bad, reason in damaged.items():
-        print(
+        terminal.warn(
             f"{bad} is damaged ({reason}):"
-            + (f" going back to step {step_of(path):,}" if path else ""),
-            file=sys.stderr,
+            + (f" going back to step {step_of(path):,}" if path else "")
         )
     if damaged and path is None:
         raise config.UserError(
@@ -231,8 +255,7 @@ class Checkpoints:
         path = os.path.join(self.directory, METADATA_FILE)
         if not tf.io.gfile.exists(path):
             return
-        with tf.io.gfile.GFile(path) as file:
-            written = json.load(file).get("variables")
+        written = read_json(path).get("variables")
         if written not in (None, self._order["variables"]):
             differing = [
                 f"{new[0]} {new[1]}, there {old[0]} {old[1]}"
@@ -391,8 +414,7 @@ def load_run(workdir: str) -> Run:
             f"no checkpoint in {directory} yet: the run writes the first one"
             " at the end of its first epoch"
         )
-    with tf.io.gfile.GFile(os.path.join(directory, METADATA_FILE)) as file:
-        metadata = json.load(file)
+    metadata = read_json(os.path.join(directory, METADATA_FILE))
     return Run(run_config, metadata, latest, step_of(latest))
 
 

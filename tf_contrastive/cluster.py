@@ -12,12 +12,11 @@ import json
 import os
 import re
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tf_contrastive import config
+from tf_contrastive import config, terminal
 
 # Jobs that train together, in the order of their ranks.
 _JOBS = ("chief", "worker")
@@ -349,11 +348,9 @@ def wait_for_all(cluster: Cluster, timeout: float) -> None:
         try:
             if cluster.rank == 0:
                 if others:
-                    print(
+                    terminal.tell(
                         f"workers    waiting for {others} more, at most"
-                        f" {timeout:g} s",
-                        file=sys.stderr,
-                        flush=True,
+                        f" {timeout:g} s"
                     )
                 _gather(cluster, server, deadline)
             else:

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from tf_contrastive import (
     config,
     distribution,
     interruption,
+    terminal,
     training,
 )
 from tf_contrastive.evaluation import protocols
@@ -67,7 +67,7 @@ def linear(result: training.Result) -> dict[str, Any]:
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         strategy = tf.distribute.get_strategy()
     train, _ = training.open_dataset(run)
-    say(
+    terminal.tell(
         f"linear     {options.linear.linear_optimizer},"
         f" {options.linear.linear_epochs} epochs of"
         f" {train.info.num_examples:,} images, augmentation"
@@ -83,7 +83,7 @@ def linear(result: training.Result) -> dict[str, Any]:
             strategy=strategy,
             follower=follower,
             heed=follower.heed,
-            say=say,
+            say=terminal.tell,
         )
         report = protocols.run(subject, ["linear"])
     report = {
@@ -144,13 +144,7 @@ def _writing(path: str) -> Iterator[None]:
 def _read(path: str) -> dict[str, Any] | None:
     if not tf.io.gfile.exists(path):
         return None
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)
-
-
-def say(line: str) -> None:
-    """Tells of progress, on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    return checkpoints.read_json(path)
 
 
 class _Follower(classifiers.Follower):
@@ -195,7 +189,7 @@ class _Follower(classifiers.Follower):
         if newest:
             state.restore(newest).assert_consumed()
             self._done = self._saved = checkpoints.step_of(newest)
-            say(f"linear stage: goes on after epoch {self._done:,}")
+            terminal.tell(f"linear stage: goes on after epoch {self._done:,}")
         self._manager = tf.train.CheckpointManager(
             state, self._folder, max_to_keep=2, checkpoint_name="ckpt"
         )
@@ -211,7 +205,7 @@ class _Follower(classifiers.Follower):
         last = done == epochs
         if last or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self._save()
-            say(
+            terminal.tell(
                 f"linear stage: epoch {done}/{epochs}"
                 f"  loss {metrics['loss']:.4f}"
                 f"  accuracy {metrics['accuracy']:.3f}"

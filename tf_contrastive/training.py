@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,6 +28,7 @@ from tf_contrastive import (
     optimizers,
     pacing,
     schedules,
+    terminal,
     views,
 )
 from tf_contrastive import model as models
@@ -184,6 +184,8 @@ def prepare(
         run.schedule.batch_size,
         strategy.num_replicas_in_sync,
     )
+    if run.data.data_service:
+        datasets.check_service(run.data.data_service)
     source, validation = open_dataset(run)
     run = whiten(resolve(run, source.info, strategy), source)
     return strategy, source, validation, run
@@ -202,7 +204,7 @@ def shrink(run: config.Pretrain) -> config.Pretrain:
         shape = info.image_shape or [config.DEFAULT_IMAGE_SIZE]
         side = min(shape[:2])
     except config.AbsentDataError:
-        print(f"smoke      {config.standing_in(name)}", file=sys.stderr)
+        terminal.tell(f"smoke      {config.standing_in(name)}")
         name, side = config.stand_in(name), config.kind_of(name).side
         own = {"dataset": name, "split": "train", "test_split": "test"}
         whole = config.replace(whole, **own)
@@ -216,7 +218,7 @@ def shrink(run: config.Pretrain) -> config.Pretrain:
         test_examples=tested,
     )
     told = config.differences(config.replace(run, smoke=False), small)
-    print(f"smoke      {', '.join(told)}", file=sys.stderr, flush=True)
+    terminal.tell(f"smoke      {', '.join(told)}")
     return small
 
 
@@ -230,6 +232,9 @@ def open_dataset(
     else:
         config.check_labels(
             run.loss.loss, run.data.dataset, source.info.has_labels
+        )
+        config.check_sampler(
+            run.data.sampler, run.data.dataset, source.info.has_labels
         )
     if run.linear.linear_epochs:
         # Now, lest a run end in a mistake that could be seen at its start.
@@ -350,10 +355,8 @@ def channel_statistics(source: datasets.Source) -> config.ChannelStatistics:
         return known
     count = min(info.num_examples, config.WHITEN_EXAMPLES)
     rows = np.linspace(0, info.num_examples - 1, count).round().astype(int)
-    print(
-        f"whitening: colours of {count:,} of {info.num_examples:,} images",
-        file=sys.stderr,
-        flush=True,
+    terminal.tell(
+        f"whitening: colours of {count:,} of {info.num_examples:,} images"
     )
 
     @tf.autograph.experimental.do_not_convert
@@ -763,11 +766,9 @@ class FromService(tf.keras.callbacks.Callback):
         seen = self._delivered.examples(epoch)
         expected = self._delivered.expected(epoch)
         lost = "; a worker took the others with it" if seen < expected else ""
-        print(
+        (terminal.warn if lost else terminal.tell)(
             f"epoch {epoch + 1}: {seen:,} of {expected:,} examples came from"
-            f" the data service{lost}",
-            file=sys.stderr,
-            flush=True,
+            f" the data service{lost}"
         )
 
 
@@ -803,7 +804,7 @@ def announce(
         f"workdir    {run.runtime.workdir}"
         + (f", resumed at step {start_step:,}" if start_step else ""),
     ]
-    print("\n".join(lines), file=sys.stderr, flush=True)
+    terminal.tell("\n".join(lines))
 
 
 def _network(chosen: config.Encoder) -> str:

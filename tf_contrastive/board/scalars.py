@@ -1,5 +1,7 @@
 """The names of a run's curves, the page that TensorBoard opens them on."""
 
+import os
+
 import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
@@ -74,6 +76,24 @@ def write_layout(*, probe: bool, ranks: bool) -> None:
     layout = layout_pb2.Layout(category=[first, *others])
     summary = custom_scalars.pb(layout).SerializeToString()
     tf.summary.experimental.write_raw_pb(summary, step=0)
+
+
+def read(folder: str) -> dict[str, dict[int, float]]:
+    """Returns the curves in a folder of event files: tag -> step -> value.
+
+    Where a run was resumed, the later of two values of a step.
+
+    Args:
+      folder: a run's `events`; other folders in it are not read.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for path in sorted(tf.io.gfile.glob(os.path.join(folder, "events.out.*"))):
+        for event in tf.compat.v1.train.summary_iterator(path):
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "scalars":
+                    number = float(tf.make_ndarray(value.tensor))
+                    found.setdefault(value.tag, {})[event.step] = number
+    return found
 
 
 def _chart(title: str, tags: tuple[str, ...]) -> layout_pb2.Chart:

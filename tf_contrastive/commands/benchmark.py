@@ -2,13 +2,10 @@
 
 import json
 import os
-import sys
+import shlex
 from typing import Any
 
-import tensorflow as tf
-
-from tf_contrastive import checkpoints, config
-from tf_contrastive.benchmarks import BENCHMARKS, measure
+from tf_contrastive import config, flags, terminal
 
 
 def run(options: config.Benchmark) -> int:
@@ -27,9 +24,18 @@ def run(options: config.Benchmark) -> int:
       memory.
 
     Raises:
-      UserError: if the file cannot be written.
+      UserError: for run flags that pretrain would refuse, or a file that
+        cannot be written.
     """
     chosen = options.benchmarking
+    if chosen.benchmark == "step":
+        words = shlex.split(options.step.run_flags)
+        flags.read(config.Pretrain, "\n".join(words), "none").validate()
+    # Here, so that a mistake in them need not wait for TensorFlow.
+    import tensorflow as tf
+
+    from tf_contrastive.benchmarks import BENCHMARKS, measure
+
     output = chosen.output or f"benchmark_{chosen.benchmark}.json"
     folder = os.path.dirname(output) or "."
     if not tf.io.gfile.isdir(folder):
@@ -37,7 +43,11 @@ def run(options: config.Benchmark) -> int:
             f"--output={output}: there is no folder {folder}: create it, or"
             " give a file in a folder that exists"
         )
-    report = BENCHMARKS[chosen.benchmark](options, _say)
+    if tf.io.gfile.isdir(output):
+        raise config.UserError(
+            f"--output={output} is a folder: give a file in it"
+        )
+    report = BENCHMARKS[chosen.benchmark](options, terminal.tell)
     print("\n\n".join(report.tables))
     _write(
         output,
@@ -54,11 +64,11 @@ def run(options: config.Benchmark) -> int:
     return 0 if report.passed else 1
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 def _write(path: str, report: dict[str, Any]) -> None:
+    import tensorflow as tf
+
+    from tf_contrastive import checkpoints
+
     try:
         checkpoints.write_text(path, json.dumps(report, indent=2) + "\n")
     except (OSError, tf.errors.OpError) as error:
@@ -67,4 +77,4 @@ def _write(path: str, report: dict[str, Any]) -> None:
             f"cannot write {path} ({reason}): the table above is complete; give"
             " an --output that you may write to keep it"
         ) from error
-    _say(f"written: {path}")
+    terminal.tell(f"written: {path}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, preflight
+from tf_contrastive import checkpoints, config, preflight, terminal
 
 RESULT_FILE = "doctor.json"
 
@@ -66,4 +66,4 @@ def _write(path: str, report: preflight.Report) -> None:
         raise config.cannot_write(
             path, error, "give a --workdir that you may write, or none"
         ) from error
-    print(f"written: {path}", file=sys.stderr)
+    terminal.tell(f"written: {path}")

@@ -1,7 +1,6 @@
 """`export`: writes a run's encoder as a SavedModel, and in other formats."""
 
 import os
-import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -11,6 +10,7 @@ from tf_contrastive import (
     datasets,
     embedding,
     exporting,
+    terminal,
     views,
 )
 
@@ -132,7 +132,9 @@ def _head(chosen: config.Exporting, parts: exporting.Parts) -> Callable | None:
             f"--head={chosen.head} needs labels, and {source.info.name} has"
             " none: give --head=none"
         )
-    _say(f"embedding {source.info.num_examples:,} images of {source.info.name}")
+    terminal.tell(
+        f"embedding {source.info.num_examples:,} images of {source.info.name}"
+    )
     embeddings, labels = embedding.embed(parts.encoder, _batches(source, parts))
     classes = source.info.num_classes
     if chosen.head == "knn":
@@ -150,7 +152,9 @@ def _images(chosen: config.Exporting, parts: exporting.Parts) -> np.ndarray:
     try:
         source = _source(chosen, parts)
     except config.UserError as error:
-        _say(f"checking by photographs in the place of the run's data: {error}")
+        terminal.tell(
+            f"checking by photographs in the place of the run's data: {error}"
+        )
         size, extra = (
             of(parts.encoder) for of in (exporting.image_size, exporting.extra)
         )
@@ -188,7 +192,3 @@ def _formats(details: dict) -> str:
         f"  {'file':<{width}}  {'bytes':>12} {'difference':>12} {'cosine':>9}"
     )
     return "\n".join(["", heading, *lines, ""])
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

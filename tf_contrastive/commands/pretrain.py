@@ -2,12 +2,11 @@
 
 import json
 import os
-import sys
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, stages, training
+from tf_contrastive import checkpoints, config, stages, terminal, training
 from tf_contrastive.evaluation import reports
 
 RESULT_FILE = "pretrain.json"
@@ -67,8 +66,7 @@ def _tell(
 def _read(path: str) -> dict[str, Any]:
     if not tf.io.gfile.exists(path):
         return {}
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)
+    return checkpoints.read_json(path)
 
 
 def _write(path: str, rows: dict[str, Any]) -> None:
@@ -77,9 +75,5 @@ def _write(path: str, rows: dict[str, Any]) -> None:
 
 def _name_bad_images(names: tuple[str, ...]) -> None:
     if names:
-        print(
-            f"skipped {len(names)} image(s) that could not be read:",
-            *names,
-            sep="\n  ",
-            file=sys.stderr,
-        )
+        told = f"skipped {len(names)} image(s) that could not be read:"
+        terminal.warn("\n  ".join((told, *names)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, interruption, stages
+from tf_contrastive import checkpoints, config, interruption, terminal
 from tf_contrastive.evaluation import protocols, reports
 
 # Seconds within which a signal is heeded while nothing goes on.
@@ -60,7 +60,7 @@ class Watch:
                 told = "the run has ended"
             except _EndedError as ended:
                 told = f"ended by {ended}"
-        stages.say(f"{told}: {self._scored} checkpoint(s) scored")
+        terminal.tell(f"{told}: {self._scored} checkpoint(s) scored")
         return 0
 
     def _heed(self, batches: Iterable) -> Iterator:
@@ -146,7 +146,7 @@ class Watch:
         if tf.io.gfile.exists(f"{found.checkpoint}.index"):
             return False
         self._passed_over.add(found.step)
-        stages.say(
+        terminal.tell(
             f"step {found.step:,}: its checkpoint was deleted before it could"
             " be read, and is passed over"
         )

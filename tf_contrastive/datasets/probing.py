@@ -11,7 +11,6 @@ every view, in every slice, and on any machine.
 
 import dataclasses
 import functools
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import config, terminal
 from tf_contrastive.datasets import arrays, classes, splits
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
 
@@ -74,11 +73,9 @@ class _Digits(NamedTuple):
 @functools.cache
 def _say_embedded(reason: str) -> None:
     """Says once that there is no MNIST."""
-    print(
+    terminal.warn(
         "the 1,797 embedded digits, enlarged to 28x28, take the place of MNIST"
-        f" ({reason})",
-        file=sys.stderr,
-        flush=True,
+        f" ({reason})"
     )
 
 

@@ -10,14 +10,13 @@ on is lost for good, and TensorFlow would ask for more for ever: a run ends.
 
 import collections
 import socket
-import sys
 import threading
 import time
 import warnings
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import config, terminal
 
 # Seconds in which a dispatcher must answer, between two questions to it in a
 # run, without an answer until it counts as lost, and without a batch until that
@@ -82,11 +81,10 @@ class Delivered:
         if self._stalled or time.monotonic() - self._came < STALLED_AFTER:
             return
         self._stalled = True
-        print(
+        terminal.warn(
             f"--data_service={address}: no batch came for {STALLED_AFTER} s;"
             " unless steps take that long, a worker is gone: start one at its"
-            " port, and the run goes on",
-            file=sys.stderr,
+            " port, and the run goes on"
         )
 
     def counted(

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import config, flags, losses
+from tf_contrastive.board import scalars
 from tf_contrastive.evaluation import reports
 from tf_contrastive.reproduction import claims
 
@@ -69,7 +70,8 @@ def _training(unit: Unit) -> dict[str, float]:
         steps = json.load(file)["steps"]
     of_epoch = steps / run.schedule.epochs
     found = {}
-    for tag, points in _scalars(os.path.join(unit.workdir, "events")).items():
+    curves = scalars.read(os.path.join(unit.workdir, "events"))
+    for tag, points in curves.items():
         # A point is the mean of the steps since the one before.
         first = [v for step, v in points.items() if step <= of_epoch]
         last = [v for step, v in points.items() if step > steps - of_epoch]
@@ -83,18 +85,6 @@ def _training(unit: Unit) -> dict[str, float]:
         "ln_positives": math.log(positives),
         "ln_noise": math.log(1 + others - positives),
     }
-
-
-def _scalars(folder: str) -> dict[str, dict[int, float]]:
-    """Tag -> step -> value of a folder of TensorBoard's files, by time."""
-    found: dict[str, dict[int, float]] = {}
-    for path in sorted(tf.io.gfile.glob(os.path.join(folder, "events.out.*"))):
-        for event in tf.compat.v1.train.summary_iterator(path):
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name == "scalars":
-                    number = float(tf.make_ndarray(value.tensor))
-                    found.setdefault(value.tag, {})[event.step] = number
-    return found
 
 
 def _free_embeddings(unit: Unit) -> dict[str, float]:

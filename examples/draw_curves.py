@@ -1,0 +1,67 @@
+"""Draws the curves of runs side by side: is it learning?
+
+Use: python examples/draw_curves.py runs/healthy runs/sick --output=curves.png
+
+A column for each run, a row for each of loss, contrastive accuracy, probe
+accuracy, similarity and spread; what docs/guide/curves.md shows.
+"""
+
+import os
+
+from absl import app, flags
+
+from tf_contrastive.board import scalars
+from tf_contrastive.evaluation import pictures
+
+_OUTPUT = flags.DEFINE_string("output", "curves.png", "where the picture goes")
+
+# Row -> its curves: name in the legend -> TensorBoard's tag.
+_ROWS = {
+    "loss": {"": "loss/contrastive"},
+    "accuracy": {
+        "contrastive": "loss/contrastive_accuracy",
+        "probe": "probe/accuracy",
+    },
+    "similarity": {
+        "positives": "similarity/positive",
+        "negatives": "similarity/negative",
+    },
+    "spread": {"": "similarity/embedding_std"},
+}
+_COLORS = ("#1f77b4", "#d95f02")
+
+
+def draw(workdirs: list[str]) -> bytes:
+    """Returns a PNG with a column for each run."""
+    figure, axes = pictures.panels(
+        len(_ROWS), len(workdirs), 2.6, 1.5, sharex="col", sharey="row"
+    )
+    for column, workdir in zip(axes.T, workdirs, strict=True):
+        curves = scalars.read(os.path.join(workdir, "events"))
+        if not curves:
+            raise app.UsageError(f"{workdir}: no run of pretrain with events")
+        column[0].set_title(os.path.basename(workdir.rstrip("/")), fontsize=9)
+        for axis, (row, shown) in zip(column, _ROWS.items(), strict=True):
+            pictures.plain(axis)
+            axis.tick_params(labelsize=7)
+            for (name, tag), color in zip(shown.items(), _COLORS, strict=False):
+                points = sorted(curves.get(tag, {}).items())
+                axis.plot(*zip(*points, strict=True), color=color, label=name)
+            if axis in axes[:, 0]:
+                axis.set_ylabel(row, fontsize=8)
+                if len(shown) > 1:
+                    axis.legend(fontsize=7, frameon=False)
+        column[-1].set_xlabel("step", fontsize=8)
+    return pictures.png(figure)
+
+
+def main(arguments: list[str]) -> None:
+    """Writes the picture of the runs that the arguments name."""
+    if len(arguments) < 2:
+        raise app.UsageError("give the folders of one run or more")
+    with open(_OUTPUT.value, "wb") as file:
+        file.write(draw(arguments[1:]))
+
+
+if __name__ == "__main__":
+    app.run(main)
