@@ -50,7 +50,11 @@ def main() -> int:
     parser.add_argument("--model", default="encoder")
     parser.add_argument("files", nargs="+", metavar="FILE", type=pathlib.Path)
     given = parser.parse_args()
-    contents = [file.read_bytes() for file in given.files]
+    try:
+        contents = [file.read_bytes() for file in given.files]
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     try:
         embeddings, ok = embed(given.address, contents, given.model)
     except grpc.RpcError as error:

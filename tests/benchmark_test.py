@@ -368,14 +368,6 @@ def test_a_contact_sheet_shows_every_policy(tmp_path, monkeypatch, capsys):
     assert height / width == pytest.approx(policies / 8, rel=0.01)
 
 
-def test_a_sheet_that_cannot_be_written_is_told(tmp_path, monkeypatch, capsys):
-    plot = tmp_path / "nowhere" / "views.png"
-    monkeypatch.chdir(tmp_path)
-    arguments = ("views", f"--plot={plot}", "--sheet_size=8")
-    assert _main(monkeypatch, "benchmark", *arguments) == 2
-    assert "cannot be written (No such file" in capsys.readouterr().err
-
-
 # ---- Evaluation --------------------------------------------------------------
 
 _EVALUATION = (

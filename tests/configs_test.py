@@ -410,18 +410,6 @@ def test_a_flagfile_names_others_by_their_place_beside_it(
     assert flags.parse(config.Pretrain, given).schedule.epochs == 7
 
 
-def test_a_flagfile_that_is_missing_or_part_of_itself_is_told(tmp_path):
-    one, two = tmp_path / "one.flags", tmp_path / "two.flags"
-    one.write_text("--flagfile=two.flags\n")
-    with pytest.raises(
-        config.UserError, match=r"Unable to open flagfile .*two.flags, named in"
-    ):
-        flags.parse(config.Pretrain, [f"--flagfile={one}"])
-    two.write_text("--flagfile=one.flags\n")
-    with pytest.raises(config.UserError, match=r"one.flags is part of itself"):
-        flags.parse(config.Pretrain, [f"--flagfile={one}"])
-
-
 # ---- What --smoke makes of a run ---------------------------------------------
 
 # All that may differ between a recipe and what --smoke trains of it.

@@ -5,15 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, datasets, training
+from tf_contrastive import checkpoints, config, datasets, flags, training
 from tf_contrastive.board import scalars
 from tf_contrastive.datasets import remote
 
@@ -167,7 +167,7 @@ def test_a_resumed_run_goes_on_with_the_epochs_that_are_left(service, tmp_path):
 
 def _run(workdir, **options):
     return config.replace(
-        config.Pretrain(),
+        small.RUN,
         dataset="digits",
         split="train[:96]",
         augmentation="crop",
@@ -291,26 +291,42 @@ def test_the_launched_service_stops_cleanly(launched):
             os.kill(server, 0)
 
 
+# The command, of a smaller patience, in a process that can be stuck.
+_SOON_LOST = """
+import sys
+from tf_contrastive import __main__
+from tf_contrastive.datasets import remote
+remote.LOST_AFTER = 1
+sys.exit(__main__.main())
+"""
+
+
 def test_a_lost_dispatcher_ends_the_run_and_what_was_trained_is_kept(
-    launched, tmp_path, monkeypatch
+    launched, tmp_path
 ):
     process, address = launched
-    monkeypatch.setattr(remote, "LOST_AFTER", 1)
     run = _run(tmp_path / "run", data_service=address, epochs=10_000)
-
-    def stop_service():
-        while not tf.train.latest_checkpoint(tmp_path / "run" / "checkpoints"):
-            time.sleep(0.1)
-        os.kill(_servers(process)[0], signal.SIGKILL)
-
-    thread = threading.Thread(target=stop_service)
-    thread.start()
-    with pytest.raises(config.UserError, match="answers no more") as told:
-        training.pretrain(run)
-    thread.join()
-    assert "\n" not in str(told.value)
+    flagfile = tmp_path / "run.flags"
+    flagfile.write_text(flags.write(run))
+    training_it = subprocess.Popen(
+        [
+            *(sys.executable, "-c", _SOON_LOST, "pretrain"),
+            *(f"--flagfile={flagfile}", f"--workdir={tmp_path / 'run'}"),
+        ],
+        cwd=_ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not tf.train.latest_checkpoint(tmp_path / "run" / "checkpoints"):
+        assert training_it.poll() is None, training_it.stderr.read()
+        time.sleep(0.1)
+    os.kill(_servers(process)[0], signal.SIGKILL)
+    _, said = training_it.communicate(timeout=120)
+    assert training_it.returncode == config.EXIT_RESUME, said
+    told = said.splitlines()[-1]
+    assert told.startswith("tf_contrastive: ") and "answers no more" in told
     saved = checkpoints.load_run(str(tmp_path / "run")).step
-    assert f"saved at step {saved}" in str(told.value)
+    assert f"saved at step {saved:,}" in told
 
 
 def test_a_wrong_argument_is_told():

@@ -336,15 +336,6 @@ def test_unreadable_images_are_left_out_and_named(tmp_path):
     )
 
 
-def test_folders_without_images_are_refused(tmp_path):
-    refused("no folder", name=f"folder:{tmp_path}/none")
-    refused("no images under", name=f"folder:{tmp_path}")
-    write(tmp_path / "a.jpg", b"nonsense")
-    refused("none of the 1 images", name=f"folder:{tmp_path}")
-    write(tmp_path / "b.png", encoded(picture(0)))
-    refused("no split 'test'", name=f"folder:{tmp_path}", split="test")
-
-
 # ---- CSV ---
 
 
@@ -465,23 +456,6 @@ def test_tfrecords_of_several_files(image, label, ending, tmp_path):
     train, validation = source.split_validation(0.3, seed=0)
     parts = [e["image"].tobytes() for s in (train, validation) for e in read(s)]
     assert sorted(parts) == got
-
-
-def test_wrong_tfrecords_are_refused(tmp_path):
-    refused("no file matches", name=f"tfrecord:{tmp_path}/*.tfrecord")
-    other = write_records(
-        tmp_path / "other", [example({"pixels": b"1", "height": 2})]
-    )
-    refused("features present: height, pixels", name=f"tfrecord:{other}")
-    raw = write_records(tmp_path / "raw", [example({"image_raw": b"\0" * 99})])
-    refused("none of the 1 images", name=f"tfrecord:{raw}")
-    junk = write_records(tmp_path / "junk", [b"\xff\xff\xff"])
-    refused("not tf.train.Example", name=f"tfrecord:{junk}")
-    whole = write_records(
-        tmp_path / "whole", [example({"image": encoded(picture(0))})] * 9
-    )
-    cut = write(tmp_path / "cut", whole.read_bytes()[:-20])
-    refused("damaged", name=f"tfrecord:{cut}")
 
 
 # ---- TensorFlow Datasets ---

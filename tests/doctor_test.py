@@ -113,34 +113,6 @@ def test_it_writes_json_beside_a_run_that_it_does_not_touch(
     assert "warnings: 1\n  few_steps: 1 steps in all" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"loss": "supcn"}, "--loss=supcn: must be one of"),
-        ({"batch_size": 300}, "--batch_size=300 is more than the 256 examples"),
-        ({"stem": "imagenet"}, "too small for the imagenet stem"),
-        ({"dataset": "cifar_10"}, "did you mean 'cifar10'"),
-        ({"dataset": "folder:/nowhere"}, "/nowhere"),
-    ],
-    ids=str,
-)
-def test_what_pretrain_refuses_it_refuses(
-    changes, told, monkeypatch, capsys, tmp_path
-):
-    workdir = tmp_path / "run"
-    assert _main(monkeypatch, *_flags(**changes, workdir=workdir)) == 2
-    said = capsys.readouterr()
-    assert said.out == "" and told in said.err
-    assert not workdir.exists()
-
-
-def test_a_run_of_other_flags_is_refused_in_its_folder(monkeypatch, tmp_path):
-    flags = _flags(workdir=tmp_path)
-    (tmp_path / "config.flags").write_text("--loss=ntxent\n")
-    assert _main(monkeypatch, *flags) == 2
-    assert not (tmp_path / doctor.RESULT_FILE).exists()
-
-
 @small.encoder()
 def test_what_takes_too_long_is_waited_for_no_longer(monkeypatch):
     """A step cannot be stopped: the report comes without it."""

@@ -345,7 +345,7 @@ def test_the_knobs_of_the_protocols_are_the_program_s():
     common = {
         f.name
         for group, f, _ in config.fields(config.Evaluate())
-        if group == "evaluation"
+        if group in ("evaluation", "terminal")
     }
     assert told >= known - common
 

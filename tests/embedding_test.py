@@ -426,14 +426,5 @@ def test_a_killed_process_goes_on(workdir, digits, tmp_path):
     assert indices.tolist() == list(range(1437))
 
 
-def test_a_missing_package_is_told_first(workdir, tmp_path, monkeypatch):
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(config.UserError, match="needs pyarrow, which is not"):
-        _embed(workdir, tmp_path / "new" / "a.parquet")
-    with pytest.raises(config.UserError, match="needs apache-beam, which is"):
-        _embed(workdir, tmp_path / "new" / "a.npz", runner="DirectRunner")
-    assert not (tmp_path / "new").exists()
-
-
 if __name__ == "__main__":
     raise SystemExit(pytest.main([__file__]))

@@ -145,20 +145,6 @@ def test_a_checkpoint_is_chosen_by_its_step(workdir, tmp_path, split):
     assert np.abs(made - newest).max() > 0.01
 
 
-def test_a_checkpoint_that_is_not_there_is_refused(workdir, tmp_path):
-    with pytest.raises(
-        config.UserError, match="has none of that step: it has those of step 0"
-    ):
-        _export(workdir, tmp_path, checkpoint=7)
-    assert not (tmp_path / "export").exists()
-
-
-def test_a_run_without_a_probe_says_so(tmp_path):
-    saved_run.make(tmp_path / "run", probe=False)
-    with pytest.raises(config.UserError, match="trained no probe along"):
-        _export(str(tmp_path / "run"), tmp_path, head="probe")
-
-
 # ---- Other formats ----------------------------------------------------------
 
 
@@ -261,20 +247,6 @@ def test_a_format_that_differs_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(config.UserError, match=r"encoder.tflite differs .* by"):
         exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_package_is_told_before_anything_else(
-    workdir, tmp_path, monkeypatch
-):
-    found = converting.importlib.util.find_spec
-    monkeypatch.setattr(
-        converting.importlib.util,
-        "find_spec",
-        lambda name: None if name == "tf2onnx" else found(name),
-    )
-    with pytest.raises(config.UserError, match=r"tf_contrastive\[onnx\]"):
-        _export(workdir, tmp_path, format="savedmodel,onnx")
-    assert not (tmp_path / "export").exists()
 
 
 # ---- The card ---------------------------------------------------------------

@@ -1,10 +1,14 @@
 """Flags as a user meets them: help, values, mistakes, flagfiles."""
 
 import dataclasses
+import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import mistakes
 import pytest
 
 from tf_contrastive import __main__, config, flags
@@ -54,9 +58,16 @@ def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
     assert flags.read(config.Pretrain, flags.write(first), "a") == first
 
 
+# What `test_every_flag_says_...` does not break: flags in pairs, suggestions,
+# lists, words; and some of the rest, for their texts.
 _MISTAKES = [
+    ("pretrain --epochs", "--epochs: must have a value, a whole number"),
+    ("pretrain --workdir", "--workdir: must have a value, as in --workdir="),
+    ("pretrain --loss", "--loss: must have a value, one of ntxent, supcon"),
     ("reproduce", "give one of --list, --claim=ID (such as SI-T1), and"),
+    ("reproduce --claim=SI-T1 --list", "give one of --list, --claim=ID (such"),
     ("reproduce --claim=SI-T1", "--workdir is missing: give a folder"),
+    ("reproduce --report", "--workdir is missing: give a folder, such as"),
     (
         "reproduce --claim=SI-T0 --workdir=w",
         "unknown claim 'SI-T0': known: SI-T1, SI-T4,",
@@ -68,15 +79,21 @@ _MISTAKES = [
     ("reproduce --list --seeds=-1", "--seeds=-1: must be at least 0"),
     ("reproduce --list --scale=tpu", "--scale=tpu: must be one of cpu, paper"),
     ("pretrain --los=supcon", "unknown flag --los: did you mean --loss?"),
-    (
-        "pretrain --loss=supcn",
-        "--loss=supcn: must be one of ntxent, supcon, supcon_in, sincere,",
-    ),
     ("pretrain --epochs=x", "--epochs=x: must be a whole number"),
     ("pretrain --epochs=0", "--epochs=0: must be at least 1"),
-    ("pretrain --learning_rate=-1", "--learning_rate=-1.0: must be above 0"),
-    ("pretrain --learning_rate=inf", "must be a finite number"),
-    ("pretrain --min_crop_area=2", "--min_crop_area=2.0: must be at most 1"),
+    ("pretrain --learning_rate=-1", "--learning_rate=-1: must be above 0"),
+    ("pretrain --learning_rate=inf", "must be a finite number, above 0"),
+    (
+        "pretrain --min_crop_area=2",
+        "--min_crop_area=2: must be above 0 and at most 1",
+    ),
+    (
+        "doctor --loss=supcn",
+        "--loss=supcn: must be one of ntxent, supcon, supcon_in, sincere,"
+        " eps_supinfonce, npairs, triplet, margin, nt_logistic,"
+        " decoupled_ntxent, align_uniform, swd_hypersphere, swd_normal,"
+        " swd_hypercube, moco, cross_entropy (did you mean supcon?)",
+    ),
     (
         "pretrain --augmentation=randaugmnt",
         "--augmentation=randaugmnt: must be one of simclr, simaugment,",
@@ -85,36 +102,11 @@ _MISTAKES = [
         "pretrain --augmentation=ablation:bluur",
         "motion_blur (did you mean blur?)",
     ),
-    (
-        "pretrain --color_jitter_style=torch",
-        "--color_jitter_style=torch: must be one of tensorflow, pytorch",
-    ),
-    (
-        "pretrain --warp_probability=2",
-        "--warp_probability=2.0: must be at most 1",
-    ),
-    (
-        "pretrain --randaugment_layers=0",
-        "--randaugment_layers=0: must be at least 1",
-    ),
-    (
-        "pretrain --randaugment_magnitude=99",
-        "--randaugment_magnitude=99.0: must be at most 30",
-    ),
-    (
-        "pretrain --stacked_randaugment_order=last",
-        "--stacked_randaugment_order=last: must be one of paper, code",
-    ),
-    (
-        "pretrain --ablation_branch=two",
-        "--ablation_branch=two: must be one of one, both",
-    ),
     ("pretrain --noprobe=3", "--noprobe=3 does not take an argument"),
     ("pretrain epochs=3", "stray word 'epochs=3': flags are written --name="),
     ("pretrain --flagfile=nowhere", "--flagfile: Unable to open flagfile"),
     ("pretrain --flagfile", "--flagfile with no argument"),
     ("pretrain --smoke=2", "--smoke=2: must be true or false"),
-    ("evaluate --smoke=2", "--smoke=2: must be true or false"),
     ("pretrain", "--workdir: must be given"),
     (
         "pretrain --workdir=w --dataset=folder:",
@@ -170,17 +162,6 @@ _MISTAKES = [
         " rmsprop, adam, adamw",
     ),
     (
-        "pretrain --momentum_style=pytorch",
-        "--momentum_style=pytorch: must be one of classic, popular",
-    ),
-    ("pretrain --beta_2=1", "--beta_2=1.0: must be at most 0.999999"),
-    ("pretrain --rho=-0.1", "--rho=-0.1: must be at least 0"),
-    ("pretrain --weight_decay=-1", "--weight_decay=-1.0: must be at least 0"),
-    (
-        "pretrain --optimizer_epsilon=0",
-        "--optimizer_epsilon=0.0: must be above 0",
-    ),
-    (
         "pretrain --schedule=exponental",
         "--schedule=exponental: must be one of cosine, linear, exponential,"
         " piecewise, constant (did you mean exponential?)",
@@ -203,8 +184,6 @@ _MISTAKES = [
         "pretrain --workdir=w --schedule=linear --boundaries=30",
         "--boundaries is no option of --schedule=linear: it is one of",
     ),
-    ("pretrain --decay_rate=1.5", "--decay_rate=1.5: must be at most 1"),
-    ("pretrain --decay_epochs=0", "--decay_epochs=0.0: must be above 0"),
     (
         "pretrain --boundaries=60,30",
         "--boundaries=60,30: must be a comma-separated list of rising epochs"
@@ -240,10 +219,6 @@ _MISTAKES = [
         "--cross_device_ops=nccl needs GPUs, --virtual_devices=4 are none",
     ),
     (
-        "pretrain --cross_device_ops=mpi",
-        "--cross_device_ops=mpi: must be one of auto, nccl, ring,",
-    ),
-    (
         "pretrain --workdir=w --image_size=16 --stem=imagenet",
         "views of 16 pixels are too small for the imagenet stem, which takes"
         " 32 and more: give --image_size=32 or more or --stem=cifar",
@@ -255,10 +230,6 @@ _MISTAKES = [
     (
         "pretrain --workdir=w --loss=ntxent --epsilon=1",
         "--epsilon is no option of --loss=ntxent: it is one of eps_supinfonce",
-    ),
-    (
-        "pretrain --workdir=w --temperature=0",
-        "--temperature=0.0: must be above",
     ),
     (
         "pretrain --workdir=w --loss=supcon --positives_cap=0",
@@ -290,10 +261,6 @@ _MISTAKES = [
         " --sampler=class_balanced: give --sampler=shuffle, or no",
     ),
     (
-        "pretrain --augment_on=tpu",
-        "--augment_on=tpu: must be one of auto, host, device",
-    ),
-    (
         "pretrain --cache=disk",
         "--cache=disk: must be one of auto, memory, none",
     ),
@@ -305,10 +272,6 @@ _MISTAKES = [
     (
         "pretrain --whiten=0.5,0.5,0.5/0,1,1",
         "three deviations above 0, M,M,M/S,S,S",
-    ),
-    (
-        "pretrain --mixup_alpha=-0.1",
-        "--mixup_alpha=-0.1: must be at least 0",
     ),
     (
         "pretrain --workdir=w --loss=supcon --mixup_alpha=0.2",
@@ -334,10 +297,6 @@ _MISTAKES = [
         " which cannot be mixed in pairs: give a multiple of 8",
     ),
     (
-        "pretrain --extra_channels=-2",
-        "--extra_channels=-2: must be at least -1",
-    ),
-    (
         "pretrain --workdir=w --batch_size=256 --online_knn_size=128",
         "--online_knn_size=128 holds less than one batch of 256: give at least",
     ),
@@ -347,7 +306,10 @@ _MISTAKES = [
         "evaluate --workdir=w --protocols=knn,linaer",
         "a comma-separated list of knn, prototype, head, linear,",
     ),
-    ("evaluate --saved_model=x", "--saved_model needs --dataset=NAME"),
+    (
+        "evaluate --saved_model=x",
+        "--saved_model=x needs --dataset=NAME: an export does not say on what",
+    ),
     (
         "evaluate --workdir=w --linear_augmentation=randaugmnt",
         "--linear_augmentation=randaugmnt: must be one of simclr, simaugment,",
@@ -355,14 +317,6 @@ _MISTAKES = [
     (
         "evaluate --workdir=w --knn_k=1,0",
         "--knn_k=1,0: must be a comma-separated list of whole numbers from 1",
-    ),
-    (
-        "evaluate --workdir=w --scale=gpu",
-        "--scale=gpu: must be one of paper, cpu",
-    ),
-    (
-        "evaluate --workdir=w --linear_recipe=simclrs",
-        "--linear_recipe=simclrs: must be one of simclr, simclr_lars, sincere,",
     ),
     (
         "evaluate --workdir=w --linear_learning_rates=0.1,0",
@@ -374,26 +328,18 @@ _MISTAKES = [
         "--linear_learning_rate=0.3 and --linear_learning_rates=0.1,1: give one"
         " of them",
     ),
-    (
-        "evaluate --workdir=w --validation_share=1",
-        "--validation_share=1.0: must be at most 0.9",
-    ),
     ("evaluate --compare a", "--compare=a: must be two runs or files of"),
     (
         "evaluate --compare a b --workdir=w",
         "--compare=a,b reads results that are there, and takes no --workdir=w",
     ),
     (
+        "evaluate --compare a b --watch",
+        "--compare=a,b reads results that are there, and takes no --watch:",
+    ),
+    (
         "evaluate --saved_model=x --dataset=digits --watch",
         "--watch needs --workdir=RUN: an export gets no new checkpoint",
-    ),
-    (
-        "evaluate --workdir=w --watch_every_seconds=0",
-        "--watch_every_seconds=0.0: must be above 0",
-    ),
-    (
-        "evaluate --workdir=w --linear_epochs=0",
-        "--linear_epochs=0: must be at least 1",
     ),
     (
         "pretrain --workdir=w --linear_label_smoothing=0.1",
@@ -428,20 +374,8 @@ _MISTAKES = [
         " most --linear_warmup_epochs=9",
     ),
     (
-        "pretrain --linear_batch_size=0",
-        "--linear_batch_size=0: must be at least 1",
-    ),
-    (
         "pretrain --test_split=test[:",
         "must be a split such as train, test, train[:1000]",
-    ),
-    (
-        "pretrain --workdir=w --histograms_every_epochs=-1",
-        "--histograms_every_epochs=-1: must be at least 0",
-    ),
-    (
-        "pretrain --workdir=w --projector_examples=99999",
-        "--projector_examples=99999: must be at most 10000",
     ),
     (
         "pretrain --workdir=w --profile_steps=120,100",
@@ -456,15 +390,6 @@ _MISTAKES = [
         "would stay in moco's queue: give --nan_policy=stop",
     ),
     (
-        "pretrain --workdir=w --keep_checkpoint_every_hours=-1",
-        "--keep_checkpoint_every_hours=-1.0: must be at least 0",
-    ),
-    (
-        "pretrain --workdir=w --steps_per_execution=-1",
-        "--steps_per_execution=-1: must be at least 0",
-    ),
-    ("doctor --loss=supcn", "--loss=supcn: must be one of ntxent, supcon,"),
-    (
         "doctor --batch_size=30 --virtual_devices=4",
         "--batch_size=30 is not divisible by the 4 replicas that share it:",
     ),
@@ -476,10 +401,6 @@ _MISTAKES = [
         " tflite, onnx (did you mean onnx?)",
     ),
     (
-        "export --workdir=w --head=nearest",
-        "--head=nearest: must be one of none, probe, prototype, knn",
-    ),
-    (
         "export --workdir=w --head=probe --head_knn_k=3",
         "--head_knn_k=3 is no option of --head=probe: give --head=knn",
     ),
@@ -489,18 +410,9 @@ _MISTAKES = [
         " --head=prototype",
     ),
     (
-        "export --workdir=w --checkpoint=-2",
-        "--checkpoint=-2: must be at least -1",
+        "embed --saved_model=w --output=x",
+        "--saved_model=w needs --input=DATASET: an export does not say what",
     ),
-    (
-        "export --workdir=w --max_image_pixels=0",
-        "--max_image_pixels=0: must be at least",
-    ),
-    (
-        "export --workdir=w --calibration_images=0",
-        "--calibration_images=0: must be at",
-    ),
-    ("embed --saved_model=w --output=x", "--saved_model needs --input="),
     (
         "embed --workdir=w --output=x --format=csv",
         "--format=csv: must be one of auto, npz, tfrecord, parquet",
@@ -519,56 +431,8 @@ _MISTAKES = [
         " --runner, such as --runner=DirectRunner",
     ),
     (
-        "evaluate --workdir=w --view_examples=1",
-        "--view_examples=1: must be at least 2",
-    ),
-    (
-        "evaluate --workdir=w --contrastive_batch_size=1",
-        "--contrastive_batch_size=1: must be at least 2",
-    ),
-    (
-        "evaluate --workdir=w --kl_batch_size=1",
-        "--kl_batch_size=1: must be at least 2",
-    ),
-    (
-        "evaluate --workdir=w --random_directions=0",
-        "--random_directions=0: must be at least 1",
-    ),
-    (
-        "evaluate --workdir=w --transforms_train=9",
-        "--transforms_train=9: must be at least 20",
-    ),
-    (
-        "evaluate --workdir=w --transforms_test=1",
-        "--transforms_test=1: must be at least 2",
-    ),
-    (
-        "evaluate --workdir=w --transforms_hidden=0",
-        "--transforms_hidden=0: must be at least 1",
-    ),
-    (
-        "evaluate --workdir=w --tsne_examples=3",
-        "--tsne_examples=3: must be at least 4",
-    ),
-    (
-        "evaluate --workdir=w --tsne_classes=0",
-        "--tsne_classes=0: must be at least 1",
-    ),
-    (
-        "evaluate --workdir=w --tsne_perplexity=1",
-        "--tsne_perplexity=1.0: must be above 1",
-    ),
-    (
-        "evaluate --workdir=w --kmeans_images=0",
-        "--kmeans_images=0: must be at least 1",
-    ),
-    (
         "evaluate --workdir=w --kmeans_clusters=2,x",
         "--kmeans_clusters=2,x: must be a comma-separated list of whole",
-    ),
-    (
-        "evaluate --workdir=w --kmeans_scale=9",
-        "--kmeans_scale=9: must be at most 8",
     ),
     (
         "evaluate --workdir=w --test_split=test[:",
@@ -602,8 +466,6 @@ _MISTAKES = [
         "benchmark input --image_sizes=224,x",
         "must be a comma-separated list of sides in pixels, such as 224,32",
     ),
-    ("benchmark input --seconds=0", "--seconds=0.0: must be above 0"),
-    ("benchmark views --sheet_size=2", "--sheet_size=2: must be at least 8"),
     (
         "benchmark step --precisions=float32,bfloat16",
         "a comma-separated list of float32, mixed_bfloat16",
@@ -613,32 +475,16 @@ _MISTAKES = [
         "--replicas=1,0: must be a comma-separated list of numbers from 1 up",
     ),
     (
-        "benchmark step --end_to_end_seconds=0",
-        "--end_to_end_seconds=0.0: must be above 0",
+        "benchmark step --run_flags='--batch_size=9 --dataset=digits'",
+        "--batch_size=9 is not divisible by the 2 replicas that share it:",
     ),
     (
         "benchmark step --run_flags=--encodr=resnet18",
         "unknown flag --encodr: did you mean --encoder?",
     ),
     (
-        "evaluate --workdir=x --logistic_penalties=0",
-        "--logistic_penalties=0: must be at least 1",
-    ),
-    (
-        "evaluate --workdir=x --logistic_lowest_penalty=0",
-        "--logistic_lowest_penalty=0.0: must be above 0",
-    ),
-    (
         "evaluate --workdir=x --robustness_corruptions=fogg",
         "(did you mean fog?)",
-    ),
-    (
-        "evaluate --workdir=x --robustness_examples=-1",
-        "--robustness_examples=-1: must be at least 0",
-    ),
-    (
-        "evaluate --workdir=x --robustness_bins=0",
-        "--robustness_bins=0: must be at least 1",
     ),
     (
         "evaluate --workdir=x --finetune_fractions=0.1,2",
@@ -672,68 +518,182 @@ _MISTAKES = [
         "benchmark evaluation --tasks=kn",
         "--tasks=kn: must be a comma-separated list of knn, logistic (did you",
     ),
-    ("benchmark evaluation --queries=0", "--queries=0: must be at least 1"),
-    ("benchmark evaluation --bank=0", "--bank=0: must be at least 1"),
-    (
-        "benchmark evaluation --path_classes=1",
-        "--path_classes=1: must be at least 2",
-    ),
     (
         "benchmark serving --serving_batch_sizes=1,0",
         "--serving_batch_sizes=1,0: must be a comma-separated list of numbers",
     ),
-    (
-        "benchmark serving --serving_image_size=4",
-        "--serving_image_size=4: must be at least 8",
-    ),
-    ("benchmark serving --serving_seconds=0", "must be above 0"),
-    ("benchmark loss --classes=1", "--classes=1: must be at least 2"),
-    ("benchmark loss --temperature=0", "--temperature=0.0: must be above 0"),
-    (
-        "benchmark loss --output=nowhere/b.json",
-        "--output=nowhere/b.json: there is no folder nowhere: create it",
-    ),
 ]
+
+
+def _refused(words, monkeypatch, capsys):
+    """The line that a mistake in flags gets."""
+    monkeypatch.setattr(sys, "argv", ["tf_contrastive", *words])
+    assert __main__.main() != 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("tf_contrastive: ") and said.err.endswith("\n")
+    assert said.err.count("\n") == 1
+    return said.err.removeprefix("tf_contrastive: ").rstrip("\n")
 
 
 @pytest.mark.parametrize(("line", "told"), _MISTAKES, ids=str)
 def test_a_mistake_gets_one_clear_line(line, told, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["tf_contrastive", *line.split()])
-    assert __main__.main() != 0
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert told in said.err
+    assert told in _refused(shlex.split(line), monkeypatch, capsys)
+
+
+def _fields(command):
+    return {f.name: f for _, f, _ in config.fields(command())}
+
+
+def _is_open(field, flag):
+    """Whether only what is there can tell that a value is wrong."""
+    return flag.flag_type() == "string" and not field.metadata["check"]
+
+
+def _wrong(field, flag):
+    """Yields values that a flag cannot have, and what it is told to be."""
+    about, kind = field.metadata, flag.flag_type()
+    if kind == "bool":
+        yield "maybe", "true or false"
+    elif kind == "string enum":
+        yield "?", f"one of {', '.join(about['choices'])}"
+    elif kind == "string":
+        check = about["check"] or (lambda value: None)
+        value = next((v for v in ("?", "'") if check(v)), None)
+        if value:
+            yield value, check(value)
+        if about["required"]:
+            yield "", check("") or "given; it has no default"
+    else:
+        bounds = _bounds(about)
+        yield "x", {"int": "a whole number", "float": "a number"}[kind]
+        if kind == "float":
+            yield "inf", ", ".join(filter(None, ("a finite number", bounds)))
+        for bound, beyond in (("minimum", -1), ("above", 0), ("maximum", 1)):
+            if about[bound] is not None:
+                yield f"{about[bound] + beyond:.12g}", bounds
+
+
+def _bounds(about):
+    words = {"minimum": "at least", "above": "above", "maximum": "at most"}
+    return " and ".join(
+        f"{word} {about[bound]:.12g}"
+        for bound, word in words.items()
+        if about[bound] is not None
+    )
+
+
+_EVERY_FLAG = [
+    (command, name)
+    for command, (config_class, _) in __main__.COMMANDS.items()
+    for name in _fields(config_class)
+]
+
+
+@pytest.mark.parametrize(("command", "name"), _EVERY_FLAG)
+def test_every_flag_says_what_was_given_and_what_is_allowed(
+    command, name, monkeypatch, capsys
+):
+    config_class = __main__.COMMANDS[command][0]
+    fields, flag = _fields(config_class), flags.define(config_class)[name]
+    needed = [
+        f"--{n}={config.BENCHMARKS[0] if n == 'benchmark' else 'w'}"
+        for n, field in fields.items()
+        if field.metadata["required"] and n != name
+    ]
+    cases = list(_wrong(fields[name], flag))
+    for value, allowed in cases:
+        words = [command, *needed, f"--{name}={value}"]
+        given = f"--{name}={value}" if value else f"--{name}"
+        told = _refused(words, monkeypatch, capsys)
+        assert told.startswith(f"{given}: must be {allowed}"), told
+    if not _is_open(fields[name], flag):
+        assert cases
+    else:
+        assert _breaks(command, name), "put a case into tests/mistakes.py"
+
+
+def _breaks(command, name):
+    """The cases of a flag whose value is wrong by what is there alone."""
+    return [
+        line
+        for line, told in (*_MISTAKES, *mistakes.INPUTS)
+        if command in line.split()
+        for word in shlex.split(line)
+        if word.startswith(f"--{name}=")
+        and (f"--{name}" in told or word.partition("=")[2] in told)
+    ]
+
+
+def _help(command, word, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["tf_contrastive", command, word])
+    assert __main__.main() == 0
+    return capsys.readouterr().out
+
+
+def _shown(text):
+    return set(re.findall(r"^  --(?:\[no\])?(\w+)", text, re.MULTILINE))
 
 
 @pytest.mark.parametrize("command", __main__.COMMANDS)
-def test_help_shows_the_command_s_own_flags(command, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["tf_contrastive", command, "--help"])
-    assert __main__.main() == 0
-    shown = capsys.readouterr().out
-    names = [
-        f.name for _, f, _ in config.fields(__main__.COMMANDS[command][0]())
-    ]
-    assert all(name in shown for name in names)
-    with_loss = ("pretrain", "doctor", "benchmark")
-    assert ("--temperature" in shown) == (command in with_loss)
+def test_helpfull_shows_the_command_s_own_flags(command, monkeypatch, capsys):
+    shown = _help(command, "--helpfull", monkeypatch, capsys)
+    options = config.fields(__main__.COMMANDS[command][0]())
+    assert _shown(shown) == {f.name for _, f, _ in options} | {"flagfile"}
+    # A list that is a default has no place to break.
+    long = [line for line in shown.splitlines() if len(line) > 80]
+    assert not [line for line in long if " " in line.strip()]
+
+
+@pytest.mark.parametrize("command", __main__.COMMANDS)
+def test_help_is_short_and_counts_the_rest(command, monkeypatch, capsys):
+    short = _help(command, "--help", monkeypatch, capsys)
+    everything = _help(command, "--helpfull", monkeypatch, capsys)
+    assert _shown(short) <= _shown(everything)
+    assert len(_shown(short)) <= 20
+    if rest := len(_shown(everything)) - len(_shown(short)):
+        assert f"{rest} more flags, of " in short
+        assert len(short.splitlines()) < 0.75 * len(everything.splitlines())
+    for _, field, _ in config.fields(__main__.COMMANDS[command][0]()):
+        if field.metadata["required"]:
+            assert field.name in _shown(short)
+
+
+# A module that shadows TensorFlow and fails: nothing may import it. Prints the
+# seconds of the processor that the slowest line takes, with what comes before.
+_ALONE = """
+import contextlib, io, json, sys, time
+sys.modules["tensorflow"] = None
+from tf_contrastive import __main__
+slowest, before = 0.0, time.process_time()
+for words, succeeds in json.load(sys.stdin):
+    sys.argv = ["tf_contrastive", *words]
+    said = io.StringIO()
+    started = time.process_time()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        status = __main__.main()
+    slowest = max(slowest, time.process_time() - started)
+    assert (status == 0) == succeeds, (words, said.getvalue())
+print(before + slowest)
+"""
 
 
 def test_help_and_mistakes_answer_at_once_without_tensorflow():
-    # A module that shadows TensorFlow and fails: nothing may import it.
-    for arguments, status in (
-        (["pretrain", "--help"], 0),
-        (["pretrain", "--loss=supcn"], 2),
-    ):
-        code = (
-            "import sys; sys.modules['tensorflow'] = None;"
-            f"sys.argv = ['x', *{arguments}];"
-            "from tf_contrastive.__main__ import main; sys.exit(main())"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=_ROOT, capture_output=True
-        )
-        assert done.returncode == status, done.stderr
+    lines = [(shlex.split(line), False) for line, _ in _MISTAKES]
+    lines += [
+        ([command, word], True)
+        for command in __main__.COMMANDS
+        for word in ("--help", "--helpfull")
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", _ALONE],
+        cwd=_ROOT,
+        capture_output=True,
+        input=json.dumps(lines),
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 1
 
 
 def test_only_what_was_given_is_an_option_of_the_loss():

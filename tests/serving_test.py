@@ -331,7 +331,9 @@ def test_the_rest_client_embeds_files(base, files):
     _check_answers(base, done.stdout.splitlines(), files)
 
 
-def test_clients_say_that_nobody_answers(files, monkeypatch, capsys):
+def test_clients_say_that_nobody_answers_or_a_file_is_missing(
+    files, monkeypatch, capsys
+):
     for name, flag in (
         ("rest_client", "--url=http://localhost:1"),
         ("grpc_client", "--address=localhost:1"),
@@ -340,6 +342,9 @@ def test_clients_say_that_nobody_answers(files, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", [name, flag, *files])
         assert client.main() == 1
         assert "localhost:1" in capsys.readouterr().err
+        monkeypatch.setattr(sys, "argv", [name, flag, *files, "no.jpg"])
+        assert client.main() == 1
+        assert capsys.readouterr().err == "no.jpg: No such file or directory\n"
 
 
 # ---- benchmark serving -------------------------------------------------------

@@ -1,12 +1,20 @@
 """Runs whose encoder is small, where a test is not about encoders.
 
-`python -m tests.small pretrain ...` is `python -m tf_contrastive` with it.
+`python -m tests.small pretrain ...` is `python -m tf_contrastive` with it, and
+without what `UNWATCHED` leaves out.
 """
 
 import contextlib
+import sys
 
-from tf_contrastive import __main__
+from tf_contrastive import __main__, config
 from tf_contrastive.encoders import resnet
+
+# A run that TensorBoard is shown scalars and views of, and no features: half of
+# what a run of few steps costs.
+UNWATCHED = {"histograms_every_epochs": 0, "projector_examples": 0}
+RUN = config.replace(config.Pretrain(), **UNWATCHED)
+FLAGS = tuple(f"--{name}={value}" for name, value in UNWATCHED.items())
 
 
 @contextlib.contextmanager
@@ -21,5 +29,6 @@ def encoder():
 
 
 if __name__ == "__main__":
+    sys.argv += FLAGS
     with encoder():
         raise SystemExit(__main__.main())

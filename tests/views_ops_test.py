@@ -831,12 +831,12 @@ def test_the_options_of_a_run_are_those_of_build():
         (
             "randaugment",
             {"randaugment_magnitude": 31.0},
-            "randaugment_magnitude=31.0: must be at most 30",
+            "randaugment_magnitude=31.0: must be at least 0 and at most 30",
         ),
         (
             "simaugment",
             {"warp_probability": 1.5},
-            "warp_probability=1.5: must be at most 1",
+            "warp_probability=1.5: must be at least 0 and at most 1",
         ),
     ],
 )

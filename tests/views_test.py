@@ -657,7 +657,10 @@ def test_policies_are_those_of_the_flag():
     ("options", "message"),
     [
         ({"min_crop_area": 0.0}, "min_crop_area=0.0: must be above 0"),
-        ({"min_crop_area": 1.5}, "min_crop_area=1.5: must be at most 1"),
+        (
+            {"min_crop_area": 1.5},
+            "min_crop_area=1.5: must be above 0 and at most 1",
+        ),
         (
             {"color_jitter_strength": -1.0},
             "color_jitter_strength=-1.0: must be at least 0",

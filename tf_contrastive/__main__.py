@@ -7,10 +7,11 @@ TensorFlow, is imported: `--help` and a wrong flag answer at once.
 import importlib
 import os
 import sys
+import warnings
 
 from absl import logging
 
-from tf_contrastive import config, flags
+from tf_contrastive import config, flags, terminal
 
 # Command -> (its options, what it does).
 COMMANDS = {
@@ -44,6 +45,7 @@ COMMANDS = {
         "measure speed and memory side by side with others: benchmark loss",
     ),
 }
+_HELP, _HELP_FULL = ("--help", "-h"), "--helpfull"
 # Command -> the flag whose value may stand as the word after it.
 _SUBJECTS = {"benchmark": "benchmark"}
 # Flags that may also have their two values as words after them.
@@ -54,33 +56,47 @@ def _usage() -> str:
     lines = ["usage: python -m tf_contrastive COMMAND [flags]", ""]
     for name, (_, text) in COMMANDS.items():
         lines.append(f"  {name:10} {text}")
-    lines += ["", "COMMAND --help shows the flags of a command."]
+    lines += [
+        "",
+        "COMMAND --help shows the flags that most runs need, COMMAND --helpfull"
+        " all.",
+    ]
     return "\n".join(lines)
 
 
 def _run(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("--help", "-h", "help", "--helpfull"):
+    if not arguments or arguments[0] in (*_HELP, "help", _HELP_FULL):
         print(_usage())
         return 0 if arguments else 2
     command, *rest = arguments
     if command not in COMMANDS:
         raise config.unknown("command", command, COMMANDS)
     config_class, text = COMMANDS[command]
-    if any(word in ("--help", "-h", "--helpfull") for word in rest):
-        print(f"python -m tf_contrastive {command}: {text}\n")
-        print(flags.help_text(config_class))
+    if any(word in (*_HELP, _HELP_FULL) for word in rest):
+        print(f"python -m tf_contrastive {command} [flags]\n\n{text}\n")
+        print(flags.help_text(config_class, everything=_HELP_FULL in rest))
         return 0
     if command in _SUBJECTS and rest and not rest[0].startswith("-"):
         rest[0] = f"--{_SUBJECTS[command]}={rest[0]}"
     parsed = flags.parse(config_class, _paired(rest))
     parsed.validate()
+    _quieten(parsed.terminal.verbosity)
+    module = importlib.import_module(f"tf_contrastive.commands.{command}")
+    return module.run(parsed)
+
+
+def _quieten(verbosity: str) -> None:
+    """Chooses what this package and the libraries below it tell."""
+    terminal.set_verbosity(verbosity)
+    if verbosity == terminal.DEBUG:
+        logging.set_verbosity(logging.DEBUG)
+        return
     # TensorFlow's C++ reports errors of CUDA at every start without a GPU; its
     # real failures come as exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Libraries warn of their own deprecations, which users cannot mend.
     logging.set_verbosity(logging.ERROR)
-    module = importlib.import_module(f"tf_contrastive.commands.{command}")
-    return module.run(parsed)
+    warnings.simplefilter("ignore")
 
 
 def _paired(arguments: list[str]) -> list[str]:
@@ -98,10 +114,13 @@ def main() -> int:
     try:
         return _run(sys.argv[1:])
     except config.UserError as error:
-        print(f"tf_contrastive: {error}", file=sys.stderr)
+        terminal.fail(str(error))
+        if error.threads_left:
+            sys.stdout.flush()
+            os._exit(error.status)
         return error.status
     except KeyboardInterrupt:
-        print("tf_contrastive: interrupted", file=sys.stderr)
+        terminal.fail("interrupted")
         return 130
 
 

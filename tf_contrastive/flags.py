@@ -178,35 +178,70 @@ def _explain(error: Exception, values: absl_flags.FlagValues) -> str:
         given = rest.split(": ")[0]
         if name in values:
             return f"--{name}={given}: must be {_allowed(values[name], given)}"
+    name = text.removeprefix("Missing value for flag --")
+    if name in values:
+        return f"--{name}: must have a value, {_allowed(values[name])}"
     return text
 
 
-def _allowed(flag: absl_flags.Flag, given: str) -> str:
+def _allowed(flag: absl_flags.Flag, given: str = "") -> str:
     """Says what values a flag takes, with the one nearest to `given`."""
     if not isinstance(flag.parser, absl_flags.EnumParser):
         return {
             "int": "a whole number",
             "float": "a number",
             "bool": "true or false",
+            "string": f"as in --{flag.name}=TEXT",
         }[flag.flag_type()]
     choices = flag.parser.enum_values
-    match = config.nearest(given, choices)
-    hint = f" (did you mean {match}?)" if match else ""
+    hint = config.did_you_mean(given, choices) if given else ""
     return f"one of {', '.join(choices)}{hint}"
 
 
-def help_text(config_class: type) -> str:
-    """The flags of a command, in the groups and order of its config."""
+def help_text(config_class: type, everything: bool = True) -> str:
+    """The flags of a command, in the groups and order of its config.
+
+    Args:
+      config_class: a command's dataclass of groups.
+      everything: all flags; else those alone that its `COMMON` names, where it
+        has one, and how many more there are.
+    """
+    options = list(config.fields(config_class()))
+    common = getattr(config_class, "COMMON", None)
+    if everything or common is None:
+        common = [field.name for _, field, _ in options]
     lines: list[str] = []
     shown = None
-    for group, field, default in config.fields(config_class()):
+    for group, field, default in options:
+        if field.name not in common:
+            continue
         if group != shown:
             shown = group
             lines += ["", f"{group}:"]
-        lines.append(f"  --{_usage(field, default)}")
-        lines.append(f"      {field.metadata['help']}")
+        lines += _paragraph(f"--{_usage(field, default)}", indent=2, hang=4)
+        lines += _paragraph(field.metadata["help"], indent=6)
     lines += ["", "  --flagfile=PATH", "      read flags from a file, in place"]
+    if rest := len(options) - len(common):
+        groups = dict.fromkeys(
+            group for group, field, _ in options if field.name not in common
+        )
+        told = f"{rest} more flags, of {', '.join(groups)}: see --helpfull"
+        lines += ["", *_paragraph(told)]
     return "\n".join(lines).lstrip("\n")
+
+
+def _paragraph(text: str, indent: int = 0, hang: int = 0) -> list[str]:
+    """Lines of at most 80 columns; those after the first `hang` further in."""
+    import textwrap  # Only help needs it.
+
+    return textwrap.wrap(
+        text,
+        width=80,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + hang),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _usage(field: dataclasses.Field, default: Any) -> str:
@@ -216,7 +251,8 @@ def _usage(field: dataclasses.Field, default: Any) -> str:
     if _type(field) is bool:
         return f"[no]{field.name}{shown.lower()}"
     if field.metadata["choices"]:
-        return f"{field.name}={'|'.join(field.metadata['choices'])}{shown}"
+        # Spaces, so that a long list can go on in the next line.
+        return f"{field.name}={' | '.join(field.metadata['choices'])}{shown}"
     return f"{field.name}={_type(field).__name__.upper()}{shown}"
 
 

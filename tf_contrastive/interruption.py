@@ -36,6 +36,17 @@ class InterruptedRunError(config.UserError):
     status = config.EXIT_RESUME
 
 
+class LostServiceError(InterruptedRunError):
+    """The data service is gone, and the run was saved.
+
+    TensorFlow's threads go on asking for it, and whoever takes an iterator of
+    it out of memory waits for them, for ever: let the process end without that,
+    by `os._exit`.
+    """
+
+    threads_left = True
+
+
 def lost_worker(error: Exception, directory: str) -> InterruptedRunError:
     """Tells in one line that another worker has gone, as `error` says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -38,7 +38,8 @@ def warn(line: str) -> None:
 
 
 def fail(line: str) -> None:
-    """Writes why the command ends here."""
+    """Writes why the command ends here, in one line whatever is in it."""
+    line = " ".join(line.splitlines())
     name = paint("tf_contrastive:", "error", sys.stderr)
     print(f"{name} {line}", file=sys.stderr, flush=True)
 

@@ -1,5 +1,6 @@
 """A contact sheet: what every policy makes of a photograph."""
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,12 @@ def run(
     import matplotlib.pyplot as plt
 
     chosen = options.sheet
+    folder = os.path.dirname(chosen.plot) or "."
+    if not os.path.isdir(folder):
+        raise config.UserError(
+            f"--plot={chosen.plot}: there is no folder {folder}: create it, or"
+            " give a file in a folder that exists"
+        )
     names = [
         *(name for name in config.AUGMENTATIONS if name != "none"),
         *(f"ablation:{name}" for name in config.ABLATIONS),

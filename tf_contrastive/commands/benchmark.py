@@ -29,9 +29,8 @@ def run(options: config.Benchmark) -> int:
     """
     chosen = options.benchmarking
     if chosen.benchmark == "step":
-        words = shlex.split(options.step.run_flags)
-        flags.read(config.Pretrain, "\n".join(words), "none").validate()
-    # Here, so that a mistake in them need not wait for TensorFlow.
+        _check_step(options)
+    # Here, so that a mistake in flags need not wait for TensorFlow.
     import tensorflow as tf
 
     from tf_contrastive.benchmarks import BENCHMARKS, measure
@@ -62,6 +61,15 @@ def run(options: config.Benchmark) -> int:
         },
     )
     return 0 if report.passed else 1
+
+
+def _check_step(options: config.Benchmark) -> None:
+    """Raises `UserError` for a run that pretrain would refuse."""
+    words = shlex.split(options.step.run_flags)
+    wanted = flags.read(config.Pretrain, "\n".join(words), "none")
+    wanted.validate()
+    for count in config.read_counts(options.step.replicas):
+        config.check_divisible(wanted.schedule.batch_size, count)
 
 
 def _write(path: str, report: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import sys
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -14,6 +13,7 @@ from tf_contrastive import (
     datasets,
     embedding,
     exporting,
+    terminal,
 )
 
 
@@ -69,14 +69,16 @@ def run(options: config.Embed) -> int:
     shards = embedding.begin(job, {"encoder": embedding.checksum(encoder)})
     total = len(job.shards())
     if len(shards) < total:
-        _say(f"{total - len(shards)} of {total} files are there already")
+        terminal.tell(
+            f"{total - len(shards)} of {total} files are there already"
+        )
     if shards and start:
         start(job, features, shards)
     else:
-        embedding.run(job, encoder, shards, _say)
+        embedding.run(job, encoder, shards, terminal.tell)
     bad = embedding.finish(job)
     for name in bad:
-        _say(f"left out, cannot be read: {name}")
+        terminal.tell(f"left out, cannot be read: {name}")
     # What was left out as the source was opened was not counted by it.
     unread = len(bad) - len(source.info.bad_images)
     print(
@@ -135,7 +137,3 @@ def _on_beam(chosen: config.Embedding) -> Callable[..., None]:
 def _absolute(path: str) -> str:
     """The path as other processes know it."""
     return path if "://" in path else os.path.abspath(path)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

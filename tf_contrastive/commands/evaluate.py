@@ -10,8 +10,8 @@ from tf_contrastive import (
     checkpoints,
     config,
     datasets,
-    stages,
     tables,
+    terminal,
     training,
 )
 from tf_contrastive.commands import watch
@@ -54,7 +54,7 @@ def run(options: config.Evaluate) -> int:
     found = checkpoints.load_run(chosen.workdir) if chosen.workdir else None
     scores(found)
     for bad in scores.bad_images:
-        stages.say(f"left out, cannot be read: {bad}")
+        terminal.tell(f"left out, cannot be read: {bad}")
     return 0
 
 
@@ -70,7 +70,7 @@ def _shrunk(options: config.Evaluate) -> config.Evaluate:
     try:
         counts = _counts(name, data_dir, train, test)
     except config.AbsentDataError:
-        stages.say(f"smoke: {config.standing_in(name)}")
+        terminal.tell(f"smoke: {config.standing_in(name)}")
         name, train, test = config.stand_in(name), "train", "test"
         counts = _counts(name, data_dir, train, test)
     small = config.smoke_evaluation(
@@ -80,7 +80,7 @@ def _shrunk(options: config.Evaluate) -> config.Evaluate:
         test=(test, counts[1]),
     )
     before = config.replace(options, smoke=False)
-    stages.say(f"smoke: {', '.join(config.differences(before, small))}")
+    terminal.tell(f"smoke: {', '.join(config.differences(before, small))}")
     return small
 
 
@@ -143,7 +143,11 @@ class _Scores:
         for subject in self._subjects(found, untrained, heed):
             names = config.split_list(chosen.protocols)
             if first is None:
-                _hint(subject, chosen)
+                wanted, _ = protocols.choose(subject, names)
+                _hint(wanted, chosen)
+                if self.place:
+                    # Now, lest what took long be lost.
+                    reports.check(self.place)
             part = protocols.run(subject, names, record=self._recorder)
             results += part["results"]
             first = first or part
@@ -157,7 +161,7 @@ class _Scores:
         _show(report)
         if self.place:
             path = os.path.join(self.place, reports.RESULTS_FILE)
-            stages.say(f"written: {path}")
+            terminal.tell(f"written: {path}")
         return report
 
     def _report(
@@ -208,11 +212,11 @@ class _Scores:
         """Yields what is scored, one at a time."""
         chosen = self._options.evaluation
         data = (*self._opened, self._options)
-        others = {"folder": self._folder, "heed": heed, "say": stages.say}
+        others = {"folder": self._folder, "heed": heed, "say": terminal.tell}
         if not found:
             yield subjects.of_export(chosen.saved_model, *data, **others)
             if chosen.untrained:
-                stages.say(
+                terminal.tell(
                     "no untrained baseline: only a run (--workdir) has one"
                 )
             return
@@ -221,13 +225,12 @@ class _Scores:
             yield subjects.of_run(found, *data, trained=False, **others)
 
 
-def _hint(subject: subjects.Subject, chosen: config.Evaluation) -> None:
+def _hint(names: Iterable[str], chosen: config.Evaluation) -> None:
     """Tells whoever waits on a CPU that they need not."""
     if chosen.scale == "cpu" or any(
         tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")
     ):
         return
-    names, _ = protocols.choose(subject, config.split_list(chosen.protocols))
     small = config.evaluate(scale="cpu")
     slow = [
         name
@@ -235,7 +238,7 @@ def _hint(subject: subjects.Subject, chosen: config.Evaluation) -> None:
         if "-" in protocols.PROTOCOLS[name].version_of(small)
     ]
     if slow:
-        stages.say(
+        terminal.tell(
             f"no accelerator: {', '.join(slow)} at the papers' scale may take"
             " long; --scale=cpu has versions for CPUs"
         )
@@ -243,7 +246,7 @@ def _hint(subject: subjects.Subject, chosen: config.Evaluation) -> None:
 
 def _show(report: dict[str, Any]) -> None:
     if report["step"] is not None:
-        stages.say(f"step {report['step']:,}:")
+        terminal.tell(f"step {report['step']:,}:")
     print(reports.table(report["results"]))
     for line in reports.numbers(report["results"]):
         print(line)
@@ -283,5 +286,5 @@ def _compare(chosen: config.Evaluation) -> int:
     if chosen.output_dir:
         path = os.path.join(chosen.output_dir, COMPARISON_FILE)
         reports.write_json(path, report)
-        stages.say(f"written: {path}")
+        terminal.tell(f"written: {path}")
     return 0

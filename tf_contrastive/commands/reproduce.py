@@ -1,9 +1,8 @@
 """`reproduce`: lists, runs, judges and reports the papers' claims."""
 
 import os
-import sys
 
-from tf_contrastive import config
+from tf_contrastive import config, terminal
 from tf_contrastive.reproduction import claims, listing, verdicts
 
 
@@ -43,11 +42,7 @@ def run(options: config.Reproduce) -> int:
         seeds = chosen.seeds or recipe.seeds
         print(report.plan(list(runs.plan(recipe, place, seeds))))
         return 0
-    result = runs.run(claim, chosen.scale, place, chosen.seeds, _say)
+    result = runs.run(claim, chosen.scale, place, chosen.seeds, terminal.tell)
     print(report.tables_of(claim, recipe, result))
-    _say(f"written: {os.path.join(chosen.workdir, claim.name)}")
+    terminal.tell(f"written: {os.path.join(chosen.workdir, claim.name)}")
     return int(result["verdict"] == verdicts.FAILS)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

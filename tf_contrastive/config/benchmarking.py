@@ -2,17 +2,20 @@
 
 import dataclasses
 import re
+from typing import ClassVar
 
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.options import (
     did_you_mean,
     list_of,
     option,
+    shell_words,
     split_list,
     validate_fields,
     whole_numbers,
 )
 from tf_contrastive.config.runtime import PRECISIONS
+from tf_contrastive.config.terminal import Terminal
 from tf_contrastive.config.views import AUGMENTATIONS, augmentation_name
 
 BENCHMARKS = ("loss", "input", "views", "step", "evaluation", "serving")
@@ -143,6 +146,7 @@ class StepBenchmark:
     run_flags: str = option(
         "--dataset=digits --image_size=32 --encoder=resnet18 --batch_size=64",
         "pretrain's flags, of the run whose step is measured",
+        check=shell_words,
     )
     precisions: str = option(
         "float32,mixed_bfloat16",
@@ -213,6 +217,11 @@ class EvaluationBenchmark:
 class Benchmark:
     """All options of `benchmark`."""
 
+    COMMON: ClassVar = (
+        *("benchmark", "only_ours", "repeats", "memory", "output"),
+        "verbosity",
+    )
+
     benchmarking: Benchmarking = dataclasses.field(default_factory=Benchmarking)
     loss: LossBenchmark = dataclasses.field(default_factory=LossBenchmark)
     input: InputBenchmark = dataclasses.field(default_factory=InputBenchmark)
@@ -224,6 +233,7 @@ class Benchmark:
     serving: ServingBenchmark = dataclasses.field(
         default_factory=ServingBenchmark
     )
+    terminal: Terminal = dataclasses.field(default_factory=Terminal)
 
     def validate(self) -> None:
         """Raises `UserError` for values that cannot work."""

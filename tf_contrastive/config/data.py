@@ -259,6 +259,15 @@ def check_data_service(address: str, sampler: str) -> None:
         )
 
 
+def check_sampler(sampler: str, dataset: str, has_labels: bool) -> None:
+    """Raises `UserError` if a sampler needs labels that are not there."""
+    if sampler == "class_balanced" and not has_labels:
+        raise UserError(
+            f"--sampler={sampler} needs labels, one of each image, which"
+            f" {dataset} does not have: give --sampler=shuffle"
+        )
+
+
 def check_extra_channels(channels: int, dataset: str, present: int) -> None:
     """Raises `UserError` if a dataset has fewer channels beside its images."""
     if channels > present:

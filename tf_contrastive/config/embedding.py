@@ -5,7 +5,13 @@ import re
 
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import optional_dataset_name
-from tf_contrastive.config.options import UserError, option, validate_fields
+from tf_contrastive.config.options import (
+    UserError,
+    option,
+    shell_words,
+    validate_fields,
+)
+from tf_contrastive.config.terminal import Terminal
 
 # Format -> the ending of its files.
 EMBEDDING_FORMATS = {
@@ -66,6 +72,7 @@ class Embedding:
         "",
         "further options for Beam, such as '--direct_num_workers=2"
         " --direct_running_mode=multi_processing'",
+        check=shell_words,
     )
 
     @property
@@ -88,6 +95,7 @@ class Embed:
     """All options of `embed`."""
 
     embedding: Embedding = dataclasses.field(default_factory=Embedding)
+    terminal: Terminal = dataclasses.field(default_factory=Terminal)
 
     def validate(self) -> None:
         """Raises `UserError` for values, or pairs of them, that cannot work."""
@@ -98,7 +106,10 @@ class Embed:
                 "give one of --workdir=RUN and --saved_model=EXPORT/VERSION"
             )
         if e.saved_model and not e.input:
-            raise UserError("--saved_model needs --input=DATASET")
+            raise UserError(
+                f"--saved_model={e.saved_model} needs --input=DATASET: an"
+                " export does not say what it is to embed"
+            )
         if e.beam_options and not e.runner:
             raise UserError(
                 f"--beam_options={e.beam_options} is for Apache Beam: give its"

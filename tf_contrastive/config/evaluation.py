@@ -1,7 +1,7 @@
 """The options of `evaluate`, and what its presets stand for."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import optional_dataset_name
@@ -23,6 +23,7 @@ from tf_contrastive.config.protocols import (
     TransferProtocol,
 )
 from tf_contrastive.config.schedule import resolve_warmup
+from tf_contrastive.config.terminal import Terminal
 
 PROTOCOLS = (
     "knn",
@@ -161,6 +162,12 @@ class Evaluation:
 class Evaluate:
     """All options of `evaluate`."""
 
+    COMMON: ClassVar = (
+        *("workdir", "saved_model", "output_dir", "compare", "protocols"),
+        *("scale", "watch", "untrained", "dataset", "data_dir"),
+        *("train_split", "test_split", "knn_k", "smoke", "verbosity"),
+    )
+
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     linear: LinearProtocol = dataclasses.field(default_factory=LinearProtocol)
     logistic: LogisticProtocol = dataclasses.field(
@@ -178,6 +185,7 @@ class Evaluate:
     representation: RepresentationProtocols = dataclasses.field(
         default_factory=RepresentationProtocols
     )
+    terminal: Terminal = dataclasses.field(default_factory=Terminal)
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -227,8 +235,8 @@ class Evaluate:
             )
         if e.saved_model and not e.dataset:
             raise UserError(
-                "--saved_model needs --dataset=NAME: an export does not say on"
-                " what it is to be scored"
+                f"--saved_model={e.saved_model} needs --dataset=NAME: an export"
+                " does not say on what it is to be scored"
             )
         if e.watch and not e.workdir:
             raise UserError(
@@ -241,9 +249,10 @@ class Evaluate:
         e = self.evaluation
         for name in ("workdir", "saved_model", "watch"):
             if value := getattr(e, name):
+                flag = f"--{name}" if value is True else f"--{name}={value}"
                 raise UserError(
                     f"--compare={e.compare} reads results that are there, and"
-                    f" takes no --{name}={value}: give one or the other"
+                    f" takes no {flag}: give one or the other"
                 )
 
 

@@ -8,6 +8,7 @@ from tf_contrastive.config.options import (
     option,
     validate_fields,
 )
+from tf_contrastive.config.terminal import Terminal
 
 # What `export` writes: the SavedModel always, the others beside it.
 EXPORT_FORMATS = ("savedmodel", "tflite", "onnx")
@@ -68,6 +69,7 @@ class Export:
     """All options of `export`."""
 
     exporting: Exporting = dataclasses.field(default_factory=Exporting)
+    terminal: Terminal = dataclasses.field(default_factory=Terminal)
 
     def validate(self) -> None:
         """Raises `UserError` for values, or pairs of them, that cannot work."""

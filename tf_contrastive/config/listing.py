@@ -5,6 +5,7 @@ import dataclasses
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import optional_dataset_name
 from tf_contrastive.config.options import option, validate_fields
+from tf_contrastive.config.terminal import Terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Datasets:
     """All options of `datasets`."""
 
     listing: Listing = dataclasses.field(default_factory=Listing)
+    terminal: Terminal = dataclasses.field(default_factory=Terminal)
 
     def validate(self) -> None:
         """Raises `UserError` for values that cannot work."""

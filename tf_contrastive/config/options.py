@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 
@@ -12,9 +12,11 @@ class UserError(ValueError):
 
     Attributes:
       status: exit status of a command that it ends.
+      threads_left: whether the process has threads that nothing can end.
     """
 
     status = 2
+    threads_left = False
 
 
 class AbsentDataError(UserError):
@@ -177,26 +179,53 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     if m["check"] and (allowed := m["check"](value)):
         return allowed
     if isinstance(value, float) and not math.isfinite(value):
-        return "a finite number"
-    if m["minimum"] is not None and not value >= m["minimum"]:
-        return f"at least {m['minimum']:g}"
-    if m["above"] is not None and not value > m["above"]:
-        return f"above {m['above']:g}"
-    if m["maximum"] is not None and not value <= m["maximum"]:
-        return f"at most {m['maximum']:g}"
+        return f"a finite number{_range(m, ', ')}"
+    within = (
+        (m["minimum"] is None or value >= m["minimum"])
+        and (m["above"] is None or value > m["above"])
+        and (m["maximum"] is None or value <= m["maximum"])
+    )
+    if not within:
+        return _range(m)
     if m["required"] and value in ("", None):
         return "given; it has no default"
     return None
+
+
+def _range(metadata: Mapping[str, Any], before: str = "") -> str:
+    """The bounds of a number in words, behind `before` if there are any."""
+    words = [
+        f"{word} {metadata[bound]:.12g}"
+        for word, bound in (
+            ("at least", "minimum"),
+            ("above", "above"),
+            ("at most", "maximum"),
+        )
+        if metadata[bound] is not None
+    ]
+    return before * bool(words) + " and ".join(words)
 
 
 def validate_fields(config: Any) -> None:
     """Raises `UserError` for the first option whose value is not allowed."""
     for _, field, value in fields(config):
         if allowed := problem(field, value):
-            given = (
-                f"--{field.name}={value}" if value != "" else f"--{field.name}"
-            )
-            raise UserError(f"{given}: must be {allowed}")
+            given = "" if value == "" else f"={value}"
+            if isinstance(value, float):
+                # As it was typed, more likely than not.
+                given = given.removesuffix(".0")
+            raise UserError(f"--{field.name}{given}: must be {allowed}")
+
+
+def shell_words(value: str) -> str | None:
+    """What flags within a flag may be, or None if a shell can read `value`."""
+    import shlex  # As difflib above.
+
+    try:
+        shlex.split(value)
+    except ValueError:
+        return "flags as a shell reads them, each quote with its other half"
+    return None
 
 
 def split_list(value: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The options of `pretrain` and `doctor`, and how they go together."""
 
 import dataclasses
+from typing import ClassVar
 
 from tf_contrastive.config.data import Data, check_data_service
 from tf_contrastive.config.encoder import Encoder, Projection, resolve_encoder
@@ -25,12 +26,22 @@ from tf_contrastive.config.schedule import (
     check_boundaries,
     check_warmup,
 )
+from tf_contrastive.config.terminal import Terminal
 from tf_contrastive.config.views import Views, check_pairs
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrain:
     """All options of `pretrain`."""
+
+    # What `--help` shows; `--helpfull` shows all.
+    COMMON: ClassVar = (
+        *("dataset", "data_dir", "augmentation", "image_size"),
+        *("encoder", "init_from", "loss", "temperature"),
+        *("learning_rate", "batch_size", "epochs", "warmup_epochs"),
+        *("linear_epochs", "workdir", "strategy", "precision", "smoke"),
+        "verbosity",
+    )
 
     data: Data = dataclasses.field(default_factory=Data)
     views: Views = dataclasses.field(default_factory=Views)
@@ -42,6 +53,7 @@ class Pretrain:
     schedule: Schedule = dataclasses.field(default_factory=Schedule)
     linear: LinearStage = dataclasses.field(default_factory=LinearStage)
     runtime: Runtime = dataclasses.field(default_factory=Runtime)
+    terminal: Terminal = dataclasses.field(default_factory=Terminal)
 
     def validate(self) -> None:
         """Raises `UserError` for values, or pairs of them, that cannot work."""

@@ -3,6 +3,7 @@
 import dataclasses
 
 from tf_contrastive.config.options import UserError, option, validate_fields
+from tf_contrastive.config.terminal import Terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Reproduce:
     """All options of `reproduce`."""
 
     reproduction: Reproduction = dataclasses.field(default_factory=Reproduction)
+    terminal: Terminal = dataclasses.field(default_factory=Terminal)
 
     def validate(self) -> None:
         """Raises `UserError` for values, or pairs of them, that cannot work."""

@@ -63,7 +63,9 @@ class Runtime:
         required=True,
         identity=False,
     )
-    seed: int = option(0, "seed of weights, order and views", minimum=0)
+    seed: int = option(
+        0, "seed of weights, order and views", minimum=0, maximum=2**32 - 1
+    )
     strategy: str = option(
         "auto",
         "tf.distribute strategy; auto: by the devices found",

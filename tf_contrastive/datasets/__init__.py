@@ -23,6 +23,7 @@ from tf_contrastive.datasets.pipeline import (
 )
 from tf_contrastive.datasets.probing import PROBING
 from tf_contrastive.datasets.remote import Delivered
+from tf_contrastive.datasets.remote import check as check_service
 from tf_contrastive.datasets.source import Info, Source
 from tf_contrastive.datasets.splits import balanced_rows
 from tf_contrastive.datasets.tfds_source import label_sets, open_tfds
@@ -36,6 +37,7 @@ __all__ = [
     "Info",
     "Source",
     "balanced_rows",
+    "check_service",
     "evaluation_batches",
     "from_arrays",
     "in_memory",

@@ -161,8 +161,14 @@ def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
 
 def _rows(path: str) -> list[list[str]]:
     """Returns the lines of a CSV file as [path, label] or [path]."""
-    with tf.io.gfile.GFile(path) as file:
-        lines = [row for row in csv.reader(file) if any(row)]
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            lines = [row for row in csv.reader(file) if any(row)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise config.UserError(
+            f"{path} is no CSV file ({error}): give lines of path,label, in"
+            " UTF-8"
+        ) from error
     if lines and lines[0][0].strip().lower() in _HEADERS:
         lines = lines[1:]
     rows = [[cell.strip() for cell in row[:2]] for row in lines]
@@ -203,7 +209,7 @@ def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
     this = path.replace("{split}", splits.parse(split)[0])
     if this == path:
         splits.only_train(name, split, "put {split} into the path for more")
-    if not tf.io.gfile.exists(this):
+    if not tf.io.gfile.exists(this) or tf.io.gfile.isdir(this):
         raise config.AbsentDataError(
             f"{name}: there is no file {this}: give a CSV file of path,label"
         )

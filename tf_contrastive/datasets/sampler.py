@@ -147,11 +147,9 @@ def class_balanced(
       UserError: if the examples have no labels.
     """
     del steps
-    if not source.info.has_labels:
-        raise config.UserError(
-            "--sampler=class_balanced needs labels, one of each image, which"
-            f" {source.info.name} does not have: give --sampler=shuffle"
-        )
+    config.check_sampler(
+        "class_balanced", source.info.name, source.info.has_labels
+    )
     counts = _class_counts(source)
     first = start_step * batch_size
     # Turn t belongs to class t % C; the first one here is turn `first`.

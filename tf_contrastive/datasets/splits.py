@@ -43,8 +43,8 @@ def bounds(split: str, num_examples: int) -> tuple[int, int]:
     last = _absolute(stop, num_examples, num_examples)
     if max(abs(first), abs(last)) > num_examples:
         raise config.UserError(
-            f"split {split} asks for more than there are: {num_examples}"
-            " examples"
+            f"split {split} asks for more than the {num_examples} examples"
+            " there are: give a slice of those"
         )
     first = first + num_examples if first < 0 else first
     last = last + num_examples if last < 0 else last

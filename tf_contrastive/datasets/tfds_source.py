@@ -28,6 +28,7 @@ def _builder(tfds, name: str, data_dir: str | None):
     From files, never from the dataset's code: that one looks for metadata in
     TFDS's bucket when the files are missing, and so waits for the network.
     """
+    from google.protobuf import json_format
     from tensorflow_datasets.core import read_only_builder
 
     place = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
@@ -36,10 +37,11 @@ def _builder(tfds, name: str, data_dir: str | None):
         return read_only_builder.builder_from_files(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
         raise _not_found(tfds, name, place) from error
-    except (ValueError, AssertionError) as error:
+    except (ValueError, AssertionError, json_format.Error) as error:
         reason = (str(error).splitlines() or ["?"])[0]
         raise config.UserError(
-            f"dataset {name} in {place} cannot be read: {reason}"
+            f"dataset {name} in {place} cannot be read ({reason}): prepare it"
+            " again, or give another --data_dir"
         ) from error
 
 

@@ -31,6 +31,7 @@ def _files(name: str, pattern: str, split: str) -> list[str]:
     if files == pattern:
         splits.only_train(name, split, "put {split} into the path for more")
     found = sorted(tf.io.gfile.glob(files))
+    found = [path for path in found if not tf.io.gfile.isdir(path)]
     if not found:
         raise config.AbsentDataError(
             f"{name}: no file matches {files}: give the path of TFRecord"
@@ -95,7 +96,9 @@ def _parse(name: str, files: list[str]):
     serialized = tf.data.Dataset.from_tensor_slices(files).flat_map(_read)
     first = list(serialized.take(1).as_numpy_iterator())
     if not first:
-        raise config.UserError(f"{name}: its {len(files)} files are empty")
+        raise config.UserError(
+            f"{name}: no record in {len(files)} file(s): write them again"
+        )
     image, label, features = _features(name, first[0])
     return _parser(image, label, features), label is not None
 

@@ -147,7 +147,8 @@ def pipeline(
     except ValueError as error:
         reason = (str(error).splitlines() or ["?"])[0]
         raise config.UserError(
-            f"--runner={runner} with --beam_options={options!r}: {reason}"
+            f"--runner={runner} with --beam_options={options!r}: {reason}: give"
+            " a runner that Beam has, such as DirectRunner, and options of it"
         ) from error
 
 

@@ -232,8 +232,7 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
         **identity,
     }
     if tf.io.gfile.exists(path):
-        with tf.io.gfile.GFile(path) as file:
-            there = json.load(file)
+        there = checkpoints.read_json(path)
         differing = [
             f"{key} {wanted[key]}, there {there.get(key)}"
             for key in wanted

@@ -4,6 +4,7 @@ The file holds the latest results, and a history: of every checkpoint that was
 ever evaluated the numbers, once.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -31,13 +32,19 @@ def read(folder: str) -> dict[str, Any]:
     path = os.path.join(folder, RESULTS_FILE)
     if not tf.io.gfile.exists(path):
         return {}
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            return dict(json.load(file))
-    except (ValueError, TypeError) as error:
-        raise config.UserError(
-            f"{path} is no JSON of results ({error}): move it away"
-        ) from error
+    return checkpoints.read_json(path)
+
+
+def check(folder: str) -> None:
+    """Raises `UserError` if `write` could not write there."""
+    read(folder)
+    path = os.path.join(folder, RESULTS_FILE)
+    with _told(path, "give an --output_dir that you may write"):
+        tf.io.gfile.makedirs(folder)
+        probe = f"{path}.part"
+        with tf.io.gfile.GFile(probe, "w") as file:
+            file.write("")
+        tf.io.gfile.remove(probe)
 
 
 def write(folder: str, report: dict[str, Any]) -> str:
@@ -58,16 +65,22 @@ def write_json(path: str, content: dict[str, Any]) -> None:
     Raises:
       UserError: if it cannot be written.
     """
-    try:
+    advice = (
+        "the table above is complete; give an --output_dir that you may write"
+        " to keep it"
+    )
+    with _told(path, advice):
         tf.io.gfile.makedirs(os.path.dirname(path) or ".")
         checkpoints.write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def _told(path: str, advice: str) -> Iterator[None]:
+    """Says in one line why something cannot be written."""
+    try:
+        yield
     except (OSError, tf.errors.OpError) as error:
-        raise config.cannot_write(
-            path,
-            error,
-            "the table above is complete; give an --output_dir that you may"
-            " write to keep it",
-        ) from error
+        raise config.cannot_write(path, error, advice) from error
 
 
 def _appended(

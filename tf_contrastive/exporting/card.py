@@ -1,6 +1,5 @@
 """The model card of an export: what it is, takes, gives, and how good it is."""
 
-import json
 import os
 from typing import Any
 
@@ -158,8 +157,7 @@ def _evaluation(run: checkpoints.Run | None) -> str:
     if run is not None:
         path = os.path.join(run.config.runtime.workdir, _EVALUATION)
         if tf.io.gfile.exists(path):
-            with tf.io.gfile.GFile(path) as file:
-                report = json.load(file)
+            report = checkpoints.read_json(path)
     if report is None:
         return (
             "None was at hand: `python -m tf_contrastive evaluate` makes one."

@@ -76,6 +76,8 @@ def inspect(run: config.Pretrain) -> Report:
     building = time.perf_counter()
     model = _model(run, info, strategy, steps_per_epoch)
     built = time.perf_counter()
+    if run.encoder.init_from:
+        training.start_from(run.encoder.init_from, model.encoder)
     counts = alike = None
     if info.several_labels:
         counts, alike = positives.count_label_sets(source)

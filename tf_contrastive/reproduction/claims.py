@@ -145,8 +145,8 @@ class Claim:
         """
         if scale not in self.recipes:
             raise config.UserError(
-                f"claim {self.name} has no recipe at --scale={scale}, only at"
-                f" {', '.join(self.recipes)}"
+                f"claim {self.name} has no recipe at --scale={scale}: give"
+                f" --scale={' or '.join(self.recipes)}"
             )
         return self.recipes[scale]
 
@@ -212,6 +212,8 @@ def claims(path: str = "") -> dict[str, Claim]:
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
         raise config.UserError(
             f"--claims={path} cannot be read ({error}): give a JSON file of"
@@ -259,8 +261,11 @@ def _read(path: str, found: Any) -> dict[str, Claim]:
         try:
             read[name] = _claim(name, given)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = error if isinstance(error, ValueError) else repr(error)
-            raise config.UserError(f"{path}: claim {name}: {reason}") from error
+            missing = " is missing" * isinstance(error, KeyError)
+            raise config.UserError(
+                f"{path}: claim {name}: {error}{missing}; write it as those of"
+                " tf_contrastive/reproduction/claims.json"
+            ) from error
     return read
 
 

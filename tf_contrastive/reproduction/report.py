@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, tables
+from tf_contrastive import checkpoints, config, tables
 from tf_contrastive.reproduction import claims, pictures, runs, verdicts
 
 # Of a report: the pictures and the results of the claims.
@@ -124,8 +124,20 @@ def write(known: Mapping[str, claims.Claim], workdir: str, folder: str) -> str:
 
     Returns:
       The path written.
+
+    Raises:
+      UserError: if it cannot be written, or a result cannot be read.
     """
-    kept = os.path.join(folder, FOLDER)
+    path = os.path.join(folder, "RESULTS.md")
+    try:
+        return _write(known, workdir, path)
+    except (OSError, tf.errors.OpError) as error:
+        advice = "give a --report_dir that you may write to"
+        raise config.cannot_write(path, error, advice) from error
+
+
+def _write(known: Mapping[str, claims.Claim], workdir: str, path: str) -> str:
+    kept = os.path.join(os.path.dirname(path), FOLDER)
     tf.io.gfile.makedirs(kept)
     found = {}
     for name, claim in known.items():
@@ -135,7 +147,6 @@ def write(known: Mapping[str, claims.Claim], workdir: str, folder: str) -> str:
         result = result or runs.read(name, kept)
         if result and result["scale"] in claim.recipes:
             found[name] = result
-    path = os.path.join(folder, "RESULTS.md")
     checkpoints.write_text(path, _document(known, found, kept))
     return path
 

@@ -5,6 +5,7 @@ are found by what they are, so that claims share those they have in common, and
 a claim that was stopped goes on where it was.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -162,6 +163,7 @@ def run(
     """
     recipe = claim.recipe(scale)
     count = seeds or recipe.seeds
+    _check(claim, recipe, place)
     result = _begin(claim, scale, recipe, place)
     if recipe.select and not result["chosen"]:
         result["chosen"] = _select(recipe, place, say)
@@ -192,18 +194,40 @@ def run(
     return result
 
 
+def _check(claim: claims.Claim, recipe: claims.Recipe, place: Place) -> None:
+    """Raises `UserError` for a place that lacks what commands will need."""
+    with _told(path_of(claim.name, place.workdir)) as path:
+        tf.io.gfile.makedirs(os.path.dirname(path))
+    if place.data_dir and not tf.io.gfile.isdir(place.data_dir):
+        raise config.UserError(
+            f"--data_dir={place.data_dir}: there is no such folder: give that"
+            " of prepared TensorFlow Datasets"
+        )
+    for unit in plan(recipe, place, 1):
+        for flag in [flag for c in unit.commands for flag in c.flags]:
+            name, _, path = flag.partition("=")
+            if name == "--flagfile" and not tf.io.gfile.exists(path):
+                raise config.UserError(
+                    f"--configs_dir={place.configs}: there is no {path}: give"
+                    " the folder of this package's flagfiles"
+                )
+
+
 def path_of(name: str, workdir: str) -> str:
     """Where a claim's result is."""
     return os.path.join(workdir, name, RESULT_FILE)
 
 
 def read(name: str, workdir: str) -> dict[str, Any] | None:
-    """A claim's result, or None."""
+    """A claim's result, or None.
+
+    Raises:
+      UserError: if what stands there is none.
+    """
     path = path_of(name, workdir)
     if not tf.io.gfile.exists(path):
         return None
-    with tf.io.gfile.GFile(path) as file:
-        return json.load(file)
+    return checkpoints.read_json(path)
 
 
 def _begin(
@@ -336,10 +360,16 @@ def _judge(result: dict[str, Any], recipe: claims.Recipe, seeds: int) -> None:
 
 
 def _write(result: dict[str, Any], place: Place) -> None:
-    path = path_of(result["claim"], place.workdir)
-    try:
+    with _told(path_of(result["claim"], place.workdir)) as path:
         tf.io.gfile.makedirs(os.path.dirname(path))
         checkpoints.write_text(path, json.dumps(result, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def _told(path: str) -> Iterator[str]:
+    """Says in one line what keeps `path` from being written."""
+    try:
+        yield path
     except (OSError, tf.errors.OpError) as error:
         advice = "give a --workdir that you may write to"
         raise config.cannot_write(path, error, advice) from error
