@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 from PIL import Image
 
@@ -32,7 +33,7 @@ def _run(**changes):
         "blur": True,
         "extra_channels": 0,
     }
-    return config.replace(config.Pretrain(), **(values | changes))
+    return config.replace(small.RUN, **(values | changes))
 
 
 def _images(n=16, sides=(SIDE,)):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small
 
 from tf_contrastive import (
     callbacks,
@@ -76,7 +77,7 @@ def _score(encoder):
 )
 def test_the_loss_falls_and_the_encoder_gets_better(loss, tmp_path):
     options = {**_OPTIONS, "loss": loss, **_CHANGES.get(loss, {})}
-    run = config.replace(config.Pretrain(), workdir=str(tmp_path), **options)
+    run = config.replace(small.RUN, workdir=str(tmp_path), **options)
     falling = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -381,6 +382,7 @@ def test_a_run_of_another_backbone_is_exported(name, monkeypatch, tmp_path):
         "--batch_size=128",
         "--epochs=1",
         f"--workdir={workdir}",
+        *small.FLAGS,
     ]
     monkeypatch.setattr("sys.argv", ["tf_contrastive", *argv])
     assert __main__.main() == 0

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, config, interruption, training
@@ -34,7 +35,7 @@ def _run(workdir, **options):
         "learning_rate": 0.5,
         "workdir": str(workdir),
     }
-    return config.replace(config.Pretrain(), **(values | options))
+    return config.replace(small.RUN, **(values | options))
 
 
 def _values(workdir):

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import small
 from packaging import requirements, utils
 
 from tf_contrastive import cluster
@@ -561,6 +562,7 @@ def _pretrain(workdir, folder, **changes):
         "epochs": 3,
         "warmup_epochs": 1,
         "workdir": workdir,
+        **small.UNWATCHED,
     } | changes
     return subprocess.Popen(
         [

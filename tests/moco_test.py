@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -334,7 +335,7 @@ def test_half_precision_keeps_a_float32_queue():
 
 
 def test_a_resumed_model_goes_on_bit_for_bit(tmp_path):
-    run = config.replace(config.Pretrain(), workdir=str(tmp_path))
+    run = config.replace(small.RUN, workdir=str(tmp_path))
     straight = _model()
     kept = checkpoints.Checkpoints(straight, run, {})
     batches = list(_batches(4))
@@ -367,7 +368,7 @@ def _pretrain(workdir, **options):
     }
     return training.pretrain(
         config.replace(
-            config.Pretrain(), **{**small, "workdir": str(workdir), **options}
+            small.RUN, **{**small, "workdir": str(workdir), **options}
         )
     )
 

@@ -283,7 +283,7 @@ def _config(**values):
         "stem": "cifar",
         "image_size": _SIDE,
     }
-    return config.replace(config.Pretrain(), **{**small, **values})
+    return config.replace(small.RUN, **{**small, **values})
 
 
 @small.encoder()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import replicas as on_replicas
+import small
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, config, heads, losses, training
@@ -156,7 +157,7 @@ _RUN = {
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path):
     def pretrain(folder, epochs):
         run = config.replace(
-            config.Pretrain(), workdir=str(folder), epochs=epochs, **_RUN
+            small.RUN, workdir=str(folder), epochs=epochs, **_RUN
         )
         return training.pretrain(run)
 

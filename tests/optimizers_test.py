@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -561,7 +562,7 @@ _FLAGS = {
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_flags_reach_the_optimizer_and_its_schedule(name):
     run = config.replace(
-        config.Pretrain(),
+        small.RUN,
         optimizer=name,
         learning_rate=0.5,
         schedule="piecewise",
@@ -588,7 +589,7 @@ def test_flags_reach_the_optimizer_and_its_schedule(name):
 
 def test_a_run_s_biases_and_scales_are_exempt():
     run = config.replace(
-        config.Pretrain(),
+        small.RUN,
         optimizer="sgd",
         learning_rate=1.0,
         weight_decay=0.5,

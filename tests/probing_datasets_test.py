@@ -152,7 +152,7 @@ def test_names_are_read_into_their_options():
         ("multidigits:sizes=20,count=2", "either sizes"),
         ("multidigits:placement=grd", "did you mean grid?"),
         ("randbit:bits=3", "of given; it has no default"),
-        ("randbit:bits=33,of=digits", "bits at most 32"),
+        ("randbit:bits=33,of=digits", "bits at least 0 and at most 32"),
         ("randbit:of=no such", "randbit with of"),
         ("subset:of=digits", "fraction above 0"),
         ("subset:fraction=nan,of=digits", "fraction a finite number"),
@@ -525,7 +525,7 @@ def _check_bits(augmentation, augment_on):
     expected = columns(source)["extra"]
     assert len(set(integers(expected))) > 12
     run = config.replace(
-        config.Pretrain(),
+        small.RUN,
         augmentation=augmentation,
         augment_on=augment_on,
         image_size=8,
@@ -761,6 +761,7 @@ def pretrained(folder, data_dir, name, *others):
             "--image_size=32",
             "--augmentation=crop",
             "--projection_output=16",
+            *small.FLAGS,
             *others,
         )
 
@@ -796,7 +797,7 @@ def test_what_takes_one_label_is_refused_for_several(
 
 def test_doctor_counts_positives_that_share_any_label(opened):
     source = opened("multidigits:count=3")
-    run = config.replace(config.Pretrain(), loss="supcon", batch_size=16)
+    run = config.replace(small.RUN, loss="supcon", batch_size=16)
     counts, alike = positives.count_label_sets(source)
     expected = positives.expect(run, counts, 40, alike)
     labels = columns(source)["label"]

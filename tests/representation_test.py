@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
+import small
 import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
@@ -589,7 +590,7 @@ def _subject(encoder, labelled=True, projection=None, **options):
         for rows in (slice(0, 100), slice(100, 160))
     )
     run = config.replace(
-        config.Pretrain(),
+        small.RUN,
         loss="sincere",
         temperature=0.2,
         augmentation="crop",
@@ -758,7 +759,7 @@ def test_an_export_without_labels_has_maps_and_clusters(exported, tmp_path):
 def test_one_class_has_no_margin_and_no_bound(encoder, head):
     images = (_photographs(30) * 255).astype(np.uint8)
     source = datasets.from_arrays(images, np.zeros(30, np.int64))
-    run = config.replace(config.Pretrain(), augmentation="crop", image_size=16)
+    run = config.replace(small.RUN, augmentation="crop", image_size=16)
     told = []
     alone = subject.Subject(
         encoder, source, source, run=run, projection=head, say=told.append

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import small
 
 from tf_contrastive import config, flags
 from tf_contrastive.commands import reproduce
@@ -354,6 +355,7 @@ _DIGITS = [
     "--augmentation=none",
     "--log_every_steps=1",
     "--optimizer=sgd",
+    *small.FLAGS,
 ]
 
 
@@ -450,45 +452,6 @@ def test_a_stopped_command_ends_the_claim_as_a_run_is_ended(run, monkeypatch):
 
 
 # ---- Bad input ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({}, "--list, --claim=ID"),
-        ({"claim": "SI-T1", "list": True}, "give one of"),
-        ({"claim": "SI-T1"}, "--workdir is missing"),
-        ({"report": True}, "--workdir is missing"),
-    ],
-)
-def test_options_that_cannot_work(options, told):
-    with pytest.raises(config.UserError, match=told):
-        config.replace(config.Reproduce(), **options).validate()
-
-
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
-        ({"A": {"claim": "A", "items": ["XX-T1"]}}, "unknown item 'XX-T1'"),
-        ({"A": _relations({**_ABOVE, "left": "final of X"})}, "unknown arm"),
-        ({"A": _relations({**_ABOVE, "left": "last of SupCon"})}, "value"),
-        ({"A": _claim(colour="red")}, "unknown field 'colour'"),
-        ({"A": {"items": []}}, "'claim'"),
-    ],
-)
-def test_claims_that_cannot_be_read(found, told, run):
-    with pytest.raises(config.UserError, match=told):
-        run(found, claim="A")
-
-
-def test_unknown_claims_and_scales(run, tmp_path):
-    with pytest.raises(config.UserError, match="unknown claim 'B'"):
-        run({"A": _relations(_ABOVE)}, claim="B")
-    with pytest.raises(config.UserError, match="no recipe at --scale=paper"):
-        run({"A": _relations(_ABOVE)}, claim="A", scale="paper")
-    missing = str(tmp_path / "nothing.json")
-    with pytest.raises(config.UserError, match="cannot be read"):
-        run({}, claim="A", claims=missing)
 
 
 def test_results_name_no_place_of_the_machine():

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -64,7 +65,7 @@ def whole(monkeypatch):
 
 def _options(workdir, **changes):
     values = {**_FIRST, "workdir": str(workdir), **changes}
-    return config.replace(config.Pretrain(), **values)
+    return config.replace(small.RUN, **values)
 
 
 def _read(path):

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -122,7 +123,7 @@ def _assert_compiled_is_the_same(loss, **options):
 
 def _augment(policy):
     run = config.replace(
-        config.Pretrain(),
+        small.RUN,
         augmentation=policy,
         image_size=_SIDE,
         augment_on="device",
@@ -188,7 +189,7 @@ def _options(workdir, **changes):
         "keep_checkpoints": 100,
         "workdir": str(workdir),
     }
-    return config.replace(config.Pretrain(), **(values | changes))
+    return config.replace(small.RUN, **(values | changes))
 
 
 def _watched(monkeypatch, seconds, stop_at=None):
@@ -472,29 +473,6 @@ def test_the_bare_passes_are_those_of_the_encoder():
     expected = tape.gradient(value, model.encoder.trainable_variables)
     for found, gradient in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        ("--encodr=resnet18", "unknown flag --encodr: did you mean --encoder"),
-        ("--batch_size=9 --dataset=digits", "not divisible by the 2 replicas"),
-    ],
-)
-def test_flags_that_pretrain_refuses_are_refused(
-    flags, told, tmp_path, monkeypatch, capsys
-):
-    output = tmp_path / "step.json"
-    arguments = (
-        "benchmark",
-        "step",
-        f"--run_flags={flags}",
-        f"--output={output}",
-    )
-    monkeypatch.setattr(sys, "argv", ["tf_contrastive", *arguments])
-    assert __main__.main() == 2
-    assert told in capsys.readouterr().err
-    assert not output.exists()
 
 
 if __name__ == "__main__":

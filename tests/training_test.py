@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 from PIL import Image
 
@@ -42,7 +43,7 @@ _SMALL = {
 
 def _options(workdir, **changes):
     values = {**_SMALL, "workdir": str(workdir), **changes}
-    return config.replace(config.Pretrain(), **values)
+    return config.replace(small.RUN, **values)
 
 
 def _tags(workdir):
@@ -268,7 +269,7 @@ def test_mixed_views_need_pairs_on_every_replica():
     ],
 )
 def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
-    run = config.replace(config.Pretrain(), **given)
+    run = config.replace(small.RUN, **given)
     info = datasets.Info(name, "train", 512, 10, (side, side, 3))
     found = training.resolve(run, info, tf.distribute.get_strategy())
     views = found.views
@@ -506,72 +507,6 @@ def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
     said = capsys.readouterr()
     assert re.search(r"skipped 1 image.*broken\.png", said.err, re.S)
     assert "probe" not in said.out
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        (
-            {"dataset": "folder:{root}", "split": "train"},
-            r"--loss=supcon needs labels, and folder:.* has none: give a"
-            r" labelled dataset, or a loss without labels \(ntxent, margin",
-        ),
-        ({"dataset": "folder:{empty}", "split": "train"}, "no image"),
-        ({"dataset": "cifar_10", "split": "train"}, "did you mean 'cifar10'"),
-        (
-            {"dataset": "cifar10", "split": "train", "data_dir": "{empty}"},
-            r"tfds\.load\('cifar10'",
-        ),
-        (
-            {"batch_size": 300},
-            r"--batch_size=300 is more than the 256 examples",
-        ),
-        (
-            {"stem": "imagenet"},
-            "views of 8 pixels are too small for the imagenet stem",
-        ),
-        (
-            {"validation_fraction": 0.005},
-            r"--validation_fraction=0.005 cuts 1 examples",
-        ),
-    ],
-    ids=str,
-)
-def test_bad_input_is_told_before_anything_is_written(changes, told, tmp_path):
-    root = _folder(tmp_path / "images", ["a.png", "b.png"])
-    (tmp_path / "empty").mkdir()
-    places = {"root": root, "empty": tmp_path / "empty"}
-    changes = {
-        k: v.format(**places) if isinstance(v, str) else v
-        for k, v in changes.items()
-    }
-    workdir = tmp_path / "run"
-    with pytest.raises(config.UserError, match=told) as caught:
-        training.pretrain(_options(workdir, **changes))
-    assert "\n" not in str(caught.value)
-    assert not workdir.exists()
-
-
-def test_too_many_bad_images_stop_the_run(tmp_path):
-    root = _folder(tmp_path / "images", ["a.png", "b.png", "c.png"])
-    for name in ("x.png", "y.png"):
-        (root / name).write_bytes(b"no picture")
-    options = _options(
-        tmp_path / "run",
-        dataset=f"folder:{root}",
-        split="train",
-        loss="ntxent",
-        batch_size=2,
-        max_bad_images=1,
-    )
-    with pytest.raises(config.UserError, match="--max_bad_images"):
-        training.pretrain(options)
-
-
-def test_a_workdir_that_cannot_be_written_is_told(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(config.UserError, match=r"file/run cannot be written"):
-        training.pretrain(_options(tmp_path / "file" / "run"))
 
 
 def test_batch_must_be_divisible_by_the_replicas(tmp_path):
