@@ -8,10 +8,14 @@ accuracy, similarity and spread; what docs/guide/curves.md shows.
 
 import os
 
-from absl import app, flags
+from absl import app, flags, logging
 
-from tf_contrastive.board import scalars
-from tf_contrastive.evaluation import pictures
+# What TensorFlow says of itself at its start.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+logging.set_verbosity(logging.ERROR)
+
+from tf_contrastive.board import scalars  # noqa: E402
+from tf_contrastive.evaluation import pictures  # noqa: E402
 
 _OUTPUT = flags.DEFINE_string("output", "curves.png", "where the picture goes")
 

@@ -61,6 +61,10 @@ def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
 # What `test_every_flag_says_...` does not break: flags in pairs, suggestions,
 # lists, words; and some of the rest, for their texts.
 _MISTAKES = [
+    (
+        "datasets --list --show=digits",
+        "--list and --show=digits: give one of them",
+    ),
     ("pretrain --epochs", "--epochs: must have a value, a whole number"),
     ("pretrain --workdir", "--workdir: must have a value, as in --workdir="),
     ("pretrain --loss", "--loss: must have a value, one of ntxent, supcon"),
@@ -685,6 +689,7 @@ def test_help_and_mistakes_answer_at_once_without_tensorflow():
         for command in __main__.COMMANDS
         for word in ("--help", "--helpfull")
     ]
+    lines += [(["datasets", "--list"], True), (["reproduce", "--list"], True)]
     done = subprocess.run(
         [sys.executable, "-c", _ALONE],
         cwd=_ROOT,

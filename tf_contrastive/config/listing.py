@@ -4,7 +4,11 @@ import dataclasses
 
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import optional_dataset_name
-from tf_contrastive.config.options import option, validate_fields
+from tf_contrastive.config.options import (
+    UserError,
+    option,
+    validate_fields,
+)
 from tf_contrastive.config.terminal import Terminal
 
 
@@ -12,6 +16,9 @@ from tf_contrastive.config.terminal import Terminal
 class Listing:
     """What `datasets` shows."""
 
+    list: bool = option(
+        False, "print what --dataset takes; as without any flag"
+    )
     show: str = option(
         "",
         "dataset of which to write a contact sheet",
@@ -32,3 +39,7 @@ class Datasets:
     def validate(self) -> None:
         """Raises `UserError` for values that cannot work."""
         validate_fields(self)
+        if self.listing.list and self.listing.show:
+            raise UserError(
+                f"--list and --show={self.listing.show}: give one of them"
+            )
