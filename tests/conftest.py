@@ -1,11 +1,13 @@
 """Eight virtual CPU devices for every test, set before TensorFlow starts."""
 
+import gc
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 _CPU = tf.config.list_physical_devices("CPU")[0]
 if not tf.config.get_logical_device_configuration(_CPU):
@@ -21,3 +23,17 @@ def small_encoder():
 
     with small.encoder():
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_graphs():
+    """Frees the graphs of a module once its tests are over.
+
+    TensorFlow keeps every graph with a `tf.custom_gradient` in it, by the name
+    that it registers the gradient under: gigabytes, over all modules.
+    """
+    yield
+    known = ops.gradient_registry._registry
+    for name in [n for n in known if n.startswith("CustomGradient-")]:
+        del known[name]
+    gc.collect()
