@@ -62,6 +62,11 @@ def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
 # lists, words; and some of the rest, for their texts.
 _MISTAKES = [
     (
+        "evaluate --workdir=w --logistic_lowest_penalty=10"
+        " --logistic_highest_penalty=1",
+        "--logistic_lowest_penalty=10 is above --logistic_highest_penalty=1:",
+    ),
+    (
         "datasets --list --show=digits",
         "--list and --show=digits: give one of them",
     ),

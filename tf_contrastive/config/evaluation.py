@@ -243,6 +243,7 @@ class Evaluate:
                 "--watch needs --workdir=RUN: an export gets no new checkpoint"
             )
         self.linear.check()
+        self.logistic.check()
         self.finetune.check()
 
     def _check_compare(self) -> None:

@@ -31,6 +31,16 @@ class LogisticProtocol:
         1e5, "highest l2 penalty, where the path starts", above=0.0
     )
 
+    def check(self) -> None:
+        """Raises `UserError` for a path that would go upwards."""
+        lowest = self.logistic_lowest_penalty
+        highest = self.logistic_highest_penalty
+        if lowest > highest:
+            raise UserError(
+                f"--logistic_lowest_penalty={lowest:g} is above"
+                f" --logistic_highest_penalty={highest:g}: exchange them"
+            )
+
     def knobs(self) -> dict[str, Any]:
         """The keyword arguments of `evaluation.logistic.measure`."""
         return {
