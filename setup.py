@@ -60,6 +60,7 @@ EXTRAS_REQUIRE = {
         "pytest>=8",
         "pytest-xdist>=3.5",
         "ruff>=0.6",
+        "pdoc>=16",
         "selenium>=4.20",
         # Of the gRPC client, and the oracle of what is written for a server.
         "tensorflow-serving-api>=2.15,<2.16",

@@ -220,6 +220,23 @@ def test_install_for_tests_adds_the_tools_and_serves_the_quickstart(project):
     assert second.endswith("-e .[dev,beam,onnx]")
 
 
+def test_install_of_a_wheel_leaves_the_folder_s_package_alone(project):
+    assert install(project, "--dev").returncode == 0
+    # Whatever is installed already: no stamp tells one wheel from another.
+    assert install(project, "--dev", "--wheel=a/b.whl").returncode == 0
+    assert install(project, "--dev").returncode == 0
+    _, call = pip_calls(project)
+    assert call.endswith("-c constraints.txt a/b.whl[dev,beam,onnx]")
+
+
+def test_install_refuses_an_argument_that_it_does_not_know(project):
+    done = install(project, "--dev", "--wheels=a.whl")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "unknown argument --wheels=a.whl: launch/install [--dev]" in line
+    assert not pip_calls(project)
+
+
 def test_install_is_repeated_when_a_pin_changes(project):
     install(project)
     with (project / "constraints.txt").open("a") as file:
