@@ -352,7 +352,7 @@ def test_a_resumed_model_goes_on_bit_for_bit(tmp_path):
 
 
 def _pretrain(workdir, **options):
-    small = {
+    values = {
         "dataset": "digits",
         "split": "train[:64]",
         "augmentation": "crop",
@@ -368,7 +368,7 @@ def _pretrain(workdir, **options):
     }
     return training.pretrain(
         config.replace(
-            small.RUN, **{**small, "workdir": str(workdir), **options}
+            small.RUN, **{**values, "workdir": str(workdir), **options}
         )
     )
 

@@ -277,13 +277,13 @@ def test_a_loss_draws_by_the_run_and_the_step():
 
 
 def _config(**values):
-    small = {
+    known = {
         "encoder": "resnet10",
         "width": 0.125,
         "stem": "cifar",
         "image_size": _SIDE,
     }
-    return config.replace(small.RUN, **{**small, **values})
+    return config.replace(small.RUN, **{**known, **values})
 
 
 @small.encoder()
