@@ -1,6 +1,7 @@
 """Views made by the workers of a tf.data service: the set of a run without."""
 
 import collections
+import gc
 import os
 import signal
 import subprocess
@@ -38,6 +39,8 @@ def service():
         for _ in range(2)
     ]
     yield dispatcher.target
+    # Iterators that outlive the service wait for it for ever.
+    gc.collect()
     for server in (*workers, dispatcher):
         server._stop()
 
@@ -211,6 +214,7 @@ def launched():
         env=os.environ | {"PYTHON": sys.executable},
     )
     yield process, process.stdout.readline().strip()
+    gc.collect()  # As in `service`.
     process.terminate()
     process.wait()
 
