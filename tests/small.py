@@ -1,7 +1,7 @@
 """Runs whose encoder is small, where a test is not about encoders.
 
-`python -m tests.small pretrain ...` is `python -m tf_contrastive` with it, and
-without what `UNWATCHED` leaves out.
+`python -m tests.small COMMAND ...` is `python -m tf_contrastive` with it, and
+`pretrain` without what `UNWATCHED` leaves out.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ def encoder():
 
 
 if __name__ == "__main__":
-    sys.argv += FLAGS
+    if sys.argv[1] == "pretrain":
+        sys.argv += FLAGS
     with encoder():
         raise SystemExit(__main__.main())
