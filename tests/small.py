@@ -30,6 +30,6 @@ def encoder():
 
 if __name__ == "__main__":
     if sys.argv[1] == "pretrain":
-        sys.argv += FLAGS
+        sys.argv[2:2] = FLAGS  # Those of the test win.
     with encoder():
         raise SystemExit(__main__.main())

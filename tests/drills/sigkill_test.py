@@ -40,6 +40,9 @@ def _start(workdir):
             "--learning_rate=0.5",
             "--checkpoint_every_steps=3",
             "--keep_checkpoints=3",
+            # Shown to TensorBoard as any run is.
+            "--histograms_every_epochs=5",
+            "--projector_examples=500",
             f"--workdir={workdir}",
         ],
         cwd=_ROOT,
