@@ -13,10 +13,10 @@ from tf_contrastive import __main__, config, datasets
 from tf_contrastive.benchmarks import (
     BENCHMARKS,
     evaluation,
-    input,
     loss,
     measure,
 )
+from tf_contrastive.benchmarks.input import makers, operations
 
 
 def _case(name, **changed):
@@ -139,6 +139,7 @@ def test_the_command_compares_and_says_what_it_left_out(
     assert "written: " in shown.err
 
 
+@pytest.mark.slow
 def test_memory_is_measured_and_tabulated(tmp_path, monkeypatch, capsys):
     status, report = _benchmark(
         monkeypatch,
@@ -243,6 +244,7 @@ def _side_by_side(makers, case):
     )
 
 
+@pytest.mark.slow
 def test_peak_memory_is_the_call_s_alone():
     # More than the other process will have: it must not be taken for its own.
     _allocate(600)()
@@ -261,6 +263,7 @@ def test_an_implementation_whose_process_dies_fails_and_is_not_run_here():
 # ---- Input and views ---------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_input_is_compared_with_the_floor(tmp_path, monkeypatch, capsys):
     output = tmp_path / "input.json"
     status = _main(
@@ -308,7 +311,7 @@ def test_input_is_compared_with_the_floor(tmp_path, monkeypatch, capsys):
 def test_compiled_colours_are_compared_with_an_encoder(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(input, "_ENCODER", "resnet10")
+    monkeypatch.setattr(operations, "_ENCODER", "resnet10")
     output = tmp_path / "input.json"
     with small.encoder():
         status = _main(
@@ -337,13 +340,14 @@ def test_compiled_colours_are_compared_with_an_encoder(
     assert "compiled ms/view" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_peers_make_as_many_views(tmp_path):
-    case = input.Case("simclr", 32, 16)
+    case = makers.Case("simclr", 32, 16)
     draws = np.random.default_rng(0)
     images = draws.integers(0, 256, [32, 40, 40, 3]).astype(np.uint8)
     source = datasets.from_arrays(images, np.arange(32) % 2)
     shapes = set()
-    for name, make in input.implementations(case, only_ours=False).items():
+    for name, make in makers.implementations(case, only_ours=False).items():
         views = next(iter(make(source, case)))[0]
         if name == "ours, host share of device":
             views = views[0]

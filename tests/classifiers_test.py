@@ -35,8 +35,8 @@ def _slow_knn(train, train_labels, test, k):
 
 @pytest.mark.parametrize("k", [1, 2, 5, 33, 200])
 def test_knn_equals_a_double_loop_across_blocks(k, monkeypatch):
-    monkeypatch.setattr(classifiers, "_QUERY_BLOCK", 7)
-    monkeypatch.setattr(classifiers, "_BANK_BLOCK", 13)
+    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 7)
+    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 13)
     train, train_labels = _blobs(60, spread=2.0)
     test, _ = _blobs(40, spread=2.0, seed=1)
     found = classifiers.knn(train, train_labels, test, k)
@@ -70,16 +70,16 @@ def test_what_is_kept_at_a_time_changes_nothing(kept, monkeypatch):
     train, labels = _blobs(90, spread=2.0)
     test, _ = _blobs(40, spread=2.0, seed=1)
     expected = classifiers.knn(train, labels, test, 20)
-    monkeypatch.setattr(classifiers, "_KEPT", kept)
-    monkeypatch.setattr(classifiers, "_BANK_BLOCK", 16)
-    monkeypatch.setattr(classifiers, "_QUERY_BLOCK", 8)
+    monkeypatch.setattr(classifiers.neighbors, "_KEPT", kept)
+    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 16)
+    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 8)
     found = classifiers.knn(train, labels, test, 20)
     np.testing.assert_array_equal(found, expected)
 
 
 def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
-    monkeypatch.setattr(classifiers, "_BANK_BLOCK", 16)
-    monkeypatch.setattr(classifiers, "_QUERY_BLOCK", 8)
+    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 16)
+    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 8)
     bank, _ = _blobs(70)
     bank[33] = bank[5]  # A tie across blocks: the earlier row comes first.
     queries, _ = _blobs(20, seed=1)

@@ -13,6 +13,7 @@ import pytest
 from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
 
 from tf_contrastive import cluster, config
+from tf_contrastive.cluster import slurm
 
 
 def _tf_config(task="worker", index=0, **jobs):
@@ -100,7 +101,7 @@ _HOSTS = {
 
 @pytest.mark.parametrize(("text", "expected"), _HOSTS.items())
 def test_hosts_expand_as_scontrol_does(text, expected):
-    assert cluster.expand_hosts(text) == expected.split()
+    assert slurm.expand_hosts(text) == expected.split()
 
 
 @pytest.mark.parametrize(
@@ -108,7 +109,7 @@ def test_hosts_expand_as_scontrol_does(text, expected):
 )
 def test_hosts_expand_as_tensorflow_does(text):
     expected = slurm_cluster_resolver.expand_hostlist(text)
-    assert cluster.expand_hosts(text) == expected
+    assert slurm.expand_hosts(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -117,18 +118,18 @@ def test_hosts_expand_as_tensorflow_does(text):
 )
 def test_no_list_of_hosts_is_told(text):
     with pytest.raises(config.UserError, match="is no list of nodes"):
-        cluster.expand_hosts(text)
+        slurm.expand_hosts(text)
 
 
 def test_tasks_per_node_expand():
-    assert cluster.expand_tasks("2(x3),1") == [2, 2, 2, 1]
-    assert cluster.expand_tasks("4") == [4]
-    assert cluster.expand_tasks(
+    assert slurm.expand_tasks("2(x3),1") == [2, 2, 2, 1]
+    assert slurm.expand_tasks("4") == [4]
+    assert slurm.expand_tasks(
         "2(x3),1"
     ) == slurm_cluster_resolver.expand_tasks_per_node("2(x3),1")
     for text in ("", "2(x", "2x3", "1(x99999999)"):
         with pytest.raises(config.UserError, match="no tasks per node"):
-            cluster.expand_tasks(text)
+            slurm.expand_tasks(text)
 
 
 def test_every_task_of_a_step_sees_the_same_cluster():

@@ -680,6 +680,7 @@ def test_data_that_is_there_is_used_and_a_typing_error_is_told(capsys):
         training.shrink(dataclasses.replace(run, data=config.Data("cifr10")))
 
 
+@pytest.mark.slow
 def test_a_protocol_s_flagfile_is_tried_out(tmp_path, capsys):
     _train("quickstart", tmp_path, "--loss=supcon")
     for name, expected in (

@@ -184,6 +184,7 @@ def _run(workdir, **options):
     )
 
 
+@pytest.mark.slow
 def test_a_strategy_trains_from_the_service(service, tmp_path, capsys):
     run = _run(
         tmp_path / "run",
@@ -305,6 +306,7 @@ sys.exit(__main__.main())
 """
 
 
+@pytest.mark.slow
 def test_a_lost_dispatcher_ends_the_run_and_what_was_trained_is_kept(
     launched, tmp_path
 ):
@@ -347,6 +349,7 @@ def test_a_wrong_argument_is_told():
         assert done.returncode == 2 and told in done.stderr
 
 
+@pytest.mark.slow
 def test_an_address_where_nothing_answers_is_told(tmp_path):
     source = _source("memory", tmp_path)
     with pytest.raises(config.UserError, match="launch/data_service") as told:

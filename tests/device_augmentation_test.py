@@ -131,6 +131,7 @@ def test_images_of_several_shapes_become_the_views_of_each_alone(tmp_path):
                 np.testing.assert_array_equal(host[step][0][row, v], alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

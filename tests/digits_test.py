@@ -64,6 +64,23 @@ def _score(encoder):
     return probe["top1"], float(metrics.effective_rank(test[0]))
 
 
+@pytest.fixture(scope="module")
+def untrained():
+    """A function of a run: the score of the encoder that all of them start as.
+
+    It is measured once.
+    """
+    scores = []
+
+    def score(saved):
+        if not scores:
+            encoder = checkpoints.load_encoder(saved, trained=False)
+            scores.append(_score(encoder))
+        return scores[0]
+
+    return score
+
+
 @pytest.mark.parametrize(
     "loss",
     [
@@ -75,7 +92,7 @@ def _score(encoder):
         ),
     ],
 )
-def test_the_loss_falls_and_the_encoder_gets_better(loss, tmp_path):
+def test_the_loss_falls_and_the_encoder_gets_better(loss, untrained, tmp_path):
     options = {**_OPTIONS, "loss": loss, **_CHANGES.get(loss, {})}
     run = config.replace(small.RUN, workdir=str(tmp_path), **options)
     falling = []
@@ -87,7 +104,7 @@ def test_the_loss_falls_and_the_encoder_gets_better(loss, tmp_path):
         )
         training.pretrain(run)
     saved = checkpoints.load_run(str(tmp_path))
-    before = _score(checkpoints.load_encoder(saved, trained=False))
+    before = untrained(saved)
     after = _score(checkpoints.load_encoder(saved))
     print(
         f"{loss}: loss {falling[1]:.4f} -> {falling[-1]:.4f}, linear probe"

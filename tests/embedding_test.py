@@ -263,6 +263,7 @@ def test_a_job_goes_on_where_it_ended(workdir, tmp_path, monkeypatch, capsys):
     assert "360 embeddings of 64 features" in captured.out
 
 
+@pytest.mark.slow
 def test_another_job_s_files_are_left_alone(workdir, tmp_path):
     output = tmp_path / "d.npz"
     _embed(workdir, output, shard_size=200)

@@ -298,6 +298,7 @@ def _moved(model):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BACKBONES)
 def test_other_backbones_change_nothing_but_the_normalization(
     name, monkeypatch

@@ -25,7 +25,7 @@ from tf_contrastive import (
     training,
 )
 from tf_contrastive.commands import evaluate as command
-from tf_contrastive.evaluation import comparison, records
+from tf_contrastive.evaluation import comparison, opening, records
 from tf_contrastive.evaluation import subject as subjects
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -95,6 +95,7 @@ def _points(folder):
     return found
 
 
+@pytest.mark.slow
 def test_predictions_are_kept_per_example(evaluated):
     report = _report(evaluated)
     labels = datasets.source("digits", "test").arrays["label"].numpy()
@@ -197,6 +198,7 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
     assert tags == {(7, "mine/picture/number"), (7, "mine/picture/curve")}
 
 
+@pytest.mark.slow
 def test_what_is_absent_is_left_out_by_all_and_said(trained, tmp_path, capsys):
     """An export of unlabelled data: what needs no labels is left."""
     folder = tmp_path / "flat"
@@ -228,6 +230,7 @@ def test_what_is_absent_is_left_out_by_all_and_said(trained, tmp_path, capsys):
     assert not (tmp_path / "export" / "evaluation.json").exists()
 
 
+@pytest.mark.slow
 def test_paper_scale_on_a_cpu_is_told_of_the_other(run, capsys):
     _evaluate(
         workdir=str(run),
@@ -380,6 +383,7 @@ def _steps(workdir):
     return [entry["step"] for entry in _report(workdir)["history"]]
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
     assert command.run(_watch(run)) == 0
     assert _steps(run) == [5, 10, 15]
@@ -406,7 +410,7 @@ def test_checkpoints_come_and_go_while_it_watches(run, capsys, monkeypatch):
     away.mkdir()
     for path in last:
         shutil.move(path, away)
-    load = subjects.of_run
+    load = opening.of_run
 
     def deleted_meanwhile(found, *args, **kwargs):
         if found.step == 10:
@@ -414,7 +418,7 @@ def test_checkpoints_come_and_go_while_it_watches(run, capsys, monkeypatch):
                 os.remove(path)
         return load(found, *args, **kwargs)
 
-    monkeypatch.setattr(subjects, "of_run", deleted_meanwhile)
+    monkeypatch.setattr(opening, "of_run", deleted_meanwhile)
 
     def finish():
         while _steps_or_none(run) != [5]:

@@ -15,6 +15,7 @@ from sklearn import metrics
 
 from tf_contrastive import (
     checkpoints,
+    classifiers,
     config,
     datasets,
     embedding,
@@ -67,9 +68,7 @@ def test_accuracies_are_shares_of_right_predictions(score, has_top5):
 def test_top5_equals_scikit_learn():
     train, labels = _arrays(spread=2.0)
     scores = evaluation.prototype(train, labels, train, labels)
-    table, classes = evaluation.protocols.arrays.classifiers.prototype(
-        train, labels, train
-    )
+    table, classes = classifiers.prototype(train, labels, train)
     assert scores["top5"] == pytest.approx(
         metrics.top_k_accuracy_score(labels, table, k=5, labels=classes)
     )
@@ -254,6 +253,7 @@ def evaluated(workdir):
         return out.getvalue(), err.getvalue(), json.load(file)
 
 
+@pytest.mark.slow
 def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
     out, err, report = evaluated
     trained = checkpoints.load_encoder(checkpoints.load_run(workdir))
@@ -280,6 +280,7 @@ def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
     assert knn[0] != knn[1]
 
 
+@pytest.mark.slow
 def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
     command = config.Export(config.Exporting(workdir, str(tmp_path)))
     assert export_command.run(command) == 0
@@ -436,6 +437,7 @@ def _scored(encoder, augmentation, **options):
     return report["checksum_before"], row
 
 
+@pytest.mark.slow
 def test_augmented_images_train_the_probe_and_leave_the_encoder():
     encoder = _encoder()
     before, found = _scored(encoder, "randaugment", linear_epochs=12)
@@ -453,6 +455,7 @@ def test_augmented_images_train_the_probe_and_leave_the_encoder():
     assert other["top1"] != found["top1"]
 
 
+@pytest.mark.slow
 def test_evaluate_says_what_the_probe_learned_from(workdir, tmp_path, capsys):
     _evaluate(
         workdir=workdir,
@@ -545,6 +548,7 @@ def with_extra(tmp_path_factory):
     return _saved(model.build(run, 4), run, source), source
 
 
+@pytest.mark.slow
 def test_extra_channels_are_embedded(with_extra, monkeypatch, tmp_path):
     workdir, source = with_extra
     monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
@@ -587,6 +591,7 @@ def test_data_without_the_channels_are_refused(with_extra, tmp_path):
         _evaluate(workdir=workdir, dataset="digits")
 
 
+@pytest.mark.slow
 def test_export_says_what_an_encoder_of_more_channels_serves(
     with_extra, tmp_path, capsys
 ):

@@ -59,6 +59,7 @@ def test_a_loop_of_one_s_own_learns(tmp_path):
     assert trained > untrained + 0.02
 
 
+@pytest.mark.slow
 def test_a_model_is_fitted_to_arrays(tmp_path):
     printed = _printed("fit_arrays", tmp_path)
     first, last = _pair("loss", printed)
@@ -71,6 +72,7 @@ def test_a_model_is_fitted_to_arrays(tmp_path):
     assert trained > untrained and trained > 0.94
 
 
+@pytest.mark.slow
 def test_an_encoder_of_others_is_told_from_an_untrained_one(tmp_path):
     printed = _printed("evaluate_encoder", tmp_path)
     _, *rows, margin = [re.split(r"\s{2,}", x) for x in printed.splitlines()]
@@ -148,6 +150,7 @@ def test_the_guide_tells_of_every_example():
     assert set(told) == set(_NOTEBOOKS)
 
 
+@pytest.mark.slow
 def test_curves_of_runs_are_drawn_side_by_side(tmp_path):
     for name in ("one", "two"):
         writer = tf.summary.create_file_writer(str(tmp_path / name / "events"))

@@ -121,6 +121,7 @@ def test_the_run_s_probe_classifies(workdir, with_probe, split):
         assert file.read().split() == [str(digit) for digit in range(10)]
 
 
+@pytest.mark.slow
 def test_neighbours_of_the_training_split_classify(workdir, tmp_path, split):
     path = _export(workdir, tmp_path, head="knn", head_knn_k=3)
     labels, probabilities = _classified(path, split[0])
@@ -131,6 +132,7 @@ def test_neighbours_of_the_training_split_classify(workdir, tmp_path, split):
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_chosen_by_its_step(workdir, tmp_path, split):
     path = _export(workdir, tmp_path, checkpoint=0)
     assert path.endswith("/1")
@@ -193,6 +195,7 @@ def _onnx(file, images):
     return session.run(["embedding"], {"images": images})[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "run"), [("encoder.tflite", _tflite), ("encoder.onnx", _onnx)]
 )

@@ -166,6 +166,7 @@ def served(saved, tmp_path_factory):
     return given, np.load(folder / "out.npz")
 
 
+@pytest.mark.slow
 def test_images_of_any_size_are_served_as_the_encoder_sees_them(
     encoder, served
 ):

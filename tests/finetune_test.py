@@ -21,9 +21,11 @@ from tf_contrastive.evaluation import (
     calibration,
     finetune,
     logistic,
+    opening,
     prepared,
     subject,
     transfer,
+    tuning,
 )
 
 
@@ -144,11 +146,11 @@ def test_a_trained_encoder_gains_from_few_labels_and_stays_as_it_is():
 
 def test_the_same_seed_trains_the_same_network():
     rows = np.arange(100)
-    recipe = finetune.Recipe(
+    recipe = tuning.Recipe(
         steps=6, learning_rate=0.05, batch_size=32, augmentation="crop"
     )
     models = [
-        finetune.train(_subject(), rows, recipe, trained=True) for _ in range(2)
+        tuning.train(_subject(), rows, recipe, trained=True) for _ in range(2)
     ]
     assert models[0].losses == models[1].losses
     sums = {embedding.checksum(model.encoder) for model in models}
@@ -160,14 +162,14 @@ def test_a_step_is_sgd_with_nesterov_momentum_and_decay():
     # One step from a head of known weights, by Keras' own tape.
     scored = _subject()
     rows = np.arange(40)
-    recipe = finetune.Recipe(
+    recipe = tuning.Recipe(
         steps=1,
         learning_rate=0.3,
         weight_decay=0.01,
         batch_size=40,
         augmentation="none",
     )
-    model = finetune.train(scored, rows, recipe, trained=True)
+    model = tuning.train(scored, rows, recipe, trained=True)
     encoder = scored.fresh(True)
     head = tf.random.stateless_normal([64, 10], [0, 1], stddev=0.01)
     kernel = tf.Variable(head)
@@ -193,10 +195,10 @@ def test_a_step_is_sgd_with_nesterov_momentum_and_decay():
 
 def test_two_replicas_share_a_batch():
     on = on_replicas.strategy(2)
-    recipe = finetune.Recipe(
+    recipe = tuning.Recipe(
         steps=4, learning_rate=0.1, batch_size=33, augmentation="none"
     )
-    model = finetune.train(
+    model = tuning.train(
         _subject(strategy=on), np.arange(90), recipe, trained=True
     )
     assert np.isfinite(model.losses).all()
@@ -210,7 +212,7 @@ def test_rates_are_chosen_on_held_out_labels():
     scored = _subject()
     scored.say = said.append
     recipes = [
-        finetune.Recipe(
+        tuning.Recipe(
             steps=20, learning_rate=rate, batch_size=50, augmentation="none"
         )
         for rate in (1e-6, 0.1)
@@ -230,7 +232,7 @@ def test_rates_are_chosen_on_held_out_labels():
 def test_what_diverges_is_passed_over_or_told():
     scored = _subject()
     recipes = [
-        finetune.Recipe(steps=12, learning_rate=rate, augmentation="none")
+        tuning.Recipe(steps=12, learning_rate=rate, augmentation="none")
         for rate in (1e30, 0.01)
     ]
     best, scores = finetune.choose(
@@ -239,18 +241,18 @@ def test_what_diverges_is_passed_over_or_told():
     assert best is recipes[1]
     assert scores[0] is None
     with pytest.raises(config.UserError, match="diverged at learning rate"):
-        finetune.train(scored, np.arange(100), recipes[0], trained=True)
+        tuning.train(scored, np.arange(100), recipes[0], trained=True)
 
 
 def test_momentum_of_batch_statistics_is_that_of_the_recipe():
     scored = _subject()
-    recipe = finetune.Recipe(
+    recipe = tuning.Recipe(
         steps=1,
         learning_rate=0.01,
         batch_norm_momentum=1.0,
         augmentation="none",
     )
-    model = finetune.train(scored, np.arange(50), recipe, trained=True)
+    model = tuning.train(scored, np.arange(50), recipe, trained=True)
     for ours, theirs in zip(
         model.encoder.non_trainable_variables,
         scored.encoder.non_trainable_variables,
@@ -266,21 +268,20 @@ def test_an_encoder_that_nothing_copies_is_told():
     assert "give --workdir" in finetune.needs(bare)
     assert finetune.needs(_subject()) is None
     with pytest.raises(config.UserError, match="--workdir"):
-        finetune.train(
-            bare, np.arange(20), finetune.Recipe(1, 0.1), trained=True
-        )
+        tuning.train(bare, np.arange(20), tuning.Recipe(1, 0.1), trained=True)
 
 
+@pytest.mark.slow
 def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     saved_run.make(tmp_path / "run")
     exporting.export(str(tmp_path / "run"), str(tmp_path / "export"))
     found = checkpoints.load_run(str(tmp_path / "run"))
     data = (_source(slice(0, 200)), _source(slice(200, 400)))
     options = config.evaluate(scale="cpu")
-    of_run = subject.of_run(found, *data, options)
-    of_export = subject.of_export(str(tmp_path / "export"), *data, options)
+    of_run = opening.of_run(found, *data, options)
+    of_export = opening.of_export(str(tmp_path / "export"), *data, options)
     before = embedding.checksum(of_export.encoder)
-    recipe = finetune.Recipe(
+    recipe = tuning.Recipe(
         steps=6,
         learning_rate=0.1,
         weight_decay=0.01,
@@ -289,7 +290,7 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     )
     rows = np.arange(0, 200, 2)
     run, export = (
-        finetune.train(one, rows, recipe, trained=True)
+        tuning.train(one, rows, recipe, trained=True)
         for one in (of_run, of_export)
     )
     np.testing.assert_allclose(export.losses, run.losses, rtol=1e-4)
@@ -358,6 +359,7 @@ def _only(monkeypatch, there):
     monkeypatch.setattr(prepared, "source", source)
 
 
+@pytest.mark.slow
 def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     said = []
     scored = _subject(test=_source(slice(0, 30)))
@@ -490,6 +492,7 @@ def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
             np.testing.assert_array_equal(example["image"], plain[row])
 
 
+@pytest.mark.slow
 def test_several_labels_are_learned_by_a_sigmoid_each(_voc):
     """A step by hand, and what many steps find."""
 
@@ -560,10 +563,10 @@ def test_a_step_of_several_labels_is_that_of_their_logistic_losses():
         run=scored.run,
         fresh=scored.fresh,
     )
-    recipe = finetune.Recipe(
+    recipe = tuning.Recipe(
         steps=1, learning_rate=0.1, batch_size=30, augmentation="none"
     )
-    model = finetune.train(scored, rows, recipe, trained=True, sets=sets)
+    model = tuning.train(scored, rows, recipe, trained=True, sets=sets)
     encoder = scored.fresh(True)
     kernel = tf.Variable(
         tf.random.stateless_normal([64, 7], [0, 1], stddev=0.01)

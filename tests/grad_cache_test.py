@@ -156,6 +156,7 @@ def test_steps_per_execution_changes_nothing():
     _assert_equal(three, one, tolerance=1e-7)
 
 
+@pytest.mark.slow
 def test_it_compiles_under_xla():
     options = {"optimizer": _sgd, "steps": 2, "norm": BatchNormalization}
     plain = _step(2, **options)

@@ -93,6 +93,7 @@ def test_a_signal_saves_this_step_and_the_same_command_goes_on(
         np.testing.assert_array_equal(value, cut[key], err_msg=key)
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_the_status_that_says_repeat_me(tmp_path):
     run = _run(tmp_path, epochs=10_000, log_every_steps=1)
     names = ("dataset", "split", "augmentation", "encoder", "width", "loss")
@@ -177,6 +178,7 @@ def test_a_notice_of_the_cloud_ends_the_run_too(
         assert heard.agreed() == f"notice of the cloud machine, {path}: {said}"
 
 
+@pytest.mark.slow
 def test_no_metadata_server_is_no_notice(monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "localhost:1")
     monkeypatch.setattr(interruption, "_POLL_SECONDS", 0.05)

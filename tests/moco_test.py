@@ -396,6 +396,7 @@ def test_a_run_leaves_the_query_encoder(tmp_path):
         assert all(same) if expected else not any(same), branch
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_bit_for_bit(tmp_path, monkeypatch):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     options = {"grad_cache_chunks": 2}

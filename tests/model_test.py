@@ -113,7 +113,12 @@ def _worst(values, reference):
 
 
 @pytest.mark.parametrize(
-    ("loss", "replicas"), [("supcon", 2), ("supcon", 8), ("ntxent", 4)]
+    ("loss", "replicas"),
+    [
+        ("supcon", 2),
+        pytest.param("supcon", 8, marks=pytest.mark.slow),
+        ("ntxent", 4),
+    ],
 )
 def test_gradients_and_weights_do_not_depend_on_replicas(loss, replicas):
     found, expected = _train(replicas, loss, 5), _reference(loss, 5)
@@ -134,6 +139,7 @@ def test_local_negatives_are_another_loss(monkeypatch):
     assert _worst(found.gradients, expected.gradients)[0] > 0.05
 
 
+@pytest.mark.slow
 def test_local_gradients_are_another_gradient(monkeypatch):
     """The common bug that leaves the loss as it is."""
     expected = _reference("supcon", 5)
@@ -303,6 +309,7 @@ def test_cross_entropy_trains_a_classifier():
         models.build(_config(loss="cross_entropy"), None)
 
 
+@pytest.mark.slow
 @small.encoder()
 def test_the_model_is_what_the_config_says():
     model = models.build(

@@ -154,6 +154,7 @@ _RUN = {
 }
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path):
     def pretrain(folder, epochs):
         run = config.replace(

@@ -381,6 +381,7 @@ def test_files_are_shuffled_before_their_records(tmp_path, monkeypatch):
     assert orders[0] != orders[1]
 
 
+@pytest.mark.slow
 def test_parts_of_files_keep_their_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
     whole = shards(tmp_path, [5, 0, 9, 4])

@@ -19,6 +19,7 @@ from scipy import stats
 from tf_contrastive import __main__, config, datasets, training, views
 from tf_contrastive.commands import datasets as command
 from tf_contrastive.datasets import classes, probing
+from tf_contrastive.datasets.probing import mnist
 from tf_contrastive.evaluation import finetune
 from tf_contrastive.preflight import positives
 
@@ -299,7 +300,7 @@ def test_a_slice_shows_the_same_images_and_a_seed_others(opened):
 
 
 def test_embedded_digits_serve_where_mnist_is_not(tmp_path, capsys):
-    probing._say_embedded.cache_clear()
+    mnist._say_embedded.cache_clear()
     for split, count in (("train", 1437), ("test", 360)):
         source = datasets.source("multidigits", split, data_dir=str(tmp_path))
         assert source.info.num_examples == count
@@ -811,6 +812,7 @@ def test_doctor_counts_positives_that_share_any_label(opened):
     assert positives.expect(run, one, 40) == positives.expect(run, one, 40, one)
 
 
+@pytest.mark.slow
 def test_evaluate_scores_a_run_with_bits(data_dir, tmp_path, capsys):
     name, run = "randbit:bits=4,of=digits", str(tmp_path / "run")
     assert pretrained(run, data_dir, name) == 0

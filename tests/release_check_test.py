@@ -101,6 +101,7 @@ def checked(tmp_path):
     return _Checked(tmp_path)
 
 
+@pytest.mark.slow
 def test_tests_of_the_wheel_are_run_without_the_sources(checked):
     checked.stand_in(_VERSION)
     done = checked.run(

@@ -25,12 +25,14 @@ from tf_contrastive import (
 )
 from tf_contrastive.evaluation import (
     bounds,
+    contrastive,
+    hypersphere,
     kmeans,
     pictures,
     prepared,
     projected,
-    representation,
     separation,
+    spectra,
     subject,
     transforms,
     tsne,
@@ -252,7 +254,7 @@ def test_the_task_equals_the_loops(views):
 def test_the_task_in_blocks_and_batches(monkeypatch):
     z = _RNG.normal(size=(60, 1, 5)) + 0.5 * _RNG.normal(size=(60, 2, 5))
     whole = evaluation.contrastive_accuracy(z, 0.2)
-    monkeypatch.setattr(representation, "_BLOCK", 7)
+    monkeypatch.setattr(contrastive, "_BLOCK", 7)
     blocks = evaluation.contrastive_accuracy(z, 0.2)
     assert blocks["accuracy"] == whole["accuracy"]
     assert blocks["entropy"] == pytest.approx(whole["entropy"])
@@ -287,7 +289,7 @@ def test_the_task_s_ends():
 
 
 def test_alignment_and_uniformity_equal_the_loops(monkeypatch):
-    monkeypatch.setattr(representation, "_BLOCK", 7)
+    monkeypatch.setattr(hypersphere, "_BLOCK", 7)
     z = _RNG.normal(size=(30, 3, 4))
     unit = z / np.linalg.norm(z, axis=-1, keepdims=True)
     pairs = [
@@ -381,7 +383,7 @@ def test_a_linear_map_is_found_by_what_it_does():
     tf.keras.utils.set_random_seed(1)
     head = heads.build("linear", output=5)
     head(_RNG.normal(size=(64, 7)).astype("f") * 3 + 1, training=True)
-    found = representation.linear_map(head, 7)
+    found = spectra.linear_map(head, 7)
     dense, norm = head.layers
     scale = (norm.moving_variance + norm.epsilon) ** -0.5
     np.testing.assert_allclose(
@@ -389,7 +391,7 @@ def test_a_linear_map_is_found_by_what_it_does():
     )
     mlp = heads.build("mlp", output=5)
     mlp(np.ones([4, 7], "f"))
-    assert representation.linear_map(mlp, 7) is None
+    assert spectra.linear_map(mlp, 7) is None
 
 
 # ---- Transformations ---------------------------------------------------------
@@ -539,6 +541,7 @@ def exported(encoder, tmp_path_factory):
     return exporting.load(exporting.export(encoder, folder))
 
 
+@pytest.mark.slow
 def test_inner_layers_are_those_of_the_encoder(encoder, exported):
     before = [v.numpy() for v in encoder.variables]
     inner = kmeans.local_features(encoder, 16)
@@ -660,7 +663,7 @@ def test_views_of_a_subject_are_projected_once(labelled, head):
 
 def test_the_task_and_the_bound_of_a_subject(labelled):
     made = projected.embed(labelled, 60, 0)
-    found = representation.measure_contrastive(labelled, view_examples=60)
+    found = contrastive.measure(labelled, view_examples=60)
     expected = evaluation.contrastive_accuracy(made.z, 0.2)
     assert found["metrics"]["contrastive_accuracy"] == expected["accuracy"]
     assert found["metrics"]["contrastive_entropy"] == expected["entropy"]
@@ -674,7 +677,7 @@ def test_the_task_and_the_bound_of_a_subject(labelled):
 
 
 def test_the_spread_of_a_subject(labelled, tmp_path):
-    found = representation.measure_uniformity(labelled, random_directions=5)
+    found = hypersphere.measure(labelled, random_directions=5)
     h, z = labelled.embeddings("test")[0], labelled.projections("test")[0]
     measured = found["metrics"]
     assert measured["uniformity_h"] == pytest.approx(evaluation.uniformity(h))
@@ -688,10 +691,8 @@ def test_the_spread_of_a_subject(labelled, tmp_path):
 
 
 def test_the_spectrum_of_a_subject(labelled, head, tmp_path):
-    assert "projection is mlp, not linear" in representation.needs_spectrum(
-        labelled
-    )
-    found = representation.measure_spectrum(labelled)
+    assert "projection is mlp, not linear" in spectra.needs(labelled)
+    found = spectra.measure(labelled)
     theirs = np.linalg.svd(head.layers[0].kernel, compute_uv=False)
     np.testing.assert_allclose(
         found["arrays"]["singular_values"], theirs, rtol=1e-3
@@ -751,7 +752,7 @@ def test_an_export_without_labels_has_maps_and_clusters(exported, tmp_path):
     assert "its own 16 pixels only" in told[0]
     assert len(found["metrics"]) == 4
     _figures(found, tmp_path)
-    spread = representation.measure_uniformity(unlabelled, random_directions=2)
+    spread = hypersphere.measure(unlabelled, random_directions=2)
     assert "uniformity_h" in spread["metrics"]
     assert "uniformity_z" not in spread["metrics"]
 
@@ -776,9 +777,9 @@ def test_every_protocol_has_its_knobs():
     measures = {
         "separation": separation.measure,
         "kl_bound": bounds.measure,
-        "contrastive": representation.measure_contrastive,
-        "uniformity": representation.measure_uniformity,
-        "spectrum": representation.measure_spectrum,
+        "contrastive": contrastive.measure,
+        "uniformity": hypersphere.measure,
+        "spectrum": spectra.measure,
         "transforms": transforms.measure,
         "tsne": tsne.measure,
         "kmeans": kmeans.measure,

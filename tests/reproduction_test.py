@@ -262,6 +262,7 @@ def test_differences_must_be_numbers():
 # ---- Running -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_claims_hold_fail_and_stay_open(run, capsys):
     status = {
         verdict: run({name: _relations(relation)}, claim=name)
@@ -278,6 +279,7 @@ def test_claims_hold_fail_and_stay_open(run, capsys):
     assert "C: not significant" in out
 
 
+@pytest.mark.slow
 def test_a_claim_goes_on_where_it_was(run, tmp_path, monkeypatch):
     found = {"A": _relations(_ABOVE)}
     calls = []

@@ -19,6 +19,7 @@ from tf_contrastive.evaluation import (
     robustness,
     subject,
 )
+from tf_contrastive.evaluation.corruptions import blur, digital
 
 _TESTDATA = os.path.join(os.path.dirname(__file__), "testdata")
 _PHOTO = sklearn_datasets.load_sample_image("china.jpg")
@@ -93,13 +94,13 @@ def test_salt_and_pepper_hit_so_many_values_and_are_as_many():
 def test_motion_runs_along_a_line_with_imagemagick_s_weights():
     dot = np.zeros([41, 41, 3], np.uint8)
     dot[20, 20] = 255
-    made = corruptions._move(dot[..., 0], 6, 1.5, 0.0) * 255
+    made = blur.move(dot[..., 0], 6, 1.5, 0.0) * 255
     # The image is dragged: what is at x shows at x, x - 1, ...
     weights = np.exp(-(np.arange(13) ** 2) / (2 * 1.5**2))
     expected = np.around(255 * weights / weights.sum())
     np.testing.assert_array_equal(made[20, 20:7:-1], expected)
     assert made.sum() == expected.sum()
-    down = corruptions._move(dot[..., 0], 6, 1.5, 90.0) * 255
+    down = blur.move(dot[..., 0], 6, 1.5, 90.0) * 255
     np.testing.assert_array_equal(down, made.T)
 
 
@@ -186,7 +187,7 @@ def test_elastic_shifts_are_the_rougher_the_more_severe():
     for strength, sigma, _ in corruptions.LEVELS["cifar"]["elastic_transform"]:
         bent = np.stack(
             [
-                corruptions._elastic_transform(
+                digital.elastic_transform(
                     photo, (strength, sigma, 0), np.random.RandomState(seed)
                 )
                 for seed, photo in enumerate(photos)

@@ -74,6 +74,7 @@ def _answers(model, request):
 # ---- Files beside the model -------------------------------------------------
 
 
+@pytest.mark.slow
 def test_warmup_requests_call_every_signature(base):
     file = f"{base}/2/assets.extra/tf_serving_warmup_requests"
     model = tf.saved_model.load(f"{base}/2")

@@ -33,7 +33,7 @@ def _whole(z, temperature, weights, include_self):
 def test_log_sum_exp(
     images, block_size, temperature, include_self, kept, monkeypatch
 ):
-    monkeypatch.setattr(similarity, "_KEPT", kept)
+    monkeypatch.setattr(similarity.half, "_KEPT", kept)
     z = _RNG.normal(size=[images, 2, 6]).astype(np.float32)
     weights = _RNG.uniform(size=2 * images)
     expected, gradient = _whole(z, temperature, weights, include_self)

@@ -28,7 +28,7 @@ from tf_contrastive import (
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.encoders import resnet
-from tf_contrastive.evaluation import protocols, subject
+from tf_contrastive.evaluation import opening, protocols, subject
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -248,6 +248,7 @@ def test_a_finished_run_takes_another_linear_stage(begun, capsys):
     assert checkpoints.step_of(newest) == 3
 
 
+@pytest.mark.slow
 def test_replicas_share_both_stages(both, tmp_path):
     assert command.run(_options(tmp_path, virtual_devices=2, **_SECOND)) == 0
     found, expected = (
@@ -534,6 +535,7 @@ def test_a_diverged_stage_names_its_flag(first, begun):
 # ---- Recipes -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cross_entropy_in_one_and_two_stages(tmp_path):
     mixed = {
         "loss": "cross_entropy",
@@ -564,6 +566,7 @@ def _moved(before, after, moving):
     ]
 
 
+@pytest.mark.slow
 def test_fine_tuning_moves_weights_and_statistics(tmp_path):
     teacher = tmp_path / "teacher"
     training.pretrain(
@@ -602,7 +605,7 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
     # The classifier that was trained with it is scored as it stands.
     run = checkpoints.load_run(str(tuned))
     test = datasets.source("digits", "test")
-    scored = subject.of_run(run, datasets.source("digits", "train"), test)
+    scored = opening.of_run(run, datasets.source("digits", "train"), test)
     (row,) = protocols.run(scored, ["head"])["results"]
     kernel, bias = (
         tf.train.load_variable(
@@ -618,7 +621,7 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
 
 def test_a_contrastive_run_has_no_classifier_to_score(first):
     digits = [datasets.source("digits", name) for name in ("train", "test")]
-    scored = subject.of_run(checkpoints.load_run(str(first[0])), *digits)
+    scored = opening.of_run(checkpoints.load_run(str(first[0])), *digits)
     with pytest.raises(config.UserError, match="protocols=linear"):
         protocols.run(scored, ["head"])
 

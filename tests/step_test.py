@@ -365,6 +365,7 @@ def test_a_step_that_becomes_slow_is_looked_at_sooner():
     assert looks == [1, 2, 4, 8, 16, 32, *range(34, 49)]
 
 
+@pytest.mark.slow
 def test_several_steps_at_a_time_are_the_same_run(tmp_path, monkeypatch):
     one, several = tmp_path / "one", tmp_path / "several"
     expected = training.pretrain(_options(one, steps_per_execution=1))

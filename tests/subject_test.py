@@ -8,7 +8,7 @@ import replicas as on_replicas
 import tensorflow as tf
 
 from tf_contrastive import config, datasets, embedding
-from tf_contrastive.evaluation import protocols, subject
+from tf_contrastive.evaluation import arrays, protocols, splits, subject
 
 
 def _encoder(outputs=None):
@@ -156,14 +156,14 @@ def test_a_single_class_scores_full_marks():
 
 def test_a_holdout_is_stratified_seeded_and_disjoint():
     labels = np.repeat([0, 1, 2], [100, 10, 1])
-    fit, held = subject.holdout(labels, 0.2)
+    fit, held = splits.holdout(labels, 0.2)
     assert sorted([*fit, *held]) == list(range(111))
     assert np.bincount(labels[held], minlength=3).tolist() == [20, 2, 0]
-    again = subject.holdout(labels, 0.2)
+    again = splits.holdout(labels, 0.2)
     np.testing.assert_array_equal(again[1], held)
-    assert (subject.holdout(labels, 0.2, seed=1)[1] != held).any()
+    assert (splits.holdout(labels, 0.2, seed=1)[1] != held).any()
     with pytest.raises(config.UserError, match="leave none to select on"):
-        subject.holdout(np.arange(5), 0.2)
+        splits.holdout(np.arange(5), 0.2)
 
 
 def test_an_encoder_without_a_maker_says_what_to_give():
@@ -188,13 +188,13 @@ def test_the_learning_rate_is_chosen_without_the_test_split(monkeypatch):
         return datasets.from_arrays(pixels, labels)
 
     seen = []
-    probe = protocols.arrays.linear_probe
+    probe = arrays.linear_probe
 
     def spy(train, train_labels, test, labels, **options):
         seen.append((len(train), len(test), options["learning_rate"]))
         return probe(train, train_labels, test, labels, **options)
 
-    monkeypatch.setattr(protocols.arrays, "linear_probe", spy)
+    monkeypatch.setattr(arrays, "linear_probe", spy)
     rates = "0.00001,0.1"
     scored = _subject(
         train=source(200, 1),

@@ -104,12 +104,14 @@ def test_a_normal_run_tells_plain_lines_and_nothing_of_libraries(tmp_path):
     assert "\x1b" not in done.stderr and "\r" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_quiet_run_tells_its_result_alone(tmp_path):
     done = _pretrain(tmp_path, "--verbosity=quiet")
     assert done.stderr == ""
     assert "probe_accuracy" in done.stdout
 
 
+@pytest.mark.slow
 def test_debug_shows_what_libraries_say(tmp_path):
     done = _pretrain(tmp_path, "--verbosity=debug", "--epochs=1")
     assert "INFO:absl:" in done.stderr

@@ -106,6 +106,7 @@ def test_config_flags_hold_what_auto_chose_and_repeat_the_run(finished):
     assert again == result.config
 
 
+@pytest.mark.slow
 def test_a_workdir_need_not_be_on_a_disk(tmp_path, monkeypatch):
     # TensorFlow's own filesystem in memory stands for gs:// and others.
     workdir = f"ram://{tmp_path.name}/run"
@@ -160,6 +161,7 @@ def test_a_run_is_loaded_by_value(finished):
     assert not np.array_equal(trained.weights[0], untrained.weights[0])
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(finished, tmp_path):
     workdir, result = finished
     again = training.pretrain(_options(tmp_path))
@@ -211,6 +213,7 @@ _MIXED = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     result = training.pretrain(_options(straight, **_MIXED))
@@ -224,6 +227,7 @@ def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     assert "--mixup_alpha=0.2\n" in text
 
 
+@pytest.mark.slow
 def test_mixed_views_are_the_same_coloured_by_host_or_step(tmp_path):
     metrics = [
         training.pretrain(
@@ -383,6 +387,7 @@ def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys):
     one, two = tmp_path / "one", tmp_path / "two"
     # A single step: over several, rounding grows where it turns a ReLU. (The
@@ -422,6 +427,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     assert tf.train.latest_checkpoint(tmp_path / "checkpoints") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["run", "export"])
 def test_a_run_starts_from_another_s_encoder(source, finished, tmp_path):
     workdir, _ = finished
@@ -470,6 +476,7 @@ def test_validation_is_measured_on_what_was_cut_off(tmp_path):
     assert _tags(tmp_path)["validation/loss/contrastive"] == [3]
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_and_keeps_float32_weights(tmp_path):
     result = training.pretrain(
         _options(tmp_path, precision="mixed_bfloat16", epochs=1)

@@ -23,8 +23,7 @@ from tf_contrastive import (
     terminal,
     training,
 )
-from tf_contrastive.evaluation import protocols
-from tf_contrastive.evaluation import subject as subjects
+from tf_contrastive.evaluation import opening, protocols
 
 RESULT_FILE = "linear.json"
 # Folder of a stage that is under way, and what says which stage that is.
@@ -75,7 +74,7 @@ def linear(result: training.Result) -> dict[str, Any]:
     )
     with interruption.Interruption(tf.distribute.get_strategy()) as heard:
         follower = _Follower(workdir, stage, heard, result.is_chief)
-        subject = subjects.of_run(
+        subject = opening.of_run(
             dataclasses.replace(found, config=run),
             train,
             training.open_test(run),

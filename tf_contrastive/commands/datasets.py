@@ -60,37 +60,11 @@ def _contact_sheet(chosen: config.Listing) -> str:
 
     from tf_contrastive import datasets
 
-    def tile(example):
-        # The whole image: what evaluation leaves out of it counts here too.
-        image = tf.image.resize_with_pad(
-            example["image"], _TILE, _TILE, antialias=True
-        )
-        image = tf.clip_by_value(image / 255, 0.0, 1.0)
-        # One number for each channel: white is 1, dark grey is 0.
-        if "extra" not in example or example["extra"].shape.rank != 1:
-            return image
-        values = tf.cast(example["extra"], tf.float32)
-        if not len(values):
-            return image
-        levels = 0.2 + 0.8 * tf.clip_by_value(values, 0.0, 1.0)
-        stripes = tf.image.resize(
-            tf.tile(levels[tf.newaxis, :, tf.newaxis], [1, 1, 3]),
-            [_STRIPES, _TILE],
-            "nearest",
-        )
-        return tf.concat([image[:-_STRIPES], stripes], axis=0)
-
     source = datasets.source(
         chosen.show, chosen.split, data_dir=chosen.data_dir or None
     )
-    images = [tile(example) for example in source.examples().take(_SHOWN)]
-    columns = math.ceil(math.sqrt(len(images)))
-    images += [tf.zeros_like(images[0])] * (-len(images) % columns)
-    rows = [
-        tf.concat(images[i : i + columns], axis=1)
-        for i in range(0, len(images), columns)
-    ]
-    pixels = tf.image.convert_image_dtype(tf.concat(rows, 0), tf.uint8)
+    sheet = _grid([_tile(x) for x in source.examples().take(_SHOWN)])
+    pixels = tf.image.convert_image_dtype(sheet, tf.uint8)
     try:
         tf.io.write_file(chosen.output, tf.io.encode_png(pixels))
     except tf.errors.OpError as error:
@@ -107,3 +81,40 @@ def _contact_sheet(chosen: config.Listing) -> str:
         + "; contact sheet:"
         f" {chosen.output}"
     )
+
+
+def _tile(example):
+    """An example as a square of floats in [0, 1], with its extra channels."""
+    import tensorflow as tf
+
+    # The whole image: what evaluation leaves out of it counts here too.
+    image = tf.image.resize_with_pad(
+        example["image"], _TILE, _TILE, antialias=True
+    )
+    image = tf.clip_by_value(image / 255, 0.0, 1.0)
+    # One number for each channel: white is 1, dark grey is 0.
+    if "extra" not in example or example["extra"].shape.rank != 1:
+        return image
+    values = tf.cast(example["extra"], tf.float32)
+    if not len(values):
+        return image
+    levels = 0.2 + 0.8 * tf.clip_by_value(values, 0.0, 1.0)
+    stripes = tf.image.resize(
+        tf.tile(levels[tf.newaxis, :, tf.newaxis], [1, 1, 3]),
+        [_STRIPES, _TILE],
+        "nearest",
+    )
+    return tf.concat([image[:-_STRIPES], stripes], axis=0)
+
+
+def _grid(images):
+    """Squares in rows, as many as there are columns."""
+    import tensorflow as tf
+
+    columns = math.ceil(math.sqrt(len(images)))
+    images += [tf.zeros_like(images[0])] * (-len(images) % columns)
+    rows = [
+        tf.concat(images[i : i + columns], axis=1)
+        for i in range(0, len(images), columns)
+    ]
+    return tf.concat(rows, 0)

@@ -47,14 +47,14 @@ def run(options: config.Embed) -> int:
         data_dir=data_dir or None,
         max_bad_images=chosen.max_bad_images,
     )
-    scheme = name.partition(":")[0]
-    of_tfds = source.arrays is None and scheme not in datasets.SCHEMES
     encoder = exporting.load(chosen.workdir or chosen.saved_model)
     size, extra = exporting.image_size(encoder), exporting.extra(encoder)
     config.check_encoder_channels(
         extra, source.info.name, source.info.extra_channels
     )
     features = int(encoder(tf.zeros([1, size, size, 3 + extra])).shape[-1])
+    scheme = name.partition(":")[0]
+    of_tfds = source.arrays is None and scheme not in datasets.SCHEMES
     job = embedding.Job(
         source,
         size,
@@ -67,26 +67,29 @@ def run(options: config.Embed) -> int:
         (name, chosen.split, data_dir) if of_tfds else (),
     )
     shards = embedding.begin(job, {"encoder": embedding.checksum(encoder)})
-    total = len(job.shards())
-    if len(shards) < total:
-        terminal.tell(
-            f"{total - len(shards)} of {total} files are there already"
-        )
+    there = len(job.shards()) - len(shards)
+    if there:
+        terminal.tell(f"{there} of {len(job.shards())} files are there already")
     if shards and start:
         start(job, features, shards)
     else:
         embedding.run(job, encoder, shards, terminal.tell)
+    _report(chosen, job, features)
+    return 0
+
+
+def _report(chosen: config.Embedding, job: embedding.Job, features: int):
+    """Says what was written, and which images were left out."""
     bad = embedding.finish(job)
     for name in bad:
         terminal.tell(f"left out, cannot be read: {name}")
+    info = job.source.info
     # What was left out as the source was opened was not counted by it.
-    unread = len(bad) - len(source.info.bad_images)
+    written = info.num_examples - (len(bad) - len(info.bad_images))
+    files = f", in {len(job.shards())} files" if chosen.shard_size else ""
     print(
-        f"{chosen.output}: {source.info.num_examples - unread} embeddings of"
-        f" {features} features"
-        + (f", in {total} files" if chosen.shard_size else "")
+        f"{chosen.output}: {written} embeddings of {features} features{files}"
     )
-    return 0
 
 
 def _input(chosen: config.Embedding) -> tuple[str, str]:

@@ -15,8 +15,14 @@ from tf_contrastive import (
     training,
 )
 from tf_contrastive.commands import watch
-from tf_contrastive.evaluation import comparison, protocols, records, reports
-from tf_contrastive.evaluation import subject as subjects
+from tf_contrastive.evaluation import (
+    comparison,
+    opening,
+    protocols,
+    records,
+    reports,
+)
+from tf_contrastive.evaluation.subject import Subject
 
 COMPARISON_FILE = "comparison.json"
 # Under the run's folder of TensorBoard's files, where it is a run of its own.
@@ -208,21 +214,21 @@ class _Scores:
         found: checkpoints.Run | None,
         untrained: bool,
         heed: Callable[[Iterable], Iterable],
-    ) -> Iterator[subjects.Subject]:
+    ) -> Iterator[Subject]:
         """Yields what is scored, one at a time."""
         chosen = self._options.evaluation
         data = (*self._opened, self._options)
         others = {"folder": self._folder, "heed": heed, "say": terminal.tell}
         if not found:
-            yield subjects.of_export(chosen.saved_model, *data, **others)
+            yield opening.of_export(chosen.saved_model, *data, **others)
             if chosen.untrained:
                 terminal.tell(
                     "no untrained baseline: only a run (--workdir) has one"
                 )
             return
-        yield subjects.of_run(found, *data, **others)
+        yield opening.of_run(found, *data, **others)
         if chosen.untrained and untrained:
-            yield subjects.of_run(found, *data, trained=False, **others)
+            yield opening.of_run(found, *data, trained=False, **others)
 
 
 def _hint(names: Iterable[str], chosen: config.Evaluation) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, config, interruption, terminal
-from tf_contrastive.evaluation import protocols, reports
+from tf_contrastive.evaluation import entries, protocols, reports
 
 # Seconds within which a signal is heeded while nothing goes on.
 _NAP_SECONDS = 0.2
@@ -119,7 +119,7 @@ class Watch:
             return self._measured
         chosen = [(name, protocols.PROTOCOLS[name]) for name in names]
         return {
-            f"{name}@{p.version_of(self._options)}": protocols.plain(
+            f"{name}@{p.version_of(self._options)}": entries.plain(
                 p.knobs(self._options)
             )
             for name, p in chosen

@@ -13,17 +13,17 @@ from tf_contrastive import config
 from tf_contrastive.datasets import probing
 from tf_contrastive.datasets.arrays import digits, from_arrays
 from tf_contrastive.datasets.files import csv_file, folder
+from tf_contrastive.datasets.framing import Finish
 from tf_contrastive.datasets.pipeline import (
-    Finish,
     evaluation_batches,
     in_memory,
-    steps_per_epoch,
     training_batches,
     view_batches,
 )
 from tf_contrastive.datasets.probing import PROBING
 from tf_contrastive.datasets.remote import Delivered
 from tf_contrastive.datasets.remote import check as check_service
+from tf_contrastive.datasets.sharing import steps_per_epoch
 from tf_contrastive.datasets.source import Info, Source
 from tf_contrastive.datasets.splits import balanced_rows
 from tf_contrastive.datasets.tfds_source import label_sets, open_tfds

@@ -13,10 +13,14 @@ import socket
 import threading
 import time
 import warnings
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from tf_contrastive import config, terminal
+from tf_contrastive.datasets import sampler
+from tf_contrastive.datasets.sharing import Share
+from tf_contrastive.datasets.source import Source
 
 # Seconds in which a dispatcher must answer, between two questions to it in a
 # run, without an answer until it counts as lost, and without a batch until that
@@ -140,7 +144,76 @@ class Delivered:
         )
 
 
-def distribute(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
+def batches(
+    source: Source,
+    make: Callable[..., tf.data.Dataset],
+    share: Share,
+    address: str,
+    delivered: Delivered | None,
+    *,
+    steps: int,
+    seed: int,
+    start_step: int,
+    buffer: int,
+) -> tf.data.Dataset:
+    """Batches from the service, epoch after epoch, each a job of its own.
+
+    Args:
+      source: what to draw from.
+      make: (source, draws, whole=False) -> batches, with the last, smaller one.
+      share: of the pipeline.
+      address: of the dispatcher.
+      delivered: counts what came.
+      steps, seed, start_step, buffer: see `sampler.shuffled`.
+
+    Raises:
+      UserError: if nothing answers.
+    """
+    check(address)
+    delivered = delivered or Delivered()
+    first, done = divmod(start_step, steps)
+    delivered.expect(first, done * share.local, steps * share.local)
+
+    def of_epoch(number):
+        draws = _draws(source, seed, number, buffer, steps, share)
+        made = _distribute(make(source, draws, whole=False), address)
+        made = made.rebatch(share.rows, drop_remainder=True)
+        skipped = tf.where(number == first, tf.cast(done, tf.int64), 0)
+        made = made.take((steps - skipped) * share.elements)
+        return delivered.counted(made, number, share.rows)
+
+    epochs = tf.data.Dataset.range(first, sampler.FOREVER)
+    return delivered.until_lost(epochs.flat_map(of_epoch), address)
+
+
+def _draws(
+    source: Source,
+    seed: int,
+    number: tf.Tensor,
+    buffer: int,
+    steps: int,
+    share: Share,
+) -> tf.data.Dataset:
+    """Returns a pipeline's draws of epoch `number`, for workers to share."""
+    order, key = sampler.seeds(seed, number)
+    if source.arrays is None:
+        draws = sampler.one_pass(source, order, key, buffer)
+        pipelines, pipeline = share.pipelines, share.pipeline
+        return draws.filter(lambda index, *_: index % pipelines == pipeline)
+    # Workers take one row of this after the other: an element of a step.
+    places = sampler.order_of(source, order)
+    places = places[: steps * share.batch_size]
+    places = tf.reshape(places, [steps, share.pipelines, share.local])
+    places = tf.reshape(places[:, share.pipeline], [-1, share.rows])
+
+    def one_by_one(indices):
+        keys = tf.fill([share.rows], key)
+        return tf.data.Dataset.from_tensor_slices((indices, keys, {}))
+
+    return tf.data.Dataset.from_tensor_slices(places).flat_map(one_by_one)
+
+
+def _distribute(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
     """Has the service make these batches, each exactly once."""
     service = tf.data.experimental.service
     with warnings.catch_warnings():

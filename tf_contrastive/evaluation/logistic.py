@@ -13,8 +13,9 @@ import numpy as np
 from scipy import optimize
 
 from tf_contrastive import classifiers, config
-from tf_contrastive.evaluation import scoring, statistics
-from tf_contrastive.evaluation.subject import Subject, holdout
+from tf_contrastive.evaluation import arrays, scoring, statistics
+from tf_contrastive.evaluation.splits import holdout
+from tf_contrastive.evaluation.subject import Subject
 
 # L-BFGS: pairs of steps and gradients that it keeps; the relative decrease of
 # the objective at which it ends.
@@ -288,20 +289,11 @@ def logistic_regression(
     classes, index = np.unique(labels, return_inverse=True)
     fitted, held = _cut(labels, validation, seed)
     problem = Problem(train[fitted], index[fitted], len(classes))
-    records: list[dict[str, float]] = []
-
-    def record(penalty: float, fit: Fit) -> None:
-        found = fit.logits(train[held]).argmax(axis=1)
-        records.append(
-            {
-                "penalty": float(penalty),
-                "objective": fit.objective,
-                "validation": score(found, index[held]),
-                "steps": fit.steps,
-            }
-        )
-
-    fits = fit_path(problem, path_of() if path is None else path, record)
+    fits, records = _validated(
+        problem,
+        path_of() if path is None else path,
+        lambda fit: score(fit.logits(train[held]).argmax(axis=1), index[held]),
+    )
     # The first of equal ones, which is the highest penalty.
     best = max(range(len(records)), key=lambda i: records[i]["validation"])
     penalty = records[best]["penalty"]
@@ -311,19 +303,34 @@ def logistic_regression(
     )
     refit = Problem(train, index, len(classes)).solve(penalty, fits[best])
     scores = classifiers.Scores(refit.logits(test), classes)
-    top = scores.top(5)
-    hits = top == wanted[:, np.newaxis]
+    found = arrays.accuracies(scores, wanted)
     return {
-        "top1": float(hits[:, 0].mean()),
-        "top5": float(hits.any(axis=1).mean()),
-        "mean_per_class": scoring.mean_per_class(top[:, 0], wanted),
-        "predictions": top[:, 0],
-        "correct5": hits.any(axis=1),
+        **found,
+        "mean_per_class": scoring.mean_per_class(found["predictions"], wanted),
         "scores": scores.scores,
         "classes": classes,
         "penalty": penalty,
         "path": records,
     }
+
+
+def _validated(
+    problem: Problem, path: np.ndarray, score: Callable[[Fit], float]
+) -> tuple[list[Fit], list[dict[str, float]]]:
+    """The fit at each penalty, and what is told of it."""
+    records: list[dict[str, float]] = []
+
+    def record(penalty: float, fit: Fit) -> None:
+        records.append(
+            {
+                "penalty": float(penalty),
+                "objective": fit.objective,
+                "validation": score(fit),
+                "steps": fit.steps,
+            }
+        )
+
+    return fit_path(problem, path, record), records
 
 
 def _cut(labels, validation, seed):

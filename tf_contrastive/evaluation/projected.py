@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_contrastive import config, losses, metrics
+from tf_contrastive import classifiers, config, losses, metrics
 
 # Made once for all protocols, and dropped with the subject.
 _MADE: Any = weakref.WeakKeyDictionary()
@@ -96,6 +96,31 @@ def chosen(
 
 def _joined(parts):
     return tuple(np.concatenate(part) for part in zip(*parts, strict=True))
+
+
+def check_views(projections: np.ndarray, least: int) -> np.ndarray:
+    """Returns projections [n, V, P] that hold enough, all of them finite.
+
+    Args:
+      projections: float [n, V, P], V at least 2.
+      least: images.
+
+    Raises:
+      UserError: for NaN, or another shape.
+    """
+    z = np.asarray(projections)
+    if z.ndim != 3 or not z.size or z.shape[1] < 2 or len(z) < least:
+        raise config.UserError(
+            f"projections have shape {list(z.shape)}: give [images, views,"
+            f" features] of at least {least} image(s), 2 views and 1 feature"
+        )
+    flat = classifiers.check_embeddings("projections", z.reshape(len(z), -1))
+    return flat.reshape(z.shape)
+
+
+def normalized(z: np.ndarray) -> np.ndarray:
+    """`z` [n, V, P] at length 1."""
+    return classifiers.normalize(z.reshape(-1, z.shape[-1])).reshape(z.shape)
 
 
 def comparison(subject: Any) -> tuple[float, bool]:

@@ -8,31 +8,31 @@ protocol that trains an encoder trains one of its own (`Subject.fresh`).
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
-from tf_contrastive import classifiers, config, embedding
+from tf_contrastive import config, embedding
 from tf_contrastive.evaluation import (
-    arrays,
     bounds,
+    contrastive,
+    entries,
     finetune,
+    hypersphere,
     kmeans,
     logistic,
     prepared,
+    probes,
     projected,
-    representation,
     robustness,
     separation,
-    statistics,
+    spectra,
     transfer,
     transforms,
     tsne,
 )
+from tf_contrastive.evaluation.entries import Measurement
 from tf_contrastive.evaluation.subject import Subject
 
-Measurement = dict[str, Any]
 Recorder = Callable[[Subject, list[dict[str, Any]], list[Measurement]], None]
 
 
@@ -47,25 +47,7 @@ def _needs_spectrum(subject: Subject) -> str | None:
             "an export does not say of what kind its projection head is: give"
             " the --workdir of a run"
         )
-    return representation.needs_spectrum(subject)
-
-
-def _needs_head(subject: Subject) -> str | None:
-    if subject.classifier is None:
-        return (
-            "only a run of --loss=cross_entropy has a classifier of its own:"
-            " give its --workdir, or --protocols=linear, which trains one"
-        )
-    if absent := prepared.needs_labels(subject):
-        return absent
-    info = subject.test.info
-    if subject.classifier.units != info.num_classes:
-        return (
-            f"the run's classifier knows {subject.classifier.units} classes and"
-            f" {info.name} has {info.num_classes}: give the dataset that it was"
-            " trained on"
-        )
-    return None
+    return spectra.needs(subject)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,115 +86,6 @@ class Protocol:
         return f"{self.version}-{scale}" if scaled else f"{self.version}"
 
 
-# ---- Classifiers on embeddings ----------------------------------------------
-
-
-def _classified(scores: dict[str, Any], labels: np.ndarray) -> Measurement:
-    """A measurement of what `arrays` return."""
-    return {**scores, "correct": scores["predictions"] == labels}
-
-
-def _knn(subject: Subject, k: Sequence[int]) -> Measurement:
-    train, train_labels, test, labels = subject.arrays()
-    found = classifiers.knn(train, train_labels, test, k)
-    return {
-        "parts": {
-            f"k={count}": {
-                "top1": float((predictions == labels).mean()),
-                "predictions": predictions,
-                "correct": predictions == labels,
-            }
-            for count, predictions in zip(k, found, strict=True)
-        }
-    }
-
-
-def _prototype(subject: Subject) -> Measurement:
-    four = subject.arrays()
-    return _classified(arrays.prototype(*four), four[-1])
-
-
-def _head(subject: Subject) -> Measurement:
-    """The classifier that the run itself has trained: cross entropy's."""
-    logits, labels = subject.logits("test")
-    scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
-    return _classified(arrays.accuracies(scores, labels), labels)
-
-
-def _linear(
-    subject: Subject,
-    *,
-    augmentation: str,
-    learning_rates: Sequence[float],
-    validation_share: float,
-    **knobs: Any,
-) -> Measurement:
-    """Softmax regression, on embeddings made once or on fresh views.
-
-    Args:
-      subject: whose encoder.
-      augmentation: policy of the images learned from; "none": as they are.
-      learning_rates: to choose from on a part of train; empty: none.
-      validation_share: what part.
-      **knobs: of `arrays.linear_probe`.
-    """
-
-    def views_of(rows: np.ndarray | None) -> Callable | None:
-        if augmentation == "none":
-            return None
-        return lambda step: subject.embed_batches(
-            subject.stream(
-                augmentation,
-                batch_size=knobs["batch_size"],
-                rows=rows,
-                seed=knobs["seed"],
-                start_step=step,
-            )
-        )
-
-    train, train_labels, test, labels = subject.arrays()
-    chosen = {}
-    if learning_rates:
-        fit, held = subject.holdout(train_labels, validation_share)
-        split = (train[fit], train_labels[fit], train[held], train_labels[held])
-        scored = [
-            _top1_at(rate, split, knobs, views_of(fit))
-            for rate in learning_rates
-        ]
-        if max(scored) < 0:
-            raise config.UserError(
-                "the linear classifier diverged at every learning rate: give"
-                " lower ones (--linear_learning_rates)"
-            )
-        best = learning_rates[int(np.argmax(scored))]
-        knobs["learning_rate"] = best
-        chosen = {"learning_rate": best, "validation_top1": scored}
-    scores = arrays.linear_probe(
-        train,
-        train_labels,
-        test,
-        labels,
-        **knobs,
-        views=views_of(None),
-        follower=subject.follower,
-    )
-    measured = _classified(scores, labels)
-    return {**measured, "metrics": {"loss": scores["loss"], **chosen}}
-
-
-def _top1_at(
-    rate: float, split: tuple, knobs: dict[str, Any], views: Callable | None
-) -> float:
-    """Accuracy with a learning rate; -1 where it diverges."""
-    options = {**knobs, "learning_rate": rate}
-    try:
-        return arrays.linear_probe(*split, **options, views=views)["top1"]
-    except config.UserError as error:
-        if "diverged" not in str(error):
-            raise
-        return -1.0
-
-
 def _chosen_knobs(options: config.Evaluate, group: Any) -> dict[str, Any]:
     """The knobs of a group of options, and those of what it chooses."""
     return group.knobs() | {
@@ -242,12 +115,12 @@ def _knobs(name: str) -> Callable[[config.Evaluate], dict[str, Any]]:
 PROTOCOLS = {
     "knn": Protocol(
         1,
-        _knn,
+        probes.knn,
         lambda o: {"k": list(config.read_counts(o.evaluation.knn_k))},
     ),
-    "prototype": Protocol(1, _prototype, lambda o: {}),
-    "head": Protocol(1, _head, lambda o: {}, _needs_head),
-    "linear": Protocol(1, _linear, lambda o: _chosen_knobs(o, o.linear)),
+    "prototype": Protocol(1, probes.prototype, lambda o: {}),
+    "head": Protocol(1, probes.head, lambda o: {}, probes.needs_head),
+    "linear": Protocol(1, probes.linear, lambda o: _chosen_knobs(o, o.linear)),
     "logistic": Protocol(
         1, logistic.measure, lambda o: _chosen_knobs(o, o.logistic)
     ),
@@ -268,19 +141,19 @@ PROTOCOLS = {
     "kl_bound": Protocol(1, bounds.measure, _knobs("kl_bound"), bounds.needs),
     "contrastive": Protocol(
         1,
-        representation.measure_contrastive,
+        contrastive.measure,
         _knobs("contrastive"),
         projected.needs,
     ),
     "uniformity": Protocol(
         1,
-        representation.measure_uniformity,
+        hypersphere.measure,
         _knobs("uniformity"),
         needs_nothing,
     ),
     "spectrum": Protocol(
         1,
-        representation.measure_spectrum,
+        spectra.measure,
         _knobs("spectrum"),
         _needs_spectrum,
     ),
@@ -367,7 +240,15 @@ def run(
             )
         parts = measured.get("parts", {"": measured})
         rows = [
-            _row(subject, name, variant, knobs, part, seconds / len(parts))
+            entries.entry(
+                subject,
+                part,
+                protocol=name,
+                variant=variant,
+                version=PROTOCOLS[name].version_of(subject.options),
+                knobs=knobs,
+                seconds=seconds / len(parts),
+            )
             for variant, part in parts.items()
         ]
         results += rows
@@ -379,66 +260,3 @@ def run(
         "checksum_before": before,
         "checksum_after": before,
     }
-
-
-def _row(
-    subject: Subject,
-    name: str,
-    variant: str,
-    knobs: dict[str, Any],
-    part: Measurement,
-    seconds: float,
-) -> dict[str, Any]:
-    """Returns one entry of the results of `run`."""
-    correct = part.get("correct")
-    scored = correct if correct is not None else part.get("labels")
-    row = {
-        "encoder": subject.name,
-        "protocol": name,
-        "variant": variant,
-        "version": PROTOCOLS[name].version_of(subject.options),
-        "scale": subject.options.evaluation.scale,
-        "knobs": knobs,
-        "top1": part.get("top1"),
-        "top1_interval": _interval(
-            correct, labels_of(subject, part) if part.get("per_class") else None
-        ),
-        "top5": part.get("top5"),
-        "top5_interval": _interval(part.get("correct5")),
-        "metrics": part.get("metrics", {}),
-        "examples": subject.test.info.num_examples
-        if scored is None
-        else len(scored),
-        "seconds": round(seconds, 3),
-    }
-    if "dataset" in part:
-        row["dataset"] = part["dataset"]
-    return plain(row)
-
-
-def labels_of(subject: Subject, part: Measurement) -> np.ndarray:
-    """The labels of the examples that a measurement scored."""
-    labels = part.get("labels")
-    return subject.embeddings("test")[1] if labels is None else labels
-
-
-def _interval(
-    correct: np.ndarray | None, labels: np.ndarray | None = None
-) -> list[float] | None:
-    """The 95 % interval of a share of hits, or of its mean over classes."""
-    return None if correct is None else statistics.interval(correct, labels)
-
-
-def plain(value: Any) -> Any:
-    """Returns `value` with NumPy's numbers and arrays as JSON has them."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value

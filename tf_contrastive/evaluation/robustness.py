@@ -46,6 +46,9 @@ class Cell(NamedTuple):
 
 CLEAN = Cell("clean", 0)
 
+# (confidences float [n], correct bool [n]) of each cell.
+_Found = dict[Cell, tuple[np.ndarray, np.ndarray]]
+
 
 class _Tally:
     """Which images of a cell were right, and how sure the classifier was."""
@@ -110,22 +113,9 @@ def measure(
     subject.say(
         f"robustness: {len(there)} corruptions prepared, {len(made)} made here"
     )
-    tallies: dict[Cell, _Tally] = collections.defaultdict(_Tally)
-    cells: collections.deque[Cell] = collections.deque()
-
-    def noted(batches: Iterable) -> Iterator[tuple]:
-        for cell, images, labels in batches:
-            cells.append(cell)
-            yield images, labels
-
     batches = _batches(subject, there, made, examples, seed)
-    for h, labels in subject.embed_batches(noted(batches)):
-        scores = classifier.scores(h)
-        predictions = scores.top(1)[:, 0]
-        probabilities = tf.nn.softmax(scores.scores).numpy()
-        tallies[cells.popleft()].add(probabilities, predictions, labels)
     return _report(
-        {cell: tally.joined() for cell, tally in tallies.items()},
+        _tallied(subject, classifier, batches),
         names,
         bins,
         divisor,
@@ -135,6 +125,29 @@ def measure(
 
 
 _KNOWN = corruptions.CORRUPTIONS
+
+
+def _tallied(
+    subject: Subject, classifier: classifiers.Linear, batches: Iterable[tuple]
+) -> _Found:
+    """What the classifier finds of the batches (see `_batches`) of each cell.
+
+    All are embedded as one stream: one graph of the encoder fits them.
+    """
+    tallies: dict[Cell, _Tally] = collections.defaultdict(_Tally)
+    cells: collections.deque[Cell] = collections.deque()
+
+    def noted() -> Iterator[tuple]:
+        for cell, images, labels in batches:
+            cells.append(cell)
+            yield images, labels
+
+    for h, labels in subject.embed_batches(noted()):
+        scores = classifier.scores(h)
+        predictions = scores.top(1)[:, 0]
+        probabilities = tf.nn.softmax(scores.scores).numpy()
+        tallies[cells.popleft()].add(probabilities, predictions, labels)
+    return {cell: tally.joined() for cell, tally in tallies.items()}
 
 
 def _family(subject: Subject) -> str:
@@ -263,10 +276,6 @@ def _limited(batches: Iterable[tuple], examples: int) -> Iterator[tuple]:
 
 
 # ---- What is reported --------------------------------------------------------
-
-
-# (confidences float [n], correct bool [n]) of each cell.
-_Found = dict[Cell, tuple[np.ndarray, np.ndarray]]
 
 
 def _report(

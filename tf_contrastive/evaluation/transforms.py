@@ -222,23 +222,36 @@ def measure(
             split: _take(embedded, len(chosen))
             for split, chosen in rows.items()
         }
-        spaces = {"h": made}
-        if subject.projection is not None:
-            spaces["z"] = {
-                split: (subject.project(h), kinds)
-                for split, (h, kinds) in made.items()
-            }
-        for space, of_split in spaces.items():
-            four = (*of_split["train"], *of_split["test"])
-            scores = predict(*four, hidden=transforms_hidden, seed=seed)
-            found[f"{task}_{space}"] = scores["top1"]
-            found[f"{task}_{space}_interval"] = statistics.interval(
-                scores["predictions"] == four[-1]
-            )
-            found[f"{task}_chance"] = scores["chance"]
-        told = ", ".join(f"{s} {found[f'{task}_{s}']:.3f}" for s in spaces)
-        subject.say(f"transforms, {task}: {told}")
+        found |= _scored(subject, task, made, transforms_hidden, seed)
     return {"metrics": found, "plots": {"transforms": pictures.tasks(found)}}
+
+
+def _scored(
+    subject: Any,
+    task: str,
+    made: dict[str, tuple[np.ndarray, np.ndarray]],
+    hidden: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Metrics of a task, of the (h [n, D], kinds [n]) of both splits."""
+    spaces = {"h": made}
+    if subject.projection is not None:
+        spaces["z"] = {
+            split: (subject.project(h), kinds)
+            for split, (h, kinds) in made.items()
+        }
+    found: dict[str, Any] = {}
+    for space, of_split in spaces.items():
+        four = (*of_split["train"], *of_split["test"])
+        scores = predict(*four, hidden=hidden, seed=seed)
+        found[f"{task}_{space}"] = scores["top1"]
+        found[f"{task}_{space}_interval"] = statistics.interval(
+            scores["predictions"] == four[-1]
+        )
+        found[f"{task}_chance"] = scores["chance"]
+    told = ", ".join(f"{s} {found[f'{task}_{s}']:.3f}" for s in spaces)
+    subject.say(f"transforms, {task}: {told}")
+    return found
 
 
 def _seed(seed: int, task: str, split: str) -> int:

@@ -1,0 +1,40 @@
+"""A run's folder: which experiment it holds, its checkpoints, its encoder.
+
+Layer 5. A workdir holds one experiment. `config.flags` says which: the same
+command resumes it, any other is refused. All paths go through `tf.io.gfile`.
+"""
+
+from tf_contrastive.checkpoints.files import (
+    is_whole,
+    newest,
+    read_json,
+    saved,
+    step_of,
+    write_text,
+)
+from tf_contrastive.checkpoints.loading import (
+    Run,
+    load_classifier,
+    load_encoder,
+    load_projection,
+    load_run,
+)
+from tf_contrastive.checkpoints.saving import Checkpoints
+from tf_contrastive.checkpoints.workdir import check_run, check_workdir
+
+__all__ = [
+    "Checkpoints",
+    "Run",
+    "check_run",
+    "check_workdir",
+    "is_whole",
+    "load_classifier",
+    "load_encoder",
+    "load_projection",
+    "load_run",
+    "newest",
+    "read_json",
+    "saved",
+    "step_of",
+    "write_text",
+]

@@ -1,0 +1,80 @@
+"""Which experiment a workdir holds, as its `config.flags` says."""
+
+import os
+import uuid
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import config, flags
+from tf_contrastive.checkpoints import files
+
+
+def check_workdir(wanted: config.Pretrain) -> None:
+    """Raises `UserError` if the run cannot be written, or resumed, there.
+
+    Args:
+      wanted: the resolved config of the run that is to start.
+    """
+    workdir = wanted.runtime.workdir
+    if previous := _read_config(workdir):
+        differing = _differing(previous, wanted)
+        if differing:
+            raise config.UserError(
+                f"{workdir} holds another experiment"
+                f" ({'; '.join(differing)}): give these flags as there to"
+                " resume it, or another --workdir"
+            )
+    # Of a name of its own, since the workers of a run try it all at once.
+    probe = os.path.join(workdir, f".writable-{uuid.uuid4().hex}")
+    try:
+        tf.io.gfile.makedirs(workdir)
+        with tf.io.gfile.GFile(probe, "w") as file:
+            file.write("")
+        tf.io.gfile.remove(probe)
+    except tf.errors.OpError as error:
+        raise config.UserError(
+            f"--workdir={workdir} cannot be written ({error.message}): give a"
+            " folder in which you may create files"
+        ) from error
+
+
+def _read_config(workdir: str) -> config.Pretrain | None:
+    path = os.path.join(workdir, files.CONFIG_FILE)
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return flags.read(config.Pretrain, file.read(), workdir)
+    except ValueError as error:  # No text, or flags that are wrong.
+        raise files.not_ours(path, error) from error
+
+
+def _differing(previous: config.Pretrain, wanted: config.Pretrain) -> list[str]:
+    """Names the flags that make `wanted` another experiment."""
+    return [
+        f"--{field.name}={_told(new)}, there {_told(old)}"
+        for (_, field, old), (_, _, new) in zip(
+            config.fields(previous), config.fields(wanted), strict=True
+        )
+        if field.metadata["identity"] and old != new
+    ]
+
+
+def _told(value: Any) -> Any:
+    return "(not given)" if value is None else value
+
+
+def check_run(workdir: str) -> config.Pretrain:
+    """Reads the config of the run in a folder.
+
+    Raises:
+      UserError: if it holds no run.
+    """
+    run_config = _read_config(workdir)
+    if run_config is None:
+        raise config.UserError(
+            f"no run in {workdir}: there is no {files.CONFIG_FILE}; give the"
+            " --workdir of a pretrain command"
+        )
+    return run_config

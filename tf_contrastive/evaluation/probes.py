@@ -1,0 +1,141 @@
+"""Classifiers on the embeddings that an encoder makes of both splits.
+
+The protocols `knn`, `prototype`, `head` and `linear`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_contrastive import classifiers, config
+from tf_contrastive.evaluation import arrays, prepared
+from tf_contrastive.evaluation.entries import Measurement
+from tf_contrastive.evaluation.subject import Subject
+
+
+def _classified(scores: dict[str, Any], labels: np.ndarray) -> Measurement:
+    """A measurement of what `arrays` return."""
+    return {**scores, "correct": scores["predictions"] == labels}
+
+
+def knn(subject: Subject, k: Sequence[int]) -> Measurement:
+    """The vote of the k nearest training images, for each k a result."""
+    train, train_labels, test, labels = subject.arrays()
+    found = classifiers.knn(train, train_labels, test, k)
+    return {
+        "parts": {
+            f"k={count}": {
+                "top1": float((predictions == labels).mean()),
+                "predictions": predictions,
+                "correct": predictions == labels,
+            }
+            for count, predictions in zip(k, found, strict=True)
+        }
+    }
+
+
+def prototype(subject: Subject) -> Measurement:
+    """The nearest mean of a class."""
+    four = subject.arrays()
+    return _classified(arrays.prototype(*four), four[-1])
+
+
+def needs_head(subject: Subject) -> str | None:
+    """What keeps `head` from being measured, in one line, or None."""
+    if subject.classifier is None:
+        return (
+            "only a run of --loss=cross_entropy has a classifier of its own:"
+            " give its --workdir, or --protocols=linear, which trains one"
+        )
+    if absent := prepared.needs_labels(subject):
+        return absent
+    info = subject.test.info
+    if subject.classifier.units != info.num_classes:
+        return (
+            f"the run's classifier knows {subject.classifier.units} classes and"
+            f" {info.name} has {info.num_classes}: give the dataset that it was"
+            " trained on"
+        )
+    return None
+
+
+def head(subject: Subject) -> Measurement:
+    """The classifier that the run itself has trained: cross entropy's."""
+    logits, labels = subject.logits("test")
+    scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
+    return _classified(arrays.accuracies(scores, labels), labels)
+
+
+def linear(
+    subject: Subject,
+    *,
+    augmentation: str,
+    learning_rates: Sequence[float],
+    validation_share: float,
+    **knobs: Any,
+) -> Measurement:
+    """Softmax regression, on embeddings made once or on fresh views.
+
+    Args:
+      subject: whose encoder.
+      augmentation: policy of the images learned from; "none": as they are.
+      learning_rates: to choose from on a part of train; empty: none.
+      validation_share: what part.
+      **knobs: of `arrays.linear_probe`.
+    """
+
+    def views_of(rows: np.ndarray | None) -> Callable | None:
+        if augmentation == "none":
+            return None
+        return lambda step: subject.embed_batches(
+            subject.stream(
+                augmentation,
+                batch_size=knobs["batch_size"],
+                rows=rows,
+                seed=knobs["seed"],
+                start_step=step,
+            )
+        )
+
+    train, train_labels, test, labels = subject.arrays()
+    chosen = {}
+    if learning_rates:
+        fit, held = subject.holdout(train_labels, validation_share)
+        split = (train[fit], train_labels[fit], train[held], train_labels[held])
+        scored = [
+            _top1_at(rate, split, knobs, views_of(fit))
+            for rate in learning_rates
+        ]
+        if max(scored) < 0:
+            raise config.UserError(
+                "the linear classifier diverged at every learning rate: give"
+                " lower ones (--linear_learning_rates)"
+            )
+        best = learning_rates[int(np.argmax(scored))]
+        knobs["learning_rate"] = best
+        chosen = {"learning_rate": best, "validation_top1": scored}
+    scores = arrays.linear_probe(
+        train,
+        train_labels,
+        test,
+        labels,
+        **knobs,
+        views=views_of(None),
+        follower=subject.follower,
+    )
+    measured = _classified(scores, labels)
+    return {**measured, "metrics": {"loss": scores["loss"], **chosen}}
+
+
+def _top1_at(
+    rate: float, split: tuple, knobs: dict[str, Any], views: Callable | None
+) -> float:
+    """Accuracy with a learning rate; -1 where it diverges."""
+    options = {**knobs, "learning_rate": rate}
+    try:
+        return arrays.linear_probe(*split, **options, views=views)["top1"]
+    except config.UserError as error:
+        if "diverged" not in str(error):
+            raise
+        return -1.0
