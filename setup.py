@@ -58,7 +58,7 @@ EXTRAS_REQUIRE = {
     "profile": ["tensorboard-plugin-profile>=2.15,<2.16"],
     "dev": [
         "pytest>=8",
-        "pytest-xdist>=3.5",
+        "pytest-xdist>=3.7",
         "ruff>=0.6",
         "pdoc>=16",
         "selenium>=4.20",
