@@ -128,6 +128,25 @@ def test_no_whole_checkpoint_is_an_error_and_no_fresh_start(tmp_path):
         _kept(tmp_path).restore()
 
 
+def test_a_first_checkpoint_that_was_never_finished_is_written_again(
+    tmp_path, capsys
+):
+    _trained(tmp_path, steps=(1,))
+    folder = tmp_path / "checkpoints"
+    # Killed between the making of the index and its contents.
+    os.truncate(folder / "ckpt-1.index", 0)
+    os.remove(folder / "checkpoint")
+    with pytest.raises(config.UserError, match=r"no checkpoint .* yet"):
+        checkpoints.load_run(str(tmp_path))
+    model = _model()
+    kept = _kept(tmp_path, model)
+    assert kept.restore() == 0
+    assert "ckpt-1 was never finished" in capsys.readouterr().err
+    _advance(model, 1)
+    kept.finish()
+    assert _kept(tmp_path, _model()).restore() == 1
+
+
 def test_leftovers_of_a_killed_writer_are_cleared_and_its_checkpoint_listed(
     tmp_path,
 ):

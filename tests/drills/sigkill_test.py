@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from tf_contrastive import checkpoints
+
 _ROOT = Path(__file__).resolve().parents[2]
 KILLS = 20
 EPOCHS = 250
@@ -64,8 +66,9 @@ def _values(workdir):
 
 
 def _newest(folder):
-    steps = [int(p.stem.partition("-")[2]) for p in folder.glob("ckpt-*.index")]
-    return max(steps, default=0)
+    """Step of the newest checkpoint that is finished; 0: of none."""
+    path, _ = checkpoints.newest(str(folder))
+    return checkpoints.step_of(path) if path else 0
 
 
 def _unfinished(folder):

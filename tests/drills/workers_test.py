@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_contrastive import checkpoints
+
 _ROOT = Path(__file__).resolve().parents[2]
 
 # Five steps of LARS on real views, by the parts of the main job; the encoder is
@@ -138,8 +140,9 @@ def _pretrain(workdir, variables, epochs):
 
 
 def _steps(workdir):
-    files = (Path(workdir) / "checkpoints").glob("ckpt-*.index")
-    return max((int(p.stem.partition("-")[2]) for p in files), default=0)
+    """Of the newest checkpoint that is finished; 0: of none."""
+    path, _ = checkpoints.newest(f"{workdir}/checkpoints")
+    return checkpoints.step_of(path) if path else 0
 
 
 def _until(workdir, step, processes):

@@ -107,12 +107,19 @@ def newest_whole(directory: str) -> str | None:
     """Path of the newest whole checkpoint; tells of newer, damaged ones.
 
     Returns:
-      None where there is none at all.
+      None where there is none at all, or only the very first one, whose writer
+      was killed before it was through.
 
     Raises:
       UserError: if every one is damaged.
     """
     path, damaged = newest(directory)
+    if path is None and len(damaged) == 1 and not _listed(directory):
+        (unfinished,) = damaged
+        terminal.warn(
+            f"{unfinished} was never finished: nothing is saved before it"
+        )
+        return None
     for bad, reason in damaged.items():
         terminal.warn(
             f"{bad} is damaged ({reason}):"
@@ -124,3 +131,9 @@ def newest_whole(directory: str) -> str | None:
             " or give another --workdir to start afresh"
         )
     return path
+
+
+def _listed(directory: str) -> bool:
+    """Whether TensorFlow's list names any: it enters those that are whole."""
+    state = tf.train.get_checkpoint_state(directory)
+    return bool(state and state.all_model_checkpoint_paths)
