@@ -47,13 +47,9 @@ EXTRAS_REQUIRE = {
         "pyarrow>=14",
     ],
     "onnx": [
-        "tf2onnx>=1.16.1,<1.17",
+        "tf2onnx>=1.17,<1.18",
         "onnx>=1.15,<1.17",
         "onnxruntime>=1.17",
-        # tf2onnx needs protobuf 3, and this the tensorflow-metadata before
-        # 1.15 (stated, so that pip does not have to search for it).
-        "protobuf>=3.20.3,<4",
-        "tensorflow-metadata>=1.14,<1.15",
     ],
     "profile": ["tensorboard-plugin-profile>=2.15,<2.16"],
     "dev": [
