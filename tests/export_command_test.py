@@ -30,7 +30,7 @@ from tf_contrastive.exporting import converting
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    saved_run.make(folder, loss="supcon", temperature=0.07)
+    saved_run.make(folder, branches=True, loss="supcon", temperature=0.07)
     results = [
         {
             "encoder": encoder,

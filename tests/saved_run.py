@@ -12,11 +12,13 @@ from tf_contrastive import (
 )
 
 
-def make(folder, **options):
+def make(folder, *, branches=False, **options):
     """Writes a run on the digits, at step 0 and at step 1.
 
     Args:
       folder: of the run.
+      branches: whether residual branches are switched on, which start switched
+        off: features of images this small then differ, where most are equal.
       **options: of `pretrain`.
 
     Returns:
@@ -44,6 +46,10 @@ def make(folder, **options):
         optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
         probe_optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
     )
+    if branches:
+        for variable in built.encoder.trainable_variables:
+            if "gamma" in variable.name:
+                variable.assign(tf.ones_like(variable))
     kept = checkpoints.Checkpoints(built, run, training.metadata(source.info))
     batches = datasets.evaluation_batches(
         source, views.evaluation(8), batch_size=100
