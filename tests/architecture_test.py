@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).resolve().parents[1] / "tf_contrastive"
 # own package. Modules of one line do not know of one another.
 _LAYERS = [
     {"config", "terminal"},
-    {"cluster", "flags", "tables"},
+    {"cluster", "flags", "tables", "tracing"},
     {"distribution"},
     {"convolution", "normalization", "similarity"},
     {

@@ -206,6 +206,41 @@ def test_views_alone_are_enough_for_ntxent():
     assert history["loss"][-1] < history["loss"][0]
 
 
+class _Inverting(tf.keras.layers.Layer):
+    """Plain Python of a tensor, which AutoGraph must convert."""
+
+    def call(self, x):
+        if tf.reduce_mean(x) > 0.5:
+            x = 1 - x
+        return x
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_layers_with_control_flow_of_their_own_are_converted(replicas):
+    def loss_of(views):
+        tf.keras.utils.set_random_seed(0)
+        images = tf.keras.Input((_SIDE, _SIDE, 3))
+        x = tf.keras.layers.Flatten()(_Inverting()(images))
+        strategy = on_replicas.strategy(replicas)
+        with strategy.scope():
+            model = ContrastiveModel(
+                tf.keras.Model(images, tf.keras.layers.Dense(8)(x)),
+                heads.build("linear", output=8),
+                losses.build("ntxent"),
+            )
+            model.compile(optimizers.LARS(0.5))
+        examples = tf.data.Dataset.from_tensor_slices((views,))
+        batches = on_replicas.share(examples, _BATCH, strategy)
+        trained = model.fit(batches, steps_per_epoch=2, verbose=0)
+        scored = model.evaluate(batches, steps=1, verbose=0)
+        return [trained.history["loss"][0], scored[0]]
+
+    dark = 0.4 * _data()[0]
+    np.testing.assert_allclose(loss_of(dark), loss_of(1 - dark), rtol=1e-4)
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(loss_of(dark), loss_of(dark + 0.05))
+
+
 def test_steps_per_execution_changes_nothing_and_is_traced_once():
     one, three = _model(), _model()
     for model, steps in ((one, 1), (three, 3)):

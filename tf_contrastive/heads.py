@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tf_contrastive import config
 from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive.tracing import as_written
 
 
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
@@ -83,6 +84,7 @@ class MLP(tf.keras.Model):
             block.append(tf.keras.layers.ReLU(name=f"relu{number}"))
         return block
 
+    @as_written
     def call(self, features, training=None):
         """Projects `features` [..., D] to float32 [..., P]."""
         x = features

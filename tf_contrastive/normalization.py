@@ -10,6 +10,7 @@ one infinite activation makes its moving statistics NaN for ever.
 import tensorflow as tf
 
 from tf_contrastive import config, distribution
+from tf_contrastive.tracing import as_written
 
 
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
@@ -62,6 +63,7 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         if len(self.axis) != 1:
             raise ValueError(f"give one axis of channels, not {self.axis}")
 
+    @as_written
     def call(self, inputs, training=False):
         """Normalizes `inputs`.
 
@@ -89,8 +91,6 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def _normalize_by_moving(self, inputs):
         return super().call(inputs, training=False)
 
-    # There is nothing to convert, and AutoGraph takes its time to find out.
-    @tf.autograph.experimental.do_not_convert
     def _normalize_by_batch(self, inputs):
         inputs = tf.cast(inputs, self.compute_dtype)
         alone = not self.synchronized or distribution.num_replicas() == 1

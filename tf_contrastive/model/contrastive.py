@@ -22,6 +22,7 @@ from tf_contrastive.model.meters import (
 )
 from tf_contrastive.momentum import KeyBranch
 from tf_contrastive.online import OnlineNeighbors
+from tf_contrastive.tracing import as_written
 
 # Where a step's features [B, D] of view 0 stand among its results.
 _FEATURES = "features"
@@ -209,7 +210,15 @@ class ContrastiveModel(tf.keras.Model):
 
     def train_step(self, data: Any) -> dict[str, tf.Tensor]:
         """One step on (views [B, V, H, W, K], labels [B]), or views alone."""
-        views, labels, targets = self._inputs(data, training=True)
+        return self._learn(*self._inputs(data, training=True))
+
+    @as_written
+    def _learn(
+        self,
+        views: tf.Tensor,
+        labels: tf.Tensor | None,
+        targets: tf.Tensor | None,
+    ) -> dict[str, tf.Tensor]:
         views, keys = self._split_keys(views, training=True)
         contrast = functools.partial(
             self._contrast,
@@ -268,7 +277,15 @@ class ContrastiveModel(tf.keras.Model):
 
     def test_step(self, data: Any) -> dict[str, tf.Tensor]:
         """The losses and metrics of a batch, with nothing updated."""
-        views, labels, targets = self._inputs(data, training=False)
+        return self._score(*self._inputs(data, training=False))
+
+    @as_written
+    def _score(
+        self,
+        views: tf.Tensor,
+        labels: tf.Tensor | None,
+        targets: tf.Tensor | None,
+    ) -> dict[str, tf.Tensor]:
         views, keys = self._split_keys(views, training=False)
         features, projections = self._encode(views, training=False)
         # Always of step 0, so that what is drawn does not tell epochs apart.
@@ -416,9 +433,6 @@ class ContrastiveModel(tf.keras.Model):
             tf.reshape(flat, [-1, count, flat.shape[-1]]),
         )
 
-    # There is nothing to convert, and AutoGraph would take longer to find out
-    # than all the rest of the step's graph takes.
-    @tf.autograph.experimental.do_not_convert
     def _contrast(
         self,
         projections: tf.Tensor,
