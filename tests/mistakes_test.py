@@ -67,12 +67,11 @@ def _without(package, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", found)
 
 
-def _files(folder):
-    """All files under a folder: path -> contents."""
+def _left(folder):
+    """All that is under a folder: path -> contents, None for a folder."""
     return {
-        str(path): path.read_bytes()
+        str(path): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
-        if path.is_file()
     }
 
 
@@ -97,7 +96,7 @@ def test_a_wrong_input_gets_one_clear_line(
             monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["tf_contrastive", *words])
-    before = _files(tmp_path)
+    before = _left(tmp_path)
     capsys.readouterr()
     assert __main__.main() != 0
     said = capsys.readouterr()
@@ -106,7 +105,7 @@ def test_a_wrong_input_gets_one_clear_line(
     assert errors[0].startswith("tf_contrastive: ")
     assert told.format(**places) in errors[0]
     assert said.out == ""
-    assert _files(tmp_path) == before
+    assert _left(tmp_path) == before
 
 
 @pytest.mark.parametrize(

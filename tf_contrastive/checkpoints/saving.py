@@ -14,6 +14,7 @@ import tensorflow as tf
 from tf_contrastive import config, distribution, flags
 from tf_contrastive import model as models
 from tf_contrastive.checkpoints import files
+from tf_contrastive.checkpoints.workdir import told_if_unwritable
 
 
 class Checkpoints:
@@ -77,7 +78,8 @@ class Checkpoints:
         metadata: dict[str, Any],
     ) -> None:
         """Cleans up after the process before, and writes what a run is."""
-        tf.io.gfile.makedirs(self.directory)
+        with told_if_unwritable(workdir):
+            tf.io.gfile.makedirs(self.directory)
         _clear_unfinished(self.directory)
         _list_newest(self.directory)
         self._check_order()

@@ -1,7 +1,9 @@
 """Which experiment a workdir holds, as its `config.flags` says."""
 
+import contextlib
 import os
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +14,8 @@ from tf_contrastive.checkpoints import files
 
 def check_workdir(wanted: config.Pretrain) -> None:
     """Raises `UserError` if the run cannot be written, or resumed, there.
+
+    Nothing is left behind.
 
     Args:
       wanted: the resolved config of the run that is to start.
@@ -26,12 +30,29 @@ def check_workdir(wanted: config.Pretrain) -> None:
                 " resume it, or another --workdir"
             )
     # Of a name of its own, since the workers of a run try it all at once.
-    probe = os.path.join(workdir, f".writable-{uuid.uuid4().hex}")
-    try:
-        tf.io.gfile.makedirs(workdir)
+    probe = os.path.join(_nearest(workdir), f".writable-{uuid.uuid4().hex}")
+    with told_if_unwritable(workdir):
         with tf.io.gfile.GFile(probe, "w") as file:
             file.write("")
         tf.io.gfile.remove(probe)
+
+
+def _nearest(workdir: str) -> str:
+    """The folder itself, or the one that is there in which it will be made.
+
+    An object store has no folders: there a file's name is all.
+    """
+    folder = os.path.normpath(workdir) if "://" not in workdir else workdir
+    while "://" not in folder and not tf.io.gfile.exists(folder or "."):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+@contextlib.contextmanager
+def told_if_unwritable(workdir: str) -> Iterator[None]:
+    """Says in one line that nothing can be written to a workdir."""
+    try:
+        yield
     except tf.errors.OpError as error:
         raise config.UserError(
             f"--workdir={workdir} cannot be written ({error.message}): give a"

@@ -19,6 +19,7 @@ def accuracies(
         "top1": float(hits[:, 0].mean()),
         "top5": float(hits.any(axis=1).mean()),
         "predictions": top[:, 0],
+        "correct": hits[:, 0],
         "correct5": hits.any(axis=1),
     }
 
@@ -78,7 +79,8 @@ def prototype(
 
     Returns:
       {"top1": fraction, "top5": fraction, "predictions": int64 [n],
-      "correct5": bool [n]}; top5 counts the best min(5, C) of C classes.
+      "correct": bool [n], "correct5": bool [n]}; top5 counts the best min(5, C)
+      of C classes.
 
     Raises:
       UserError: for NaN, negative labels, or shapes that do not fit.
@@ -138,8 +140,8 @@ def linear_probe(
 
     Returns:
       {"top1": fraction, "top5": fraction, "predictions": int64 [n],
-      "correct5": bool [n], "loss": mean training loss of the last epoch in
-      nats}; top5 counts the best min(5, C) of C classes.
+      "correct": bool [n], "correct5": bool [n], "loss": mean training loss of
+      the last epoch in nats}; top5 counts the best min(5, C) of C classes.
 
     Raises:
       UserError: for NaN, negative labels, shapes that do not fit, a diverged

@@ -12,7 +12,7 @@ import numpy as np
 
 from tf_contrastive import classifiers, config
 from tf_contrastive.datasets import balanced_rows
-from tf_contrastive.evaluation import prepared, scoring
+from tf_contrastive.evaluation import arrays, prepared, scoring
 from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.evaluation.tuning import Recipe, train
 
@@ -186,24 +186,11 @@ def _scored(
     )
     model = train(subject, rows, recipe, trained=trained)
     scores = model.scores(subject, subject.images("test"))
-    return report(scores, subject.embeddings("test")[1]) | {
+    return arrays.accuracies(scores, subject.embeddings("test")[1]) | {
         "metrics": {
             "labels": len(rows),
             "learning_rate": recipe.learning_rate,
             "validation": chosen,
             "losses": model.losses,
         }
-    }
-
-
-def report(scores: classifiers.Scores, labels: np.ndarray) -> dict[str, Any]:
-    """A measurement of scores: accuracies, predictions, and hits."""
-    top = scores.top(5)
-    hits = top == labels[:, np.newaxis]
-    return {
-        "top1": float(hits[:, 0].mean()),
-        "top5": float(hits.any(axis=1).mean()),
-        "predictions": top[:, 0],
-        "correct": hits[:, 0],
-        "correct5": hits.any(axis=1),
     }

@@ -385,7 +385,7 @@ def measure(
         "metrics": {
             "mean_per_class": found["mean_per_class"],
             "mean_per_class_interval": statistics.interval(
-                found["predictions"] == wanted, wanted
+                found["correct"], wanted
             ),
             "penalty": found["penalty"],
             **{
@@ -394,6 +394,6 @@ def measure(
             },
         },
         "predictions": found["predictions"],
-        "correct": found["predictions"] == wanted,
+        "correct": found["correct"],
         "correct5": found["correct5"],
     }

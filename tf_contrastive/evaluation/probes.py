@@ -14,11 +14,6 @@ from tf_contrastive.evaluation.entries import Measurement
 from tf_contrastive.evaluation.subject import Subject
 
 
-def _classified(scores: dict[str, Any], labels: np.ndarray) -> Measurement:
-    """A measurement of what `arrays` return."""
-    return {**scores, "correct": scores["predictions"] == labels}
-
-
 def knn(subject: Subject, k: Sequence[int]) -> Measurement:
     """The vote of the k nearest training images, for each k a result."""
     train, train_labels, test, labels = subject.arrays()
@@ -38,7 +33,7 @@ def knn(subject: Subject, k: Sequence[int]) -> Measurement:
 def prototype(subject: Subject) -> Measurement:
     """The nearest mean of a class."""
     four = subject.arrays()
-    return _classified(arrays.prototype(*four), four[-1])
+    return arrays.prototype(*four)
 
 
 def needs_head(subject: Subject) -> str | None:
@@ -64,7 +59,7 @@ def head(subject: Subject) -> Measurement:
     """The classifier that the run itself has trained: cross entropy's."""
     logits, labels = subject.logits("test")
     scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
-    return _classified(arrays.accuracies(scores, labels), labels)
+    return arrays.accuracies(scores, labels)
 
 
 def linear(
@@ -124,8 +119,7 @@ def linear(
         views=views_of(None),
         follower=subject.follower,
     )
-    measured = _classified(scores, labels)
-    return {**measured, "metrics": {"loss": scores["loss"], **chosen}}
+    return {**scores, "metrics": {"loss": scores["loss"], **chosen}}
 
 
 def _top1_at(

@@ -196,8 +196,6 @@ def run(
 
 def _check(claim: claims.Claim, recipe: claims.Recipe, place: Place) -> None:
     """Raises `UserError` for a place that lacks what commands will need."""
-    with _told(path_of(claim.name, place.workdir)) as path:
-        tf.io.gfile.makedirs(os.path.dirname(path))
     if place.data_dir and not tf.io.gfile.isdir(place.data_dir):
         raise config.UserError(
             f"--data_dir={place.data_dir}: there is no such folder: give that"
@@ -211,6 +209,9 @@ def _check(claim: claims.Claim, recipe: claims.Recipe, place: Place) -> None:
                     f"--configs_dir={place.configs}: there is no {path}: give"
                     " the folder of this package's flagfiles"
                 )
+    # Last, so that no mistake leaves a folder behind.
+    with _told(path_of(claim.name, place.workdir)) as path:
+        tf.io.gfile.makedirs(os.path.dirname(path))
 
 
 def path_of(name: str, workdir: str) -> str:

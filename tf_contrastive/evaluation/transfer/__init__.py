@@ -16,6 +16,7 @@ import numpy as np
 
 from tf_contrastive import classifiers, config
 from tf_contrastive.evaluation import (
+    arrays,
     finetune,
     logistic,
     prepared,
@@ -291,5 +292,5 @@ def _trained(
     }
     if target.several_labels:
         return several.scored(other, target, scores.scores, **metrics)
-    part = finetune.report(scores, other.embeddings("test")[1])
+    part = arrays.accuracies(scores, other.embeddings("test")[1])
     return _scored(other, target, part, **metrics)
