@@ -56,8 +56,9 @@ def main(runs: str, seconds: str) -> None:
     print(f"\n{table(folder)}\n\n{seconds} s in all, after installation.")
     print(f"""
 Next:
-  curves and views   .venv/bin/tensorboard --logdir={folder}
-  CIFAR-10           .venv/bin/python -m tf_contrastive pretrain \\
+  for what follows   source .venv/bin/activate
+  curves and views   launch/tensorboard {folder}
+  CIFAR-10           python -m tf_contrastive pretrain \\
                        --flagfile=configs/supcon_cifar10_cpu.flags \\
                        --data_dir=DATA --workdir=runs/cifar10
   the SavedModel     {newest}""")

@@ -152,7 +152,7 @@ def test_it_is_waited_until_an_end_and_errors_come_through():
 
 
 def test_measurements_end_though_steps_are_long(monkeypatch):
-    monkeypatch.setattr(rates, "_SLOWEST_CPU", 1e3)
+    monkeypatch.setattr(rates, "cpu_rate", lambda: 1e3)
     report = preflight.inspect(_options())
     assert report.facts.step_rates == {}
     assert report.facts.hours is None

@@ -237,8 +237,6 @@ def test_layers_with_control_flow_of_their_own_are_converted(replicas):
 
     dark = 0.4 * _data()[0]
     np.testing.assert_allclose(loss_of(dark), loss_of(1 - dark), rtol=1e-4)
-    with pytest.raises(AssertionError):
-        np.testing.assert_allclose(loss_of(dark), loss_of(dark + 0.05))
 
 
 def test_steps_per_execution_changes_nothing_and_is_traced_once():

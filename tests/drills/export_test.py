@@ -194,12 +194,14 @@ def test_a_minute_of_64_threads(tmp_path):
 def test_killed_exports_leave_nothing_to_be_loaded(tmp_path):
     """SIGKILL at any moment; each time the same command again."""
     code = (
-        "import sys, tensorflow as tf\n"
+        "import sys, time, tensorflow as tf\n"
         "from tf_contrastive import exporting\n"
         "inputs = tf.keras.Input([8, 8, 3])\n"
         "x = tf.keras.layers.GlobalAveragePooling2D()(inputs)\n"
         "encoder = tf.keras.Model(inputs, tf.keras.layers.Dense(4)(x))\n"
-        "print('ready', flush=True)\n"
+        "began = time.monotonic()\n"
+        "exporting.export(encoder, sys.argv[1])\n"
+        "print(time.monotonic() - began, flush=True)\n"
         "while True: exporting.export(encoder, sys.argv[1])\n"
     )
     generator = random.Random(0)
@@ -212,8 +214,8 @@ def test_killed_exports_leave_nothing_to_be_loaded(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
-        process.stdout.readline()
-        time.sleep(generator.uniform(0.2, 4.0))
+        seconds = float(process.stdout.readline())  # That an export takes.
+        time.sleep(generator.uniform(0.1, 1.2) * seconds)
         process.send_signal(signal.SIGKILL)
         process.wait()
         for version in exporting.versions(str(base)):

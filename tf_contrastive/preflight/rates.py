@@ -18,9 +18,9 @@ from tf_contrastive.preflight import memory
 _EXAMPLES = 2048
 _INPUT_BATCH = 64
 
-# What any CPU can do, multiplications a second: what would take too long even
-# so is not begun, since a step cannot be stopped.
-_SLOWEST_CPU = 3e9
+# Of what a CPU does in a product of matrices, what it does at least in a step:
+# what would take too long even so is not begun, since a step cannot be stopped.
+_OF_A_PRODUCT = 0.2
 # Multiplications of a training step by those of its forward pass.
 _OF_TRAINING = 3
 
@@ -175,6 +175,7 @@ def step_time(
     num_classes: int | None,
     strategy: tf.distribute.Strategy,
     seconds: float,
+    until: float,
 ) -> StepTime | None:
     """Times the run's training step on noise; its weights are trained so.
 
@@ -188,6 +189,8 @@ def step_time(
       strategy: in whose scope the model was made.
       seconds: to take, about, once the graph is made; None is returned if it
         would take far longer.
+      until: when, on the clock of `time.perf_counter`, a second size must be
+        measured, or else is not begun.
 
     Raises:
       tf.errors.ResourceExhaustedError: if it does not fit an accelerator.
@@ -204,8 +207,8 @@ def step_time(
     chunks = run.loss.grad_cache_chunks
     size = math.lcm(chunks, 2)
     multiplied = memory.multiplications(model.encoder) * run.views.views
-    least = _OF_TRAINING * multiplied * size * replicas / _SLOWEST_CPU
-    if least > seconds or size > images:
+    expected = _OF_TRAINING * multiplied * size * replicas / cpu_rate()
+    if expected > 2 * seconds or size > images:
         return None
     times: dict[int, float] = {}
     end = None
@@ -217,12 +220,21 @@ def step_time(
         # The first call has made the graph, of any size.
         end = end or time.perf_counter() + seconds
         times[size] = _median(lambda b=batches: step(b), seconds / 8)
-        # Four runs of a batch of the next size.
-        left = end - time.perf_counter()
+        # Four runs of a batch of the next size; of one size alone, the cost of
+        # a step would be taken for that of its images.
+        left = (until if len(times) == 1 else end) - time.perf_counter()
         if 2 * size > images or 8 * times[size] > left:
             break
         size *= 2
     return StepTime(extrapolate(times, images), size, images)
+
+
+def cpu_rate() -> float:
+    """Multiplications a second that this CPU does in a step, at the least."""
+    side = 1024
+    matrix = tf.zeros([side, side])
+    seconds = _median(lambda: {"product": matrix @ matrix}, 0.0)
+    return _OF_A_PRODUCT * side**3 / seconds
 
 
 def extrapolate(times: dict[int, float], images: int) -> float:

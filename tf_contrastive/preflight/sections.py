@@ -165,6 +165,8 @@ def _speed(facts: advice.Facts, times) -> dict[str, Any]:
     if own := times[facts.run.runtime.precision]:
         found["measured on"] = f"{own.images} of {own.of_images} images"
         found["hours of the run"] = round(facts.hours, 2)
+    else:
+        found["measured on"] = "nothing: a step takes too long here"
     if best := advice.recommended_precision(facts):
         found["recommended"] = f"--precision={best}"
     return found
