@@ -207,7 +207,7 @@ def test_killed_exports_leave_nothing_to_be_loaded(tmp_path):
     generator = random.Random(0)
     base = tmp_path / "export"
     partial = 0
-    for _ in range(KILLS):
+    for kill in range(KILLS):
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(base)],
             cwd=_ROOT,
@@ -215,7 +215,13 @@ def test_killed_exports_leave_nothing_to_be_loaded(tmp_path):
             stderr=subprocess.DEVNULL,
         )
         seconds = float(process.stdout.readline())  # That an export takes.
-        time.sleep(generator.uniform(0.1, 1.2) * seconds)
+        if kill % 2:  # While files are being written.
+            before = set(base.glob("partial-*"))
+            while set(base.glob("partial-*")) <= before:
+                time.sleep(0.001)
+            time.sleep(generator.uniform(0.0, 0.1) * seconds)
+        else:
+            time.sleep(generator.uniform(0.0, 1.2) * seconds)
         process.send_signal(signal.SIGKILL)
         process.wait()
         for version in exporting.versions(str(base)):

@@ -60,7 +60,9 @@ def _tell(
         print()
         print(reports.table(report["results"]))
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
-    print(f"\nnext: python -m tf_contrastive evaluate --workdir={workdir}")
+    # Without labels there is nothing to score by.
+    following = "evaluate" if result.has_labels else "export"
+    print(f"\nnext: python -m tf_contrastive {following} --workdir={workdir}")
 
 
 def _read(path: str) -> dict[str, Any]:

@@ -104,7 +104,10 @@ def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
             f"{name} has no split {base!r}: its folders are {', '.join(known)}"
         )
     splits.only_train(
-        name, split, f"its images are not in folders such as {path}/{base}"
+        name,
+        split,
+        f"its images are not in folders such as {path}/{base}; make them, or"
+        " name a cut of train, such as train[:90%] and train[90%:]",
     )
     return path, [path]
 

@@ -99,6 +99,7 @@ class Result:
       seconds: of fitting, in this process.
       metrics: means over the last epoch; accuracies in [0, 1].
       bad_images: names of the images that could not be read and were skipped.
+      has_labels: whether the images had labels.
       is_chief: whether this process is the one that reports.
       strategy: on which it was trained.
     """
@@ -109,6 +110,7 @@ class Result:
     seconds: float
     metrics: dict[str, float]
     bad_images: tuple[str, ...]
+    has_labels: bool
     is_chief: bool
     strategy: tf.distribute.Strategy
 
@@ -181,6 +183,7 @@ def pretrain(run: config.Pretrain) -> Result:
         seconds,
         metrics,
         source.info.bad_images,
+        source.info.has_labels,
         is_chief,
         strategy,
     )
