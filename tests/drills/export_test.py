@@ -219,7 +219,7 @@ def test_killed_exports_leave_nothing_to_be_loaded(tmp_path):
             before = set(base.glob("partial-*"))
             while set(base.glob("partial-*")) <= before:
                 time.sleep(0.001)
-            time.sleep(generator.uniform(0.0, 0.1) * seconds)
+            time.sleep(kill % 4 // 2 * generator.uniform(0.0, 0.02))
         else:
             time.sleep(generator.uniform(0.0, 1.2) * seconds)
         process.send_signal(signal.SIGKILL)

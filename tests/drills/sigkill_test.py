@@ -1,7 +1,7 @@
 """Twenty SIGKILLs of one run, each followed by the same command.
 
-A third of them come while a checkpoint is being written, the others at any
-moment, from the start of the process on. What comes out is, bit for bit, what
+A third of them come while the process starts, a third among its steps, a third
+while a checkpoint is being written. What comes out is, bit for bit, what
 the run gives that nobody disturbed.
 """
 
@@ -22,6 +22,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 KILLS = 20
 EPOCHS = 120
 STEPS = 4 * EPOCHS
+# While it starts, among its steps, while it writes a checkpoint.
+MOMENTS = ("start", "steps", "write")
 # Steps that a process may take before it is killed, on a machine that was busy
 # when `to_first` was measured and is not any more: enough are left for all.
 AHEAD = 15
@@ -81,20 +83,22 @@ def _unfinished(folder):
     }
 
 
-def _kill(process, folder, inside_a_write, delay):
+def _kill(process, folder, moment, delay):
     """Kills the process; returns whether a checkpoint was being written."""
     before, left = _newest(folder), _unfinished(folder)
-    if inside_a_write:
-        # The second one, so that the run comes forward.
-        while _newest(folder) == before:
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.01)
-        while not _unfinished(folder) - left:
-            assert process.poll() is None, process.stderr.read()
-    else:
+    if moment == "start":
         until = time.monotonic() + delay
         while time.monotonic() < until and _newest(folder) < before + AHEAD:
             time.sleep(0.01)
+    else:
+        # After a new one, so that the run comes forward.
+        while _newest(folder) == before:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+    if moment == "steps":
+        time.sleep(delay % 0.1)
+    while moment == "write" and not _unfinished(folder) - left:
+        assert process.poll() is None, process.stderr.read()
     process.send_signal(signal.SIGKILL)
     process.wait()
     return bool(_unfinished(folder) - left)
@@ -114,9 +118,8 @@ def test_twenty_kills_change_nothing(tmp_path):
     inside, steps = 0, []
     for kill in range(KILLS):
         process = _start(tmp_path / "cut")
-        # From the first moment into the training.
-        delay = generator.uniform(0.0, 1.2 * to_first)
-        inside += _kill(process, folder, kill % 3 == 2, delay)
+        delay = generator.uniform(0.0, to_first)
+        inside += _kill(process, folder, MOMENTS[kill % 3], delay)
         steps.append(_newest(folder))
     print(f"newest checkpoint at each kill: {steps}; {inside} inside a write")
     assert inside >= 3
