@@ -164,7 +164,7 @@ INPUTS = [
     ),
     (
         "pretrain --workdir={new} --dataset=csv:{binary}",
-        "{binary} is no CSV file (",
+        "{binary} is no CSV file ('utf-8' codec can't decode",
     ),
     (
         "pretrain --workdir={new} --dataset=csv:{csv_mixed}",

@@ -5,6 +5,7 @@ are decoded, so that any number of them is shuffled as a whole.
 """
 
 import csv
+import io
 import os
 
 import numpy as np
@@ -165,8 +166,10 @@ def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
 def _rows(path: str) -> list[list[str]]:
     """Returns the lines of a CSV file as [path, label] or [path]."""
     try:
-        with tf.io.gfile.GFile(path) as file:
-            lines = [row for row in csv.reader(file) if any(row)]
+        with tf.io.gfile.GFile(path, "rb") as file:
+            text = file.read().decode()  # First: Pythons differ in the rest.
+        read = csv.reader(io.StringIO(text, newline=""))
+        lines = [row for row in read if any(row)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise config.UserError(
             f"{path} is no CSV file ({error}): give lines of path,label, in"
