@@ -87,7 +87,7 @@ setuptools.setup(
         include=["tf_contrastive", "tf_contrastive.*"]
     ),
     # The papers' numbers, and the claims as they are run.
-    package_data={"tf_contrastive.reproduction": ["*.json"]},
+    package_data={"tf_contrastive.papers.claims": ["*.json"]},
     python_requires=">=3.10,<3.12",
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,

@@ -14,8 +14,8 @@ from absl import app, flags, logging
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 logging.set_verbosity(logging.ERROR)
 
-from tf_contrastive.board import scalars  # noqa: E402
-from tf_contrastive.evaluation import pictures  # noqa: E402
+from tf_contrastive.evaluation import plots  # noqa: E402
+from tf_contrastive.tensorboard import scalars  # noqa: E402
 
 _OUTPUT = flags.DEFINE_string("output", "curves.png", "where the picture goes")
 
@@ -37,7 +37,7 @@ _COLORS = ("#1f77b4", "#d95f02")
 
 def draw(workdirs: list[str]) -> bytes:
     """Returns a PNG with a column for each run."""
-    figure, axes = pictures.panels(
+    figure, axes = plots.panels(
         len(_ROWS), len(workdirs), 2.6, 1.5, sharex="col", sharey="row"
     )
     for column, workdir in zip(axes.T, workdirs, strict=True):
@@ -46,7 +46,7 @@ def draw(workdirs: list[str]) -> bytes:
             raise app.UsageError(f"{workdir}: no run of pretrain with events")
         column[0].set_title(os.path.basename(workdir.rstrip("/")), fontsize=9)
         for axis, (row, shown) in zip(column, _ROWS.items(), strict=True):
-            pictures.plain(axis)
+            plots.plain(axis)
             axis.tick_params(labelsize=7)
             for (name, tag), color in zip(shown.items(), _COLORS, strict=False):
                 points = sorted(curves.get(tag, {}).items())
@@ -56,7 +56,7 @@ def draw(workdirs: list[str]) -> bytes:
                 if len(shown) > 1:
                     axis.legend(fontsize=7, frameon=False)
         column[-1].set_xlabel("step", fontsize=8)
-    return pictures.png(figure)
+    return plots.png(figure)
 
 
 def main(arguments: list[str]) -> None:

@@ -8,8 +8,10 @@ import pytest
 import saved_run
 import tensorflow as tf
 
-from tf_contrastive import config, datasets, exporting
+from tf_contrastive import datasets, errors, exporting
 from tf_contrastive.commands import embed as command
+from tf_contrastive.config import fields
+from tf_contrastive.config.embed import Embed
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +27,8 @@ def workdir(tmp_path_factory):
 
 
 def _embed(workdir="", output="", **values):
-    options = config.replace(
-        config.Embed(), workdir=workdir, output=str(output), **values
+    options = fields.replace(
+        Embed(), workdir=workdir, output=str(output), **values
     )
     options.validate()
     assert command.run(options) == 0
@@ -195,7 +197,7 @@ def test_workers_find_what_relative_paths_name(workdir, tmp_path, monkeypatch):
 
 
 def test_an_unknown_runner_is_one_clear_line(workdir, tmp_path):
-    with pytest.raises(config.UserError, match="--runner=DirctRunner"):
+    with pytest.raises(errors.UserError, match="--runner=DirctRunner"):
         _embed(workdir, tmp_path / "new" / "d.npz", runner="DirctRunner")
     assert not list(tmp_path.iterdir())
 

@@ -9,14 +9,21 @@ import pytest
 import small
 from PIL import Image
 
-from tf_contrastive import __main__, config, datasets
+from tf_contrastive import __main__, benchmarks, datasets
 from tf_contrastive.benchmarks import (
-    BENCHMARKS,
     evaluation,
     loss,
     measure,
 )
 from tf_contrastive.benchmarks.input import makers, operations
+from tf_contrastive.config import fields
+from tf_contrastive.config.benchmark import (
+    BENCHMARK_LOSSES,
+    BENCHMARKS,
+    EVALUATION_TASKS,
+    Benchmark,
+)
+from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 
 
 def _case(name, **changed):
@@ -43,7 +50,7 @@ def _main(monkeypatch, *arguments):
 @pytest.mark.parametrize(
     "changed", [{}, {"classes": 100, "temperature": 0.01}], ids=str
 )
-@pytest.mark.parametrize("name", config.BENCHMARK_LOSSES)
+@pytest.mark.parametrize("name", BENCHMARK_LOSSES)
 def test_dense_losses_equal_ours(name, changed):
     case = _case(name, **changed)
     value, gradient = loss.ours(case)()
@@ -63,9 +70,9 @@ def test_keras_cv_equals_ours():
 
 
 def test_names_that_users_choose_from_are_the_ones_there_are():
-    assert tuple(BENCHMARKS) == config.BENCHMARKS
-    assert tuple(loss.IMPLEMENTATIONS) == config.BENCHMARK_LOSSES
-    assert tuple(loss.DENSE) == config.BENCHMARK_LOSSES
+    assert tuple(benchmarks.BENCHMARKS) == BENCHMARKS
+    assert tuple(loss.IMPLEMENTATIONS) == BENCHMARK_LOSSES
+    assert tuple(loss.DENSE) == BENCHMARK_LOSSES
 
 
 # ---- The command -------------------------------------------------------------
@@ -366,7 +373,7 @@ def test_a_contact_sheet_shows_every_policy(tmp_path, monkeypatch, capsys):
         f"--output={tmp_path / 'views.json'}",
     )
     assert status == 0
-    policies = len(config.AUGMENTATIONS) - 1 + len(config.ABLATIONS)
+    policies = len(AUGMENTATIONS) - 1 + len(ABLATIONS)
     assert f"{policies} policies, 8 views each" in capsys.readouterr().out
     width, height = Image.open(plot).size
     assert height / width == pytest.approx(policies / 8, rel=0.01)
@@ -403,7 +410,7 @@ def test_evaluation_compares_with_scikit_learn(tmp_path, monkeypatch, capsys):
     rows = {(r["task"], r["implementation"]): r for r in report["results"]}
     assert list(rows) == [
         (task, name)
-        for task in config.EVALUATION_TASKS
+        for task in EVALUATION_TASKS
         for name in ("ours", "scikit-learn")
     ]
     assert rows["knn", "scikit-learn"]["errors"]["predictions"] < 1e-3
@@ -434,8 +441,8 @@ def test_wrong_neighbours_and_objectives_fail(monkeypatch, tmp_path):
         "logistic",
         {"ours": evaluation.our_path, "lower": lower},
     )
-    options = config.replace(
-        config.Benchmark(),
+    options = fields.replace(
+        Benchmark(),
         benchmark="evaluation",
         memory=False,
         repeats=1,

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from tf_contrastive import config, evaluation
+from tf_contrastive import evaluation
+from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import calibration
 
 _CONFIDENCES = [0.95, 0.85, 0.86, 0.55, 0.35, 0.62]
@@ -91,13 +92,13 @@ def test_a_calibrated_classifier_has_no_error():
     ],
 )
 def test_what_are_no_probabilities_is_refused(probabilities, labels, message):
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(UserError, match=message):
         evaluation.expected_calibration_error(probabilities, labels)
-    with pytest.raises(config.UserError, match="bins=0"):
+    with pytest.raises(UserError, match="bins=0"):
         evaluation.reliability([0.5], [1], 0)
-    with pytest.raises(config.UserError, match="confidence 0 is 1"):
+    with pytest.raises(UserError, match="confidence 0 is 1"):
         evaluation.reliability([1.5], [1])
-    with pytest.raises(config.UserError, match="one value for each of the 2"):
+    with pytest.raises(UserError, match="one value for each of the 2"):
         evaluation.reliability([0.5, 0.5], [1])
 
 
@@ -165,7 +166,7 @@ def test_other_data_need_a_baseline():
     ],
 )
 def test_what_are_no_errors_is_refused(errors, options, message):
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(UserError, match=message):
         evaluation.mean_corruption_error(errors, **options)
 
 
@@ -211,7 +212,7 @@ def test_average_precision_equals_the_curve_of_scikit_learn():
     ],
 )
 def test_what_has_no_precision_is_refused(scores, labels, message):
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(UserError, match=message):
         evaluation.eleven_point_average_precision(scores, labels)
 
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import callbacks, config, losses, training
-from tf_contrastive.board import distributions, scalars
+from tf_contrastive import callbacks, losses, training
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.tensorboard import histograms, scalars
 
 
 class _Model(tf.keras.Model):
@@ -106,7 +108,7 @@ class _Slow:
 
     def measure(self):
         time.sleep(0.5)
-        return distributions.Measured(
+        return histograms.Measured(
             {"similarity/positives": np.float32([0.1, 0.9])}, {"x": 2.0}
         )
 
@@ -176,7 +178,7 @@ def test_a_loss_that_stays_a_guess_is_told():
 
 @pytest.mark.parametrize("loss", ["ntxent", "supcon", "supcon_in"])
 def test_the_loss_of_a_guess_is_that_of_equal_embeddings(loss):
-    run = config.replace(config.Pretrain(), loss=loss, batch_size=8)
+    run = fields.replace(Pretrain(), loss=loss, batch_size=8)
     equal = np.ones([8, 2, 4], np.float32)
     value = losses.build(loss)(equal, np.arange(8) // 2)
     assert training.loss_of_a_guess(run) == pytest.approx(float(value), 1e-5)
@@ -184,7 +186,7 @@ def test_the_loss_of_a_guess_is_that_of_equal_embeddings(loss):
 
 def test_what_is_no_softmax_over_all_views_has_no_such_loss():
     for options in ({"loss": "sincere"}, {"negatives": "other_view"}):
-        run = config.replace(config.Pretrain(), **options)
+        run = fields.replace(Pretrain(), **options)
         assert training.loss_of_a_guess(run) is None
 
 

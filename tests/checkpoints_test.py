@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, heads, losses, optimizers
+from tf_contrastive import checkpoints, errors, heads, losses, optimizers
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
-from tf_contrastive.normalization import BatchNormalization
 
 METADATA = {"dataset": "none"}
 
@@ -37,7 +39,7 @@ def _model(strategy=None, units=4):
 
 
 def _run(workdir, **options):
-    return config.replace(config.Pretrain(), workdir=str(workdir), **options)
+    return fields.replace(Pretrain(), workdir=str(workdir), **options)
 
 
 def _kept(workdir, model=None, **options):
@@ -124,7 +126,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
 def test_no_whole_checkpoint_is_an_error_and_no_fresh_start(tmp_path):
     _trained(tmp_path, steps=(1,))
     os.truncate(_newest(tmp_path, ".data-00000-of-00001"), 5)
-    with pytest.raises(config.UserError, match=r"no checkpoint .* is whole"):
+    with pytest.raises(errors.UserError, match=r"no checkpoint .* is whole"):
         _kept(tmp_path).restore()
 
 
@@ -136,7 +138,7 @@ def test_a_first_checkpoint_that_was_never_finished_is_written_again(
     # Killed between the making of the index and its contents.
     os.truncate(folder / "ckpt-1.index", 0)
     os.remove(folder / "checkpoint")
-    with pytest.raises(config.UserError, match=r"no checkpoint .* yet"):
+    with pytest.raises(errors.UserError, match=r"no checkpoint .* yet"):
         checkpoints.load_run(str(tmp_path))
     model = _model()
     kept = _kept(tmp_path, model)
@@ -200,7 +202,7 @@ def test_another_order_of_variables_is_refused(tmp_path):
     order = metadata["variables"]
     order[1], order[2] = order[2], order[1]
     path.write_text(json.dumps(metadata))
-    with pytest.raises(config.UserError, match="with other variables") as told:
+    with pytest.raises(errors.UserError, match="with other variables") as told:
         _kept(tmp_path)
     assert order[1][0] in str(told.value)
     # Nothing was written.
@@ -218,7 +220,7 @@ def test_a_full_disk_is_told_and_the_one_before_stays_whole(tmp_path):
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
         _advance(model, 2)
-        with pytest.raises(config.UserError, match="cannot be written") as told:
+        with pytest.raises(errors.UserError, match="cannot be written") as told:
             kept.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

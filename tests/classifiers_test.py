@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from sklearn import linear_model, metrics, neighbors
 
-from tf_contrastive import classifiers, config
+from tf_contrastive import classifiers, errors
 
 
 def _blobs(n, features=8, classes=4, spread=1.0, seed=0):
@@ -164,7 +164,7 @@ def test_what_cannot_be_classified_is_refused(change, message):
         "k": 1,
         **change,
     }
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         classifiers.knn(**arguments)
 
 
@@ -375,7 +375,7 @@ def test_linear_is_fixed_by_its_seed():
 
 def test_a_diverged_probe_says_so():
     train, labels = _blobs(100)
-    with pytest.raises(config.UserError, match=r"in epoch [12]: give a lower"):
+    with pytest.raises(errors.UserError, match=r"in epoch [12]: give a lower"):
         classifiers.linear(
             train * 1e15, labels, train, optimizer=_sgd(1e30, 3), epochs=3
         )

@@ -12,8 +12,9 @@ import pytest
 # read them.
 from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
 
-from tf_contrastive import cluster, config
-from tf_contrastive.cluster import slurm
+from tf_contrastive import errors
+from tf_contrastive.distribution import cluster
+from tf_contrastive.distribution.cluster import slurm
 
 
 def _tf_config(task="worker", index=0, **jobs):
@@ -52,7 +53,7 @@ def test_ranks_count_the_chief_first():
 def test_no_cluster_is_none():
     for environment in ({}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}):
         assert cluster.from_environment(environment) is None
-    with pytest.raises(config.UserError, match="TF_CONFIG is not set") as told:
+    with pytest.raises(errors.UserError, match="TF_CONFIG is not set") as told:
         cluster.needed({})
     assert "launch/multiworker" in str(told.value)
 
@@ -78,7 +79,7 @@ _MALFORMED = [
 
 @pytest.mark.parametrize(("text", "told"), _MALFORMED)
 def test_a_malformed_tf_config_gets_one_line(text, told):
-    with pytest.raises(config.UserError) as error:
+    with pytest.raises(errors.UserError) as error:
         cluster.from_environment({"TF_CONFIG": text})
     assert told in str(error.value)
     assert "\n" not in str(error.value)
@@ -117,7 +118,7 @@ def test_hosts_expand_as_tensorflow_does(text):
     ["", "n[1-", "n1]", "n[3-1]", "n[a-b]", "n[]", "a,,b", "n[1-99999999]"],
 )
 def test_no_list_of_hosts_is_told(text):
-    with pytest.raises(config.UserError, match="is no list of nodes"):
+    with pytest.raises(errors.UserError, match="is no list of nodes"):
         slurm.expand_hosts(text)
 
 
@@ -128,7 +129,7 @@ def test_tasks_per_node_expand():
         "2(x3),1"
     ) == slurm_cluster_resolver.expand_tasks_per_node("2(x3),1")
     for text in ("", "2(x", "2x3", "1(x99999999)"):
-        with pytest.raises(config.UserError, match="no tasks per node"):
+        with pytest.raises(errors.UserError, match="no tasks per node"):
             slurm.expand_tasks(text)
 
 
@@ -187,7 +188,7 @@ def test_the_script_of_a_batch_job_is_no_worker():
         "SLURM_JOB_NODELIST": "n[1-8]",
     }
     assert cluster.from_environment(environment) is None
-    with pytest.raises(config.UserError, match="by srun, or by launch/slurm"):
+    with pytest.raises(errors.UserError, match="by srun, or by launch/slurm"):
         cluster.needed(environment)
 
 
@@ -209,7 +210,7 @@ def test_tf_config_goes_before_slurm():
     ],
 )
 def test_variables_that_contradict_each_other_are_told(changed, told):
-    with pytest.raises(config.UserError) as error:
+    with pytest.raises(errors.UserError) as error:
         cluster.from_environment(_step(**changed))
     assert told in str(error.value)
     assert "\n" not in str(error.value)
@@ -236,7 +237,7 @@ def _outcomes(clusters, timeout=20):
     def wait(own):
         try:
             return cluster.wait_for_all(own, timeout)
-        except config.UserError as error:
+        except errors.UserError as error:
             return str(error)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:

@@ -12,21 +12,26 @@ import tensorflow as tf
 
 from tf_contrastive import (
     checkpoints,
-    config,
     datasets,
+    errors,
     flags,
     schedules,
     training,
 )
 from tf_contrastive.commands import evaluate as evaluating
 from tf_contrastive.commands import pretrain as pretraining
+from tf_contrastive.config import fields
+from tf_contrastive.config.data import Data, kind_of, stand_in, standing_in
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.smoke import SMOKE_STEPS, smoke
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _ROOT = Path(__file__).resolve().parents[1]
 _CONFIGS = _ROOT / "configs"
 _NAMES = sorted(path.stem for path in _CONFIGS.glob("*.flags"))
-_COMMANDS = {"pretrain": config.Pretrain, "evaluate": config.Evaluate}
+_COMMANDS = {"pretrain": Pretrain, "evaluate": Evaluate}
 _HEADER = ("Paper", "Hardware", "Hours", "Expected", "Command")
 
 
@@ -268,7 +273,7 @@ _MORE = {
 
 
 def _values(parsed):
-    return {field.name: value for _, field, value in config.fields(parsed)}
+    return {field.name: value for _, field, value in fields.fields(parsed)}
 
 
 @pytest.mark.parametrize("name", _ROWS)
@@ -399,7 +404,7 @@ def test_a_flagfile_names_others_by_their_place_beside_it(
         ["--flagfile=../configs/own.flags"],
         ["--flagfile", f"{tmp_path}/configs/own.flags"],
     ):
-        parsed = flags.parse(config.Pretrain, [*given, "--workdir=w"])
+        parsed = flags.parse(Pretrain, [*given, "--workdir=w"])
         # Each stands where it is named: what comes later wins.
         assert parsed.schedule.epochs == 3
         assert parsed.schedule.batch_size == 16
@@ -407,7 +412,7 @@ def test_a_flagfile_names_others_by_their_place_beside_it(
     Path("here.flags").write_text("--epochs=7\n")
     (tmp_path / "configs" / "own.flags").write_text("--flagfile=here.flags\n")
     given = ["--flagfile=../configs/own.flags", "--workdir=w"]
-    assert flags.parse(config.Pretrain, given).schedule.epochs == 7
+    assert flags.parse(Pretrain, given).schedule.epochs == 7
 
 
 # ---- What --smoke makes of a run ---------------------------------------------
@@ -428,17 +433,17 @@ _MAY_SHRINK = {
 
 def _shrunk(run, examples=1437):
     """What `--smoke` makes of a run whose dataset is not here."""
-    return config.smoke(
+    return smoke(
         run,
-        dataset=config.stand_in(run.data.dataset),
-        side=config.kind_of(run.data.dataset).side,
+        dataset=stand_in(run.data.dataset),
+        side=kind_of(run.data.dataset).side,
         examples=examples,
         test_examples=360,
     )
 
 
 def _run(**options):
-    return config.replace(config.Pretrain(), workdir="w", **options)
+    return fields.replace(Pretrain(), workdir="w", **options)
 
 
 @pytest.mark.parametrize("name", _PRETRAIN)
@@ -457,7 +462,7 @@ def test_smoke_keeps_what_makes_a_recipe(name):
     assert bool(after["linear_epochs"]) == bool(before["linear_epochs"])
     # Written and read, it is the same run, and one of its own.
     written = flags.write(tried)
-    assert flags.read(config.Pretrain, written, "w") == tried
+    assert flags.read(Pretrain, written, "w") == tried
     assert "--nosmoke" in written
 
 
@@ -509,19 +514,19 @@ def test_smoke_keeps_the_form_of_a_schedule():
     run = _run(
         schedule="piecewise", epochs=100, warmup_epochs=10.0, linear_epochs=90
     )
-    run = config.replace(
+    run = fields.replace(
         run, linear_schedule="piecewise", linear_boundaries="45,60"
     )
     tried = _shrunk(run)
     tried.validate()
     # 30, 60 and 90 of the epochs from 10 to 100, on those from 0.5 to 1.
     np.testing.assert_allclose(
-        config.read_numbers(tried.schedule.boundaries),
+        fields.read_numbers(tried.schedule.boundaries),
         [0.5 + 0.5 * (b - 10) / 90 for b in (30, 60, 90)],
         atol=1e-6,
     )
     np.testing.assert_allclose(
-        config.read_numbers(tried.linear.linear_boundaries),
+        fields.read_numbers(tried.linear.linear_boundaries),
         [0.5, 2 / 3],
         atol=1e-6,
     )
@@ -561,16 +566,16 @@ def test_smoke_takes_the_machine_that_is_there():
     ],
 )
 def test_what_stands_in_has_as_many_classes(dataset, expected):
-    assert config.stand_in(dataset) == expected
+    assert stand_in(dataset) == expected
 
 
 def test_a_line_says_what_stands_in():
-    told = config.standing_in("cifar100")
+    told = standing_in("cifar100")
     assert told == (
         "digits/100 stands in for cifar100, which is not here, with as many"
         " classes"
     )
-    told = config.standing_in("folder:/nowhere")
+    told = standing_in("folder:/nowhere")
     assert told.endswith("with 10 classes (its own are not known here)")
 
 
@@ -582,7 +587,7 @@ def test_digits_of_other_numbers_of_classes():
         found = [x["label"] for x in data.as_numpy_iterator()]
         np.testing.assert_array_equal(found, expected)
         assert info.num_classes == len(info.label_names) == classes
-    with pytest.raises(config.UserError, match="digits/C for C classes"):
+    with pytest.raises(errors.UserError, match="digits/C for C classes"):
         datasets.load("digits/many")
 
 
@@ -601,7 +606,7 @@ def _train(name, workdir, *more):
 
 def _check(name, workdir):
     found, told = _train(name, workdir)
-    assert told["steps"] == found.step == config.SMOKE_STEPS
+    assert told["steps"] == found.step == SMOKE_STEPS
     assert np.isfinite(told["loss"])
     own = _parse(name)
     assert found.config.loss.loss == told["loss_function"] == own.loss.loss
@@ -676,8 +681,8 @@ def test_data_that_is_there_is_used_and_a_typing_error_is_told(capsys):
     assert tried.data.dataset == "digits"
     assert tried.views.image_size == 8
     assert "stands in" not in capsys.readouterr().err
-    with pytest.raises(config.UserError, match="did you mean 'cifar10'"):
-        training.shrink(dataclasses.replace(run, data=config.Data("cifr10")))
+    with pytest.raises(errors.UserError, match="did you mean 'cifar10'"):
+        training.shrink(dataclasses.replace(run, data=Data("cifr10")))
 
 
 @pytest.mark.slow

@@ -9,11 +9,16 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import ops
 
+from tf_contrastive import terminal
+
 _CPU = tf.config.list_physical_devices("CPU")[0]
 if not tf.config.get_logical_device_configuration(_CPU):
     tf.config.set_logical_device_configuration(
         _CPU, [tf.config.LogicalDeviceConfiguration()] * 8
     )
+
+
+terminal.configure("normal")
 
 
 @pytest.fixture(scope="module")

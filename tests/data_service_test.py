@@ -14,9 +14,10 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, datasets, flags, training
-from tf_contrastive.board import scalars
+from tf_contrastive import checkpoints, datasets, errors, flags, training
+from tf_contrastive.config import fields
 from tf_contrastive.datasets import remote
+from tf_contrastive.tensorboard import scalars
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -169,7 +170,7 @@ def test_a_resumed_run_goes_on_with_the_epochs_that_are_left(service, tmp_path):
 
 
 def _run(workdir, **options):
-    return config.replace(
+    return fields.replace(
         small.RUN,
         dataset="digits",
         split="train[:96]",
@@ -328,7 +329,7 @@ def test_a_lost_dispatcher_ends_the_run_and_what_was_trained_is_kept(
         time.sleep(0.1)
     os.kill(_servers(process)[0], signal.SIGKILL)
     _, said = training_it.communicate(timeout=120)
-    assert training_it.returncode == config.EXIT_RESUME, said
+    assert training_it.returncode == errors.EXIT_RESUME, said
     told = said.splitlines()[-1]
     assert told.startswith("tf_contrastive: ") and "answers no more" in told
     saved = checkpoints.load_run(str(tmp_path / "run")).step
@@ -352,7 +353,7 @@ def test_a_wrong_argument_is_told():
 @pytest.mark.slow
 def test_an_address_where_nothing_answers_is_told(tmp_path):
     source = _source("memory", tmp_path)
-    with pytest.raises(config.UserError, match="launch/data_service") as told:
+    with pytest.raises(errors.UserError, match="launch/data_service") as told:
         _epochs(source, 1, data_service="grpc://localhost:1")
     assert "\n" not in str(told.value)
 

@@ -11,8 +11,10 @@ import tensorflow as tf
 from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive import config, datasets
+from tf_contrastive import datasets, errors
 from tf_contrastive.commands import datasets as command
+from tf_contrastive.config import fields
+from tf_contrastive.config.datasets import Datasets
 
 PREPARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
 needs_prepared = pytest.mark.skipif(
@@ -65,7 +67,7 @@ def labels(source):
 
 
 def refused(*words, **kwargs):
-    with pytest.raises(config.UserError) as caught:
+    with pytest.raises(errors.UserError) as caught:
         datasets.source(**kwargs)
     message = str(caught.value)
     assert "\n" not in message
@@ -133,7 +135,7 @@ def test_float_arrays_are_rounded_to_the_nearest_grey_level():
     ],
 )
 def test_bad_arrays_are_refused(images, given, words):
-    with pytest.raises(config.UserError) as caught:
+    with pytest.raises(errors.UserError) as caught:
         datasets.from_arrays(images, given)
     assert words in str(caught.value)
 
@@ -202,7 +204,7 @@ def test_validation_is_cut_exactly_and_disjointly(name, tmp_path):
 
 def test_a_validation_of_nothing_is_refused():
     source = datasets.from_arrays(np.zeros([4, 2, 2], np.uint8))
-    with pytest.raises(config.UserError, match=r"cuts 0 of the 4 examples"):
+    with pytest.raises(errors.UserError, match=r"cuts 0 of the 4 examples"):
         source.split_validation(0.01, seed=0)
 
 
@@ -612,13 +614,13 @@ def test_the_package_imports_tensorflow_datasets_only_when_needed():
 
 
 def test_the_command_lists_names_and_writes_a_contact_sheet(tmp_path, capsys):
-    assert command.run(config.Datasets()) == 0
+    assert command.run(Datasets()) == 0
     listed = capsys.readouterr().out
     for name in ("digits", "folder:PATH", "TensorFlow Datasets"):
         assert name in listed
     path = tmp_path / "sheet.png"
-    options = config.replace(
-        config.Datasets(), show="digits", split="train[:5]", output=str(path)
+    options = fields.replace(
+        Datasets(), show="digits", split="train[:5]", output=str(path)
     )
     assert command.run(options) == 0
     assert "5 images, 10 classes" in capsys.readouterr().out

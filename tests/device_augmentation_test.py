@@ -8,15 +8,11 @@ import small
 import tensorflow as tf
 from PIL import Image
 
-from tf_contrastive import (
-    config,
-    datasets,
-    heads,
-    losses,
-    training,
-)
+from tf_contrastive import datasets, errors, heads, losses, training
 from tf_contrastive import model as models
 from tf_contrastive.commands import evaluate
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -33,7 +29,7 @@ def _run(**changes):
         "blur": True,
         "extra_channels": 0,
     }
-    return config.replace(small.RUN, **(values | changes))
+    return fields.replace(small.RUN, **(values | changes))
 
 
 def _images(n=16, sides=(SIDE,)):
@@ -248,8 +244,8 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
         workdir=str(tmp_path / "run"),
     )
     training.pretrain(run)
-    options = config.replace(
-        config.Evaluate(),
+    options = fields.replace(
+        Evaluate(),
         workdir=str(tmp_path / "run"),
         protocols="knn",
         untrained=False,
@@ -258,7 +254,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
     assert re.search(r"trained +knn k=5 +1 +1\.0000", capsys.readouterr().out)
     without = datasets.from_arrays(np.stack(_images(48)), labels)
     monkeypatch.setattr(datasets, "source", lambda *_, **__: without)
-    with pytest.raises(config.UserError, match="has 0 channels of feature"):
+    with pytest.raises(errors.UserError, match="has 0 channels of feature"):
         evaluate.run(options)
 
 

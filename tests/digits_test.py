@@ -7,14 +7,15 @@ import small
 from tf_contrastive import (
     callbacks,
     checkpoints,
-    config,
     datasets,
     embedding,
     evaluation,
-    metrics,
     training,
     views,
 )
+from tf_contrastive.config import fields
+from tf_contrastive.config.loss import LOSSES
+from tf_contrastive.losses import metrics
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -87,14 +88,14 @@ def untrained():
         "sincere",
         *(
             pytest.param(loss, marks=pytest.mark.slow)
-            for loss in config.LOSSES
+            for loss in LOSSES
             if loss != "sincere"
         ),
     ],
 )
 def test_the_loss_falls_and_the_encoder_gets_better(loss, untrained, tmp_path):
     options = {**_OPTIONS, "loss": loss, **_CHANGES.get(loss, {})}
-    run = config.replace(small.RUN, workdir=str(tmp_path), **options)
+    run = fields.replace(small.RUN, workdir=str(tmp_path), **options)
     falling = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import config, distribution
+from tf_contrastive import distribution, errors
 
 
 def _run(replicas, function):
@@ -102,13 +102,13 @@ def test_strategies_by_name(alone):
     mirrored = distribution.strategy("auto", virtual_devices=2)
     assert mirrored.num_replicas_in_sync == 2
     assert distribution.is_chief(mirrored)
-    with pytest.raises(config.UserError, match="did you mean 'mirrored'"):
+    with pytest.raises(errors.UserError, match="did you mean 'mirrored'"):
         distribution.strategy("miror")
-    with pytest.raises(config.UserError, match="TF_CONFIG is not set"):
+    with pytest.raises(errors.UserError, match="TF_CONFIG is not set"):
         distribution.strategy("multiworker")
-    with pytest.raises(config.UserError, match="no TPU at 'nowhere'"):
+    with pytest.raises(errors.UserError, match="no TPU at 'nowhere'"):
         distribution.strategy("tpu", tpu="nowhere")
-    with pytest.raises(config.UserError, match="already started with 8"):
+    with pytest.raises(errors.UserError, match="already started with 8"):
         distribution.strategy("mirrored", virtual_devices=16)
 
 
@@ -148,7 +148,7 @@ def test_auto_takes_what_is_there(alone, workers, gpus, options, expected):
 
 def test_a_malformed_tf_config_is_told_by_auto(alone):
     alone.setenv("TF_CONFIG", "{cluster}")
-    with pytest.raises(config.UserError, match="TF_CONFIG is no JSON"):
+    with pytest.raises(errors.UserError, match="TF_CONFIG is no JSON"):
         distribution.strategy("auto")
 
 
@@ -164,13 +164,13 @@ def test_workers_that_do_not_come_up_are_told_in_time(alone):
             }
         ),
     )
-    with pytest.raises(config.UserError, match=r"up: worker 0 \(b:2\) within"):
+    with pytest.raises(errors.UserError, match=r"up: worker 0 \(b:2\) within"):
         distribution.strategy("multiworker", timeout=0.2)
 
 
 _TPU = """
 import tensorflow as tf
-from tf_contrastive import config, training
+from tf_contrastive import training
 
 calls = []
 
@@ -241,13 +241,13 @@ def test_the_sum_over_replicas_does_not_depend_on_how_it_is_made(ops):
 
 
 def test_cross_device_ops_that_cannot_be_are_told(alone):
-    with pytest.raises(config.UserError, match="--strategy=multiworker, not"):
+    with pytest.raises(errors.UserError, match="--strategy=multiworker, not"):
         distribution.strategy("mirrored", cross_device_ops="ring")
     # What auto comes to is known only here.
-    with pytest.raises(config.UserError, match="not default: give") as told:
+    with pytest.raises(errors.UserError, match="not default: give") as told:
         distribution.strategy("auto", cross_device_ops="hierarchical_copy")
     assert str(told.value).endswith("--cross_device_ops=auto")
-    with pytest.raises(config.UserError, match="TensorFlow sees none"):
+    with pytest.raises(errors.UserError, match="TensorFlow sees none"):
         distribution.strategy("mirrored", cross_device_ops="nccl")
 
 

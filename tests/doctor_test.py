@@ -19,12 +19,13 @@ from tf_contrastive import (
     config,
     datasets,
     encoders,
-    preflight,
     training,
 )
 from tf_contrastive import model as models
 from tf_contrastive.commands import doctor
-from tf_contrastive.preflight import advice, memory, positives, rates
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Doctor, Pretrain
+from tf_contrastive.doctor import advice, memory, positives, rates
 
 _SMALL = {
     "dataset": "digits",
@@ -39,7 +40,7 @@ _SMALL = {
 
 
 def _options(**changes):
-    return config.replace(config.Doctor(), **(_SMALL | changes))
+    return fields.replace(Doctor(), **(_SMALL | changes))
 
 
 def _main(monkeypatch, *arguments):
@@ -58,7 +59,7 @@ def _flags(**changes):
 def _brief(monkeypatch):
     """Measurements of an instant: here nothing depends on how they come out."""
     for name in ("_INPUT", "_STEPS", "_LABELS"):
-        monkeypatch.setattr(preflight, name, 0.1)
+        monkeypatch.setattr(doctor, name, 0.1)
 
 
 # ---- The command -------------------------------------------------------------
@@ -96,8 +97,8 @@ def test_it_writes_json_beside_a_run_that_it_does_not_touch(
 ):
     flags = _flags(epochs=1, split="train[:64]", workdir=tmp_path)
     run = _options(epochs=1, split="train[:64]", workdir=str(tmp_path))
-    values = {f.name: v for _, f, v in config.fields(run)}
-    training.pretrain(config.replace(config.Pretrain(), **values))
+    values = {f.name: v for _, f, v in fields.fields(run)}
+    training.pretrain(fields.replace(Pretrain(), **values))
 
     def files():
         return {
@@ -129,8 +130,8 @@ def test_what_takes_too_long_is_waited_for_no_longer(monkeypatch):
     monkeypatch.setattr(rates, "Bounded", Impatient)
     monkeypatch.setattr(rates, "step_time", lambda *_: ended.wait(60))
     monkeypatch.setattr(rates, "input_rate", lambda *_: 1.0)
-    monkeypatch.setattr(preflight, "_GRAPH_BY_MODEL", 0.0)
-    report = preflight.inspect(_options())
+    monkeypatch.setattr(doctor, "_GRAPH_BY_MODEL", 0.0)
+    report = doctor.inspect(_options())
     ended.set()
     assert report.abandoned
     assert report.sections["speed"]["step images/s in float32"] is None
@@ -153,7 +154,7 @@ def test_it_is_waited_until_an_end_and_errors_come_through():
 
 def test_measurements_end_though_steps_are_long(monkeypatch):
     monkeypatch.setattr(rates, "cpu_rate", lambda: 1e3)
-    report = preflight.inspect(_options())
+    report = doctor.inspect(_options())
     assert report.facts.step_rates == {}
     assert report.facts.hours is None
     assert report.sections["speed"]["step images/s in float32"] is None
@@ -166,8 +167,8 @@ _LABELS = np.array([0] * 3 + [1] * 2 + [2])
 
 
 def _expected(labels=_LABELS, **changes):
-    run = config.replace(
-        config.Pretrain(), **({"loss": "supcon", "batch_size": 3} | changes)
+    run = fields.replace(
+        Pretrain(), **({"loss": "supcon", "batch_size": 3} | changes)
     )
     counts = np.unique(labels, return_counts=True)[1]
     return positives.expect(run, counts, len(labels))
@@ -305,7 +306,7 @@ def test_variables_are_counted_exactly():
     # Of 32 images one view each is encoded with a gradient.
     assert found.views == 32 * 2 * 8 * 8 * 3 * 4
     assert found.block == (32, 64 + 64)
-    less = config.replace(run, grad_cache_chunks=4)
+    less = fields.replace(run, grad_cache_chunks=4)
     assert memory.predict(model, less, 2).activations * 4 == found.activations
 
 
@@ -340,7 +341,7 @@ def test_a_step_is_extrapolated_by_what_another_image_costs():
 )
 def test_steps_and_input_of_any_run_are_measured(changes, monkeypatch):
     monkeypatch.setattr(config, "PRECISIONS", ("auto", "float32"))
-    report = preflight.inspect(_options(**changes))
+    report = doctor.inspect(_options(**changes))
     assert set(report.facts.step_rates) == {"float32"}
     assert report.facts.input_rate > 0
     assert report.facts.hours > 0
@@ -363,7 +364,7 @@ def _facts(given=None, **changes):
         "loss": "ntxent",
         **(given or {}),
     }
-    run = config.replace(config.Pretrain(), **given)
+    run = fields.replace(Pretrain(), **given)
     name = run.data.dataset
     info = datasets.Info(name, "train", 50_000, 10, (32, 32, 3))
     counts = np.full([10], 5_000)

@@ -20,7 +20,9 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import __main__, config, flags, training
+from tf_contrastive import __main__, flags, training
+from tf_contrastive.config import fields as config_fields
+from tf_contrastive.config.evaluate import Evaluate, evaluate
 
 _ROOT = Path(__file__).resolve().parents[1]
 # Written by `reproduce --report`, from what came out.
@@ -189,7 +191,7 @@ def test_commands_are_found():
 
 def _fields(command):
     config_class, _ = __main__.COMMANDS[command]
-    return {f.name: f for _, f, _ in config.fields(config_class())}
+    return {f.name: f for _, f, _ in config_fields.fields(config_class())}
 
 
 def _problem(flag, commands):
@@ -219,7 +221,7 @@ def _value_problem(field, value):
             read = one if kind in (str, bool) else kind(one)
         except ValueError:
             return f"{one} is no {kind.__name__}"
-        if allowed := config.problem(field, read):
+        if allowed := config_fields.problem(field, read):
             return f"must be {allowed}"
     return None
 
@@ -330,7 +332,7 @@ def _shown(value):
 
 def test_the_knobs_of_the_protocols_are_the_program_s():
     paper, cpu = (
-        {f.name: _shown(v) for _, f, v in config.fields(config.evaluate(**o))}
+        {f.name: _shown(v) for _, f, v in config_fields.fields(evaluate(**o))}
         for o in ({}, {"scale": "cpu"})
     )
     told = set()
@@ -341,10 +343,10 @@ def test_the_knobs_of_the_protocols_are_the_program_s():
             assert row[1] == f"`{paper[name]}`", name
             smaller = "" if cpu[name] == paper[name] else f"`{cpu[name]}`"
             assert row[2] == smaller, name
-    known = {f.name for _, f, _ in config.fields(config.Evaluate())}
+    known = {f.name for _, f, _ in config_fields.fields(Evaluate())}
     common = {
         f.name
-        for group, f, _ in config.fields(config.Evaluate())
+        for group, f, _ in config_fields.fields(Evaluate())
         if group in ("evaluation", "terminal")
     }
     assert told >= known - common

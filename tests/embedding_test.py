@@ -14,8 +14,10 @@ import saved_run
 import tensorflow as tf
 from pyarrow import parquet
 
-from tf_contrastive import config, datasets, embedding, exporting
+from tf_contrastive import datasets, embedding, errors, exporting
 from tf_contrastive.commands import embed as command
+from tf_contrastive.config import fields
+from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embed
 from tf_contrastive.embedding import files, job
 
 
@@ -101,7 +103,7 @@ def test_checksum_tells_values_and_their_order():
 
 
 def test_no_images_is_an_error_of_the_user():
-    with pytest.raises(config.UserError, match="no readable image"):
+    with pytest.raises(errors.UserError, match="no readable image"):
         embedding.embed(_encoder(), [])
 
 
@@ -129,9 +131,9 @@ def test_unlabelled_embeddings_have_no_labels(tmp_path):
 def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(config.UserError, match="cannot write"):
+    with pytest.raises(errors.UserError, match="cannot write"):
         embedding.write(str(tmp_path / name), np.zeros([1, 2]))
-    with pytest.raises(config.UserError, match="cannot write"):
+    with pytest.raises(errors.UserError, match="cannot write"):
         embedding.check_writable(str(tmp_path / name))
 
 
@@ -161,8 +163,8 @@ def digits(workdir):
 
 
 def _embed(workdir, output, **values):
-    options = config.replace(
-        config.Embed(), workdir=workdir, output=str(output), **values
+    options = fields.replace(
+        Embed(), workdir=workdir, output=str(output), **values
     )
     options.validate()
     assert command.run(options) == 0
@@ -195,9 +197,9 @@ def _columns(path, format):
     return {plural[name]: np.array(v) for name, v in columns.items()}
 
 
-@pytest.mark.parametrize("format", config.EMBEDDING_FORMATS)
+@pytest.mark.parametrize("format", EMBEDDING_FORMATS)
 def test_every_format_holds_the_same(workdir, digits, format, tmp_path):
-    ending = config.EMBEDDING_FORMATS[format]
+    ending = EMBEDDING_FORMATS[format]
     output = tmp_path / f"digits{ending}"
     _embed(workdir, output, embedding_batch_size=100)
     columns = _columns(str(output), format)
@@ -272,10 +274,10 @@ def test_another_job_s_files_are_left_alone(workdir, tmp_path):
         ({"shard_size": 100}, "shard_size 100, there 200"),
         ({"shard_size": 200, "split": "train"}, "split train, there test"),
     ):
-        with pytest.raises(config.UserError, match=f"another job .*{told}"):
+        with pytest.raises(errors.UserError, match=f"another job .*{told}"):
             _embed(workdir, output, **values)
     saved_run.make(tmp_path.parent / f"{tmp_path.name}-other", seed=1)
-    with pytest.raises(config.UserError, match=r"another job .*encoder"):
+    with pytest.raises(errors.UserError, match=r"another job .*encoder"):
         _embed(f"{tmp_path}-other", output, shard_size=200)
     assert before == {p: p.read_bytes() for p in tmp_path.iterdir()}
 
@@ -331,7 +333,7 @@ def test_what_cannot_be_read_is_listed_and_left_out(
     source = _failing(source, images[bad, 0, 0].astype(np.int32))
     monkeypatch.setattr(datasets, "source", lambda *args, **kwargs: source)
     values = {"split": "train", "shard_size": shard_size}
-    with pytest.raises(config.UserError, match="6 images cannot be read"):
+    with pytest.raises(errors.UserError, match="6 images cannot be read"):
         _embed(workdir, tmp_path / "a.npz", max_bad_images=5, **values)
     assert not (tmp_path / "a.bad.txt").exists()
     _embed(workdir, tmp_path / "a.npz", max_bad_images=6, **values)
@@ -377,7 +379,7 @@ def test_a_file_that_goes_away_ends_the_job(
     else:
         files[1].write_bytes(files[1].read_bytes()[:-7])
     monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
-    with pytest.raises(config.UserError, match="cannot be read any more"):
+    with pytest.raises(errors.UserError, match="cannot be read any more"):
         _embed(workdir, tmp_path / "out.npz", split="train", shard_size=3)
     # What was done before is kept.
     assert (tmp_path / "out-00000-of-00002.npz").exists()

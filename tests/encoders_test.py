@@ -5,15 +5,15 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import (
-    __main__,
-    checkpoints,
-    config,
-    encoders,
-    exporting,
+from tf_contrastive import __main__, checkpoints, encoders, errors, exporting
+from tf_contrastive.config.data import IMAGENET_STATISTICS
+from tf_contrastive.config.encoder import (
+    ENCODERS,
+    KERAS_BACKBONES,
+    KERAS_CV_BACKBONES,
 )
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.encoders import backbones, resnet
-from tf_contrastive.normalization import BatchNormalization
 
 
 def _images(n=4, height=32, width=None, channels=3, seed=0):
@@ -170,7 +170,7 @@ def test_colours_are_standardised_and_other_channels_are_not():
     images = _images(channels=5)
     encoder = _small(image_shape=(32, 32, 5))
     x = _until(encoder, "standardize")(images).numpy()
-    mean, std = config.IMAGENET_STATISTICS
+    mean, std = IMAGENET_STATISTICS
     expected = (images[..., :3].astype(np.float64) - mean) / std
     np.testing.assert_allclose(x[..., :3], expected, atol=1e-5)
     np.testing.assert_array_equal(x[..., 3:], images[..., 3:])
@@ -258,14 +258,14 @@ def test_saving_and_loading(tmp_path):
 )
 def test_what_cannot_be_built_is_told(options, message):
     options = {"name": "resnet10", "image_shape": (32, 32, 3), **options}
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         encoders.build(**options)
 
 
 def test_the_command_line_knows_every_encoder():
-    assert set(resnet.RESNETS) == set(config.ENCODERS)
-    assert set(backbones._KERAS) == set(config.KERAS_BACKBONES)
-    assert set(backbones._KERAS_CV) == set(config.KERAS_CV_BACKBONES)
+    assert set(resnet.RESNETS) == set(ENCODERS)
+    assert set(backbones._KERAS) == set(KERAS_BACKBONES)
+    assert set(backbones._KERAS_CV) == set(KERAS_CV_BACKBONES)
 
 
 # ---- Backbones of others ----------------------------------------------------
@@ -411,7 +411,7 @@ def test_a_run_of_another_backbone_is_exported(name, monkeypatch, tmp_path):
     ],
 )
 def test_what_a_backbone_does_not_take_is_told(options, message):
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         encoders.build(**{"image_shape": (32, 32, 3), **options})
 
 

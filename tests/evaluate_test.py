@@ -18,13 +18,15 @@ import tensorflow as tf
 
 from tf_contrastive import (
     checkpoints,
-    config,
     datasets,
     embedding,
+    errors,
     exporting,
     training,
 )
 from tf_contrastive.commands import evaluate as command
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.evaluation import comparison, opening, records
 from tf_contrastive.evaluation import subject as subjects
 
@@ -43,7 +45,7 @@ _RUN = {
 
 
 def _options(**values):
-    options = config.evaluate(**{"scale": "cpu", **values})
+    options = evaluate(**{"scale": "cpu", **values})
     options.validate()
     return options
 
@@ -60,7 +62,7 @@ def _report(folder):
 def trained(tmp_path_factory):
     """A run of three epochs on the digits, with a checkpoint of each."""
     workdir = tmp_path_factory.mktemp("trained") / "run"
-    training.pretrain(config.replace(small.RUN, workdir=str(workdir), **_RUN))
+    training.pretrain(fields.replace(small.RUN, workdir=str(workdir), **_RUN))
     return workdir
 
 
@@ -350,7 +352,7 @@ def test_what_does_not_compare_is_left_out_with_its_reason(
         test_split="test[:200]",
         untrained=False,
     )
-    with pytest.raises(config.UserError, match="no result in common") as told:
+    with pytest.raises(errors.UserError, match="no result in common") as told:
         comparison.compare(str(evaluated), str(run))
     assert "split test of" in str(told.value)
     _evaluate(

@@ -16,9 +16,9 @@ from sklearn import metrics
 from tf_contrastive import (
     checkpoints,
     classifiers,
-    config,
     datasets,
     embedding,
+    errors,
     evaluation,
     exporting,
     model,
@@ -28,6 +28,10 @@ from tf_contrastive import (
 from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
+from tf_contrastive.config import fields
+from tf_contrastive.config.embed import Embed
+from tf_contrastive.config.evaluate import PROTOCOLS, SCALES, evaluate
+from tf_contrastive.config.export import Export, Exporting
 from tf_contrastive.evaluation import protocols, records
 from tf_contrastive.evaluation import subject as subjects
 
@@ -84,7 +88,7 @@ def test_classes_that_training_never_saw_count_as_missed():
 
 def test_unlabelled_test_examples_are_refused():
     train, labels = _arrays()
-    with pytest.raises(config.UserError, match="test_labels hold -1"):
+    with pytest.raises(errors.UserError, match="test_labels hold -1"):
         evaluation.knn(train, labels, train, np.full_like(labels, -1))
 
 
@@ -111,7 +115,7 @@ def _subject(encoder, train=None, test=None, **options):
         encoder,
         train or datasets.source("digits", "train"),
         test or datasets.source("digits", "test"),
-        config.evaluate(scale="cpu", **options),
+        evaluate(scale="cpu", **options),
         name="random",
     )
 
@@ -172,8 +176,8 @@ def test_protocols_score_a_frozen_encoder():
 
 def test_a_scale_is_a_version_of_its_own():
     versions = {}
-    for scale in config.SCALES:
-        options = config.evaluate(scale=scale)
+    for scale in SCALES:
+        options = evaluate(scale=scale)
         versions[scale] = {
             name: protocol.version_of(options)
             for name, protocol in protocols.PROTOCOLS.items()
@@ -195,12 +199,12 @@ def test_an_encoder_that_moves_is_caught():
 
 
 def test_an_unknown_protocol_names_the_nearest():
-    with pytest.raises(config.UserError, match="did you mean 'prototype'"):
+    with pytest.raises(errors.UserError, match="did you mean 'prototype'"):
         protocols.run(_subject(_encoder()), ["prototypes"])
 
 
 def test_every_protocol_that_flags_allow_exists():
-    assert tuple(protocols.PROTOCOLS) == config.PROTOCOLS
+    assert tuple(protocols.PROTOCOLS) == PROTOCOLS
 
 
 # ---- The commands -----------------------------------------------------------
@@ -210,7 +214,7 @@ def test_every_protocol_that_flags_allow_exists():
 def workdir(tmp_path_factory):
     """A run on digits whose encoder's weights differ from its initial ones."""
     folder = str(tmp_path_factory.mktemp("run"))
-    run = config.replace(
+    run = fields.replace(
         small.RUN,
         encoder="resnet10",
         width=0.125,
@@ -238,7 +242,7 @@ def _saved(built, run, source):
 
 
 def _evaluate(**values):
-    options = config.evaluate(**{"scale": "cpu", **values})
+    options = evaluate(**{"scale": "cpu", **values})
     options.validate()
     return evaluate_command.run(options)
 
@@ -282,7 +286,7 @@ def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
 
 @pytest.mark.slow
 def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
-    command = config.Export(config.Exporting(workdir, str(tmp_path)))
+    command = Export(Exporting(workdir, str(tmp_path)))
     assert export_command.run(command) == 0
     out = capsys.readouterr().out
     assert f"exported: {tmp_path}/1" in out
@@ -343,7 +347,7 @@ def test_classes_that_only_the_test_split_has_are_told():
 
 def test_embed_writes_what_the_encoder_says(workdir, tmp_path, capsys):
     output = str(tmp_path / "digits.npz")
-    command = config.replace(config.Embed(), workdir=workdir, output=output)
+    command = fields.replace(Embed(), workdir=workdir, output=output)
     assert embed_command.run(command) == 0
     written = np.load(output, allow_pickle=False)
     encoder = exporting.load(workdir)
@@ -358,8 +362,8 @@ def test_embed_writes_what_the_encoder_says(workdir, tmp_path, capsys):
 
 def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
     output = f"{folders}/flat.npz"
-    command = config.replace(
-        config.Embed(),
+    command = fields.replace(
+        Embed(),
         workdir=workdir,
         input=f"folder:{folders}/flat",
         split="train",
@@ -419,7 +423,7 @@ def test_a_probe_on_views_equals_one_on_rows_in_the_same_order():
 
 def test_views_of_another_encoder_are_refused():
     train, labels = _arrays()
-    with pytest.raises(config.UserError, match="views have 4 features and"):
+    with pytest.raises(errors.UserError, match="views have 4 features and"):
         evaluation.linear_probe(
             train,
             labels,
@@ -491,7 +495,7 @@ _TABLE_5 = ("autoaugment", "randaugment", "simaugment", "stacked_randaugment")
     zip(_TABLE_5, [*_TABLE_5[1:], _TABLE_5[0]], strict=True),
 )
 def test_the_policies_of_the_two_stages_differ(contrastive, linear, tmp_path):
-    run = config.replace(
+    run = fields.replace(
         small.RUN,
         augmentation=contrastive,
         loss="supcon",
@@ -536,7 +540,7 @@ def with_extra(tmp_path_factory):
         labels,
         extra=np.stack([labels % 2, labels // 2], -1) * 3,
     )
-    run = config.replace(
+    run = fields.replace(
         small.RUN,
         encoder="resnet10",
         width=0.125,
@@ -559,7 +563,7 @@ def test_extra_channels_are_embedded(with_extra, monkeypatch, tmp_path):
         {"saved_model": str(tmp_path / "export"), "input": "any"},
     ):
         output = str(tmp_path / "out.npz")
-        command = config.replace(config.Embed(), output=output, **place)
+        command = fields.replace(Embed(), output=output, **place)
         assert embed_command.run(command) == 0
         found.append(np.load(output)["embeddings"])
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)
@@ -581,13 +585,13 @@ def test_data_without_the_channels_are_refused(with_extra, tmp_path):
     workdir, _ = with_extra
     told = "takes 2 channels beside the colours, and digits has 0 channels"
     output = tmp_path / "new" / "out.npz"
-    command = config.replace(
-        config.Embed(), workdir=workdir, input="digits", output=str(output)
+    command = fields.replace(
+        Embed(), workdir=workdir, input="digits", output=str(output)
     )
-    with pytest.raises(config.UserError, match=told):
+    with pytest.raises(errors.UserError, match=told):
         embed_command.run(command)
     assert not output.parent.exists()
-    with pytest.raises(config.UserError, match=told):
+    with pytest.raises(errors.UserError, match=told):
         _evaluate(workdir=workdir, dataset="digits")
 
 
@@ -596,7 +600,7 @@ def test_export_says_what_an_encoder_of_more_channels_serves(
     with_extra, tmp_path, capsys
 ):
     workdir, source = with_extra
-    command = config.Export(config.Exporting(workdir, str(tmp_path)))
+    command = Export(Exporting(workdir, str(tmp_path)))
     assert export_command.run(command) == 0
     out = capsys.readouterr().out
     assert "images: float32 [N, 8, 8, 5], colours in [0, 1]" in out

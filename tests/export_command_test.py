@@ -16,14 +16,17 @@ import tensorflow as tf
 from tf_contrastive import (
     checkpoints,
     classifiers,
-    config,
     datasets,
     embedding,
+    errors,
     exporting,
     flags,
     views,
 )
 from tf_contrastive.commands import export as command
+from tf_contrastive.config import fields
+from tf_contrastive.config.export import Export
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.exporting import converting
 
 
@@ -67,8 +70,8 @@ def with_probe(workdir, tmp_path_factory):
 
 
 def _export(workdir, tmp_path, **values):
-    options = config.replace(
-        config.Export(),
+    options = fields.replace(
+        Export(),
         workdir=workdir,
         output_dir=str(tmp_path / "export"),
         **values,
@@ -247,7 +250,7 @@ def _tiny():
 
 def test_a_format_that_differs_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(converting, "_MOST_DIFFERENCE", -1.0)
-    with pytest.raises(config.UserError, match=r"encoder.tflite differs .* by"):
+    with pytest.raises(errors.UserError, match=r"encoder.tflite differs .* by"):
         exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
     assert list(tmp_path.iterdir()) == []
 
@@ -276,7 +279,7 @@ def test_the_card_tells_data_recipe_and_evaluation(workdir, with_probe):
     assert "0.5000" not in card  # The untrained encoder is not exported.
     # The recipe repeats the run.
     text = card.split("```\n")[1]
-    again = flags.read(config.Pretrain, text, workdir)
+    again = flags.read(Pretrain, text, workdir)
     assert again == checkpoints.load_run(workdir).config
     assert not re.search(r"\{\w+\}", card)
 

@@ -20,15 +20,15 @@ import tensorflow as tf
 import tf_contrastive
 from tf_contrastive import (
     classifiers,
-    config,
     embedding,
     encoders,
+    errors,
     exporting,
     heads,
     losses,
-    normalization,
     views,
 )
+from tf_contrastive.distribution import batch_normalization
 from tf_contrastive.exporting import card, headers, reading, serving_files
 from tf_contrastive.model import ContrastiveModel
 
@@ -37,7 +37,7 @@ SIZE = 16
 
 def _conv_block(x, filters, **kwargs):
     x = tf.keras.layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
-    return tf.nn.relu(normalization.BatchNormalization(**kwargs)(x))
+    return tf.nn.relu(batch_normalization.BatchNormalization(**kwargs)(x))
 
 
 def _encoder(features=6):
@@ -218,14 +218,14 @@ def test_neighbours_vote_as_the_classifier_does(bank, k):
 
 
 def test_what_no_classifier_can_be_made_of_is_refused(bank, encoder, tmp_path):
-    with pytest.raises(config.UserError, match="labels below the 3 classes"):
+    with pytest.raises(errors.UserError, match="labels below the 3 classes"):
         exporting.Prototype(*bank, num_classes=3)
-    with pytest.raises(config.UserError, match="hold NaN"):
+    with pytest.raises(errors.UserError, match="hold NaN"):
         exporting.Neighbors(bank[0] * np.nan, bank[1])
-    with pytest.raises(config.UserError, match="at least 1 neighbour"):
+    with pytest.raises(errors.UserError, match="at least 1 neighbour"):
         exporting.Neighbors(*bank, k=0)
     with pytest.raises(
-        config.UserError, match="2 label names for a classifier"
+        errors.UserError, match="2 label names for a classifier"
     ):
         exporting.export(
             encoder,
@@ -801,7 +801,7 @@ def test_a_version_that_was_killed_amid_copying_is_none(tmp_path, monkeypatch):
     assert exporting.find(base) == f"{base}/1"
     images = np.zeros([2, SIZE, SIZE, 5], np.float32)
     assert exporting.load(base)(images).shape == (2, 5)
-    with pytest.raises(config.UserError, match="no run in"):
+    with pytest.raises(errors.UserError, match="no run in"):
         exporting.load(f"{base}/2")
     assert exporting.export(_tiny_model(9), base) == f"{base}/3"
     assert exporting.load(base)(images).shape == (2, 9)
@@ -821,24 +821,24 @@ def test_exports_to_filesystems_without_folder_renames(tmp_path):
 
 def test_what_cannot_be_exported_is_refused(encoder, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(config.UserError, match="cannot write to"):
+    with pytest.raises(errors.UserError, match="cannot write to"):
         exporting.export(encoder, str(tmp_path / "file" / "exports"))
     inputs = tf.keras.Input([None, None, 3])
     pooled = tf.keras.layers.GlobalAveragePooling2D()(inputs)
-    with pytest.raises(config.UserError, match=r"image_shape=\(S, S, 3\)"):
+    with pytest.raises(errors.UserError, match=r"image_shape=\(S, S, 3\)"):
         exporting.export(tf.keras.Model(inputs, pooled), str(tmp_path / "a"))
-    with pytest.raises(config.UserError, match="no run in"):
+    with pytest.raises(errors.UserError, match="no run in"):
         exporting.export(str(tmp_path), str(tmp_path / "a"))
     assert not (tmp_path / "a").exists()
 
 
 def test_what_cannot_be_loaded_is_refused(tmp_path):
-    with pytest.raises(config.UserError, match="no folder"):
+    with pytest.raises(errors.UserError, match="no folder"):
         exporting.load(str(tmp_path / "missing"))
-    with pytest.raises(config.UserError, match="no run in"):
+    with pytest.raises(errors.UserError, match="no run in"):
         exporting.load(str(tmp_path))
     tf.saved_model.save(tf.Module(), str(tmp_path))
-    with pytest.raises(config.UserError, match="no export of tf_contrastive"):
+    with pytest.raises(errors.UserError, match="no export of tf_contrastive"):
         exporting.load(str(tmp_path))
 
 

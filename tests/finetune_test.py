@@ -10,13 +10,10 @@ import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 from sklearn import linear_model
 
-from tf_contrastive import (
-    checkpoints,
-    config,
-    datasets,
-    embedding,
-    exporting,
-)
+from tf_contrastive import checkpoints, datasets, embedding, errors, exporting
+from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.protocols import TransferProtocol
 from tf_contrastive.evaluation import (
     calibration,
     finetune,
@@ -86,8 +83,8 @@ def _subject(train=None, test=None, strategy=None, **given):
         encoder,
         train or _source(slice(800, 1300)),
         test or _source(slice(1300, 1797)),
-        config.evaluate(scale="cpu", **given),
-        run=config.Pretrain(),
+        evaluate(scale="cpu", **given),
+        run=Pretrain(),
         fresh=fresh,
         strategy=strategy,
     )
@@ -240,7 +237,7 @@ def test_what_diverges_is_passed_over_or_told():
     )
     assert best is recipes[1]
     assert scores[0] is None
-    with pytest.raises(config.UserError, match="diverged at learning rate"):
+    with pytest.raises(errors.UserError, match="diverged at learning rate"):
         tuning.train(scored, np.arange(100), recipes[0], trained=True)
 
 
@@ -267,7 +264,7 @@ def test_an_encoder_that_nothing_copies_is_told():
     )
     assert "give --workdir" in finetune.needs(bare)
     assert finetune.needs(_subject()) is None
-    with pytest.raises(config.UserError, match="--workdir"):
+    with pytest.raises(errors.UserError, match="--workdir"):
         tuning.train(bare, np.arange(20), tuning.Recipe(1, 0.1), trained=True)
 
 
@@ -277,7 +274,7 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     exporting.export(str(tmp_path / "run"), str(tmp_path / "export"))
     found = checkpoints.load_run(str(tmp_path / "run"))
     data = (_source(slice(0, 200)), _source(slice(200, 400)))
-    options = config.evaluate(scale="cpu")
+    options = evaluate(scale="cpu")
     of_run = opening.of_run(found, *data, options)
     of_export = opening.of_export(str(tmp_path / "export"), *data, options)
     before = embedding.checksum(of_export.encoder)
@@ -335,7 +332,7 @@ def test_the_papers_datasets_and_metrics():
         "cars",
     }
     assert {t.metric for t in sincere.values()} == {"top1"}
-    knobs = config.TransferProtocol().knobs()
+    knobs = TransferProtocol().knobs()
     assert knobs["grid"]["steps"] == 20_000
     assert knobs["scratch_grid"]["steps"] == 40_000
     for grid, low, high, decays in (
@@ -346,7 +343,7 @@ def test_the_papers_datasets_and_metrics():
             grid["learning_rates"], np.geomspace(low, high, 7), rtol=2e-3
         )
         assert len(grid["weight_decays"]) == decays
-    with pytest.raises(config.UserError, match="unknown suite 'simclrr'"):
+    with pytest.raises(errors.UserError, match="unknown suite 'simclrr'"):
         transfer.targets("simclrr")
 
 
@@ -465,7 +462,7 @@ def test_labels_of_several_classes_come_in_the_order_of_the_images(_voc):
     ):
         left = of_left[example["image"][:, :8, 0].tobytes()]
         assert set(np.flatnonzero(row)) == set(labels[[left, left + 300]])
-    with pytest.raises(config.UserError, match="no feature 'label', only"):
+    with pytest.raises(errors.UserError, match="no feature 'label', only"):
         datasets.label_sets("voc/2007", "train", _voc, "label")
 
 
@@ -510,8 +507,8 @@ def test_several_labels_are_learned_by_a_sigmoid_each(_voc):
         network(True),
         _source(slice(0, 40)),
         _source(slice(40, 80)),
-        config.evaluate(data_dir=_voc),
-        run=config.Pretrain(),
+        evaluate(data_dir=_voc),
+        run=Pretrain(),
         fresh=network,
     )
     before = embedding.checksum(scored.encoder)
@@ -592,7 +589,7 @@ def test_several_labels_are_scored_by_mean_average_precision(_voc):
         encoder,
         _source(slice(0, 40)),
         _source(slice(40, 80)),
-        config.evaluate(data_dir=_voc, logistic_penalties=6),
+        evaluate(data_dir=_voc, logistic_penalties=6),
     )
     assert transfer.needs(scored) is None
     parts = transfer.measure(scored)["parts"]
@@ -639,7 +636,7 @@ def test_several_labels_are_scored_by_mean_average_precision(_voc):
 def test_where_none_is_prepared_it_says_which_there_could_be(monkeypatch):
     _only(monkeypatch, {})
     assert "none of its datasets is prepared" in transfer.needs(_subject())
-    with pytest.raises(config.UserError, match="no dataset is prepared"):
+    with pytest.raises(errors.UserError, match="no dataset is prepared"):
         transfer.measure(_subject())
 
 

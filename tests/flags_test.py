@@ -11,12 +11,21 @@ from pathlib import Path
 import mistakes
 import pytest
 
-from tf_contrastive import __main__, config, flags
+from tf_contrastive import __main__, errors, flags
+from tf_contrastive.config import fields as config_fields
+from tf_contrastive.config.benchmark import BENCHMARKS
+from tf_contrastive.config.data import (
+    ChannelStatistics,
+    channel_statistics,
+    write_statistics,
+)
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.schedule import Schedule
 
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def _parse(*arguments, command=config.Pretrain):
+def _parse(*arguments, command=Pretrain):
     parsed = flags.parse(command, list(arguments))
     parsed.validate()
     return parsed
@@ -29,13 +38,13 @@ def test_flags_set_fields_of_their_groups():
     assert parsed.loss.loss == "supcon"
     assert parsed.optimizer.nesterov is False
     assert parsed.schedule.epochs == 3
-    assert parsed.schedule.batch_size == config.Schedule.batch_size
+    assert parsed.schedule.batch_size == Schedule.batch_size
 
 
 def test_every_field_has_a_flag_whose_default_is_the_field_s():
     for command, _ in __main__.COMMANDS.values():
         values = flags.define(command)
-        for _, field, default in config.fields(command()):
+        for _, field, default in config_fields.fields(command()):
             assert values[field.name].value == default, field.name
             assert values[field.name].help, field.name
 
@@ -55,7 +64,7 @@ def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
     assert again == first
     changed = _parse(f"--flagfile={path}", "--workdir=b", "--temperature=0.5")
     assert changed.loss.temperature == 0.5
-    assert flags.read(config.Pretrain, flags.write(first), "a") == first
+    assert flags.read(Pretrain, flags.write(first), "a") == first
 
 
 # What `test_every_flag_says_...` does not break: flags in pairs, suggestions,
@@ -551,7 +560,7 @@ def test_a_mistake_gets_one_clear_line(line, told, monkeypatch, capsys):
 
 
 def _fields(command):
-    return {f.name: f for _, f, _ in config.fields(command())}
+    return {f.name: f for _, f, _ in config_fields.fields(command())}
 
 
 def _is_open(field, flag):
@@ -606,7 +615,7 @@ def test_every_flag_says_what_was_given_and_what_is_allowed(
     config_class = __main__.COMMANDS[command][0]
     fields, flag = _fields(config_class), flags.define(config_class)[name]
     needed = [
-        f"--{n}={config.BENCHMARKS[0] if n == 'benchmark' else 'w'}"
+        f"--{n}={BENCHMARKS[0] if n == 'benchmark' else 'w'}"
         for n, field in fields.items()
         if field.metadata["required"] and n != name
     ]
@@ -647,7 +656,7 @@ def _shown(text):
 @pytest.mark.parametrize("command", __main__.COMMANDS)
 def test_helpfull_shows_the_command_s_own_flags(command, monkeypatch, capsys):
     shown = _help(command, "--helpfull", monkeypatch, capsys)
-    options = config.fields(__main__.COMMANDS[command][0]())
+    options = config_fields.fields(__main__.COMMANDS[command][0]())
     assert _shown(shown) == {f.name for _, f, _ in options} | {"flagfile"}
     # A list that is a default has no place to break.
     long = [line for line in shown.splitlines() if len(line) > 80]
@@ -663,7 +672,7 @@ def test_help_is_short_and_counts_the_rest(command, monkeypatch, capsys):
     if rest := len(_shown(everything)) - len(_shown(short)):
         assert f"{rest} more flags, of " in short
         assert len(short.splitlines()) < 0.75 * len(everything.splitlines())
-    for _, field, _ in config.fields(__main__.COMMANDS[command][0]()):
+    for _, field, _ in config_fields.fields(__main__.COMMANDS[command][0]()):
         if field.metadata["required"]:
             assert field.name in _shown(short)
 
@@ -712,7 +721,7 @@ def test_only_what_was_given_is_an_option_of_the_loss():
     text = flags.write(given)
     assert "--positives_cap=3" in text
     assert "--temperature" not in text
-    assert flags.read(config.Pretrain, text, "a") == given
+    assert flags.read(Pretrain, text, "a") == given
 
 
 def test_only_what_was_given_is_an_option_of_optimizer_and_schedule():
@@ -727,31 +736,31 @@ def test_only_what_was_given_is_an_option_of_optimizer_and_schedule():
     assert given.schedule.options() == {"boundaries": (30.0, 60.5)}
     text = flags.write(given)
     assert "--momentum" not in text
-    assert flags.read(config.Pretrain, text, "a") == given
+    assert flags.read(Pretrain, text, "a") == given
     nothing = _parse("--workdir=a")
     assert nothing.optimizer.options() == nothing.schedule.options() == {}
 
 
 @pytest.mark.parametrize("whiten", ["imagenet", "none"])
 def test_statistics_of_colours_survive_their_writing(whiten):
-    found = config.channel_statistics(whiten)
-    assert config.channel_statistics(config.write_statistics(found)) == found
-    tiny = config.ChannelStatistics((1e-7, 0.5, 1 / 3), (2e-5, 1.0, 0.25))
-    written = config.write_statistics(tiny)
-    again = config.channel_statistics(written)
-    assert config.write_statistics(again) == written
-    with pytest.raises(config.UserError, match="whiten=dataset: must be"):
-        config.channel_statistics("dataset")
+    found = channel_statistics(whiten)
+    assert channel_statistics(write_statistics(found)) == found
+    tiny = ChannelStatistics((1e-7, 0.5, 1 / 3), (2e-5, 1.0, 0.25))
+    written = write_statistics(tiny)
+    again = channel_statistics(written)
+    assert write_statistics(again) == written
+    with pytest.raises(errors.UserError, match="whiten=dataset: must be"):
+        channel_statistics("dataset")
 
 
 def test_replace_names_what_it_does_not_know():
-    with pytest.raises(config.UserError, match="did you mean 'epochs'"):
-        config.replace(config.Pretrain(), epoch=3)
+    with pytest.raises(errors.UserError, match="did you mean 'epochs'"):
+        config_fields.replace(Pretrain(), epoch=3)
 
 
 def test_configs_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        config.Pretrain().loss.loss = "supcon"
+        Pretrain().loss.loss = "supcon"
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import replicas as on_replicas
 import tensorflow as tf
 from replicas import Recorder
 
-from tf_contrastive import grad_cache, heads, losses
-from tf_contrastive.model import ContrastiveModel, precision
-from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive import heads, losses
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.model import ContrastiveModel, gradient_cache, precision
 
 _ROOT = Path(__file__).resolve().parents[1]
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 8, 4
@@ -190,8 +190,8 @@ def test_batches_of_unknown_size():
             sizes.append(tf.shape(part)[0])
             return 2 * part
 
-        return grad_cache.in_chunks(
-            function, grad_cache.checked(x, 3), 3
+        return gradient_cache.in_chunks(
+            function, gradient_cache.checked(x, 3), 3
         ), sizes
 
     x = np.arange(12, dtype=np.float32).reshape([6, 2])

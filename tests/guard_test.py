@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import callbacks, config, heads, losses, optimizers
+from tf_contrastive import callbacks, heads, losses, optimizers
 from tf_contrastive import model as models
-from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive.config.runtime import Runtime
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 
 def _strategy(replicas):
@@ -152,7 +153,7 @@ class _Kept:
 
 def test_the_policy_ends_the_run_after_so_many(capsys):
     strategy = _strategy(1)
-    runtime = config.Runtime(nan_policy="skip:2")
+    runtime = Runtime(nan_policy="skip:2")
     model = _model(strategy, models.passing_over(optimizers.LARS(0.1)))
     keeper = callbacks.Keeper(_Kept(), runtime)
     _fit(model, strategy, _batches(4, bad=[(1, 0), (3, 0)]), [keeper])

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import config, heads
-from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive import errors, heads
+from tf_contrastive.config.encoder import PROJECTIONS
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 
 def _features(n=64, d=12):
@@ -154,10 +155,10 @@ def test_probe_is_trained_to_separate_what_is_separable():
 
 
 def test_bad_names_and_sizes_are_told():
-    assert set(heads.HEADS) == set(config.PROJECTIONS)
-    with pytest.raises(config.UserError, match="did you mean 'linear'"):
+    assert set(heads.HEADS) == set(PROJECTIONS)
+    with pytest.raises(errors.UserError, match="did you mean 'linear'"):
         heads.build("linaer")
-    with pytest.raises(config.UserError, match="at least 2"):
+    with pytest.raises(errors.UserError, match="at least 2"):
         heads.build("mlp", layers=1)
 
 

@@ -14,7 +14,9 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, interruption, training
+from tf_contrastive import checkpoints, training
+from tf_contrastive.checkpoints import preemption
+from tf_contrastive.config import fields
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -35,7 +37,7 @@ def _run(workdir, **options):
         "learning_rate": 0.5,
         "workdir": str(workdir),
     }
-    return config.replace(small.RUN, **(values | options))
+    return fields.replace(small.RUN, **(values | options))
 
 
 def _values(workdir):
@@ -50,7 +52,7 @@ def _values(workdir):
 
 def _signal_at(step, number, monkeypatch):
     """Sends this process a signal once `step` steps are trained."""
-    real = interruption.Interruption.agreed
+    real = preemption.Interruption.agreed
     asked = []
 
     def agreed(self):
@@ -59,7 +61,7 @@ def _signal_at(step, number, monkeypatch):
             os.kill(os.getpid(), number)
         return real(self)
 
-    monkeypatch.setattr(interruption.Interruption, "agreed", agreed)
+    monkeypatch.setattr(preemption.Interruption, "agreed", agreed)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def test_a_signal_saves_this_step_and_the_same_command_goes_on(
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
         _signal_at(7, number, patch)
-        with pytest.raises(interruption.InterruptedRunError) as told:
+        with pytest.raises(preemption.InterruptedRunError) as told:
             training.pretrain(_run(tmp_path / "cut", steps_per_execution=1))
     assert told.value.status == 42
     name = signal.Signals(number).name
@@ -97,7 +99,7 @@ def test_a_signal_saves_this_step_and_the_same_command_goes_on(
 def test_the_command_ends_with_the_status_that_says_repeat_me(tmp_path):
     run = _run(tmp_path, epochs=10_000, log_every_steps=1)
     names = ("dataset", "split", "augmentation", "encoder", "width", "loss")
-    values = {f.name: v for _, f, v in config.fields(run)}
+    values = {f.name: v for _, f, v in fields.fields(run)}
     arguments = [f"--{name}={values[name]}" for name in names]
     process = subprocess.Popen(
         [
@@ -124,7 +126,7 @@ def test_the_command_ends_with_the_status_that_says_repeat_me(tmp_path):
 
 
 def test_a_second_signal_ends_at_once():
-    with interruption.Interruption(tf.distribute.get_strategy()) as heard:
+    with preemption.Interruption(tf.distribute.get_strategy()) as heard:
         os.kill(os.getpid(), signal.SIGINT)
         assert heard.agreed() == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
@@ -167,8 +169,8 @@ def test_a_notice_of_the_cloud_ends_the_run_too(
 ):
     host, answers = cloud
     monkeypatch.setenv("GCE_METADATA_HOST", host)
-    monkeypatch.setattr(interruption, "_POLL_SECONDS", 0.05)
-    with interruption.Interruption(tf.distribute.get_strategy()) as heard:
+    monkeypatch.setattr(preemption, "_POLL_SECONDS", 0.05)
+    with preemption.Interruption(tf.distribute.get_strategy()) as heard:
         time.sleep(0.2)
         assert heard.agreed() is None
         answers[path] = said
@@ -181,8 +183,8 @@ def test_a_notice_of_the_cloud_ends_the_run_too(
 @pytest.mark.slow
 def test_no_metadata_server_is_no_notice(monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "localhost:1")
-    monkeypatch.setattr(interruption, "_POLL_SECONDS", 0.05)
-    with interruption.Interruption(tf.distribute.get_strategy()) as heard:
+    monkeypatch.setattr(preemption, "_POLL_SECONDS", 0.05)
+    with preemption.Interruption(tf.distribute.get_strategy()) as heard:
         time.sleep(0.2)
         assert heard.agreed() is None
 

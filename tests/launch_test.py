@@ -18,7 +18,7 @@ import pytest
 import small
 from packaging import requirements, utils
 
-from tf_contrastive import cluster
+from tf_contrastive.distribution import cluster
 
 _ROOT = Path(__file__).absolute().parents[1]
 _SCRIPTS = sorted(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn import linear_model
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.evaluation import logistic, scoring
 
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_fitted_is_refused(change, message):
         "test_labels": np.array([0, 1]),
         **change,
     }
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         logistic.logistic_regression(**arguments)
 
 

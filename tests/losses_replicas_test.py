@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import config, distribution, losses, metrics
+from tf_contrastive import distribution, losses
+from tf_contrastive.config.loss import LOSSES, REDUCTIONS
+from tf_contrastive.losses import metrics
 
 _RNG = np.random.default_rng(5)
 _BATCH, _IN, _OUT = 16, 6, 4
@@ -28,9 +30,7 @@ _OPTIONS = {
     "nt_logistic": [{}, {"negatives": "all_views", "mining": "semi_hard"}],
 }
 _CASES = [
-    (name, options)
-    for name in config.LOSSES
-    for options in _OPTIONS.get(name, [{}])
+    (name, options) for name in LOSSES for options in _OPTIONS.get(name, [{}])
 ]
 
 
@@ -109,7 +109,7 @@ def _is_local(name):
     return name in ("cross_entropy", "moco")
 
 
-@pytest.mark.parametrize("name", [n for n in config.LOSSES if not _is_local(n)])
+@pytest.mark.parametrize("name", [n for n in LOSSES if not _is_local(n)])
 def test_local_negatives_would_be_noticed(name, monkeypatch):
     loss = losses.build(name)
     _, gradient = _alone(loss, name)
@@ -119,7 +119,7 @@ def test_local_negatives_would_be_noticed(name, monkeypatch):
     assert _error(local, gradient) > 1e-2
 
 
-@pytest.mark.parametrize("reduction", config.REDUCTIONS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_anchors_without_positives_leave_the_global_count(reduction):
     # One view: of the second replica's images only one has a positive.
     labels = np.array([0, 0, 1, 1, 0, 5, 6, 7] * 2, np.int32)
@@ -145,7 +145,7 @@ def test_anchors_without_positives_leave_the_global_count(reduction):
     np.testing.assert_allclose(mean, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", config.LOSSES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_compiles_to_the_same_numbers(name):
     loss = losses.build(name)
     z = tf.constant(_INPUTS @ _WEIGHTS)

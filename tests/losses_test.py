@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from tf_contrastive import config, losses
+from tf_contrastive import losses
+from tf_contrastive.config.loss import LOSSES, SUPERVISED_LOSSES
 
 _ANGLES = np.deg2rad([[0, 12], [25, 41], [100, 131], [200, 216]])  # [B, V]
 _GOLDEN = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)  # [B, V, 2]
@@ -12,7 +13,7 @@ _LABELS = np.array([0, 0, 1, 1])
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("name", [n for n in config.LOSSES if n != "moco"])
+@pytest.mark.parametrize("name", [n for n in LOSSES if n != "moco"])
 def test_what_is_no_number_is_not_hidden(name, bad, whole):
     z = np.random.default_rng(0).normal(size=[4, 2, 8]).astype(np.float32)
     if whole:
@@ -137,9 +138,9 @@ def test_cross_entropy_takes_a_distribution_for_each_view(smoothing):
 
 
 def test_options_stand_in_the_config():
-    assert tuple(losses.LOSSES) == config.LOSSES
+    assert tuple(losses.LOSSES) == LOSSES
     supervised = {n for n, c in losses.LOSSES.items() if c.needs_labels}
-    assert supervised == set(config.SUPERVISED_LOSSES)
+    assert supervised == set(SUPERVISED_LOSSES)
 
 
 @pytest.mark.parametrize("name", ["swd_normal", "align_uniform"])

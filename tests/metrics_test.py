@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import losses, metrics
+from tf_contrastive import losses
+from tf_contrastive.losses import metrics
 
 _RNG = np.random.default_rng(0)
 _BATCH, _VIEWS, _TEMPERATURE = 7, 2, 0.3

@@ -8,9 +8,10 @@ import replicas as on_replicas
 import tensorflow as tf
 from scipy import stats
 
-from tf_contrastive import config, heads, losses
+from tf_contrastive import heads, losses
+from tf_contrastive.config.views import Views
 from tf_contrastive.model import ContrastiveModel
-from tf_contrastive.views import draws
+from tf_contrastive.views import prng
 from tf_contrastive.views.mixing import Mixing, beta_quantile
 
 _CLASSES, _SIDE = 5, 9
@@ -23,7 +24,7 @@ _KINDS = {
 
 def _seeds(images, views=1, start=0):
     seeds = np.stack([np.full([images], 7), start + np.arange(images)], -1)
-    return draws.fold(tf.constant(seeds, tf.int32), views)
+    return prng.fold(tf.constant(seeds, tf.int32), views)
 
 
 def _data(images=64, views=1, side=_SIDE, channels=3):
@@ -39,7 +40,7 @@ def _neighbours(x):
 
 
 def _unit(images):
-    return draws.uniform(_seeds(images)[:, 0], {"mixing": 5})["mixing"].numpy()
+    return prng.uniform(_seeds(images)[:, 0], {"mixing": 5})["mixing"].numpy()
 
 
 def _keras_cv(layer, images, labels, monkeypatch, draws_of_layer):
@@ -339,10 +340,10 @@ def test_views_are_not_mixed_when_they_are_tested():
 
 
 def test_options_of_mixing_are_none_of_the_policy_s():
-    options = config.Views(mixup_alpha=0.3).options()
+    options = Views(mixup_alpha=0.3).options()
     assert "mixup_alpha" not in options and "cutmix_alpha" not in options
-    assert config.Views(cutmix_alpha=0.3).mixed
-    assert not config.Views().mixed
+    assert Views(cutmix_alpha=0.3).mixed
+    assert not Views().mixed
 
 
 if __name__ == "__main__":

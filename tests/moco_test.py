@@ -8,7 +8,6 @@ import tensorflow as tf
 from tf_contrastive import (
     callbacks,
     checkpoints,
-    config,
     distribution,
     encoders,
     heads,
@@ -16,9 +15,10 @@ from tf_contrastive import (
     training,
 )
 from tf_contrastive import model as models
+from tf_contrastive.config import fields
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
-from tf_contrastive.momentum import KeyBranch
-from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive.model.momentum_encoder import KeyBranch
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -335,7 +335,7 @@ def test_half_precision_keeps_a_float32_queue():
 
 
 def test_a_resumed_model_goes_on_bit_for_bit(tmp_path):
-    run = config.replace(small.RUN, workdir=str(tmp_path))
+    run = fields.replace(small.RUN, workdir=str(tmp_path))
     straight = _model()
     kept = checkpoints.Checkpoints(straight, run, {})
     batches = list(_batches(4))
@@ -367,7 +367,7 @@ def _pretrain(workdir, **options):
         "log_every_steps": 2,
     }
     return training.pretrain(
-        config.replace(
+        fields.replace(
             small.RUN, **{**values, "workdir": str(workdir), **options}
         )
     )

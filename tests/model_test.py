@@ -10,10 +10,12 @@ import replicas as on_replicas
 import small
 import tensorflow as tf
 
-from tf_contrastive import config, distribution, heads, losses, optimizers
+from tf_contrastive import distribution, heads, losses, optimizers
 from tf_contrastive import model as models
+from tf_contrastive.config import fields
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.errors import UserError
 from tf_contrastive.model import ContrastiveModel
-from tf_contrastive.normalization import BatchNormalization
 
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 16, 4
 
@@ -322,7 +324,7 @@ def _config(**values):
         "stem": "cifar",
         "image_size": _SIDE,
     }
-    return config.replace(small.RUN, **{**known, **values})
+    return fields.replace(small.RUN, **{**known, **values})
 
 
 @small.encoder()
@@ -338,7 +340,7 @@ def test_cross_entropy_trains_a_classifier():
     logits = model.projection_head(features)
     assert logits.dtype == tf.float32
     assert np.mean(np.argmax(logits, -1) == labels) > 0.9
-    with pytest.raises(config.UserError, match="cross_entropy needs classes"):
+    with pytest.raises(UserError, match="cross_entropy needs classes"):
         models.build(_config(loss="cross_entropy"), None)
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 EPSILON = 1e-5
 

@@ -6,9 +6,10 @@ import replicas as on_replicas
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, heads, losses, training
+from tf_contrastive import checkpoints, heads, losses, training
 from tf_contrastive import model as models
-from tf_contrastive.online import OnlineNeighbors
+from tf_contrastive.config import fields
+from tf_contrastive.model.online_knn import OnlineNeighbors
 
 
 def _expected(batches, size):
@@ -157,7 +158,7 @@ _RUN = {
 @pytest.mark.slow
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path):
     def pretrain(folder, epochs):
-        run = config.replace(
+        run = fields.replace(
             small.RUN, workdir=str(folder), epochs=epochs, **_RUN
         )
         return training.pretrain(run)

@@ -6,8 +6,8 @@ import small
 import tensorflow as tf
 
 from tf_contrastive import (
-    config,
     distribution,
+    errors,
     heads,
     losses,
     optimizers,
@@ -15,6 +15,12 @@ from tf_contrastive import (
     training,
 )
 from tf_contrastive import model as models
+from tf_contrastive.config import fields
+from tf_contrastive.config.optimizer import (
+    MOMENTUM_STYLES,
+    OPTIMIZER_OPTIONS,
+    OPTIMIZERS,
+)
 
 # The last is exempt, whatever its rank.
 SHAPES = ((4, 3), (3,), (2, 2, 3), (), (2, 3))
@@ -250,7 +256,7 @@ def test_golden_step_of_lars():
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_both_styles_of_sgd_are_one_at_a_constant_rate(nesterov):
     results = []
-    for style in config.MOMENTUM_STYLES:
+    for style in MOMENTUM_STYLES:
         variables = _variables()
         optimizer = optimizers.SGD(0.1, nesterov=nesterov, momentum_style=style)
         _apply(optimizer, variables, 5)
@@ -401,7 +407,7 @@ def test_a_bias_of_rank_two_is_exempt_in_every_context(replicas, policy):
         ([[3.0, 4.0]], [[0.0, 0.0]], [[3.0, 4.0]]),
     ],
 )
-@pytest.mark.parametrize("style", config.MOMENTUM_STYLES)
+@pytest.mark.parametrize("style", MOMENTUM_STYLES)
 def test_lars_takes_a_trust_of_one_where_a_norm_is_zero(
     weights, gradients, expected, style
 ):
@@ -511,7 +517,7 @@ def test_serialization_keeps_every_option_and_the_schedule(name, options):
     )
     kept = optimizer.get_config()
     expected = {
-        **config.OPTIMIZER_OPTIONS[name],
+        **OPTIMIZER_OPTIONS[name],
         "weight_decay": DECAY,
         **options,
     }
@@ -561,7 +567,7 @@ _FLAGS = {
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_flags_reach_the_optimizer_and_its_schedule(name):
-    run = config.replace(
+    run = fields.replace(
         small.RUN,
         optimizer=name,
         learning_rate=0.5,
@@ -588,7 +594,7 @@ def test_flags_reach_the_optimizer_and_its_schedule(name):
 
 
 def test_a_run_s_biases_and_scales_are_exempt():
-    run = config.replace(
+    run = fields.replace(
         small.RUN,
         optimizer="sgd",
         learning_rate=1.0,
@@ -704,15 +710,15 @@ def test_all_pairs_of_optimizers_train(contrastive, linear, pretrained):
 
 
 def test_bad_names_and_options_are_told():
-    assert set(optimizers.OPTIMIZERS) == set(config.OPTIMIZERS)
-    with pytest.raises(config.UserError, match="did you mean 'lars'"):
+    assert set(optimizers.OPTIMIZERS) == set(OPTIMIZERS)
+    with pytest.raises(errors.UserError, match="did you mean 'lars'"):
         optimizers.build("larz", learning_rate=1.0)
     with pytest.raises(
-        config.UserError, match="unknown option of rmsprop 'nesterov'"
+        errors.UserError, match="unknown option of rmsprop 'nesterov'"
     ):
         optimizers.build("rmsprop", learning_rate=1.0, nesterov=True)
     with pytest.raises(
-        config.UserError, match="style 'popluar': did you mean 'popular'"
+        errors.UserError, match="style 'popluar': did you mean 'popular'"
     ):
         optimizers.LARS(1.0, momentum_style="popluar")
 

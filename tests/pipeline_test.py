@@ -5,7 +5,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tf_contrastive import config, datasets
+from tf_contrastive import datasets, errors
+from tf_contrastive.config.data import CACHES, SAMPLERS
 from tf_contrastive.datasets import pipeline
 
 # Where records lie, which decides how they are read: pixels in memory, paths of
@@ -157,7 +158,7 @@ def test_streams_repeat_whatever_the_global_seed(source):
     assert numbers(first[0]) != numbers(batches(source, 1, seed=9)[0])
 
 
-@pytest.mark.parametrize("sampler", config.SAMPLERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_resumed_stream_is_the_rest_of_the_uninterrupted_one(source, sampler):
     whole = batches(source, 8, sampler=sampler)
     # At the beginning of an epoch, and within one.
@@ -177,7 +178,7 @@ def test_a_late_resume_does_not_replay_epochs(source):
 # ---- Pipelines and replicas ---
 
 
-@pytest.mark.parametrize("sampler", config.SAMPLERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_pipelines_share_each_global_batch(source, sampler):
     pipelines = 2
     options = {"sampler": sampler, "start_step": 2}
@@ -270,7 +271,7 @@ def test_rare_classes_cycle_through_their_examples_in_new_views():
 
 def test_balance_without_labels_is_refused():
     source = datasets.from_arrays(np.zeros([9, 4, 4], np.uint8))
-    with pytest.raises(config.UserError, match="needs labels"):
+    with pytest.raises(errors.UserError, match="needs labels"):
         batches(source, 1, sampler="class_balanced")
 
 
@@ -294,7 +295,7 @@ def test_unlabelled_sources_give_views_alone():
 )
 def test_batches_that_cannot_be_made_are_refused(options, words):
     source = datasets.from_arrays(np.stack([pixels(i) for i in range(23)]))
-    with pytest.raises(config.UserError) as caught:
+    with pytest.raises(errors.UserError) as caught:
         batches(source, 1, **options)
     assert words in str(caught.value)
 
@@ -347,7 +348,7 @@ def test_extra_channels_follow_the_views_as_they_are(channels):
 
 
 def test_extra_channels_of_another_number_of_images_are_refused():
-    with pytest.raises(config.UserError, match=r"extra channels of shape \[2"):
+    with pytest.raises(errors.UserError, match=r"extra channels of shape \[2"):
         datasets.from_arrays(np.zeros([3, 4, 4], np.uint8), extra=[[1], [0]])
 
 
@@ -407,7 +408,7 @@ def test_parts_of_files_keep_their_numbers(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["shapes", "stream"])
 def test_a_cache_in_memory_gives_the_same_examples(kind, tmp_path, monkeypatch):
     source = build(kind, tmp_path, monkeypatch)
-    for cache in config.CACHES:
+    for cache in CACHES:
         got = batches(source, 3, cache=cache)
         assert len(set(all_numbers(got))) == 18
         for batch in got:

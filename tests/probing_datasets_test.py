@@ -16,12 +16,25 @@ import tensorflow as tf
 from PIL import Image
 from scipy import stats
 
-from tf_contrastive import __main__, config, datasets, training, views
+from tf_contrastive import __main__, training, views
 from tf_contrastive.commands import datasets as command
-from tf_contrastive.datasets import classes, probing
-from tf_contrastive.datasets.probing import mnist
+from tf_contrastive.config import fields
+from tf_contrastive.config.dataset_names import (
+    EMBEDDED_NOTE,
+    PROBING_DATASETS,
+    Cifar2,
+    MultiDigits,
+    RandBit,
+    read_probing,
+)
+from tf_contrastive.config.datasets import Datasets
+from tf_contrastive.config.views import AUGMENTATIONS, Views, resolve_views
+from tf_contrastive.datasets import classes
+from tf_contrastive.doctor import positives
+from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import finetune
-from tf_contrastive.preflight import positives
+from tf_contrastive.papers import datasets
+from tf_contrastive.papers.datasets import mnist
 
 _SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
 needs_shared = pytest.mark.skipif(
@@ -110,7 +123,7 @@ def digits_of(opened, split):
 
 
 def refused(name, *words, split="train", data_dir=None):
-    with pytest.raises(config.UserError) as caught:
+    with pytest.raises(UserError) as caught:
         datasets.source(name, split, data_dir=data_dir)
     message = str(caught.value)
     assert "\n" not in message
@@ -122,20 +135,20 @@ def refused(name, *words, split="train", data_dir=None):
 
 
 def test_names_are_read_into_their_options():
-    read = config.read_probing("multidigits:count=4,placement=grid,canvas=56")
-    expected = config.MultiDigits(count=4, placement="grid", canvas=56)
+    read = read_probing("multidigits:count=4,placement=grid,canvas=56")
+    expected = MultiDigits(count=4, placement="grid", canvas=56)
     assert read == expected and read.sides == (28,) * 4 and read.cells == 4
-    read = config.read_probing("multidigits:sizes=20+80")
+    read = read_probing("multidigits:sizes=20+80")
     assert read.sides == (20, 80)
-    read = config.read_probing("digit_on_image:of=cifar10,unique=3,label=digit")
+    read = read_probing("digit_on_image:of=cifar10,unique=3,label=digit")
     assert (read.of, read.unique, read.label) == ("cifar10", 3, "digit")
     # What follows a name with a colon is that dataset's own.
     inner = "randbit:bits=2,of=folder:/a,b=c"
-    assert config.read_probing(f"randbit:bits=3,of={inner}").of == inner
-    read = config.read_probing("subset:fraction=0.01,of=cifar10")
+    assert read_probing(f"randbit:bits=3,of={inner}").of == inner
+    read = read_probing("subset:fraction=0.01,of=cifar10")
     assert read.fraction == 0.01
-    assert config.read_probing("cifar2") == config.Cifar2()
-    assert set(config.PROBING_DATASETS) == set(datasets.PROBING)
+    assert read_probing("cifar2") == Cifar2()
+    assert set(PROBING_DATASETS) == set(datasets.PROBING)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +181,12 @@ def test_a_mistake_in_a_name_is_told(name, told):
 def test_views_are_those_of_the_images_shown():
     for name, flip in (
         ("multidigits:count=3", False),
-        ("multidigits:count=3" + config.EMBEDDED_NOTE, False),
+        ("multidigits:count=3" + EMBEDDED_NOTE, False),
         ("randbit:bits=3,of=mnist:3.0.1", False),
-        ("digit_on_image:of=digits" + config.EMBEDDED_NOTE, False),
+        ("digit_on_image:of=digits" + EMBEDDED_NOTE, False),
         ("randbit:bits=3,of=cifar10", True),
     ):
-        assert config.resolve_views(config.Views(), name, 32).flip is flip
+        assert resolve_views(Views(), name, 32).flip is flip
 
 
 # ---- Digits on a canvas ------------------------------------------------------
@@ -304,7 +317,7 @@ def test_embedded_digits_serve_where_mnist_is_not(tmp_path, capsys):
     for split, count in (("train", 1437), ("test", 360)):
         source = datasets.source("multidigits", split, data_dir=str(tmp_path))
         assert source.info.num_examples == count
-        assert source.info.name == "multidigits" + config.EMBEDDED_NOTE
+        assert source.info.name == "multidigits" + EMBEDDED_NOTE
     said = capsys.readouterr().err
     assert said.count("take the place of MNIST") == said.count("\n") == 1
     embedded = columns(datasets.source("digits", "test[:5]"))
@@ -318,7 +331,7 @@ def test_embedded_digits_serve_where_mnist_is_not(tmp_path, capsys):
         assert np.abs(part - scaled(small_[..., 0], 28)).max() <= 1
     name = "randbit:bits=2,of=multidigits:count=2"
     outer = datasets.source(name, data_dir=str(tmp_path))
-    assert outer.info.name == name + config.EMBEDDED_NOTE
+    assert outer.info.name == name + EMBEDDED_NOTE
     refused("multidigits", "split of digits", split="validation")
 
 
@@ -507,7 +520,7 @@ def test_no_augmentation_touches_the_bits(augmentation, augment_on):
 @pytest.mark.parametrize(
     "augmentation",
     [
-        *(a for a in config.AUGMENTATIONS if a not in ("autoaugment", "none")),
+        *(a for a in AUGMENTATIONS if a not in ("autoaugment", "none")),
         "ablation:noise+solarize",
     ],
 )
@@ -519,13 +532,13 @@ def _check_bits(augmentation, augment_on):
     # The label tells which image it is.
     images = columns(datasets.source("digits", "train[:24]"))["image"]
     inner = datasets.from_arrays(images, np.arange(24))
-    options = config.RandBit(bits=6, of="images")
-    source = probing.PROBING["randbit"](
+    options = RandBit(bits=6, of="images")
+    source = datasets.PROBING["randbit"](
         "randbit", options, "train", lambda name, split: inner
     )
     expected = columns(source)["extra"]
     assert len(set(integers(expected))) > 12
-    run = config.replace(
+    run = fields.replace(
         small.RUN,
         augmentation=augmentation,
         augment_on=augment_on,
@@ -727,7 +740,7 @@ def test_several_labels_go_through_batches(opened):
         source, views.views(policy, 2), batch_size=20, seed=0
     )
     assert set(next(iter(both))[1].numpy()) == {-1}
-    with pytest.raises(config.UserError, match="needs labels, one of each"):
+    with pytest.raises(UserError, match="needs labels, one of each"):
         datasets.training_batches(
             source,
             views.views(policy, 2),
@@ -798,7 +811,7 @@ def test_what_takes_one_label_is_refused_for_several(
 
 def test_doctor_counts_positives_that_share_any_label(opened):
     source = opened("multidigits:count=3")
-    run = config.replace(small.RUN, loss="supcon", batch_size=16)
+    run = fields.replace(small.RUN, loss="supcon", batch_size=16)
     counts, alike = positives.count_label_sets(source)
     expected = positives.expect(run, counts, 40, alike)
     labels = columns(source)["label"]
@@ -807,7 +820,7 @@ def test_doctor_counts_positives_that_share_any_label(opened):
     np.testing.assert_allclose(expected.other_images, others)
     np.testing.assert_allclose(expected.positives, 2 * others + 1)
     # Of the labels of single digits, what is said of classes.
-    run = config.replace(run, views=1)
+    run = fields.replace(run, views=1)
     one = np.array([3, 20, 17])
     assert positives.expect(run, one, 40) == positives.expect(run, one, 40, one)
 
@@ -854,8 +867,8 @@ def test_every_dataset_has_a_contact_sheet(data_dir, tmp_path, capsys):
     }
     path = tmp_path / "sheet.png"
     for name, words in told.items():
-        options = config.replace(
-            config.Datasets(),
+        options = fields.replace(
+            Datasets(),
             show=name,
             split="train[:4]",
             data_dir=data_dir,
@@ -873,9 +886,9 @@ def test_every_dataset_has_a_contact_sheet(data_dir, tmp_path, capsys):
                 bool(b) for b in bits
             ]
             assert sheet[:88].max() == 0
-    assert command.run(config.Datasets()) == 0
+    assert command.run(Datasets()) == 0
     listed = capsys.readouterr().out
-    for name, made in config.PROBING_DATASETS.items():
+    for name, made in PROBING_DATASETS.items():
         assert name in listed
         for field in dataclasses.fields(made):
             assert f"{field.name}: {field.metadata['help']}" in listed

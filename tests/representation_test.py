@@ -14,29 +14,29 @@ import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import (
-    config,
     datasets,
     encoders,
+    errors,
     evaluation,
     exporting,
     heads,
     losses,
-    metrics,
 )
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import (
     bounds,
     contrastive,
     hypersphere,
-    kmeans,
-    pictures,
+    plots,
     prepared,
     projected,
     separation,
-    spectra,
     subject,
-    transforms,
-    tsne,
 )
+from tf_contrastive.losses import metrics
+from tf_contrastive.papers.figures import kmeans, spectra, transformations, tsne
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RNG = np.random.RandomState(0)
@@ -117,17 +117,17 @@ def test_absent_classes_leave_the_margin():
 
 def test_margins_of_nothing_to_compare_are_refused():
     rows, labels = _clouds(20, 0)
-    with pytest.raises(config.UserError, match="hold class 3 alone: a margin"):
+    with pytest.raises(errors.UserError, match="hold class 3 alone: a margin"):
         evaluation.separation_margin(rows, 0 * labels + 3, rows, labels)
-    with pytest.raises(config.UserError, match="no class of test_labels is in"):
+    with pytest.raises(errors.UserError, match="no class of test_labels is in"):
         evaluation.separation_margin(rows, labels, rows, labels + 9)
-    with pytest.raises(config.UserError, match="20 rows hold NaN"):
+    with pytest.raises(errors.UserError, match="20 rows hold NaN"):
         bad = rows.copy()
         bad[3, 2] = np.nan
         evaluation.separation_margin(bad, labels, rows, labels)
-    with pytest.raises(config.UserError, match="8 features and"):
+    with pytest.raises(errors.UserError, match="8 features and"):
         evaluation.separation_margin(rows, labels, rows[:, :3], labels)
-    with pytest.raises(config.UserError, match="train_labels hold -1"):
+    with pytest.raises(errors.UserError, match="train_labels hold -1"):
         evaluation.separation_margin(rows, 0 * labels - 1, rows, labels)
 
 
@@ -212,11 +212,11 @@ def test_the_bound_of_perfect_projections_is_that_of_the_noise():
     ],
 )
 def test_what_has_no_bound_is_refused(z, labels, temperature, message):
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         evaluation.kl_lower_bound(z, np.array(labels), temperature)
-    with pytest.raises(config.UserError, match="give scores"):
+    with pytest.raises(errors.UserError, match="give scores"):
         bounds.density_ratio_bound([1.0], [[]])
-    with pytest.raises(config.UserError, match="hold NaN"):
+    with pytest.raises(errors.UserError, match="hold NaN"):
         bounds.density_ratio_bound([1.0], [[np.nan]])
 
 
@@ -279,9 +279,9 @@ def test_the_task_s_ends():
     sure = evaluation.contrastive_accuracy(apart, 0.01)
     assert sure["accuracy"] == 1.0
     assert sure["entropy"] == pytest.approx(0.0, abs=1e-5)
-    with pytest.raises(config.UserError, match="shape \\[10, 1, 3\\]: give"):
+    with pytest.raises(errors.UserError, match="shape \\[10, 1, 3\\]: give"):
         evaluation.contrastive_accuracy(np.ones([10, 1, 3]), 0.1)
-    with pytest.raises(config.UserError, match="temperature=0: must be above"):
+    with pytest.raises(errors.UserError, match="temperature=0: must be above"):
         evaluation.contrastive_accuracy(np.ones([10, 2, 3]), 0)
 
 
@@ -306,7 +306,7 @@ def test_alignment_and_uniformity_equal_the_loops(monkeypatch):
     found = evaluation.uniformity(z[:, 0])
     assert found == pytest.approx(np.log(np.mean(pairs)), rel=1e-5)
     assert evaluation.uniformity(np.ones([9, 3])) == pytest.approx(0, abs=1e-6)
-    with pytest.raises(config.UserError, match=r"1 row\(s\): give at least 2"):
+    with pytest.raises(errors.UserError, match=r"1 row\(s\): give at least 2"):
         evaluation.uniformity(np.ones([1, 3]))
 
 
@@ -375,7 +375,7 @@ def test_a_spectrum_s_values_and_shares():
     wide = evaluation.spectrum(np.ones([3, 7]))
     assert wide["eigenvalues"] is None
     assert wide["effective_rank"] == pytest.approx(1.0, abs=1e-6)
-    with pytest.raises(config.UserError, match="hold NaN or infinity"):
+    with pytest.raises(errors.UserError, match="hold NaN or infinity"):
         evaluation.spectrum(np.full([2, 2], np.nan))
 
 
@@ -408,10 +408,10 @@ def test_transformations_do_what_their_class_says():
     images = _photographs()
     extra = np.concatenate([images, np.full_like(images[..., :1], 0.7)], -1)
     batches = [(extra[:40], None), (extra[40:], None)]
-    for name, task in transforms.TASKS.items():
+    for name, task in transformations.TASKS.items():
         made, kinds = map(
             np.concatenate,
-            zip(*transforms.transformed(batches, name, 0), strict=True),
+            zip(*transformations.transformed(batches, name, 0), strict=True),
         )
         assert made.shape == extra.shape
         assert (made[..., 3] == np.float32(0.7)).all()
@@ -429,10 +429,12 @@ def test_transformations_do_what_their_class_says():
             spread = np.ptp(made[..., :3], axis=-1).max(axis=(1, 2))
             np.testing.assert_array_equal(spread < 1e-6, kinds == 1)
         # Drawn by the seed and an image's place, not by the batches.
-        again = [x for x, _ in transforms.transformed([(extra, 0)], name, 0)]
+        again = [
+            x for x, _ in transformations.transformed([(extra, 0)], name, 0)
+        ]
         np.testing.assert_allclose(again[0], made, atol=1e-6)
-    with pytest.raises(config.UserError, match="did you mean 'rotation'"):
-        transforms.transformed(batches, "rotate", 0)
+    with pytest.raises(errors.UserError, match="did you mean 'rotation'"):
+        transformations.transformed(batches, "rotate", 0)
 
 
 def test_what_features_hold_is_told_and_what_they_lack_is_not():
@@ -441,14 +443,14 @@ def test_what_features_hold_is_told_and_what_they_lack_is_not():
     noise = random.normal(size=(900, 6))
     held = noise + 3 * np.eye(6)[kinds]
     for rows, low, high in ((held, 0.85, 1.0), (noise, 0.15, 0.35)):
-        found = transforms.predict(
+        found = transformations.predict(
             rows[:600], kinds[:600], rows[600:], kinds[600:], hidden=32
         )
         assert low < found["top1"] < high
         assert found["chance"] == pytest.approx(0.25, abs=0.06)
         assert found["predictions"].shape == (300,)
-    with pytest.raises(config.UserError, match="give at least 20, and two of"):
-        transforms.predict(noise[:9], kinds[:9], noise, kinds)
+    with pytest.raises(errors.UserError, match="give at least 20, and two of"):
+        transformations.predict(noise[:9], kinds[:9], noise, kinds)
 
 
 # ---- Maps and local features -------------------------------------------------
@@ -469,9 +471,9 @@ def test_a_map_keeps_clusters_together():
 def test_maps_of_few_and_of_equal_points():
     assert np.isfinite(tsne.tsne(np.eye(5, 2), perplexity=30)[0]).all()
     assert np.isfinite(tsne.tsne(np.ones([9, 3]))[0]).all()
-    with pytest.raises(config.UserError, match=r"3 row\(s\): give at least 4"):
+    with pytest.raises(errors.UserError, match=r"3 row\(s\): give at least 4"):
         tsne.tsne(np.ones([3, 3]))
-    with pytest.raises(config.UserError, match="1 of 9 rows hold NaN"):
+    with pytest.raises(errors.UserError, match="1 of 9 rows hold NaN"):
         tsne.tsne(np.diag([np.nan] + [1.0] * 8) + 1.0)
 
 
@@ -507,7 +509,7 @@ def test_local_clusters_find_regions():
     apart, _ = kmeans.local_clusters(gray, 2, normalize=False)
     assert same.max() == 0
     np.testing.assert_array_equal(apart, [[0, 1]] * 3)
-    with pytest.raises(config.UserError, match="NaN"):
+    with pytest.raises(errors.UserError, match="NaN"):
         kmeans.local_clusters(features * np.nan, 2)
 
 
@@ -573,7 +575,7 @@ def test_an_encoder_without_maps_is_refused():
         [tf.keras.layers.Flatten(), tf.keras.layers.Dense(4)]
     )
     flat.build([None, 8, 8, 3])
-    with pytest.raises(config.UserError, match="needs a convolutional"):
+    with pytest.raises(errors.UserError, match="needs a convolutional"):
         kmeans.local_features(flat, 8)
 
 
@@ -592,7 +594,7 @@ def _subject(encoder, labelled=True, projection=None, **options):
         datasets.from_arrays(images[rows], labels[rows] if labelled else None)
         for rows in (slice(0, 100), slice(100, 160))
     )
-    run = config.replace(
+    run = fields.replace(
         small.RUN,
         loss="sincere",
         temperature=0.2,
@@ -603,7 +605,7 @@ def _subject(encoder, labelled=True, projection=None, **options):
         encoder,
         train,
         test,
-        config.replace(config.Evaluate(), embedding_batch_size=32),
+        fields.replace(Evaluate(), embedding_batch_size=32),
         run=run,
         projection=projection,
         **options,
@@ -628,9 +630,9 @@ def _figures(found, folder):
     """Writes all plots, which must be PNG files that are no blank page."""
     assert found["plots"]
     for name, figure in found["plots"].items():
-        data = pictures.png(figure)
+        data = plots.png(figure)
         (folder / f"{name}.png").write_bytes(data)
-        shown = pictures.pixels(figure)
+        shown = plots.pixels(figure)
         assert data[:4] == b"\x89PNG"
         assert tf.io.decode_png(data).shape[:2] == shown.shape[:2]
         assert shown.std() > 10
@@ -702,15 +704,15 @@ def test_the_spectrum_of_a_subject(labelled, head, tmp_path):
 
 
 def test_transformations_of_a_subject(labelled, tmp_path):
-    found = transforms.measure(
+    found = transformations.measure(
         labelled, transforms_train=80, transforms_test=50, transforms_hidden=16
     )
     assert set(found["metrics"]) == {
         f"{task}_{what}"
-        for task in transforms.TASKS
+        for task in transformations.TASKS
         for what in ("h", "h_interval", "z", "z_interval", "chance")
     }
-    for task in transforms.TASKS:
+    for task in transformations.TASKS:
         for space in ("h", "z"):
             share = found["metrics"][f"{task}_{space}"]
             low, high = found["metrics"][f"{task}_{space}_interval"]
@@ -738,7 +740,7 @@ def test_maps_and_clusters_of_a_subject(labelled, tmp_path):
 
 def test_an_export_without_labels_has_maps_and_clusters(exported, tmp_path):
     unlabelled = _subject(exported, labelled=False)
-    for protocol in (tsne, kmeans, transforms):
+    for protocol in (tsne, kmeans, transformations):
         assert protocol.needs(unlabelled) is None
     assert "no labels" in prepared.needs_labels(unlabelled)
     assert "no labels" in bounds.needs(unlabelled)
@@ -760,7 +762,7 @@ def test_an_export_without_labels_has_maps_and_clusters(exported, tmp_path):
 def test_one_class_has_no_margin_and_no_bound(encoder, head):
     images = (_photographs(30) * 255).astype(np.uint8)
     source = datasets.from_arrays(images, np.zeros(30, np.int64))
-    run = config.replace(small.RUN, augmentation="crop", image_size=16)
+    run = fields.replace(small.RUN, augmentation="crop", image_size=16)
     told = []
     alone = subject.Subject(
         encoder, source, source, run=run, projection=head, say=told.append
@@ -780,11 +782,11 @@ def test_every_protocol_has_its_knobs():
         "contrastive": contrastive.measure,
         "uniformity": hypersphere.measure,
         "spectrum": spectra.measure,
-        "transforms": transforms.measure,
+        "transforms": transformations.measure,
         "tsne": tsne.measure,
         "kmeans": kmeans.measure,
     }
-    chosen = config.RepresentationProtocols()
+    chosen = RepresentationProtocols()
     for name, measure in measures.items():
         knobs = chosen.knobs(name)
         defaults = measure.__kwdefaults__ or {}
@@ -803,9 +805,9 @@ def test_figures_of_bins_and_of_severities(tmp_path):
     )
     curves = {"fog": [0.8, 0.7, 0.6], "gaussian_noise": [0.7, 0.5, 0.3]}
     found = {
-        "reliability": pictures.reliability_diagram({"clean": bins}),
-        "severity": pictures.severity_curves(curves, clean=0.9),
-        "one": pictures.severity_curves({"fog": [0.5]}),
+        "reliability": plots.reliability_diagram({"clean": bins}),
+        "severity": plots.severity_curves(curves, clean=0.9),
+        "one": plots.severity_curves({"fog": [0.5]}),
     }
     _figures({"plots": found}, tmp_path)
 
@@ -813,7 +815,7 @@ def test_figures_of_bins_and_of_severities(tmp_path):
 @pytest.mark.parametrize("panels", [1, 3])
 def test_the_legend_of_reliability_hides_nothing(panels):
     bins = evaluation.reliability(np.linspace(0.03, 1, 60), np.ones(60))
-    figure = pictures.reliability_diagram({str(k): bins for k in range(panels)})
+    figure = plots.reliability_diagram({str(k): bins for k in range(panels)})
     figure.canvas.draw()
     (legend,) = figure.legends
     box = legend.get_window_extent()
@@ -839,10 +841,10 @@ def test_pictures_leave_pyplot_alone():
 def test_a_thousand_classes_fit_on_a_page():
     part = evaluation.neighbor_histograms(np.ones(3), np.zeros(3))
     parts = {f"class {k}": part for k in range(1000)}
-    figure = pictures.neighbor_histograms(parts)
+    figure = plots.neighbor_histograms(parts)
     assert len(figure.axes) < 20
     places = {"h": _RNG.normal(size=(100, 2))}
-    crowd = pictures.maps(places, np.arange(100), [str(k) for k in range(100)])
+    crowd = plots.maps(places, np.arange(100), [str(k) for k in range(100)])
     assert not crowd.legends
 
 

@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 import small
 
-from tf_contrastive import config, flags
+from tf_contrastive import errors, flags
 from tf_contrastive.commands import reproduce
-from tf_contrastive.reproduction import (
-    claims,
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.reproduce import Reproduce
+from tf_contrastive.papers.claims import (
+    definitions,
     measures,
     report,
     runs,
@@ -137,7 +141,7 @@ def run(tmp_path):
             "workdir": str(tmp_path / "out"),
             **options,
         }
-        return reproduce.run(config.replace(config.Reproduce(), **options))
+        return reproduce.run(fields.replace(Reproduce(), **options))
 
     return call
 
@@ -146,12 +150,12 @@ def run(tmp_path):
 
 
 def test_the_list_covers_every_table_and_figure(capsys):
-    assert reproduce.run(config.replace(config.Reproduce(), list=True)) == 0
+    assert reproduce.run(fields.replace(Reproduce(), list=True)) == 0
     shown = [
         line.split()[0]
         for line in capsys.readouterr().out.split("\n\n")[1].splitlines()
     ]
-    assert shown[1:] == list(claims.items())
+    assert shown[1:] == list(definitions.items())
     assert sorted(shown[1:]) == sorted(_TABLES)
 
 
@@ -165,7 +169,7 @@ def test_the_list_tells_how_claims_came_out(run, capsys):
 
 
 def test_the_papers_numbers_are_those_printed():
-    items = claims.items()
+    items = definitions.items()
     assert items["SI-T1"].cell(["SINCERE", 50, 512], "CIFAR-2") == 0.972
     assert items["SI-T4"].cell(["SupCon"], "CIFAR-100 final") == 2.37
     assert items["SC-T1"].cell([], "3") == 76.6
@@ -178,7 +182,7 @@ def test_the_papers_numbers_are_those_printed():
 
 
 def test_every_claim_of_the_package_can_be_planned():
-    known = claims.claims()
+    known = definitions.claims()
     assert {"SI-T1", "SI-T4", "SC-T1"} <= set(known)
     for claim in known.values():
         for scale, recipe in claim.recipes.items():
@@ -188,8 +192,8 @@ def test_every_claim_of_the_package_can_be_planned():
             for unit in units:
                 for command in unit.commands:
                     kind = {
-                        "pretrain": config.Pretrain,
-                        "evaluate": config.Evaluate,
+                        "pretrain": Pretrain,
+                        "evaluate": Evaluate,
                     }[command.name]
                     flags.parse(kind, list(command.flags)).validate()
             for place in recipe.printed:
@@ -201,7 +205,7 @@ def test_every_claim_of_the_package_can_be_planned():
 
 
 def test_arms_of_a_claim_differ_by_what_is_claimed_alone():
-    recipe = claims.claims()["SI-T1"].recipe("cpu")
+    recipe = definitions.claims()["SI-T1"].recipe("cpu")
     for case in recipe.cases:
         one = recipe.settings(case, "SupCon")["pretrain"]
         other = recipe.settings(case, "SINCERE")["pretrain"]
@@ -253,9 +257,9 @@ def test_all_relations_must_hold():
 
 
 def test_differences_must_be_numbers():
-    with pytest.raises(config.UserError, match="one number for each seed"):
+    with pytest.raises(errors.UserError, match="one number for each seed"):
         verdicts.sign_flip([])
-    with pytest.raises(config.UserError, match="one number for each seed"):
+    with pytest.raises(errors.UserError, match="one number for each seed"):
         verdicts.sign_flip([1.0, math.nan])
 
 
@@ -310,7 +314,7 @@ def test_a_claim_goes_on_where_it_was(run, tmp_path, monkeypatch):
     # More seeds go on, too; another recipe does not.
     assert run(found, claim="A", seeds=6) == 0
     assert len(calls) == 13
-    with pytest.raises(config.UserError, match="another recipe"):
+    with pytest.raises(errors.UserError, match="another recipe"):
         run({"A": _relations(_BELOW)}, claim="A")
 
 
@@ -435,7 +439,7 @@ def test_a_failing_command_is_told_and_nothing_is_lost(run, tmp_path):
         "values": {"loss": ["training", "loss/contrastive/last_epoch"]},
     }
     found = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
-    with pytest.raises(config.UserError, match=r"failed.*pretrain.*goes on"):
+    with pytest.raises(errors.UserError, match=r"failed.*pretrain.*goes on"):
         run(found, claim="A")
 
 
@@ -448,7 +452,7 @@ def test_a_stopped_command_ends_the_claim_as_a_run_is_ended(run, monkeypatch):
     found = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
     stopped = subprocess.CompletedProcess([], 42)
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: stopped)
-    with pytest.raises(config.UserError, match="told to end") as error:
+    with pytest.raises(errors.UserError, match="told to end") as error:
         run(found, claim="A")
     assert error.value.status == 42
 
@@ -459,7 +463,7 @@ def test_a_stopped_command_ends_the_claim_as_a_run_is_ended(run, monkeypatch):
 def test_results_name_no_place_of_the_machine():
     # A workdir whose letters are in every word.
     place = runs.Place("e", "/data/of/mine")
-    recipe = claims.claims()["SI-T1"].recipe("cpu")
+    recipe = definitions.claims()["SI-T1"].recipe("cpu")
     told = [
         place.told(command)
         for unit in runs.plan(recipe, place, 1)
@@ -473,7 +477,7 @@ def test_results_name_no_place_of_the_machine():
 
 def test_a_dry_run_prints_the_commands(capsys, tmp_path):
     options = {"claim": "SI-T1", "dry_run": True, "seeds": 1}
-    reproduce.run(config.replace(config.Reproduce(), **options))
+    reproduce.run(fields.replace(Reproduce(), **options))
     lines = capsys.readouterr().out.splitlines()
     assert sum(" pretrain " in line for line in lines) == 4
     assert sum(" evaluate " in line for line in lines) == 4

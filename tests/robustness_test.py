@@ -9,7 +9,10 @@ import pytest
 import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive import classifiers, config, datasets
+from tf_contrastive import classifiers, datasets
+from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.protocols import CORRUPTIONS, EXTRA_CORRUPTIONS
+from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import (
     arrays,
     calibration,
@@ -242,8 +245,8 @@ def test_odd_images_keep_their_shape(name, shape, value):
 
 
 def test_names_are_those_of_the_flags():
-    assert tuple(corruptions.STANDARD) == config.CORRUPTIONS
-    assert tuple(corruptions.EXTRA) == config.EXTRA_CORRUPTIONS
+    assert tuple(corruptions.STANDARD) == CORRUPTIONS
+    assert tuple(corruptions.EXTRA) == EXTRA_CORRUPTIONS
     assert set(calibration.ALEXNET) == set(corruptions.STANDARD)
     for levels in corruptions.LEVELS.values():
         assert set(levels) == set(corruptions.CORRUPTIONS)
@@ -260,9 +263,9 @@ def test_names_are_those_of_the_flags():
 )
 def test_what_there_is_not_is_refused(arguments, message):
     name, severity, *rest = arguments
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(UserError, match=message):
         corruptions.corrupt(_photos(32)[0], name, severity, *(rest or [0]))
-    with pytest.raises(config.UserError, match="uint8"):
+    with pytest.raises(UserError, match="uint8"):
         corruptions.corrupt(np.zeros([4, 4, 3]), "fog", 1, 0)
 
 
@@ -286,7 +289,7 @@ def _subject(name="arrays", **options):
         _encoder(),
         _digits(slice(0, 1000)),
         _digits(slice(1000, 1200), name),
-        config.evaluate(
+        evaluate(
             scale="cpu", linear_epochs=20, embedding_batch_size=64, **options
         ),
     )
@@ -371,7 +374,7 @@ def test_a_baseline_makes_it_mce(tmp_path, _measured):
     clean = 1 - found["clean_top1"]
     assert found["relative_mce"] == pytest.approx(100 * (mean - clean) / 0.4)
     path.write_text("[")
-    with pytest.raises(config.UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="cannot be read"):
         robustness.measure(_subject(), corruptions=_NAMES, baseline=str(path))
 
 
@@ -411,7 +414,7 @@ def test_unlabelled_data_and_unknown_names_are_told():
     needs = protocols.PROTOCOLS["robustness"].needs
     assert "has no labels to score" in needs(bare)
     assert needs(_subject()) is None
-    with pytest.raises(config.UserError, match="unknown corruption 'fogg'"):
+    with pytest.raises(UserError, match="unknown corruption 'fogg'"):
         robustness.measure(_subject(), corruptions=["fogg"])
 
 

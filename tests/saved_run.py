@@ -2,14 +2,9 @@
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    checkpoints,
-    config,
-    datasets,
-    model,
-    training,
-    views,
-)
+from tf_contrastive import checkpoints, datasets, model, training, views
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 
 
 def make(folder, *, branches=False, **options):
@@ -24,8 +19,8 @@ def make(folder, *, branches=False, **options):
     Returns:
       Its config.
     """
-    run = config.replace(
-        config.Pretrain(),
+    run = fields.replace(
+        Pretrain(),
         **{
             "dataset": "digits",
             "encoder": "resnet10",

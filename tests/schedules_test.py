@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import config, schedules
+from tf_contrastive import errors, schedules
+from tf_contrastive.config.optimizer import (
+    LEARNING_RATES,
+    resolve_learning_rate,
+)
+from tf_contrastive.config.schedule import SCHEDULES, resolve_warmup
 
 
 def _simclr(**changes):
@@ -333,14 +338,14 @@ def test_square_root_and_linear_scaling(batch_size, sqrt, linear):
 
 
 def test_a_rate_that_is_not_given_is_the_optimizer_s():
-    for optimizer, rate in config.LEARNING_RATES.items():
-        assert config.resolve_learning_rate(None, optimizer, "linear") == rate
+    for optimizer, rate in LEARNING_RATES.items():
+        assert resolve_learning_rate(None, optimizer, "linear") == rate
         # SimCLR, B.1: both ways to scale meet at a batch of 4096.
-        by_root = config.resolve_learning_rate(None, optimizer, "sqrt")
+        by_root = resolve_learning_rate(None, optimizer, "sqrt")
         assert schedules.peak(by_root, 4096, "sqrt") == pytest.approx(
             schedules.peak(rate, 4096, "linear")
         )
-    assert config.resolve_learning_rate(0.7, "adam", "sqrt") == 0.7
+    assert resolve_learning_rate(0.7, "adam", "sqrt") == 0.7
 
 
 @pytest.mark.parametrize(
@@ -348,7 +353,7 @@ def test_a_rate_that_is_not_given_is_the_optimizer_s():
     [(-1, 100, 10), (-1, 800, 10), (-1, 4, 0.4), (0, 100, 0), (2.5, 100, 2.5)],
 )
 def test_warm_up_by_default_is_ten_epochs_or_a_tenth(given, epochs, expected):
-    assert config.resolve_warmup(given, epochs) == expected
+    assert resolve_warmup(given, epochs) == expected
 
 
 def test_fractions_of_an_epoch_become_steps():
@@ -387,18 +392,18 @@ def test_it_is_the_same_when_compiled(name):
 
 
 def test_bad_names_options_and_durations_are_told():
-    assert set(schedules.SCHEDULES) == set(config.SCHEDULES)
-    with pytest.raises(config.UserError, match="did you mean 'cosine'"):
+    assert set(schedules.SCHEDULES) == set(SCHEDULES)
+    with pytest.raises(errors.UserError, match="did you mean 'cosine'"):
         _simclr(name="cosin")
-    with pytest.raises(config.UserError, match="known: linear, sqrt, none"):
+    with pytest.raises(errors.UserError, match="known: linear, sqrt, none"):
         _simclr(scaling="cubic")
-    with pytest.raises(config.UserError, match="epochs=100"):
+    with pytest.raises(errors.UserError, match="epochs=100"):
         _simclr(warmup_epochs=101)
-    with pytest.raises(config.UserError, match="option of cosine 'decay_rate'"):
+    with pytest.raises(errors.UserError, match="option of cosine 'decay_rate'"):
         _simclr(decay_rate=0.5)
     for boundaries in ((5, 30), (30, 100), (60, 30), (30, 30)):
         with pytest.raises(
-            config.UserError,
+            errors.UserError,
             match="give epochs that rise, from --warmup_epochs=10 to less than"
             " --epochs=100",
         ):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import similarity
+from tf_contrastive.losses import similarity
 
 _RNG = np.random.default_rng(0)
 

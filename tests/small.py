@@ -7,13 +7,15 @@
 import contextlib
 import sys
 
-from tf_contrastive import __main__, config
+from tf_contrastive import __main__
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.encoders import resnet
 
 # A run that TensorBoard is shown scalars and views of, and no features: half of
 # what a run of few steps costs.
 UNWATCHED = {"histograms_every_epochs": 0, "projector_examples": 0}
-RUN = config.replace(config.Pretrain(), **UNWATCHED)
+RUN = fields.replace(Pretrain(), **UNWATCHED)
 FLAGS = tuple(f"--{name}={value}" for name, value in UNWATCHED.items())
 
 

@@ -17,16 +17,18 @@ import tensorflow as tf
 
 from tf_contrastive import (
     checkpoints,
-    config,
     datasets,
     distribution,
     embedding,
-    interruption,
+    errors,
     stages,
     training,
 )
+from tf_contrastive.checkpoints import preemption
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.encoders import resnet
 from tf_contrastive.evaluation import opening, protocols, subject
 
@@ -65,7 +67,7 @@ def whole(monkeypatch):
 
 def _options(workdir, **changes):
     values = {**_FIRST, "workdir": str(workdir), **changes}
-    return config.replace(small.RUN, **values)
+    return fields.replace(small.RUN, **values)
 
 
 def _read(path):
@@ -121,7 +123,7 @@ def begun(first, tmp_path):
 
 def _stage(result, workdir, **changes):
     """The linear stage by itself, of a run whose first stage is done."""
-    run = config.replace(
+    run = fields.replace(
         result.config, **{"workdir": str(workdir), **_SECOND, **changes}
     )
     return stages.linear(dataclasses.replace(result, config=run))
@@ -206,8 +208,8 @@ def test_it_is_what_evaluate_does(augmentation, first, begun):
     chosen = {**_SECOND, "linear_augmentation": augmentation}
     chosen |= {"linear_optimizer": "rmsprop", "linear_learning_rate": 0.2}
     report = _stage(first[1], begun, **chosen)
-    options = config.replace(
-        config.Evaluate(),
+    options = fields.replace(
+        Evaluate(),
         workdir=str(begun),
         train_split=_FIRST["split"],
         test_split=_FIRST["test_split"],
@@ -451,13 +453,13 @@ def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
     with (
         monkeypatch.context() as patched,
         pytest.raises(
-            interruption.InterruptedRunError,
+            preemption.InterruptedRunError,
             match="SIGTERM, saved at epoch 2 of the linear stage: repeat",
         ) as ended,
     ):
         patched.setattr(stages._Follower, "_show", signalled)
         _stage(first[1], begun)
-    assert ended.value.status == config.EXIT_RESUME
+    assert ended.value.status == errors.EXIT_RESUME
     assert _scores(_stage(first[1], begun)) == _scores(usual.report)
     _assert_same(_classifier(begun), usual.classifier)
     # Each epoch has its point, once.
@@ -471,7 +473,7 @@ def test_a_full_disk_is_told_in_one_line(first, begun, monkeypatch):
 
     monkeypatch.setattr(tf.train.CheckpointManager, "save", full)
     with pytest.raises(
-        config.UserError,
+        errors.UserError,
         match=r"cannot write .*linear \(no space left\): make room",
     ):
         _stage(first[1], begun)
@@ -485,7 +487,7 @@ def test_a_signal_is_heard_while_images_are_embedded(first, begun, monkeypatch):
         return embedder(*args)
 
     monkeypatch.setattr(embedding, "embedder", signalled)
-    with pytest.raises(interruption.InterruptedRunError, match="at epoch 0"):
+    with pytest.raises(preemption.InterruptedRunError, match="at epoch 0"):
         _stage(first[1], begun)
 
 
@@ -508,20 +510,20 @@ def test_a_split_without_labels_is_refused_at_the_start(tmp_path):
         batch_size=4,
         **_SECOND,
     )
-    with pytest.raises(config.UserError, match="no labels to score against"):
+    with pytest.raises(errors.UserError, match="no labels to score against"):
         training.pretrain(options)
     assert not workdir.exists()
 
 
 def test_a_test_split_that_is_not_there_is_refused_at_the_start(tmp_path):
     options = _options(tmp_path / "run", **_SECOND, test_split="validation")
-    with pytest.raises(config.UserError, match="validation"):
+    with pytest.raises(errors.UserError, match="validation"):
         training.pretrain(options)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_diverged_stage_names_its_flag(first, begun):
-    with pytest.raises(config.UserError, match="--linear_learning_rate"):
+    with pytest.raises(errors.UserError, match="--linear_learning_rate"):
         _stage(
             first[1],
             begun,
@@ -622,7 +624,7 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
 def test_a_contrastive_run_has_no_classifier_to_score(first):
     digits = [datasets.source("digits", name) for name in ("train", "test")]
     scored = opening.of_run(checkpoints.load_run(str(first[0])), *digits)
-    with pytest.raises(config.UserError, match="protocols=linear"):
+    with pytest.raises(errors.UserError, match="protocols=linear"):
         protocols.run(scored, ["head"])
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tf_contrastive import config, evaluation
+from tf_contrastive import errors, evaluation
 from tf_contrastive.evaluation import statistics
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -216,23 +216,23 @@ def test_what_are_no_answers_is_refused(a, b, message):
         evaluation.permutation_test,
         evaluation.mcnemar_test,
     ):
-        with pytest.raises(config.UserError, match=message):
+        with pytest.raises(errors.UserError, match=message):
             test(a, b)
 
 
 def test_other_options_are_refused():
     a, b = _answers(20)
-    with pytest.raises(config.UserError, match="resamples=0: give at least 1"):
+    with pytest.raises(errors.UserError, match="resamples=0: give at least 1"):
         evaluation.bootstrap_interval(a, 0)
-    with pytest.raises(config.UserError, match="draws=0: give at least 1"):
+    with pytest.raises(errors.UserError, match="draws=0: give at least 1"):
         evaluation.permutation_test(a, b, draws=0)
-    with pytest.raises(config.UserError, match="seed=-1: give 0 to"):
+    with pytest.raises(errors.UserError, match="seed=-1: give 0 to"):
         evaluation.permutation_test(a, b, seed=-1)
-    with pytest.raises(config.UserError, match="one for each of the 20"):
+    with pytest.raises(errors.UserError, match="one for each of the 20"):
         evaluation.bootstrap_interval(a, labels=[1, 2])
-    with pytest.raises(config.UserError, match="one for each of the 20"):
+    with pytest.raises(errors.UserError, match="one for each of the 20"):
         evaluation.permutation_test(a, b, labels=[1, 2])
-    with pytest.raises(config.UserError, match="takes right and wrong"):
+    with pytest.raises(errors.UserError, match="takes right and wrong"):
         evaluation.mcnemar_test(a * 0.5, b)
 
 

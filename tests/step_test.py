@@ -14,15 +14,18 @@ from tf_contrastive import (
     __main__,
     callbacks,
     checkpoints,
-    config,
     heads,
     losses,
     optimizers,
-    pacing,
     training,
 )
 from tf_contrastive import model as models
 from tf_contrastive.benchmarks import step
+from tf_contrastive.callbacks import steps_per_execution
+from tf_contrastive.config import fields
+from tf_contrastive.config.loss import LOSSES
+from tf_contrastive.config.runtime import Runtime
+from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 from tf_contrastive.encoders import resnet
 from tf_contrastive.views import mixing
 
@@ -122,7 +125,7 @@ def _assert_compiled_is_the_same(loss, **options):
 
 
 def _augment(policy):
-    run = config.replace(
+    run = fields.replace(
         small.RUN,
         augmentation=policy,
         image_size=_SIDE,
@@ -140,9 +143,7 @@ def _slow_but(names, quick):
     ]
 
 
-@pytest.mark.parametrize(
-    "loss", _slow_but(config.LOSSES, ["swd_normal", "moco"])
-)
+@pytest.mark.parametrize("loss", _slow_but(LOSSES, ["swd_normal", "moco"]))
 def test_the_step_of_every_loss_compiles_to_the_same(loss):
     _assert_compiled_is_the_same(loss)
 
@@ -150,7 +151,7 @@ def test_the_step_of_every_loss_compiles_to_the_same(loss):
 @pytest.mark.parametrize(
     "policy",
     _slow_but(
-        [*config.AUGMENTATIONS, f"ablation:{'+'.join(config.ABLATIONS)}"],
+        [*AUGMENTATIONS, f"ablation:{'+'.join(ABLATIONS)}"],
         ["simclr"],
     ),
 )
@@ -189,7 +190,7 @@ def _options(workdir, **changes):
         "keep_checkpoints": 100,
         "workdir": str(workdir),
     }
-    return config.replace(small.RUN, **(values | changes))
+    return fields.replace(small.RUN, **(values | changes))
 
 
 def _watched(monkeypatch, seconds, stop_at=None):
@@ -201,7 +202,7 @@ def _watched(monkeypatch, seconds, stop_at=None):
     """
     fitted, looks = [], []
     fit, keep = training.fit, callbacks.Keeper.on_train_batch_end
-    pacer = pacing.Pacer
+    pacer = steps_per_execution.Pacer
 
     def spy(model, *args, **options):
         fitted.append(model)
@@ -218,7 +219,7 @@ def _watched(monkeypatch, seconds, stop_at=None):
 
     monkeypatch.setattr(training, "fit", spy)
     monkeypatch.setattr(callbacks.Keeper, "on_train_batch_end", look)
-    monkeypatch.setattr(pacing, "Pacer", paced)
+    monkeypatch.setattr(steps_per_execution, "Pacer", paced)
     return fitted, looks
 
 
@@ -296,7 +297,7 @@ class _Kept:
 def _looks(seconds, **options):
     """Steps at which the host looks in, where `seconds` is the time by step."""
     runtime = dataclasses.replace(
-        config.Runtime(),
+        Runtime(),
         **{"checkpoint_every_steps": 12, "log_every_steps": 5, **options},
     )
     model = _Counting()
@@ -304,7 +305,7 @@ def _looks(seconds, **options):
         tf.keras.optimizers.SGD(jit_compile=False), steps_per_execution=1
     )
     kept = _Kept(model, runtime.checkpoint_every_steps)
-    pacer = pacing.Pacer(
+    pacer = steps_per_execution.Pacer(
         kept,
         runtime,
         tf.distribute.get_strategy(),

@@ -7,7 +7,9 @@ import pytest
 import replicas as on_replicas
 import tensorflow as tf
 
-from tf_contrastive import config, datasets, embedding
+from tf_contrastive import datasets, embedding, errors
+from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.linear import LINEAR_RECIPES
 from tf_contrastive.evaluation import arrays, protocols, splits, subject
 
 
@@ -30,7 +32,7 @@ def _subject(encoder=None, train=None, test=None, strategy=None, **options):
         encoder or _encoder(),
         train or _numbered(),
         test or _numbered(20, first=100),
-        config.evaluate(scale="cpu", **options),
+        evaluate(scale="cpu", **options),
         strategy=strategy,
     )
 
@@ -126,9 +128,9 @@ def test_a_stream_is_of_the_chosen_rows_alone():
 
 def test_nan_embeddings_are_refused():
     bad = _encoder(lambda x: x / tf.zeros([192]))
-    with pytest.raises(config.UserError, match="20 of 20 rows hold NaN"):
+    with pytest.raises(errors.UserError, match="20 of 20 rows hold NaN"):
         _subject(bad).embeddings("test")
-    with pytest.raises(config.UserError, match="hold NaN or infinity"):
+    with pytest.raises(errors.UserError, match="hold NaN or infinity"):
         protocols.run(_subject(bad), ["knn"])
 
 
@@ -136,7 +138,7 @@ def test_labels_beyond_the_classes_are_refused():
     wrong = _numbered(20, classes=10)
     info = dataclasses.replace(wrong.info, num_classes=5)
     wrong = dataclasses.replace(wrong, info=info)
-    with pytest.raises(config.UserError, match="holds label 5, and says that"):
+    with pytest.raises(errors.UserError, match="holds label 5, and says that"):
         protocols.run(_subject(test=wrong), ["prototype"])
 
 
@@ -162,14 +164,14 @@ def test_a_holdout_is_stratified_seeded_and_disjoint():
     again = splits.holdout(labels, 0.2)
     np.testing.assert_array_equal(again[1], held)
     assert (splits.holdout(labels, 0.2, seed=1)[1] != held).any()
-    with pytest.raises(config.UserError, match="leave none to select on"):
+    with pytest.raises(errors.UserError, match="leave none to select on"):
         splits.holdout(np.arange(5), 0.2)
 
 
 def test_an_encoder_without_a_maker_says_what_to_give():
     scored = _subject()
     assert not scored.has_fresh()
-    with pytest.raises(config.UserError, match="give the --workdir of a run"):
+    with pytest.raises(errors.UserError, match="give the --workdir of a run"):
         scored.fresh()
 
 
@@ -219,7 +221,7 @@ def test_a_learning_rate_that_diverges_is_not_chosen():
     assert row["metrics"]["learning_rate"] == 0.1
     assert row["metrics"]["validation_top1"][0] == -1
     bad = _subject(linear_epochs=5, linear_learning_rates="1e39,2e39")
-    with pytest.raises(config.UserError, match="diverged at every learning"):
+    with pytest.raises(errors.UserError, match="diverged at every learning"):
         protocols.run(bad, ["linear"])
 
 
@@ -233,14 +235,14 @@ def test_a_learning_rate_that_diverges_is_not_chosen():
     ],
 )
 def test_recipes_are_the_papers_and_flags_beside_them_win(recipe, told):
-    knobs = config.evaluate(linear_recipe=recipe).linear.knobs()
+    knobs = evaluate(linear_recipe=recipe).linear.knobs()
     found = (
         *(knobs[k] for k in ("optimizer", "epochs", "learning_rate")),
         knobs["schedule"],
         knobs["optimizer_options"].get("nesterov"),
     )
     assert found == told
-    other = config.evaluate(
+    other = evaluate(
         linear_recipe=recipe, linear_epochs=7, linear_optimizer="adam"
     )
     other.linear.check()
@@ -248,7 +250,7 @@ def test_recipes_are_the_papers_and_flags_beside_them_win(recipe, told):
     assert other.linear.knobs()["optimizer"] == "adam"
 
 
-@pytest.mark.parametrize("recipe", config.LINEAR_RECIPES)
+@pytest.mark.parametrize("recipe", LINEAR_RECIPES)
 def test_every_recipe_learns_the_digits(recipe):
     scored = _subject(
         train=datasets.source("digits", "train"),

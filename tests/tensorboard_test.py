@@ -18,10 +18,9 @@ from tensorboard import default, program
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 from tf_contrastive import (
-    board,
     checkpoints,
-    config,
     datasets,
+    errors,
     heads,
     losses,
     model,
@@ -29,7 +28,15 @@ from tf_contrastive import (
     training,
     views,
 )
-from tf_contrastive.board import about, distributions, projector, scalars
+from tf_contrastive import tensorboard as tensorboard_parts
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.tensorboard import (
+    histograms,
+    projector,
+    run_summary,
+    scalars,
+)
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -58,7 +65,7 @@ _STEPS = 5  # Of an epoch.
 
 def _run(workdir, **changes):
     options = {**_OPTIONS, "workdir": str(workdir), **changes}
-    return config.replace(config.Pretrain(), **options)
+    return fields.replace(Pretrain(), **options)
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +91,11 @@ class _Server:
     """TensorBoard in this process."""
 
     def __init__(self, folder):
-        board = program.TensorBoard(plugins=default.get_plugins())
-        board.configure(
+        tensorboard = program.TensorBoard(plugins=default.get_plugins())
+        tensorboard.configure(
             argv=["", f"--logdir={folder}", "--load_fast=false", "--port=0"]
         )
-        self.url = board.launch()
+        self.url = tensorboard.launch()
 
     def bytes(self, path, **query):
         query = urllib.parse.urlencode(query)
@@ -343,7 +350,7 @@ def test_hparams_compare_the_runs(server, runs):
         "plugin/hparams/experiment", {"experimentName": ""}
     )
     names = [info["name"] for info in experiment["hparamInfos"]]
-    assert set(names) == set(about.COMPARED)
+    assert set(names) == set(run_summary.COMPARED)
     columns = experiment["metricInfos"]
     answer = server.post(
         "plugin/hparams/session_groups",
@@ -379,10 +386,10 @@ def test_hparams_compare_the_runs(server, runs):
 
 
 def test_all_that_is_compared_is_an_option():
-    known = {field.name for _, field, _ in config.fields(config.Pretrain())}
-    assert set(about.COMPARED) <= known
-    run = config.replace(config.Pretrain(), loss="triplet", optimizer="adamw")
-    found = about.compared(run)
+    known = {field.name for _, field, _ in fields.fields(Pretrain())}
+    assert set(run_summary.COMPARED) <= known
+    run = fields.replace(Pretrain(), loss="triplet", optimizer="adamw")
+    found = run_summary.compared(run)
     # There is none; and AdamW's own default.
     assert "temperature" not in found and found["weight_decay"] == 0.01
 
@@ -420,7 +427,7 @@ def test_a_profile_beyond_the_run_is_refused_before_anything_is_written(
     tmp_path,
 ):
     with pytest.raises(
-        config.UserError,
+        errors.UserError,
         match=r"--profile_steps=7,11: the run has 10 steps: give steps from 1"
         " to 10",
     ):
@@ -443,7 +450,7 @@ def _network():
     return encoder, head
 
 
-class _Copy(board.LocalCopy):
+class _Copy(tensorboard_parts.LocalCopy):
     def __init__(self):
         self.encoder, self.head = _network()
 
@@ -454,7 +461,7 @@ def _measured(loss, labels, **options):
     trained = model.ContrastiveModel(encoder, head, losses.build(loss))
     trained.compile(optimizers.build("lars", learning_rate=0.5, **options))
     images = tf.random.stateless_uniform([5, 2, 2, 2, 3], [1, 2])
-    seen = board.Distributions(_Copy(), trained, images, labels)
+    seen = tensorboard_parts.Distributions(_Copy(), trained, images, labels)
     return trained, images, seen.measure()
 
 
@@ -549,7 +556,9 @@ def test_other_optimizers_have_no_trust_ratios():
     trained = model.ContrastiveModel(*_network(), losses.build("ntxent"))
     trained.compile(optimizers.build("sgd", learning_rate=0.1))
     images = tf.random.stateless_uniform([4, 2, 2, 2, 3], [1, 2])
-    found = board.Distributions(_Copy(), trained, images, None).measure()
+    found = tensorboard_parts.Distributions(
+        _Copy(), trained, images, None
+    ).measure()
     assert set(found.histograms) == {
         *("similarity/positives", "similarity/negatives"),
         "similarity/feature_norms",
@@ -560,13 +569,13 @@ def test_other_optimizers_have_no_trust_ratios():
 
 
 def test_the_batch_is_small_whatever_the_images():
-    assert board.images_of(8, 2) == 64
-    assert board.images_of(224, 2) == 16
-    assert board.images_of(1024, 2) == 2
-    positives, negatives = distributions._pairs((64, 2), None)
+    assert tensorboard_parts.images_of(8, 2) == 64
+    assert tensorboard_parts.images_of(224, 2) == 16
+    assert tensorboard_parts.images_of(1024, 2) == 2
+    positives, negatives = histograms._pairs((64, 2), None)
     assert len(positives) == 64 and len(negatives) <= 5000
     several = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1]])
-    positives, _ = distributions._pairs((3, 1), several)
+    positives, _ = histograms._pairs((3, 1), several)
     assert positives.tolist() == [[0, 1], [1, 2]]
 
 

@@ -33,7 +33,7 @@ def said(monkeypatch):
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stderr", err)
         status = __main__.main()
-        terminal.set_verbosity(terminal.NORMAL)
+        terminal.configure("normal")
         return status, out.getvalue(), err.getvalue()
 
     return run
@@ -53,7 +53,7 @@ def test_an_error_is_red_on_a_terminal_alone(said, monkeypatch):
 
 
 def test_an_error_is_one_line_whatever_is_in_it(capsys):
-    terminal.fail("no file 'a\nb': give another")
+    terminal.error("no file 'a\nb': give another")
     assert capsys.readouterr().err.count("\n") == 1
 
 
@@ -65,13 +65,13 @@ def test_files_get_no_colours(monkeypatch, capsys):
 
 def test_a_warning_is_told_however_quiet(capsys):
     try:
-        terminal.set_verbosity(terminal.QUIET)
-        terminal.tell("progress")
-        terminal.warn("look out")
+        terminal.configure("quiet")
+        terminal.info("progress")
+        terminal.warning("look out")
         assert capsys.readouterr().err == "look out\n"
     finally:
-        terminal.set_verbosity(terminal.NORMAL)
-    terminal.tell("progress")
+        terminal.configure("normal")
+    terminal.info("progress")
     assert capsys.readouterr().err == "progress\n"
 
 

@@ -15,11 +15,15 @@ from tf_contrastive import (
     checkpoints,
     config,
     datasets,
+    errors,
     exporting,
     flags,
     training,
 )
 from tf_contrastive.commands import pretrain as command
+from tf_contrastive.config import fields
+from tf_contrastive.config.data import CHANNEL_STATISTICS, channel_statistics
+from tf_contrastive.config.pretrain import Pretrain
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -43,7 +47,7 @@ _SMALL = {
 
 def _options(workdir, **changes):
     values = {**_SMALL, "workdir": str(workdir), **changes}
-    return config.replace(small.RUN, **values)
+    return fields.replace(small.RUN, **values)
 
 
 def _tags(workdir):
@@ -102,7 +106,7 @@ def test_config_flags_hold_what_auto_chose_and_repeat_the_run(finished):
     assert "--image_size=8" in text
     assert "--precision=float32" in text
     assert "workdir" not in text
-    again = flags.read(config.Pretrain, text, str(workdir))
+    again = flags.read(Pretrain, text, str(workdir))
     assert again == result.config
 
 
@@ -136,7 +140,7 @@ def test_the_same_command_on_a_finished_run_says_so(finished, capsys):
 def test_another_experiment_is_refused_naming_the_flags(finished):
     workdir, _ = finished
     with pytest.raises(
-        config.UserError,
+        errors.UserError,
         match=r"another experiment \(--temperature=0.5, there \(not given\);"
         r" --batch_size=32, there 64\)",
     ):
@@ -187,7 +191,7 @@ def _resumed(options, monkeypatch):
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
         patched.setattr(callbacks.Keeper, "on_train_batch_end", stop)
-        training.pretrain(config.replace(options, steps_per_execution=1))
+        training.pretrain(fields.replace(options, steps_per_execution=1))
     result = training.pretrain(options)
     assert result.start_step == 3
 
@@ -251,7 +255,7 @@ def test_mixed_views_need_pairs_on_every_replica():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     info = datasets.source("digits", "train").info
     with pytest.raises(
-        config.UserError,
+        errors.UserError,
         match=r"--batch_size=62 gives each of 2 replica\(s\) an odd number of"
         r" images, which cannot be mixed in pairs: give a multiple of 4",
     ):
@@ -273,7 +277,7 @@ def test_mixed_views_need_pairs_on_every_replica():
     ],
 )
 def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
-    run = config.replace(small.RUN, **given)
+    run = fields.replace(small.RUN, **given)
     info = datasets.Info(name, "train", 512, 10, (side, side, 3))
     found = training.resolve(run, info, tf.distribute.get_strategy())
     views = found.views
@@ -328,7 +332,7 @@ def _measured(name, monkeypatch, **options):
 
 def test_the_known_colours_of_digits_are_theirs(monkeypatch):
     found = _measured("digits", monkeypatch)
-    known = config.CHANNEL_STATISTICS["digits"]
+    known = CHANNEL_STATISTICS["digits"]
     np.testing.assert_allclose(found, known, atol=5.1e-5)
 
 
@@ -349,13 +353,11 @@ def test_the_known_colours_are_those_of_the_data(
 ):
     monkeypatch.setattr(config, "WHITEN_EXAMPLES", examples)
     found = _measured(name, monkeypatch, data_dir=str(_PREPARED))
-    np.testing.assert_allclose(
-        found, config.CHANNEL_STATISTICS[name], atol=atol
-    )
+    np.testing.assert_allclose(found, CHANNEL_STATISTICS[name], atol=atol)
     used = training.channel_statistics(
         datasets.source(name, data_dir=str(_PREPARED))
     )
-    assert used == config.CHANNEL_STATISTICS[name]
+    assert used == CHANNEL_STATISTICS[name]
 
 
 def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
@@ -371,7 +373,7 @@ def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
         whiten="dataset",
     )
     result = training.pretrain(options)
-    found = config.channel_statistics(result.config.encoder.whiten)
+    found = channel_statistics(result.config.encoder.whiten)
     expected = training.channel_statistics(datasets.source(f"folder:{root}"))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     (root / "16.png").write_bytes((root / "0.png").read_bytes())
@@ -436,7 +438,7 @@ def test_a_run_starts_from_another_s_encoder(source, finished, tmp_path):
         path = exporting.export(str(workdir), str(tmp_path / "export"))
     expected = checkpoints.load_encoder(checkpoints.load_run(str(workdir)))
     run = _options(tmp_path / "next", init_from=path, epochs=1)
-    run = config.replace(run, learning_rate=1e-30, warmup_epochs=0)
+    run = fields.replace(run, learning_rate=1e-30, warmup_epochs=0)
     training.pretrain(run)
     started = checkpoints.load_encoder(
         checkpoints.load_run(str(tmp_path / "next"))
@@ -451,7 +453,7 @@ def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):
     workdir, _ = finished
     run = _options(tmp_path / "next", init_from=str(workdir), width=0.25)
     with pytest.raises(
-        config.UserError,
+        errors.UserError,
         match=r"holds another encoder: \d+ variables match, 0 are missing,"
         r" 0 unexpected, \d+ of another shape \(such as stem_conv/kernel",
     ):
@@ -460,7 +462,7 @@ def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):
         tmp_path / "next", init_from=str(workdir), encoder="resnet18"
     )
     with pytest.raises(
-        config.UserError, match=r"[1-9]\d* are missing, 0 unexp"
+        errors.UserError, match=r"[1-9]\d* are missing, 0 unexp"
     ):
         training.pretrain(run)
     assert not (tmp_path / "next" / "checkpoints").exists()
@@ -521,7 +523,7 @@ def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
 def test_batch_must_be_divisible_by_the_replicas(tmp_path):
     options = _options(tmp_path / "run", batch_size=63, strategy="mirrored")
     runtime = dataclasses.replace(options.runtime, virtual_devices=2)
-    with pytest.raises(config.UserError, match="not divisible by the 2"):
+    with pytest.raises(errors.UserError, match="not divisible by the 2"):
         training.pretrain(dataclasses.replace(options, runtime=runtime))
 
 

@@ -13,22 +13,29 @@ from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_images
 from tensorflow_addons.image import sparse_image_warp
 
-from tf_contrastive import config, views
+from tf_contrastive import errors, views
+from tf_contrastive.config.views import (
+    ABLATION_BRANCHES,
+    ABLATIONS,
+    AUGMENTATIONS,
+    COLOR_JITTER_STYLES,
+    Views,
+)
 from tf_contrastive.views import (
     ablation,
     autoaugment,
     color,
-    draws,
     geometry,
-    levels,
+    pillow,
+    prng,
     warp,
 )
 
 DRAWS = 10_000
 # Every policy that changes more than the crop.
 POLICIES = [
-    *[n for n in config.AUGMENTATIONS if n not in ("crop", "none")],
-    *[f"ablation:{name}" for name in config.ABLATIONS],
+    *[n for n in AUGMENTATIONS if n not in ("crop", "none")],
+    *[f"ablation:{name}" for name in ABLATIONS],
     "ablation:cutout+blur",
 ]
 
@@ -64,11 +71,11 @@ def within(share: float, expected: float, count: int = DRAWS) -> bool:
 
 
 def as_levels(images: np.ndarray) -> tf.Tensor:
-    return levels.as_rows(tf.constant(images, tf.float32))
+    return pillow.as_rows(tf.constant(images, tf.float32))
 
 
 def unit_of(operation, count: int) -> dict[str, tf.Tensor]:
-    return draws.uniform(seeds(count), operation.streams)
+    return prng.uniform(seeds(count), operation.streams)
 
 
 # ---- Pillow -----------------------------------------------------------------
@@ -94,8 +101,8 @@ def moved(kind: str, *arguments: float):
         matrix = geometry.matrices(
             tf.fill([2], number), tf.constant(arguments), rows.shape[1]
         )
-        pixels = levels.as_pixels(rows)
-        return levels.as_rows(geometry.affine(pixels, matrix, levels.FILL))
+        pixels = pillow.as_pixels(rows)
+        return pillow.as_rows(geometry.affine(pixels, matrix, pillow.FILL))
 
     return ours
 
@@ -118,22 +125,22 @@ def enhanced(kind, factor: float):
 
 # Name, ours with another argument for either photograph, Pillow for each.
 CASES = [
-    ("autocontrast", plain(levels.autocontrast), [ImageOps.autocontrast] * 2),
-    ("equalize", plain(levels.equalize), [ImageOps.equalize] * 2),
-    ("invert", plain(levels.invert), [ImageOps.invert] * 2),
+    ("autocontrast", plain(pillow.autocontrast), [ImageOps.autocontrast] * 2),
+    ("equalize", plain(pillow.equalize), [ImageOps.equalize] * 2),
+    ("invert", plain(pillow.invert), [ImageOps.invert] * 2),
 ]
 for factors in [(0.1, 1.9), (0.46, 1.0), (1.36, 0.0)]:
     for name, make, kind in [
-        ("color", either(levels.color, *factors), ImageEnhance.Color),
-        ("contrast", either(levels.contrast, *factors), ImageEnhance.Contrast),
+        ("color", either(pillow.color, *factors), ImageEnhance.Color),
+        ("contrast", either(pillow.contrast, *factors), ImageEnhance.Contrast),
         (
             "brightness",
-            plain(levels.brightness, *factors),
+            plain(pillow.brightness, *factors),
             ImageEnhance.Brightness,
         ),
         (
             "sharpness",
-            plain(levels.sharpness, *factors),
+            plain(pillow.sharpness, *factors),
             ImageEnhance.Sharpness,
         ),
     ]:
@@ -141,11 +148,11 @@ for factors in [(0.1, 1.9), (0.46, 1.0), (1.36, 0.0)]:
         CASES.append((f"{name} {factors}", make, oracles))
 for bits in [(1, 4), (2, 8), (0, 3)]:
     oracles = [lambda i, b=b: ImageOps.posterize(i, b) for b in bits]
-    CASES.append((f"posterize {bits}", plain(levels.posterize, *bits), oracles))
+    CASES.append((f"posterize {bits}", plain(pillow.posterize, *bits), oracles))
 for thresholds in [(0, 256), (76, 128)]:
     oracles = [lambda i, t=t: ImageOps.solarize(i, t) for t in thresholds]
     CASES.append(
-        (f"solarize {thresholds}", plain(levels.solarize, *thresholds), oracles)
+        (f"solarize {thresholds}", plain(pillow.solarize, *thresholds), oracles)
     )
 for additions in [(33, 110)]:
     oracles = [
@@ -157,7 +164,7 @@ for additions in [(33, 110)]:
     CASES.append(
         (
             f"solarize_add {additions}",
-            plain(levels.solarize_add, *additions),
+            plain(pillow.solarize_add, *additions),
             oracles,
         )
     )
@@ -209,7 +216,7 @@ def test_operations_equal_pillow_with_an_argument_per_view(
     photos, ours, oracles, size
 ):
     images = photos[:, -size:, -size:]
-    made = levels.as_pixels(ours(as_levels(images), False)).numpy()
+    made = pillow.as_pixels(ours(as_levels(images), False)).numpy()
     for view, image, oracle in zip(made, images, oracles, strict=True):
         expected = np.asarray(oracle(Image.fromarray(image)), np.float32)
         off = np.abs(view - expected)
@@ -226,7 +233,7 @@ def test_operations_equal_pillow_with_an_argument_per_view(
 )
 def test_forms_for_devices_equal_pillow(photos, ours, oracles):
     images = photos[:, -64:, -64:]
-    made = levels.as_pixels(ours(as_levels(images), True)).numpy()
+    made = pillow.as_pixels(ours(as_levels(images), True)).numpy()
     for view, image, oracle in zip(made, images, oracles, strict=True):
         expected = np.asarray(oracle(Image.fromarray(image)), np.float32)
         assert np.mean(np.abs(view - expected) <= 1) >= 0.99
@@ -235,21 +242,21 @@ def test_forms_for_devices_equal_pillow(photos, ours, oracles):
 @pytest.mark.parametrize("level", [0, 7, 255])
 def test_plain_images_stay_plain_when_equalized_or_stretched(level):
     pixels = tf.fill([1, 8, 24], float(level))
-    np.testing.assert_array_equal(levels.equalize(pixels), pixels)
-    np.testing.assert_array_equal(levels.autocontrast(pixels), pixels)
+    np.testing.assert_array_equal(pillow.equalize(pixels), pixels)
+    np.testing.assert_array_equal(pillow.autocontrast(pixels), pixels)
 
 
 def test_equalize_of_few_pixels_equals_pillow():
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, (50, 17, 17, 3), dtype=np.uint8)
-    made = levels.as_pixels(levels.equalize(as_levels(images)))
+    made = pillow.as_pixels(pillow.equalize(as_levels(images)))
     for view, image in zip(made, images, strict=True):
         oracle = ImageOps.equalize(Image.fromarray(image))
         np.testing.assert_array_equal(view, oracle)
 
 
 def test_cutout_hides_a_square_as_far_as_it_is_inside():
-    made = levels.cutout(
+    made = pillow.cutout(
         tf.zeros([3, 10, 30]),
         tf.constant([2.0, 3.0, 0.0]),
         tf.constant([5.0, 0.0, 4.0]),
@@ -258,7 +265,7 @@ def test_cutout_hides_a_square_as_far_as_it_is_inside():
     expected = np.zeros([3, 10, 10, 3])
     expected[0, 3:7, 2:6] = 128
     expected[1, :3, 6:] = 128
-    np.testing.assert_array_equal(levels.as_pixels(made), expected)
+    np.testing.assert_array_equal(pillow.as_pixels(made), expected)
 
 
 # ---- AutoAugment and RandAugment --------------------------------------------
@@ -415,7 +422,7 @@ def test_stacked_randaugment_has_both_orders(photos):
     random = autoaugment.RandAugment()
     jitter, gray = color.PyTorchColorJitter(1.0), color.Grayscale()
     streams = {**random.streams, **jitter.streams, **gray.streams}
-    unit = draws.uniform(seeds(20), streams)
+    unit = prng.uniform(seeds(20), streams)
     for order, steps in [
         ("paper", (random, jitter)),
         ("code", (jitter, random)),
@@ -442,7 +449,7 @@ def test_broader_adds_operations_to_a_share_of_the_views_each(photos):
     pixels = tf.constant(patches(photos, count, 16) / np.float32(255))
     options = {"image_size": 16, "blur": False}
     made = views.build("broader", **options).photometric(pixels, seeds(count))
-    own = draws.uniform(seeds(count), {"sometimes": 4, "motion_blur": 1})
+    own = prng.uniform(seeds(count), {"sometimes": 4, "motion_blur": 1})
     chosen = own["sometimes"].numpy() < views.BROADER_SHARE
     for share in chosen.mean(axis=0):
         assert within(share, views.BROADER_SHARE, count)
@@ -541,7 +548,7 @@ def test_the_jitter_s_style_is_an_option(photos):
         style: views.build(
             "simclr", image_size=32, color_jitter_style=style
         ).batch(images, seeds(10))
-        for style in config.COLOR_JITTER_STYLES
+        for style in COLOR_JITTER_STYLES
     }
     for one, other in itertools.combinations(made.values(), 2):
         assert np.abs(one - other).mean() > 0.01
@@ -685,7 +692,7 @@ def test_motion_blur_averages_along_a_line():
     np.testing.assert_allclose(even, 0.4, atol=1e-6)
 
 
-@pytest.mark.parametrize("branch", config.ABLATION_BRANCHES)
+@pytest.mark.parametrize("branch", ABLATION_BRANCHES)
 def test_an_ablation_changes_one_branch_or_both(photos, branch):
     images = patches(photos, 6, 40)
     policy = views.build(
@@ -742,7 +749,7 @@ def test_views_are_equal_alone_in_batches_and_in_tf_data(photos, name):
     batches = data.batch(3).map(make_views, 4)
     made = np.concatenate(list(batches.as_numpy_iterator()))
     np.testing.assert_array_equal(made, eager)
-    of_view, some = draws.fold(keys, 1)[:, 0], (0, 4, 7, 13)
+    of_view, some = prng.fold(keys, 1)[:, 0], (0, 4, 7, 13)
     alone = [policy(images[i], of_view[i]) for i in some]
     np.testing.assert_array_equal(alone, eager[some, 0])
 
@@ -788,7 +795,7 @@ def test_views_are_equal_in_groups_that_fit_in_the_cache(photos):
 
 
 def test_the_options_of_a_run_are_those_of_build():
-    run = config.Views(flip=False, randaugment_layers=3)
+    run = Views(flip=False, randaugment_layers=3)
     policy = views.build("randaugment", image_size=32, **run.options())
     again = views.build(
         "randaugment", image_size=32, flip=False, randaugment_layers=3
@@ -841,12 +848,12 @@ def test_the_options_of_a_run_are_those_of_build():
     ],
 )
 def test_mistakes_get_one_line(name, options, told):
-    with pytest.raises(config.UserError, match=told):
+    with pytest.raises(errors.UserError, match=told):
         views.build(name, image_size=32, **options)
 
 
 def test_ablations_are_those_of_the_flag():
-    assert tuple(views.ABLATIONS) == config.ABLATIONS
+    assert tuple(views.ABLATIONS) == ABLATIONS
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from tf_contrastive import config, views
-from tf_contrastive.views import blur, color, crops, draws
+from tf_contrastive import errors, views
+from tf_contrastive.config.views import AUGMENTATIONS
+from tf_contrastive.views import blur, color, crops, prng
 
 DRAWS = 10_000
 
@@ -74,7 +75,7 @@ def scalars(values: np.ndarray) -> tf.Tensor:
 )
 def test_threefry_gives_the_published_answers(key, counter, expected):
     # The known answers of the authors' Random123 library, 20 rounds.
-    words = draws.threefry(
+    words = prng.threefry(
         tuple(tf.constant(word, tf.uint32) for word in key),
         tuple(tf.constant(word, tf.uint32) for word in counter),
     )
@@ -84,7 +85,7 @@ def test_threefry_gives_the_published_answers(key, counter, expected):
 def test_uniform_numbers_are_uniform_and_independent():
     # Neighbouring seeds, as a data set gives them: (seed, index).
     index = tf.stack([tf.zeros([DRAWS], tf.int32), tf.range(DRAWS)], axis=1)
-    unit = draws.uniform(index, {"crop": 5, "flip": 1})
+    unit = prng.uniform(index, {"crop": 5, "flip": 1})
     table = np.concatenate([unit["crop"], unit["flip"]], axis=1)
     assert table.min() >= 0 and table.max() < 1
     for column in table.T:
@@ -98,27 +99,27 @@ def test_uniform_numbers_are_uniform_and_independent():
 
 
 def test_one_more_stream_leaves_the_others_as_they_were():
-    few = draws.uniform(seeds(20), {"crop": 3, "blur": 2})
-    more = draws.uniform(seeds(20), {"flip": 1, "blur": 2, "crop": 3})
+    few = prng.uniform(seeds(20), {"crop": 3, "blur": 2})
+    more = prng.uniform(seeds(20), {"flip": 1, "blur": 2, "crop": 3})
     for name in few:
         np.testing.assert_array_equal(few[name], more[name])
 
 
 def test_stream_numbers_are_unique():
-    assert len(set(draws.STREAMS.values())) == len(draws.STREAMS)
+    assert len(set(prng.STREAMS.values())) == len(prng.STREAMS)
 
 
 def test_folded_seeds_differ_and_do_not_depend_on_the_number_of_views():
-    folded = draws.fold(seeds(500), 4)
+    folded = prng.fold(seeds(500), 4)
     assert len({tuple(row) for row in np.reshape(folded, [-1, 2])}) == 2000
-    np.testing.assert_array_equal(draws.fold(seeds(500), 2), folded[:, :2])
+    np.testing.assert_array_equal(prng.fold(seeds(500), 2), folded[:, :2])
 
 
 # ---- Crop, resize, flip -----------------------------------------------------
 
 
 def boxes(height, width, min_area, count=DRAWS):
-    unit = draws.uniform(seeds(count), {"crop": 2 * crops.CANDIDATES + 2})
+    unit = prng.uniform(seeds(count), {"crop": 2 * crops.CANDIDATES + 2})
     return crops.random_boxes(unit["crop"], height, width, min_area).numpy()
 
 
@@ -243,7 +244,7 @@ def test_hue_and_saturation_equal_tf_image(hue, saturation):
 @pytest.mark.parametrize("strength", [0.125, 0.5, 1.0, 2.0])
 def test_color_jitter_equals_the_papers_chain(photo, strength):
     pixels = patches(photo, 20, 16).astype(np.float32) / 255
-    unit = draws.uniform(seeds(20), {"jitter": 5})
+    unit = prng.uniform(seeds(20), {"jitter": 5})
     jitter = color.ColorJitter(strength, probability=1.0)
     ours = jitter(tf.constant(pixels), unit)
     low, span = max(0.0, 1 - 0.8 * strength), 0.8 * strength
@@ -262,7 +263,7 @@ def test_color_jitter_equals_the_papers_chain(photo, strength):
 
 def test_grayscale_equals_tf_image_and_is_exact():
     gray = color.Grayscale(probability=1.0)
-    unit = draws.uniform(seeds(1), gray.streams)
+    unit = prng.uniform(seeds(1), gray.streams)
     pixels = tf.image.resize(colours(), [24, 24], method="nearest")
     ours = gray(pixels, unit).numpy()
     oracle = tf.image.rgb_to_grayscale(pixels)
@@ -292,14 +293,14 @@ def test_grayscale_equals_tf_image_and_is_exact():
 )
 def test_no_strength_or_probability_is_the_identity(photo, operation):
     pixels = tf.constant(patches(photo, 10, 32).astype(np.float32) / 255)
-    unit = draws.uniform(seeds(10), operation.streams)
+    unit = prng.uniform(seeds(10), operation.streams)
     np.testing.assert_array_equal(operation(pixels, unit), pixels)
 
 
 def test_jitter_of_probability_0_keeps_images_up_to_rounding(photo):
     pixels = tf.constant(patches(photo, 10, 32).astype(np.float32) / 255)
     jitter = color.ColorJitter(1.0, probability=0.0)
-    unit = draws.uniform(seeds(10), jitter.streams)
+    unit = prng.uniform(seeds(10), jitter.streams)
     np.testing.assert_allclose(jitter(pixels, unit), pixels, atol=1e-6)
 
 
@@ -307,7 +308,7 @@ def test_jitter_and_grayscale_happen_as_often_as_in_the_paper():
     pixels = tf.tile([[[[0.3, 0.5, 0.6]]]], [DRAWS, 1, 1, 1])
     gray = color.Grayscale()
     for jitter in (color.ColorJitter(1.0), color.LinearColorJitter(1.0)):
-        unit = draws.uniform(seeds(DRAWS), {**jitter.streams, **gray.streams})
+        unit = prng.uniform(seeds(DRAWS), {**jitter.streams, **gray.streams})
         off = np.abs(jitter(pixels, unit) - pixels)
         changed = off.max(axis=(1, 2, 3)) > 1e-5
         assert within(changed.mean(), 0.8)
@@ -344,7 +345,7 @@ def yiq_jitter(image, brightness, hue, contrast, saturation):
 def test_linear_jitter_equals_the_steps_in_yiq(photo, strength, static):
     pixels = patches(photo, 20, 16).astype(np.float32) / 255
     jitter = color.LinearColorJitter(strength, probability=1.0)
-    unit = draws.uniform(seeds(20), jitter.streams)
+    unit = prng.uniform(seeds(20), jitter.streams)
     made = jitter(tf.constant(pixels), unit, static).numpy()
     low, span = max(0.0, 1 - 0.8 * strength), 0.8 * strength
     for view, image, u in zip(
@@ -385,7 +386,7 @@ def test_the_linear_jitter_s_grey_is_grayscale_of_its_colour(photo):
     # So weak that nothing is clipped.
     pixels = 0.3 + 0.4 * pixels
     plain = color.LinearColorJitter(0.125, probability=1.0)
-    unit = draws.uniform(seeds(20), plain.streams)
+    unit = prng.uniform(seeds(20), plain.streams)
     made = color.LinearColorJitter(0.125, 1.0, gray=0.5)(pixels, unit)
     gray = color.Grayscale(probability=0.5)
     np.testing.assert_allclose(made, gray(plain(pixels, unit), unit), atol=1e-6)
@@ -400,7 +401,7 @@ def test_linear_jitter_is_distributed_like_that_of_hsv(photo):
     made = {}
     for form in (color.ColorJitter, color.LinearColorJitter):
         jitter = form(0.5, probability=1.0)
-        unit = draws.uniform(seeds(400), jitter.streams)
+        unit = prng.uniform(seeds(400), jitter.streams)
         made[form] = jitter(pixels, unit).numpy()
     exact, linear = made.values()
     # The same draws: brightness and contrast are the same, the colours alike.
@@ -425,7 +426,7 @@ def test_linear_jitter_is_distributed_like_that_of_hsv(photo):
 def test_blur_equals_scipy_with_a_sigma_per_image(photo, size):
     pixels = patches(photo, 3, size).astype(np.float32) / 255
     operation = blur.GaussianBlur(probability=1.0)
-    unit = draws.uniform(seeds(3), operation.streams)
+    unit = prng.uniform(seeds(3), operation.streams)
     ours = operation(tf.constant(pixels), unit).numpy()
     sigmas = 0.1 + 1.9 * unit["blur"].numpy()[:, 1]
     assert len(set(sigmas)) == 3
@@ -442,13 +443,13 @@ def test_blur_equals_scipy_with_a_sigma_per_image(photo, size):
 def test_blur_keeps_a_plain_image_up_to_its_borders():
     pixels = tf.fill([4, 96, 96, 3], 0.7)
     operation = blur.GaussianBlur(probability=1.0)
-    unit = draws.uniform(seeds(4), operation.streams)
+    unit = prng.uniform(seeds(4), operation.streams)
     np.testing.assert_allclose(operation(pixels, unit), 0.7, atol=1e-6)
 
 
 def test_half_of_the_views_are_blurred_with_uniform_sigmas():
     operation = blur.GaussianBlur()
-    unit = draws.uniform(seeds(DRAWS), operation.streams)["blur"]
+    unit = prng.uniform(seeds(DRAWS), operation.streams)["blur"]
     kernel = operation.weights(unit, 11).numpy()
     blurred = kernel[:, 1] > 0
     assert within(blurred.mean(), 0.5)
@@ -514,7 +515,7 @@ def test_views_are_single_views_of_folded_seeds(photo):
     images, keys = patches(photo, 4, 32), seeds(4)
     policy = views.build("simclr", image_size=32)
     made = views.views(policy, 3)(images, keys)
-    folded = draws.fold(keys, 3)
+    folded = prng.fold(keys, 3)
     for i in range(4):
         for v in range(3):
             np.testing.assert_array_equal(
@@ -642,7 +643,7 @@ def test_evaluation_takes_images_of_any_shape(size, height, width):
 
 def test_an_unknown_policy_names_the_known_ones():
     with pytest.raises(
-        config.UserError,
+        errors.UserError,
         match=r"augmentation=simclrr: must be one of simclr, .*"
         r"\(did you mean simclr\?\)",
     ):
@@ -650,7 +651,7 @@ def test_an_unknown_policy_names_the_known_ones():
 
 
 def test_policies_are_those_of_the_flag():
-    assert tuple(views.POLICIES) == config.AUGMENTATIONS
+    assert tuple(views.POLICIES) == AUGMENTATIONS
 
 
 @pytest.mark.parametrize(
@@ -669,7 +670,7 @@ def test_policies_are_those_of_the_flag():
     ],
 )
 def test_options_out_of_bounds_are_told(options, message):
-    with pytest.raises(config.UserError, match=message):
+    with pytest.raises(errors.UserError, match=message):
         views.build("simclr", **{"image_size": 32, **options})
 
 
@@ -686,12 +687,12 @@ def test_other_images_are_refused(image, given):
         views.evaluation(8),
         lambda x: views.build("crop", image_size=8)(x, [0, 0]),
     ):
-        with pytest.raises(config.UserError, match=given + ": give uint8"):
+        with pytest.raises(errors.UserError, match=given + ": give uint8"):
             function(image)
 
 
 def test_no_views_are_refused():
-    with pytest.raises(config.UserError, match="views=0: must be at least 1"):
+    with pytest.raises(errors.UserError, match="views=0: must be at least 1"):
         views.views(views.build("crop", image_size=8), 0)
 
 

@@ -11,37 +11,44 @@ import warnings
 
 from absl import logging
 
-from tf_contrastive import config, flags, terminal
+from tf_contrastive import errors, flags, terminal
+from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.datasets import Datasets
+from tf_contrastive.config.embed import Embed
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.export import Export
+from tf_contrastive.config.pretrain import Doctor, Pretrain
+from tf_contrastive.config.reproduce import Reproduce
 
 # Command -> (its options, what it does).
 COMMANDS = {
     "pretrain": (
-        config.Pretrain,
+        Pretrain,
         "train an encoder; the same command resumes it",
     ),
     "doctor": (
-        config.Doctor,
+        Doctor,
         "look a pretrain command over: memory, speed, what may go wrong",
     ),
     "evaluate": (
-        config.Evaluate,
+        Evaluate,
         "score a run or an export by the papers' protocols; --compare A B",
     ),
-    "export": (config.Export, "write a SavedModel with serving signatures"),
+    "export": (Export, "write a SavedModel with serving signatures"),
     "embed": (
-        config.Embed,
+        Embed,
         "write the embeddings of a dataset: npz, TFRecord or Parquet",
     ),
     "reproduce": (
-        config.Reproduce,
+        Reproduce,
         "list, run and judge the papers' claims; --report writes them down",
     ),
     "datasets": (
-        config.Datasets,
+        Datasets,
         "list the datasets; --show=NAME writes a contact sheet",
     ),
     "benchmark": (
-        config.Benchmark,
+        Benchmark,
         "measure speed and memory side by side with others: benchmark loss",
     ),
 }
@@ -70,7 +77,7 @@ def _run(arguments: list[str]) -> int:
         return 0 if arguments else 2
     command, *rest = arguments
     if command not in COMMANDS:
-        raise config.unknown("command", command, COMMANDS)
+        raise errors.unknown("command", command, COMMANDS)
     config_class, text = COMMANDS[command]
     if any(word in (*_HELP, _HELP_FULL) for word in rest):
         print(f"python -m tf_contrastive {command} [flags]\n\n{text}\n")
@@ -87,8 +94,8 @@ def _run(arguments: list[str]) -> int:
 
 def _quieten(verbosity: str) -> None:
     """Chooses what this package and the libraries below it tell."""
-    terminal.set_verbosity(verbosity)
-    if verbosity == terminal.DEBUG:
+    terminal.configure(verbosity)
+    if verbosity == "debug":
         logging.set_verbosity(logging.DEBUG)
         return
     # TensorFlow's C++ reports errors of CUDA at every start without a GPU; its
@@ -109,18 +116,26 @@ def _paired(arguments: list[str]) -> list[str]:
     return arguments
 
 
+def _in_flags(message: str) -> str:
+    """Writes the arguments that an error names as flags of the command."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command not in COMMANDS:
+        return message
+    return flags.with_flags(COMMANDS[command][0], message)
+
+
 def main() -> int:
     """Runs the command that the arguments name and returns its exit status."""
     try:
         return _run(sys.argv[1:])
-    except config.UserError as error:
-        terminal.fail(str(error))
+    except errors.UserError as error:
+        terminal.error(_in_flags(str(error)))
         if error.threads_left:
             sys.stdout.flush()
             os._exit(error.status)
         return error.status
     except KeyboardInterrupt:
-        terminal.fail("interrupted")
+        terminal.error("interrupted")
         return 130
 
 

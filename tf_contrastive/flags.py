@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config import fields
 
 Config = TypeVar("Config")
 
@@ -34,7 +35,7 @@ def define(config_class: type) -> absl_flags.FlagValues:
       config_class: a command's dataclass of groups, such as `config.Pretrain`.
     """
     values = absl_flags.FlagValues()
-    for group, field, default in config.fields(config_class()):
+    for group, field, default in fields.fields(config_class()):
         text = field.metadata["help"]
         module = f"{config_class.__name__.lower()}: {group}"
         if field.metadata["choices"]:
@@ -86,9 +87,9 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
         rest = values(["", *_inlined(arguments)])[1:]
     # absl raises a plain ValueError for --noname=value.
     except (absl_flags.Error, ValueError) as error:
-        raise config.UserError(_explain(error, values)) from error
+        raise errors.UserError(_explain(error, values)) from error
     if rest:
-        raise config.UserError(
+        raise errors.UserError(
             f"stray word {rest[0]!r}: flags are written --name=value"
         )
     return _to_config(config_class, values)
@@ -118,7 +119,7 @@ def _inlined(arguments: list[str], within: tuple[str, ...] = ()) -> list[str]:
         path = _beside(path if equals else rest.pop(0), within)
         if path in within:
             chain = " in ".join((path, *reversed(within)))
-            raise config.UserError(
+            raise errors.UserError(
                 f"--flagfile={path} is part of itself ({chain}): take it out"
             )
         lines += _inlined(_lines(path, within), (*within, path))
@@ -141,7 +142,7 @@ def _lines(path: str, within: tuple[str, ...]) -> list[str]:
             lines = [line.strip() for line in file]
     except (OSError, UnicodeDecodeError) as error:
         named = f", named in {within[-1]}" if within else ""
-        raise config.UserError(
+        raise errors.UserError(
             f"--flagfile: Unable to open flagfile {path}{named}"
             f" ({getattr(error, 'strerror', None) or error}): give the path of"
             " a file of flags, one a line"
@@ -155,13 +156,13 @@ def _to_config(
     defaults = config_class()
     given = {
         field.name: values[field.name].value
-        for _, field, _ in config.fields(defaults)
+        for _, field, _ in fields.fields(defaults)
     }
     if hasattr(config_class, "presets"):
         present = {k: v for k, v in given.items() if values[k].present}
         given |= config_class.presets(present) | present
-    parsed = config.replace(defaults, **given)
-    config.validate_fields(parsed)
+    parsed = fields.replace(defaults, **given)
+    fields.validate_fields(parsed)
     return parsed
 
 
@@ -169,7 +170,7 @@ def _explain(error: Exception, values: absl_flags.FlagValues) -> str:
     """One line for what absl found wrong: given, allowed, what to do."""
     text = " ".join(str(error).split())
     if isinstance(error, absl_flags.UnrecognizedFlagError):
-        match = config.nearest(error.flagname, list(values))
+        match = errors.nearest(error.flagname, list(values))
         hint = f"did you mean --{match}? " if match else ""
         return f"unknown flag --{error.flagname}: {hint}see --help"
     if isinstance(error, absl_flags.IllegalFlagValueError):
@@ -194,7 +195,7 @@ def _allowed(flag: absl_flags.Flag, given: str = "") -> str:
             "string": f"as in --{flag.name}=TEXT",
         }[flag.flag_type()]
     choices = flag.parser.enum_values
-    hint = config.did_you_mean(given, choices) if given else ""
+    hint = errors.did_you_mean(given, choices) if given else ""
     return f"one of {', '.join(choices)}{hint}"
 
 
@@ -206,7 +207,7 @@ def help_text(config_class: type, everything: bool = True) -> str:
       everything: all flags; else those alone that its `COMMON` names, where it
         has one, and how many more there are.
     """
-    options = list(config.fields(config_class()))
+    options = list(fields.fields(config_class()))
     common = getattr(config_class, "COMMON", None)
     if everything or common is None:
         common = [field.name for _, field, _ in options]
@@ -256,6 +257,21 @@ def _usage(field: dataclasses.Field, default: Any) -> str:
     return f"{field.name}={_type(field).__name__.upper()}{shown}"
 
 
+def with_flags(config_class: type, message: str) -> str:
+    """Writes the arguments that an error names as a command's flags.
+
+    `name=value` becomes `--name=value`, and a name in backticks `--name`.
+
+    Args:
+      config_class: the command's dataclass of groups.
+      message: of library code, which knows no flags.
+    """
+    names = "|".join(f.name for _, f, _ in fields.fields(config_class()))
+    message = re.sub(rf"(?<![\w:,./'\"-])({names})=False\b", r"--no\1", message)
+    message = re.sub(rf"(?<![\w:,./'\"-])({names})=(?!=)", r"--\1=", message)
+    return re.sub(rf"`({names})`", r"--\1", message)
+
+
 def write(parsed: Any) -> str:
     """A config as the text of a flagfile, without the workdir.
 
@@ -263,7 +279,7 @@ def write(parsed: Any) -> str:
     """
     lines = []
     shown = None
-    for group, field, value in config.fields(parsed):
+    for group, field, value in fields.fields(parsed):
         if field.name == "workdir" or value is None:
             continue
         if group != shown:

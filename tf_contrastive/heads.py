@@ -6,9 +6,10 @@ section 4.2).
 
 import tensorflow as tf
 
-from tf_contrastive import config
-from tf_contrastive.normalization import BatchNormalization
-from tf_contrastive.tracing import as_written
+from tf_contrastive import errors
+from tf_contrastive.config.encoder import Projection
+from tf_contrastive.distribution.autograph import as_written
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
@@ -35,10 +36,10 @@ class MLP(tf.keras.Model):
 
     def __init__(
         self,
-        layers=config.Projection.projection_layers,
-        hidden=config.Projection.projection_hidden,
-        output=config.Projection.projection_output,
-        batch_norm=config.Projection.projection_batch_norm,
+        layers=Projection.projection_layers,
+        hidden=Projection.projection_hidden,
+        output=Projection.projection_output,
+        batch_norm=Projection.projection_batch_norm,
         synchronized=True,
         **kwargs,
     ):
@@ -167,12 +168,12 @@ HEADS = {"identity": _identity, "linear": _linear, "mlp": _mlp}
 
 
 def build(
-    name: str = config.Projection.projection,
+    name: str = Projection.projection,
     *,
-    layers: int = config.Projection.projection_layers,
-    hidden: int | None = config.Projection.projection_hidden,
-    output: int = config.Projection.projection_output,
-    batch_norm: bool = config.Projection.projection_batch_norm,
+    layers: int = Projection.projection_layers,
+    hidden: int | None = Projection.projection_hidden,
+    output: int = Projection.projection_output,
+    batch_norm: bool = Projection.projection_batch_norm,
     synchronized: bool = True,
 ) -> tf.keras.Model:
     """Builds a projection head.
@@ -194,9 +195,9 @@ def build(
     SimCLR, section 4.2 and figure 8.
     """
     if name not in HEADS:
-        raise config.unknown("projection", name, HEADS)
+        raise errors.unknown("projection", name, HEADS)
     if name == "mlp" and layers < 2:
-        raise config.UserError(
+        raise errors.UserError(
             f"an mlp of {layers} layer(s): give at least 2, or the projection"
             " 'linear'"
         )

@@ -8,7 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
+from tf_contrastive.config.schedule import (
+    SCALINGS,
+    SCHEDULE_OPTIONS,
+    Schedule,
+    check_boundaries,
+    resolve_warmup,
+)
 
 
 class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -183,7 +191,7 @@ SCHEDULES = {
 def peak(
     base_learning_rate: float,
     batch_size: int,
-    scaling: str = config.Schedule.learning_rate_scaling,
+    scaling: str = Schedule.learning_rate_scaling,
 ) -> float:
     """Scales a base learning rate to the global batch.
 
@@ -198,25 +206,25 @@ def peak(
 
     SimCLR, section 2.2 and appendix B.1.
     """
-    if scaling not in config.SCALINGS:
-        raise config.unknown("learning rate scaling", scaling, config.SCALINGS)
+    if scaling not in SCALINGS:
+        raise errors.unknown("learning rate scaling", scaling, SCALINGS)
     if scaling == "linear":
-        return base_learning_rate * batch_size / config.REFERENCE_BATCH_SIZE
+        return base_learning_rate * batch_size / REFERENCE_BATCH_SIZE
     if scaling == "sqrt":
         return base_learning_rate * math.sqrt(batch_size)
     return base_learning_rate
 
 
 def build(
-    name: str = config.Schedule.schedule,
+    name: str = Schedule.schedule,
     *,
     base_learning_rate: float,
     batch_size: int,
     steps_per_epoch: int,
     epochs: float,
     warmup_epochs: float = 0.0,
-    scaling: str = config.Schedule.learning_rate_scaling,
-    floor: float = config.Schedule.learning_rate_floor,
+    scaling: str = Schedule.learning_rate_scaling,
+    floor: float = Schedule.learning_rate_floor,
     **options: Any,
 ) -> tf.keras.optimizers.schedules.LearningRateSchedule:
     """Builds the learning rate schedule of a run.
@@ -245,20 +253,20 @@ def build(
         end, or boundaries that are not between the warm-up and the end.
     """
     if name not in SCHEDULES:
-        raise config.unknown("schedule", name, SCHEDULES)
-    known = config.SCHEDULE_OPTIONS[name]
+        raise errors.unknown("schedule", name, SCHEDULES)
+    known = SCHEDULE_OPTIONS[name]
     for option in options:
         if option not in known:
-            raise config.unknown(f"option of {name}", option, known)
-    warmup_epochs = config.resolve_warmup(warmup_epochs, epochs)
+            raise errors.unknown(f"option of {name}", option, known)
+    warmup_epochs = resolve_warmup(warmup_epochs, epochs)
     if not 0 <= warmup_epochs <= epochs:
-        raise config.UserError(
+        raise errors.UserError(
             f"warmup_epochs={warmup_epochs:g}: give -1, or 0 to"
             f" epochs={epochs:g}"
         )
     options = {**known, **options}
     if "boundaries" in options:
-        config.check_boundaries(options["boundaries"], warmup_epochs, epochs)
+        check_boundaries(options["boundaries"], warmup_epochs, epochs)
     return SCHEDULES[name](
         peak(base_learning_rate, batch_size, scaling),
         steps_per_epoch=steps_per_epoch,

@@ -17,12 +17,15 @@ import tensorflow as tf
 from tf_contrastive import (
     checkpoints,
     classifiers,
-    config,
     distribution,
-    interruption,
+    errors,
     terminal,
     training,
 )
+from tf_contrastive.checkpoints import preemption
+from tf_contrastive.config.evaluate import Evaluate, Evaluation
+from tf_contrastive.config.linear import LinearProtocol
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import opening, protocols
 
 RESULT_FILE = "linear.json"
@@ -66,13 +69,13 @@ def linear(result: training.Result) -> dict[str, Any]:
     if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         strategy = tf.distribute.get_strategy()
     train, _ = training.open_dataset(run)
-    terminal.tell(
+    terminal.info(
         f"linear     {options.linear.linear_optimizer},"
         f" {options.linear.linear_epochs} epochs of"
         f" {train.info.num_examples:,} images, augmentation"
         f" {options.linear.linear_augmentation}"
     )
-    with interruption.Interruption(tf.distribute.get_strategy()) as heard:
+    with preemption.Interruption(tf.distribute.get_strategy()) as heard:
         follower = _Follower(workdir, stage, heard, result.is_chief)
         subject = opening.of_run(
             dataclasses.replace(found, config=run),
@@ -82,7 +85,7 @@ def linear(result: training.Result) -> dict[str, Any]:
             strategy=strategy,
             follower=follower,
             heed=follower.heed,
-            say=terminal.tell,
+            say=terminal.info,
         )
         report = protocols.run(subject, ["linear"])
     report = {
@@ -100,10 +103,10 @@ def linear(result: training.Result) -> dict[str, Any]:
     return report
 
 
-def evaluation_of(run: config.Pretrain) -> config.Evaluate:
+def evaluation_of(run: Pretrain) -> Evaluate:
     """The options of `evaluate` that do what the run's linear stage does."""
-    return config.Evaluate(
-        config.Evaluation(
+    return Evaluate(
+        Evaluation(
             workdir=run.runtime.workdir,
             protocols="linear",
             untrained=False,
@@ -111,13 +114,11 @@ def evaluation_of(run: config.Pretrain) -> config.Evaluate:
             test_split=run.data.test_split,
             seed=run.runtime.seed,
         ),
-        config.LinearProtocol(**dataclasses.asdict(run.linear)),
+        LinearProtocol(**dataclasses.asdict(run.linear)),
     )
 
 
-def _identity(
-    options: config.Evaluate, found: checkpoints.Run
-) -> dict[str, Any]:
+def _identity(options: Evaluate, found: checkpoints.Run) -> dict[str, Any]:
     """What decides the stage's result, as JSON gives it back."""
     identity = {
         "step": found.step,
@@ -135,7 +136,7 @@ def _writing(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise config.cannot_write(
+        raise errors.cannot_write(
             path, error, "make room, and repeat the command to go on"
         ) from error
 
@@ -160,7 +161,7 @@ class _Follower(classifiers.Follower):
         self,
         workdir: str,
         stage: dict[str, Any],
-        heard: interruption.Interruption,
+        heard: preemption.Interruption,
         keeps: bool,
     ) -> None:
         self._folder = os.path.join(workdir, STATE)
@@ -188,7 +189,7 @@ class _Follower(classifiers.Follower):
         if newest:
             state.restore(newest).assert_consumed()
             self._done = self._saved = checkpoints.step_of(newest)
-            terminal.tell(f"linear stage: goes on after epoch {self._done:,}")
+            terminal.info(f"linear stage: goes on after epoch {self._done:,}")
         self._manager = tf.train.CheckpointManager(
             state, self._folder, max_to_keep=2, checkpoint_name="ckpt"
         )
@@ -204,7 +205,7 @@ class _Follower(classifiers.Follower):
         last = done == epochs
         if last or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self._save()
-            terminal.tell(
+            terminal.info(
                 f"linear stage: epoch {done}/{epochs}"
                 f"  loss {metrics['loss']:.4f}"
                 f"  accuracy {metrics['accuracy']:.3f}"
@@ -226,7 +227,7 @@ class _Follower(classifiers.Follower):
     def _end_if_told(self) -> None:
         if reason := self._heard.agreed():
             self._save()
-            raise interruption.InterruptedRunError(
+            raise preemption.InterruptedRunError(
                 f"ended by {reason}, saved at epoch {self._saved} of the linear"
                 " stage: repeat the command to go on"
             )

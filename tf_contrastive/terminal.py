@@ -1,44 +1,57 @@
-"""What a command tells beside its result: lines on stderr.
+"""Output for people: progress, warnings and errors on stderr, and tables.
 
-Layer 1: imports nothing of the package. Progress is silent with
-`--verbosity=quiet`; warnings and errors never are. Colours are for people:
-a terminal gets them, unless NO_COLOR is set or it says that it has none.
+Progress is logged at INFO, to the logger "tf_contrastive"; the commands attach
+a handler to it, in a notebook Python's defaults hold. Colours are for terminals
+only, unless NO_COLOR is set or TERM is dumb.
 """
 
+import logging
 import os
 import sys
+from collections.abc import Container, Sequence
 from typing import TextIO
 
-QUIET, NORMAL, DEBUG = "quiet", "normal", "debug"
-
 _STYLES = {"bold": "1", "good": "32", "warning": "33", "error": "31"}
-_chosen = NORMAL
+_LEVELS = {
+    "quiet": logging.WARNING,
+    "normal": logging.INFO,
+    "debug": logging.DEBUG,
+}
+_logger = logging.getLogger("tf_contrastive")
+
+info = _logger.info
+warning = _logger.warning
 
 
-def set_verbosity(name: str) -> None:
-    """Chooses what is told from now on: quiet, normal or debug."""
-    global _chosen
-    _chosen = name
+class _Handler(logging.Handler):
+    """Writes records to the present `sys.stderr`, warnings in colour."""
 
-
-def verbosity() -> str:
-    """What was chosen."""
-    return _chosen
-
-
-def tell(line: str) -> None:
-    """Writes a line of progress, unless the user wants to be spared."""
-    if _chosen != QUIET:
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if record.levelno >= logging.WARNING:
+            line = paint(line, "warning", sys.stderr)
         print(line, file=sys.stderr, flush=True)
 
 
-def warn(line: str) -> None:
-    """Writes a line that something may go wrong, or has."""
-    print(paint(line, "warning", sys.stderr), file=sys.stderr, flush=True)
+def configure(verbosity: str) -> None:
+    """Writes log lines to stderr, as the commands do.
+
+    Args:
+      verbosity: quiet (warnings only), normal (progress, too) or debug.
+    """
+    _logger.setLevel(_LEVELS[verbosity])
+    _logger.propagate = False
+    if not any(isinstance(h, _Handler) for h in _logger.handlers):
+        _logger.addHandler(_Handler())
 
 
-def fail(line: str) -> None:
-    """Writes why the command ends here, in one line whatever is in it."""
+def shows_progress() -> bool:
+    """Returns whether lines of progress are wanted."""
+    return _logger.isEnabledFor(logging.INFO)
+
+
+def error(line: str) -> None:
+    """Writes the error that ends a command, collapsed to one line."""
     line = " ".join(line.splitlines())
     name = paint("tf_contrastive:", "error", sys.stderr)
     print(f"{name} {line}", file=sys.stderr, flush=True)
@@ -62,3 +75,23 @@ def colours(stream: TextIO) -> bool:
         and not os.environ.get("NO_COLOR")
         and os.environ.get("TERM") != "dumb"
     )
+
+
+def format_table(rows: Sequence[Sequence[str]], texts: Container[int]) -> str:
+    """Pads columns to their widths.
+
+    Args:
+      rows: of cells, the headings first.
+      texts: which columns, from 0, are text and start on the left; the others
+        are numbers.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, strict=True)
+        return "  ".join(
+            cell.ljust(width) if place in texts else cell.rjust(width)
+            for place, (cell, width) in enumerate(cells)
+        ).rstrip()
+
+    return "\n".join(map(line, rows))

@@ -25,7 +25,7 @@ import numpy as np, tensorflow as tf
 from tf_contrastive import (
     config, distribution, heads, losses, optimizers, training)
 from tf_contrastive.model import ContrastiveModel
-from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 strategy = distribution.strategy("auto")
 run = config.replace(
     config.Pretrain(), dataset="digits", split="train[:256]", batch_size=32,

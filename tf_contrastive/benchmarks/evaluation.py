@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import classifiers, config
+from tf_contrastive import classifiers
 from tf_contrastive.benchmarks import measure
+from tf_contrastive.config import fields
+from tf_contrastive.config.benchmark import Benchmark, EvaluationBenchmark
 from tf_contrastive.evaluation import logistic
 
 # Share of predictions that may differ (votes that are equal up to rounding),
@@ -104,9 +106,7 @@ def embeddings(
     return rows, labels
 
 
-def run(
-    options: config.Benchmark, say: Callable[[str], None]
-) -> measure.Report:
+def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
     """Measures each of the tasks.
 
     Args:
@@ -116,7 +116,7 @@ def run(
     chosen = options.evaluation
     results = []
     passed = True
-    for task in config.split_list(chosen.tasks):
+    for task in fields.split_list(chosen.tasks):
         case = _case(task, chosen)
         makers = IMPLEMENTATIONS[task]
         if options.benchmarking.only_ours:
@@ -144,7 +144,7 @@ def run(
     return measure.Report(results, [_table(results)], passed)
 
 
-def _case(task: str, chosen: config.EvaluationBenchmark) -> Neighbors | Path:
+def _case(task: str, chosen: EvaluationBenchmark) -> Neighbors | Path:
     if task == "knn":
         return Neighbors(
             chosen.queries,

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config, losses
+from tf_contrastive import losses
 from tf_contrastive.benchmarks import measure
+from tf_contrastive.config import fields
+from tf_contrastive.config.benchmark import Benchmark, LossBenchmark
 
 # Largest errors, relative to ours.
 _VALUE_ERROR = 1e-4
@@ -54,9 +56,7 @@ class Case:
         return projections, draws.permutation(images) % self.classes
 
 
-def run(
-    options: config.Benchmark, say: Callable[[str], None]
-) -> measure.Report:
+def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
     """Measures every loss at every size.
 
     Args:
@@ -89,7 +89,7 @@ def run(
     return measure.Report(results, _tables(results), passed)
 
 
-def _cases(chosen: config.LossBenchmark) -> list[Case]:
+def _cases(chosen: LossBenchmark) -> list[Case]:
     return [
         Case(
             loss=loss,
@@ -99,8 +99,8 @@ def _cases(chosen: config.LossBenchmark) -> list[Case]:
             temperature=chosen.temperature,
             block_size=chosen.block_size,
         )
-        for loss in config.split_list(chosen.losses)
-        for size in config.split_list(chosen.sizes)
+        for loss in fields.split_list(chosen.losses)
+        for size in fields.split_list(chosen.sizes)
     ]
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import tables
+from tf_contrastive import terminal
 
 # Seconds after which a call has been repeated often enough, if it was so often.
 _ENOUGH_SECONDS = 20.0
@@ -266,7 +266,7 @@ def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
             isinstance(row[_field(text)], int | float | None) for row in rows
         )
     }
-    return tables.laid_out(lines, texts)
+    return terminal.format_table(lines, texts)
 
 
 def _cell(text: str, row: Mapping[str, Any]) -> str:

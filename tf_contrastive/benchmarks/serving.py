@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config, encoders, exporting, heads
+from tf_contrastive import encoders, errors, exporting, heads
 from tf_contrastive.benchmarks import measure
+from tf_contrastive.config import fields
+from tf_contrastive.config.benchmark import Benchmark, ServingBenchmark
+from tf_contrastive.config.encoder import resolve_stem
 
 BARE = "bare tf.function"
 PREDICT = "keras.Model.predict"
@@ -49,9 +52,7 @@ class Case(NamedTuple):
     batch_size: int
 
 
-def run(
-    options: config.Benchmark, say: Callable[[str], None]
-) -> measure.Report:
+def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
     """Measures every signature of an export at every batch size.
 
     Args:
@@ -67,7 +68,7 @@ def run(
         path = chosen.serving_model or _export(chosen, folder)
         path = exporting.find(path) or path
         names = [BARE, PREDICT, *_details(path)["signatures"]]
-        for size in map(int, config.split_list(chosen.serving_batch_sizes)):
+        for size in map(int, fields.split_list(chosen.serving_batch_sizes)):
             cases = [Case(path, name, size) for name in names]
             if how.only_ours:
                 cases = [case for case in cases if case[1] != PREDICT]
@@ -81,19 +82,19 @@ def _details(path: str) -> dict[str, Any]:
     _load(path)  # Says what is wrong with it.
     details = exporting.details(path)
     if details["channels"] != 3:
-        raise config.UserError(
+        raise errors.UserError(
             f"--serving_model={path} takes {details['channels']} channels: give"
             " an export that takes images of three"
         )
     return details
 
 
-def _export(chosen: config.ServingBenchmark, folder: str) -> str:
+def _export(chosen: ServingBenchmark, folder: str) -> str:
     """Exports an encoder with random weights, a projection and a probe."""
     size = chosen.serving_image_size
     encoder = encoders.build(
         chosen.serving_encoder,
-        stem=config.resolve_stem("auto", size),
+        stem=resolve_stem("auto", size),
         image_shape=(size, size, 3),
         synchronized=False,
         # Switched off, the residual branches would count for nothing.

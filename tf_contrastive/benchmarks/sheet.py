@@ -9,15 +9,15 @@ import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-from tf_contrastive import config, views
+from tf_contrastive import errors, views
 from tf_contrastive.benchmarks import measure
+from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 
 _COLUMNS = 8
 
 
-def run(
-    options: config.Benchmark, say: Callable[[str], None]
-) -> measure.Report:
+def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
     """Writes `--plot`: a row of views for every policy and ablation.
 
     Args:
@@ -30,13 +30,13 @@ def run(
     chosen = options.sheet
     folder = os.path.dirname(chosen.plot) or "."
     if not os.path.isdir(folder):
-        raise config.UserError(
+        raise errors.UserError(
             f"--plot={chosen.plot}: there is no folder {folder}: create it, or"
             " give a file in a folder that exists"
         )
     names = [
-        *(name for name in config.AUGMENTATIONS if name != "none"),
-        *(f"ablation:{name}" for name in config.ABLATIONS),
+        *(name for name in AUGMENTATIONS if name != "none"),
+        *(f"ablation:{name}" for name in ABLATIONS),
     ]
     photograph = sklearn.datasets.load_sample_image("china.jpg")
     figure, axes = plt.subplots(
@@ -55,7 +55,7 @@ def run(
     try:
         figure.savefig(chosen.plot, dpi=80)
     except OSError as error:
-        raise config.UserError(
+        raise errors.UserError(
             f"--plot={chosen.plot} cannot be written ({error.strerror}): give a"
             " file in a folder in which you may create files"
         ) from error

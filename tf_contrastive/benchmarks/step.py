@@ -13,16 +13,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    config,
-    datasets,
-    distribution,
-    flags,
-    preflight,
-    training,
-)
+from tf_contrastive import datasets, distribution, doctor, flags, training
 from tf_contrastive import model as models
 from tf_contrastive.benchmarks import measure
+from tf_contrastive.config import fields
+from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import check_divisible
 
 # Steps before anything is timed: graphs are made, pipelines filled.
 _WARM_UP = 3
@@ -44,14 +41,12 @@ _COLUMNS = {
 class Case(NamedTuple):
     """A step that is measured."""
 
-    run: config.Pretrain  # Resolved, with its precision.
+    run: Pretrain  # Resolved, with its precision.
     source: datasets.Source
     strategy: tf.distribute.Strategy
 
 
-def run(
-    options: config.Benchmark, say: Callable[[str], None]
-) -> measure.Report:
+def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
     """Measures the step of `--run_flags` at every precision and replicas.
 
     Args:
@@ -63,18 +58,18 @@ def run(
     """
     chosen = options.step
     wanted = flags.parse(
-        config.Pretrain, [*shlex.split(chosen.run_flags), "--workdir=none"]
+        Pretrain, [*shlex.split(chosen.run_flags), "--workdir=none"]
     )
     wanted.validate()
-    counts = [int(n) for n in config.split_list(chosen.replicas)]
+    counts = [int(n) for n in fields.split_list(chosen.replicas)]
     for count in counts:
-        config.check_divisible(wanted.schedule.batch_size, count)
+        check_divisible(wanted.schedule.batch_size, count)
     # The largest first: the CPU is split once.
     strategies = {n: _strategy(n) for n in sorted(counts, reverse=True)}
     source, _ = training.open_dataset(wanted)
     source = datasets.in_memory(source, wanted.data.cache)
     results = []
-    for precision in config.split_list(chosen.precisions):
+    for precision in fields.split_list(chosen.precisions):
         for count in counts:
             case = _case(wanted, source, strategies[count], precision)
             say(f"{case.run.encoder.encoder}, {precision}, {count} replica(s)")
@@ -99,7 +94,7 @@ def _strategy(replicas: int) -> tf.distribute.Strategy:
 def _case(wanted, source, strategy, precision) -> Case:
     run = training.resolve(wanted, source.info, strategy)
     run = training.whiten(run, source)
-    return Case(config.replace(run, precision=precision), source, strategy)
+    return Case(fields.replace(run, precision=precision), source, strategy)
 
 
 def _model(case: Case) -> models.ContrastiveModel:
@@ -113,7 +108,7 @@ def _model(case: Case) -> models.ContrastiveModel:
             training.augment_on_device(run),
             training.mixing(run, info.num_classes),
         )
-        one = config.replace(run, steps_per_execution=1)
+        one = fields.replace(run, steps_per_execution=1)
         training.compile_model(model, one, steps)
     return model
 
@@ -151,7 +146,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
         step = model.make_train_function()
         passes = bare(model.encoder, strategy)
         batches = iter(
-            preflight.rates.synthetic(
+            doctor.rates.synthetic(
                 run, case.source.info.num_classes, size // replicas, strategy
             )
         )

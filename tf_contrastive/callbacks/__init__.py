@@ -4,7 +4,7 @@ Layer 5. Keras callbacks. All of it happens on the host, between executions of
 the training step.
 """
 
-from tf_contrastive.callbacks.keeping import (
+from tf_contrastive.callbacks.checkpointing import (
     CollapseAlarm,
     Keeper,
     NonFiniteError,

@@ -7,7 +7,7 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from tf_contrastive.callbacks.meter import Meter
+from tf_contrastive.callbacks.throughput import Meter
 
 
 class Progress(tf.keras.callbacks.Callback):

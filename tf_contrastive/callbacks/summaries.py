@@ -6,9 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import board, config
-from tf_contrastive.board import scalars
-from tf_contrastive.callbacks.meter import Meter
+from tf_contrastive import tensorboard
+from tf_contrastive.callbacks.throughput import Meter
+from tf_contrastive.config.runtime import Runtime
+from tf_contrastive.tensorboard import scalars
 
 # Images whose views are shown.
 GRID_IMAGES = 8
@@ -56,8 +57,8 @@ class Summaries(tf.keras.callbacks.Callback):
         batch_size: int,
         schedules: dict[str, Callable[[int], Any]],
         opening: Sequence[Callable[[], None]] = (),
-        distributions: board.Distributions | None = None,
-        every_epochs: int = config.Runtime.histograms_every_epochs,
+        distributions: tensorboard.Distributions | None = None,
+        every_epochs: int = Runtime.histograms_every_epochs,
     ) -> None:
         super().__init__()
         self._logdir = logdir

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, terminal
+from tf_contrastive import errors, terminal
 
 # What stands in a workdir, and in its folder of checkpoints.
 CONFIG_FILE = "config.flags"
@@ -39,9 +39,9 @@ def read_json(path: str) -> dict[str, Any]:
     return read
 
 
-def not_ours(path: str, error: Exception) -> config.UserError:
+def not_ours(path: str, error: Exception) -> errors.UserError:
     """What is told of a file that holds something else."""
-    return config.UserError(
+    return errors.UserError(
         f"{path} is not what was written there ({first_line(error)}): restore"
         " it from a copy, or move it away"
     )
@@ -116,19 +116,19 @@ def newest_whole(directory: str) -> str | None:
     path, damaged = newest(directory)
     if path is None and len(damaged) == 1 and not _listed(directory):
         (unfinished,) = damaged
-        terminal.warn(
+        terminal.warning(
             f"{unfinished} was never finished: nothing is saved before it"
         )
         return None
     for bad, reason in damaged.items():
-        terminal.warn(
+        terminal.warning(
             f"{bad} is damaged ({reason}):"
             + (f" going back to step {step_of(path):,}" if path else "")
         )
     if damaged and path is None:
-        raise config.UserError(
+        raise errors.UserError(
             f"no checkpoint in {directory} is whole: restore one from a copy,"
-            " or give another --workdir to start afresh"
+            " or give another `workdir` to start afresh"
         )
     return path
 

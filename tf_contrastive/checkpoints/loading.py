@@ -6,17 +6,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive import model as models
 from tf_contrastive.checkpoints import files
 from tf_contrastive.checkpoints.workdir import check_run
+from tf_contrastive.config.pretrain import Pretrain
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A run that was written: its resolved config, data, newest checkpoint."""
 
-    config: config.Pretrain
+    config: Pretrain
     metadata: dict[str, Any]
     checkpoint: str
     step: int
@@ -44,7 +45,7 @@ def load_run(workdir: str) -> Run:
     directory = os.path.join(workdir, files.CHECKPOINTS)
     latest = files.newest_whole(directory)
     if latest is None:
-        raise config.UserError(
+        raise errors.UserError(
             f"no checkpoint in {directory} yet: the run writes the first one"
             " at the end of its first epoch"
         )

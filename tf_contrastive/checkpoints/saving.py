@@ -11,10 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, distribution, flags
+from tf_contrastive import distribution, errors, flags
 from tf_contrastive import model as models
 from tf_contrastive.checkpoints import files
 from tf_contrastive.checkpoints.workdir import told_if_unwritable
+from tf_contrastive.config.pretrain import Pretrain
 
 
 class Checkpoints:
@@ -42,7 +43,7 @@ class Checkpoints:
     def __init__(
         self,
         model: models.ContrastiveModel,
-        run_config: config.Pretrain,
+        run_config: Pretrain,
         metadata: dict[str, Any],
     ) -> None:
         self._model = model
@@ -74,7 +75,7 @@ class Checkpoints:
     def _prepare(
         self,
         workdir: str,
-        run_config: config.Pretrain,
+        run_config: Pretrain,
         metadata: dict[str, Any],
     ) -> None:
         """Cleans up after the process before, and writes what a run is."""
@@ -102,10 +103,10 @@ class Checkpoints:
                 for old, new in zip(written, self._order, strict=False)
                 if old != new
             ] or [f"{len(self._order)}, there {len(written)}"]
-            raise config.UserError(
+            raise errors.UserError(
                 f"{self.directory} was written by another version of the"
                 f" model, with other variables ({differing[0]}): resume it with"
-                " that version, or give another --workdir"
+                " that version, or give another `workdir`"
             )
 
     @property
@@ -150,7 +151,7 @@ class Checkpoints:
         except tf.errors.OpError as error:
             kept, _ = files.newest(self.directory)
             rest = f"step {files.step_of(kept):,}" if kept else "none"
-            raise config.UserError(
+            raise errors.UserError(
                 f"a checkpoint cannot be written to {self.directory} at step"
                 f" {step:,} ({files.first_line(error)}): make room, and repeat"
                 f" the command to go on; the newest whole one: {rest}"

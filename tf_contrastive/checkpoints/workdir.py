@@ -8,11 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, flags
+from tf_contrastive import errors, flags
 from tf_contrastive.checkpoints import files
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 
 
-def check_workdir(wanted: config.Pretrain) -> None:
+def check_workdir(wanted: Pretrain) -> None:
     """Raises `UserError` if the run cannot be written, or resumed, there.
 
     Nothing is left behind.
@@ -24,10 +26,10 @@ def check_workdir(wanted: config.Pretrain) -> None:
     if previous := _read_config(workdir):
         differing = _differing(previous, wanted)
         if differing:
-            raise config.UserError(
+            raise errors.UserError(
                 f"{workdir} holds another experiment"
                 f" ({'; '.join(differing)}): give these flags as there to"
-                " resume it, or another --workdir"
+                " resume it, or another `workdir`"
             )
     # Of a name of its own, since the workers of a run try it all at once.
     probe = os.path.join(_nearest(workdir), f".writable-{uuid.uuid4().hex}")
@@ -54,29 +56,29 @@ def told_if_unwritable(workdir: str) -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        raise config.UserError(
-            f"--workdir={workdir} cannot be written ({error.message}): give a"
+        raise errors.UserError(
+            f"workdir={workdir} cannot be written ({error.message}): give a"
             " folder in which you may create files"
         ) from error
 
 
-def _read_config(workdir: str) -> config.Pretrain | None:
+def _read_config(workdir: str) -> Pretrain | None:
     path = os.path.join(workdir, files.CONFIG_FILE)
     if not tf.io.gfile.exists(path):
         return None
     try:
         with tf.io.gfile.GFile(path) as file:
-            return flags.read(config.Pretrain, file.read(), workdir)
+            return flags.read(Pretrain, file.read(), workdir)
     except ValueError as error:  # No text, or flags that are wrong.
         raise files.not_ours(path, error) from error
 
 
-def _differing(previous: config.Pretrain, wanted: config.Pretrain) -> list[str]:
+def _differing(previous: Pretrain, wanted: Pretrain) -> list[str]:
     """Names the flags that make `wanted` another experiment."""
     return [
-        f"--{field.name}={_told(new)}, there {_told(old)}"
+        f"{field.name}={_told(new)}, there {_told(old)}"
         for (_, field, old), (_, _, new) in zip(
-            config.fields(previous), config.fields(wanted), strict=True
+            fields.fields(previous), fields.fields(wanted), strict=True
         )
         if field.metadata["identity"] and old != new
     ]
@@ -86,7 +88,7 @@ def _told(value: Any) -> Any:
     return "(not given)" if value is None else value
 
 
-def check_run(workdir: str) -> config.Pretrain:
+def check_run(workdir: str) -> Pretrain:
     """Reads the config of the run in a folder.
 
     Raises:
@@ -94,8 +96,8 @@ def check_run(workdir: str) -> config.Pretrain:
     """
     run_config = _read_config(workdir)
     if run_config is None:
-        raise config.UserError(
+        raise errors.UserError(
             f"no run in {workdir}: there is no {files.CONFIG_FILE}; give the"
-            " --workdir of a pretrain command"
+            " `workdir` of a pretrain command"
         )
     return run_config

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 
 # A row shorter than this has no direction; it gets cosine 0 to everything.
 _SMALLEST_NORM = 1e-12
@@ -31,7 +31,7 @@ def check_embeddings(name: str, embeddings: np.ndarray) -> np.ndarray:
     """Returns `embeddings` as float32 [n, D], or says what is wrong."""
     array = np.asarray(embeddings)
     if array.ndim != 2 or not array.size:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name} has shape {list(array.shape)}: give [examples, features],"
             " at least one of each"
         )
@@ -40,7 +40,7 @@ def check_embeddings(name: str, embeddings: np.ndarray) -> np.ndarray:
     finite = np.isfinite(array.max(axis=1)) & np.isfinite(array.min(axis=1))
     bad = np.flatnonzero(~finite)
     if bad.size:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: {bad.size} of {len(array)} rows hold NaN or infinity"
             f" (first: row {bad[0]}): look for a diverged encoder"
         )
@@ -53,16 +53,16 @@ def check_labels(
     """Returns `labels` as int64 [n], or says what is wrong."""
     array = np.asarray(labels)
     if array.shape != (len(embeddings),):
-        raise config.UserError(
+        raise errors.UserError(
             f"{name} has shape {list(array.shape)}: give one label for each of"
             f" the {len(embeddings)} embeddings"
         )
     if not np.issubdtype(array.dtype, np.integer):
-        raise config.UserError(
+        raise errors.UserError(
             f"{name} are {array.dtype}: give integer class ids from 0"
         )
     if array.min() < 0:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name} hold {array.min()}: class ids start at 0 (-1 stands for"
             " no label); give a labelled dataset"
         )
@@ -74,7 +74,7 @@ def check(train_embeddings, train_labels, test_embeddings):
     train = check_embeddings("train_embeddings", train_embeddings)
     test = check_embeddings("test_embeddings", test_embeddings)
     if train.shape[1] != test.shape[1]:
-        raise config.UserError(
+        raise errors.UserError(
             f"train_embeddings have {train.shape[1]} features and"
             f" test_embeddings {test.shape[1]}: embed both with one encoder"
         )

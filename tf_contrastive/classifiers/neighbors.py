@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.classifiers.arrays import check, normalize
+from tf_contrastive.config.evaluate import KNN_K
 
 # Sides of the blocks of similarities, 16 MiB of float32 each: what is chosen
 # from has hardly left the processor's caches.
@@ -82,7 +83,7 @@ def knn(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
-    k: int | Sequence[int] = config.KNN_K,
+    k: int | Sequence[int] = KNN_K,
 ) -> np.ndarray | list[np.ndarray]:
     """Predicts the class whose neighbours have the largest sum of cosines.
 
@@ -106,7 +107,7 @@ def knn(
     """
     several = [k] if np.ndim(k) == 0 else list(k)
     if not several or min(several) < 1:
-        raise config.UserError(f"k={k}: give at least 1 neighbour")
+        raise errors.UserError(f"k={k}: give at least 1 neighbour")
     train, classes, index, test = check(
         train_embeddings, train_labels, test_embeddings
     )

@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.classifiers.arrays import (
     Scores,
     check,
     check_embeddings,
     check_labels,
 )
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.linear import LinearProtocol, LinearStage
 
 Batches = Iterable[tuple[np.ndarray, np.ndarray]]
 
@@ -84,10 +86,10 @@ def train_linear(
     train_labels: np.ndarray,
     *,
     optimizer: Callable[[int, int], tf.keras.optimizers.Optimizer],
-    epochs: int = config.LinearProtocol.linear_epochs,
-    batch_size: int = config.LinearStage.linear_batch_size,
-    label_smoothing: float = config.LinearProtocol.linear_label_smoothing,
-    seed: int = config.Evaluation.seed,
+    epochs: int = LinearProtocol.linear_epochs,
+    batch_size: int = LinearStage.linear_batch_size,
+    label_smoothing: float = LinearProtocol.linear_label_smoothing,
+    seed: int = Evaluation.seed,
     views: Callable[[int], Batches] | None = None,
     follower: Follower | None = None,
 ) -> tuple[Linear, list[float]]:
@@ -147,9 +149,9 @@ def train_linear(
             rows, labels, tf.constant(order.reshape(steps, batch_size))
         )
         if not math.isfinite(loss):
-            raise config.UserError(
+            raise errors.UserError(
                 f"the linear classifier diverged in epoch {epoch + 1}: give a"
-                " lower learning rate (--linear_learning_rate)"
+                " lower learning rate (`linear_learning_rate`)"
             )
         losses[epoch].assign(loss)
         metrics = {
@@ -179,7 +181,7 @@ def _gathered(views, classes, steps, features):
         rows = check_embeddings("views", np.concatenate(rows))
         labels = check_labels("labels of views", np.concatenate(labels), rows)
         if rows.shape[1] != features:
-            raise config.UserError(
+            raise errors.UserError(
                 f"views have {rows.shape[1]} features and train_embeddings"
                 f" {features}: embed both with one encoder"
             )

@@ -5,10 +5,14 @@ import os
 import shlex
 from typing import Any
 
-from tf_contrastive import config, flags, terminal
+from tf_contrastive import errors, flags, terminal
+from tf_contrastive.config import fields
+from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import check_divisible
 
 
-def run(options: config.Benchmark) -> int:
+def run(options: Benchmark) -> int:
     """Prints tables and writes a JSON file.
 
     The file holds `benchmark`, `options` (of the flags), `environment`
@@ -34,26 +38,29 @@ def run(options: config.Benchmark) -> int:
     import tensorflow as tf
 
     from tf_contrastive.benchmarks import BENCHMARKS, measure
+    from tf_contrastive.commands import extensions
+
+    extensions.add_papers()
 
     output = chosen.output or f"benchmark_{chosen.benchmark}.json"
     folder = os.path.dirname(output) or "."
     if not tf.io.gfile.isdir(folder):
-        raise config.UserError(
+        raise errors.UserError(
             f"--output={output}: there is no folder {folder}: create it, or"
             " give a file in a folder that exists"
         )
     if tf.io.gfile.isdir(output):
-        raise config.UserError(
+        raise errors.UserError(
             f"--output={output} is a folder: give a file in it"
         )
-    report = BENCHMARKS[chosen.benchmark](options, terminal.tell)
+    report = BENCHMARKS[chosen.benchmark](options, terminal.info)
     print("\n\n".join(report.tables))
     _write(
         output,
         {
             "benchmark": chosen.benchmark,
             "options": {
-                field.name: value for _, field, value in config.fields(options)
+                field.name: value for _, field, value in fields.fields(options)
             },
             "environment": measure.environment(),
             "passed": report.passed,
@@ -63,13 +70,13 @@ def run(options: config.Benchmark) -> int:
     return 0 if report.passed else 1
 
 
-def _check_step(options: config.Benchmark) -> None:
+def _check_step(options: Benchmark) -> None:
     """Raises `UserError` for a run that pretrain would refuse."""
     words = shlex.split(options.step.run_flags)
-    wanted = flags.read(config.Pretrain, "\n".join(words), "none")
+    wanted = flags.read(Pretrain, "\n".join(words), "none")
     wanted.validate()
-    for count in config.read_counts(options.step.replicas):
-        config.check_divisible(wanted.schedule.batch_size, count)
+    for count in fields.read_counts(options.step.replicas):
+        check_divisible(wanted.schedule.batch_size, count)
 
 
 def _write(path: str, report: dict[str, Any]) -> None:
@@ -81,8 +88,8 @@ def _write(path: str, report: dict[str, Any]) -> None:
         checkpoints.write_text(path, json.dumps(report, indent=2) + "\n")
     except (OSError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0]
-        raise config.UserError(
+        raise errors.UserError(
             f"cannot write {path} ({reason}): the table above is complete; give"
             " an --output that you may write to keep it"
         ) from error
-    terminal.tell(f"written: {path}")
+    terminal.info(f"written: {path}")

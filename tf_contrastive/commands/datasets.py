@@ -3,7 +3,9 @@
 import dataclasses
 import math
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.dataset_names import PROBING_DATASETS
+from tf_contrastive.config.datasets import Datasets, Listing
 
 # In the order in which they are listed, those of config.PROBING_DATASETS with
 # their options below.
@@ -30,7 +32,7 @@ _KNOWN = {
 _SHOWN, _TILE, _STRIPES = 64, 96, 8
 
 
-def run(options: config.Datasets) -> int:
+def run(options: Datasets) -> int:
     """Lists the datasets, or writes a contact sheet; returns 0."""
     chosen = options.listing
     if not chosen.show:
@@ -45,7 +47,7 @@ def _list() -> list[str]:
     lines = []
     for name, text in _KNOWN.items():
         lines.append(f"{name:14} {text}")
-        made = config.PROBING_DATASETS.get(name)
+        made = PROBING_DATASETS.get(name)
         for field in dataclasses.fields(made) if made else ():
             text, default = field.metadata["help"], field.default
             shown = f" (default: {default})" if default else ""
@@ -53,12 +55,15 @@ def _list() -> list[str]:
     return lines
 
 
-def _contact_sheet(chosen: config.Listing) -> str:
+def _contact_sheet(chosen: Listing) -> str:
     """Writes the first images as one PNG and says what they are."""
     # Here, so that the list is printed without starting TensorFlow.
     import tensorflow as tf
 
     from tf_contrastive import datasets
+    from tf_contrastive.commands import extensions
+
+    extensions.add_papers()
 
     source = datasets.source(
         chosen.show, chosen.split, data_dir=chosen.data_dir or None
@@ -68,7 +73,7 @@ def _contact_sheet(chosen: config.Listing) -> str:
     try:
         tf.io.write_file(chosen.output, tf.io.encode_png(pixels))
     except tf.errors.OpError as error:
-        raise config.UserError(
+        raise errors.UserError(
             f"--output={chosen.output} cannot be written ({error.message}):"
             " give a file in a folder in which you may create files"
         ) from error

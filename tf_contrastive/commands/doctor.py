@@ -1,5 +1,6 @@
 """`doctor`: what can be known of a run, and may go wrong, before it starts."""
 
+import dataclasses
 import json
 import os
 import sys
@@ -7,12 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, preflight, terminal
+from tf_contrastive import checkpoints, doctor, errors, flags, terminal
+from tf_contrastive.commands import extensions
+from tf_contrastive.config.pretrain import Doctor
 
 RESULT_FILE = "doctor.json"
 
 
-def run(options: config.Doctor) -> int:
+def run(options: Doctor) -> int:
     """Prints what was found, and writes it to `doctor.json` in the workdir.
 
     The file holds the sections that are printed, and `warnings`.
@@ -27,7 +30,15 @@ def run(options: config.Doctor) -> int:
       UserError: for what pretrain would refuse, or a file that cannot be
         written.
     """
-    report = preflight.inspect(options)
+    extensions.add_papers()
+    report = doctor.inspect(options)
+    report = dataclasses.replace(
+        report,
+        warnings={
+            name: flags.with_flags(Doctor, text)
+            for name, text in report.warnings.items()
+        },
+    )
     print(table(report))
     if options.runtime.workdir:
         _write(os.path.join(options.runtime.workdir, RESULT_FILE), report)
@@ -39,7 +50,7 @@ def run(options: config.Doctor) -> int:
     return 0
 
 
-def table(report: preflight.Report) -> str:
+def table(report: doctor.Report) -> str:
     """Lays a report out for people."""
     names = [name for part in report.sections.values() for name in part]
     width = max(map(len, names))
@@ -58,12 +69,12 @@ def _shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-def _write(path: str, report: preflight.Report) -> None:
+def _write(path: str, report: doctor.Report) -> None:
     found = {**report.sections, "warnings": report.warnings}
     try:
         checkpoints.write_text(path, json.dumps(found, indent=2) + "\n")
     except (OSError, tf.errors.OpError) as error:
-        raise config.cannot_write(
+        raise errors.cannot_write(
             path, error, "give a --workdir that you may write, or none"
         ) from error
-    terminal.tell(f"written: {path}")
+    terminal.info(f"written: {path}")

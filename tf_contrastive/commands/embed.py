@@ -9,15 +9,18 @@ import tensorflow as tf
 
 from tf_contrastive import (
     checkpoints,
-    config,
     datasets,
     embedding,
+    errors,
     exporting,
     terminal,
 )
+from tf_contrastive.commands import extensions
+from tf_contrastive.config.data import check_encoder_channels
+from tf_contrastive.config.embed import Embed, Embedding
 
 
-def run(options: config.Embed) -> int:
+def run(options: Embed) -> int:
     """Embeds a split, in order, and writes it with its labels if it has any.
 
     Args:
@@ -31,10 +34,11 @@ def run(options: config.Embed) -> int:
         images, a package that is missing, files of another job, or a file that
         cannot be written.
     """
+    extensions.add_papers()
     chosen = options.embedding
     embedding.check_format(chosen.file_format)
     if chosen.runner and importlib.util.find_spec("apache_beam") is None:
-        raise config.UserError(
+        raise errors.UserError(
             f"--runner={chosen.runner} needs apache-beam, which is not"
             " installed: pip install 'tf_contrastive[beam]', or leave --runner"
             " out"
@@ -49,9 +53,7 @@ def run(options: config.Embed) -> int:
     )
     encoder = exporting.load(chosen.workdir or chosen.saved_model)
     size, extra = exporting.image_size(encoder), exporting.extra(encoder)
-    config.check_encoder_channels(
-        extra, source.info.name, source.info.extra_channels
-    )
+    check_encoder_channels(extra, source.info.name, source.info.extra_channels)
     features = int(encoder(tf.zeros([1, size, size, 3 + extra])).shape[-1])
     scheme = name.partition(":")[0]
     of_tfds = source.arrays is None and scheme not in datasets.SCHEMES
@@ -69,20 +71,20 @@ def run(options: config.Embed) -> int:
     shards = embedding.begin(job, {"encoder": embedding.checksum(encoder)})
     there = len(job.shards()) - len(shards)
     if there:
-        terminal.tell(f"{there} of {len(job.shards())} files are there already")
+        terminal.info(f"{there} of {len(job.shards())} files are there already")
     if shards and start:
         start(job, features, shards)
     else:
-        embedding.run(job, encoder, shards, terminal.tell)
+        embedding.run(job, encoder, shards, terminal.info)
     _report(chosen, job, features)
     return 0
 
 
-def _report(chosen: config.Embedding, job: embedding.Job, features: int):
+def _report(chosen: Embedding, job: embedding.Job, features: int):
     """Says what was written, and which images were left out."""
     bad = embedding.finish(job)
     for name in bad:
-        terminal.tell(f"left out, cannot be read: {name}")
+        terminal.info(f"left out, cannot be read: {name}")
     info = job.source.info
     # What was left out as the source was opened was not counted by it.
     written = info.num_examples - (len(bad) - len(info.bad_images))
@@ -92,7 +94,7 @@ def _report(chosen: config.Embedding, job: embedding.Job, features: int):
     )
 
 
-def _input(chosen: config.Embedding) -> tuple[str, str]:
+def _input(chosen: Embedding) -> tuple[str, str]:
     """Name and data_dir of the dataset: those given, or the run's.
 
     Its paths are absolute, so that Beam's workers find them, and a job is the
@@ -108,7 +110,7 @@ def _input(chosen: config.Embedding) -> tuple[str, str]:
     return name, data_dir and _absolute(os.path.expanduser(data_dir))
 
 
-def _on_beam(chosen: config.Embedding) -> Callable[..., None]:
+def _on_beam(chosen: Embedding) -> Callable[..., None]:
     """Makes the function that runs a job on Beam, whose workers load an export.
 
     Raises:

@@ -6,15 +6,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    checkpoints,
-    config,
-    datasets,
-    tables,
-    terminal,
-    training,
+from tf_contrastive import checkpoints, datasets, errors, terminal, training
+from tf_contrastive.commands import extensions, watch
+from tf_contrastive.config import fields
+from tf_contrastive.config.data import stand_in, standing_in, whole
+from tf_contrastive.config.evaluate import (
+    Evaluate,
+    Evaluation,
+    evaluate,
+    read_sides,
 )
-from tf_contrastive.commands import watch
+from tf_contrastive.config.smoke import smoke_evaluation
 from tf_contrastive.evaluation import (
     comparison,
     opening,
@@ -29,7 +31,7 @@ COMPARISON_FILE = "comparison.json"
 EVENTS = "evaluation"
 
 
-def run(options: config.Evaluate) -> int:
+def run(options: Evaluate) -> int:
     """Prints a table of accuracies and writes `<workdir>/evaluation.json`.
 
     Arrays and plots go into `<workdir>/evaluation/`, points and plots for
@@ -47,6 +49,7 @@ def run(options: config.Evaluate) -> int:
       UserError: for no run or export, no checkpoint yet, or data that cannot
         be scored.
     """
+    extensions.add_papers()
     chosen = options.evaluation
     if chosen.compare:
         return _compare(chosen)
@@ -60,33 +63,33 @@ def run(options: config.Evaluate) -> int:
     found = checkpoints.load_run(chosen.workdir) if chosen.workdir else None
     scores(found)
     for bad in scores.bad_images:
-        terminal.tell(f"left out, cannot be read: {bad}")
+        terminal.info(f"left out, cannot be read: {bad}")
     return 0
 
 
-def _shrunk(options: config.Evaluate) -> config.Evaluate:
+def _shrunk(options: Evaluate) -> Evaluate:
     """Makes what `--smoke` does of the options, and says how they differ."""
     chosen = options.evaluation
     name, data_dir = chosen.dataset, chosen.data_dir
     if chosen.workdir:
         data = checkpoints.load_run(chosen.workdir).config.data
         name, data_dir = name or data.dataset, data_dir or data.data_dir
-    train = config.whole(chosen.train_split)
-    test = config.whole(chosen.test_split)
+    train = whole(chosen.train_split)
+    test = whole(chosen.test_split)
     try:
         counts = _counts(name, data_dir, train, test)
-    except config.AbsentDataError:
-        terminal.tell(f"smoke: {config.standing_in(name)}")
-        name, train, test = config.stand_in(name), "train", "test"
+    except errors.AbsentDataError:
+        terminal.info(f"smoke: {standing_in(name)}")
+        name, train, test = stand_in(name), "train", "test"
         counts = _counts(name, data_dir, train, test)
-    small = config.smoke_evaluation(
+    small = smoke_evaluation(
         options,
         dataset=name,
         train=(train, counts[0]),
         test=(test, counts[1]),
     )
-    before = config.replace(options, smoke=False)
-    terminal.tell(f"smoke: {', '.join(config.differences(before, small))}")
+    before = fields.replace(options, smoke=False)
+    terminal.info(f"smoke: {', '.join(fields.differences(before, small))}")
     return small
 
 
@@ -106,7 +109,7 @@ class _Scores:
       place: folder of all that is written; None: nothing is.
     """
 
-    def __init__(self, options: config.Evaluate) -> None:
+    def __init__(self, options: Evaluate) -> None:
         self._options = options
         chosen = options.evaluation
         self.place = chosen.output_dir or chosen.workdir or None
@@ -147,7 +150,7 @@ class _Scores:
         self._recorder.step = found.step if found else 0
         results, first = [], None
         for subject in self._subjects(found, untrained, heed):
-            names = config.split_list(chosen.protocols)
+            names = fields.split_list(chosen.protocols)
             if first is None:
                 wanted, _ = protocols.choose(subject, names)
                 _hint(wanted, chosen)
@@ -167,7 +170,7 @@ class _Scores:
         _show(report)
         if self.place:
             path = os.path.join(self.place, reports.RESULTS_FILE)
-            terminal.tell(f"written: {path}")
+            terminal.info(f"written: {path}")
         return report
 
     def _report(
@@ -218,11 +221,11 @@ class _Scores:
         """Yields what is scored, one at a time."""
         chosen = self._options.evaluation
         data = (*self._opened, self._options)
-        others = {"folder": self._folder, "heed": heed, "say": terminal.tell}
+        others = {"folder": self._folder, "heed": heed, "say": terminal.info}
         if not found:
             yield opening.of_export(chosen.saved_model, *data, **others)
             if chosen.untrained:
-                terminal.tell(
+                terminal.info(
                     "no untrained baseline: only a run (--workdir) has one"
                 )
             return
@@ -231,20 +234,20 @@ class _Scores:
             yield opening.of_run(found, *data, trained=False, **others)
 
 
-def _hint(names: Iterable[str], chosen: config.Evaluation) -> None:
+def _hint(names: Iterable[str], chosen: Evaluation) -> None:
     """Tells whoever waits on a CPU that they need not."""
     if chosen.scale == "cpu" or any(
         tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")
     ):
         return
-    small = config.evaluate(scale="cpu")
+    small = evaluate(scale="cpu")
     slow = [
         name
         for name in names
         if "-" in protocols.PROTOCOLS[name].version_of(small)
     ]
     if slow:
-        terminal.tell(
+        terminal.info(
             f"no accelerator: {', '.join(slow)} at the papers' scale may take"
             " long; --scale=cpu has versions for CPUs"
         )
@@ -252,7 +255,7 @@ def _hint(names: Iterable[str], chosen: config.Evaluation) -> None:
 
 def _show(report: dict[str, Any]) -> None:
     if report["step"] is not None:
-        terminal.tell(f"step {report['step']:,}:")
+        terminal.info(f"step {report['step']:,}:")
     print(reports.table(report["results"]))
     for line in reports.numbers(report["results"]):
         print(line)
@@ -262,9 +265,9 @@ def _show(report: dict[str, Any]) -> None:
     print(f"encoder checksum unchanged: {checksum}", flush=True)
 
 
-def _compare(chosen: config.Evaluation) -> int:
+def _compare(chosen: Evaluation) -> int:
     """Prints which of two encoders is better, by each protocol."""
-    a, b = config.read_sides(chosen.compare)
+    a, b = read_sides(chosen.compare)
     report = comparison.compare(a, b, chosen.seed)
     headings = ("protocol", "version", "A is", "A", "B", "A - B", "95 %", "p")
     rows = [
@@ -282,7 +285,7 @@ def _compare(chosen: config.Evaluation) -> int:
         for result in report["results"]
     ]
     print(f"A: {a}\nB: {b}")
-    print(tables.laid_out([(*headings, "images"), *rows], texts=range(3)))
+    print(terminal.format_table([(*headings, "images"), *rows], texts=range(3)))
     for left in report["left_out"]:
         print(f"left out: {records.name_of(left)} ({left['reason']})")
     print(
@@ -292,5 +295,5 @@ def _compare(chosen: config.Evaluation) -> int:
     if chosen.output_dir:
         path = os.path.join(chosen.output_dir, COMPARISON_FILE)
         reports.write_json(path, report)
-        terminal.tell(f"written: {path}")
+        terminal.info(f"written: {path}")
     return 0

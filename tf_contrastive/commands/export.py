@@ -6,13 +6,17 @@ from collections.abc import Callable
 import numpy as np
 
 from tf_contrastive import (
-    config,
     datasets,
     embedding,
+    errors,
     exporting,
     terminal,
     views,
 )
+from tf_contrastive.commands import extensions
+from tf_contrastive.config import fields
+from tf_contrastive.config.embed import Embedding
+from tf_contrastive.config.export import Export, Exporting
 
 _SIGNATURES = {
     "serving_default": (
@@ -56,7 +60,7 @@ Serve every version (TensorFlow Serving in Docker):
 Read more: {path}/README.md"""
 
 
-def run(options: config.Export) -> int:
+def run(options: Export) -> int:
     """Exports a checkpoint and prints where, and how to call it.
 
     Args:
@@ -70,8 +74,9 @@ def run(options: config.Export) -> int:
         a format that differs from the SavedModel or lacks its package, or a
         folder that cannot be written.
     """
+    extensions.add_papers()
     chosen = options.exporting
-    formats = config.split_list(chosen.format)
+    formats = fields.split_list(chosen.format)
     others = set(formats) - {"savedmodel"}
     exporting.check_installed(formats)
     parts = exporting.parts(chosen.workdir, chosen.checkpoint)
@@ -97,9 +102,7 @@ def run(options: config.Export) -> int:
     return 0
 
 
-def _source(
-    chosen: config.Exporting, parts: exporting.Parts
-) -> datasets.Source:
+def _source(chosen: Exporting, parts: exporting.Parts) -> datasets.Source:
     """The split that the run was trained on."""
     data = parts.run.config.data
     return datasets.source(
@@ -114,12 +117,12 @@ def _batches(source: datasets.Source, parts: exporting.Parts):
     return datasets.evaluation_batches(
         source,
         views.evaluation(exporting.image_size(parts.encoder)),
-        batch_size=config.Embedding.embedding_batch_size,
+        batch_size=Embedding.embedding_batch_size,
         extra_channels=exporting.extra(parts.encoder),
     )
 
 
-def _head(chosen: config.Exporting, parts: exporting.Parts) -> Callable | None:
+def _head(chosen: Exporting, parts: exporting.Parts) -> Callable | None:
     """The classifier behind the encoder."""
     if chosen.head == "none":
         return None
@@ -128,11 +131,11 @@ def _head(chosen: config.Exporting, parts: exporting.Parts) -> Callable | None:
         return exporting.probe_of(parts.run, size)
     source = _source(chosen, parts)
     if not source.info.has_labels:
-        raise config.UserError(
+        raise errors.UserError(
             f"--head={chosen.head} needs labels, and {source.info.name} has"
             " none: give --head=none"
         )
-    terminal.tell(
+    terminal.info(
         f"embedding {source.info.num_examples:,} images of {source.info.name}"
     )
     embeddings, labels = embedding.embed(parts.encoder, _batches(source, parts))
@@ -146,13 +149,13 @@ def _head(chosen: config.Exporting, parts: exporting.Parts) -> Callable | None:
     )
 
 
-def _images(chosen: config.Exporting, parts: exporting.Parts) -> np.ndarray:
+def _images(chosen: Exporting, parts: exporting.Parts) -> np.ndarray:
     """Images of the run's data, or of two photographs where it is not here."""
     count = chosen.calibration_images
     try:
         source = _source(chosen, parts)
-    except config.UserError as error:
-        terminal.tell(
+    except errors.UserError as error:
+        terminal.info(
             f"checking by photographs in the place of the run's data: {error}"
         )
         size, extra = (

@@ -6,14 +6,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, stages, terminal, training
+from tf_contrastive import checkpoints, stages, terminal, training
+from tf_contrastive.commands import extensions
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import reports
 
 RESULT_FILE = "pretrain.json"
 
 
-def run(options: config.Pretrain) -> int:
+def run(options: Pretrain) -> int:
     """Runs the command and returns its exit status."""
+    extensions.add_papers()
     result = training.pretrain(options)
     path = os.path.join(options.runtime.workdir, RESULT_FILE)
     if result.is_chief:
@@ -78,4 +81,4 @@ def _write(path: str, rows: dict[str, Any]) -> None:
 def _name_bad_images(names: tuple[str, ...]) -> None:
     if names:
         told = f"skipped {len(names)} image(s) that could not be read:"
-        terminal.warn("\n  ".join((told, *names)))
+        terminal.warning("\n  ".join((told, *names)))

@@ -2,11 +2,12 @@
 
 import os
 
-from tf_contrastive import config, terminal
-from tf_contrastive.reproduction import claims, listing, verdicts
+from tf_contrastive import terminal
+from tf_contrastive.config.reproduce import Reproduce
+from tf_contrastive.papers.claims import definitions, listing, verdicts
 
 
-def run(options: config.Reproduce) -> int:
+def run(options: Reproduce) -> int:
     """Prints a list, a plan, or tables of a claim; writes its result.
 
     A claim's result is `<workdir>/<claim>/result.json`; the runs of all claims
@@ -22,14 +23,14 @@ def run(options: config.Reproduce) -> int:
       UserError: for an unknown claim, or a command that fails.
     """
     chosen = options.reproduction
-    known = claims.claims(chosen.claims)
+    known = definitions.claims(chosen.claims)
     if chosen.list and not chosen.workdir:
         print(listing.listing(known, lambda name: None))
         return 0
-    claim = claims.find(chosen.claim, known) if chosen.claim else None
+    claim = definitions.find(chosen.claim, known) if chosen.claim else None
     recipe = claim and claim.recipe(chosen.scale)
     # Here, so that a list and a mistake need not wait for TensorFlow.
-    from tf_contrastive.reproduction import report, runs
+    from tf_contrastive.papers.claims import report, runs
 
     if chosen.list:
         print(listing.listing(known, lambda n: runs.read(n, chosen.workdir)))
@@ -42,7 +43,7 @@ def run(options: config.Reproduce) -> int:
         seeds = chosen.seeds or recipe.seeds
         print(report.plan(list(runs.plan(recipe, place, seeds))))
         return 0
-    result = runs.run(claim, chosen.scale, place, chosen.seeds, terminal.tell)
+    result = runs.run(claim, chosen.scale, place, chosen.seeds, terminal.info)
     print(report.tables_of(claim, recipe, result))
-    terminal.tell(f"written: {os.path.join(chosen.workdir, claim.name)}")
+    terminal.info(f"written: {os.path.join(chosen.workdir, claim.name)}")
     return int(result["verdict"] == verdicts.FAILS)

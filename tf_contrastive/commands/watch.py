@@ -6,7 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, interruption, terminal
+from tf_contrastive import checkpoints, terminal
+from tf_contrastive.checkpoints import preemption
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.evaluation import entries, protocols, reports
 
 # Seconds within which a signal is heeded while nothing goes on.
@@ -33,9 +36,7 @@ class Watch:
       score: (run, untrained=, heed=) -> report, which it has shown and kept.
     """
 
-    def __init__(
-        self, options: config.Evaluate, folder: str, score: Score
-    ) -> None:
+    def __init__(self, options: Evaluate, folder: str, score: Score) -> None:
         self._options = options
         self._folder = folder
         self._score = score
@@ -51,7 +52,7 @@ class Watch:
         Raises:
           UserError: for no run, or data that cannot be scored.
         """
-        with interruption.Interruption(
+        with preemption.Interruption(
             tf.distribute.get_strategy(), promise="ending the watch"
         ) as self._heard:
             try:
@@ -60,7 +61,7 @@ class Watch:
                 told = "the run has ended"
             except _EndedError as ended:
                 told = f"ended by {ended}"
-        terminal.tell(f"{told}: {self._scored} checkpoint(s) scored")
+        terminal.info(f"{told}: {self._scored} checkpoint(s) scored")
         return 0
 
     def _heed(self, batches: Iterable) -> Iterator:
@@ -114,7 +115,7 @@ class Watch:
 
     def _wanted(self) -> dict[str, Any] | None:
         """What each checkpoint is measured by, as the history has it."""
-        names = config.split_list(self._options.evaluation.protocols)
+        names = fields.split_list(self._options.evaluation.protocols)
         if "all" in names:
             return self._measured
         chosen = [(name, protocols.PROTOCOLS[name]) for name in names]
@@ -146,7 +147,7 @@ class Watch:
         if tf.io.gfile.exists(f"{found.checkpoint}.index"):
             return False
         self._passed_over.add(found.step)
-        terminal.tell(
+        terminal.info(
             f"step {found.step:,}: its checkpoint was deleted before it could"
             " be read, and is passed over"
         )

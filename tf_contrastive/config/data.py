@@ -10,7 +10,8 @@ from tf_contrastive.config.dataset_names import (
     dataset_name,
     source_of,
 )
-from tf_contrastive.config.options import UserError, did_you_mean, option
+from tf_contrastive.config.fields import option
+from tf_contrastive.errors import UserError, did_you_mean
 
 SAMPLERS = ("shuffle", "class_balanced")
 CACHES = ("auto", "memory", "none")
@@ -253,9 +254,9 @@ def check_data_service(address: str, sampler: str) -> None:
     """Raises `UserError` for an order that a data service cannot give."""
     if address and sampler != "shuffle":
         raise UserError(
-            f"--data_service gives examples as they come, not in the order of"
-            f" --sampler={sampler}: give --sampler=shuffle, or no"
-            " --data_service"
+            f"`data_service` gives examples as they come, not in the order of"
+            f" sampler={sampler}: give sampler=shuffle, or no"
+            " `data_service`"
         )
 
 
@@ -263,8 +264,8 @@ def check_sampler(sampler: str, dataset: str, has_labels: bool) -> None:
     """Raises `UserError` if a sampler needs labels that are not there."""
     if sampler == "class_balanced" and not has_labels:
         raise UserError(
-            f"--sampler={sampler} needs labels, one of each image, which"
-            f" {dataset} does not have: give --sampler=shuffle"
+            f"sampler={sampler} needs labels, one of each image, which"
+            f" {dataset} does not have: give sampler=shuffle"
         )
 
 
@@ -272,8 +273,8 @@ def check_extra_channels(channels: int, dataset: str, present: int) -> None:
     """Raises `UserError` if a dataset has fewer channels beside its images."""
     if channels > present:
         raise UserError(
-            f"--extra_channels={channels}: {dataset} has {present} channels of"
-            f" feature extra: give --extra_channels={present} or less"
+            f"extra_channels={channels}: {dataset} has {present} channels of"
+            f" feature extra: give extra_channels={present} or less"
         )
 
 

@@ -4,12 +4,8 @@ import dataclasses
 import re
 from typing import Any
 
-from tf_contrastive.config.options import (
-    UserError,
-    did_you_mean,
-    option,
-    problem,
-)
+from tf_contrastive.config.fields import option, problem
+from tf_contrastive.errors import UserError, did_you_mean
 
 # Datasets that are named by a scheme and what follows it; any other name but
 # `digits` and those of PROBING_DATASETS is looked up in TensorFlow Datasets.

@@ -3,12 +3,8 @@
 import dataclasses
 
 from tf_contrastive.config.data import WHITEN_EXAMPLES, whitening
-from tf_contrastive.config.options import (
-    UserError,
-    did_you_mean,
-    option,
-    unknown,
-)
+from tf_contrastive.config.fields import option
+from tf_contrastive.errors import UserError, did_you_mean, unknown
 
 ENCODERS = (
     "resnet10",
@@ -187,13 +183,13 @@ def check_backbone(name: str, width: float, stem: str) -> None:
     """Raises `UserError` for options that only our own networks have."""
     if width != Encoder.width:
         raise UserError(
-            f"--width={width:g}: {name} has a width of its own: leave --width"
-            f" out, or give one of --encoder={','.join(ENCODERS)}"
+            f"width={width:g}: {name} has a width of its own: leave `width`"
+            f" out, or give one of encoder={','.join(ENCODERS)}"
         )
     if stem != "auto":
         raise UserError(
-            f"--stem={stem}: {name} has a stem of its own: leave --stem out, or"
-            f" give one of --encoder={','.join(ENCODERS)}"
+            f"stem={stem}: {name} has a stem of its own: leave `stem` out, or"
+            f" give one of encoder={','.join(ENCODERS)}"
         )
 
 
@@ -201,9 +197,9 @@ def check_image_size(image_size: int, stem: str) -> None:
     """Raises `UserError` if views are too small for the encoder's stem."""
     smallest = SMALLEST_SIDE[stem]
     if image_size < smallest:
-        other = " or --stem=cifar" if stem == "imagenet" else ""
+        other = " or stem=cifar" if stem == "imagenet" else ""
         raise UserError(
             f"views of {image_size} pixels are too small for the {stem} stem,"
-            f" which takes {smallest} and more: give --image_size={smallest}"
+            f" which takes {smallest} and more: give image_size={smallest}"
             f" or more{other}"
         )

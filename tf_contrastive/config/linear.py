@@ -3,17 +3,16 @@
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.optimizer import (
-    OPTIMIZER_OPTIONS,
-    OPTIMIZERS,
-    resolve_learning_rate,
-)
-from tf_contrastive.config.options import (
-    UserError,
+from tf_contrastive.config.fields import (
     given_options,
     option,
     positive_numbers,
     read_numbers,
+)
+from tf_contrastive.config.optimizer import (
+    OPTIMIZER_OPTIONS,
+    OPTIMIZERS,
+    resolve_learning_rate,
 )
 from tf_contrastive.config.schedule import (
     SCHEDULE_OPTIONS,
@@ -24,6 +23,7 @@ from tf_contrastive.config.schedule import (
     rising_epochs,
 )
 from tf_contrastive.config.views import augmentation_name
+from tf_contrastive.errors import UserError
 
 # What a linear stage has in the place of the optimizers' own defaults:
 # SimCLR, appendix B.6.
@@ -239,9 +239,9 @@ class LinearStage:
             value = getattr(self, field.name)
             if value != field.default:
                 raise UserError(
-                    f"--{field.name}={value} is of the linear stage, of which"
-                    " --linear_epochs=0 leaves nothing: give its epochs, such"
-                    f" as --linear_epochs={LinearProtocol.linear_epochs}"
+                    f"{field.name}={value} is of the linear stage, of which"
+                    " linear_epochs=0 leaves nothing: give its epochs, such"
+                    f" as linear_epochs={LinearProtocol.linear_epochs}"
                 )
 
 
@@ -288,7 +288,7 @@ class LinearProtocol(LinearStage):
         super().check()
         if self.linear_learning_rates and self.linear_learning_rate:
             raise UserError(
-                f"--linear_learning_rate={self.linear_learning_rate:g} and"
-                f" --linear_learning_rates={self.linear_learning_rates}: give"
-                " one of them, or --linear_learning_rates= for none"
+                f"linear_learning_rate={self.linear_learning_rate:g} and"
+                f" linear_learning_rates={self.linear_learning_rates}: give"
+                " one of them, or linear_learning_rates= for none"
             )

@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.options import UserError, given_options, option
+from tf_contrastive.config.fields import given_options, option
+from tf_contrastive.errors import UserError
 
 # The options of each loss, with their defaults (`losses.build` reads them).
 _PAIRWISE = {"normalize": True, "reduction": "mean", "block_size": 0}
@@ -223,8 +224,8 @@ def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
         fitting = [c for c in range(1, per_replica + 1) if per_replica % c == 0]
         best = min(fitting, key=lambda c: abs(c - chunks))
         raise UserError(
-            f"--grad_cache_chunks={chunks} does not divide the {per_replica}"
-            f" images of a replica: give --grad_cache_chunks={best}"
+            f"grad_cache_chunks={chunks} does not divide the {per_replica}"
+            f" images of a replica: give grad_cache_chunks={best}"
         )
 
 
@@ -233,6 +234,6 @@ def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
     if loss in SUPERVISED_LOSSES and not has_labels:
         others = ", ".join(n for n in LOSSES if n not in SUPERVISED_LOSSES)
         raise UserError(
-            f"--loss={loss} needs labels, and {dataset} has none: give a"
+            f"loss={loss} needs labels, and {dataset} has none: give a"
             f" labelled dataset, or a loss without labels ({others})"
         )

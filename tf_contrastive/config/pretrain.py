@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from tf_contrastive.config.data import Data, check_data_service
 from tf_contrastive.config.encoder import Encoder, Projection, resolve_encoder
+from tf_contrastive.config.fields import validate_fields
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS_OPTIONS,
@@ -13,7 +14,6 @@ from tf_contrastive.config.loss import (
     check_chunks,
 )
 from tf_contrastive.config.optimizer import Optimizer
-from tf_contrastive.config.options import UserError, validate_fields
 from tf_contrastive.config.runtime import (
     DoctorRuntime,
     Runtime,
@@ -28,6 +28,7 @@ from tf_contrastive.config.schedule import (
 )
 from tf_contrastive.config.terminal import Terminal
 from tf_contrastive.config.views import Views, check_pairs
+from tf_contrastive.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Pretrain:
         if replicas:
             if runtime.strategy not in ("auto", "mirrored"):
                 raise UserError(
-                    f"--virtual_devices={replicas} needs --strategy=mirrored,"
+                    f"virtual_devices={replicas} needs strategy=mirrored,"
                     f" not {runtime.strategy}"
                 )
             check_divisible(schedule.batch_size, replicas)
@@ -89,36 +90,32 @@ class Pretrain:
         options = LOSS_OPTIONS[loss.loss] | loss.options()
         if loss.loss in VIEW_LOSSES and views < 2:
             raise UserError(
-                f"--views={views} leaves {loss.loss} without positives: give"
-                " --views=2 or more"
+                f"views={views} leaves {loss.loss} without positives: give"
+                " views=2 or more"
             )
         of_two = loss.loss == "moco" or options.get("negatives") == "other_view"
         if of_two and views != 2:
             raise UserError(
-                f"--views={views}: {loss.loss}"
-                + (
-                    ""
-                    if loss.loss == "moco"
-                    else " with --negatives=other_view"
-                )
-                + " compares two views: give --views=2"
+                f"views={views}: {loss.loss}"
+                + ("" if loss.loss == "moco" else " with negatives=other_view")
+                + " compares two views: give views=2"
             )
         if loss.loss == "moco" and loss.queue_size < self.schedule.batch_size:
             raise UserError(
-                f"--queue_size={loss.queue_size} holds less than one batch of"
+                f"queue_size={loss.queue_size} holds less than one batch of"
                 f" {self.schedule.batch_size}: give at least"
-                f" --queue_size={self.schedule.batch_size}"
+                f" queue_size={self.schedule.batch_size}"
             )
         if loss.loss == "moco" and self.runtime.nan_policy != "stop":
             raise UserError(
-                f"--nan_policy={self.runtime.nan_policy}: keys that are no"
-                " numbers would stay in moco's queue: give --nan_policy=stop"
+                f"nan_policy={self.runtime.nan_policy}: keys that are no"
+                " numbers would stay in moco's queue: give nan_policy=stop"
             )
         online, size = self.probe.online_knn_size, self.schedule.batch_size
         if 0 < online < size:
             raise UserError(
-                f"--online_knn_size={online} holds less than one batch of"
-                f" {size}: give at least --online_knn_size={size}, or 0"
+                f"online_knn_size={online} holds less than one batch of"
+                f" {size}: give at least online_knn_size={size}, or 0"
             )
         replicas = max(self.runtime.virtual_devices, 1)
         check_chunks(loss.grad_cache_chunks, size, replicas)
@@ -128,18 +125,18 @@ class Pretrain:
         if not views.mixed:
             return
         name = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
-        flag = f"--{name}={getattr(views, name):g}"
+        flag = f"{name}={getattr(views, name):g}"
         if self.loss.loss != "cross_entropy":
             raise UserError(
                 f"{flag} makes labels of several classes, of which"
-                f" --loss={self.loss.loss} can make nothing: give"
-                f" --loss=cross_entropy, or --{name}=0"
+                f" loss={self.loss.loss} can make nothing: give"
+                f" loss=cross_entropy, or {name}=0"
             )
         if self.data.sampler != "shuffle":
             raise UserError(
                 f"{flag} mixes each image with its neighbour in the batch,"
-                f" which --sampler={self.data.sampler} chooses by its class:"
-                f" give --sampler=shuffle, or --{name}=0"
+                f" which sampler={self.data.sampler} chooses by its class:"
+                f" give sampler=shuffle, or {name}=0"
             )
         check_pairs(
             self.schedule.batch_size, max(self.runtime.virtual_devices, 1)
@@ -156,10 +153,10 @@ class Doctor(Pretrain):
 def check_several_labels(run: Pretrain, dataset: str) -> None:
     """Raises `UserError` for what takes one label per image, not several."""
     given = {
-        f"--online_knn_size={run.probe.online_knn_size}": "--online_knn_size=0",
-        f"--sampler={run.data.sampler}": "--sampler=shuffle",
-        f"--mixup_alpha={run.views.mixup_alpha:g}": "--mixup_alpha=0",
-        f"--cutmix_alpha={run.views.cutmix_alpha:g}": "--cutmix_alpha=0",
+        f"online_knn_size={run.probe.online_knn_size}": "online_knn_size=0",
+        f"sampler={run.data.sampler}": "sampler=shuffle",
+        f"mixup_alpha={run.views.mixup_alpha:g}": "mixup_alpha=0",
+        f"cutmix_alpha={run.views.cutmix_alpha:g}": "cutmix_alpha=0",
     }
     for flag, instead in given.items():
         if flag != instead:

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.options import (
-    UserError,
+from tf_contrastive.config.fields import (
     list_of,
     option,
     positive_numbers,
@@ -15,6 +14,7 @@ from tf_contrastive.config.options import (
     whole_numbers,
 )
 from tf_contrastive.config.views import augmentation_name
+from tf_contrastive.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +37,8 @@ class LogisticProtocol:
         highest = self.logistic_highest_penalty
         if lowest > highest:
             raise UserError(
-                f"--logistic_lowest_penalty={lowest:g} is above"
-                f" --logistic_highest_penalty={highest:g}: exchange them"
+                f"logistic_lowest_penalty={lowest:g} is above"
+                f" logistic_highest_penalty={highest:g}: exchange them"
             )
 
     def knobs(self) -> dict[str, Any]:
@@ -158,8 +158,8 @@ class FinetuneProtocol:
         epochs = read_counts(self.finetune_epochs)
         if len(epochs) not in (1, len(fractions)):
             raise UserError(
-                f"--finetune_epochs={self.finetune_epochs} for"
-                f" --finetune_fractions={self.finetune_fractions}: give one"
+                f"finetune_epochs={self.finetune_epochs} for"
+                f" finetune_fractions={self.finetune_fractions}: give one"
                 f" number for all, or {len(fractions)}"
             )
 

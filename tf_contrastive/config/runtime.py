@@ -3,7 +3,8 @@
 import dataclasses
 import re
 
-from tf_contrastive.config.options import UserError, option
+from tf_contrastive.config.fields import option
+from tf_contrastive.errors import UserError
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
 # How replicas add -> the strategies that can do it so.
@@ -19,9 +20,6 @@ PRECISIONS = ("auto", "float32", "mixed_bfloat16")
 # Seconds after which the host looks in at the latest, to hear a signal, save or
 # show something, unless a single step takes longer.
 LOOK_SECONDS = 10.0
-
-# Exit status of a run that ended early and goes on if its command is repeated.
-EXIT_RESUME = 42
 
 
 def skipped_steps(policy: str) -> int:
@@ -178,7 +176,7 @@ def check_profile_steps(value: str, steps: int) -> None:
     window = read_step_window(value)
     if window and window[1] > steps:
         raise UserError(
-            f"--profile_steps={value}: the run has {steps:,} steps: give steps"
+            f"profile_steps={value}: the run has {steps:,} steps: give steps"
             f" from 1 to {steps}"
         )
 
@@ -188,8 +186,8 @@ def check_divisible(batch_size: int, replicas: int) -> None:
     if batch_size % replicas:
         lower = max(batch_size // replicas, 1) * replicas
         raise UserError(
-            f"--batch_size={batch_size} is not divisible by the {replicas}"
-            f" replicas that share it: give --batch_size={lower} or"
+            f"batch_size={batch_size} is not divisible by the {replicas}"
+            f" replicas that share it: give batch_size={lower} or"
             f" {lower + replicas}"
         )
 
@@ -210,11 +208,11 @@ def check_cross_device_ops(
     if strategy != "auto" and strategy not in can:
         known = [k for k, able in CROSS_DEVICE_OPS.items() if strategy in able]
         raise UserError(
-            f"--cross_device_ops={ops} goes with --strategy={' or '.join(can)},"
-            f" not {strategy}: give --cross_device_ops={' or '.join(known)}"
+            f"cross_device_ops={ops} goes with strategy={' or '.join(can)},"
+            f" not {strategy}: give cross_device_ops={' or '.join(known)}"
         )
     if virtual_devices and ops == "nccl":
         raise UserError(
-            f"--cross_device_ops=nccl needs GPUs, --virtual_devices="
-            f"{virtual_devices} are none: give --cross_device_ops=auto"
+            f"cross_device_ops=nccl needs GPUs, virtual_devices="
+            f"{virtual_devices} are none: give cross_device_ops=auto"
         )

@@ -4,14 +4,14 @@ import dataclasses
 import re
 from typing import Any
 
-from tf_contrastive.config.optimizer import LEARNING_RATES
-from tf_contrastive.config.options import (
-    UserError,
+from tf_contrastive.config.fields import (
     given_options,
     option,
     read_numbers,
     split_list,
 )
+from tf_contrastive.config.optimizer import LEARNING_RATES
+from tf_contrastive.errors import UserError
 
 # The options of each schedule, with their defaults (`schedules.build`).
 SCHEDULE_OPTIONS: dict[str, dict[str, Any]] = {
@@ -138,9 +138,9 @@ def check_warmup(warmup_epochs: float, epochs: int, prefix: str = "") -> None:
     """
     if warmup_epochs > epochs:
         raise UserError(
-            f"--{prefix}warmup_epochs={warmup_epochs:g} is longer than"
-            f" --{prefix}epochs={epochs}: give at most"
-            f" --{prefix}warmup_epochs={epochs}"
+            f"{prefix}warmup_epochs={warmup_epochs:g} is longer than"
+            f" {prefix}epochs={epochs}: give at most"
+            f" {prefix}warmup_epochs={epochs}"
         )
 
 
@@ -163,7 +163,7 @@ def check_boundaries(
     if not rising or not all(start <= b < epochs for b in boundaries):
         given = ",".join(f"{b:g}" for b in boundaries)
         raise UserError(
-            f"--{prefix}boundaries={given}: give epochs that rise, from"
-            f" --{prefix}warmup_epochs={start:g} to less than"
-            f" --{prefix}epochs={epochs:g}"
+            f"{prefix}boundaries={given}: give epochs that rise, from"
+            f" {prefix}warmup_epochs={start:g} to less than"
+            f" {prefix}epochs={epochs:g}"
         )

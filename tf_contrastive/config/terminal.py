@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tf_contrastive.config.options import option
+from tf_contrastive.config.fields import option
 
 VERBOSITIES = ("quiet", "normal", "debug")
 

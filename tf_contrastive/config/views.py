@@ -5,7 +5,8 @@ from typing import Any
 
 from tf_contrastive.config.dataset_names import shown_family
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.options import UserError, did_you_mean, option
+from tf_contrastive.config.fields import option
+from tf_contrastive.errors import UserError, did_you_mean
 
 AUGMENTATIONS = (
     "simclr",
@@ -222,7 +223,7 @@ def check_pairs(batch_size: int, replicas: int) -> None:
     """Raises `UserError` if a replica's images cannot be mixed in pairs."""
     if batch_size // replicas % 2:
         raise UserError(
-            f"--batch_size={batch_size} gives each of {replicas} replica(s) an"
+            f"batch_size={batch_size} gives each of {replicas} replica(s) an"
             " odd number of images, which cannot be mixed in pairs: give a"
             f" multiple of {2 * replicas}"
         )

@@ -1,7 +1,7 @@
 """Datasets by name: encoded records, how to decode them, and what is known.
 
-A family: `digits`, the schemes of `SCHEMES`, what `PROBING` makes of others,
-and every prepared dataset of TensorFlow Datasets. `pipeline` makes training and
+A name is `digits`, a scheme of `SCHEMES`, a derived dataset of `DERIVED`, or a
+prepared dataset of TensorFlow Datasets. `pipeline` makes training and
 evaluation batches of them.
 """
 
@@ -9,18 +9,18 @@ import functools
 
 import tensorflow as tf
 
-from tf_contrastive import config
-from tf_contrastive.datasets import probing
+from tf_contrastive.config.data import Data
+from tf_contrastive.config.dataset_names import read_probing
 from tf_contrastive.datasets.arrays import digits, from_arrays
 from tf_contrastive.datasets.files import csv_file, folder
 from tf_contrastive.datasets.framing import Finish
+from tf_contrastive.datasets.parts import cifar2, imagenet100, subset
 from tf_contrastive.datasets.pipeline import (
     evaluation_batches,
     in_memory,
     training_batches,
     view_batches,
 )
-from tf_contrastive.datasets.probing import PROBING
 from tf_contrastive.datasets.remote import Delivered
 from tf_contrastive.datasets.remote import check as check_service
 from tf_contrastive.datasets.sharing import steps_per_epoch
@@ -30,7 +30,7 @@ from tf_contrastive.datasets.tfds_source import label_sets, open_tfds
 from tf_contrastive.datasets.tfrecord import tfrecord
 
 __all__ = [
-    "PROBING",
+    "DERIVED",
     "SCHEMES",
     "Delivered",
     "Finish",
@@ -51,20 +51,24 @@ __all__ = [
 
 # Each takes (name, path, split, max_bad_images).
 SCHEMES = {"folder": folder, "csv": csv_file, "tfrecord": tfrecord}
+# Datasets made of other ones; each takes (name, options, split, opener). The
+# commands add those of `papers.datasets`.
+DERIVED = {"subset": subset, "cifar2": cifar2, "imagenet100": imagenet100}
 
 
 def source(
     name: str,
-    split: str = config.Data.split,
+    split: str = Data.split,
     *,
     data_dir: str | None = None,
-    max_bad_images: int = config.Data.max_bad_images,
+    max_bad_images: int = Data.max_bad_images,
 ) -> Source:
     """Opens one split of a dataset.
 
     Args:
       name: `digits`, `folder:PATH`, `csv:PATH`, `tfrecord:GLOB`, a name of
-        `PROBING` with its options (see `config.read_probing`), or a TFDS name
+        `DERIVED` with its options (see
+        `dataset_names.read_probing`), or a TFDS name
         such as `cifar10` or `cifar10_corrupted/fog_3:1.0.0`.
       split: such as `train`, `test`, `train[:1000]` or `train[10%:]`.
       data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
@@ -76,18 +80,18 @@ def source(
     scheme, _, path = name.partition(":")
     if scheme in SCHEMES:
         return SCHEMES[scheme](name, path, split, max_bad_images)
-    if scheme in PROBING:
+    if scheme in DERIVED:
         open_inner = functools.partial(
             source, data_dir=data_dir, max_bad_images=max_bad_images
         )
-        return probing.source(name, split, open_inner)
+        return DERIVED[scheme](name, read_probing(name), split, open_inner)
     if name.partition("/")[0] == "digits":
         return digits(split, name)
     return open_tfds(name, split, data_dir)
 
 
 def load(
-    name: str, split: str = config.Data.split, data_dir: str | None = None
+    name: str, split: str = Data.split, data_dir: str | None = None
 ) -> tuple[tf.data.Dataset, Info]:
     """Opens and decodes one split of a dataset.
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.datasets import splits
 from tf_contrastive.datasets.source import Info, Source, in_memory
 
@@ -61,12 +61,12 @@ def _as_bytes(images: np.ndarray) -> np.ndarray:
     if images.dtype == np.uint8:
         return images
     if not np.issubdtype(images.dtype, np.floating):
-        raise config.UserError(
+        raise errors.UserError(
             f"images of type {images.dtype}: give uint8 in [0, 255], or float"
             " in [0, 1]"
         )
     if images.size and not (images.min() >= 0 and images.max() <= 1):
-        raise config.UserError(
+        raise errors.UserError(
             f"float images between {images.min():g} and {images.max():g}: give"
             " float in [0, 1], or uint8 in [0, 255]"
         )
@@ -77,7 +77,7 @@ def _rgb(images: np.ndarray) -> np.ndarray:
     if images.ndim == 3:
         images = images[..., np.newaxis]
     if images.ndim != 4 or images.shape[3] not in (1, 3) or not images.size:
-        raise config.UserError(
+        raise errors.UserError(
             f"images of shape {list(images.shape)}: give [n, h, w],"
             " [n, h, w, 1] or [n, h, w, 3], of at least one pixel"
         )
@@ -87,13 +87,13 @@ def _rgb(images: np.ndarray) -> np.ndarray:
 def _checked_labels(labels, rows: int, names: int) -> np.ndarray:
     labels = np.asarray(labels)
     if labels.shape != (rows,) or not np.issubdtype(labels.dtype, np.integer):
-        raise config.UserError(
+        raise errors.UserError(
             f"labels of type {labels.dtype} and shape {list(labels.shape)}:"
             f" give integers [{rows}], one per image"
         )
     if labels.min() < 0 or (names and labels.max() >= names):
         limit = f", below the {names} label names" if names else ""
-        raise config.UserError(
+        raise errors.UserError(
             f"labels between {labels.min()} and {labels.max()}: give labels"
             f" from 0 on{limit}"
         )
@@ -102,7 +102,7 @@ def _checked_labels(labels, rows: int, names: int) -> np.ndarray:
 
 def _checked_extra(extra: np.ndarray, rows: int) -> np.ndarray:
     if extra.ndim not in (2, 4) or len(extra) != rows:
-        raise config.UserError(
+        raise errors.UserError(
             f"extra channels of shape {list(extra.shape)}: give [{rows}, k], or"
             f" [{rows}, S, S, k] with the side S of a view"
         )
@@ -126,7 +126,7 @@ def digits(split: str, name: str = "digits") -> Source:
     """
     count = name.partition("/")[2] or "10"
     if not re.fullmatch(r"[1-9]\d*", count):
-        raise config.UserError(
+        raise errors.UserError(
             f"dataset {name}: give digits, or digits/C for C classes, such as"
             " digits/100"
         )
@@ -136,7 +136,7 @@ def digits(split: str, name: str = "digits") -> Source:
     data = sklearn_datasets.load_digits()
     base = splits.parse(split)[0]
     if base not in ("train", "test"):
-        raise config.unknown("split of digits", base, ("train", "test"))
+        raise errors.unknown("split of digits", base, ("train", "test"))
     is_test = np.zeros([len(data.target)], bool)
     by_class = np.argsort(data.target, kind="stable")
     is_test[by_class[::_DIGITS_TEST_STRIDE]] = True

@@ -11,7 +11,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.datasets import images, splits
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
 
@@ -101,7 +101,7 @@ def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
         every = sorted({*known, base})
         return os.path.join(path, base), [os.path.join(path, k) for k in every]
     if known:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name} has no split {base!r}: its folders are {', '.join(known)}"
         )
     splits.only_train(
@@ -140,13 +140,13 @@ def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
     """
     path = os.path.expanduser(path).rstrip("/") or "/"
     if not tf.io.gfile.isdir(path):
-        raise config.AbsentDataError(
+        raise errors.AbsentDataError(
             f"{name}: there is no folder {path}: give a folder of images"
         )
     root, all_roots = _split_folders(name, path, split)
     paths = _images_under(root)
     if not paths:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: no images under {root}: give a folder of"
             f" {' '.join(images.EXTENSIONS)} files"
         )
@@ -171,7 +171,7 @@ def _rows(path: str) -> list[list[str]]:
         read = csv.reader(io.StringIO(text, newline=""))
         lines = [row for row in read if any(row)]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise config.UserError(
+        raise errors.UserError(
             f"{path} is no CSV file ({error}): give lines of path,label, in"
             " UTF-8"
         ) from error
@@ -182,12 +182,12 @@ def _rows(path: str) -> list[list[str]]:
     widths = {len(row) for row in rows}
     if len(widths) > 1:
         bare = next(row[0] for row in rows if len(row) == 1)
-        raise config.UserError(
+        raise errors.UserError(
             f"{path}: {bare} has no label and others have: give every line a"
             " label, or none"
         )
     if not rows:
-        raise config.UserError(f"{path} is empty: give lines of path,label")
+        raise errors.UserError(f"{path} is empty: give lines of path,label")
     return rows
 
 
@@ -216,7 +216,7 @@ def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
     if this == path:
         splits.only_train(name, split, "put {split} into the path for more")
     if not tf.io.gfile.exists(this) or tf.io.gfile.isdir(this):
-        raise config.AbsentDataError(
+        raise errors.AbsentDataError(
             f"{name}: there is no file {this}: give a CSV file of path,label"
         )
     rows = _rows(this)

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.datasets.source import Record
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
@@ -138,15 +138,15 @@ def check_bad(
     """
     first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
     if len(bad) == total:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: none of the {total} images can be read ({first}): give"
             " JPEG, PNG, GIF or BMP files"
         )
     if len(bad) > limit:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: {len(bad)} of {total} images cannot be read ({first}),"
             f" and {limit} are allowed: mend or remove them, or give"
-            f" --max_bad_images={len(bad)} to leave them out"
+            f" max_bad_images={len(bad)} to leave them out"
         )
     if bad:
         logging.warning(

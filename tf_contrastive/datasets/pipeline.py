@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.data import Data, check_data_service
 from tf_contrastive.datasets import framing, remote, sharing
 from tf_contrastive.datasets import sampler as samplers
 from tf_contrastive.datasets.source import Source
@@ -19,7 +20,7 @@ from tf_contrastive.datasets.source import Source
 CACHE_BYTES = 1 << 30
 
 
-def in_memory(source: Source, cache: str = config.Data.cache) -> Source:
+def in_memory(source: Source, cache: str = Data.cache) -> Source:
     """Returns the source with its examples in memory, as `cache` says.
 
     Called once, and first, so that several pipelines share what was read.
@@ -50,13 +51,13 @@ def training_batches(
     replica_batch_size: int | None = None,
     seed: int,
     start_step: int = 0,
-    sampler: str = config.Data.sampler,
-    shuffle_buffer: int = config.Data.shuffle_buffer,
-    cache: str = config.Data.cache,
+    sampler: str = Data.sampler,
+    shuffle_buffer: int = Data.shuffle_buffer,
+    cache: str = Data.cache,
     extra_channels: int | None = None,
     num_pipelines: int = 1,
     pipeline_id: int = 0,
-    data_service: str = config.Data.data_service,
+    data_service: str = Data.data_service,
     delivered: remote.Delivered | None = None,
 ) -> tf.data.Dataset:
     """Makes the stream of training batches, from `start_step` on.
@@ -101,7 +102,7 @@ def training_batches(
         a sampler needs labels that are not there.
     """
     if sampler not in samplers.SAMPLERS:
-        raise config.unknown("sampler", sampler, samplers.SAMPLERS)
+        raise errors.unknown("sampler", sampler, samplers.SAMPLERS)
     order = {
         "steps": sharing.steps_per_epoch(source.info.num_examples, batch_size),
         "seed": seed,
@@ -119,7 +120,7 @@ def training_batches(
         extra_channels=extra_channels,
     )
     if data_service:
-        config.check_data_service(data_service, sampler)
+        check_data_service(data_service, sampler)
         made = remote.batches(
             source, make, share, data_service, delivered, **order
         )

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tf_contrastive import config, terminal
+from tf_contrastive import errors, terminal
 from tf_contrastive.datasets import sampler
 from tf_contrastive.datasets.sharing import Share
 from tf_contrastive.datasets.source import Source
@@ -42,8 +42,8 @@ def check(address: str) -> None:
     try:
         _connect(address)
     except OSError as error:
-        raise config.UserError(
-            f"--data_service={address}: nothing answers there ({error}): start"
+        raise errors.UserError(
+            f"data_service={address}: nothing answers there ({error}): start"
             " one with launch/data_service, which prints its address"
         ) from error
 
@@ -85,8 +85,8 @@ class Delivered:
         if self._stalled or time.monotonic() - self._came < STALLED_AFTER:
             return
         self._stalled = True
-        terminal.warn(
-            f"--data_service={address}: no batch came for {STALLED_AFTER} s;"
+        terminal.warning(
+            f"data_service={address}: no batch came for {STALLED_AFTER} s;"
             " unless steps take that long, a worker is gone: start one at its"
             " port, and the run goes on"
         )
@@ -120,7 +120,7 @@ class Delivered:
                 if time.monotonic() - self._answered < LOST_AFTER:
                     return
                 self.lost = (
-                    f"--data_service={address} answers no more ({error}): start"
+                    f"data_service={address} answers no more ({error}): start"
                     " one with launch/data_service and repeat this command with"
                     " its address, which resumes the run"
                 )

@@ -8,7 +8,7 @@ memory leave the record empty: it is looked up by the index later.
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive.config.data import check_sampler
 from tf_contrastive.datasets.source import Source
 
 # The end of "for ever", in epochs; leaves the upper bits of a seed to classes.
@@ -147,9 +147,7 @@ def class_balanced(
       UserError: if the examples have no labels.
     """
     del steps
-    config.check_sampler(
-        "class_balanced", source.info.name, source.info.has_labels
-    )
+    check_sampler("class_balanced", source.info.name, source.info.has_labels)
     counts = _class_counts(source)
     first = start_step * batch_size
     # Turn t belongs to class t % C; the first one here is turn `first`.

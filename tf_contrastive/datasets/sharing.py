@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
@@ -14,9 +14,9 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
       UserError: if there is none.
     """
     if not 0 < batch_size <= num_examples:
-        raise config.UserError(
-            f"--batch_size={batch_size} is more than the {num_examples}"
-            f" examples there are: give --batch_size={num_examples} or less"
+        raise errors.UserError(
+            f"batch_size={batch_size} is more than the {num_examples}"
+            f" examples there are: give batch_size={num_examples} or less"
         )
     return num_examples // batch_size
 
@@ -76,15 +76,15 @@ def share(
       UserError: if a batch cannot be shared evenly.
     """
     if batch_size % pipelines:
-        raise config.UserError(
-            f"--batch_size={batch_size} is not divisible by the {pipelines}"
+        raise errors.UserError(
+            f"batch_size={batch_size} is not divisible by the {pipelines}"
             f" input pipelines: give a multiple of {pipelines}"
         )
     local = batch_size // pipelines
     rows = replica_batch_size or local
     if local % rows:
-        raise config.UserError(
-            f"a pipeline's share {local} of --batch_size={batch_size} is not"
+        raise errors.UserError(
+            f"a pipeline's share {local} of batch_size={batch_size} is not"
             f" divisible by the {rows} images of a replica"
         )
     return Share(batch_size, pipelines, pipeline, rows)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 
 Record = dict[str, tf.Tensor]
 
@@ -178,7 +178,7 @@ class Source:
           UserError: if there are none, or several of an image.
         """
         if not self.info.has_labels:
-            raise config.UserError(
+            raise errors.UserError(
                 f"{self.info.name} {self.info.split} does not have one label"
                 " per image: give a dataset that does"
             )
@@ -242,7 +242,7 @@ class Source:
         n = self.info.num_examples
         count = round(fraction * n)
         if not 0 < count < n:
-            raise config.UserError(
+            raise errors.UserError(
                 f"a validation fraction of {fraction:g} cuts {count} of the"
                 f" {n} examples of {self.info.name} {self.info.split}: give a"
                 " fraction that leaves examples on both sides"

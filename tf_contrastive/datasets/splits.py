@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from tf_contrastive import config
+from tf_contrastive import errors
 
 _SPLIT = re.compile(r"([\w-]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
 
@@ -17,7 +17,7 @@ def parse(split: str) -> tuple[str, str | None, str | None]:
     """
     match = _SPLIT.fullmatch(split)
     if not match:
-        raise config.UserError(
+        raise errors.UserError(
             f"split {split!r} is not understood: give a split such as train,"
             " test, train[:1000] or train[10%:]"
         )
@@ -42,14 +42,14 @@ def bounds(split: str, num_examples: int) -> tuple[int, int]:
     first = _absolute(start, num_examples, 0)
     last = _absolute(stop, num_examples, num_examples)
     if max(abs(first), abs(last)) > num_examples:
-        raise config.UserError(
+        raise errors.UserError(
             f"split {split} asks for more than the {num_examples} examples"
             " there are: give a slice of those"
         )
     first = first + num_examples if first < 0 else first
     last = last + num_examples if last < 0 else last
     if first >= last:
-        raise config.UserError(
+        raise errors.UserError(
             f"split {split} of {num_examples} examples holds none: give a"
             " wider slice"
         )
@@ -96,6 +96,6 @@ def only_train(name: str, split: str, hint: str) -> None:
     """Raises `UserError` unless `split` is of `train`, the only one."""
     base = parse(split)[0]
     if base != "train":
-        raise config.UserError(
+        raise errors.UserError(
             f"{name} has no split {base!r}, only train: {hint}"
         )

@@ -11,7 +11,12 @@ import re
 
 import numpy as np
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.dataset_names import (
+    DATASET_SCHEMES,
+    EMBEDDED_DATASETS,
+    PROBING_DATASETS,
+)
 from tf_contrastive.datasets import images
 from tf_contrastive.datasets.source import (
     Files,
@@ -39,30 +44,30 @@ def _builder(tfds, name: str, data_dir: str | None):
         raise _not_found(tfds, name, place) from error
     except (ValueError, AssertionError, json_format.Error) as error:
         reason = (str(error).splitlines() or ["?"])[0]
-        raise config.UserError(
+        raise errors.UserError(
             f"dataset {name} in {place} cannot be read ({reason}): prepare it"
-            " again, or give another --data_dir"
+            " again, or give another `data_dir`"
         ) from error
 
 
-def _not_found(tfds, name: str, place: str) -> config.UserError:
+def _not_found(tfds, name: str, place: str) -> errors.UserError:
     known = tfds.list_builders(with_community_datasets=False)
     base = re.split("[/:]", name)[0]
     if base not in known:
-        own = [f"{scheme}:PATH" for scheme in config.DATASET_SCHEMES]
-        embedded = [*config.EMBEDDED_DATASETS, *config.PROBING_DATASETS]
+        own = [f"{scheme}:PATH" for scheme in DATASET_SCHEMES]
+        embedded = [*EMBEDDED_DATASETS, *PROBING_DATASETS]
         own = [*embedded, *own]
-        match = config.nearest(base, [*embedded, *known])
+        match = errors.nearest(base, [*embedded, *known])
         hint = f"did you mean {match!r}? " if match else ""
-        return config.UserError(
+        return errors.UserError(
             f"unknown dataset {name!r}: {hint}known: {', '.join(own)}, what"
             f" is prepared in {place}, and the {len(known)} names of"
             " tfds.list_builders()"
         )
-    return config.AbsentDataError(
+    return errors.AbsentDataError(
         f"dataset {name} is not found in {place}: prepare it, on a machine"
         ' with a network, by python -c "import tensorflow_datasets as tfds;'
-        f" tfds.load('{name}', data_dir='{place}')\", or give the --data_dir"
+        f" tfds.load('{name}', data_dir='{place}')\", or give the `data_dir`"
         " that has it"
     )
 
@@ -82,7 +87,7 @@ def _image_and_label(tfds, builder) -> tuple[str, str | None]:
         ]
         image = "image" if "image" in found else (found or [None])[0]
     if image is None or features[image].np_dtype.kind != "u":
-        raise config.UserError(
+        raise errors.UserError(
             f"dataset {builder.info.full_name} has no feature that is an"
             " image of unsigned integers; features present:"
             f" {', '.join(features)}"
@@ -99,13 +104,13 @@ def _num_examples(builder, split: str) -> int:
         count = builder.info.splits[split].num_examples
     except (KeyError, ValueError, AssertionError) as error:
         reason = (str(error).strip("\"'").splitlines() or ["?"])[0]
-        raise config.UserError(
+        raise errors.UserError(
             f"dataset {builder.info.full_name} has no split {split!r}"
             f" ({reason}): its splits are {', '.join(builder.info.splits)},"
             " and slices of those such as train[:10%]"
         ) from error
     if not count:
-        raise config.UserError(
+        raise errors.UserError(
             f"split {split} of {builder.info.full_name} holds no example:"
             " give a wider slice"
         )
@@ -211,7 +216,7 @@ def label_sets(
     builder = _builder(tfds, name, data_dir or None)
     features = builder.info.features
     if feature not in features:
-        raise config.UserError(
+        raise errors.UserError(
             f"dataset {builder.info.full_name} has no feature {feature!r}, only"
             f" {', '.join(features)}"
         )

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.datasets import images, splits
 from tf_contrastive.datasets.source import (
     Files,
@@ -33,7 +33,7 @@ def _files(name: str, pattern: str, split: str) -> list[str]:
     found = sorted(tf.io.gfile.glob(files))
     found = [path for path in found if not tf.io.gfile.isdir(path)]
     if not found:
-        raise config.AbsentDataError(
+        raise errors.AbsentDataError(
             f"{name}: no file matches {files}: give the path of TFRecord"
             " files, which may have wildcards"
         )
@@ -53,20 +53,20 @@ def _features(
     try:
         present = tf.train.Example.FromString(serialized).features.feature
     except Exception as error:  # protobuf's DecodeError is a private class.
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: its records are not tf.train.Example: write them with"
             " an encoded image in feature 'image'"
         ) from error
     image = next((f for f in IMAGE_FEATURES if f in present), None)
     if image is None or present[image].WhichOneof("kind") != "bytes_list":
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: no feature {', '.join(IMAGE_FEATURES)} with an encoded"
             f" image; features present: {', '.join(sorted(present))}"
         )
     features = {image: tf.io.FixedLenFeature([], tf.string)}
     label = next((f for f in LABEL_FEATURES if f in present), None)
     if label is not None and present[label].WhichOneof("kind") != "int64_list":
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: feature {label!r} is no integer: write labels as int64"
         )
     if label is not None:
@@ -96,7 +96,7 @@ def _parse(name: str, files: list[str]):
     serialized = tf.data.Dataset.from_tensor_slices(files).flat_map(_read)
     first = list(serialized.take(1).as_numpy_iterator())
     if not first:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: no record in {len(files)} file(s): write them again"
         )
     image, label, features = _features(name, first[0])
@@ -133,7 +133,7 @@ def tfrecord(
         checked = _check(paths, parse, labelled)
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
         reason = (error.message.splitlines() or ["?"])[0]
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: a file of {len(paths)} is damaged or no TFRecord of"
             f" image and label ({reason}): write it again"
         ) from error
@@ -160,7 +160,7 @@ def tfrecord(
 
 def _num_classes(name: str, labels) -> int:
     if labels.min() < 0:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: labels from {labels.min()} on: write labels from 0 on"
         )
     return int(labels.max()) + 1

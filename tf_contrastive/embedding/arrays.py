@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 
 Batches = Iterable[tuple[tf.Tensor, tf.Tensor]]
 
@@ -36,7 +36,7 @@ def embed(encoder: Callable, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
     """
     embedded = list(embed_batches(encoder, batches))
     if not embedded:
-        raise config.UserError(
+        raise errors.UserError(
             "nothing to embed: the split holds no readable image"
         )
     embeddings, labels = zip(*embedded, strict=True)

@@ -19,7 +19,8 @@ from apache_beam.internal import pickler
 from apache_beam.ml.inference import base, tensorflow_inference
 from apache_beam.options import pipeline_options
 
-from tf_contrastive import config, datasets
+from tf_contrastive import datasets, errors
+from tf_contrastive.config.embed import Embedding
 from tf_contrastive.datasets.source import Files, in_files, in_memory
 from tf_contrastive.embedding import job as jobs
 
@@ -129,7 +130,7 @@ class _Write(apache_beam.DoFn):
 
 
 def pipeline(
-    runner: str, options: str = config.Embedding.beam_options
+    runner: str, options: str = Embedding.beam_options
 ) -> apache_beam.Pipeline:
     """Makes a pipeline, to be filled by `run`.
 
@@ -140,14 +141,14 @@ def pipeline(
     Raises:
       UserError: for a runner that there is not, or options that Beam refuses.
     """
-    flags = [f"--runner={runner}", *shlex.split(options)]
+    flags = [f"runner={runner}", *shlex.split(options)]
     try:
         chosen = pipeline_options.PipelineOptions(flags)
         return apache_beam.Pipeline(options=chosen)
     except ValueError as error:
         reason = (str(error).splitlines() or ["?"])[0]
-        raise config.UserError(
-            f"--runner={runner} with --beam_options={options!r}: {reason}: give"
+        raise errors.UserError(
+            f"runner={runner} with beam_options={options!r}: {reason}: give"
             " a runner that Beam has, such as DirectRunner, and options of it"
         ) from error
 

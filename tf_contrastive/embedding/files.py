@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 
 # Of a file, in this order; all but the first may be absent.
 COLUMNS = ("embeddings", "labels", "indices", "paths")
@@ -142,9 +142,9 @@ def _singular(name: str) -> str:
 def check_format(format: str) -> None:
     """Raises `UserError` if a format needs what is not installed."""
     if format == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise config.UserError(
-            "--format=parquet needs pyarrow, which is not installed: pip"
-            " install 'tf_contrastive[beam]', or give --format=npz"
+        raise errors.UserError(
+            "format=parquet needs pyarrow, which is not installed: pip"
+            " install 'tf_contrastive[beam]', or give format=npz"
         )
 
 
@@ -165,6 +165,6 @@ def _writing(path: str) -> Iterator[str]:
         tf.io.gfile.makedirs(os.path.dirname(path) or ".")
         yield f"{path}.partial"
     except (OSError, tf.errors.OpError) as error:
-        raise config.cannot_write(
+        raise errors.cannot_write(
             path, error, "give a file in a folder that can be written"
         ) from error

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, datasets, exporting, views
+from tf_contrastive import checkpoints, datasets, errors, exporting, views
+from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embedding
 from tf_contrastive.embedding import arrays, files
 
 
@@ -61,9 +62,9 @@ class Job:
     output: str
     format: str = "npz"
     extra_channels: int = 0
-    batch_size: int = config.Embedding.embedding_batch_size
-    shard_size: int = config.Embedding.shard_size
-    max_bad_images: int = config.Embedding.max_bad_images
+    batch_size: int = Embedding.embedding_batch_size
+    shard_size: int = Embedding.shard_size
+    max_bad_images: int = Embedding.max_bad_images
     opener: tuple[str, ...] = ()
 
     def shards(self) -> list[Shard]:
@@ -72,7 +73,7 @@ class Job:
         if not self.shard_size:
             return [Shard(0, self.output, 0, total)]
         starts = range(0, total, self.shard_size)
-        ending = config.EMBEDDING_FORMATS[self.format]
+        ending = EMBEDDING_FORMATS[self.format]
         return [
             Shard(
                 number,
@@ -86,7 +87,7 @@ class Job:
     @property
     def name(self) -> str:
         """The output without the ending of its format."""
-        return self.output.removesuffix(config.EMBEDDING_FORMATS[self.format])
+        return self.output.removesuffix(EMBEDDING_FORMATS[self.format])
 
     def batches(self, part: datasets.Source) -> tf.data.Dataset:
         """Makes batches of what can be read of a part of the source, in order.
@@ -175,10 +176,10 @@ class Job:
         if len(bad) <= self.max_bad_images:
             return
         first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
-        raise config.UserError(
+        raise errors.UserError(
             f"{self.source.info.name}: {len(bad)} images cannot be read"
             f" ({first}), and {self.max_bad_images} are allowed: mend or remove"
-            " them, or give a larger --max_bad_images to leave them out"
+            " them, or give a larger `max_bad_images` to leave them out"
         )
 
 
@@ -239,9 +240,9 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
             if wanted[key] != there.get(key)
         ]
         if differing:
-            raise config.UserError(
+            raise errors.UserError(
                 f"{path} is of another job ({'; '.join(differing)}): give"
-                " another --output, or remove its files to start afresh"
+                " another `output`, or remove its files to start afresh"
             )
     else:
         checkpoints.write_text(path, json.dumps(wanted, indent=2) + "\n")
@@ -320,7 +321,7 @@ def _read(job: Job, part: datasets.Source) -> Iterator[tuple]:
         yield from job.batches(part)
     except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
         reason = (error.message.splitlines() or ["?"])[0]
-        raise config.UserError(
+        raise errors.UserError(
             f"{job.source.info.name} cannot be read any more ({reason}): put"
             " back what was changed since the start, and repeat the command"
         ) from error

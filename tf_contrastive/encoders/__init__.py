@@ -9,7 +9,13 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, IMAGENET_STATISTICS
+from tf_contrastive.config.encoder import (
+    Encoder,
+    check_backbone,
+    check_encoder_name,
+)
 from tf_contrastive.encoders import backbones, resnet
 
 __all__ = ["build"]
@@ -38,17 +44,17 @@ def _standardize(x, mean, std, scale):
 
 
 def build(
-    name: str = config.Encoder.encoder,
+    name: str = Encoder.encoder,
     *,
-    width: float = config.Encoder.width,
-    stem: str = config.Encoder.stem,
+    width: float = Encoder.width,
+    stem: str = Encoder.stem,
     image_shape: tuple[int, int, int] = (
-        config.DEFAULT_IMAGE_SIZE,
-        config.DEFAULT_IMAGE_SIZE,
+        DEFAULT_IMAGE_SIZE,
+        DEFAULT_IMAGE_SIZE,
         3,
     ),
-    mean: Sequence[float] = config.IMAGENET_STATISTICS.mean,
-    std: Sequence[float] = config.IMAGENET_STATISTICS.std,
+    mean: Sequence[float] = IMAGENET_STATISTICS.mean,
+    std: Sequence[float] = IMAGENET_STATISTICS.std,
     synchronized: bool = True,
     zero_init_residual: bool = True,
 ) -> tf.keras.Model:
@@ -81,11 +87,11 @@ def build(
 
     He et al. 2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
     """
-    config.check_encoder_name(name)
+    check_encoder_name(name)
     if not width > 0:
-        raise config.UserError(f"width={width}: must be above 0")
+        raise errors.UserError(f"width={width}: must be above 0")
     if len(image_shape) != 3 or not all(image_shape):
-        raise config.UserError(
+        raise errors.UserError(
             f"image_shape={tuple(image_shape)}: must be (height, width,"
             " channels), each of at least 1"
         )
@@ -101,7 +107,7 @@ def build(
             zero_init_residual=zero_init_residual,
         )
     else:
-        config.check_backbone(name, width, stem)
+        check_backbone(name, width, stem)
         scale = backbones.input_scale(name)
         standardized = _standardize(images, mean, std, scale)
         x = backbones.features(name, standardized, synchronized=synchronized)

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import config
-from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive import errors
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 _apps = tf.keras.applications
 
@@ -156,8 +156,8 @@ def features(
         model, x = make(network, images)
     except ValueError as error:
         side = " x ".join(str(s) for s in images.shape[1:])
-        raise config.UserError(
-            f"{name} takes no images of {side}: give a larger --image_size"
+        raise errors.UserError(
+            f"{name} takes no images of {side}: give a larger `image_size`"
         ) from error
     exchange_normalization(model, synchronized)
     return x

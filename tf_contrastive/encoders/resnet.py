@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import config
-from tf_contrastive.convolution import Conv2D
-from tf_contrastive.normalization import BatchNormalization
+from tf_contrastive import errors
+from tf_contrastive.config.encoder import STEMS, check_image_size, resolve_stem
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.encoders.convolution import Conv2D
 
 
 class _Layers(NamedTuple):
@@ -144,11 +145,11 @@ def features(
 
     He et al. 2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
     """
-    if stem not in config.STEMS:
-        raise config.unknown("stem", stem, config.STEMS)
+    if stem not in STEMS:
+        raise errors.unknown("stem", stem, STEMS)
     side = min(images.shape[1:3])
-    stem = config.resolve_stem(stem, side)
-    config.check_image_size(side, stem)
+    stem = resolve_stem(stem, side)
+    check_image_size(side, stem)
     block, repeats = RESNETS[name]
     channels = 8 * max(round(8 * width), 1)
     layers = _Layers(synchronized, "zeros" if zero_init_residual else "ones")

@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, config, optimizers, schedules
+from tf_contrastive import classifiers, errors, optimizers, schedules
+from tf_contrastive.config.evaluate import KNN_K, Evaluation
+from tf_contrastive.config.linear import (
+    LINEAR_OPTIMIZER_OPTIONS,
+    LinearProtocol,
+    LinearStage,
+)
+from tf_contrastive.config.optimizer import resolve_learning_rate
 
 
 def accuracies(
@@ -34,7 +41,7 @@ def knn(
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
-    k: int = config.KNN_K,
+    k: int = KNN_K,
 ) -> dict[str, Any]:
     """Accuracy of the cosine-weighted vote of the k nearest neighbours.
 
@@ -96,16 +103,16 @@ def linear_probe(
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
     *,
-    epochs: int = config.LinearProtocol.linear_epochs,
-    batch_size: int = config.LinearStage.linear_batch_size,
-    label_smoothing: float = config.LinearProtocol.linear_label_smoothing,
-    optimizer: str = config.LinearProtocol.linear_optimizer,
+    epochs: int = LinearProtocol.linear_epochs,
+    batch_size: int = LinearStage.linear_batch_size,
+    label_smoothing: float = LinearProtocol.linear_label_smoothing,
+    optimizer: str = LinearProtocol.linear_optimizer,
     optimizer_options: Mapping[str, Any] | None = None,
-    learning_rate: float | None = config.LinearProtocol.linear_learning_rate,
-    schedule: str = config.LinearProtocol.linear_schedule,
+    learning_rate: float | None = LinearProtocol.linear_learning_rate,
+    schedule: str = LinearProtocol.linear_schedule,
     schedule_options: Mapping[str, Any] | None = None,
-    warmup_epochs: float = config.LinearProtocol.linear_warmup_epochs,
-    seed: int = config.Evaluation.seed,
+    warmup_epochs: float = LinearProtocol.linear_warmup_epochs,
+    seed: int = Evaluation.seed,
     views: Callable[[int], classifiers.Batches] | None = None,
     follower: classifiers.Follower | None = None,
 ) -> dict[str, Any]:
@@ -193,11 +200,11 @@ def linear_optimizer(
     Raises:
       UserError: for an unknown name or option.
     """
-    if optimizer not in config.LINEAR_OPTIMIZER_OPTIONS:
-        known = config.LINEAR_OPTIMIZER_OPTIONS
-        raise config.unknown("optimizer", optimizer, known)
-    base = config.resolve_learning_rate(learning_rate, optimizer, "linear")
-    chosen = config.LINEAR_OPTIMIZER_OPTIONS[optimizer]
+    if optimizer not in LINEAR_OPTIMIZER_OPTIONS:
+        known = LINEAR_OPTIMIZER_OPTIONS
+        raise errors.unknown("optimizer", optimizer, known)
+    base = resolve_learning_rate(learning_rate, optimizer, "linear")
+    chosen = LINEAR_OPTIMIZER_OPTIONS[optimizer]
     chosen = chosen | dict(optimizer_options or {})
 
     def make(rows: int, steps_per_epoch: int) -> tf.keras.optimizers.Optimizer:

@@ -9,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 from scipy import special
 
-from tf_contrastive import classifiers, config, losses
+from tf_contrastive import classifiers, errors, losses
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import projected
 
-_FIELDS = config.RepresentationProtocols
+_FIELDS = RepresentationProtocols
 
 
 def density_ratio_bound(target: np.ndarray, noise: np.ndarray) -> float:
@@ -38,12 +40,12 @@ def density_ratio_bound(target: np.ndarray, noise: np.ndarray) -> float:
     noise = np.asarray(noise, np.float64)
     fits = target.ndim == 1 and noise.shape[:1] == target.shape
     if not fits or noise.ndim != 2 or not noise.size:
-        raise config.UserError(
+        raise errors.UserError(
             f"target {list(target.shape)} and noise {list(noise.shape)}: give"
             " scores [k] and [k, n], at least one of each"
         )
     if not (np.isfinite(target).all() and np.isfinite(noise).all()):
-        raise config.UserError(
+        raise errors.UserError(
             "target or noise hold NaN or infinity: give finite scores"
         )
     odds = special.logsumexp(noise, axis=1) - target
@@ -80,7 +82,7 @@ def kl_lower_bound(
     """
     logs, per_anchor = _of_anchors(projections, labels, temperature, normalize)
     if not logs.size:
-        raise config.UserError(
+        raise errors.UserError(
             "no image has both another of its class and one of another class"
             " beside it: give a batch of at least two classes, and two views"
             " or two images of one"
@@ -92,12 +94,12 @@ def _of_anchors(projections, labels, temperature, normalize):
     """(ln |N(i)|, SINCERE's loss) of the anchors that have both, [k] each."""
     z = np.asarray(projections)
     if z.ndim != 3 or not z.size:
-        raise config.UserError(
+        raise errors.UserError(
             f"projections have shape {list(z.shape)}: give [images, views,"
             " features], at least one of each"
         )
     if not temperature > 0:
-        raise config.UserError(f"temperature={temperature}: must be above 0")
+        raise errors.UserError(f"temperature={temperature}: must be above 0")
     classifiers.check_embeddings("projections", z.reshape(-1, z.shape[-1]))
     labels = classifiers.check_labels("labels", labels, z)
     views = z.shape[1]
@@ -118,7 +120,7 @@ def measure(
     *,
     view_examples: int = _FIELDS.view_examples,
     kl_batch_size: int = _FIELDS.kl_batch_size,
-    seed: int = config.Evaluation.seed,
+    seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """The protocol `kl_bound`: of test images, two views each.
 

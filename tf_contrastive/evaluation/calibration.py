@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tf_contrastive import config
+from tf_contrastive.errors import UserError
 
 # AlexNet's errors on ImageNet-C, means over five severities (Hendrycks and
 # Dietterich 2019), and on clean images.
@@ -67,22 +67,22 @@ def reliability(
     Guo et al. 2017, section 2.
     """
     if bins < 1:
-        raise config.UserError(f"bins={bins}: give at least 1")
+        raise UserError(f"bins={bins}: give at least 1")
     confidences = np.asarray(confidences, np.float64)
     correct = np.asarray(correct)
     if confidences.ndim != 1 or not confidences.size:
-        raise config.UserError(
+        raise UserError(
             f"confidences have shape {list(confidences.shape)}: give one for"
             " each example, at least one"
         )
     if correct.shape != confidences.shape:
-        raise config.UserError(
+        raise UserError(
             f"correct has shape {list(correct.shape)}: give one value for each"
             f" of the {len(confidences)} confidences"
         )
     bad = np.flatnonzero(~((confidences >= 0) & (confidences <= 1)))
     if bad.size:
-        raise config.UserError(
+        raise UserError(
             f"confidence {bad[0]} is {confidences[bad[0]]:g}: give"
             " probabilities from 0 to 1"
         )
@@ -112,7 +112,7 @@ def check_probabilities(
     p = np.asarray(probabilities, np.float64)
     y = np.asarray(labels)
     if p.ndim != 2 or not p.size:
-        raise config.UserError(
+        raise UserError(
             f"probabilities have shape {list(p.shape)}: give [examples,"
             " classes], at least one of each"
         )
@@ -120,18 +120,18 @@ def check_probabilities(
     good = (p >= 0).all(axis=1) & (np.abs(sums - 1) <= _SUM_TOLERANCE)
     bad = np.flatnonzero(~good)
     if bad.size:
-        raise config.UserError(
+        raise UserError(
             f"row {bad[0]} of probabilities sums to {sums[bad[0]]:g}, its least"
             f" is {p[bad[0]].min():g}: give probabilities (softmax of logits)"
         )
     if y.shape != (len(p),) or not np.issubdtype(y.dtype, np.integer):
-        raise config.UserError(
+        raise UserError(
             f"labels are {y.dtype} {list(y.shape)}: give an integer class id"
             f" for each of the {len(p)} rows of probabilities"
         )
     wrong = np.flatnonzero((y < 0) | (y >= p.shape[1]))
     if wrong.size:
-        raise config.UserError(
+        raise UserError(
             f"label {wrong[0]} is {y[wrong[0]]}: give 0 to {p.shape[1] - 1},"
             " the columns of probabilities"
         )
@@ -174,23 +174,23 @@ def _check_errors(
 ) -> dict[str, np.ndarray]:
     """Returns corruption -> errors float64 [severities], checked."""
     if not errors:
-        raise config.UserError(f"no {name}: give at least one corruption")
+        raise UserError(f"no {name}: give at least one corruption")
     found = {}
     for corruption, values in errors.items():
         array = np.atleast_1d(np.asarray(values, np.float64))
         known = _ALIASES.get(corruption, corruption)
         if array.ndim != 1 or not array.size:
-            raise config.UserError(
+            raise UserError(
                 f"{name} of {corruption} have shape {list(array.shape)}: give"
                 " one error for each severity"
             )
         if not ((array >= 0) & (array <= 1)).all():
-            raise config.UserError(
+            raise UserError(
                 f"{name} of {corruption} are {array.tolist()}: give shares of"
                 " wrong predictions, from 0 to 1"
             )
         if known in found:
-            raise config.UserError(f"{name} hold {known} twice: give it once")
+            raise UserError(f"{name} hold {known} twice: give it once")
         found[known] = array
     return found
 
@@ -251,13 +251,13 @@ def mean_corruption_error(
     theirs = _check_errors("errors of the baseline", baseline)
     lacking = sorted(found.keys() - theirs.keys())
     if lacking:
-        raise config.UserError(
+        raise UserError(
             f"the baseline lacks {', '.join(lacking)}: give its errors on every"
             " corruption, as {corruption: errors}"
         )
     for name, values in found.items():
         if len(theirs[name]) not in (1, len(values)):
-            raise config.UserError(
+            raise UserError(
                 f"the baseline has {len(theirs[name])} errors of {name}, and"
                 f" there are {len(values)}: give as many, or their mean"
             )
@@ -273,7 +273,7 @@ def mean_corruption_error(
 
 def _ratio(ours: np.ndarray, theirs: np.ndarray) -> float:
     if (theirs == 0).any():
-        raise config.UserError(
+        raise UserError(
             "the baseline makes no error, or loses nothing, on some corruption:"
             " nothing can be measured against it; give another"
         )
@@ -306,23 +306,23 @@ def eleven_point_average_precision(
     """
     scores, labels = np.asarray(scores, np.float64), np.asarray(labels)
     if scores.ndim != 1 or scores.shape != labels.shape or not scores.size:
-        raise config.UserError(
+        raise UserError(
             f"scores {list(scores.shape)} and labels {list(labels.shape)}: give"
             " one of each for every example, at least one"
         )
     if np.isnan(scores).any():
-        raise config.UserError(
+        raise UserError(
             f"scores hold {np.isnan(scores).sum()} NaN: look for a diverged"
             " classifier"
         )
     if not np.isin(labels, [0, 1]).all():
         wrong = labels[~np.isin(labels, [0, 1])][0]
-        raise config.UserError(
+        raise UserError(
             f"labels hold {wrong}: give 1 for examples of the class, 0 for"
             " others"
         )
     if not labels.any():
-        raise config.UserError(
+        raise UserError(
             "labels hold no example of the class: its precision is undefined;"
             " leave the class out"
         )

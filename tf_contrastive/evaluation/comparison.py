@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.evaluation import records, statistics
 
 # Of `statistics.compare`.
@@ -47,7 +47,7 @@ def compare(a: str, b: str, seed: int = 0) -> dict[str, Any]:
         reasons = "; ".join(
             f"{records.name_of(x)}: {x['reason']}" for x in left_out
         )
-        raise config.UserError(
+        raise errors.UserError(
             f"{a} and {b} have no result in common ({reasons}): evaluate both"
             " by the same protocols, knobs and data"
         )
@@ -75,8 +75,8 @@ def find(name: str) -> dict[tuple[str, str], records.Hits]:
             folder = os.path.join(folder, FOLDER)
         found = records.read_all(folder, encoder)
     if not found:
-        raise config.UserError(
-            f"no results of {name} to compare: run `evaluate --workdir=RUN`"
+        raise errors.UserError(
+            f"no results of {name} to compare: run `evaluate workdir=RUN`"
             " first, and give RUN, RUN:untrained or a file of"
             " RUN/evaluation/*.npz"
         )

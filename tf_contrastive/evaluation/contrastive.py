@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import projected, statistics
 
-_FIELDS = config.RepresentationProtocols
+_FIELDS = RepresentationProtocols
 # Rows compared at a time, with all others: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024
 
@@ -21,7 +23,7 @@ def contrastive_accuracy(
     *,
     batch_size: int = _FIELDS.contrastive_batch_size,
     normalize: bool = True,
-    seed: int = config.Evaluation.seed,
+    seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """How well the other view of an image is told from those of others.
 
@@ -49,9 +51,9 @@ def contrastive_accuracy(
     """
     z = projected.check_views(projections, 2)
     if not temperature > 0:
-        raise config.UserError(f"temperature={temperature}: must be above 0")
+        raise errors.UserError(f"temperature={temperature}: must be above 0")
     if batch_size < 2:
-        raise config.UserError(f"batch_size={batch_size}: give at least 2")
+        raise errors.UserError(f"batch_size={batch_size}: give at least 2")
     if normalize:
         z = projected.normalized(z)
     order = np.random.RandomState(seed % 2**32).permutation(len(z))
@@ -90,7 +92,7 @@ def measure(
     *,
     view_examples: int = _FIELDS.view_examples,
     contrastive_batch_size: int = _FIELDS.contrastive_batch_size,
-    seed: int = config.Evaluation.seed,
+    seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """The protocol `contrastive`: of test images, two views each.
 

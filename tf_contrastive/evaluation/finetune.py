@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import classifiers, config
+from tf_contrastive import classifiers, errors
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
+from tf_contrastive.config.protocols import FinetuneProtocol
 from tf_contrastive.datasets import balanced_rows
 from tf_contrastive.evaluation import arrays, prepared, scoring
 from tf_contrastive.evaluation.subject import Subject
@@ -19,7 +22,7 @@ from tf_contrastive.evaluation.tuning import Recipe, train
 # (scores of training examples, their rows int [h]) -> more for better ones.
 Score = Callable[[classifiers.Scores, np.ndarray], float]
 
-_KNOBS = config.FinetuneProtocol().knobs()
+_KNOBS = FinetuneProtocol().knobs()
 
 
 def choose(
@@ -29,7 +32,7 @@ def choose(
     *,
     trained: bool,
     held: np.ndarray | None = None,
-    share: float = config.Evaluation.validation_share,
+    share: float = Evaluation.validation_share,
     score: Score | None = None,
     sets: np.ndarray | None = None,
 ) -> tuple[Recipe, list[float | None]]:
@@ -65,7 +68,7 @@ def choose(
     for recipe in recipes:
         try:
             model = train(subject, fit, recipe, trained=trained, sets=sets)
-        except config.UserError as error:
+        except errors.UserError as error:
             if "diverged" not in str(error):
                 raise
             scores.append(None)
@@ -82,7 +85,7 @@ def choose(
         key=lambda i: -1.0 if scores[i] is None else scores[i],
     )
     if scores[best] is None:
-        raise config.UserError(
+        raise errors.UserError(
             "fine-tuning diverged at every learning rate: give lower ones"
         )
     return recipes[best], scores
@@ -106,7 +109,7 @@ def needs(subject: Subject) -> str | None:
     if lacking := prepared.needs_labels(subject):
         return lacking
     if not subject.has_fresh():
-        return "nothing makes a copy of the encoder to train: give --workdir"
+        return "nothing makes a copy of the encoder to train: give `workdir`"
     return None
 
 
@@ -115,12 +118,12 @@ def measure(
     *,
     fractions: Sequence[float] = _KNOBS["fractions"],
     epochs: Sequence[int] = _KNOBS["epochs"],
-    batch_size: int = config.FinetuneProtocol.finetune_batch_size,
+    batch_size: int = FinetuneProtocol.finetune_batch_size,
     learning_rates: Sequence[float] = _KNOBS["learning_rates"],
-    augmentation: str = config.FinetuneProtocol.finetune_augmentation,
-    scratch: bool = config.FinetuneProtocol.finetune_scratch,
-    validation_share: float = config.Evaluation.validation_share,
-    seed: int = config.Evaluation.seed,
+    augmentation: str = FinetuneProtocol.finetune_augmentation,
+    scratch: bool = FinetuneProtocol.finetune_scratch,
+    validation_share: float = Evaluation.validation_share,
+    seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """Scores networks that were trained on with few labels.
 
@@ -157,7 +160,7 @@ def measure(
         recipes = [
             Recipe(
                 steps=passes * (len(rows) // batch),
-                learning_rate=rate * batch / config.REFERENCE_BATCH_SIZE,
+                learning_rate=rate * batch / REFERENCE_BATCH_SIZE,
                 batch_size=batch,
                 augmentation=augmentation,
                 seed=seed,

@@ -10,14 +10,46 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from tf_contrastive import classifiers, config
-from tf_contrastive.evaluation import pictures, projected, spectra
+from tf_contrastive import classifiers, errors
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import RepresentationProtocols
+from tf_contrastive.evaluation import plots, projected
 
-_FIELDS = config.RepresentationProtocols
+_FIELDS = RepresentationProtocols
 # Rows compared at a time, with all others: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024
 # Wang and Isola 2020: uniformity is log E exp(-2 |x - y|^2).
 _UNIFORMITY_SCALE = 2.0
+
+
+def effective_rank(embeddings: np.ndarray) -> float:
+    """How many dimensions the embeddings use, 1 to min(n, D).
+
+    The exponential of the entropy of the normalised singular values of the
+    centred embeddings.
+
+    Args:
+      embeddings: float [n, D].
+
+    Raises:
+      UserError: for NaN, or shapes that do not fit.
+
+    Roy and Vetterli 2007.
+    """
+    x = classifiers.check_embeddings("embeddings", embeddings)
+    x = x - x.mean(axis=0, dtype=np.float64)
+    # The smaller Gram matrix, in float64: far faster than singular values of
+    # tall arrays, and exact enough for what is not tiny.
+    gram = x.T @ x if len(x) >= x.shape[1] else x @ x.T
+    return rank_of(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0)))
+
+
+def rank_of(values: np.ndarray) -> float:
+    """Returns the exponential of the entropy of non-negative values."""
+    total = values.sum()
+    if not total > 0:
+        return 1.0
+    return float(np.exp(scipy.stats.entropy(values / total)))
 
 
 def alignment(projections: np.ndarray) -> float:
@@ -73,7 +105,7 @@ def uniformity(embeddings: np.ndarray) -> float:
 
 def _check_rows(rows: np.ndarray, least: int) -> None:
     if len(rows) < least:
-        raise config.UserError(
+        raise errors.UserError(
             f"embeddings have {len(rows)} row(s): give at least {least}"
         )
 
@@ -83,7 +115,7 @@ def random_projections(
     count: int = _FIELDS.random_directions,
     *,
     normalize: bool = True,
-    seed: int = config.Evaluation.seed,
+    seed: int = Evaluation.seed,
 ) -> dict[str, np.ndarray]:
     """Projects embeddings on random orthogonal directions.
 
@@ -110,7 +142,7 @@ def random_projections(
     rows = classifiers.check_embeddings("embeddings", embeddings)
     _check_rows(rows, 2)
     if count < 1:
-        raise config.UserError(f"count={count}: give at least 1 direction")
+        raise errors.UserError(f"count={count}: give at least 1 direction")
     if normalize:
         rows = classifiers.normalize(rows)
     size = rows.shape[1]
@@ -154,7 +186,7 @@ def measure(
     *,
     view_examples: int = _FIELDS.view_examples,
     random_directions: int = _FIELDS.random_directions,
-    seed: int = config.Evaluation.seed,
+    seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """The protocol `uniformity`: how h and z are spread.
 
@@ -192,11 +224,11 @@ def measure(
         values = {
             "alignment": alignment(views),
             "uniformity": uniformity(rows),
-            "effective_rank": spectra.effective_rank(rows),
+            "effective_rank": effective_rank(rows),
             **means,
         }
         found["metrics"] |= {f"{k}_{name}": v for k, v in values.items()}
         plot = f"random_projections_{name}"
         found["arrays"][plot] = histograms["projections"]
-        found["plots"][plot] = pictures.projection_histograms(histograms)
+        found["plots"][plot] = plots.projection_histograms(histograms)
     return found

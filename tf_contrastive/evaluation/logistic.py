@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import optimize
 
-from tf_contrastive import classifiers, config
+from tf_contrastive import classifiers
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import LogisticProtocol
+from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import arrays, scoring, statistics
 from tf_contrastive.evaluation.splits import holdout
 from tf_contrastive.evaluation.subject import Subject
@@ -209,9 +212,9 @@ def _principal_axes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def path_of(
-    count: int = config.LogisticProtocol.logistic_penalties,
-    lowest: float = config.LogisticProtocol.logistic_lowest_penalty,
-    highest: float = config.LogisticProtocol.logistic_highest_penalty,
+    count: int = LogisticProtocol.logistic_penalties,
+    lowest: float = LogisticProtocol.logistic_lowest_penalty,
+    highest: float = LogisticProtocol.logistic_highest_penalty,
 ) -> np.ndarray:
     """The path: `count` log-spaced penalties, the highest first.
 
@@ -247,9 +250,9 @@ def logistic_regression(
     test_labels: np.ndarray,
     *,
     path: np.ndarray | None = None,
-    validation: float | np.ndarray = config.Evaluation.validation_share,
+    validation: float | np.ndarray = Evaluation.validation_share,
     metric: str = "top1",
-    seed: int = config.Evaluation.seed,
+    seed: int = Evaluation.seed,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Accuracy of logistic regression whose penalty is chosen on validation.
@@ -340,7 +343,7 @@ def _cut(labels, validation, seed):
     held = np.unique(validation)
     fitted = np.setdiff1d(np.arange(len(labels)), held)
     if not (held.size and fitted.size):
-        raise config.UserError(
+        raise UserError(
             f"validation names {held.size} of the {len(labels)} training rows:"
             " name some of them, and leave some to fit on"
         )
@@ -353,11 +356,11 @@ def _cut(labels, validation, seed):
 def measure(
     subject: Subject,
     *,
-    penalties: int = config.LogisticProtocol.logistic_penalties,
-    lowest_penalty: float = config.LogisticProtocol.logistic_lowest_penalty,
-    highest_penalty: float = config.LogisticProtocol.logistic_highest_penalty,
-    validation_share: float = config.Evaluation.validation_share,
-    seed: int = config.Evaluation.seed,
+    penalties: int = LogisticProtocol.logistic_penalties,
+    lowest_penalty: float = LogisticProtocol.logistic_lowest_penalty,
+    highest_penalty: float = LogisticProtocol.logistic_highest_penalty,
+    validation_share: float = Evaluation.validation_share,
+    seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """The protocol `logistic`: see `logistic_regression`.
 

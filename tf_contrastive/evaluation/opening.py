@@ -4,7 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, datasets, exporting
+from tf_contrastive import checkpoints, datasets, exporting
+from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.evaluation.subject import Subject
 
 
@@ -12,7 +13,7 @@ def of_run(
     found: checkpoints.Run,
     train: datasets.Source,
     test: datasets.Source,
-    options: config.Evaluate | None = None,
+    options: Evaluate | None = None,
     *,
     trained: bool = True,
     strategy: tf.distribute.Strategy | None = None,
@@ -62,7 +63,7 @@ def of_export(
     path: str,
     train: datasets.Source,
     test: datasets.Source,
-    options: config.Evaluate | None = None,
+    options: Evaluate | None = None,
     **others: Any,
 ) -> Subject:
     """The encoder of an export.

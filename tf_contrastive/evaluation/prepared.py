@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config, datasets
+from tf_contrastive import datasets, errors
 from tf_contrastive.datasets.source import in_files
 from tf_contrastive.evaluation.subject import Subject
 
@@ -16,7 +16,7 @@ def needs_labels(subject: Subject) -> str | None:
         if not source.info.has_labels:
             return (
                 f"{source.info.name} {source.info.split} has no labels to score"
-                " against: give --dataset=NAME of a labelled dataset"
+                " against: give dataset=NAME of a labelled dataset"
             )
     return None
 
@@ -33,7 +33,7 @@ def source(subject: Subject, name: str, split: str) -> datasets.Source | None:
     """Opens a split of a dataset of TFDS; None where it is not prepared."""
     try:
         return datasets.source(name, split, data_dir=data_dir(subject))
-    except config.UserError:
+    except errors.UserError:
         return None
 
 

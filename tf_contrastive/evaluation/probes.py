@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import classifiers, config
+from tf_contrastive import classifiers, errors
 from tf_contrastive.evaluation import arrays, prepared
 from tf_contrastive.evaluation.entries import Measurement
 from tf_contrastive.evaluation.subject import Subject
@@ -40,8 +40,8 @@ def needs_head(subject: Subject) -> str | None:
     """What keeps `head` from being measured, in one line, or None."""
     if subject.classifier is None:
         return (
-            "only a run of --loss=cross_entropy has a classifier of its own:"
-            " give its --workdir, or --protocols=linear, which trains one"
+            "only a run of loss=cross_entropy has a classifier of its own:"
+            " give its `workdir`, or protocols=linear, which trains one"
         )
     if absent := prepared.needs_labels(subject):
         return absent
@@ -103,9 +103,9 @@ def linear(
             for rate in learning_rates
         ]
         if max(scored) < 0:
-            raise config.UserError(
+            raise errors.UserError(
                 "the linear classifier diverged at every learning rate: give"
-                " lower ones (--linear_learning_rates)"
+                " lower ones (`linear_learning_rates`)"
             )
         best = learning_rates[int(np.argmax(scored))]
         knobs["learning_rate"] = best
@@ -129,7 +129,7 @@ def _top1_at(
     options = {**knobs, "learning_rate": rate}
     try:
         return arrays.linear_probe(*split, **options, views=views)["top1"]
-    except config.UserError as error:
+    except errors.UserError as error:
         if "diverged" not in str(error):
             raise
         return -1.0

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_contrastive import classifiers, config, losses, metrics
+from tf_contrastive import classifiers, errors, losses
+from tf_contrastive.losses import metrics
 
 # Made once for all protocols, and dropped with the subject.
 _MADE: Any = weakref.WeakKeyDictionary()
@@ -39,7 +40,7 @@ def embed(subject: Any, examples: int, seed: int) -> Views:
         h = h.reshape([-1, 2, h.shape[-1]])
         finite = np.isfinite(h).all(axis=(1, 2))
         if not finite.all():
-            raise config.UserError(
+            raise errors.UserError(
                 f"embeddings of {(~finite).sum()} of {len(h)} test images hold"
                 " NaN or infinity: look for a diverged encoder"
             )
@@ -110,7 +111,7 @@ def check_views(projections: np.ndarray, least: int) -> np.ndarray:
     """
     z = np.asarray(projections)
     if z.ndim != 3 or not z.size or z.shape[1] < 2 or len(z) < least:
-        raise config.UserError(
+        raise errors.UserError(
             f"projections have shape {list(z.shape)}: give [images, views,"
             f" features] of at least {least} image(s), 2 views and 1 feature"
         )
@@ -142,7 +143,7 @@ def needs(subject: Any) -> str | None:
     if subject.projection is None:
         return (
             f"the {subject.name} encoder comes without its projection head (an"
-            " export has none): give the --workdir of a run"
+            " export has none): give the `workdir` of a run"
         )
     if subject.test.info.num_examples < 2:
         return f"{subject.test.info.name} has less than 2 images to compare"

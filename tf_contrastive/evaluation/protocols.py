@@ -11,24 +11,22 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tf_contrastive import config, embedding
+from tf_contrastive import embedding, errors
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate, evaluate
 from tf_contrastive.evaluation import (
     bounds,
     contrastive,
     entries,
     finetune,
     hypersphere,
-    kmeans,
     logistic,
     prepared,
     probes,
     projected,
     robustness,
     separation,
-    spectra,
     transfer,
-    transforms,
-    tsne,
 )
 from tf_contrastive.evaluation.entries import Measurement
 from tf_contrastive.evaluation.subject import Subject
@@ -39,15 +37,6 @@ Recorder = Callable[[Subject, list[dict[str, Any]], list[Measurement]], None]
 def needs_nothing(subject: Subject) -> str | None:
     """For protocols that any data will do for."""
     return None
-
-
-def _needs_spectrum(subject: Subject) -> str | None:
-    if subject.run is None:
-        return (
-            "an export does not say of what kind its projection head is: give"
-            " the --workdir of a run"
-        )
-    return spectra.needs(subject)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,18 +64,18 @@ class Protocol:
 
     version: int
     measure: Callable[..., Measurement]
-    knobs: Callable[[config.Evaluate], dict[str, Any]]
+    knobs: Callable[[Evaluate], dict[str, Any]]
     needs: Callable[[Subject], str | None] = prepared.needs_labels
 
-    def version_of(self, options: config.Evaluate) -> str:
+    def version_of(self, options: Evaluate) -> str:
         """The version with these options, such as 1 or 1-cpu."""
         scale = options.evaluation.scale
-        paper = self.knobs(config.Evaluate())
-        scaled = self.knobs(config.evaluate(scale=scale)) != paper
+        paper = self.knobs(Evaluate())
+        scaled = self.knobs(evaluate(scale=scale)) != paper
         return f"{self.version}-{scale}" if scaled else f"{self.version}"
 
 
-def _chosen_knobs(options: config.Evaluate, group: Any) -> dict[str, Any]:
+def _chosen_knobs(options: Evaluate, group: Any) -> dict[str, Any]:
     """The knobs of a group of options, and those of what it chooses."""
     return group.knobs() | {
         "validation_share": options.evaluation.validation_share,
@@ -94,17 +83,17 @@ def _chosen_knobs(options: config.Evaluate, group: Any) -> dict[str, Any]:
     }
 
 
-def _robustness_knobs(options: config.Evaluate) -> dict[str, Any]:
+def _robustness_knobs(options: Evaluate) -> dict[str, Any]:
     return options.robustness.knobs() | {
         "linear": robustness.linear_knobs(options),
         "seed": options.evaluation.seed,
     }
 
 
-def _knobs(name: str) -> Callable[[config.Evaluate], dict[str, Any]]:
+def knobs_of(name: str) -> Callable[[Evaluate], dict[str, Any]]:
     """The knobs of a protocol that looks at representations themselves."""
 
-    def knobs(options: config.Evaluate) -> dict[str, Any]:
+    def knobs(options: Evaluate) -> dict[str, Any]:
         chosen = options.representation.knobs(name)
         # Nothing is drawn by those without knobs.
         return chosen and chosen | {"seed": options.evaluation.seed}
@@ -112,11 +101,12 @@ def _knobs(name: str) -> Callable[[config.Evaluate], dict[str, Any]]:
     return knobs
 
 
+# The commands add those of `papers.figures`.
 PROTOCOLS = {
     "knn": Protocol(
         1,
         probes.knn,
-        lambda o: {"k": list(config.read_counts(o.evaluation.knn_k))},
+        lambda o: {"k": list(fields.read_counts(o.evaluation.knn_k))},
     ),
     "prototype": Protocol(1, probes.prototype, lambda o: {}),
     "head": Protocol(1, probes.head, lambda o: {}, probes.needs_head),
@@ -137,31 +127,20 @@ PROTOCOLS = {
         transfer.needs,
     ),
     "robustness": Protocol(1, robustness.measure, _robustness_knobs),
-    "separation": Protocol(2, separation.measure, _knobs("separation")),
-    "kl_bound": Protocol(1, bounds.measure, _knobs("kl_bound"), bounds.needs),
+    "separation": Protocol(2, separation.measure, knobs_of("separation")),
+    "kl_bound": Protocol(1, bounds.measure, knobs_of("kl_bound"), bounds.needs),
     "contrastive": Protocol(
         1,
         contrastive.measure,
-        _knobs("contrastive"),
+        knobs_of("contrastive"),
         projected.needs,
     ),
     "uniformity": Protocol(
         1,
         hypersphere.measure,
-        _knobs("uniformity"),
+        knobs_of("uniformity"),
         needs_nothing,
     ),
-    "spectrum": Protocol(
-        1,
-        spectra.measure,
-        _knobs("spectrum"),
-        _needs_spectrum,
-    ),
-    "transforms": Protocol(
-        1, transforms.measure, _knobs("transforms"), transforms.needs
-    ),
-    "tsne": Protocol(1, tsne.measure, _knobs("tsne"), tsne.needs),
-    "kmeans": Protocol(1, kmeans.measure, _knobs("kmeans"), kmeans.needs),
 }
 
 
@@ -187,13 +166,13 @@ def choose(
     names = list(dict.fromkeys(names))
     for name in names:
         if name != "all" and name not in PROTOCOLS:
-            raise config.unknown("protocol", name, [*PROTOCOLS, "all"])
+            raise errors.unknown("protocol", name, [*PROTOCOLS, "all"])
     every = list(PROTOCOLS) if "all" in names else names
     absent = {name: PROTOCOLS[name].needs(subject) for name in every}
     absent = {name: what for name, what in absent.items() if what}
     for name in names:
         if name in absent:
-            raise config.UserError(f"protocol {name}: {absent[name]}")
+            raise errors.UserError(f"protocol {name}: {absent[name]}")
     return [name for name in every if name not in absent], absent
 
 

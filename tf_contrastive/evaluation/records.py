@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
 from tf_contrastive.evaluation.subject import Subject
 
 # Dots per inch of the plots.
@@ -103,8 +103,8 @@ class Recorder:
                 with tf.io.gfile.GFile(path, "wb") as file:
                     file.write(encoded)
         except (OSError, tf.errors.OpError) as error:
-            raise config.cannot_write(
-                path, error, "give an --output_dir that you may write"
+            raise errors.cannot_write(
+                path, error, "give an `output_dir` that you may write"
             ) from error
 
 
@@ -233,7 +233,7 @@ def read(path: str) -> dict[tuple[str, str], Hits]:
             }
     except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise config.UserError(
+        raise errors.UserError(
             f"{path} is no file of results ({reason}): give one that `evaluate`"
             " wrote, such as RUN/evaluation/trained-knn.npz"
         ) from error

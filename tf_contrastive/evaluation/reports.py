@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config, tables
+from tf_contrastive import checkpoints, errors, terminal
 from tf_contrastive.evaluation import records
 
 RESULTS_FILE = "evaluation.json"
@@ -39,7 +39,7 @@ def check(folder: str) -> None:
     """Raises `UserError` if `write` could not write there."""
     read(folder)
     path = os.path.join(folder, RESULTS_FILE)
-    with _told(path, "give an --output_dir that you may write"):
+    with _told(path, "give an `output_dir` that you may write"):
         tf.io.gfile.makedirs(folder)
         probe = f"{path}.part"
         with tf.io.gfile.GFile(probe, "w") as file:
@@ -66,7 +66,7 @@ def write_json(path: str, content: dict[str, Any]) -> None:
       UserError: if it cannot be written.
     """
     advice = (
-        "the table above is complete; give an --output_dir that you may write"
+        "the table above is complete; give an `output_dir` that you may write"
         " to keep it"
     )
     with _told(path, advice):
@@ -80,7 +80,7 @@ def _told(path: str, advice: str) -> Iterator[None]:
     try:
         yield
     except (OSError, tf.errors.OpError) as error:
-        raise config.cannot_write(path, error, advice) from error
+        raise errors.cannot_write(path, error, advice) from error
 
 
 def _appended(
@@ -161,7 +161,7 @@ def table(results: list[dict[str, Any]]) -> str:
         )
         for result in results
     ]
-    return tables.laid_out([_HEADINGS, *rows], texts=range(3))
+    return terminal.format_table([_HEADINGS, *rows], texts=range(3))
 
 
 def _share(value: float | None) -> str:

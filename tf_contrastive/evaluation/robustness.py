@@ -14,12 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, config, datasets
+from tf_contrastive import classifiers, datasets
+from tf_contrastive.config.dataset_names import dataset_family
+from tf_contrastive.config.evaluate import Evaluate, Evaluation
+from tf_contrastive.config.protocols import RobustnessProtocol
+from tf_contrastive.errors import UserError, unknown
 from tf_contrastive.evaluation import (
     arrays,
     calibration,
     corruptions,
-    pictures,
+    plots,
     prepared,
     statistics,
 )
@@ -70,11 +74,11 @@ def measure(
     subject: Subject,
     *,
     corruptions: Sequence[str] = tuple(corruptions.STANDARD),
-    examples: int = config.RobustnessProtocol.robustness_examples,
-    bins: int = config.RobustnessProtocol.robustness_bins,
-    baseline: str = config.RobustnessProtocol.robustness_baseline,
+    examples: int = RobustnessProtocol.robustness_examples,
+    bins: int = RobustnessProtocol.robustness_bins,
+    baseline: str = RobustnessProtocol.robustness_baseline,
     linear: dict[str, Any] | None = None,
-    seed: int = config.Evaluation.seed,
+    seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """Scores a linear classifier on corrupted test images.
 
@@ -105,7 +109,7 @@ def measure(
     names = list(corruptions)
     for name in names:
         if name not in _KNOWN:
-            raise config.unknown("corruption", name, _KNOWN)
+            raise unknown("corruption", name, _KNOWN)
     divisor = _baseline(baseline)
     classifier = _classifier(subject, linear, seed)
     there = _prepared(subject, names)
@@ -151,7 +155,7 @@ def _tallied(
 
 
 def _family(subject: Subject) -> str:
-    return config.dataset_family(subject.test.info.name)
+    return dataset_family(subject.test.info.name)
 
 
 def _baseline(path: str) -> dict[str, Any] | None:
@@ -162,13 +166,13 @@ def _baseline(path: str) -> dict[str, Any] | None:
             read = json.load(file)
     except (OSError, tf.errors.OpError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise config.UserError(
-            f"--robustness_baseline={path} cannot be read ({reason}): give a"
+        raise UserError(
+            f"robustness_baseline={path} cannot be read ({reason}): give a"
             ' JSON file {"gaussian_noise": [five errors], ..., "clean": error}'
         ) from error
     if not isinstance(read, dict):
-        raise config.UserError(
-            f"--robustness_baseline={path} holds no object: give a JSON file"
+        raise UserError(
+            f"robustness_baseline={path} holds no object: give a JSON file"
             ' {"gaussian_noise": [five errors], ..., "clean": error}'
         )
     return read
@@ -195,7 +199,7 @@ def _classifier(
     return model
 
 
-def linear_knobs(options: config.Evaluate) -> dict[str, Any]:
+def linear_knobs(options: Evaluate) -> dict[str, Any]:
     """The linear protocol's knobs, but for views and choices."""
     knobs = options.linear.knobs()
     rates = knobs.pop("learning_rates", ())
@@ -328,10 +332,10 @@ def _report(
             "stand_ins": [n for n in made if n in corruptions.STAND_INS],
         },
         "plots": {
-            "reliability": pictures.reliability_diagram(
+            "reliability": plots.reliability_diagram(
                 {"clean": diagrams[CLEAN], **_extremes(found, names, bins)}
             ),
-            "severity": pictures.severity_curves(
+            "severity": plots.severity_curves(
                 dict(zip(names, (1 - errors).tolist(), strict=True)), clean
             ),
         },

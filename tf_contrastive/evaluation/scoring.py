@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tf_contrastive import classifiers, config
+from tf_contrastive import classifiers, errors
 
 
 def check(
@@ -29,7 +29,7 @@ def check(
     test = classifiers.check_embeddings("test_embeddings", test_embeddings)
     wanted = classifiers.check_labels("test_labels", test_labels, test)
     if train.shape[1] != test.shape[1]:
-        raise config.UserError(
+        raise errors.UserError(
             f"train_embeddings have {train.shape[1]} features and"
             f" test_embeddings {test.shape[1]}: embed both with one encoder"
         )
@@ -71,5 +71,5 @@ def metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
       UserError: for an unknown one.
     """
     if name not in METRICS:
-        raise config.unknown("metric", name, METRICS)
+        raise errors.unknown("metric", name, METRICS)
     return METRICS[name]

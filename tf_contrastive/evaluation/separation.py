@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import classifiers, config
-from tf_contrastive.evaluation import pictures, scoring
+from tf_contrastive import classifiers, errors
+from tf_contrastive.evaluation import plots, scoring
 
 # 1024 x 8192 cosines of float32 are 32 MiB, whatever the sizes of the splits.
 _QUERY_BLOCK = 1024
@@ -101,7 +101,7 @@ def separation_margin(
     )
     train_labels, test_labels = map(np.asarray, (train_labels, test_labels))
     if len(np.unique(train_labels)) < 2:
-        raise config.UserError(
+        raise errors.UserError(
             f"train_labels hold class {train_labels[0]} alone: a margin needs"
             " images of at least two classes"
         )
@@ -110,7 +110,7 @@ def separation_margin(
         rows = test_labels == label
         per_class[label] = np.median(target[rows]) - np.median(noise[rows])
     if np.isnan(per_class).all():
-        raise config.UserError(
+        raise errors.UserError(
             "no class of test_labels is in train_labels: give two splits of one"
             " dataset"
         )
@@ -211,6 +211,6 @@ def _measure_space(
             "target_median": whole["target_median"],
             "noise_median": whole["noise_median"],
         },
-        "plots": {"neighbors": pictures.neighbor_histograms(parts)},
+        "plots": {"neighbors": plots.neighbor_histograms(parts)},
         "arrays": {"target": found["target"], "noise": found["noise"]},
     }

@@ -6,7 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config, datasets, views
+from tf_contrastive import datasets, errors, views
+from tf_contrastive.config.data import check_encoder_channels
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.views import resolve_views
 from tf_contrastive.views import Policy
 
 SPLITS = ("train", "test")
@@ -33,11 +37,11 @@ class Splits:
         self,
         train: datasets.Source,
         test: datasets.Source,
-        options: config.Evaluate,
+        options: Evaluate,
         *,
         side: int,
         channels: int,
-        run: config.Pretrain | None,
+        run: Pretrain | None,
         heed: Callable[[Iterable], Iterable],
     ) -> None:
         self.train = train
@@ -48,7 +52,7 @@ class Splits:
         self.run = run
         self.heed = heed
         for source in (train, test):
-            config.check_encoder_channels(
+            check_encoder_channels(
                 self.channels - 3, source.info.name, source.info.extra_channels
             )
 
@@ -65,7 +69,7 @@ class Splits:
     def source(self, split: str) -> datasets.Source:
         """The split "train" or "test"."""
         if split not in SPLITS:
-            raise config.unknown("split of a subject", split, SPLITS)
+            raise errors.unknown("split of a subject", split, SPLITS)
         return {"train": self.train, "test": self.test}[split]
 
     def images(
@@ -139,7 +143,7 @@ class Splits:
         """
         policy = self._policy(augmentation)
         source = self.train if rows is None else self.train.select(rows)
-        data = (self.run or config.Pretrain()).data
+        data = (self.run or Pretrain()).data
         made = datasets.training_batches(
             source,
             views.framing(policy, 1),
@@ -156,10 +160,10 @@ class Splits:
 
     def _policy(self, augmentation: str | None) -> Policy:
         """The policy of a name, with the run's options of views."""
-        chosen = (self.run or config.Pretrain()).views
+        chosen = (self.run or Pretrain()).views
         if augmentation is not None:
             chosen = dataclasses.replace(chosen, augmentation=augmentation)
-        chosen = config.resolve_views(chosen, self.train.info.name, self.side)
+        chosen = resolve_views(chosen, self.train.info.name, self.side)
         return views.build(
             chosen.augmentation, image_size=self.side, **chosen.options()
         )
@@ -196,7 +200,7 @@ def holdout(
         cut.append(rows[:count])
     held = np.sort(np.concatenate(cut))
     if not held.size:
-        raise config.UserError(
+        raise errors.UserError(
             f"{len(labels)} training examples leave none to select on: every"
             " class has one at most; give more of them"
         )

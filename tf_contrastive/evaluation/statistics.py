@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.stats
 
-from tf_contrastive import config
+from tf_contrastive import errors
 
 # Of intervals; and a p-value below 1 - LEVEL is significant.
 LEVEL = 0.95
@@ -25,19 +25,19 @@ def _check_correct(name: str, correct: np.ndarray) -> np.ndarray:
     """Returns `correct` as float64 [n], or says what is wrong."""
     array = np.asarray(correct)
     if array.ndim != 1 or not array.size:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name} has shape {list(array.shape)}: give one value for each"
             " test example, at least one"
         )
     if array.dtype != bool and not np.issubdtype(array.dtype, np.number):
-        raise config.UserError(
+        raise errors.UserError(
             f"{name} are {array.dtype}: give true or false, or numbers from 0"
             " to 1"
         )
     array = array.astype(np.float64)
     bad = np.flatnonzero(~((array >= 0) & (array <= 1)))
     if bad.size:
-        raise config.UserError(
+        raise errors.UserError(
             f"{name}: value {bad[0]} is {array[bad[0]]:g}: give true or false,"
             " or numbers from 0 to 1"
         )
@@ -48,7 +48,7 @@ def _check_pair(correct_a, correct_b):
     a = _check_correct("correct_a", correct_a)
     b = _check_correct("correct_b", correct_b)
     if len(a) != len(b):
-        raise config.UserError(
+        raise errors.UserError(
             f"correct_a has {len(a)} values and correct_b {len(b)}: score both"
             " on the same test examples, in the same order"
         )
@@ -57,12 +57,12 @@ def _check_pair(correct_a, correct_b):
 
 def _check_count(name: str, count: int) -> None:
     if count < 1:
-        raise config.UserError(f"{name}={count}: give at least 1")
+        raise errors.UserError(f"{name}={count}: give at least 1")
 
 
 def _check_seed(seed: int) -> np.random.RandomState:
     if not 0 <= seed < 2**32:
-        raise config.UserError(f"seed={seed}: give 0 to {2**32 - 1}")
+        raise errors.UserError(f"seed={seed}: give 0 to {2**32 - 1}")
     return np.random.RandomState(seed)
 
 
@@ -93,7 +93,7 @@ def _cells(values: np.ndarray, labels: np.ndarray | None) -> _Cells:
         return _Cells(np.zeros(len(values), np.int64), values, counts)
     labels = np.asarray(labels)
     if labels.shape != values.shape:
-        raise config.UserError(
+        raise errors.UserError(
             f"labels have shape {list(labels.shape)}: give one for each of the"
             f" {len(values)} test examples"
         )
@@ -253,7 +253,7 @@ def _weights(labels: np.ndarray | None, count: int) -> np.ndarray:
     if labels is None:
         return np.full(count, 1 / count)
     if np.shape(labels) != (count,):
-        raise config.UserError(
+        raise errors.UserError(
             f"labels have shape {list(np.shape(labels))}: give one for each of"
             f" the {count} test examples"
         )
@@ -282,7 +282,7 @@ def mcnemar_test(
     """
     a, b = _check_pair(correct_a, correct_b)
     if not np.isin(np.concatenate([a, b]), [0, 1]).all():
-        raise config.UserError(
+        raise errors.UserError(
             "McNemar's test takes right and wrong, not scores between: give"
             " bool arrays, or use permutation_test"
         )

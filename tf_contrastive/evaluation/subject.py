@@ -11,13 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import (
-    classifiers,
-    config,
-    datasets,
-    embedding,
-    exporting,
-)
+from tf_contrastive import classifiers, datasets, embedding, errors, exporting
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation.splits import Splits
 
 
@@ -57,10 +53,10 @@ class Subject(Splits):
         encoder: Callable,
         train: datasets.Source,
         test: datasets.Source,
-        options: config.Evaluate | None = None,
+        options: Evaluate | None = None,
         *,
         name: str = "trained",
-        run: config.Pretrain | None = None,
+        run: Pretrain | None = None,
         projection: Callable | None = None,
         classifier: Callable | None = None,
         fresh: Callable[[bool], Callable] | None = None,
@@ -73,7 +69,7 @@ class Subject(Splits):
         super().__init__(
             train,
             test,
-            options or config.Evaluate(),
+            options or Evaluate(),
             side=exporting.image_size(encoder),
             channels=3 + exporting.extra(encoder),
             run=run,
@@ -194,7 +190,7 @@ class Subject(Splits):
                 return embedding.embed(encoder, batches)
         embedded = list(self.embed_batches(batches))
         if not embedded:
-            raise config.UserError(
+            raise errors.UserError(
                 "nothing to embed: the split holds no readable image"
             )
         h, labels = zip(*embedded, strict=True)
@@ -224,7 +220,7 @@ class Subject(Splits):
         # A dataset that breaks its own word would be scored against it.
         wrong = labels[(labels < 0) | (labels >= info.num_classes)]
         if wrong.size:
-            raise config.UserError(
+            raise errors.UserError(
                 f"{info.name} {info.split} holds label {wrong[0]}, and says"
                 f" that it has {info.num_classes} classes, from 0 to"
                 f" {info.num_classes - 1}: mend its labels"
@@ -251,9 +247,9 @@ class Subject(Splits):
                 made = self._fresh(trained)
         if made is None:
             what = "trainable" if trained else "random"
-            raise config.UserError(
+            raise errors.UserError(
                 f"nothing makes a {what} encoder of this kind: give the"
-                " --workdir of a run"
+                " `workdir` of a run"
             )
         return made
 

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, config, optimizers, schedules
+from tf_contrastive import classifiers, errors, optimizers, schedules
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import FinetuneProtocol
 from tf_contrastive.evaluation.subject import Subject
 
 # Of a new linear layer's weights (SimCLR's own).
@@ -34,8 +36,8 @@ class Recipe:
     weight_decay: float = 0.0
     batch_size: int = 256
     batch_norm_momentum: float | None = None
-    augmentation: str = config.FinetuneProtocol.finetune_augmentation
-    seed: int = config.Evaluation.seed
+    augmentation: str = FinetuneProtocol.finetune_augmentation
+    seed: int = Evaluation.seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +83,7 @@ def train(
     encoder = _copy(subject, recipe, trained)
     batch = min(recipe.batch_size, len(rows)) // replicas * replicas
     if not batch:
-        raise config.UserError(
+        raise errors.UserError(
             f"{len(rows)} labels are fewer than the {replicas} replicas that"
             " share a step: give a larger part of the labels"
         )
@@ -112,8 +114,8 @@ def _copy(subject: Subject, recipe: Recipe, trained: bool) -> Callable:
     """An encoder that may be changed, as the recipe wants it."""
     encoder = subject.fresh(trained)
     if not list(encoder.trainable_variables):
-        raise config.UserError(
-            "the encoder has no weights that can be trained: give the --workdir"
+        raise errors.UserError(
+            "the encoder has no weights that can be trained: give the `workdir`"
             " of a run, or an export of this package"
         )
     if recipe.batch_norm_momentum is not None:
@@ -193,7 +195,7 @@ def _tenths(losses: Sequence[tf.Tensor], recipe: Recipe) -> list[float]:
     """Means of each tenth of the losses; raises `UserError` if they diverge."""
     values = np.array([float(loss) for loss in losses])
     if not np.isfinite(values).all():
-        raise config.UserError(
+        raise errors.UserError(
             f"fine-tuning diverged at learning rate {recipe.learning_rate:g}:"
             " give a lower one"
         )

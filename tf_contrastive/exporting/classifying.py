@@ -8,7 +8,8 @@ alone; column c stands for class id c. They say what `classifiers.prototype` and
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, classifiers, config, heads
+from tf_contrastive import checkpoints, classifiers, errors, heads
+from tf_contrastive.config.export import Exporting
 
 
 class Probe(tf.Module):
@@ -55,7 +56,7 @@ class Prototype(tf.Module):
         embeddings: np.ndarray,
         labels: np.ndarray,
         num_classes: int | None = None,
-        temperature: float = config.Exporting.head_temperature,
+        temperature: float = Exporting.head_temperature,
     ) -> None:
         super().__init__()
         rows, labels, self.num_classes = _checked(
@@ -104,11 +105,11 @@ class Neighbors(tf.Module):
         embeddings: np.ndarray,
         labels: np.ndarray,
         num_classes: int | None = None,
-        k: int = config.Exporting.head_knn_k,
+        k: int = Exporting.head_knn_k,
     ) -> None:
         super().__init__()
         if k < 1:
-            raise config.UserError(f"k={k}: give at least 1 neighbour")
+            raise errors.UserError(f"k={k}: give at least 1 neighbour")
         rows, labels, self.num_classes = _checked(
             embeddings, labels, num_classes
         )
@@ -143,7 +144,7 @@ def _checked(
     labels = classifiers.check_labels("labels", labels, rows)
     classes = num_classes or int(labels.max()) + 1
     if labels.max() >= classes:
-        raise config.UserError(
+        raise errors.UserError(
             f"labels hold {labels.max()}: give labels below the {classes}"
             " classes"
         )
@@ -170,10 +171,10 @@ def probe_of(run: checkpoints.Run, features: int) -> Probe:
     """
     classes = run.metadata.get("num_classes")
     if not (run.config.probe.probe and classes):
-        raise config.UserError(
-            "--head=probe: the run trained no probe along (it had --noprobe, or"
-            " data without labels): give --head=prototype or --head=knn with"
-            " labelled data, or --head=none"
+        raise errors.UserError(
+            "head=probe: the run trained no probe along (it had probe=False, or"
+            " data without labels): give head=prototype or head=knn with"
+            " labelled data, or head=none"
         )
     probe = heads.LinearProbe(classes)
     probe.build([None, features])

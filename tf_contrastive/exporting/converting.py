@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.export import EXPORT_FORMATS
 from tf_contrastive.exporting import serving
 
 # The largest difference to the SavedModel, as a share of the largest |value|.
@@ -52,8 +53,8 @@ def check_installed(formats: Iterable[str]) -> None:
     for name in formats:
         for package in _PACKAGES.get(name, ()):
             if importlib.util.find_spec(package) is None:
-                raise config.UserError(
-                    f"--format={name} needs {package}, which is not installed:"
+                raise errors.UserError(
+                    f"format={name} needs {package}, which is not installed:"
                     f" pip install 'tf_contrastive[{name}]'"
                 )
 
@@ -113,23 +114,23 @@ def compare(made: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
 
 def _check(converted: Converted) -> None:
     difference, cosine = converted[-2:]
-    exact = converted.format in config.EXPORT_FORMATS
+    exact = converted.format in EXPORT_FORMATS
     # Not "above", which would let NaN pass.
     if exact and not difference <= _MOST_DIFFERENCE:
-        raise config.UserError(
+        raise errors.UserError(
             f"{converted.file} differs from the SavedModel by"
             f" {difference:.1e} of the largest value, and {_MOST_DIFFERENCE:g}"
             " is allowed: nothing was written; leave"
-            f" {converted.format} out of --format, and report it"
+            f" {converted.format} out of `format`, and report it"
         )
     if (
         converted.format == "tflite dynamic int8"
         and not cosine >= _LEAST_COSINE
     ):
-        raise config.UserError(
+        raise errors.UserError(
             f"{converted.file}: 8-bit weights turn an embedding to cosine"
             f" {cosine:.5f}, and {_LEAST_COSINE:g} is allowed: nothing was"
-            " written; leave tflite out of --format"
+            " written; leave tflite out of `format`"
         )
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, convolution
+from tf_contrastive import errors
+from tf_contrastive.encoders import convolution
 
 
 def image_shape(encoder: Any) -> tuple[int, int, int]:
@@ -16,7 +17,7 @@ def image_shape(encoder: Any) -> tuple[int, int, int]:
         shape = function.structured_input_signature[0][0].shape
     height, width, channels = shape[1:]
     if height is None or height != width or (channels or 0) < 3:
-        raise config.UserError(
+        raise errors.UserError(
             f"the encoder takes images of {list(shape[1:])}: build it with"
             " image_shape=(S, S, 3), or more channels"
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, config
+from tf_contrastive import checkpoints, errors
 
 # What makes a folder a SavedModel; it is written last.
 GRAPH_FILE = "saved_model.pb"
@@ -70,7 +70,7 @@ def load(path: str) -> Callable:
     """
     path = os.fspath(path)
     if not tf.io.gfile.isdir(path):
-        raise config.UserError(
+        raise errors.UserError(
             f"{path} is no folder: give the folder of a run or of an export"
         )
     saved_model = find(path)
@@ -78,7 +78,7 @@ def load(path: str) -> Callable:
         return checkpoints.load_encoder(checkpoints.load_run(path))
     encoder = tf.saved_model.load(saved_model)
     if not (callable(encoder) and hasattr(encoder, "trainable_variables")):
-        raise config.UserError(
+        raise errors.UserError(
             f"{saved_model} is a SavedModel, but no export of tf_contrastive:"
             " write one by `python -m tf_contrastive export`"
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive.config.export import Exporting
 from tf_contrastive.exporting import headers, plain
 from tf_contrastive.views import preprocessing
 
@@ -59,7 +59,7 @@ class ServingModule(tf.Module):
         projection: tf.keras.layers.Layer | None = None,
         head: Callable | None = None,
         label_names: str = "",
-        max_pixels: int = config.Exporting.max_image_pixels,
+        max_pixels: int = Exporting.max_image_pixels,
     ) -> None:
         super().__init__()
         self._size, self._channels = plain.image_shape(encoder)[1:]

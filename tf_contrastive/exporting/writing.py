@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import checkpoints, config
+from tf_contrastive import checkpoints, errors
+from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
 from tf_contrastive.exporting import (
     card,
     converting,
@@ -57,7 +58,7 @@ class Parts:
 
 def parts(
     model_or_workdir: Any,
-    checkpoint: int = config.Exporting.checkpoint,
+    checkpoint: int = Exporting.checkpoint,
 ) -> Parts:
     """Reads what is to be exported.
 
@@ -88,8 +89,8 @@ def _run(workdir: str, step: int) -> checkpoints.Run:
         return run
     known = {checkpoints.step_of(p): p for p in checkpoints.saved(workdir)}
     if step not in known:
-        raise config.UserError(
-            f"--checkpoint={step}: {workdir} has none of that step: it has"
+        raise errors.UserError(
+            f"checkpoint={step}: {workdir} has none of that step: it has"
             f" those of step {', '.join(map(str, known))}"
         )
     return run.at(known[step])
@@ -99,12 +100,12 @@ def export(
     model_or_workdir: Any,
     output_dir: str,
     *,
-    checkpoint: int = config.Exporting.checkpoint,
+    checkpoint: int = Exporting.checkpoint,
     head: Callable | None = None,
     label_names: Sequence[str] = (),
     formats: Sequence[str] = (),
     images: np.ndarray | None = None,
-    max_image_pixels: int = config.Exporting.max_image_pixels,
+    max_image_pixels: int = Exporting.max_image_pixels,
 ) -> str:
     """Writes the next version of a SavedModel that serves embeddings.
 
@@ -133,8 +134,8 @@ def export(
         package is missing, or another format differs too much.
     """
     for name in formats:
-        if name not in config.EXPORT_FORMATS:
-            raise config.unknown("format", name, config.EXPORT_FORMATS)
+        if name not in EXPORT_FORMATS:
+            raise errors.unknown("format", name, EXPORT_FORMATS)
     formats = [name for name in formats if name != "savedmodel"]
     converting.check_installed(formats)
     output_dir = os.fspath(output_dir)
@@ -158,7 +159,7 @@ def export(
                 output_dir,
             )
     except (OSError, tf.errors.OpError) as error:
-        raise config.cannot_write(
+        raise errors.cannot_write(
             f"to {output_dir}", error, "give a folder that can be written"
         ) from error
 
@@ -182,7 +183,7 @@ def _facts(
     num_classes = getattr(head, "num_classes", None)
     if head is not None and len(label_names) != num_classes:
         if label_names:
-            raise config.UserError(
+            raise errors.UserError(
                 f"{len(label_names)} label names for a classifier of"
                 f" {num_classes} classes: give one for each class"
             )

@@ -6,7 +6,8 @@ and labels [B] to a scalar. Options and defaults stand in `config`.
 
 from typing import Any
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.losses import generalized
 from tf_contrastive.losses.base import ContrastiveLoss
 from tf_contrastive.losses.cross_entropy import CrossEntropy
@@ -54,9 +55,9 @@ def build(name: str, **options: Any) -> ContrastiveLoss:
       UserError (a ValueError): for a name or an option that does not exist.
     """
     if name not in LOSSES:
-        raise config.unknown("loss", name, LOSSES)
-    known = config.LOSS_OPTIONS[name]
+        raise errors.unknown("loss", name, LOSSES)
+    known = LOSS_OPTIONS[name]
     for option in options:
         if option not in known:
-            raise config.unknown(f"option of {name}", option, known)
+            raise errors.unknown(f"option of {name}", option, known)
     return LOSSES[name](**{**known, **options})

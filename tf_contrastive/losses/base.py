@@ -4,7 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, distribution, similarity
+from tf_contrastive import distribution, errors
+from tf_contrastive.config.loss import REDUCTIONS
+from tf_contrastive.losses import similarity
 
 # (coefficient, values of each anchor [A] or the rows that give them)
 Term = tuple[float, Any]
@@ -47,7 +49,7 @@ class ContrastiveLoss:
                 f"block_size={block_size}: must be at least 1, or 0 for"
                 " automatic"
             )
-        check_choice("reduction", reduction, config.REDUCTIONS)
+        check_choice("reduction", reduction, REDUCTIONS)
         self.temperature = temperature
         self.normalize = normalize
         self.reduction = reduction
@@ -174,7 +176,7 @@ def check_projections(projections: tf.Tensor) -> tf.Tensor:
 def check_choice(option: str, given: str, known: tuple[str, ...]) -> None:
     """Raises `ValueError` for a value that an option does not have."""
     if given not in known:
-        raise config.unknown(option, given, known)
+        raise errors.unknown(option, given, known)
 
 
 def check_at_least(option: str, given: float, least: float) -> None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, distribution, similarity
-from tf_contrastive.losses import base
+from tf_contrastive import distribution
+from tf_contrastive.config.loss import NORMALIZATIONS
+from tf_contrastive.losses import base, similarity
 
 # Named, since the automatic choice differs between devices.
 _ALGORITHM = "philox"
@@ -122,7 +123,7 @@ class SlicedWasserstein(_Generalized):
 
     def __init__(self, *, normalization: str, scale: float, **options) -> None:
         super().__init__(**options)
-        base.check_choice("normalization", normalization, config.NORMALIZATIONS)
+        base.check_choice("normalization", normalization, NORMALIZATIONS)
         if not scale > 0:
             raise ValueError(f"scale={scale}: must be above 0")
         self._per_row = normalization == "mean"

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from tf_contrastive import config, similarity
-from tf_contrastive.losses import base
-from tf_contrastive.similarity import MASKED, Block, count, masked_sum
+from tf_contrastive.config.loss import MININGS, NEGATIVES, REDUCTIONS
+from tf_contrastive.losses import base, similarity
+from tf_contrastive.losses.similarity import MASKED, Block, count, masked_sum
 
 
 class _PositiveAgainstNegatives(base.ContrastiveLoss):
@@ -26,11 +26,9 @@ class _PositiveAgainstNegatives(base.ContrastiveLoss):
         self, *, negatives: str, mining: str, negative_reduction: str, **options
     ) -> None:
         super().__init__(**options)
-        base.check_choice("negatives", negatives, config.NEGATIVES)
-        base.check_choice("mining", mining, config.MININGS)
-        base.check_choice(
-            "negative_reduction", negative_reduction, config.REDUCTIONS
-        )
+        base.check_choice("negatives", negatives, NEGATIVES)
+        base.check_choice("mining", mining, MININGS)
+        base.check_choice("negative_reduction", negative_reduction, REDUCTIONS)
         self._other_view = negatives == "other_view"
         self._semi_hard = mining == "semi_hard"
         self._mean = negative_reduction == "mean"

@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from tf_contrastive import similarity
-from tf_contrastive.losses import base
+from tf_contrastive.losses import base, similarity
 
 
 class MoCo(base.ContrastiveLoss):

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from tf_contrastive import config, similarity
-from tf_contrastive.losses import base
+from tf_contrastive.config.loss import NEGATIVES
+from tf_contrastive.losses import base, similarity
 
 
 class NTXent(base.ContrastiveLoss):
@@ -27,7 +27,7 @@ class NTXent(base.ContrastiveLoss):
 
     def __init__(self, *, negatives: str, **options) -> None:
         super().__init__(**options)
-        base.check_choice("negatives", negatives, config.NEGATIVES)
+        base.check_choice("negatives", negatives, NEGATIVES)
         self._other_view = negatives == "other_view"
 
     def _terms(self, batch):

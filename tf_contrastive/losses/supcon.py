@@ -2,9 +2,14 @@
 
 import tensorflow as tf
 
-from tf_contrastive import config, similarity
-from tf_contrastive.losses import base
-from tf_contrastive.similarity import Block, count, log_sum_exp, masked_sum
+from tf_contrastive.config.loss import CONTRASTS, DENOMINATORS, EPSILON_PLACES
+from tf_contrastive.losses import base, similarity
+from tf_contrastive.losses.similarity import (
+    Block,
+    count,
+    log_sum_exp,
+    masked_sum,
+)
 
 
 class SupCon(base.ContrastiveLoss):
@@ -50,8 +55,8 @@ class SupCon(base.ContrastiveLoss):
         **options,
     ) -> None:
         super().__init__(**options)
-        base.check_choice("contrast", contrast, config.CONTRASTS)
-        base.check_choice("denominator", denominator, config.DENOMINATORS)
+        base.check_choice("contrast", contrast, CONTRASTS)
+        base.check_choice("denominator", denominator, DENOMINATORS)
         if positives_cap is not None and positives_cap < 1:
             raise ValueError(
                 f"positives_cap={positives_cap} keeps no positive: give at"
@@ -225,7 +230,7 @@ class EpsSupInfoNCE(Sincere):
     """
 
     def __init__(self, *, epsilon: float, epsilon_in: str, **options) -> None:
-        base.check_choice("epsilon_in", epsilon_in, config.EPSILON_PLACES)
+        base.check_choice("epsilon_in", epsilon_in, EPSILON_PLACES)
         super().__init__(epsilon=epsilon, **options)
         if epsilon_in == "cosine":
             self._epsilon = epsilon / self.temperature

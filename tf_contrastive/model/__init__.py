@@ -11,7 +11,7 @@ from tf_contrastive.model.building import (
     precision,
 )
 from tf_contrastive.model.contrastive import ContrastiveModel
-from tf_contrastive.model.scaling import passing_over
+from tf_contrastive.model.loss_scaling import passing_over
 
 __all__ = [
     "ContrastiveModel",

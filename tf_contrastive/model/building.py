@@ -5,12 +5,9 @@ from collections.abc import Callable, Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    config,
-    encoders,
-    heads,
-    losses,
-)
+from tf_contrastive import encoders, errors, heads, losses
+from tf_contrastive.config.data import channel_statistics
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model.contrastive import ContrastiveModel
 
 
@@ -26,7 +23,7 @@ def precision(policy: str) -> Iterator[None]:
 
 
 def build_encoder(
-    run: config.Pretrain,
+    run: Pretrain,
     *,
     synchronized: bool = True,
     zero_init_residual: bool = True,
@@ -35,7 +32,7 @@ def build_encoder(
     # Made first after seeding, so that its weights follow from the seed alone.
     tf.keras.utils.set_random_seed(run.runtime.seed)
     side = run.views.image_size
-    statistics = config.channel_statistics(run.encoder.whiten)
+    statistics = channel_statistics(run.encoder.whiten)
     return encoders.build(
         run.encoder.encoder,
         width=run.encoder.width,
@@ -48,9 +45,7 @@ def build_encoder(
     )
 
 
-def build_head(
-    run: config.Pretrain, num_classes: int | None
-) -> tf.keras.layers.Layer:
+def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
     """Makes the projection head of a resolved config.
 
     Raises:
@@ -58,8 +53,8 @@ def build_head(
     """
     if run.loss.loss == "cross_entropy":
         if not num_classes:
-            raise config.UserError(
-                f"--loss=cross_entropy needs classes, and {run.data.dataset}"
+            raise errors.UserError(
+                f"loss=cross_entropy needs classes, and {run.data.dataset}"
                 " has none: give a labelled dataset"
             )
         # Its logits take the place of projections.
@@ -77,7 +72,7 @@ def build_head(
 
 
 def build(
-    run: config.Pretrain,
+    run: Pretrain,
     num_classes: int | None,
     augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
     mix: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None,

@@ -7,12 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    config,
-    grad_cache,
-    guard,
-)
-from tf_contrastive.model import loop, scaling
+from tf_contrastive.config.linear import Probe
+from tf_contrastive.config.loss import Loss
+from tf_contrastive.distribution.autograph import as_written
+from tf_contrastive.model import gradient_cache, loop, loss_scaling, non_finite
 from tf_contrastive.model.meters import (
     METRICS,
     ONLINE_METRIC,
@@ -20,9 +18,8 @@ from tf_contrastive.model.meters import (
     Meters,
     contrastive_task,
 )
-from tf_contrastive.momentum import KeyBranch
-from tf_contrastive.online import OnlineNeighbors
-from tf_contrastive.tracing import as_written
+from tf_contrastive.model.momentum_encoder import KeyBranch
+from tf_contrastive.model.online_knn import OnlineNeighbors
 
 # Where a step's features [B, D] of view 0 stand among its results.
 _FEATURES = "features"
@@ -144,7 +141,7 @@ class ContrastiveModel(tf.keras.Model):
                 raise ValueError(f"queue_size={queue_size} needs a momentum")
             return None
         if queue_size is None:
-            queue_size = config.Loss.queue_size
+            queue_size = Loss.queue_size
         return KeyBranch(
             self.encoder,
             self.projection_head,
@@ -175,7 +172,7 @@ class ContrastiveModel(tf.keras.Model):
             tf.keras.optimizers.get(probe_optimizer)
             if probe_optimizer is not None
             else tf.keras.optimizers.SGD(
-                config.Probe.probe_learning_rate,
+                Probe.probe_learning_rate,
                 momentum=0.9,
                 jit_compile=False,
             )
@@ -200,7 +197,7 @@ class ContrastiveModel(tf.keras.Model):
         """How long steps have waited for their input so far."""
         return float(self._meters.input_wait.numpy())
 
-    def non_finite_steps(self) -> guard.NonFinite:
+    def non_finite_steps(self) -> non_finite.NonFinite:
         """Steps so far whose loss or gradient was no number."""
         return self._meters.guard.read()
 
@@ -242,18 +239,18 @@ class ContrastiveModel(tf.keras.Model):
         # here ends a walk over the graph (see `distribution`).
         gradients = [tf.stop_gradient(g) for g in gradients]
         of_probe = gradients[len(pretrained) :]
-        gradients = scaling.unscaled(
+        gradients = loss_scaling.unscaled(
             gradients[: len(pretrained)], self.optimizer
         )
         step = tf.identity(self.optimizer.iterations)
         self._note_finite(step, results["loss"], gradients)
         self.optimizer.apply_gradients(zip(gradients, pretrained, strict=True))
         if with_probe:
-            of_probe = scaling.unscaled(of_probe, self.probe_optimizer)
+            of_probe = loss_scaling.unscaled(of_probe, self.probe_optimizer)
             self.probe_optimizer.apply_gradients(
                 zip(of_probe, probe, strict=True)
             )
-        if scaling.is_guarded(self.optimizer):
+        if loss_scaling.is_guarded(self.optimizer):
             # A step that is passed over counts: what comes next follows from
             # the number of the step.
             self.optimizer.iterations.assign(step + 1)
@@ -320,12 +317,12 @@ class ContrastiveModel(tf.keras.Model):
         """
         total = 0.0
         if "loss" in results:
-            total += scaling.scaled(
-                results["loss"] / scaling.replicas(), self.optimizer
+            total += loss_scaling.scaled(
+                results["loss"] / loss_scaling.replicas(), self.optimizer
             )
         if "probe_loss" in results:
-            loss = results["probe_loss"] / scaling.replicas()
-            total += scaling.scaled(loss, self.probe_optimizer)
+            loss = results["probe_loss"] / loss_scaling.replicas()
+            total += loss_scaling.scaled(loss, self.probe_optimizer)
         return total
 
     def _note_finite(self, step, loss, gradients) -> None:
@@ -351,9 +348,9 @@ class ContrastiveModel(tf.keras.Model):
     ):
         """Like `_gradients`, with the memory of a chunk (see `grad_cache`)."""
         chunks = self.grad_cache_chunks
-        views = grad_cache.checked(views, chunks)
-        with grad_cache.unchanged(self.encoder, self.projection_head):
-            seen = grad_cache.in_chunks(self._encode_flat, views, chunks)
+        views = gradient_cache.checked(views, chunks)
+        with gradient_cache.unchanged(self.encoder, self.projection_head):
+            seen = gradient_cache.in_chunks(self._encode_flat, views, chunks)
         projections, features = self._split_flat(seen)
         with tf.GradientTape() as tape:
             tape.watch(projections)
@@ -371,7 +368,7 @@ class ContrastiveModel(tf.keras.Model):
                 total += self._total(results)
             return tape.gradient(total, variables), results
 
-        gradients, probe_results = grad_cache.sum_over_chunks(
+        gradients, probe_results = gradient_cache.sum_over_chunks(
             of_chunk, (views, labels, targets, cache), chunks
         )
         results |= probe_results
@@ -413,9 +410,9 @@ class ContrastiveModel(tf.keras.Model):
                 " be 2, the query's and the key's"
             )
         chunks = self.grad_cache_chunks if training else 1
-        keys = grad_cache.in_chunks(
+        keys = gradient_cache.in_chunks(
             functools.partial(self.key_branch, training=training),
-            grad_cache.checked(views[:, 1], chunks),
+            gradient_cache.checked(views[:, 1], chunks),
             chunks,
         )
         return views[:, :1], keys[:, tf.newaxis]
@@ -499,7 +496,7 @@ class ContrastiveModel(tf.keras.Model):
 
     def _update_means(self, results, weights):
         # A step that is passed over does not count.
-        guarded = scaling.is_guarded(self.optimizer)
+        guarded = loss_scaling.is_guarded(self.optimizer)
         return self._meters.update(results, weights, finite_only=guarded)
 
     def make_train_function(self, force: bool = False) -> Any:

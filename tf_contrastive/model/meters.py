@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from tf_contrastive import guard, metrics
+from tf_contrastive.losses import metrics
+from tf_contrastive.model import non_finite
 
 # Metrics of the contrastive task whose names alone would not say of what.
 _TASK_METRICS = {
@@ -29,7 +30,7 @@ class Meters:
     def __init__(self, names: tuple[str, ...]) -> None:
         self.means = {name: tf.keras.metrics.Mean(name=name) for name in names}
         self.input_wait = tf.Variable(0.0, dtype=tf.float64, trainable=False)
-        self.guard = guard.FiniteGuard()
+        self.guard = non_finite.FiniteGuard()
 
     def update(
         self,

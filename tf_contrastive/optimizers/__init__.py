@@ -12,7 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS, Optimizer
 from tf_contrastive.optimizers.adam import Adam, AdamW
 from tf_contrastive.optimizers.lars import LARS
 from tf_contrastive.optimizers.rmsprop import RMSProp
@@ -63,7 +64,7 @@ def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
 
 
 def build(
-    name: str = config.Optimizer.optimizer,
+    name: str = Optimizer.optimizer,
     *,
     learning_rate: float | tf.keras.optimizers.schedules.LearningRateSchedule,
     exempt: Iterable[tf.Variable] = (),
@@ -83,11 +84,11 @@ def build(
       UserError: for an unknown name or option.
     """
     if name not in OPTIMIZERS:
-        raise config.unknown("optimizer", name, OPTIMIZERS)
-    known = config.OPTIMIZER_OPTIONS[name]
+        raise errors.unknown("optimizer", name, OPTIMIZERS)
+    known = OPTIMIZER_OPTIONS[name]
     for option in options:
         if option not in known:
-            raise config.unknown(f"option of {name}", option, known)
+            raise errors.unknown(f"option of {name}", option, known)
     optimizer = OPTIMIZERS[name](learning_rate, **{**known, **options})
     optimizer.exempt(exempt)
     return optimizer

@@ -4,7 +4,7 @@ import math
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.optimizers.base import Optimizer
 
 
@@ -33,9 +33,9 @@ class Adam(Optimizer):
     def __init__(
         self,
         learning_rate,
-        beta_1=config.OPTIMIZER_OPTIONS["adam"]["beta_1"],
-        beta_2=config.OPTIMIZER_OPTIONS["adam"]["beta_2"],
-        epsilon=config.OPTIMIZER_OPTIONS["adam"]["epsilon"],
+        beta_1=OPTIMIZER_OPTIONS["adam"]["beta_1"],
+        beta_2=OPTIMIZER_OPTIONS["adam"]["beta_2"],
+        epsilon=OPTIMIZER_OPTIONS["adam"]["epsilon"],
         weight_decay=0.0,
         *,
         name=None,

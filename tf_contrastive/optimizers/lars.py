@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.optimizers.sgd import SGD
 
 
@@ -39,10 +39,10 @@ class LARS(SGD):
     def __init__(
         self,
         learning_rate,
-        momentum=config.OPTIMIZER_OPTIONS["lars"]["momentum"],
-        nesterov=config.OPTIMIZER_OPTIONS["lars"]["nesterov"],
+        momentum=OPTIMIZER_OPTIONS["lars"]["momentum"],
+        nesterov=OPTIMIZER_OPTIONS["lars"]["nesterov"],
         weight_decay=0.0,
-        trust_coefficient=config.OPTIMIZER_OPTIONS["lars"]["trust_coefficient"],
+        trust_coefficient=OPTIMIZER_OPTIONS["lars"]["trust_coefficient"],
         *,
         name=None,
         **kwargs,

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.optimizers.base import Optimizer
 
 
@@ -31,9 +31,9 @@ class RMSProp(Optimizer):
     def __init__(
         self,
         learning_rate,
-        rho=config.OPTIMIZER_OPTIONS["rmsprop"]["rho"],
-        momentum=config.OPTIMIZER_OPTIONS["rmsprop"]["momentum"],
-        epsilon=config.OPTIMIZER_OPTIONS["rmsprop"]["epsilon"],
+        rho=OPTIMIZER_OPTIONS["rmsprop"]["rho"],
+        momentum=OPTIMIZER_OPTIONS["rmsprop"]["momentum"],
+        epsilon=OPTIMIZER_OPTIONS["rmsprop"]["epsilon"],
         weight_decay=0.0,
         *,
         name=None,

@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.optimizer import MOMENTUM_STYLES, OPTIMIZER_OPTIONS
 from tf_contrastive.optimizers.base import Optimizer
 
 
@@ -38,18 +39,18 @@ class SGD(Optimizer):
     def __init__(
         self,
         learning_rate,
-        momentum=config.OPTIMIZER_OPTIONS["sgd"]["momentum"],
-        nesterov=config.OPTIMIZER_OPTIONS["sgd"]["nesterov"],
+        momentum=OPTIMIZER_OPTIONS["sgd"]["momentum"],
+        nesterov=OPTIMIZER_OPTIONS["sgd"]["nesterov"],
         weight_decay=0.0,
         *,
-        momentum_style=config.OPTIMIZER_OPTIONS["sgd"]["momentum_style"],
+        momentum_style=OPTIMIZER_OPTIONS["sgd"]["momentum_style"],
         name=None,
         **kwargs,
     ):
         super().__init__(learning_rate, weight_decay, name, **kwargs)
-        if momentum_style not in config.MOMENTUM_STYLES:
-            raise config.unknown(
-                "momentum style", momentum_style, config.MOMENTUM_STYLES
+        if momentum_style not in MOMENTUM_STYLES:
+            raise errors.unknown(
+                "momentum style", momentum_style, MOMENTUM_STYLES
             )
         self.momentum = momentum
         self.nesterov = nesterov

@@ -14,16 +14,17 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import (
-    board,
     callbacks,
     checkpoints,
-    config,
     datasets,
     distribution,
-    interruption,
-    pacing,
+    tensorboard,
 )
 from tf_contrastive import model as models
+from tf_contrastive.callbacks import steps_per_execution
+from tf_contrastive.checkpoints import preemption
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import check_profile_steps
 from tf_contrastive.training.feeding import (
     augment_on_device,
     batches,
@@ -104,7 +105,7 @@ class Result:
       strategy: on which it was trained.
     """
 
-    config: config.Pretrain
+    config: Pretrain
     start_step: int
     step: int
     seconds: float
@@ -115,7 +116,7 @@ class Result:
     strategy: tf.distribute.Strategy
 
 
-def pretrain(run: config.Pretrain) -> Result:
+def pretrain(run: Pretrain) -> Result:
     """Trains an encoder, or goes on training it, as `run` says.
 
     Args:
@@ -131,7 +132,7 @@ def pretrain(run: config.Pretrain) -> Result:
     steps_per_epoch = datasets.steps_per_epoch(
         source.info.num_examples, run.schedule.batch_size
     )
-    config.check_profile_steps(
+    check_profile_steps(
         run.runtime.profile_steps, steps_per_epoch * run.schedule.epochs
     )
     options = validate_on(validation, strategy, run) if validation else {}
@@ -146,18 +147,20 @@ def pretrain(run: config.Pretrain) -> Result:
     if is_chief and (
         run.runtime.histograms_every_epochs or run.runtime.projector_examples
     ):
-        copy = board.LocalCopy(run, source.info.num_classes)
+        copy = tensorboard.LocalCopy(run, source.info.num_classes)
     model, rates = build(run, strategy, source.info, steps_per_epoch)
 
     kept = checkpoints.Checkpoints(model, run, metadata(source.info))
     start_step = kept.restore()
     announce(run, source.info, strategy, steps_per_epoch, start_step)
 
-    with interruption.Interruption(strategy) as heard:
+    with preemption.Interruption(strategy) as heard:
         watchers = [callbacks.Keeper(kept, run.runtime, heard)]
         if not run.runtime.steps_per_execution:
             # First: what the others do is no time of the step.
-            watchers.insert(0, pacing.Pacer(kept, run.runtime, strategy))
+            watchers.insert(
+                0, steps_per_execution.Pacer(kept, run.runtime, strategy)
+            )
         if is_chief and start_step < steps_per_epoch * run.schedule.epochs:
             watchers += watch(
                 run, model, copy, source, steps_per_epoch, rates, delivered
@@ -205,17 +208,17 @@ def saved_at_least(
     except tf.errors.OpError as error:
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             # Saving needs all workers.
-            raise interruption.lost_worker(error, kept.directory) from error
+            raise preemption.lost_worker(error, kept.directory) from error
         kept.finish()
         if delivered and delivered.lost:
-            raise interruption.LostServiceError(
+            raise preemption.LostServiceError(
                 f"{delivered.lost}; saved at step {kept.step:,}"
             ) from error
         raise
 
 
 def build(
-    run: config.Pretrain,
+    run: Pretrain,
     strategy: tf.distribute.Strategy,
     info: datasets.Info,
     steps_per_epoch: int,

@@ -5,15 +5,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    config,
-    datasets,
-    views,
-)
+from tf_contrastive import datasets, errors, views
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.views import mixing as mixes
 
 
-def make_policy(run: config.Pretrain) -> views.Policy:
+def make_policy(run: Pretrain) -> views.Policy:
     """The augmentation policy of a resolved config."""
     return views.build(
         run.views.augmentation,
@@ -22,17 +20,17 @@ def make_policy(run: config.Pretrain) -> views.Policy:
     )
 
 
-def framing(run: config.Pretrain) -> Callable[..., tf.Tensor]:
+def framing(run: Pretrain) -> Callable[..., tf.Tensor]:
     """Crop, resize and flip, always on the host (see `views.framing`)."""
     return views.framing(make_policy(run), run.views.views)
 
 
-def coloring(run: config.Pretrain, static: bool) -> Callable[..., tf.Tensor]:
+def coloring(run: Pretrain, static: bool) -> Callable[..., tf.Tensor]:
     """All that follows the framing (see `views.coloring`)."""
     return views.coloring(make_policy(run), run.views.views, static)
 
 
-def finishing(run: config.Pretrain) -> datasets.Finish:
+def finishing(run: Pretrain) -> datasets.Finish:
     """What the host does with framed views: colour them, or ship the seeds.
 
     The step takes seeds where it changes colours, or mixes views.
@@ -51,7 +49,7 @@ def finishing(run: config.Pretrain) -> datasets.Finish:
     return finish
 
 
-def augment_on_device(run: config.Pretrain) -> Callable[..., tf.Tensor] | None:
+def augment_on_device(run: Pretrain) -> Callable[..., tf.Tensor] | None:
     """What the step does with the views that it is given, if anything."""
     if run.views.augment_on != "device":
         return None
@@ -59,9 +57,7 @@ def augment_on_device(run: config.Pretrain) -> Callable[..., tf.Tensor] | None:
     return tf.function(coloring(run, static=True), jit_compile=True)
 
 
-def mixing(
-    run: config.Pretrain, num_classes: int | None
-) -> mixes.Mixing | None:
+def mixing(run: Pretrain, num_classes: int | None) -> mixes.Mixing | None:
     """What mixes the views of several images in the step, if anything."""
     if not run.views.mixed:
         return None
@@ -73,7 +69,7 @@ def mixing(
 def batches(
     source: datasets.Source,
     strategy: tf.distribute.Strategy,
-    run: config.Pretrain,
+    run: Pretrain,
     start_step: int,
     delivered: datasets.Delivered | None = None,
 ) -> Any:
@@ -114,7 +110,7 @@ def batches(
 def validate_on(
     validation: datasets.Source,
     strategy: tf.distribute.Strategy,
-    run: config.Pretrain,
+    run: Pretrain,
 ) -> dict[str, Any]:
     """Options that make `fit` measure the loss on the validation cut.
 
@@ -123,12 +119,12 @@ def validate_on(
     replicas = strategy.num_replicas_in_sync
     size = min(run.schedule.batch_size, validation.info.num_examples)
     if size < 2 * replicas:
-        raise config.UserError(
-            f"--validation_fraction={run.data.validation_fraction:g} cuts"
+        raise errors.UserError(
+            f"validation_fraction={run.data.validation_fraction:g} cuts"
             f" {validation.info.num_examples} examples, fewer than 2 for each"
             f" of {replicas} replicas: give a larger one, or 0"
         )
-    run = config.replace(
+    run = fields.replace(
         run,
         batch_size=size - size % replicas,
         sampler="shuffle",

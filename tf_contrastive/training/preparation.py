@@ -12,24 +12,47 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import (
-    config,
     datasets,
     distribution,
+    errors,
     exporting,
     optimizers,
     schedules,
     terminal,
 )
 from tf_contrastive import model as models
+from tf_contrastive.config import fields
+from tf_contrastive.config.data import (
+    CHANNEL_STATISTICS,
+    DEFAULT_IMAGE_SIZE,
+    WHITEN_EXAMPLES,
+    ChannelStatistics,
+    check_extra_channels,
+    check_sampler,
+    kind_of,
+    stand_in,
+    standing_in,
+    whole,
+    write_statistics,
+)
+from tf_contrastive.config.dataset_names import dataset_family
+from tf_contrastive.config.encoder import resolve_encoder
+from tf_contrastive.config.loss import check_chunks, check_labels
+from tf_contrastive.config.optimizer import resolve_learning_rate
+from tf_contrastive.config.pretrain import Pretrain, check_several_labels
+from tf_contrastive.config.runtime import check_divisible, skipped_steps
+from tf_contrastive.config.schedule import resolve_warmup
+from tf_contrastive.config.smoke import smoke
+from tf_contrastive.config.views import check_pairs, resolve_views
 
 
 def prepare(
-    run: config.Pretrain,
+    run: Pretrain,
 ) -> tuple[
     tf.distribute.Strategy,
     datasets.Source,
     datasets.Source | None,
-    config.Pretrain,
+    Pretrain,
 ]:
     """Makes the strategy, opens the data, and resolves the config.
 
@@ -49,10 +72,8 @@ def prepare(
         tpu=run.runtime.tpu,
         cross_device_ops=run.runtime.cross_device_ops,
     )
-    config.check_divisible(
-        run.schedule.batch_size, strategy.num_replicas_in_sync
-    )
-    config.check_chunks(
+    check_divisible(run.schedule.batch_size, strategy.num_replicas_in_sync)
+    check_chunks(
         run.loss.grad_cache_chunks,
         run.schedule.batch_size,
         strategy.num_replicas_in_sync,
@@ -64,49 +85,47 @@ def prepare(
     return strategy, source, validation, run
 
 
-def shrink(run: config.Pretrain) -> config.Pretrain:
+def shrink(run: Pretrain) -> Pretrain:
     """Makes of a run what `--smoke` trains, and says how they differ."""
     name = run.data.dataset
-    whole = config.replace(
+    full = fields.replace(
         run,
-        split=config.whole(run.data.split),
-        test_split=config.whole(run.data.test_split),
+        split=whole(run.data.split),
+        test_split=whole(run.data.test_split),
     )
     try:
-        info = open_train(whole).info
-        shape = info.image_shape or [config.DEFAULT_IMAGE_SIZE]
+        info = open_train(full).info
+        shape = info.image_shape or [DEFAULT_IMAGE_SIZE]
         side = min(shape[:2])
-    except config.AbsentDataError:
-        terminal.tell(f"smoke      {config.standing_in(name)}")
-        name, side = config.stand_in(name), config.kind_of(name).side
+    except errors.AbsentDataError:
+        terminal.info(f"smoke      {standing_in(name)}")
+        name, side = stand_in(name), kind_of(name).side
         own = {"dataset": name, "split": "train", "test_split": "test"}
-        whole = config.replace(whole, **own)
-        info = open_train(whole).info
-    tested = run.linear.linear_epochs and open_test(whole).info.num_examples
-    small = config.smoke(
+        full = fields.replace(full, **own)
+        info = open_train(full).info
+    tested = run.linear.linear_epochs and open_test(full).info.num_examples
+    small = smoke(
         run,
         dataset=name,
         side=side,
         examples=info.num_examples,
         test_examples=tested,
     )
-    told = config.differences(config.replace(run, smoke=False), small)
-    terminal.tell(f"smoke      {', '.join(told)}")
+    told = fields.differences(fields.replace(run, smoke=False), small)
+    terminal.info(f"smoke      {', '.join(told)}")
     return small
 
 
 def open_dataset(
-    run: config.Pretrain,
+    run: Pretrain,
 ) -> tuple[datasets.Source, datasets.Source | None]:
     """Opens the training split and, if one is cut off, its validation part."""
     source = open_train(run)
     if source.info.several_labels:
-        config.check_several_labels(run, run.data.dataset)
+        check_several_labels(run, run.data.dataset)
     else:
-        config.check_labels(
-            run.loss.loss, run.data.dataset, source.info.has_labels
-        )
-        config.check_sampler(
+        check_labels(run.loss.loss, run.data.dataset, source.info.has_labels)
+        check_sampler(
             run.data.sampler, run.data.dataset, source.info.has_labels
         )
     if run.linear.linear_epochs:
@@ -119,7 +138,7 @@ def open_dataset(
     )
 
 
-def open_train(run: config.Pretrain) -> datasets.Source:
+def open_train(run: Pretrain) -> datasets.Source:
     """Opens the training split, whole."""
     return datasets.source(
         run.data.dataset,
@@ -129,7 +148,7 @@ def open_train(run: config.Pretrain) -> datasets.Source:
     )
 
 
-def open_test(run: config.Pretrain) -> datasets.Source:
+def open_test(run: Pretrain) -> datasets.Source:
     """Opens the split on which the linear stage is scored."""
     return datasets.source(
         run.data.dataset,
@@ -142,22 +161,22 @@ def check_scored(train: datasets.Info, test: datasets.Info) -> None:
     """Raises `UserError` for splits on which no classifier can be scored."""
     for info in (train, test):
         if not info.has_labels:
-            raise config.UserError(
+            raise errors.UserError(
                 f"{info.name} {info.split} has no labels to score against, one"
-                " per image: give --dataset=NAME of a dataset that has"
+                " per image: give dataset=NAME of a dataset that has"
             )
     if train.num_classes != test.num_classes:
-        raise config.UserError(
+        raise errors.UserError(
             f"{train.name}: {train.split} has {train.num_classes} classes and"
             f" {test.split} {test.num_classes}: give splits of the same classes"
         )
 
 
 def resolve(
-    run: config.Pretrain,
+    run: Pretrain,
     info: datasets.Info,
     strategy: tf.distribute.Strategy,
-) -> config.Pretrain:
+) -> Pretrain:
     """Puts into the config what `auto` and 0 stand for on this data and host.
 
     Raises:
@@ -166,9 +185,9 @@ def resolve(
     """
     size = run.views.image_size
     if not size:
-        shape = info.image_shape or [config.DEFAULT_IMAGE_SIZE]
+        shape = info.image_shape or [DEFAULT_IMAGE_SIZE]
         size = min(shape[:2])
-    encoder = config.resolve_encoder(run.encoder, size)
+    encoder = resolve_encoder(run.encoder, size)
     precision = run.runtime.precision
     if precision == "auto":
         on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
@@ -180,55 +199,53 @@ def resolve(
         )
         augment_on = "device" if on_device else "host"
     extra = run.data.extra_channels
-    config.check_extra_channels(extra, info.name, info.extra_channels)
+    check_extra_channels(extra, info.name, info.extra_channels)
     if run.views.mixed:
-        config.check_pairs(
-            run.schedule.batch_size, strategy.num_replicas_in_sync
-        )
+        check_pairs(run.schedule.batch_size, strategy.num_replicas_in_sync)
     if info.several_labels:
         # There is no one class to tell.
-        run = config.replace(run, probe=False)
+        run = fields.replace(run, probe=False)
     run = dataclasses.replace(
         run,
-        views=config.resolve_views(run.views, info.name, size),
+        views=resolve_views(run.views, info.name, size),
         encoder=encoder,
     )
-    return config.replace(
+    return fields.replace(
         run,
         augment_on=augment_on,
         extra_channels=info.extra_channels if extra < 0 else extra,
         precision=precision,
-        learning_rate=config.resolve_learning_rate(
+        learning_rate=resolve_learning_rate(
             run.schedule.learning_rate,
             run.optimizer.optimizer,
             run.schedule.learning_rate_scaling,
         ),
-        warmup_epochs=config.resolve_warmup(
+        warmup_epochs=resolve_warmup(
             run.schedule.warmup_epochs, run.schedule.epochs
         ),
     )
 
 
-def whiten(run: config.Pretrain, source: datasets.Source) -> config.Pretrain:
+def whiten(run: Pretrain, source: datasets.Source) -> Pretrain:
     """Puts into the config the numbers that `--whiten=dataset` stands for."""
     if run.encoder.whiten != "dataset":
         return run
-    statistics = config.write_statistics(channel_statistics(source))
-    return config.replace(run, whiten=statistics)
+    statistics = write_statistics(channel_statistics(source))
+    return fields.replace(run, whiten=statistics)
 
 
-def channel_statistics(source: datasets.Source) -> config.ChannelStatistics:
+def channel_statistics(source: datasets.Source) -> ChannelStatistics:
     """The mean and deviation of a dataset's colours: known ones, or computed.
 
     Computed ones are those of at most `config.WHITEN_EXAMPLES` examples, evenly
     spread over the split, in which every image counts as much as any other.
     """
     info = source.info
-    if known := config.CHANNEL_STATISTICS.get(config.dataset_family(info.name)):
+    if known := CHANNEL_STATISTICS.get(dataset_family(info.name)):
         return known
-    count = min(info.num_examples, config.WHITEN_EXAMPLES)
+    count = min(info.num_examples, WHITEN_EXAMPLES)
     rows = np.linspace(0, info.num_examples - 1, count).round().astype(int)
-    terminal.tell(
+    terminal.info(
         f"whitening: colours of {count:,} of {info.num_examples:,} images"
     )
 
@@ -247,7 +264,7 @@ def channel_statistics(source: datasets.Source) -> config.ChannelStatistics:
     mean, square = found.mean(axis=0)
     # A colour that is the same everywhere is left to the first normalization.
     std = np.maximum(np.sqrt(np.maximum(square - mean**2, 0)), 1 / 255)
-    return config.ChannelStatistics(tuple(mean.tolist()), tuple(std.tolist()))
+    return ChannelStatistics(tuple(mean.tolist()), tuple(std.tolist()))
 
 
 def start_from(path: str, encoder: tf.keras.Model) -> None:
@@ -272,18 +289,18 @@ def start_from(path: str, encoder: tf.keras.Model) -> None:
     if missing or unexpected or reshaped:
         matched = len(mine) - len(missing) - len(reshaped)
         first = ", ".join((*reshaped[:1], *missing[:1], *unexpected[:1]))
-        raise config.UserError(
-            f"--init_from={path} holds another encoder: {matched} variables"
+        raise errors.UserError(
+            f"init_from={path} holds another encoder: {matched} variables"
             f" match, {len(missing)} are missing, {len(unexpected)} unexpected,"
             f" {len(reshaped)} of another shape (such as {first}): give its"
-            " --encoder, --width, --stem and --image_size"
+            " `encoder`, `width`, `stem` and `image_size`"
         )
     for name, variable in mine.items():
         variable.assign(theirs[name])
 
 
 def compile_model(
-    model: models.ContrastiveModel, run: config.Pretrain, steps_per_epoch: int
+    model: models.ContrastiveModel, run: Pretrain, steps_per_epoch: int
 ) -> dict[str, tf.keras.optimizers.schedules.LearningRateSchedule]:
     """Gives the model its optimizers.
 
@@ -322,7 +339,7 @@ def compile_model(
             weight_decay=0.0,
         ),
     }
-    if config.skipped_steps(run.runtime.nan_policy):
+    if skipped_steps(run.runtime.nan_policy):
         made = {name: models.passing_over(x) for name, x in made.items()}
     model.compile(
         **made,

@@ -8,15 +8,19 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import (
-    board,
     callbacks,
-    config,
     datasets,
     distribution,
+    tensorboard,
     terminal,
 )
 from tf_contrastive import model as models
-from tf_contrastive.board import about, projector, scalars
+from tf_contrastive.config import fields
+from tf_contrastive.config.encoder import ENCODERS, Encoder
+from tf_contrastive.config.loss import OTHER_SOFTMAX, SOFTMAX_OVER_VIEWS
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import read_step_window
+from tf_contrastive.tensorboard import projector, run_summary, scalars
 from tf_contrastive.training.feeding import finishing, framing
 
 EVENTS = "events"
@@ -27,7 +31,7 @@ _SHOWN_AMONG = 1024
 
 
 def announce(
-    run: config.Pretrain,
+    run: Pretrain,
     info: datasets.Info,
     strategy: tf.distribute.Strategy,
     steps_per_epoch: int,
@@ -58,19 +62,19 @@ def announce(
         f"workdir    {run.runtime.workdir}"
         + (f", resumed at step {start_step:,}" if start_step else ""),
     ]
-    terminal.tell("\n".join(lines))
+    terminal.info("\n".join(lines))
 
 
-def _network(chosen: config.Encoder) -> str:
-    if chosen.encoder not in config.ENCODERS:
+def _network(chosen: Encoder) -> str:
+    if chosen.encoder not in ENCODERS:
         return chosen.encoder
     return f"{chosen.encoder}, width {chosen.width:g}, {chosen.stem} stem"
 
 
 def watch(
-    run: config.Pretrain,
+    run: Pretrain,
     model: models.ContrastiveModel,
-    copy: board.LocalCopy | None,
+    copy: tensorboard.LocalCopy | None,
     source: datasets.Source,
     steps_per_epoch: int,
     rates: dict[str, Callable[[int], Any]],
@@ -108,22 +112,22 @@ def watch(
             lambda: scalars.write_layout(
                 probe=model.probe is not None, ranks=bool(every_epochs)
             ),
-            lambda: about.write_texts(run, model),
-            lambda: about.write_hparams(run),
+            lambda: run_summary.write_texts(run, model),
+            lambda: run_summary.write_hparams(run),
         ],
         distributions=(
-            board.Distributions(copy, model, shown, labels)
+            tensorboard.Distributions(copy, model, shown, labels)
             if every_epochs
             else None
         ),
         every_epochs=every_epochs,
     )
-    profiled = config.read_step_window(run.runtime.profile_steps)
+    profiled = read_step_window(run.runtime.profile_steps)
     return [
         summaries,
         *(
             []
-            if terminal.verbosity() == terminal.QUIET
+            if not terminal.shows_progress()
             else [
                 callbacks.Progress(
                     epochs=run.schedule.epochs,
@@ -140,19 +144,19 @@ def watch(
 
 
 def some_views(
-    run: config.Pretrain, source: datasets.Source
+    run: Pretrain, source: datasets.Source
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
     """A small batch for TensorBoard: finished views, before they are mixed.
 
     Returns:
       (views float32 [B, V, S, S, K], labels as `fit` takes them, or None).
     """
-    run = config.replace(
+    run = fields.replace(
         run, augment_on="host", mixup_alpha=0.0, cutmix_alpha=0.0
     )
     images = callbacks.GRID_IMAGES
     if run.runtime.histograms_every_epochs:
-        images = board.images_of(run.views.image_size, run.views.views)
+        images = tensorboard.images_of(run.views.image_size, run.views.views)
     stream = datasets.training_batches(
         source,
         framing(run),
@@ -168,9 +172,9 @@ def some_views(
 
 
 def finish_showing(
-    run: config.Pretrain,
+    run: Pretrain,
     model: models.ContrastiveModel,
-    copy: board.LocalCopy | None,
+    copy: tensorboard.LocalCopy | None,
     source: datasets.Source,
     watchers: list[tf.keras.callbacks.Callback],
 ) -> None:
@@ -189,13 +193,13 @@ def finish_showing(
                 copy.follow(model)
                 events = os.path.join(run.runtime.workdir, EVENTS)
                 projector.write(events, copy, source, run)
-            watcher.close(about.write_end)
+            watcher.close(run_summary.write_end)
 
 
-def loss_of_a_guess(run: config.Pretrain) -> float | None:
+def loss_of_a_guess(run: Pretrain) -> float | None:
     """The loss where all candidates look alike, nats, if it is known."""
-    altered = set(run.loss.options()) & {*config.OTHER_SOFTMAX}
-    if run.loss.loss not in config.SOFTMAX_OVER_VIEWS or altered:
+    altered = set(run.loss.options()) & {*OTHER_SOFTMAX}
+    if run.loss.loss not in SOFTMAX_OVER_VIEWS or altered:
         return None
     return math.log(run.views.views * run.schedule.batch_size - 1)
 
@@ -212,7 +216,7 @@ class FromService(tf.keras.callbacks.Callback):
         seen = self._delivered.examples(epoch)
         expected = self._delivered.expected(epoch)
         lost = "; a worker took the others with it" if seen < expected else ""
-        (terminal.warn if lost else terminal.tell)(
+        (terminal.warning if lost else terminal.info)(
             f"epoch {epoch + 1}: {seen:,} of {expected:,} examples came from"
             f" the data service{lost}"
         )

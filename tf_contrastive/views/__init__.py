@@ -11,15 +11,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config import fields
+from tf_contrastive.config.views import Views, ablation_operations
 from tf_contrastive.views import (
     ablation,
     autoaugment,
-    choice,
     color,
     crops,
-    draws,
     preprocessing,
+    prng,
+    selection,
     warp,
 )
 from tf_contrastive.views import blur as blurring
@@ -49,18 +51,18 @@ JITTERS = {
 }
 
 
-def _random_crop(options: config.Views) -> crops.RandomCrop:
+def _random_crop(options: Views) -> crops.RandomCrop:
     return crops.RandomCrop(
         options.image_size, options.min_crop_area, options.flip
     )
 
 
-def _jitter(options: config.Views) -> Photometric:
+def _jitter(options: Views) -> Photometric:
     jitter = JITTERS[options.color_jitter_style]
     return jitter(options.color_jitter_strength)
 
 
-def _colors(options: config.Views) -> tuple[Photometric, ...]:
+def _colors(options: Views) -> tuple[Photometric, ...]:
     """Colour jitter, then grayscale; in one operation where it is linear."""
     jitter, gray = _jitter(options), color.Grayscale()
     if isinstance(jitter, color.LinearColorJitter):
@@ -68,22 +70,22 @@ def _colors(options: config.Views) -> tuple[Photometric, ...]:
     return jitter, gray
 
 
-def _blur(options: config.Views) -> tuple[Photometric, ...]:
+def _blur(options: Views) -> tuple[Photometric, ...]:
     return (blurring.GaussianBlur(),) if options.blur else ()
 
 
-def _warp(options: config.Views) -> tuple[Photometric, ...]:
+def _warp(options: Views) -> tuple[Photometric, ...]:
     share = options.warp_probability
     return (warp.Warp(share),) if share else ()
 
 
-def _rand_augment(options: config.Views) -> Photometric:
+def _rand_augment(options: Views) -> Photometric:
     return autoaugment.RandAugment(
         options.randaugment_layers, options.randaugment_magnitude
     )
 
 
-def _policy(options: config.Views, *operations: Photometric) -> Policy:
+def _policy(options: Views, *operations: Photometric) -> Policy:
     return Policy(
         options.augmentation,
         options.image_size,
@@ -92,7 +94,7 @@ def _policy(options: config.Views, *operations: Photometric) -> Policy:
     )
 
 
-def _simclr(options: config.Views) -> Policy:
+def _simclr(options: Views) -> Policy:
     """Crop, flip, colour jitter, grayscale, blur (Chen et al. 2020)."""
     return _policy(options, *_colors(options), *_blur(options))
 
@@ -101,36 +103,36 @@ def _simclr(options: config.Views) -> Policy:
 BROADER_SHARE = 0.2
 
 
-def _broader(options: config.Views) -> Policy:
+def _broader(options: Views) -> Policy:
     """SimCLR's policy and more operations (Chen et al. 2020, appendix B.2).
 
     "Broader composition": equalize, solarize, Sobel filtering and motion blur,
     between the colours and the blur. Order and shares are ours.
     """
     names = ("equalize", "solarize", "sobel", "motion_blur")
-    more = choice.Sometimes(
+    more = selection.Sometimes(
         tuple(ABLATIONS[name](options) for name in names), BROADER_SHARE
     )
     return _policy(options, *_colors(options), more, *_blur(options))
 
 
-def _simaugment(options: config.Views) -> Policy:
+def _simaugment(options: Views) -> Policy:
     """SimCLR's policy with a warp before the blur (Khosla et al. 2020)."""
     rest = (*_warp(options), *_blur(options))
     return _policy(options, *_colors(options), *rest)
 
 
-def _autoaugment(options: config.Views) -> Policy:
+def _autoaugment(options: Views) -> Policy:
     """Crop, flip, one of AutoAugment's sub-policies for ImageNet."""
     return _policy(options, autoaugment.AutoAugment())
 
 
-def _randaugment(options: config.Views) -> Policy:
+def _randaugment(options: Views) -> Policy:
     """Crop, flip, RandAugment."""
     return _policy(options, _rand_augment(options))
 
 
-def _stacked_randaugment(options: config.Views) -> Policy:
+def _stacked_randaugment(options: Views) -> Policy:
     """RandAugment before simaugment's colour jitter, or after it."""
     random = _rand_augment(options)
     rest = (*_warp(options), *_blur(options))
@@ -140,18 +142,18 @@ def _stacked_randaugment(options: config.Views) -> Policy:
     return _policy(options, random, *_colors(options), *rest)
 
 
-def _crop(options: config.Views) -> Policy:
+def _crop(options: Views) -> Policy:
     """Crop and flip only."""
     return _policy(options)
 
 
-def _none(options: config.Views) -> Policy:
+def _none(options: Views) -> Policy:
     """The evaluation preprocessing; every view of an image is the same."""
     framing = preprocessing.CentreCrop(options.image_size)
     return Policy("none", options.image_size, framing)
 
 
-POLICIES: dict[str, Callable[[config.Views], Policy]] = {
+POLICIES: dict[str, Callable[[Views], Policy]] = {
     "simclr": _simclr,
     "simaugment": _simaugment,
     "autoaugment": _autoaugment,
@@ -162,7 +164,7 @@ POLICIES: dict[str, Callable[[config.Views], Policy]] = {
     "none": _none,
 }
 
-ABLATIONS: dict[str, Callable[[config.Views], Photometric]] = {
+ABLATIONS: dict[str, Callable[[Views], Photometric]] = {
     "rotate": lambda options: ablation.Rotate(),
     "cutout": lambda options: ablation.Cutout(),
     "noise": lambda options: ablation.Noise(options.image_size),
@@ -178,9 +180,9 @@ ABLATIONS: dict[str, Callable[[config.Views], Photometric]] = {
 }
 
 
-def _ablation(options: config.Views) -> Policy:
+def _ablation(options: Views) -> Policy:
     """Operations one after the other on cropped views (SimCLR, figure 5)."""
-    names = config.ablation_operations(options.augmentation)
+    names = ablation_operations(options.augmentation)
     framing = crops.RandomCrop(
         options.image_size, options.min_crop_area, flip=False
     )
@@ -193,13 +195,13 @@ def _ablation(options: config.Views) -> Policy:
     )
 
 
-def _check(options: config.Views) -> None:
+def _check(options: Views) -> None:
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        if allowed := config.problem(field, value):
-            raise config.UserError(f"{field.name}={value}: must be {allowed}")
+        if allowed := fields.problem(field, value):
+            raise errors.UserError(f"{field.name}={value}: must be {allowed}")
     if options.image_size < 1:
-        raise config.UserError(
+        raise errors.UserError(
             f"image_size={options.image_size}: give the side of a view in"
             " pixels, at least 1"
         )
@@ -221,12 +223,12 @@ def build(name: str, *, image_size: int, **options: Any) -> Policy:
       UserError: for an unknown name, or an option that does not exist or is
         out of its bounds.
     """
-    known = config.Views().options()
+    known = Views().options()
     for option in options:
         if option not in known:
-            raise config.unknown("option of views", option, known)
+            raise errors.unknown("option of views", option, known)
     options = {**known, **options}
-    chosen = config.Views(augmentation=name, image_size=image_size, **options)
+    chosen = Views(augmentation=name, image_size=image_size, **options)
     _check(chosen)
     return POLICIES.get(name, _ablation)(chosen)
 
@@ -251,7 +253,7 @@ def views(
       UserError: if V is less than 1.
     """
     if count < 1:
-        raise config.UserError(f"views={count}: must be at least 1")
+        raise errors.UserError(f"views={count}: must be at least 1")
     size = policy.image_size
 
     @tf.autograph.experimental.do_not_convert
@@ -259,7 +261,7 @@ def views(
         images = as_images(images, 4)
         owners = tf.repeat(indices(images), count)
         view = tf.tile(tf.range(count), [tf.shape(images)[0]])
-        seeds = tf.reshape(draws.fold(seeds, count), [-1, 2])
+        seeds = tf.reshape(prng.fold(seeds, count), [-1, 2])
         pixels = policy.views_of(images, owners, seeds, view)
         shape = [-1, count, size, size, 3]
         return tf.ensure_shape(
@@ -287,7 +289,7 @@ def framing(
     @tf.autograph.experimental.do_not_convert
     def frame(images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         owners = tf.repeat(tf.range(tf.shape(images)[0]), count)
-        seeds = tf.reshape(draws.fold(seeds, count), [-1, 2])
+        seeds = tf.reshape(prng.fold(seeds, count), [-1, 2])
         pixels = tf.reshape(
             policy.frame(images, owners, seeds), [-1, count, side, side, 3]
         )

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.views import blur, choice, draws, geometry, levels
+from tf_contrastive.views import blur, geometry, pillow, prng, selection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,12 +21,12 @@ class Rotate:
     streams: ClassVar[dict[str, int]] = {"rotate": 1}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3]."""
         quarters = tf.cast(unit["rotate"][:, 0] * 4, tf.int32)
         turns = [lambda x, _, k=k: tf.image.rot90(x, k) for k in (1, 2, 3)]
-        return choice.apply(pixels, quarters, unit["rotate"], turns, static)
+        return selection.apply(pixels, quarters, unit["rotate"], turns, static)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +36,14 @@ class Cutout:
     streams: ClassVar[dict[str, int]] = {"cutout": 2}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
         y, x = tf.unstack(tf.floor(unit["cutout"] * size), axis=1)
         half = tf.fill(tf.shape(y), float(size // 4))
-        hidden = levels.cutout(levels.as_rows(pixels), half, y, x, fill=0.5)
-        return levels.as_pixels(hidden)
+        hidden = pillow.cutout(pillow.as_rows(pixels), half, y, x, fill=0.5)
+        return pillow.as_pixels(hidden)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Noise:
         return (3 * self.size**2 + 1) // 2
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
         # Box and Muller. In float64 on a host, for the last bit of logarithms
@@ -91,7 +91,7 @@ class Sobel:
     streams: ClassVar[dict[str, int]] = {}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
         squares = tf.square(tf.image.sobel_edges(pixels))
@@ -105,10 +105,10 @@ class Equalize:
     streams: ClassVar[dict[str, int]] = {}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
-        return levels.to_unit(levels.equalize(levels.from_unit(pixels)))
+        return pillow.to_unit(pillow.equalize(pillow.from_unit(pixels)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +118,12 @@ class Solarize:
     streams: ClassVar[dict[str, int]] = {}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
         threshold = tf.fill(tf.shape(pixels)[:1], 128.0)
-        inverted = levels.solarize(levels.from_unit(pixels), threshold)
-        return levels.to_unit(inverted)
+        inverted = pillow.solarize(pillow.from_unit(pixels), threshold)
+        return pillow.to_unit(inverted)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +133,7 @@ class MotionBlur:
     streams: ClassVar[dict[str, int]] = {"motion_blur": 1}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3]."""
         size = pixels.shape[1]
@@ -143,7 +143,7 @@ class MotionBlur:
         down = tf.cast(tf.round(tf.sin(angle) * steps), tf.int32)
         right = tf.cast(tf.round(tf.cos(angle) * steps), tf.int32)
         # Sums of levels are exact in any order, which graphs may change.
-        pixels = levels.as_pixels(levels.from_unit(pixels))
+        pixels = pillow.as_pixels(pillow.from_unit(pixels))
         total = tf.zeros_like(pixels)
         for step in range(len(steps)):
             total += geometry.shift(pixels, down[:, step], right[:, step])

@@ -12,8 +12,8 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import config
-from tf_contrastive.views import choice, draws, geometry, levels
+from tf_contrastive.config.views import Views
+from tf_contrastive.views import geometry, pillow, prng, selection
 
 # The operations of RandAugment, each equally probable.
 OPERATIONS = (
@@ -144,29 +144,29 @@ def _distort(
 
     def cutout(x, p):
         half, row, column = tf.unstack(tf.cast(p[:, :3], tf.float32), axis=1)
-        return levels.cutout(x, half, row, column)
+        return pillow.cutout(x, half, row, column)
 
     operations = {
-        "AutoContrast": lambda x, p: levels.autocontrast(x),
-        "Equalize": lambda x, p: levels.equalize(x),
-        "Invert": lambda x, p: levels.invert(x),
-        "Posterize": first(levels.posterize),
-        "Solarize": first(levels.solarize),
-        "Color": first(lambda x, f: levels.color(x, f, static)),
-        "Contrast": first(lambda x, f: levels.contrast(x, f, static)),
-        "Brightness": first(levels.brightness),
-        "Sharpness": first(levels.sharpness),
+        "AutoContrast": lambda x, p: pillow.autocontrast(x),
+        "Equalize": lambda x, p: pillow.equalize(x),
+        "Invert": lambda x, p: pillow.invert(x),
+        "Posterize": first(pillow.posterize),
+        "Solarize": first(pillow.solarize),
+        "Color": first(lambda x, f: pillow.color(x, f, static)),
+        "Contrast": first(lambda x, f: pillow.contrast(x, f, static)),
+        "Brightness": first(pillow.brightness),
+        "Sharpness": first(pillow.sharpness),
         "Cutout": cutout,
-        "SolarizeAdd": first(levels.solarize_add),
-        "Affine": lambda x, p: levels.as_rows(
-            geometry.affine(levels.as_pixels(x), p[:, 3:], levels.FILL)
+        "SolarizeAdd": first(pillow.solarize_add),
+        "Affine": lambda x, p: pillow.as_rows(
+            geometry.affine(pillow.as_pixels(x), p[:, 3:], pillow.FILL)
         ),
     }
     family = _numbers(tuple(operations))
     family = np.where(family < 0, list(operations).index("Affine"), family) + 1
     chosen = tf.gather(family.astype(np.int32), tf.maximum(which, 0))
     chosen = tf.where(which < 0, 0, chosen)
-    return choice.apply(
+    return selection.apply(
         rows, chosen, parameters, list(operations.values()), static
     )
 
@@ -199,9 +199,9 @@ def _in_turn(
 
     numbers = tf.reshape(unit, [-1, which.shape[1], 3])
     # A loop, so that the first batch does not wait for a graph of each layer.
-    start = (0, levels.from_unit(pixels))
+    start = (0, pillow.from_unit(pixels))
     _, rows = tf.while_loop(lambda i, _: i < which.shape[1], step, start)
-    return levels.to_unit(rows)
+    return pillow.to_unit(rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,21 +213,21 @@ class RandAugment:
       magnitude: their level, on a scale of 10.
     """
 
-    layers: int = config.Views.randaugment_layers
-    magnitude: float = config.Views.randaugment_magnitude
+    layers: int = Views.randaugment_layers
+    magnitude: float = Views.randaugment_magnitude
 
     @property
     def streams(self) -> dict[str, int]:
         """Uniform numbers that a view takes."""
         return {"randaugment": 4 * self.layers}
 
-    def choices(self, unit: draws.Unit) -> tf.Tensor:
+    def choices(self, unit: prng.Unit) -> tf.Tensor:
         """Positions in `OPERATIONS`, int32 [m, layers]."""
         first = unit["randaugment"][:, : self.layers]
         return tf.cast(first * len(OPERATIONS), tf.int32)
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
@@ -247,7 +247,7 @@ class AutoAugment:
 
     streams: ClassVar[dict[str, int]] = {"autoaugment": 9}
 
-    def choices(self, unit: draws.Unit) -> tuple[tf.Tensor, tf.Tensor]:
+    def choices(self, unit: prng.Unit) -> tuple[tf.Tensor, tf.Tensor]:
         """Which pair each view goes through, and what of it takes place.
 
         Returns:
@@ -270,7 +270,7 @@ class AutoAugment:
         return pair, tf.where(happens, tf.gather(names, pair), -1)
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]

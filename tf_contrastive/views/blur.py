@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.views import choice, draws, levels
+from tf_contrastive.views import pillow, prng, selection
 
 # Rows of a block, at most: fewer have less to multiply with zero, but more to
 # copy.
@@ -68,7 +68,7 @@ class GaussianBlur:
         blurred = unit[:, :1] < self.probability
         # In float64, for tf.exp's last bit depends on a value's position in
         # the batch; rounding to float32 forgets it.
-        sigma = tf.cast(draws.between(unit[:, 1:], *self.sigma), tf.float64)
+        sigma = tf.cast(prng.between(unit[:, 1:], *self.sigma), tf.float64)
         distance = tf.range(radius + 1, dtype=tf.float64)
         kernel = tf.exp(-0.5 * tf.square(distance / sigma))
         total = 2.0 * tf.reduce_sum(kernel, axis=1, keepdims=True) - 1.0
@@ -77,7 +77,7 @@ class GaussianBlur:
         return tf.where(blurred, kernel, untouched)
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Blurs pixels float32 [m, S, S, 3]."""
         radius = kernel_radius(pixels.shape[1])
@@ -85,7 +85,7 @@ class GaussianBlur:
             return pixels
         blurred = unit["blur"][:, 0] < self.probability
         weights = self.weights(unit["blur"], radius)
-        return choice.some(pixels, blurred, weights, _convolve, static)
+        return selection.some(pixels, blurred, weights, _convolve, static)
 
 
 def _convolve(pixels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
@@ -96,8 +96,8 @@ def _convolve(pixels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     bands = tf.reshape(bands, [-1, 1, *reach.shape[1:]])
     height = len(windows) * reach.shape[1]
     for _ in range(2):
-        rows = tf.gather(levels.as_rows(pixels), windows, axis=1)
+        rows = tf.gather(pillow.as_rows(pixels), windows, axis=1)
         rows = tf.reshape(tf.matmul(bands, rows), [-1, height, 3 * size])
-        pixels = tf.transpose(levels.as_pixels(rows[:, :size]), [0, 2, 1, 3])
+        pixels = tf.transpose(pillow.as_pixels(rows[:, :size]), [0, 2, 1, 3])
     # Weights sum to 1 up to rounding.
     return tf.minimum(pixels, 1.0)

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.views import choice, draws, levels
+from tf_contrastive.views import pillow, prng, selection
 
 # ITU-R BT.601, as tf.image.rgb_to_grayscale and torchvision have it.
 _LUMA = (0.2989, 0.587, 0.114)
@@ -122,11 +122,11 @@ class _Jitter:
         """The least and the largest factor."""
         return max(0.0, 1.0 - self.span), 1.0 + self.span
 
-    def jittered(self, unit: draws.Unit) -> tf.Tensor:
+    def jittered(self, unit: prng.Unit) -> tf.Tensor:
         """Which views are jittered, bool [m, 1]."""
         return unit["jitter"][:, :1] < self.probability
 
-    def additive(self, unit: draws.Unit) -> list[tf.Tensor]:
+    def additive(self, unit: prng.Unit) -> list[tf.Tensor]:
         """What `ColorJitter` does to each view.
 
         Returns:
@@ -134,8 +134,8 @@ class _Jitter:
           saturation, to multiply with.
         """
         jittered, unit = self.jittered(unit), unit["jitter"]
-        shifts = tf.where(jittered, draws.between(unit[:, 1:3], -1.0, 1.0), 0.0)
-        factors = draws.between(unit[:, 3:], *self.factors)
+        shifts = tf.where(jittered, prng.between(unit[:, 1:3], -1.0, 1.0), 0.0)
+        factors = prng.between(unit[:, 3:], *self.factors)
         factors = tf.where(jittered, factors, 1.0)
         shifts *= tf.constant([self.span, 0.2 * self.strength])
         return [*tf.unstack(shifts, axis=1), *tf.unstack(factors, axis=1)]
@@ -152,13 +152,13 @@ class ColorJitter(_Jitter):
     """
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Jitters pixels float32 [m, S, S, 3]."""
         if not self.strength:
             return pixels
         brightness, hue, contrast, saturation = map(
-            levels.per_view, self.additive(unit)
+            pillow.per_view, self.additive(unit)
         )
         planes = _to_planes(pixels)
         # (x + b - mean(x + b)) * c + mean(x + b), with one pass less.
@@ -181,8 +181,8 @@ def turning(hue: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
     Returns:
       float64 [m, 3, 3], to be multiplied with columns of RGB.
     """
-    stay = levels.per_view(saturation * tf.cos(2.0 * math.pi * hue))
-    turn = levels.per_view(saturation * tf.sin(2.0 * math.pi * hue))
+    stay = pillow.per_view(saturation * tf.cos(2.0 * math.pi * hue))
+    turn = pillow.per_view(saturation * tf.sin(2.0 * math.pi * hue))
     return _GREY + stay * _STAY + turn * _QUARTER
 
 
@@ -207,7 +207,7 @@ class LinearColorJitter(_Jitter):
     streams: ClassVar[dict[str, int]] = {"jitter": 5, "gray": 1}
 
     def matrices(
-        self, unit: draws.Unit, mean: tf.Tensor
+        self, unit: prng.Unit, mean: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """The change of each view, float64 [m, 3, 3] and [m, 3, 1].
 
@@ -221,27 +221,27 @@ class LinearColorJitter(_Jitter):
             tf.cast(x, tf.float64) for x in self.additive(unit)
         )
         turned = turning(hue, saturation)
-        gray = levels.per_view(unit["gray"][:, 0] < self.gray)
+        gray = pillow.per_view(unit["gray"][:, 0] < self.gray)
         turned = tf.where(
             gray, tf.matmul(np.tile(_LUMA, [1, 3, 1]), turned), turned
         )
-        contrast = levels.per_view(contrast)
+        contrast = pillow.per_view(contrast)
         # (x + b - mean(x + b)) * c + mean(x + b)
         shift = (1.0 - contrast) * mean[:, :, tf.newaxis]
-        shift += levels.per_view(brightness)
+        shift += pillow.per_view(brightness)
         return contrast * turned, tf.matmul(turned, shift)
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Jitters pixels float32 [m, S, S, 3]."""
         if not (self.strength or self.gray):
             return pixels
-        mean = levels.channel_means(levels.as_rows(pixels))
+        mean = pillow.channel_means(pillow.as_rows(pixels))
         matrix, shift = (
             tf.cast(x, tf.float32) for x in self.matrices(unit, mean)
         )
-        return _ramp(levels.transform(pixels, matrix, shift, static))
+        return _ramp(pillow.transform(pixels, matrix, shift, static))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +257,7 @@ class PyTorchColorJitter(_Jitter):
     streams: ClassVar[dict[str, int]] = {"jitter": 5, "jitter_order": 1}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Jitters pixels float32 [m, S, S, 3]."""
         if not self.strength:
@@ -267,42 +267,42 @@ class PyTorchColorJitter(_Jitter):
         turn = min(0.2 * self.strength, 0.5)
         low = np.array([self.factors[0]] * 3 + [-turn], np.float32)
         high = np.array([self.factors[1]] * 3 + [turn], np.float32)
-        values = draws.between(unit["jitter"][:, 1:], low, high)
+        values = prng.between(unit["jitter"][:, 1:], low, high)
         operations = [
-            lambda x, p: _ramp(x * levels.per_view(p[:, 0])),
+            lambda x, p: _ramp(x * pillow.per_view(p[:, 0])),
             lambda x, p: _blend(_mean_gray(x, static), x, p[:, 1]),
             lambda x, p: _blend(_gray(x, static), x, p[:, 2]),
             lambda x, p: _turn_hue(x, p[:, 3], static),
         ]
-        rows = levels.as_rows(pixels)
+        rows = pillow.as_rows(pixels)
         for step in range(4):
-            rows = choice.apply(
+            rows = selection.apply(
                 rows, which[:, step], values, operations, static
             )
-        return levels.as_pixels(rows)
+        return pillow.as_pixels(rows)
 
 
 def _gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
-    return levels.weighted_gray(rows, _LUMA_WEIGHTS, static)
+    return pillow.weighted_gray(rows, _LUMA_WEIGHTS, static)
 
 
 def _mean_gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
-    mean = levels.channel_means(_gray(rows, static))[:, :1, tf.newaxis]
+    mean = pillow.channel_means(_gray(rows, static))[:, :1, tf.newaxis]
     return tf.cast(mean, tf.float32)
 
 
 def _blend(
     degenerate: tf.Tensor, rows: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
-    mixed = degenerate + levels.per_view(factor) * (rows - degenerate)
+    mixed = degenerate + pillow.per_view(factor) * (rows - degenerate)
     return _ramp(mixed)
 
 
 def _turn_hue(rows: tf.Tensor, turns: tf.Tensor, static: bool) -> tf.Tensor:
-    hue = levels.per_view(turns)
-    planes = _to_planes(levels.as_pixels(rows))
+    hue = pillow.per_view(turns)
+    planes = _to_planes(pillow.as_pixels(rows))
     planes = adjust_hue_saturation(planes, hue, tf.ones_like(hue))
-    return levels.as_rows(_from_planes(planes, static))
+    return pillow.as_rows(_from_planes(planes, static))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,14 +318,14 @@ class Grayscale:
     streams: ClassVar[dict[str, int]] = {"gray": 1}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels float32 [m, S, S, 3]."""
-        made = choice.some(
-            levels.as_rows(pixels),
+        made = selection.some(
+            pillow.as_rows(pixels),
             unit["gray"][:, 0] < self.probability,
             unit["gray"],
             lambda rows, _: _gray(rows, static),
             static,
         )
-        return levels.as_pixels(made)
+        return pillow.as_pixels(made)

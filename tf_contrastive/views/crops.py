@@ -9,7 +9,7 @@ import math
 
 import tensorflow as tf
 
-from tf_contrastive.views import draws
+from tf_contrastive.views import prng
 
 # Candidates per view, of which the first that fits into the image is taken.
 # About 0.15 of them miss a square image, so ten miss together in 1 of 10**8.
@@ -53,8 +53,8 @@ def random_boxes(
       float32 [m, 4] of whole pixels: top, left, height, width.
     """
     height, width = tf.cast(height, tf.float32), tf.cast(width, tf.float32)
-    area = draws.between(unit[:, :CANDIDATES], min_area, 1.0)
-    skew = draws.between(unit[:, CANDIDATES:-2], -0.5, 0.5) * _LOG_ASPECT
+    area = prng.between(unit[:, :CANDIDATES], min_area, 1.0)
+    skew = prng.between(unit[:, CANDIDATES:-2], -0.5, 0.5) * _LOG_ASPECT
     side = tf.sqrt(area * (height * width))
     stretch = tf.math.polyval([tf.constant(c) for c in _EXP], skew)
     heights = tf.maximum(tf.round(side / stretch), 1.0)
@@ -193,7 +193,7 @@ class RandomCrop:
         return {"crop": 2 * CANDIDATES + 2, "flip": 1}
 
     def __call__(
-        self, images: tf.Tensor, owners: tf.Tensor, unit: draws.Unit
+        self, images: tf.Tensor, owners: tf.Tensor, unit: prng.Unit
     ) -> tf.Tensor:
         """Makes views float32 [m, S, S, 3] of images uint8 [n, h, w, 3].
 

@@ -15,7 +15,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_contrastive.views import draws
+from tf_contrastive.views import prng
 
 # Halvings of [0, 1/2] in which a quantile is found: more would change nothing
 # in float32.
@@ -78,7 +78,7 @@ class Mixing:
                 " even number (and batch with drop_remainder=True)"
             )
         flat = tf.reshape(seeds, [-1, 2])
-        unit = draws.uniform(flat, {"mixing": 5})["mixing"]
+        unit = prng.uniform(flat, {"mixing": 5})["mixing"]
         unit = tf.reshape(unit, [-1, *views.shape[1:2], 5])
         own = self._own(unit, views.shape[2:4])  # [B, V, S or 1, S or 1]
         share = tf.reduce_mean(own, axis=[2, 3])[..., tf.newaxis]

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from tf_contrastive import config
-from tf_contrastive.views import draws
+from tf_contrastive import errors
+from tf_contrastive.views import prng
 
 
 class Framing(Protocol):
@@ -17,7 +17,7 @@ class Framing(Protocol):
         """Uniform numbers that a view takes, by stream."""
 
     def __call__(
-        self, images: tf.Tensor, owners: tf.Tensor, unit: draws.Unit
+        self, images: tf.Tensor, owners: tf.Tensor, unit: prng.Unit
     ) -> tf.Tensor:
         """Makes float32 [m, S, S, 3] of uint8 [n, h, w, 3] and int32 [m]."""
 
@@ -30,7 +30,7 @@ class Photometric(Protocol):
         """Uniform numbers that a view takes, by stream."""
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Acts on pixels in [0, 1].
 
@@ -56,7 +56,7 @@ def as_images(images: tf.Tensor, rank: int) -> tf.Tensor:
     wanted = "[h, w, 3]" if rank == 3 else "[n, h, w, 3]"
     fits = images.shape.rank == rank and images.shape[-1] in (3, None)
     if images.dtype != tf.uint8 or not fits:
-        raise config.UserError(
+        raise errors.UserError(
             f"images are {images.dtype.name} {images.shape}: give uint8"
             f" {wanted}, pixels in 0..255"
         )
@@ -163,7 +163,7 @@ class Policy:
         Returns:
           float32 [m, S, S, 3] in [0, 1].
         """
-        unit = draws.uniform(seeds, self._streams(self.framing))
+        unit = prng.uniform(seeds, self._streams(self.framing))
         return self.framing(images, owners, unit)
 
     @tf.autograph.experimental.do_not_convert
@@ -190,7 +190,7 @@ class Policy:
         Raises:
           ValueError: without `view` where the policy needs it.
         """
-        unit = draws.uniform(seeds, self._streams(*self.operations))
+        unit = prng.uniform(seeds, self._streams(*self.operations))
         colored = self._colored(pixels, unit, static)
         if not self.first_view_only:
             return colored
@@ -206,7 +206,7 @@ class Policy:
         return {k: v for part in parts for k, v in part.streams.items()}
 
     def _colored(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool
     ) -> tf.Tensor:
         if static or not self.operations:
             return self._operated(pixels, unit, static)
@@ -229,7 +229,7 @@ class Policy:
         return tf.ensure_shape(done.concat(), pixels.shape)
 
     def _operated(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool
     ) -> tf.Tensor:
         for operation in self.operations:
             pixels = operation(pixels, unit, static)

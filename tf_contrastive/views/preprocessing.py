@@ -4,13 +4,13 @@ import dataclasses
 
 import tensorflow as tf
 
-from tf_contrastive import config
-from tf_contrastive.views import draws
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
+from tf_contrastive.views import prng
 
 
 def resize_target(size: int) -> int:
     """Side to which an image's shorter side is brought before the crop."""
-    if size <= config.CIFAR_STEM_MAX_SIDE:
+    if size <= CIFAR_STEM_MAX_SIDE:
         return size
     return round(size * 8 / 7)
 
@@ -77,7 +77,7 @@ class CentreCrop:
         return {}
 
     def __call__(
-        self, images: tf.Tensor, owners: tf.Tensor, unit: draws.Unit
+        self, images: tf.Tensor, owners: tf.Tensor, unit: prng.Unit
     ) -> tf.Tensor:
         """Makes float32 [m, S, S, 3] of images uint8 [n, h, w, 3].
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.interpolate
 import tensorflow as tf
 
-from tf_contrastive.views import choice, draws, geometry
+from tf_contrastive.views import geometry, prng, selection
 
 # The longest displacement, in pixels at 224 x 224.
 _REACH = 23.0
@@ -153,7 +153,7 @@ class Warp:
         return normal * length[:, :, tf.newaxis]
 
     def __call__(
-        self, pixels: tf.Tensor, unit: draws.Unit, static: bool = False
+        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
     ) -> tf.Tensor:
         """Warps pixels float32 [m, S, S, 3]."""
 
@@ -164,7 +164,7 @@ class Warp:
             return self._warp(pixels, unit, static)
 
         warped = unit["warp"][:, 0] < self.probability
-        return choice.some(pixels, warped, unit["warp"], operation, static)
+        return selection.some(pixels, warped, unit["warp"], operation, static)
 
     def _warp(
         self, pixels: tf.Tensor, unit: tf.Tensor, static: bool

@@ -10,17 +10,17 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from tf_contrastive import config
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.benchmarks.input import images, operations, rates
 from tf_contrastive.benchmarks.input.makers import Case
+from tf_contrastive.config import fields
+from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 
 __all__ = ["run"]
 
 
-def run(
-    options: config.Benchmark, say: Callable[[str], None]
-) -> measure.Report:
+def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
     """Measures every policy at every size.
 
     Args:
@@ -30,17 +30,17 @@ def run(
     chosen, how = options.input, options.benchmarking
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for size in map(int, config.split_list(chosen.image_sizes)):
+        for size in map(int, fields.split_list(chosen.image_sizes)):
             source = images.source(size, folder)
-            small = size <= config.CIFAR_STEM_MAX_SIDE
+            small = size <= CIFAR_STEM_MAX_SIDE
             batch = chosen.input_batch_size or (512 if small else 64)
             cases = [
                 Case(policy, size, batch)
-                for policy in config.split_list(chosen.policies)
+                for policy in fields.split_list(chosen.policies)
             ]
             results += rates.of_cases(cases, source, how, chosen.seconds, say)
     tables = [rates.table(results)]
-    policies = config.split_list(chosen.policies)
+    policies = fields.split_list(chosen.policies)
     for wanted, measured, table in (
         (chosen.profile, operations.profile, operations.profile_table),
         (
@@ -51,7 +51,7 @@ def run(
     ):
         if wanted:
             rows = []
-            for size in map(int, config.split_list(chosen.image_sizes)):
+            for size in map(int, fields.split_list(chosen.image_sizes)):
                 say(f"{measured.__name__} at {size} pixels")
                 rows += measured(policies, size, how.repeats)
             results += rows

@@ -6,7 +6,8 @@ import shutil
 import numpy as np
 import sklearn.datasets
 
-from tf_contrastive import config, datasets
+from tf_contrastive import datasets
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 
 _PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 # Files, or arrays, of which an epoch consists.
@@ -16,7 +17,7 @@ _FILES, _ARRAYS = 512, 4096
 def source(size: int, folder: str) -> datasets.Source:
     """Photographs as files, or, for small views, tiles of them as arrays."""
     photographs = sklearn.datasets.load_sample_images()
-    if size <= config.CIFAR_STEM_MAX_SIDE:
+    if size <= CIFAR_STEM_MAX_SIDE:
         draws = np.random.default_rng(0)
         tiles = np.stack(
             [

@@ -9,8 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, datasets, training
+from tf_contrastive import datasets, training
 from tf_contrastive import views as views_module
+from tf_contrastive.config import fields
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
+from tf_contrastive.config.pretrain import Pretrain
 
 # Implementations that are told apart from others'.
 FLOOR = "crop"
@@ -71,9 +74,9 @@ def _batches(
         "cache": "none",
         **options,
     }
-    if case.image_size <= config.CIFAR_STEM_MAX_SIDE:
+    if case.image_size <= CIFAR_STEM_MAX_SIDE:
         values.update(blur=False, color_jitter_strength=0.5)
-    chosen = config.replace(config.Pretrain(), **values)
+    chosen = fields.replace(Pretrain(), **values)
     return training.batches(source, tf.distribute.get_strategy(), chosen, 0)
 
 
@@ -144,7 +147,7 @@ def _keras_cv_simclr(source, case):
         layers.RandomApply(jitter, rate=0.8, batchwise=False),
         layers.RandomColorDegeneration((0.0, 1.0)),
     ]
-    if case.image_size > config.CIFAR_STEM_MAX_SIDE:
+    if case.image_size > CIFAR_STEM_MAX_SIDE:
         side = case.image_size // 10 // 2 * 2 + 1
         steps.append(layers.RandomGaussianBlur(side, (0.1, 2.0)))
 

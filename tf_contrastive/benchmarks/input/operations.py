@@ -9,9 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import config, encoders
+from tf_contrastive import encoders
 from tf_contrastive import views as views_module
 from tf_contrastive.benchmarks import measure
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 
 # What a device does beside changing colours, and with how many views.
 _ENCODER = "resnet50"
@@ -22,7 +23,7 @@ def profile(
     policies: Sequence[str], size: int, repeats: int
 ) -> list[dict[str, Any]]:
     """Milliseconds a view of each operation of policies, each by itself."""
-    inputs = _noise(512 if size <= config.CIFAR_STEM_MAX_SIDE else 32, size)
+    inputs = _noise(512 if size <= CIFAR_STEM_MAX_SIDE else 32, size)
     rows = []
     for policy in policies:
         built = views_module.build(policy, image_size=size)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tf_contrastive import config, datasets
+from tf_contrastive import datasets
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.benchmarks.input.makers import (
     FLOOR,
@@ -16,12 +16,13 @@ from tf_contrastive.benchmarks.input.makers import (
     Make,
     implementations,
 )
+from tf_contrastive.config.benchmark import Benchmarking
 
 
 def of_cases(
     cases: list[Case],
     source: datasets.Source,
-    how: config.Benchmarking,
+    how: Benchmarking,
     seconds: float,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:

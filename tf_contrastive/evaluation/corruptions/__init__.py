@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.evaluation.corruptions import (
     blur,
     digital,
@@ -98,20 +99,20 @@ def corrupt(
     """
     function = CORRUPTIONS.get(name)
     if function is None:
-        raise config.unknown("corruption", name, CORRUPTIONS)
+        raise errors.unknown("corruption", name, CORRUPTIONS)
     if severity not in SEVERITIES:
-        raise config.UserError(f"severity {severity}: give one from 1 to 5")
+        raise errors.UserError(f"severity {severity}: give one from 1 to 5")
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-        raise config.UserError(
+        raise errors.UserError(
             f"cannot corrupt {image.dtype} {list(image.shape)}: give an image"
             " uint8 [height, width, 3]"
         )
     if levels is None:
-        small = max(image.shape) <= config.CIFAR_STEM_MAX_SIDE
+        small = max(image.shape) <= CIFAR_STEM_MAX_SIDE
         levels = "cifar" if small else "imagenet"
     if levels not in LEVELS:
-        raise config.unknown("levels", levels, LEVELS)
+        raise errors.unknown("levels", levels, LEVELS)
     level = LEVELS[levels][name][severity - 1]
     # RandomState's stream is frozen for good; Generator's is not.
     made = function(image / 255.0, level, np.random.RandomState(seed % 2**32))

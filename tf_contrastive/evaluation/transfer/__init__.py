@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import classifiers, config
+from tf_contrastive import classifiers, errors
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import TRANSFER_METHODS, TransferProtocol
 from tf_contrastive.evaluation import (
     arrays,
     finetune,
@@ -46,14 +48,14 @@ def needs(subject: Subject) -> str | None:
 def measure(
     subject: Subject,
     *,
-    suite: str = config.TransferProtocol.transfer_suite,
-    methods: Sequence[str] = config.TRANSFER_METHODS,
-    examples: int = config.TransferProtocol.transfer_examples,
-    batch_size: int = config.TransferProtocol.transfer_batch_size,
+    suite: str = TransferProtocol.transfer_suite,
+    methods: Sequence[str] = TRANSFER_METHODS,
+    examples: int = TransferProtocol.transfer_examples,
+    batch_size: int = TransferProtocol.transfer_batch_size,
     grid: dict[str, Any] | None = None,
     scratch_grid: dict[str, Any] | None = None,
-    validation_share: float = config.Evaluation.validation_share,
-    seed: int = config.Evaluation.seed,
+    validation_share: float = Evaluation.validation_share,
+    seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """Scores the encoder on each dataset that is prepared.
 
@@ -77,9 +79,9 @@ def measure(
       UserError: for an unknown name, or if no dataset is prepared.
     """
     for method in methods:
-        if method not in config.TRANSFER_METHODS:
-            raise config.unknown("method", method, config.TRANSFER_METHODS)
-    knobs = config.TransferProtocol().knobs()
+        if method not in TRANSFER_METHODS:
+            raise errors.unknown("method", method, TRANSFER_METHODS)
+    knobs = TransferProtocol().knobs()
     grids = {
         "finetune": grid or knobs["grid"],
         "scratch": scratch_grid or knobs["scratch_grid"],
@@ -108,10 +110,10 @@ def measure(
         names = ", ".join(absent)
         subject.say(f"transfer: left out, not prepared in {place}: {names}")
     if not parts:
-        raise config.UserError(
+        raise errors.UserError(
             "transfer: no dataset is prepared: prepare one of"
             f" {', '.join(t.dataset for t in chosen.values())}, or give the"
-            " --data_dir that has it"
+            " `data_dir` that has it"
         )
     return {"parts": parts}
 
@@ -126,7 +128,7 @@ def _tell(subject: Subject, suite: str, methods: Sequence[str]) -> None:
     if subject.run is None and "finetune" in methods and subject.has_fresh():
         subject.say(
             "transfer: in an export BatchNormalization has a fixed momentum;"
-            " give the --workdir of its run for the papers'"
+            " give the `workdir` of its run for the papers'"
         )
 
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from tf_contrastive import config
+from tf_contrastive import errors
+from tf_contrastive.config.protocols import TRANSFER_SUITES
 
 _MEAN_AVERAGE_PRECISION = "mean_average_precision"
 
@@ -57,8 +58,8 @@ def targets(suite: str) -> dict[str, Target]:
     Raises:
       UserError: for an unknown suite.
     """
-    if suite not in config.TRANSFER_SUITES:
-        raise config.unknown("suite", suite, config.TRANSFER_SUITES)
+    if suite not in TRANSFER_SUITES:
+        raise errors.unknown("suite", suite, TRANSFER_SUITES)
     if suite == "simclr":
         return TARGETS
     return {

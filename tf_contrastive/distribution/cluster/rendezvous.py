@@ -1,0 +1,176 @@
+"""Coming up together: nobody goes on before all of a cluster are there.
+
+The first task listens on its own port, the one that TensorFlow's server takes
+afterwards; the others tell it that they are there, and it tries their ports in
+turn.
+"""
+
+import contextlib
+import hashlib
+import json
+import socket
+import time
+
+from tf_contrastive import errors, terminal
+from tf_contrastive.distribution.cluster.tasks import Cluster
+
+# What the first task answers to the others.
+_GO, _GIVE_UP = b"go\n", b"give up\n"
+
+
+def wait_for_all(cluster: Cluster, timeout: float) -> None:
+    """Returns once every process of the cluster is up and can be reached.
+
+    Args:
+      cluster: of this process; must be equal on all of them.
+      timeout: in seconds.
+
+    Raises:
+      UserError: naming what did not come up in time, or cannot be reached.
+    """
+    deadline = time.monotonic() + timeout
+    others = len(cluster.tasks) - 1
+    with _listen(cluster) as server:
+        try:
+            if cluster.rank == 0:
+                if others:
+                    terminal.info(
+                        f"workers    waiting for {others} more, at most"
+                        f" {timeout:g} s"
+                    )
+                _gather(cluster, server, deadline)
+            else:
+                _report(cluster, deadline)
+        except TimeoutError as error:
+            raise errors.UserError(
+                f"{cluster.origin}: {error} within {timeout:g} s: start every"
+                " worker by the same command, each where its address says"
+            ) from error
+
+
+def _listen(cluster: Cluster) -> socket.socket:
+    name, address = cluster.tasks[cluster.rank]
+    port = int(address.rpartition(":")[2])
+    both = socket.has_dualstack_ipv6()
+    try:
+        return socket.create_server(
+            ("", port),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            dualstack_ipv6=both,
+            backlog=len(cluster.tasks),
+        )
+    except OSError as error:
+        raise errors.UserError(
+            f"{cluster.origin}: {name} is to listen at {address}, but cannot"
+            f" ({error.strerror}): end what runs there, or take another port"
+        ) from error
+
+
+def _fingerprint(cluster: Cluster) -> str:
+    return hashlib.sha256(repr(cluster.tasks).encode()).hexdigest()
+
+
+def _gather(cluster: Cluster, server: socket.socket, deadline: float) -> None:
+    """Waits for the others, and tells all of them whether to go on."""
+    present: dict[int, socket.socket] = {}
+    verdict = _GIVE_UP
+    try:
+        while len(present) < len(cluster.tasks) - 1:
+            connection = _accept(cluster, server, set(present), deadline)
+            connection.settimeout(5)
+            try:
+                rank, fingerprint = json.loads(_read_line(connection))
+                if not 0 < rank < len(cluster.tasks):
+                    raise ValueError(rank)
+            except (OSError, ValueError, TypeError):
+                connection.close()  # Whoever that was.
+                continue
+            # One that was started anew takes its own place.
+            present[rank] = connection
+            _check_peer(cluster, rank, fingerprint)
+        verdict = _GO
+    finally:
+        for connection in present.values():
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(verdict)
+
+
+def _check_peer(cluster: Cluster, rank: int, fingerprint: str) -> None:
+    name, address = cluster.tasks[rank]
+    if fingerprint != _fingerprint(cluster):
+        raise errors.UserError(
+            f"{cluster.origin}: {name} was given other addresses than"
+            f" {cluster.tasks[0][0]}: give all workers the same cluster"
+        )
+    try:
+        socket.create_connection(_split(address), timeout=5).close()
+    except OSError as error:
+        raise errors.UserError(
+            f"{cluster.origin}: {name} is up, but cannot be reached at"
+            f" {address} ({error}): give an address that the other workers can"
+            " connect to"
+        ) from error
+
+
+def _accept(
+    cluster: Cluster,
+    server: socket.socket,
+    present: set[int],
+    deadline: float,
+) -> socket.socket:
+    server.settimeout(max(deadline - time.monotonic(), 0.001))
+    try:
+        return server.accept()[0]
+    except TimeoutError:
+        absent = [
+            f"{name} ({address})"
+            for rank, (name, address) in enumerate(cluster.tasks)
+            if rank and rank not in present
+        ]
+        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+        raise TimeoutError(
+            f"{len(absent)} of {len(cluster.tasks)} did not come up:"
+            f" {', '.join(absent[:3])}{more}"
+        ) from None
+
+
+def _report(cluster: Cluster, deadline: float) -> None:
+    """Tells the first task that this one is up, and waits for its word."""
+    name, address = cluster.tasks[0]
+    hello = json.dumps([cluster.rank, _fingerprint(cluster)]) + "\n"
+    while (left := deadline - time.monotonic()) > 0:
+        # What answers may be another run's server that is about to end: only
+        # the word itself counts.
+        word = b""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(_split(address), left) as connection,
+        ):
+            connection.sendall(hello.encode())
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            word = _read_line(connection)
+        if word == _GO:
+            return
+        if word == _GIVE_UP:
+            raise errors.UserError(
+                f"{cluster.origin}: {name} ({address}) gave up waiting for all"
+                " workers: see what it says"
+            )
+        time.sleep(0.2)
+    raise TimeoutError(f"{name} ({address}) did not let this worker go on")
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _read_line(connection: socket.socket) -> bytes:
+    """Reads up to a newline, or the end."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < 256:
+        received = connection.recv(256)
+        if not received:
+            break
+        line += received
+    return line

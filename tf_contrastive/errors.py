@@ -1,0 +1,63 @@
+"""Errors that a command reports in one line.
+
+A message says what was given, what is allowed and what to do. It names the
+arguments of the function that raised it; `flags.with_flags` turns them into
+flags for the command line.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+# Exit status of a run that ended early and was saved: the same command resumes
+# it.
+EXIT_RESUME = 42
+
+
+class UserError(ValueError):
+    """Invalid input, described in one line.
+
+    Attributes:
+      status: exit status of a command that it ends.
+      threads_left: whether the process has threads that nothing can end.
+    """
+
+    status = 2
+    threads_left = False
+
+
+class AbsentDataError(UserError):
+    """Data that is not in the place where it was looked for."""
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """Returns the name in `known` that is most like `given`, if any is."""
+    matches = difflib.get_close_matches(
+        given.lower(), list(known), n=1, cutoff=0.5
+    )
+    return matches[0] if matches else None
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Returns a hint with the nearest name, or an empty string."""
+    match = nearest(given, known)
+    return f" (did you mean {match}?)" if match else ""
+
+
+def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
+    """Returns the error for a name that is not in `known`."""
+    known = list(known)
+    match = nearest(str(given), known)
+    hint = f"did you mean {match!r}? " if match else ""
+    return UserError(
+        f"unknown {kind} {given!r}: {hint}known: {', '.join(known)}"
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """Returns the first line of an error's message, or the error's type."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def cannot_write(path: str, error: Exception, advice: str) -> UserError:
+    """Returns the error for a file or folder that cannot be written."""
+    return UserError(f"cannot write {path} ({first_line(error)}): {advice}")

@@ -1,0 +1,216 @@
+"""Numbers that tell how well the contrastive task is solved.
+
+Layer 3. They walk the same similarities as the loss and have no gradient.
+"""
+
+import tensorflow as tf
+
+from tf_contrastive import distribution
+from tf_contrastive.losses import similarity
+
+# What `contrastive_task` measures, in the order in which it is shown.
+NAMES = (
+    "accuracy",
+    "entropy",
+    "one_view_accuracy",
+    "positive_similarity",
+    "negative_similarity",
+    "positives_per_anchor",
+    "alignment",
+    "uniformity",
+    "kl_lower_bound",
+    "embedding_std",
+)
+# Those that are means over anchors.
+_OF_ROWS = NAMES[:-1]
+# The temperature of the softmax where the loss has none.
+DEFAULT_TEMPERATURE = 0.1
+# Anchors of a replica that are measured, at most: their mean is as good, and
+# the loss would otherwise take less time than its metrics.
+MAX_ANCHORS = 1024
+# Wang and Isola 2020: uniformity is log E exp(-2 |x - y|^2).
+_UNIFORMITY_SCALE = 2.0
+
+
+def contrastive_task(
+    projections: tf.Tensor,
+    labels: tf.Tensor | None = None,
+    *,
+    temperature: float | None = DEFAULT_TEMPERATURE,
+    normalize: bool = True,
+    block_size: int = 0,
+    max_anchors: int = MAX_ANCHORS,
+) -> dict[str, tf.Tensor]:
+    """How well positives are told from all others of the global batch.
+
+    Args:
+      projections: [B, V, P] of this replica.
+      labels: int [B] or multi-hot [B, C] if positives are of the same class;
+        None: the other views of the image.
+      temperature: that of the loss; None, for one without: 0.1.
+      normalize: that of the loss.
+      block_size: anchors compared at a time; 0: automatic.
+      max_anchors: of each replica the first so many embeddings are anchors,
+        against the candidates of the whole batch.
+
+    Returns:
+      For every name of `NAMES` a float32 [], the mean over the anchors of all
+      replicas (`cos` is the similarity of the loss, a dot product if that is
+      not normalised):
+
+      - accuracy: share in [0, 1] whose nearest of all V * G - 1 others is a
+        positive.
+      - entropy: of the softmax over these others, nats; ln(V * G - 1) at the
+        start of a run.
+      - one_view_accuracy: the share whose nearest among the next view of every
+        image is its own, as SimCLR's table 4 counts. google-research/simclr
+        reports this alone, which looks better than what is trained. Without a
+        second view it is 0.
+      - positive_similarity, negative_similarity: mean cos to the positives,
+        and to what is neither positive nor self.
+      - positives_per_anchor: |P(i)|.
+      - alignment: mean |z_i - z_p|^2 over positives; uniformity: log of the
+        mean of exp(-2 |z_i - z_j|^2) over all others, at least about -4 on the
+        unit sphere (Wang and Isola 2020, with l2-normalised z).
+      - kl_lower_bound: mean of ln |N(i)| - SINCERE's loss, nats: a lower bound
+        of the symmetric divergence between the classes' and the noise's
+        densities (Feeney and Hughes 2024, theorem 11).
+      - embedding_std: the standard deviation of the l2-normalised z, over all
+        dimensions together: 1 where their mean is 0, 0 where all are one point,
+        which is collapse (Chen and He 2020, figure 2, times sqrt(P)).
+    """
+    temperature = temperature or DEFAULT_TEMPERATURE
+    batch = similarity.gather(projections, labels, normalize=normalize)
+    anchors = similarity.Side(*(x[:max_anchors] for x in batch.anchors))
+    rows = similarity.scan(
+        lambda block: _of_rows(block, temperature, batch.num_views),
+        anchors,
+        batch.candidates,
+        outputs=dict.fromkeys(
+            (*_OF_ROWS, "positives", "negatives"), tf.float32
+        ),
+        block_size=block_size,
+    )
+    with_positive = rows["positives"]
+    with_both = with_positive * rows["negatives"]
+    counted = {
+        "accuracy": with_positive,
+        "positive_similarity": with_positive,
+        "negative_similarity": rows["negatives"],
+        "alignment": with_positive,
+        "kl_lower_bound": with_both,
+    }
+    sums, counts = [], []
+    for name in _OF_ROWS:
+        weight = counted.get(name, tf.ones_like(with_positive))
+        sums.append(tf.reduce_sum(weight * rows[name]))
+        counts.append(tf.reduce_sum(weight))
+    unit = tf.math.l2_normalize(anchors.embeddings, axis=-1)
+    of_unit = tf.reduce_sum(unit, axis=0)  # [P]
+    n = tf.cast(tf.shape(unit)[0], tf.float32)
+    packed = tf.concat(
+        [sums, of_unit, counts, tf.fill([of_unit.shape[0]], n)], 0
+    )
+    # One collective for all of them.
+    sums, counts = tf.split(distribution.cross_replica_sum(packed), 2)
+    means = sums / tf.maximum(counts, 1.0)
+    centre = means[len(_OF_ROWS) :]
+    spread = tf.sqrt(tf.maximum(1.0 - tf.reduce_sum(centre * centre), 0.0))
+    values = [*tf.unstack(means[: len(_OF_ROWS)]), spread]
+    return dict(zip(NAMES, values, strict=True))
+
+
+def _of_rows(
+    block: similarity.Block, temperature: float, views: int
+) -> dict[str, tf.Tensor]:
+    """The metrics of each anchor, and whether it has positives, negatives."""
+    s, positives, negatives = (
+        block.similarities,
+        block.positives,
+        block.negatives,
+    )
+    num_positives = similarity.count(positives)
+    num_negatives = similarity.count(negatives)
+    num_others = num_positives + num_negatives
+    logits = s / temperature
+    next_view = (block.anchors.views[:, tf.newaxis] + 1) % views
+    of_next_view = tf.equal(block.candidates.views, next_view) & block.others
+    noise = similarity.log_sum_exp(logits, negatives)
+    sincere = _mean(
+        tf.nn.softplus(noise[:, tf.newaxis] - logits), positives, num_positives
+    )
+    cosines = s / _lengths(block)
+    spread = similarity.log_sum_exp(
+        2 * _UNIFORMITY_SCALE * (cosines - 1), block.others
+    )
+    return {
+        "accuracy": _wins(s, positives, negatives),
+        "entropy": _entropy(logits, block.others),
+        "one_view_accuracy": _wins(
+            s, of_next_view & block.same_image, of_next_view & ~block.same_image
+        ),
+        "positive_similarity": _mean(s, positives, num_positives),
+        "negative_similarity": _mean(s, negatives, num_negatives),
+        "positives_per_anchor": num_positives,
+        "alignment": 2 - 2 * _mean(cosines, positives, num_positives),
+        "uniformity": spread - _log(num_others),
+        "kl_lower_bound": _log(num_negatives) - sincere,
+        "positives": tf.cast(num_positives > 0, tf.float32),
+        "negatives": tf.cast(num_negatives > 0, tf.float32),
+    }
+
+
+def _mean(values: tf.Tensor, mask: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    return similarity.masked_sum(values, mask) / tf.maximum(count, 1.0)
+
+
+def _log(count: tf.Tensor) -> tf.Tensor:
+    return tf.math.log(tf.maximum(count, 1.0))
+
+
+def _wins(
+    similarities: tf.Tensor, wanted: tf.Tensor, others: tf.Tensor
+) -> tf.Tensor:
+    """1 where the nearest candidate is wanted, none of the others, [R]."""
+    best, other = (
+        tf.reduce_max(tf.where(mask, similarities, similarity.MASKED), axis=-1)
+        for mask in (wanted, others)
+    )
+    found = tf.reduce_any(wanted, axis=-1)
+    # Not "at least": where all embeddings are one, nothing is told apart.
+    return tf.cast((best > other) & found, tf.float32)
+
+
+def _entropy(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Entropy of the softmax over the mask, nats, [R]."""
+    logits = tf.where(mask, logits, similarity.MASKED)
+    logits -= tf.reduce_max(logits, axis=-1, keepdims=True)
+    e = tf.where(mask, tf.exp(logits), 0.0)
+    total = tf.reduce_sum(e, axis=-1)
+    weighted = tf.reduce_sum(tf.where(mask, e * logits, 0.0), axis=-1)
+    return tf.math.divide_no_nan(-weighted, total) + tf.math.log(
+        tf.where(total > 0, total, 1.0)
+    )
+
+
+def _lengths(block: similarity.Block) -> tf.Tensor:
+    """What dot products are divided by to be cosines, [R, N]."""
+    mine, theirs = (
+        tf.norm(side.embeddings, axis=-1)
+        for side in (block.anchors, block.candidates)
+    )
+    return tf.maximum(mine[:, tf.newaxis] * theirs, 1e-30)
+
+
+def effective_rank(embeddings: tf.Tensor) -> tf.Tensor:
+    """How many dimensions embeddings [n, D] use, float32 [], 1 to min(n, D).
+
+    The exponential of the entropy of the normalised singular values of the
+    centred embeddings (Roy and Vetterli 2007). It falls to 1 when features
+    collapse.
+    """
+    x = tf.cast(embeddings, tf.float32)
+    x -= tf.reduce_mean(x, axis=0)
+    values = tf.linalg.svd(x, compute_uv=False)
+    shares = values / tf.maximum(tf.reduce_sum(values), 1e-30)
+    return tf.exp(-tf.reduce_sum(tf.math.xlogy(shares, shares)))
