@@ -165,7 +165,7 @@ def validate_fields(config: Any) -> None:
     for _, field, value in fields(config):
         if allowed := problem(field, value):
             if value == "":
-                raise UserError(f"`{field.name}` must be {allowed}")
+                raise UserError(f"`{field.name}`: must be {allowed}")
             if isinstance(value, float):
                 value = f"{value}".removesuffix(".0")  # As it was typed.
             raise UserError(f"{field.name}={value}: must be {allowed}")

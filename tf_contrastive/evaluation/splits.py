@@ -224,6 +224,6 @@ def _coloring(policy: Policy, count: int) -> datasets.Finish:
 
     @tf.autograph.experimental.do_not_convert
     def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        return color(pixels, views.draws.fold(seeds, count))
+        return color(pixels, views.prng.fold(seeds, count))
 
     return finish

@@ -41,7 +41,7 @@ def finishing(run: Pretrain) -> datasets.Finish:
 
     @tf.autograph.experimental.do_not_convert
     def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> Any:
-        seeds = views.draws.fold(seeds, count)
+        seeds = views.prng.fold(seeds, count)
         if not on_device:
             pixels = color(pixels, seeds)
         return (pixels, seeds) if on_device or run.views.mixed else pixels
