@@ -331,7 +331,7 @@ def test_compiled_colours_are_compared_with_an_encoder(
             "--seconds=0.01",
             "--repeats=1",
             "--only_ours",
-            "--device_share",
+            "--device_fraction",
             f"--output={output}",
         )
     assert status == 0
@@ -339,8 +339,8 @@ def test_compiled_colours_are_compared_with_an_encoder(
     assert (row["policy"], row["image_size"]) == ("simclr", 16)
     assert row["encoder"] == "resnet10"
     # Colours cost little beside an encoder.
-    assert 0 < row["device_share"] < 1
-    assert row["device_share"] == pytest.approx(
+    assert 0 < row["device_fraction"] < 1
+    assert row["device_fraction"] == pytest.approx(
         row["compiled_milliseconds_per_view"]
         / row["encoder_milliseconds_per_view"]
     )

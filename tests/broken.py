@@ -145,7 +145,7 @@ def _scored(labels="of one kind", **hidden):
             "encoder": "trained",
             "protocol": "knn",
             "version": "1",
-            "knobs": {},
+            "hyperparameters": {},
             "dataset": "digits",
             "split": "test",
             "labels": labels,

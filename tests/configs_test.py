@@ -170,7 +170,7 @@ N1 eps_supinfonce_imagenet100      resnet50  512  800  sgd  0.5   10 1e-4 eps_su
 _ROWS = {row[1]: row for row in map(str.split, _PAPERS.strip().splitlines())}
 
 # What makes one row differ from another beyond that.
-_WARM = {"learning_rate_floor": 0.001, "momentum_style": "popular"}
+_WARM = {"learning_rate_floor": 0.001, "momentum_style": "pytorch"}
 _SECOND_STAGE = {
     "linear_epochs": 350,
     "linear_optimizer": "rmsprop",
@@ -257,15 +257,15 @@ _MORE = {
         "blur": False,
         "image_size": 32,
         "stem": "cifar",
-        "whiten": "0.4914,0.4822,0.4465/0.2023,0.1994,0.2010",
+        "standardize": "0.4914,0.4822,0.4465/0.2023,0.1994,0.2010",
     },
     "sincere_cifar100": {
         **_WARM,
-        "whiten": "0.5071,0.4867,0.4408/0.2675,0.2565,0.2761",
+        "standardize": "0.5071,0.4867,0.4408/0.2675,0.2565,0.2761",
     },
     "sincere_cifar2": {
         **_WARM,
-        "whiten": "0.4977,0.4605,0.4160/0.2538,0.2481,0.2535",
+        "standardize": "0.4977,0.4605,0.4160/0.2538,0.2481,0.2535",
     },
     "sincere_imagenet100": {**_WARM, "image_size": 32, "stem": "cifar"},
     "eps_supinfonce_cifar10": {"epsilon": 0.25, "epsilon_in": "logit"},
@@ -361,7 +361,7 @@ def test_every_row_of_the_papers_has_a_flagfile():
                 "linear_momentum": 0.9,
                 "linear_weight_decay": 1e-4,
                 "linear_augmentation": "crop",
-                "validation_share": 0.1,
+                "validation_fraction": 0.1,
             },
         ),
     ],
@@ -372,13 +372,13 @@ def test_a_flagfile_of_a_protocol_has_the_paper_s_numbers(name, expected):
 
 
 def test_the_grids_of_transfer_are_the_paper_s():
-    knobs = _parse("transfer_simclr").transfer.knobs()
+    hyperparameters = _parse("transfer_simclr").transfer.hyperparameters()
     for grid, rates, decays in (
         ("grid", (-4, -1, 7), [0, *np.logspace(-6, -3, 7)]),
         ("scratch_grid", (-3, 0, 7), np.logspace(-5, -1.5, 8)),
     ):
         # The flagfile has three digits.
-        found = knobs[grid]
+        found = hyperparameters[grid]
         np.testing.assert_allclose(
             found["learning_rates"], np.logspace(*rates), rtol=2e-3
         )

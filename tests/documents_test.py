@@ -330,7 +330,7 @@ def _shown(value):
     return f"{value:g}" if isinstance(value, float) else str(value) or "none"
 
 
-def test_the_knobs_of_the_protocols_are_the_program_s():
+def test_the_hyperparameters_of_the_protocols_are_the_program_s():
     paper, cpu = (
         {f.name: _shown(v) for _, f, v in config_fields.fields(evaluate(**o))}
         for o in ({}, {"scale": "cpu"})

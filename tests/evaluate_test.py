@@ -112,7 +112,7 @@ def test_predictions_are_kept_per_example(evaluated):
         assert right.mean() == pytest.approx(row["top1"])
         facts = json.loads(str(stored["about"]))[row["variant"]]
         assert facts["labels"] == records.digest(labels)
-        assert facts["knobs"] == row["knobs"]
+        assert facts["hyperparameters"] == row["hyperparameters"]
 
 
 def test_points_stand_in_tensorboard_under_names_of_their_own(evaluated):
@@ -176,7 +176,7 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
         "protocol": "picture",
         "variant": "",
         "version": "1",
-        "knobs": {},
+        "hyperparameters": {},
         "top1": None,
         "top5": None,
         "metrics": {"number": 2.5, "list": [1, 2]},
@@ -245,7 +245,7 @@ def test_paper_scale_on_a_cpu_is_told_of_the_other(run, capsys):
     assert "linear at the papers' scale may take long; --scale=cpu" in said.err
     (row,) = _report(run)["results"]
     assert (row["scale"], row["version"]) == ("paper", "1")
-    assert row["knobs"]["augmentation"] == "crop"
+    assert row["hyperparameters"]["augmentation"] == "crop"
 
 
 # ---- Comparing ---------------------------------------------------------------
@@ -269,7 +269,7 @@ def _record(folder, **hits):
             "protocol": "p",
             "variant": name,
             "version": "1",
-            "knobs": {},
+            "hyperparameters": {},
         }
         for name in hits
     ]
@@ -364,7 +364,7 @@ def test_what_does_not_compare_is_left_out_with_its_reason(
     report = comparison.compare(str(evaluated), str(run))
     assert [records.name_of(r) for r in report["results"]] == ["prototype"]
     reasons = {r["variant"]: r["reason"] for r in report["left_out"]}
-    assert "knobs {'k': [1, 5]}" in reasons["k=1"]
+    assert "hyperparameters {'k': [1, 5]}" in reasons["k=1"]
     assert "not measured of" in reasons["k=3"]
 
 
@@ -401,7 +401,7 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
     # What is done stays done.
     assert command.run(_watch(run)) == 0
     assert "0 checkpoint(s) scored" in capsys.readouterr().err
-    # With other knobs, or data, it is not done.
+    # With other hyperparameters, or data, it is not done.
     assert command.run(_watch(run, test_split="test[:100]")) == 0
     assert "3 checkpoint(s) scored" in capsys.readouterr().err
 

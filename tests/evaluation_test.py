@@ -134,9 +134,9 @@ def test_protocols_score_a_frozen_encoder():
     assert embedding.checksum(encoder) == before
     results = _rows(report)
     assert list(results) == ["knn k=3", "knn k=1", "prototype", "linear"]
-    assert results["knn k=3"]["knobs"] == {"k": [3, 1]}
+    assert results["knn k=3"]["hyperparameters"] == {"k": [3, 1]}
     assert results["knn k=3"]["top5"] is None
-    assert results["linear"]["knobs"] == {
+    assert results["linear"]["hyperparameters"] == {
         "epochs": 20,
         "batch_size": 256,
         "label_smoothing": 0.0,
@@ -148,7 +148,7 @@ def test_protocols_score_a_frozen_encoder():
         "warmup_epochs": 0.0,
         "learning_rates": [],
         "augmentation": "none",
-        "validation_share": 0.1,
+        "validation_fraction": 0.1,
         "seed": 0,
     }
     train = embedding.embed(encoder, _digit_batches("train"))
@@ -163,9 +163,9 @@ def test_protocols_score_a_frozen_encoder():
         if result["top5"]:
             low, high = result["top5_interval"]
             assert low <= result["top5"] <= high
-        # The knobs in the record are all it takes to repeat the result.
+        # The record's hyperparameters are enough to repeat the result.
         again = protocols.PROTOCOLS[result["protocol"]].measure(
-            _subject(encoder), **result["knobs"]
+            _subject(encoder), **result["hyperparameters"]
         )
         again = again.get("parts", {"": again})[result["variant"]]
         assert again["top1"] == result["top1"]
@@ -446,7 +446,7 @@ def test_augmented_images_train_the_probe_and_leave_the_encoder():
     encoder = _encoder()
     before, found = _scored(encoder, "randaugment", linear_epochs=12)
     assert embedding.checksum(encoder) == before
-    assert found["knobs"]["augmentation"] == "randaugment"
+    assert found["hyperparameters"]["augmentation"] == "randaugment"
     assert found["top1"] > 0.5
     plain = _scored(encoder, "none", linear_epochs=12)[1]
     assert plain["top1"] > found["top1"]
@@ -470,7 +470,7 @@ def test_evaluate_says_what_the_probe_learned_from(workdir, tmp_path, capsys):
     )
     with open(f"{workdir}/evaluation.json") as file:
         (found,) = json.load(file)["results"]
-    assert found["knobs"]["augmentation"] == "simaugment"
+    assert found["hyperparameters"]["augmentation"] == "simaugment"
     exporting.export(workdir, str(tmp_path))
     capsys.readouterr()
     _evaluate(
@@ -518,7 +518,7 @@ def test_the_policies_of_the_two_stages_differ(contrastive, linear, tmp_path):
         with open(tmp_path / "evaluation.json") as file:
             report = json.load(file)
         (result,) = report["results"]
-        assert result["knobs"]["augmentation"] == policy
+        assert result["hyperparameters"]["augmentation"] == policy
         found[policy] = (result["top1"], report["checksum"])
     # Chance is 0.1; RandAugment leaves little of a digit of 8 pixels.
     assert found[linear][0] > 0.12

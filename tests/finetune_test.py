@@ -114,7 +114,7 @@ def test_subsets_are_balanced_nested_and_seeded():
 
 # ---- Fine-tuning -------------------------------------------------------------
 
-_KNOBS = {
+_HYPERPARAMETERS = {
     "fractions": [0.1],
     "epochs": [15],
     "batch_size": 25,
@@ -126,7 +126,7 @@ _KNOBS = {
 def test_a_trained_encoder_gains_from_few_labels_and_stays_as_it_is():
     scored = _subject()
     before = embedding.checksum(scored.encoder)
-    parts = finetune.measure(scored, **_KNOBS)["parts"]
+    parts = finetune.measure(scored, **_HYPERPARAMETERS)["parts"]
     assert list(parts) == ["10%", "10% scratch"]
     tuned, scratch = parts.values()
     assert tuned["metrics"]["labels"] == scratch["metrics"]["labels"] == 50
@@ -332,12 +332,12 @@ def test_the_papers_datasets_and_metrics():
         "cars",
     }
     assert {t.metric for t in sincere.values()} == {"top1"}
-    knobs = TransferProtocol().knobs()
-    assert knobs["grid"]["steps"] == 20_000
-    assert knobs["scratch_grid"]["steps"] == 40_000
+    hyperparameters = TransferProtocol().hyperparameters()
+    assert hyperparameters["grid"]["steps"] == 20_000
+    assert hyperparameters["scratch_grid"]["steps"] == 40_000
     for grid, low, high, decays in (
-        (knobs["grid"], 1e-4, 0.1, 8),
-        (knobs["scratch_grid"], 1e-3, 1.0, 8),
+        (hyperparameters["grid"], 1e-4, 0.1, 8),
+        (hyperparameters["scratch_grid"], 1e-3, 1.0, 8),
     ):
         np.testing.assert_allclose(
             grid["learning_rates"], np.geomspace(low, high, 7), rtol=2e-3
@@ -490,7 +490,7 @@ def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
 
 
 @pytest.mark.slow
-def test_several_labels_are_learned_by_a_sigmoid_each(_voc):
+def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
     """A step by hand, and what many steps find."""
 
     def network(trained):
@@ -544,7 +544,7 @@ def test_several_labels_are_learned_by_a_sigmoid_each(_voc):
     assert part["top1"] == part["correct"].mean() > 0.7
 
 
-def test_a_step_of_several_labels_is_that_of_their_logistic_losses():
+def test_a_multi_label_step_is_that_of_their_logistic_losses():
     scored = _subject()
     rows = np.arange(30)
     sets = np.random.default_rng(0).random([500, 7]) < 0.3
@@ -580,7 +580,7 @@ def test_a_step_of_several_labels_is_that_of_their_logistic_losses():
     assert model.head.classes.tolist() == list(range(7))
 
 
-def test_several_labels_are_scored_by_mean_average_precision(_voc):
+def test_multi_label_are_scored_by_mean_average_precision(_voc):
     inputs = tf.keras.Input([16, 16, 3])
     encoder = tf.keras.Model(
         inputs, tf.keras.layers.Flatten()(inputs[:, ::2, :, 0])

@@ -283,12 +283,12 @@ _MISTAKES = [
         "--cache=disk: must be one of auto, memory, none",
     ),
     (
-        "pretrain --whiten=datset",
-        "--whiten=datset: must be one of imagenet, dataset, none, or three"
+        "pretrain --standardize=datset",
+        "--standardize=datset: must be one of imagenet, dataset, none, or three"
         " means and three deviations above 0, M,M,M/S,S,S (did you mean",
     ),
     (
-        "pretrain --whiten=0.5,0.5,0.5/0,1,1",
+        "pretrain --standardize=0.5,0.5,0.5/0,1,1",
         "three deviations above 0, M,M,M/S,S,S",
     ),
     (
@@ -741,15 +741,15 @@ def test_only_what_was_given_is_an_option_of_optimizer_and_schedule():
     assert nothing.optimizer.options() == nothing.schedule.options() == {}
 
 
-@pytest.mark.parametrize("whiten", ["imagenet", "none"])
-def test_statistics_of_colours_survive_their_writing(whiten):
-    found = channel_statistics(whiten)
+@pytest.mark.parametrize("standardize", ["imagenet", "none"])
+def test_statistics_of_colours_survive_their_writing(standardize):
+    found = channel_statistics(standardize)
     assert channel_statistics(write_statistics(found)) == found
     tiny = ChannelStatistics((1e-7, 0.5, 1 / 3), (2e-5, 1.0, 0.25))
     written = write_statistics(tiny)
     again = channel_statistics(written)
     assert write_statistics(again) == written
-    with pytest.raises(errors.UserError, match="whiten=dataset: must be"):
+    with pytest.raises(errors.UserError, match="standardize=dataset: must be"):
         channel_statistics("dataset")
 
 

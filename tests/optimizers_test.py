@@ -28,12 +28,12 @@ RATE, DECAY = 0.1, 0.01
 VARIANTS = [
     ("lars", {}),
     ("lars", {"nesterov": True}),
-    ("lars", {"momentum_style": "popular"}),
-    ("lars", {"momentum_style": "popular", "nesterov": True}),
+    ("lars", {"momentum_style": "pytorch"}),
+    ("lars", {"momentum_style": "pytorch", "nesterov": True}),
     ("sgd", {}),
     ("sgd", {"nesterov": True}),
-    ("sgd", {"momentum_style": "popular"}),
-    ("sgd", {"momentum_style": "popular", "nesterov": True}),
+    ("sgd", {"momentum_style": "pytorch"}),
+    ("sgd", {"momentum_style": "pytorch", "nesterov": True}),
     ("sgd", {"momentum": 0.0}),
     ("rmsprop", {}),
     ("adam", {}),
@@ -557,7 +557,7 @@ def test_the_learning_rate_can_be_set():
 # ---- In a run ----------------------------------------------------------------
 
 _FLAGS = {
-    "lars": {"momentum_style": "popular", "trust_coefficient": 0.02},
+    "lars": {"momentum_style": "pytorch", "trust_coefficient": 0.02},
     "sgd": {"nesterov": True, "momentum": 0.8},
     "rmsprop": {"rho": 0.8, "optimizer_epsilon": 0.5},
     "adam": {"beta_1": 0.8, "beta_2": 0.9},
@@ -718,9 +718,9 @@ def test_bad_names_and_options_are_told():
     ):
         optimizers.build("rmsprop", learning_rate=1.0, nesterov=True)
     with pytest.raises(
-        errors.UserError, match="style 'popluar': did you mean 'popular'"
+        errors.UserError, match="style 'pytroch': did you mean 'pytorch'"
     ):
-        optimizers.LARS(1.0, momentum_style="popluar")
+        optimizers.LARS(1.0, momentum_style="pytroch")
 
 
 if __name__ == "__main__":

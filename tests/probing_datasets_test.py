@@ -223,7 +223,7 @@ def test_multidigits_are_composed_of_whole_digits_by_the_larger_pixel(opened):
     )
     # Image i has digit i, and every digit's class is among its labels.
     assert rows["digits"][:, 0].tolist() == list(range(40))
-    assert source.info.several_labels and not source.info.has_labels
+    assert source.info.multi_label and not source.info.has_labels
     assert source.info.labelling == "10 classes, several an image"
     for row, label in zip(rows["digits"], found["label"], strict=True):
         assert set(np.flatnonzero(label)) == set(classes_[row])
@@ -724,7 +724,7 @@ def test_what_is_cached_selected_and_validated_is_the_same(opened):
         assert both == source.info.num_examples
 
 
-def test_several_labels_go_through_batches(opened):
+def test_multi_label_go_through_batches(opened):
     source = opened("multidigits:count=3,canvas=32,digit=14")
     policy = views.build("none", image_size=32)
     shown = datasets.training_batches(
@@ -781,7 +781,7 @@ def pretrained(folder, data_dir, name, *others):
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "supcon"])
-def test_pretrain_takes_images_of_several_labels(loss, data_dir, tmp_path):
+def test_pretrain_takes_multi_label_images(loss, data_dir, tmp_path):
     name = "multidigits:count=4,placement=grid,canvas=32,digit=14"
     done = pretrained(tmp_path / "run", data_dir, name, f"--loss={loss}")
     assert done == 0

@@ -775,7 +775,7 @@ def test_one_class_has_no_margin_and_no_bound(encoder, head):
     assert any("no batch of 512 images" in line for line in told)
 
 
-def test_every_protocol_has_its_knobs():
+def test_every_protocol_has_its_hyperparameters():
     measures = {
         "separation": separation.measure,
         "kl_bound": bounds.measure,
@@ -788,10 +788,10 @@ def test_every_protocol_has_its_knobs():
     }
     chosen = RepresentationProtocols()
     for name, measure in measures.items():
-        knobs = chosen.knobs(name)
+        hyperparameters = chosen.hyperparameters(name)
         defaults = measure.__kwdefaults__ or {}
-        assert set(knobs) == set(defaults) - {"seed"}, name
-        for knob, value in knobs.items():
+        assert set(hyperparameters) == set(defaults) - {"seed"}, name
+        for knob, value in hyperparameters.items():
             assert np.array_equal(value, defaults[knob]), knob
 
 

@@ -295,8 +295,8 @@ def _subject(name="arrays", **options):
     )
 
 
-def _knobs(scored):
-    return robustness.linear_knobs(scored.options)
+def _hyperparameters(scored):
+    return robustness.linear_hyperparameters(scored.options)
 
 
 _NAMES = ("gaussian_noise", "contrast")
@@ -309,12 +309,12 @@ def _measured():
 
 def test_errors_are_those_of_each_image_by_itself(_measured):
     scored = _subject()
-    knobs = _knobs(scored)
-    own = {k: knobs.pop(k) for k in ("batch_size", "label_smoothing")}
+    hyperparameters = _hyperparameters(scored)
+    own = {k: hyperparameters.pop(k) for k in ("batch_size", "label_smoothing")}
     model, _ = classifiers.train_linear(
         *scored.embeddings("train"),
-        optimizer=arrays.linear_optimizer(**knobs),
-        epochs=knobs["epochs"],
+        optimizer=arrays.linear_optimizer(**hyperparameters),
+        epochs=hyperparameters["epochs"],
         seed=0,
         **own,
     )

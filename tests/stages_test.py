@@ -223,7 +223,7 @@ def test_it_is_what_evaluate_does(augmentation, first, begun):
     (mine,), (theirs,) = report["results"], found["results"]
     assert mine.pop("seconds") > 0 and theirs.pop("seconds") > 0
     assert mine == theirs
-    assert mine["knobs"]["augmentation"] == augmentation
+    assert mine["hyperparameters"]["augmentation"] == augmentation
 
 
 def test_the_same_command_again_repeats_what_it_found(both, capsys):
@@ -243,7 +243,7 @@ def test_a_finished_run_takes_another_linear_stage(begun, capsys):
     assert command.run(_options(begun, **other)) == 0
     assert "is finished: step 8 of 8" in capsys.readouterr().out
     (result,) = _read(begun / "linear.json")["results"]
-    assert result["knobs"]["optimizer"] == "adam"
+    assert result["hyperparameters"]["optimizer"] == "adam"
     assert "--linear_optimizer=adam\n" in (begun / "config.flags").read_text()
     # The state of the former was of no use.
     newest, _ = checkpoints.newest(str(begun / stages.STATE))
@@ -656,7 +656,7 @@ def test_every_pair_of_optimizers_of_supcon_s_table_4_runs(
         )
         assert command.run(options) == 0
         report = _read(tmp_path / "linear.json")
-        assert report["results"][0]["knobs"]["optimizer"] == linear
+        assert report["results"][0]["hyperparameters"]["optimizer"] == linear
         found[linear] = report["results"][0]["top1"]
         checksums.add(report["checksum"])
         kernel = _classifier(tmp_path)["kernel/.ATTRIBUTES/VARIABLE_VALUE"]

@@ -203,7 +203,7 @@ def test_the_learning_rate_is_chosen_without_the_test_split(monkeypatch):
         test=source(77, 2),
         linear_epochs=4,
         linear_learning_rates=rates,
-        validation_share=0.25,
+        validation_fraction=0.25,
     )
     (row,) = protocols.run(scored, ["linear"])["results"]
     assert [(m, n) for m, n, _ in seen] == [(150, 50), (150, 50), (200, 77)]
@@ -235,19 +235,19 @@ def test_a_learning_rate_that_diverges_is_not_chosen():
     ],
 )
 def test_recipes_are_the_papers_and_flags_beside_them_win(recipe, told):
-    knobs = evaluate(linear_recipe=recipe).linear.knobs()
+    hyperparameters = evaluate(linear_recipe=recipe).linear.hyperparameters()
     found = (
-        *(knobs[k] for k in ("optimizer", "epochs", "learning_rate")),
-        knobs["schedule"],
-        knobs["optimizer_options"].get("nesterov"),
+        *(hyperparameters[k] for k in ("optimizer", "epochs", "learning_rate")),
+        hyperparameters["schedule"],
+        hyperparameters["optimizer_options"].get("nesterov"),
     )
     assert found == told
     other = evaluate(
         linear_recipe=recipe, linear_epochs=7, linear_optimizer="adam"
     )
     other.linear.check()
-    assert other.linear.knobs()["epochs"] == 7
-    assert other.linear.knobs()["optimizer"] == "adam"
+    assert other.linear.hyperparameters()["epochs"] == 7
+    assert other.linear.hyperparameters()["optimizer"] == "adam"
 
 
 @pytest.mark.parametrize("recipe", LINEAR_RECIPES)

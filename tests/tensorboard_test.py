@@ -154,7 +154,7 @@ def test_scalars_stand_in_groups_that_follow_the_data(server):
         *("input", "loss", "similarity", "optimizer", "probe", "system")
     }
     assert trained >= set(scalars.TAGS.values()) | {
-        *("input/images_per_second", "input/wait_share"),
+        *("input/images_per_second", "input/wait_fraction"),
         *("optimizer/learning_rate", "probe/learning_rate"),
         *("system/steps_per_second", "system/host_memory_gib"),
         *(scalars.FEATURE_STD, scalars.FEATURE_RANK),
@@ -494,7 +494,7 @@ def test_similarities_and_norms_are_those_of_numpy():
     assert found.scalars[scalars.FEATURE_RANK] == pytest.approx(rank, 1e-3)
 
 
-@pytest.mark.parametrize("style", ["classic", "popular"])
+@pytest.mark.parametrize("style", ["classic", "pytorch"])
 def test_trust_ratios_are_those_by_which_the_optimizer_moves(style):
     options = {
         "weight_decay": 0.01,
@@ -524,14 +524,14 @@ def test_trust_ratios_are_those_by_which_the_optimizer_moves(style):
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_the_popular_trust_goes_by_the_velocity_that_comes_next(nesterov):
+def test_the_pytorch_trust_goes_by_the_velocity_that_comes_next(nesterov):
     optimizer = optimizers.LARS(
         0.5,
         momentum=0.9,
         nesterov=nesterov,
         weight_decay=0.1,
         trust_coefficient=0.02,
-        momentum_style="popular",
+        momentum_style="pytorch",
     )
     weight = tf.Variable([[3.0, 4.0]])
     optimizer.build([weight])
@@ -659,7 +659,7 @@ def test_a_browser_shows_what_the_run_wrote(server, browser, tmp_path):
             "scalars",
             [
                 *("a/events", "b/events", "input", "loss", "similarity"),
-                *("optimizer", "probe", "system", "wait_share"),
+                *("optimizer", "probe", "system", "wait_fraction"),
             ],
             0,
         ),

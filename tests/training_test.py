@@ -89,7 +89,7 @@ def test_a_run_leaves_config_checkpoints_and_events(finished):
     assert tags["views"] == [0]
     for tag in (
         "input/images_per_second",
-        "input/wait_share",
+        "input/wait_fraction",
         "loss/contrastive",
         "loss/contrastive_accuracy",
         "loss/contrastive_entropy",
@@ -213,7 +213,7 @@ _MIXED = {
     "label_smoothing": 0.1,
     "mixup_alpha": 0.2,
     "cutmix_alpha": 1.0,
-    "whiten": "dataset",
+    "standardize": "dataset",
 }
 
 
@@ -227,7 +227,7 @@ def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     assert 0 < result.metrics["probe_accuracy"] < 1
     # The statistics of digits stand in the config; a run says which they were.
     text = (stopped / "config.flags").read_text()
-    assert "--whiten=0.3058,0.3058,0.3058/0.3761,0.3761,0.3761\n" in text
+    assert "--standardize=0.3058,0.3058,0.3058/0.3761,0.3761,0.3761\n" in text
     assert "--mixup_alpha=0.2\n" in text
 
 
@@ -304,7 +304,7 @@ def test_unknown_colours_are_computed_from_evenly_spread_examples(
     np.testing.assert_allclose(found.mean, unit.mean((0, 1, 2)), atol=1e-9)
     np.testing.assert_allclose(found.std, unit.std((0, 1, 2)), atol=1e-9)
     assert "30 of 30 images" in capsys.readouterr().err
-    monkeypatch.setattr(config, "WHITEN_EXAMPLES", 3)
+    monkeypatch.setattr(config, "STANDARDIZE_EXAMPLES", 3)
     few = training.channel_statistics(source)
     np.testing.assert_allclose(
         few.mean, unit[[0, 14, 29]].mean((0, 1, 2)), atol=1e-9
@@ -351,7 +351,7 @@ _PREPARED = _ROOT.parent / "shared" / "tfds"
 def test_the_known_colours_are_those_of_the_data(
     name, examples, atol, monkeypatch
 ):
-    monkeypatch.setattr(config, "WHITEN_EXAMPLES", examples)
+    monkeypatch.setattr(config, "STANDARDIZE_EXAMPLES", examples)
     found = _measured(name, monkeypatch, data_dir=str(_PREPARED))
     np.testing.assert_allclose(found, CHANNEL_STATISTICS[name], atol=atol)
     used = training.channel_statistics(
@@ -370,10 +370,10 @@ def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
         image_size=8,
         batch_size=8,
         epochs=1,
-        whiten="dataset",
+        standardize="dataset",
     )
     result = training.pretrain(options)
-    found = channel_statistics(result.config.encoder.whiten)
+    found = channel_statistics(result.config.encoder.standardize)
     expected = training.channel_statistics(datasets.source(f"folder:{root}"))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     (root / "16.png").write_bytes((root / "0.png").read_bytes())

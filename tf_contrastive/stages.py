@@ -125,7 +125,9 @@ def _identity(options: Evaluate, found: checkpoints.Run) -> dict[str, Any]:
         "train_split": options.evaluation.train_split,
         "test_split": options.evaluation.test_split,
         "version": protocols.PROTOCOLS["linear"].version_of(options),
-        "knobs": protocols.PROTOCOLS["linear"].knobs(options),
+        "hyperparameters": protocols.PROTOCOLS["linear"].hyperparameters(
+            options
+        ),
     }
     return json.loads(json.dumps(identity))
 
@@ -201,7 +203,7 @@ class _Follower(classifiers.Follower):
         self._done = done
         if self._keeps:
             self._show(metrics)
-        epochs = self._stage["knobs"]["epochs"]
+        epochs = self._stage["hyperparameters"]["epochs"]
         last = done == epochs
         if last or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
             self._save()

@@ -93,7 +93,7 @@ def _strategy(replicas: int) -> tf.distribute.Strategy:
 
 def _case(wanted, source, strategy, precision) -> Case:
     run = training.resolve(wanted, source.info, strategy)
-    run = training.whiten(run, source)
+    run = training.standardize(run, source)
     return Case(fields.replace(run, precision=precision), source, strategy)
 
 

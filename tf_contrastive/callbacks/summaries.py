@@ -105,7 +105,7 @@ class Summaries(tf.keras.callbacks.Callback):
         rate, wait = self._meter.read()
         points = {
             "input/images_per_second": rate * self._batch_size,
-            "input/wait_share": wait,
+            "input/wait_fraction": wait,
             **{scalars.TAGS[name]: value for name, value in means.items()},
             **{tag: rate(step - 1) for tag, rate in self._schedules.items()},
             "system/steps_per_second": rate,

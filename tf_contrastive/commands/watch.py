@@ -110,7 +110,8 @@ class Watch:
         )
         wanted = self._wanted()
         return None not in (done, wanted) and all(
-            done.get(name) == knobs for name, knobs in wanted.items()
+            done.get(name) == hyperparameters
+            for name, hyperparameters in wanted.items()
         )
 
     def _wanted(self) -> dict[str, Any] | None:
@@ -121,7 +122,7 @@ class Watch:
         chosen = [(name, protocols.PROTOCOLS[name]) for name in names]
         return {
             f"{name}@{p.version_of(self._options)}": entries.plain(
-                p.knobs(self._options)
+                p.hyperparameters(self._options)
             )
             for name, p in chosen
         }

@@ -124,7 +124,7 @@ class InputBenchmark:
         3.0, "length of one measurement, of which there are --repeats", above=0
     )
     profile: bool = option(False, "measure every operation by itself, too")
-    device_share: bool = option(
+    device_fraction: bool = option(
         False,
         "measure compiled colours against a ResNet-50's forward and backward"
         " pass, too",

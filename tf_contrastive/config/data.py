@@ -48,30 +48,32 @@ CHANNEL_STATISTICS = {
 IMAGENET_STATISTICS = CHANNEL_STATISTICS["imagenet2012"]
 
 # Examples from which those of any other dataset are computed, at most.
-WHITEN_EXAMPLES = 10_000
-WHITENINGS = ("imagenet", "dataset", "none")
+STANDARDIZE_EXAMPLES = 10_000
+STANDARDIZATIONS = ("imagenet", "dataset", "none")
 
 
-def channel_statistics(whiten: str) -> ChannelStatistics:
-    """Returns what colours are standardised by, for a resolved `--whiten`.
+def channel_statistics(standardize: str) -> ChannelStatistics:
+    """Returns the statistics that a resolved `standardize` names.
 
     Args:
-      whiten: "imagenet", "none", or the numbers that `write_statistics` wrote.
+      standardize: "imagenet", "none", or the result of `write_statistics`.
 
     Raises:
       UserError: for anything else.
     """
-    if whiten == "imagenet":
+    if standardize == "imagenet":
         return IMAGENET_STATISTICS
-    if whiten == "none":
+    if standardize == "none":
         return ChannelStatistics((0.0,) * 3, (1.0,) * 3)
-    if found := _read_statistics(whiten):
+    if found := _read_statistics(standardize):
         return found
-    raise UserError(f"whiten={whiten}: must be {whitening(whiten)}")
+    raise UserError(
+        f"standardize={standardize}: must be {standardization(standardize)}"
+    )
 
 
 def write_statistics(statistics: ChannelStatistics) -> str:
-    """Returns statistics as a value of `--whiten`: mean,of,each/std,of,each."""
+    """Returns statistics as a value of `standardize`: M,M,M/S,S,S."""
     return "/".join(",".join(f"{x:.6g}" for x in part) for part in statistics)
 
 
@@ -86,14 +88,14 @@ def _read_statistics(value: str) -> ChannelStatistics | None:
     return found if all(std > 0 for std in found.std) else None
 
 
-def whitening(value: str) -> str | None:
-    """What `--whiten` may be, or None if `value` is that."""
-    if value in WHITENINGS or _read_statistics(value):
+def standardization(value: str) -> str | None:
+    """What `standardize` may be, or None if `value` is that."""
+    if value in STANDARDIZATIONS or _read_statistics(value):
         return None
-    hint = did_you_mean(value, WHITENINGS)
+    hint = did_you_mean(value, STANDARDIZATIONS)
     return (
-        f"one of {', '.join(WHITENINGS)}, or three means and three deviations"
-        f" above 0, M,M,M/S,S,S{hint}"
+        f"one of {', '.join(STANDARDIZATIONS)}, or three means and three"
+        f" deviations above 0, M,M,M/S,S,S{hint}"
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tf_contrastive.config.data import WHITEN_EXAMPLES, whitening
+from tf_contrastive.config.data import STANDARDIZE_EXAMPLES, standardization
 from tf_contrastive.config.fields import option
 from tf_contrastive.errors import UserError, did_you_mean, unknown
 
@@ -117,12 +117,12 @@ class Encoder:
         f" {CIFAR_STEM_MAX_SIDE} pixels, else imagenet (7x7/2, pooling)",
         choices=STEMS,
     )
-    whiten: str = option(
+    standardize: str = option(
         "imagenet",
         "what colours are standardised by, in the encoder: ImageNet's mean and"
         " deviation, the dataset's own (its known ones, else computed from at"
-        f" most {WHITEN_EXAMPLES} examples), none, or numbers M,M,M/S,S,S",
-        check=whitening,
+        f" most {STANDARDIZE_EXAMPLES} examples), none, or numbers M,M,M/S,S,S",
+        check=standardization,
     )
 
 

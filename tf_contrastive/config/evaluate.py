@@ -133,7 +133,7 @@ class Evaluation:
         "train", "split that the classifiers learn from", check=split_name
     )
     test_split: str = option("test", "split that is scored", check=split_name)
-    validation_share: float = option(
+    validation_fraction: float = option(
         0.1,
         "share of each class of train on which what must be chosen is chosen;"
         " never on test",

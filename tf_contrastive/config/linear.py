@@ -206,7 +206,7 @@ class LinearStage:
         """
         return given_schedule(self, "linear_schedule", "linear_")
 
-    def knobs(self) -> dict[str, Any]:
+    def hyperparameters(self) -> dict[str, Any]:
         """All of it, as keyword arguments of `evaluation.linear_probe`."""
         return {
             "epochs": self.linear_epochs,
@@ -271,14 +271,14 @@ class LinearProtocol(LinearStage):
     )
     linear_learning_rates: str = option(
         "",
-        "comma-separated learning rates per 256 images, of which the best on"
-        " --validation_share of train is taken; empty: --linear_learning_rate",
+        "comma-separated learning rates per 256 images, tried on"
+        " --validation_fraction of train; empty: --linear_learning_rate",
         check=positive_numbers,
     )
 
-    def knobs(self) -> dict[str, Any]:
+    def hyperparameters(self) -> dict[str, Any]:
         """All of it, as keyword arguments of the linear protocol."""
-        return super().knobs() | {
+        return super().hyperparameters() | {
             "learning_rates": read_numbers(self.linear_learning_rates),
             "augmentation": self.linear_augmentation,
         }

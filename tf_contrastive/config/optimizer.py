@@ -24,7 +24,7 @@ OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
     "adamw": {**_ADAM, "weight_decay": 0.01},
 }
 OPTIMIZERS = tuple(OPTIMIZER_OPTIONS)
-MOMENTUM_STYLES = ("classic", "popular")
+MOMENTUM_STYLES = ("classic", "pytorch")
 # The base learning rate of each, per 256 images: SimCLR's; those of SupCon's
 # code for its cross entropy and its linear stage; Adam's own.
 LEARNING_RATES = {
@@ -54,7 +54,7 @@ class Optimizer:
     momentum_style: str | None = option(
         None,
         "whether the learning rate is part of the velocity (classic; the"
-        " default) or multiplies it, as in PyTorch (popular) (lars, sgd)",
+        " default) or multiplies it, as in PyTorch (pytorch) (lars, sgd)",
         choices=MOMENTUM_STYLES,
     )
     nesterov: bool | None = option(

@@ -150,7 +150,7 @@ class Doctor(Pretrain):
     runtime: DoctorRuntime = dataclasses.field(default_factory=DoctorRuntime)
 
 
-def check_several_labels(run: Pretrain, dataset: str) -> None:
+def check_multi_label(run: Pretrain, dataset: str) -> None:
     """Raises `UserError` for what takes one label per image, not several."""
     given = {
         f"online_knn_size={run.probe.online_knn_size}": "online_knn_size=0",

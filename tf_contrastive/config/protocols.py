@@ -41,7 +41,7 @@ class LogisticProtocol:
                 f" logistic_highest_penalty={highest:g}: exchange them"
             )
 
-    def knobs(self) -> dict[str, Any]:
+    def hyperparameters(self) -> dict[str, Any]:
         """The keyword arguments of `evaluation.logistic.measure`."""
         return {
             field.name.removeprefix("logistic_"): getattr(self, field.name)
@@ -92,7 +92,7 @@ class RobustnessProtocol:
         " for mCE; empty: AlexNet's on ImageNet, none on other data",
     )
 
-    def knobs(self) -> dict[str, Any]:
+    def hyperparameters(self) -> dict[str, Any]:
         """Keyword arguments of `evaluation.robustness.measure`."""
         return {
             "corruptions": split_list(self.robustness_corruptions),
@@ -129,7 +129,7 @@ class FinetuneProtocol:
     finetune_learning_rates: str = option(
         "0.05",
         "comma-separated learning rates per 256 images, of which the best on"
-        " --validation_share of the labels is taken",
+        " --validation_fraction of the labels is taken",
         check=some_positive_numbers,
     )
     finetune_augmentation: str = option(
@@ -141,7 +141,7 @@ class FinetuneProtocol:
         True, "train a random encoder likewise, too, for comparison"
     )
 
-    def knobs(self) -> dict[str, Any]:
+    def hyperparameters(self) -> dict[str, Any]:
         """Keyword arguments of `evaluation.finetune.measure`."""
         return {
             "fractions": list(read_numbers(self.finetune_fractions)),
@@ -233,7 +233,7 @@ class TransferProtocol:
         check=_decays,
     )
 
-    def knobs(self) -> dict[str, Any]:
+    def hyperparameters(self) -> dict[str, Any]:
         """Keyword arguments of `evaluation.transfer.measure`."""
         return {
             "suite": self.transfer_suite,
@@ -308,15 +308,17 @@ class RepresentationProtocols:
         maximum=8,
     )
 
-    def knobs(self, protocol: str) -> dict[str, Any]:
+    def hyperparameters(self, protocol: str) -> dict[str, Any]:
         """The keyword arguments of a protocol's `measure`, without the seed."""
-        values = {name: getattr(self, name) for name in _KNOBS[protocol]}
+        values = {
+            name: getattr(self, name) for name in _HYPERPARAMETERS[protocol]
+        }
         if "kmeans_clusters" in values:
             values["kmeans_clusters"] = list(read_counts(self.kmeans_clusters))
         return values
 
 
-_KNOBS: dict[str, tuple[str, ...]] = {
+_HYPERPARAMETERS: dict[str, tuple[str, ...]] = {
     "separation": (),
     "kl_bound": ("view_examples", "kl_batch_size"),
     "contrastive": ("view_examples", "contrastive_batch_size"),

@@ -34,7 +34,7 @@ class Info:
       label_names: a name per class, or ().
       bad_images: names of the images that could not be read and are left out.
       extra_channels: channels of feature `extra`, beside the image's three.
-      several_labels: whether a label is no class, but a row of 0 and 1,
+      multi_label: whether a label is no class, but a row of 0 and 1,
         [num_classes]: whether the image has something of each.
     """
 
@@ -46,19 +46,19 @@ class Info:
     label_names: tuple[str, ...] = ()
     bad_images: tuple[str, ...] = ()
     extra_channels: int = 0
-    several_labels: bool = False
+    multi_label: bool = False
 
     @property
     def has_labels(self) -> bool:
         """Whether every example is of one class."""
-        return self.num_classes is not None and not self.several_labels
+        return self.num_classes is not None and not self.multi_label
 
     @property
     def labelling(self) -> str:
         """What labels there are, in words."""
         if self.num_classes is None:
             return "unlabelled"
-        several = ", several an image" if self.several_labels else ""
+        several = ", several an image" if self.multi_label else ""
         return f"{self.num_classes} classes{several}"
 
 

@@ -122,7 +122,7 @@ def _expected(
     """Positives and negatives, as far as labels could be read in time."""
     info = source.info
     counts = alike = None
-    if info.several_labels:
+    if info.multi_label:
         counts, alike = positives.count_label_sets(source)
     elif info.has_labels and run.loss.loss in SUPERVISED_LOSSES:
         counts = bounded.call(lambda: positives.count_labels(source, _LABELS))

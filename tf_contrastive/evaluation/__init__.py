@@ -4,7 +4,7 @@ Metrics and tests are plain functions on arrays, at hand here by name: `knn`,
 `prototype`, `linear_probe`, `logistic_regression` and `separation_margin` take
 the same four, embeddings and labels of a training and of a test split.
 `protocols.run` goes from an encoder and two splits to a list of results that
-name their protocol, its version and all its knobs.
+name their protocol, its version and all its hyperparameters.
 
 Importing this package imports none of its modules, nor what they need
 (TensorFlow, SciPy, scikit-learn, matplotlib): a name does, when first used.

@@ -49,7 +49,7 @@ def compare(a: str, b: str, seed: int = 0) -> dict[str, Any]:
         )
         raise errors.UserError(
             f"{a} and {b} have no result in common ({reasons}): evaluate both"
-            " by the same protocols, knobs and data"
+            " by the same protocols, hyperparameters and data"
         )
     return {"a": a, "b": b, "results": results, "left_out": left_out}
 
@@ -89,7 +89,7 @@ def _differing(
     """What keeps two results from being compared, or None."""
     if ours is None or theirs is None:
         return f"not measured of {a if ours is None else b}"
-    for fact in ("dataset", "split", "labels", "version", "knobs"):
+    for fact in ("dataset", "split", "labels", "version", "hyperparameters"):
         mine, other = ours.about[fact], theirs.about[fact]
         if mine != other:
             if fact == "labels":

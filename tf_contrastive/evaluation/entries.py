@@ -19,7 +19,7 @@ def entry(
     protocol: str,
     variant: str,
     version: str,
-    knobs: dict[str, Any],
+    hyperparameters: dict[str, Any],
     seconds: float,
 ) -> dict[str, Any]:
     """One entry of the results of `protocols.run`, which says what is in it.
@@ -27,7 +27,7 @@ def entry(
     Args:
       subject: what was measured.
       part: its measurement, or one of several.
-      protocol, variant, version, knobs: by what.
+      protocol, variant, version, hyperparameters: by what.
       seconds: that it took.
     """
     correct = part.get("correct")
@@ -38,7 +38,7 @@ def entry(
         "variant": variant,
         "version": version,
         "scale": subject.options.evaluation.scale,
-        "knobs": knobs,
+        "hyperparameters": hyperparameters,
         "top1": part.get("top1"),
         "top1_interval": _interval(
             correct,

@@ -22,7 +22,7 @@ from tf_contrastive.evaluation.tuning import Recipe, train
 # (scores of training examples, their rows int [h]) -> more for better ones.
 Score = Callable[[classifiers.Scores, np.ndarray], float]
 
-_KNOBS = FinetuneProtocol().knobs()
+_HYPERPARAMETERS = FinetuneProtocol().hyperparameters()
 
 
 def choose(
@@ -32,7 +32,7 @@ def choose(
     *,
     trained: bool,
     held: np.ndarray | None = None,
-    share: float = Evaluation.validation_share,
+    share: float = Evaluation.validation_fraction,
     score: Score | None = None,
     sets: np.ndarray | None = None,
 ) -> tuple[Recipe, list[float | None]]:
@@ -116,13 +116,13 @@ def needs(subject: Subject) -> str | None:
 def measure(
     subject: Subject,
     *,
-    fractions: Sequence[float] = _KNOBS["fractions"],
-    epochs: Sequence[int] = _KNOBS["epochs"],
+    fractions: Sequence[float] = _HYPERPARAMETERS["fractions"],
+    epochs: Sequence[int] = _HYPERPARAMETERS["epochs"],
     batch_size: int = FinetuneProtocol.finetune_batch_size,
-    learning_rates: Sequence[float] = _KNOBS["learning_rates"],
+    learning_rates: Sequence[float] = _HYPERPARAMETERS["learning_rates"],
     augmentation: str = FinetuneProtocol.finetune_augmentation,
     scratch: bool = FinetuneProtocol.finetune_scratch,
-    validation_share: float = Evaluation.validation_share,
+    validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """Scores networks that were trained on with few labels.
@@ -137,7 +137,7 @@ def measure(
       augmentation: policy of the images learned from.
       scratch: whether to train a random network likewise. (An untrained
         subject is one itself.)
-      validation_share: of the labels of a class that learning rates are chosen
+      validation_fraction: of the labels of a class, to choose learning rates
         on.
       seed: of the subsets, orders and views.
 
@@ -171,7 +171,7 @@ def measure(
             name = f"{100 * fraction:g}%{suffix}"
             subject.say(f"fine-tuning, {name}: {len(rows):,} labels")
             parts[name] = _scored(
-                subject, rows, recipes, trained, validation_share
+                subject, rows, recipes, trained, validation_fraction
             )
     return {"parts": parts}
 

@@ -250,7 +250,7 @@ def logistic_regression(
     test_labels: np.ndarray,
     *,
     path: np.ndarray | None = None,
-    validation: float | np.ndarray = Evaluation.validation_share,
+    validation: float | np.ndarray = Evaluation.validation_fraction,
     metric: str = "top1",
     seed: int = Evaluation.seed,
     say: Callable[[str], None] = lambda line: None,
@@ -359,7 +359,7 @@ def measure(
     penalties: int = LogisticProtocol.logistic_penalties,
     lowest_penalty: float = LogisticProtocol.logistic_lowest_penalty,
     highest_penalty: float = LogisticProtocol.logistic_highest_penalty,
-    validation_share: float = Evaluation.validation_share,
+    validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """The protocol `logistic`: see `logistic_regression`.
@@ -368,7 +368,7 @@ def measure(
       subject: its embeddings are classified.
       penalties: how many, log-spaced between the next two.
       lowest_penalty, highest_penalty: ends of the path.
-      validation_share: of each class of train that they are chosen on.
+      validation_fraction: of each class of train that they are chosen on.
       seed: of what is held out.
 
     Returns:
@@ -378,7 +378,7 @@ def measure(
     found = logistic_regression(
         *subject.arrays(),
         path=path_of(penalties, lowest_penalty, highest_penalty),
-        validation=validation_share,
+        validation=validation_fraction,
         seed=seed,
         say=subject.say,
     )

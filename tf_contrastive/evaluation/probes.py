@@ -67,8 +67,8 @@ def linear(
     *,
     augmentation: str,
     learning_rates: Sequence[float],
-    validation_share: float,
-    **knobs: Any,
+    validation_fraction: float,
+    **hyperparameters: Any,
 ) -> Measurement:
     """Softmax regression, on embeddings made once or on fresh views.
 
@@ -76,8 +76,8 @@ def linear(
       subject: whose encoder.
       augmentation: policy of the images learned from; "none": as they are.
       learning_rates: to choose from on a part of train; empty: none.
-      validation_share: what part.
-      **knobs: of `arrays.linear_probe`.
+      validation_fraction: what part.
+      **hyperparameters: of `arrays.linear_probe`.
     """
 
     def views_of(rows: np.ndarray | None) -> Callable | None:
@@ -86,9 +86,9 @@ def linear(
         return lambda step: subject.embed_batches(
             subject.stream(
                 augmentation,
-                batch_size=knobs["batch_size"],
+                batch_size=hyperparameters["batch_size"],
                 rows=rows,
-                seed=knobs["seed"],
+                seed=hyperparameters["seed"],
                 start_step=step,
             )
         )
@@ -96,10 +96,10 @@ def linear(
     train, train_labels, test, labels = subject.arrays()
     chosen = {}
     if learning_rates:
-        fit, held = subject.holdout(train_labels, validation_share)
+        fit, held = subject.holdout(train_labels, validation_fraction)
         split = (train[fit], train_labels[fit], train[held], train_labels[held])
         scored = [
-            _top1_at(rate, split, knobs, views_of(fit))
+            _top1_at(rate, split, hyperparameters, views_of(fit))
             for rate in learning_rates
         ]
         if max(scored) < 0:
@@ -108,14 +108,14 @@ def linear(
                 " lower ones (`linear_learning_rates`)"
             )
         best = learning_rates[int(np.argmax(scored))]
-        knobs["learning_rate"] = best
+        hyperparameters["learning_rate"] = best
         chosen = {"learning_rate": best, "validation_top1": scored}
     scores = arrays.linear_probe(
         train,
         train_labels,
         test,
         labels,
-        **knobs,
+        **hyperparameters,
         views=views_of(None),
         follower=subject.follower,
     )
@@ -123,10 +123,13 @@ def linear(
 
 
 def _top1_at(
-    rate: float, split: tuple, knobs: dict[str, Any], views: Callable | None
+    rate: float,
+    split: tuple,
+    hyperparameters: dict[str, Any],
+    views: Callable | None,
 ) -> float:
     """Accuracy with a learning rate; -1 where it diverges."""
-    options = {**knobs, "learning_rate": rate}
+    options = {**hyperparameters, "learning_rate": rate}
     try:
         return arrays.linear_probe(*split, **options, views=views)["top1"]
     except errors.UserError as error:

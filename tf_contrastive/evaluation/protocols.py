@@ -44,61 +44,61 @@ class Protocol:
     """How a named result is computed.
 
     A change that can change a result raises `version`, so that results that do
-    not compare are not compared. At a scale at which a protocol has other knobs
-    than the papers', its version says so.
+    not compare are not compared. At a scale whose hyperparameters differ from
+    the papers', the protocol's version says so.
 
     Attributes:
       version: counted from 1.
-      measure: (subject, **knobs) -> a measurement, a dict that holds of the
-        following what there is: "top1", "top5" (fractions); "metrics" (name ->
-        number or list); "correct", "correct5" (of each example that is scored:
-        bool, or a share of its scores) and "predictions"; "plots" (name ->
-        matplotlib Figure); "arrays" (name -> ndarray). What scores other
-        examples than the subject's test split adds "labels" (int, of those
-        examples) and "dataset" (a name); where top-1 is a mean over classes,
-        "per_class" is true.
+      measure: (subject, **hyperparameters) -> a measurement, a dict that holds
+        of the following what there is: "top1", "top5" (fractions); "metrics"
+        (name -> number or list); "correct", "correct5" (of each scored
+        example: bool, or a fraction of its scores) and "predictions"; "plots"
+        (name -> matplotlib Figure); "arrays" (name -> ndarray). What scores
+        other examples than the subject's test split adds "labels" (int, of
+        those examples) and "dataset" (a name); where top-1 is a mean over
+        classes, "per_class" is true.
         Several results of one protocol are {"parts": {variant: measurement}}.
-      knobs: options -> the keyword arguments of `measure`, for JSON.
+      hyperparameters: options -> the keyword arguments of `measure`, for JSON.
       needs: subject -> None, or one line on what is absent.
     """
 
     version: int
     measure: Callable[..., Measurement]
-    knobs: Callable[[Evaluate], dict[str, Any]]
+    hyperparameters: Callable[[Evaluate], dict[str, Any]]
     needs: Callable[[Subject], str | None] = prepared.needs_labels
 
     def version_of(self, options: Evaluate) -> str:
         """The version with these options, such as 1 or 1-cpu."""
         scale = options.evaluation.scale
-        paper = self.knobs(Evaluate())
-        scaled = self.knobs(evaluate(scale=scale)) != paper
+        paper = self.hyperparameters(Evaluate())
+        scaled = self.hyperparameters(evaluate(scale=scale)) != paper
         return f"{self.version}-{scale}" if scaled else f"{self.version}"
 
 
-def _chosen_knobs(options: Evaluate, group: Any) -> dict[str, Any]:
-    """The knobs of a group of options, and those of what it chooses."""
-    return group.knobs() | {
-        "validation_share": options.evaluation.validation_share,
+def _chosen_hyperparameters(options: Evaluate, group: Any) -> dict[str, Any]:
+    """A group's hyperparameters, and those of what it chooses."""
+    return group.hyperparameters() | {
+        "validation_fraction": options.evaluation.validation_fraction,
         "seed": options.evaluation.seed,
     }
 
 
-def _robustness_knobs(options: Evaluate) -> dict[str, Any]:
-    return options.robustness.knobs() | {
-        "linear": robustness.linear_knobs(options),
+def _robustness_hyperparameters(options: Evaluate) -> dict[str, Any]:
+    return options.robustness.hyperparameters() | {
+        "linear": robustness.linear_hyperparameters(options),
         "seed": options.evaluation.seed,
     }
 
 
-def knobs_of(name: str) -> Callable[[Evaluate], dict[str, Any]]:
-    """The knobs of a protocol that looks at representations themselves."""
+def hyperparameters_of(name: str) -> Callable[[Evaluate], dict[str, Any]]:
+    """The hyperparameters of a protocol that measures representations."""
 
-    def knobs(options: Evaluate) -> dict[str, Any]:
-        chosen = options.representation.knobs(name)
-        # Nothing is drawn by those without knobs.
+    def hyperparameters(options: Evaluate) -> dict[str, Any]:
+        chosen = options.representation.hyperparameters(name)
+        # Nothing is drawn by those without hyperparameters.
         return chosen and chosen | {"seed": options.evaluation.seed}
 
-    return knobs
+    return hyperparameters
 
 
 # The commands add those of `papers.figures`.
@@ -110,35 +110,41 @@ PROTOCOLS = {
     ),
     "prototype": Protocol(1, probes.prototype, lambda o: {}),
     "head": Protocol(1, probes.head, lambda o: {}, probes.needs_head),
-    "linear": Protocol(1, probes.linear, lambda o: _chosen_knobs(o, o.linear)),
+    "linear": Protocol(
+        1, probes.linear, lambda o: _chosen_hyperparameters(o, o.linear)
+    ),
     "logistic": Protocol(
-        1, logistic.measure, lambda o: _chosen_knobs(o, o.logistic)
+        1, logistic.measure, lambda o: _chosen_hyperparameters(o, o.logistic)
     ),
     "finetune": Protocol(
         1,
         finetune.measure,
-        lambda o: _chosen_knobs(o, o.finetune),
+        lambda o: _chosen_hyperparameters(o, o.finetune),
         finetune.needs,
     ),
     "transfer": Protocol(
         1,
         transfer.measure,
-        lambda o: _chosen_knobs(o, o.transfer),
+        lambda o: _chosen_hyperparameters(o, o.transfer),
         transfer.needs,
     ),
-    "robustness": Protocol(1, robustness.measure, _robustness_knobs),
-    "separation": Protocol(2, separation.measure, knobs_of("separation")),
-    "kl_bound": Protocol(1, bounds.measure, knobs_of("kl_bound"), bounds.needs),
+    "robustness": Protocol(1, robustness.measure, _robustness_hyperparameters),
+    "separation": Protocol(
+        2, separation.measure, hyperparameters_of("separation")
+    ),
+    "kl_bound": Protocol(
+        1, bounds.measure, hyperparameters_of("kl_bound"), bounds.needs
+    ),
     "contrastive": Protocol(
         1,
         contrastive.measure,
-        knobs_of("contrastive"),
+        hyperparameters_of("contrastive"),
         projected.needs,
     ),
     "uniformity": Protocol(
         1,
         hypersphere.measure,
-        knobs_of("uniformity"),
+        hyperparameters_of("uniformity"),
         needs_nothing,
     ),
 }
@@ -192,10 +198,10 @@ def run(
 
     Returns:
       {"results": [{"encoder", "protocol", "variant" (one of several results of
-      a protocol, or ""), "version", "scale", "knobs", "top1", "top1_interval",
-      "top5", "top5_interval" (95 %, of a bootstrap; None where it has none),
-      "metrics", "dataset" (where it is another), "examples" (scored),
-      "seconds"}, ...], "left_out": {protocol: what is absent},
+      a protocol, or ""), "version", "scale", "hyperparameters", "top1",
+      "top1_interval", "top5", "top5_interval" (95 %, of a bootstrap; None where
+      it has none), "metrics", "dataset" (where it is another), "examples"
+      (scored), "seconds"}, ...], "left_out": {protocol: what is absent},
       "checksum_before", "checksum_after": of the encoder, equal}.
 
     Raises:
@@ -207,8 +213,8 @@ def run(
     results = []
     for name in chosen:
         start = time.monotonic()
-        knobs = PROTOCOLS[name].knobs(subject.options)
-        measured = PROTOCOLS[name].measure(subject, **knobs)
+        hyperparameters = PROTOCOLS[name].hyperparameters(subject.options)
+        measured = PROTOCOLS[name].measure(subject, **hyperparameters)
         seconds = time.monotonic() - start
         after = embedding.checksum(subject.encoder)
         if after != before:
@@ -225,7 +231,7 @@ def run(
                 protocol=name,
                 variant=variant,
                 version=PROTOCOLS[name].version_of(subject.options),
-                knobs=knobs,
+                hyperparameters=hyperparameters,
                 seconds=seconds / len(parts),
             )
             for variant, part in parts.items()

@@ -132,7 +132,7 @@ def _arrays(
             "encoder": row["encoder"],
             "protocol": row["protocol"],
             "version": row["version"],
-            "knobs": row["knobs"],
+            "hyperparameters": row["hyperparameters"],
         }
         if "correct" in kept:
             labels = part.get("labels")
@@ -184,8 +184,8 @@ class Hits(NamedTuple):
     """Which test examples one variant of a protocol had right.
 
     Attributes:
-      about: "encoder", "protocol", "version", "knobs", "dataset", "split",
-        "labels" (a digest).
+      about: "encoder", "protocol", "version", "hyperparameters", "dataset",
+        "split", "labels" (a digest).
       correct: bool [n], or shares.
       classes: int [n], if the metric is a mean over classes; else None.
     """

@@ -89,7 +89,9 @@ def _appended(
     entry = {
         **{key: report[key] for key in KEYS},
         "checksum": report["checksum"],
-        "protocols": {_versioned(r): r["knobs"] for r in report["results"]},
+        "protocols": {
+            _versioned(r): r["hyperparameters"] for r in report["results"]
+        },
         "metrics": {
             tag: value
             for result in report["results"]
@@ -124,7 +126,7 @@ def measured(
       of: "step", "dataset", "train_split", "test_split".
 
     Returns:
-      "protocol@version" -> knobs; None if it was not measured.
+      "protocol@version" -> hyperparameters; None if it was not measured.
     """
     for entry in read(folder).get("history", []):
         if _same(entry, of):

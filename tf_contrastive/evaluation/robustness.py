@@ -183,30 +183,31 @@ def _classifier(
 ) -> classifiers.Linear:
     """Trains softmax regression on the embeddings of clean train images."""
     if linear is None:
-        linear = linear_knobs(subject.options)
-    knobs = dict(linear)
-    own = {key: knobs.pop(key) for key in ("batch_size", "label_smoothing")} | {
-        "epochs": knobs["epochs"]
-    }
+        linear = linear_hyperparameters(subject.options)
+    hyperparameters = dict(linear)
+    own = {
+        key: hyperparameters.pop(key)
+        for key in ("batch_size", "label_smoothing")
+    } | {"epochs": hyperparameters["epochs"]}
     train, labels = subject.embeddings("train")
     model, _ = classifiers.train_linear(
         train,
         labels,
-        optimizer=arrays.linear_optimizer(**knobs),
+        optimizer=arrays.linear_optimizer(**hyperparameters),
         seed=seed,
         **own,
     )
     return model
 
 
-def linear_knobs(options: Evaluate) -> dict[str, Any]:
-    """The linear protocol's knobs, but for views and choices."""
-    knobs = options.linear.knobs()
-    rates = knobs.pop("learning_rates", ())
-    knobs.pop("augmentation", None)
-    if knobs["learning_rate"] is None and rates:
-        knobs["learning_rate"] = rates[0]
-    return knobs
+def linear_hyperparameters(options: Evaluate) -> dict[str, Any]:
+    """The linear protocol's hyperparameters, but for views and choices."""
+    hyperparameters = options.linear.hyperparameters()
+    rates = hyperparameters.pop("learning_rates", ())
+    hyperparameters.pop("augmentation", None)
+    if hyperparameters["learning_rate"] is None and rates:
+        hyperparameters["learning_rate"] = rates[0]
+    return hyperparameters
 
 
 # ---- Corrupted images --------------------------------------------------------

@@ -23,7 +23,7 @@ class Splits:
 
     Args:
       train, test: the two splits.
-      options: the protocols' knobs.
+      options: the protocols' hyperparameters.
       side: S of the images that the encoder takes, in pixels.
       channels: K of them.
       run: the resolved config of the run that made it; None where unknown.

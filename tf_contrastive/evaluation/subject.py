@@ -28,7 +28,7 @@ class Subject(Splits):
         `training=`; a Keras model, or a loaded export. Made in the scope of
         `strategy`. No protocol changes it: see `fresh`.
       train, test: the two splits.
-      options: the protocols' knobs; None: their defaults.
+      options: the protocols' hyperparameters; None: their defaults.
       name: what results call the encoder.
       run: the resolved config of the run that made it; None where unknown.
       projection: h [n, D] -> z [n, P]; None where there is none.

@@ -32,7 +32,7 @@ def build_encoder(
     # Made first after seeding, so that its weights follow from the seed alone.
     tf.keras.utils.set_random_seed(run.runtime.seed)
     side = run.views.image_size
-    statistics = channel_statistics(run.encoder.whiten)
+    statistics = channel_statistics(run.encoder.standardize)
     return encoders.build(
         run.encoder.encoder,
         width=run.encoder.width,

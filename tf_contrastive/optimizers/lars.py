@@ -15,7 +15,7 @@ class LARS(SGD):
         trust = trust_coefficient * |w| / |g|, or 1 if either norm is 0.
 
     |g| is the norm after the decay, as in Google's SimCLR and SupCon; other
-    packages have other forms. The popular style takes the norm of what lr
+    packages have other forms. The PyTorch style takes the norm of what lr
     multiplies, the velocity (or what Nesterov's form has in its place), as
     theirs does with `classic_momentum=False`. Exempt variables, and those of
     rank <= 1, have trust 1 and no decay.
@@ -27,7 +27,7 @@ class LARS(SGD):
       weight_decay: coefficient of the L2 term.
       trust_coefficient: eta; None: no variable is adapted, as if all were
         exempt, but decayed they are.
-      momentum_style: "classic" or "popular".
+      momentum_style: "classic" or "pytorch".
       **kwargs: `clipnorm` and others of a Keras optimizer.
 
     Raises:
@@ -84,7 +84,7 @@ class LARS(SGD):
         direction = tf.convert_to_tensor(gradient)
         if self.weight_decay and self._is_decayed(variable):
             direction += self.weight_decay * variable
-        if self.momentum_style == "popular":
+        if self.momentum_style == "pytorch":
             velocity = self.momentum * self._slot("velocity", variable)
             velocity += direction
             if self.nesterov:

@@ -14,9 +14,9 @@ class SGD(Optimizer):
     g <- g + weight_decay * w, and, by the style of the momentum,
 
         classic:  v <- momentum * v + lr * g;  w <- w - v
-        popular:  v <- momentum * v + g;       w <- w - lr * v
+        pytorch:  v <- momentum * v + g;       w <- w - lr * v
 
-    (which differ once the learning rate changes; PyTorch's is the popular one).
+    (which differ once the learning rate changes; PyTorch's is the second).
     In Nesterov's form v is followed by what it will be next with the same
     gradient: momentum * v + lr * g, or momentum * v + g.
 
@@ -25,7 +25,7 @@ class SGD(Optimizer):
       momentum: share of the velocity that a step keeps.
       nesterov: whether to use Nesterov's form.
       weight_decay: coefficient of the L2 term, see `exempt`.
-      momentum_style: "classic" or "popular".
+      momentum_style: "classic" or "pytorch".
       **kwargs: `clipnorm` and others of a Keras optimizer.
 
     Raises:
@@ -57,7 +57,7 @@ class SGD(Optimizer):
         self.momentum_style = momentum_style
 
     def _move(self, gradient, variable, rate):
-        if self.momentum_style == "popular":
+        if self.momentum_style == "pytorch":
             return rate * self._adapted(
                 self._follow(gradient, variable), variable
             )

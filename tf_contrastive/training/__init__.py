@@ -44,8 +44,8 @@ from tf_contrastive.training.preparation import (
     prepare,
     resolve,
     shrink,
+    standardize,
     start_from,
-    whiten,
 )
 from tf_contrastive.training.showing import (
     EVENTS,
@@ -80,9 +80,9 @@ __all__ = [
     "resolve",
     "saved_at_least",
     "shrink",
+    "standardize",
     "start_from",
     "watch",
-    "whiten",
 ]
 
 # step -> batches from that step on, as `fit` takes them.

@@ -25,7 +25,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.data import (
     CHANNEL_STATISTICS,
     DEFAULT_IMAGE_SIZE,
-    WHITEN_EXAMPLES,
+    STANDARDIZE_EXAMPLES,
     ChannelStatistics,
     check_extra_channels,
     check_sampler,
@@ -39,7 +39,7 @@ from tf_contrastive.config.dataset_names import dataset_family
 from tf_contrastive.config.encoder import resolve_encoder
 from tf_contrastive.config.loss import check_chunks, check_labels
 from tf_contrastive.config.optimizer import resolve_learning_rate
-from tf_contrastive.config.pretrain import Pretrain, check_several_labels
+from tf_contrastive.config.pretrain import Pretrain, check_multi_label
 from tf_contrastive.config.runtime import check_divisible, skipped_steps
 from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.config.smoke import smoke
@@ -81,7 +81,7 @@ def prepare(
     if run.data.data_service:
         datasets.check_service(run.data.data_service)
     source, validation = open_dataset(run)
-    run = whiten(resolve(run, source.info, strategy), source)
+    run = standardize(resolve(run, source.info, strategy), source)
     return strategy, source, validation, run
 
 
@@ -121,8 +121,8 @@ def open_dataset(
 ) -> tuple[datasets.Source, datasets.Source | None]:
     """Opens the training split and, if one is cut off, its validation part."""
     source = open_train(run)
-    if source.info.several_labels:
-        check_several_labels(run, run.data.dataset)
+    if source.info.multi_label:
+        check_multi_label(run, run.data.dataset)
     else:
         check_labels(run.loss.loss, run.data.dataset, source.info.has_labels)
         check_sampler(
@@ -202,7 +202,7 @@ def resolve(
     check_extra_channels(extra, info.name, info.extra_channels)
     if run.views.mixed:
         check_pairs(run.schedule.batch_size, strategy.num_replicas_in_sync)
-    if info.several_labels:
+    if info.multi_label:
         # There is no one class to tell.
         run = fields.replace(run, probe=False)
     run = dataclasses.replace(
@@ -226,27 +226,27 @@ def resolve(
     )
 
 
-def whiten(run: Pretrain, source: datasets.Source) -> Pretrain:
-    """Puts into the config the numbers that `--whiten=dataset` stands for."""
-    if run.encoder.whiten != "dataset":
+def standardize(run: Pretrain, source: datasets.Source) -> Pretrain:
+    """Replaces standardize="dataset" by the dataset's numbers."""
+    if run.encoder.standardize != "dataset":
         return run
     statistics = write_statistics(channel_statistics(source))
-    return fields.replace(run, whiten=statistics)
+    return fields.replace(run, standardize=statistics)
 
 
 def channel_statistics(source: datasets.Source) -> ChannelStatistics:
     """The mean and deviation of a dataset's colours: known ones, or computed.
 
-    Computed ones are those of at most `config.WHITEN_EXAMPLES` examples, evenly
+    Computed ones are those of at most STANDARDIZE_EXAMPLES examples, evenly
     spread over the split, in which every image counts as much as any other.
     """
     info = source.info
     if known := CHANNEL_STATISTICS.get(dataset_family(info.name)):
         return known
-    count = min(info.num_examples, WHITEN_EXAMPLES)
+    count = min(info.num_examples, STANDARDIZE_EXAMPLES)
     rows = np.linspace(0, info.num_examples - 1, count).round().astype(int)
     terminal.info(
-        f"whitening: colours of {count:,} of {info.num_examples:,} images"
+        f"standardize: colours of {count:,} of {info.num_examples:,} images"
     )
 
     @tf.autograph.experimental.do_not_convert

@@ -44,8 +44,8 @@ def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
     for wanted, measured, table in (
         (chosen.profile, operations.profile, operations.profile_table),
         (
-            chosen.device_share,
-            operations.device_shares,
+            chosen.device_fraction,
+            operations.device_fractions,
             operations.device_table,
         ),
     ):

@@ -43,7 +43,7 @@ def profile(
     return rows
 
 
-def device_shares(
+def device_fractions(
     policies: Sequence[str], size: int, repeats: int
 ) -> list[dict[str, Any]]:
     """What policies cost a device, of an encoder's forward and backward pass.
@@ -73,7 +73,7 @@ def device_shares(
                 "encoder": _ENCODER,
                 "compiled_milliseconds_per_view": milliseconds,
                 "encoder_milliseconds_per_view": encoding,
-                "device_share": milliseconds / encoding,
+                "device_fraction": milliseconds / encoding,
             }
         )
     return rows
@@ -114,7 +114,7 @@ def profile_table(rows: list[dict[str, Any]]) -> str:
 
 
 def device_table(rows: list[dict[str, Any]]) -> str:
-    """What `device_shares` measured, as text."""
+    """What `device_fractions` measured, as text."""
     return measure.table(
         {
             "policy": "{policy}",
@@ -122,7 +122,7 @@ def device_table(rows: list[dict[str, Any]]) -> str:
             "compiled ms/view": "{compiled_milliseconds_per_view:.3f}",
             "encoder": "{encoder}",
             "its ms/view": "{encoder_milliseconds_per_view:.1f}",
-            "share": "{device_share:.1%}",
+            "share": "{device_fraction:.1%}",
         },
         rows,
     )

@@ -54,7 +54,7 @@ def measure(
     batch_size: int = TransferProtocol.transfer_batch_size,
     grid: dict[str, Any] | None = None,
     scratch_grid: dict[str, Any] | None = None,
-    validation_share: float = Evaluation.validation_share,
+    validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """Scores the encoder on each dataset that is prepared.
@@ -68,7 +68,7 @@ def measure(
       grid: {"steps", "learning_rates", "weight_decays"} of fine-tuning; None:
         the papers'.
       scratch_grid: likewise of a random network.
-      validation_share: held out where a dataset has no validation split.
+      validation_fraction: held out where a dataset has no validation split.
       seed: of what is held out, of orders and views.
 
     Returns:
@@ -81,10 +81,10 @@ def measure(
     for method in methods:
         if method not in TRANSFER_METHODS:
             raise errors.unknown("method", method, TRANSFER_METHODS)
-    knobs = TransferProtocol().knobs()
+    hyperparameters = TransferProtocol().hyperparameters()
     grids = {
-        "finetune": grid or knobs["grid"],
-        "scratch": scratch_grid or knobs["scratch_grid"],
+        "finetune": grid or hyperparameters["grid"],
+        "scratch": scratch_grid or hyperparameters["scratch_grid"],
     }
     chosen = targets(suite)
     _tell(subject, suite, methods)
@@ -95,7 +95,7 @@ def measure(
             absent.append(target.dataset)
             continue
         other, held = opened
-        held = held if held is not None else _held(other, validation_share)
+        held = held if held is not None else _held(other, validation_fraction)
         for method in methods:
             subject.say(f"transfer: {name}, {method}")
             part = _by_method(
@@ -153,7 +153,7 @@ def _opened(
         whole = prepared.source(subject, target.dataset, both)
         held = np.arange(first.info.num_examples, whole.info.num_examples)
         first = whole
-    if target.several_labels:
+    if target.multi_label:
         first = prepared.numbered(first)
     made = Subject(
         subject.encoder,
@@ -193,7 +193,7 @@ def _by_method(
 ) -> dict[str, Any] | None:
     """A measurement of a dataset; None where nothing makes its encoder."""
     if method == "linear":
-        if target.several_labels:
+        if target.multi_label:
             return several.linear(other, target, held)
         return _linear(other, target, held, seed)
     trained = method == "finetune"
@@ -207,7 +207,7 @@ def _linear(
     other: Subject, target: Target, held: np.ndarray, seed: int
 ) -> dict[str, Any]:
     """Logistic regression on the frozen encoder."""
-    options = other.options.logistic.knobs()
+    options = other.options.logistic.hyperparameters()
     found = logistic.logistic_regression(
         *other.arrays(),
         path=logistic.path_of(*options.values()),
@@ -271,7 +271,7 @@ def _trained(
     """The whole network, by the recipe that does best on validation."""
     rows = np.arange(other.train.info.num_examples)
     sets = None
-    if target.several_labels:
+    if target.multi_label:
         sets, counted = several.objects(other, target, other.train.info.split)
 
         def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
@@ -292,7 +292,7 @@ def _trained(
         "validation": chosen,
         "losses": model.losses,
     }
-    if target.several_labels:
+    if target.multi_label:
         return several.scored(other, target, scores.scores, **metrics)
     part = arrays.accuracies(scores, other.embeddings("test")[1])
     return _scored(other, target, part, **metrics)

@@ -17,7 +17,7 @@ def linear(other: Subject, target: Target, held: np.ndarray) -> dict[str, Any]:
     train, test = (other.embeddings(split)[0] for split in ("train", "test"))
     wanted, counted = objects(other, target, other.train.info.split)
     fitted = np.setdiff1d(np.arange(len(train)), held)
-    options = other.options.logistic.knobs()
+    options = other.options.logistic.hyperparameters()
     path = logistic.path_of(*options.values())
     scores = _scores_of_classes(
         train[fitted], wanted[fitted], path, train[held]

@@ -27,7 +27,7 @@ class Target:
     test: str = "test"
 
     @property
-    def several_labels(self) -> bool:
+    def multi_label(self) -> bool:
         """Whether an image may show objects of several classes."""
         return self.metric == _MEAN_AVERAGE_PRECISION
 

@@ -51,7 +51,7 @@ def multidigits(
         len(mnist.NAMES),
         (canvas, canvas, 3),
         mnist.NAMES,
-        several_labels=several,
+        multi_label=several,
     )
     return in_memory(rows, decode, info)
 

@@ -62,7 +62,7 @@ def digit_on_image(
         info,
         num_classes=len(mnist.NAMES),
         label_names=mnist.NAMES,
-        several_labels=False,
+        multi_label=False,
     )
     with tf.device("CPU:0"):
         labels = tf.convert_to_tensor(digits.labels)

@@ -1,6 +1,6 @@
 """Figures of single papers, as protocols of `evaluate`."""
 
-from tf_contrastive.evaluation.protocols import Protocol, knobs_of
+from tf_contrastive.evaluation.protocols import Protocol, hyperparameters_of
 from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.papers.figures import kmeans, spectra, transformations, tsne
 
@@ -19,15 +19,17 @@ PROTOCOLS = {
     "spectrum": Protocol(
         1,
         spectra.measure,
-        knobs_of("spectrum"),
+        hyperparameters_of("spectrum"),
         _needs_spectrum,
     ),
     "transforms": Protocol(
         1,
         transformations.measure,
-        knobs_of("transforms"),
+        hyperparameters_of("transforms"),
         transformations.needs,
     ),
-    "tsne": Protocol(1, tsne.measure, knobs_of("tsne"), tsne.needs),
-    "kmeans": Protocol(1, kmeans.measure, knobs_of("kmeans"), kmeans.needs),
+    "tsne": Protocol(1, tsne.measure, hyperparameters_of("tsne"), tsne.needs),
+    "kmeans": Protocol(
+        1, kmeans.measure, hyperparameters_of("kmeans"), kmeans.needs
+    ),
 }
