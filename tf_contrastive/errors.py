@@ -5,8 +5,9 @@ arguments of the function that raised it; `flags.with_flags` turns them into
 flags for the command line.
 """
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 # Exit status of a run that ended early and was saved: the same command resumes
 # it.
@@ -61,3 +62,24 @@ def first_line(error: BaseException) -> str:
 def cannot_write(path: str, error: Exception, advice: str) -> UserError:
     """Returns the error for a file or folder that cannot be written."""
     return UserError(f"cannot write {path} ({first_line(error)}): {advice}")
+
+
+@contextlib.contextmanager
+def write_errors(path: str, advice: str) -> Iterator[None]:
+    """Reports a failure to write inside the context as `cannot_write`.
+
+    Args:
+      path: the file or folder that is written.
+      advice: what the user should do, as an imperative.
+
+    Raises:
+      UserError: in place of an OSError or an error of TensorFlow.
+    """
+    try:
+        yield
+    except Exception as error:
+        import tensorflow as tf  # Importing this module must stay fast.
+
+        if not isinstance(error, OSError | tf.errors.OpError):
+            raise
+        raise cannot_write(path, error, advice) from error

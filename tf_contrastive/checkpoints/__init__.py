@@ -10,6 +10,7 @@ from tf_contrastive.checkpoints.files import (
     read_json,
     saved,
     step_of,
+    write_json,
     write_text,
 )
 from tf_contrastive.checkpoints.loading import (
@@ -36,5 +37,6 @@ __all__ = [
     "read_json",
     "saved",
     "step_of",
+    "write_json",
     "write_text",
 ]

@@ -15,41 +15,67 @@ METADATA_FILE = "metadata.json"
 PREFIX = "ckpt"
 
 
-def write_text(path: str, text: str) -> None:
-    """Writes a small file so that a reader sees the old one or the new one."""
-    beside = f"{path}.part"
-    with tf.io.gfile.GFile(beside, "w") as file:
-        file.write(text)
-    tf.io.gfile.rename(beside, path, overwrite=True)
+def write_text(
+    path: str, text: str, advice: str = "choose a folder that can be written"
+) -> None:
+    """Writes a small file atomically, and its folder if that is missing.
 
-
-def read_json(path: str) -> dict[str, Any]:
-    """Reads an object that this package has written as JSON.
+    Args:
+      path: local, or of any filesystem of `tf.io.gfile`.
+      text: the whole content.
+      advice: what a user should do if it cannot be written.
 
     Raises:
-      UserError: if the file holds something else.
+      UserError: if the file cannot be written.
     """
+    partial = f"{path}.part"
+    with errors.write_errors(path, advice):
+        tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+        with tf.io.gfile.GFile(partial, "w") as file:
+            file.write(text)
+        tf.io.gfile.rename(partial, path, overwrite=True)
+
+
+def write_json(
+    path: str,
+    content: dict[str, Any],
+    advice: str = "choose a folder that can be written",
+) -> None:
+    """Writes an object as JSON; see `write_text`."""
+    write_text(path, json.dumps(content, indent=2) + "\n", advice)
+
+
+def read_json(
+    path: str, default: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Reads an object that this package has written as JSON.
+
+    Args:
+      path: of the file.
+      default: returned if the file does not exist.
+
+    Raises:
+      UserError: if the file holds something else, or does not exist and there
+        is no default.
+    """
+    if default is not None and not tf.io.gfile.exists(path):
+        return default
     try:
         with tf.io.gfile.GFile(path) as file:
-            read = json.load(file)
-        if not isinstance(read, dict):
-            raise ValueError("it is no JSON object")
+            content = json.load(file)
+        if not isinstance(content, dict):
+            raise ValueError("not a JSON object")
     except (tf.errors.OpError, ValueError) as error:
-        raise not_ours(path, error) from error
-    return read
+        raise damaged_file(path, error) from error
+    return content
 
 
-def not_ours(path: str, error: Exception) -> errors.UserError:
-    """What is told of a file that holds something else."""
+def damaged_file(path: str, error: Exception) -> errors.UserError:
+    """Returns the error for a file with content that nothing here wrote."""
     return errors.UserError(
-        f"{path} is not what was written there ({first_line(error)}): restore"
-        " it from a copy, or move it away"
+        f"{path} is not what was written there ({errors.first_line(error)}):"
+        " restore it from a copy, or move it away"
     )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an error says, or else its name."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def newest(directory: str) -> tuple[str | None, dict[str, str]]:
@@ -99,7 +125,7 @@ def damage_of(path: str) -> str | None:
             reader.get_tensor(name)
     # What lies beyond a file's end comes as Python's own errors.
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
-        return first_line(error)
+        return errors.first_line(error)
     return None
 
 

@@ -153,7 +153,7 @@ class Checkpoints:
             rest = f"step {files.step_of(kept):,}" if kept else "none"
             raise errors.UserError(
                 f"a checkpoint cannot be written to {self.directory} at step"
-                f" {step:,} ({files.first_line(error)}): make room, and repeat"
+                f" {step:,} ({errors.first_line(error)}): make room, and repeat"
                 f" the command to go on; the newest whole one: {rest}"
             ) from error
 

@@ -70,7 +70,7 @@ def _read_config(workdir: str) -> Pretrain | None:
         with tf.io.gfile.GFile(path) as file:
             return flags.read(Pretrain, file.read(), workdir)
     except ValueError as error:  # No text, or flags that are wrong.
-        raise files.not_ours(path, error) from error
+        raise files.damaged_file(path, error) from error
 
 
 def _differing(previous: Pretrain, wanted: Pretrain) -> list[str]:
