@@ -146,7 +146,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
         step = model.make_train_function()
         passes = bare(model.encoder, strategy)
         batches = iter(
-            doctor.rates.synthetic(
+            doctor.speed.synthetic_batches(
                 run, case.source.info.num_classes, size // replicas, strategy
             )
         )

@@ -12,46 +12,22 @@ from tf_contrastive.config.views import DATASET_VIEW_DEFAULTS
 from tf_contrastive.doctor.memory import Memory
 from tf_contrastive.doctor.positives import Expected
 
-# Temperatures that papers train with, and a little more.
-_COLDEST, _WARMEST = 0.03, 1.0
-# Peak learning rates beyond which an optimizer's runs diverge, and below which
-# that of LARS, whose steps are a thousandth of a weight, stands still.
-_HIGHEST_RATE = {"sgd": 2.0, "rmsprop": 1.0, "adam": 0.02, "adamw": 0.02}
-_LOWEST_LARS_RATE = 0.05
-# Images from which on large-batch training wants a warm-up.
-_LARGE_BATCH = 1024
-# Numbers of which a channel's statistics are taken, at least: images.
-_FEWEST_NORMALIZED = 16
-_FEWEST_NEGATIVES = 62
-_FEWEST_STEPS = 100
-_MOST_DROPPED = 0.1
-_MOST_WITHOUT = 0.05
-# Share of the memory there is.
-_MOST_MEMORY = 0.9
-_LONGEST_UNSAVED_HOURS = 1.0
-# A side up to which views are coloured less, and from which on a network
-# without pooling is out of proportion.
-_SMALL_SIDE = CIFAR_STEM_MAX_SIDE
-_LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
-# How much faster another precision must be to be worth its digits.
-_WORTHWHILE = 1.1
-
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
     """What is known of a run before it starts.
 
     Attributes:
-      run: its resolved config.
-      info: of its data.
-      replicas: that share the batch.
-      steps_per_epoch: whole batches.
+      run: the resolved config.
+      info: the training data.
+      replicas: number of replicas that share the batch.
+      steps_per_epoch: whole batches per epoch.
       peak_learning_rate: after scaling.
-      expected: positives; None where the loss compares nothing.
-      memory: predicted, of a replica.
-      available_memory: bytes there are for a replica; None: unknown.
-      input_rate: images per second; None: not measured.
-      step_rates: precision -> images per second, of those that were measured.
+      expected: positives and negatives; None for a loss without pairs.
+      memory: predicted bytes of a replica.
+      available_memory: bytes available to a replica; None if unknown.
+      input_speed: images per second; None if not measured.
+      step_speed: images per second; None if not measured.
     """
 
     run: Pretrain
@@ -62,34 +38,34 @@ class Facts:
     expected: Expected | None
     memory: Memory
     available_memory: int | None
-    input_rate: float | None
-    step_rates: dict[str, float]
-
-    @property
-    def step_rate(self) -> float | None:
-        """Images per second at the run's own precision."""
-        return self.step_rates.get(self.run.runtime.precision)
+    input_speed: float | None
+    step_speed: float | None
 
     @property
     def temperature(self) -> float | None:
-        """That of the loss, if it has one."""
+        """The loss's temperature, if it has one."""
         loss = self.run.loss
         default = LOSS_OPTIONS[loss.loss].get("temperature")
         return default if loss.temperature is None else loss.temperature
 
     @property
     def hours(self) -> float | None:
-        """Of the whole run, by the slower of input and step."""
-        rates = [r for r in (self.input_rate, self.step_rate) if r]
-        if self.step_rate is None:
+        """Duration of the run, by the slower of input and step."""
+        if self.step_speed is None:
             return None
         schedule = self.run.schedule
         images = schedule.epochs * self.steps_per_epoch * schedule.batch_size
-        return images / min(rates) / 3600
+        speed = min(self.step_speed, self.input_speed or self.step_speed)
+        return images / speed / 3600
 
 
-def advise(facts: Facts) -> dict[str, str]:
-    """Warns of what is known to go wrong: a short name -> one line."""
+def warnings(facts: Facts) -> dict[str, str]:
+    """Runs every check.
+
+    Returns:
+      Check -> one line that says what is wrong and what to do, for each check
+      that found something.
+    """
     return {
         check.__name__.lstrip("_"): text
         for check in CHECKS
@@ -97,160 +73,209 @@ def advise(facts: Facts) -> dict[str, str]:
     }
 
 
-def recommended_precision(facts: Facts) -> str | None:
-    """The precision that is fastest, if it is worth a change."""
-    rates = facts.step_rates
-    if facts.step_rate is None or len(rates) < 2:
-        return None
-    best = max(rates, key=rates.get)
-    return best if rates[best] > _WORTHWHILE * facts.step_rate else None
+# ---- Views and encoder -------------------------------------------------------
 
-
-def _temperature(facts: Facts) -> Iterator[str]:
-    found = facts.temperature
-    if found is None:
-        return
-    if found < _COLDEST:
-        yield (
-            f"temperature={found:g} makes gradients of the nearest pairs"
-            " alone, which is where losses become NaN: give 0.05 to 0.5"
-        )
-    if found > _WARMEST:
-        yield (
-            f"temperature={found:g} hardly tells near from far: give 0.05 to"
-            " 0.5"
-        )
-
-
-def _normalization(facts: Facts) -> Iterator[str]:
-    if facts.temperature is not None and (
-        facts.run.loss.loss_normalize is False
-    ):
-        yield (
-            "loss_normalize=False compares raw dot products, which grow without"
-            " bound, where losses become NaN: leave it out"
-        )
-
-
-def _no_positives(facts: Facts) -> Iterator[str]:
-    expected = facts.expected
-    if expected is None:
-        return
-    if expected.without > _MOST_WITHOUT:
-        yield (
-            f"{expected.without:.0%} of the anchors have no positive in a batch"
-            " and teach nothing: give views=2, a larger `batch_size` or"
-            " sampler=class_balanced"
-        )
-    elif expected.labels and expected.other_images < 1:
-        yield (
-            f"an anchor meets {expected.other_images:.2f} other images of its"
-            " class in a batch, so that labels hardly matter: give a larger"
-            " `batch_size` or sampler=class_balanced"
-        )
-
-
-def _lone_classes(facts: Facts) -> Iterator[str]:
-    expected = facts.expected
-    if expected and expected.lone_classes and facts.run.views.views == 1:
-        yield (
-            f"{expected.lone_classes} classes have a single example, which"
-            " never has a positive: give views=2"
-        )
-
-
-def _few_negatives(facts: Facts) -> Iterator[str]:
-    expected = facts.expected
-    if expected is None:
-        return
-    if expected.negatives < 1:
-        yield (
-            "no anchor has a negative, and all embeddings may become the same:"
-            " give data of more than one class, or another `loss`"
-        )
-    elif not expected.labels and expected.negatives < _FEWEST_NEGATIVES:
-        yield (
-            f"an anchor has {expected.negatives:.0f} negatives: give a larger"
-            " `batch_size` (256 and more), or loss=moco"
-        )
-
-
-def _queue(facts: Facts) -> Iterator[str]:
-    size = facts.run.loss.queue_size
-    if facts.run.loss.loss == "moco" and size >= facts.info.num_examples:
-        yield (
-            f"queue_size={size} holds every one of the"
-            f" {facts.info.num_examples:,} images, an anchor's own among its"
-            f" negatives: give at most {facts.info.num_examples // 2}"
-        )
+# Weak photometric augmentation suits views up to the small side; the stem for
+# small images is out of proportion from the large side on.
+_SMALL_SIDE = CIFAR_STEM_MAX_SIDE
+_LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
+_PHOTOMETRIC = ("simclr", "broader", "simaugment", "stacked_randaugment")
 
 
 def _stem(facts: Facts) -> Iterator[str]:
-    stem, side = facts.run.encoder.stem, facts.run.views.image_size
-    if stem == "imagenet" and side <= _SMALL_SIDE:
+    name, side = facts.run.encoder.stem, facts.run.views.image_size
+    if name == "imagenet" and side <= _SMALL_SIDE:
         yield (
             f"stem=imagenet leaves {-(-side // 4)} of {side} pixels a side"
-            " before the first block, which costs accuracy: give stem=cifar"
+            " before the first block, which costs accuracy: use stem=cifar"
         )
-    if stem == "cifar" and side >= _LARGE_SIDE:
+    if name == "cifar" and side >= _LARGE_SIDE:
         yield (
-            f"stem=cifar at {side} pixels needs 16 times the memory and time"
-            " of the other: give stem=imagenet"
+            f"stem=cifar at {side} pixels takes 16 times the memory and time"
+            " of stem=imagenet: use stem=imagenet"
         )
 
 
-def _memory(facts: Facts) -> Iterator[str]:
-    there = facts.available_memory
-    if there and facts.memory.total > _MOST_MEMORY * there:
-        yield (
-            f"a replica needs about {facts.memory.total / 2**30:.1f} GiB, and"
-            f" {there / 2**30:.1f} GiB are there: give a smaller `batch_size`"
-            " or grad_cache_chunks=2 and more"
-        )
-
-
-def _strong_colours(facts: Facts) -> Iterator[str]:
+def _augmentation_strength(facts: Facts) -> Iterator[str]:
     views = facts.run.views
-    coloured = ("simclr", "broader", "simaugment", "stacked_randaugment")
-    if views.augmentation not in coloured or views.image_size > _SMALL_SIDE:
+    if views.augmentation not in _PHOTOMETRIC or views.image_size > _SMALL_SIDE:
         return
-    given = []
-    if views.color_jitter_strength >= 1:
-        given.append(("`color_jitter_strength`", "color_jitter_strength=0.5"))
+    weaker = []
+    if (views.color_jitter_strength or 0) >= 1:
+        weaker.append("color_jitter_strength=0.5")
     if views.blur:
-        given.append(("`blur`", "blur=False"))
-    for flag, instead in given:
-        yield (
-            f"{flag} as for large photographs, at {views.image_size} pixels,"
-            f" leaves little to recognise: give {instead}"
-        )
+        weaker.append("blur=False")
+    if not weaker:
+        return
+    yield (
+        "the colour jitter or blur is made for large photographs and leaves"
+        f" little to recognise at {views.image_size} pixels: use"
+        f" {' and '.join(weaker)}"
+    )
 
 
-def _mirrored_signs(facts: Facts) -> Iterator[str]:
+def _flip(facts: Facts) -> Iterator[str]:
     family = dataset_family(facts.info.name)
     if (
         facts.run.views.flip
         and DATASET_VIEW_DEFAULTS.get(family, {}).get("flip") is False
     ):
         yield (
-            f"`flip` mirrors the signs of {family}, which makes others of them:"
-            " give flip=False"
+            f"`flip` mirrors the signs of {family}, which changes their"
+            " meaning: use flip=False"
+        )
+
+
+# ---- Resources ---------------------------------------------------------------
+
+_MAX_MEMORY_FRACTION = 0.9
+_MAX_UNSAVED_HOURS = 1.0
+
+
+def _memory(facts: Facts) -> Iterator[str]:
+    available = facts.available_memory
+    if available and facts.memory.total > _MAX_MEMORY_FRACTION * available:
+        yield (
+            f"a replica needs about {facts.memory.total / 2**30:.1f} GiB of"
+            f" {available / 2**30:.1f} GiB available: use a smaller"
+            " `batch_size`, or grad_cache_chunks=2 or more"
+        )
+
+
+def _slow_input(facts: Facts) -> Iterator[str]:
+    delivered, consumed = facts.input_speed, facts.step_speed
+    if delivered and consumed and delivered < consumed:
+        yield (
+            f"the input delivers {delivered:,.0f} images/s and the step could"
+            f" use {consumed:,.0f}: devices wait {1 - delivered / consumed:.0%}"
+            " of the time: use augment_on=device, cache=memory or"
+            " `data_service`"
+        )
+
+
+def _checkpoint_interval(facts: Facts) -> Iterator[str]:
+    if facts.hours is None or facts.run.runtime.checkpoint_every_steps:
+        return
+    epoch = facts.hours / facts.run.schedule.epochs
+    if epoch > _MAX_UNSAVED_HOURS:
+        yield (
+            f"a crash loses up to {epoch:.1f} hours, since checkpoints are"
+            " written at the end of an epoch: set `checkpoint_every_steps`"
+        )
+
+
+# ---- Positives and negatives -------------------------------------------------
+
+_MAX_WITHOUT_POSITIVES = 0.05
+_MIN_NEGATIVES = 62
+
+
+def _positives(facts: Facts) -> Iterator[str]:
+    expected = facts.expected
+    if expected is None:
+        return
+    if expected.without_positives > _MAX_WITHOUT_POSITIVES:
+        yield (
+            f"{expected.without_positives:.0%} of the anchors have no positive"
+            " in the batch and teach nothing: use views=2, a larger"
+            " `batch_size` or sampler=class_balanced"
+        )
+    elif expected.labels and expected.other_images < 1:
+        yield (
+            f"an anchor meets {expected.other_images:.2f} other images of its"
+            " class in a batch, so labels hardly matter: use a larger"
+            " `batch_size` or sampler=class_balanced"
+        )
+
+
+def _single_example_classes(facts: Facts) -> Iterator[str]:
+    expected = facts.expected
+    if (
+        expected
+        and expected.single_example_classes
+        and facts.run.views.views == 1
+    ):
+        yield (
+            f"{expected.single_example_classes} classes have a single example,"
+            " which never has a positive: use views=2"
+        )
+
+
+def _negatives(facts: Facts) -> Iterator[str]:
+    expected = facts.expected
+    if expected is None:
+        return
+    if expected.negatives < 1:
+        yield (
+            "anchors have no negatives, so all embeddings may become equal:"
+            " use data of more than one class, or another `loss`"
+        )
+    elif not expected.labels and expected.negatives < _MIN_NEGATIVES:
+        yield (
+            f"an anchor has {expected.negatives:.0f} negatives: use a larger"
+            " `batch_size` (256 or more), or loss=moco"
+        )
+
+
+def _queue_size(facts: Facts) -> Iterator[str]:
+    size, images = facts.run.loss.queue_size, facts.info.num_examples
+    if facts.run.loss.loss == "moco" and size >= images:
+        yield (
+            f"queue_size={size} holds all {images:,} images, so each anchor is"
+            f" among its own negatives: use at most queue_size={images // 2}"
+        )
+
+
+# ---- Loss and optimization ---------------------------------------------------
+
+# A little beyond what papers train with.
+_MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.03, 1.0
+# Training diverges beyond these peaks. LARS moves a weight by a thousandth of
+# its rate, so that small rates have no effect.
+_MAX_RATE = {"sgd": 2.0, "rmsprop": 1.0, "adam": 0.02, "adamw": 0.02}
+_MIN_LARS_RATE = 0.05
+# Batches from this size on need a warm-up.
+_LARGE_BATCH = 1024
+# Views that BatchNorm needs for its statistics.
+_MIN_NORMALIZED = 16
+_MAX_DROPPED_FRACTION = 0.1
+_MIN_STEPS = 100
+
+
+def _temperature(facts: Facts) -> Iterator[str]:
+    value = facts.temperature
+    if value is not None and value < _MIN_TEMPERATURE:
+        yield (
+            f"temperature={value:g} leaves gradients to the nearest pairs only"
+            " and may make the loss NaN: use 0.05 to 0.5"
+        )
+    if value is not None and value > _MAX_TEMPERATURE:
+        yield (
+            f"temperature={value:g} barely separates similar from dissimilar"
+            " pairs: use 0.05 to 0.5"
+        )
+
+
+def _loss_normalize(facts: Facts) -> Iterator[str]:
+    if facts.temperature is not None and facts.run.loss.loss_normalize is False:
+        yield (
+            "loss_normalize=False compares raw dot products, which grow without"
+            " bound until the loss is NaN: use loss_normalize=True"
         )
 
 
 def _learning_rate(facts: Facts) -> Iterator[str]:
     name, rate = facts.run.optimizer.optimizer, facts.peak_learning_rate
-    highest = _HIGHEST_RATE.get(name)
-    if highest and rate > highest:
+    if rate > _MAX_RATE.get(name, rate):
         yield (
-            f"a peak learning rate of {rate:g} is one for lars; {name} diverges"
-            f" beyond about {highest:g}: give a lower `learning_rate`"
+            f"a peak learning rate of {rate:g} only suits LARS; {name} diverges"
+            f" above about {_MAX_RATE[name]:g}: use a lower `learning_rate`"
         )
-    if name == "lars" and rate < _LOWEST_LARS_RATE:
+    if name == "lars" and rate < _MIN_LARS_RATE:
         yield (
-            f"a peak learning rate of {rate:g} hardly moves a weight by lars,"
-            " which takes a thousandth of it: give learning_rate=0.3 per 256"
-            " images"
+            f"a peak learning rate of {rate:g} hardly moves a weight, since"
+            " LARS takes a thousandth of it: use learning_rate=0.3 (per 256"
+            " images)"
         )
 
 
@@ -258,98 +283,76 @@ def _warmup(facts: Facts) -> Iterator[str]:
     schedule = facts.run.schedule
     if schedule.batch_size >= _LARGE_BATCH and not schedule.warmup_epochs:
         yield (
-            f"warmup_epochs=0 with batch_size={schedule.batch_size}: such"
-            " runs diverge in their first steps: give warmup_epochs=10"
+            f"warmup_epochs=0 with batch_size={schedule.batch_size} diverges in"
+            " the first steps: use warmup_epochs=10"
         )
 
 
-def _normalized_images(facts: Facts) -> Iterator[str]:
+def _batch_norm(facts: Facts) -> Iterator[str]:
     run = facts.run
     chunks = run.loss.grad_cache_chunks
     images = run.schedule.batch_size * run.views.views // chunks
-    if images < _FEWEST_NORMALIZED:
+    if images < _MIN_NORMALIZED:
         yield (
-            f"BatchNorm takes its statistics of {images} views at a time, too"
-            " few: give a larger `batch_size`"
+            f"BatchNorm computes its statistics from only {images} views: use a"
+            " larger `batch_size`"
             + (" or fewer `grad_cache_chunks`" if chunks > 1 else "")
         )
 
 
-def _small_share(facts: Facts) -> Iterator[str]:
+def _replica_batch(facts: Facts) -> Iterator[str]:
     images = facts.run.schedule.batch_size // facts.replicas
     if facts.replicas > 1 and images <= 2:
         yield (
-            f"{images} image(s) per replica: {facts.replicas} replicas spend"
-            " their time on one another: give a larger `batch_size`"
+            f"{images} image(s) per replica: {facts.replicas} replicas mostly"
+            " wait for each other: use a larger `batch_size`"
         )
 
 
-def _dropped(facts: Facts) -> Iterator[str]:
+def _dropped_images(facts: Facts) -> Iterator[str]:
     count, size = facts.info.num_examples, facts.run.schedule.batch_size
-    if count % size > _MOST_DROPPED * count:
+    if count % size > _MAX_DROPPED_FRACTION * count:
         yield (
             f"every epoch drops {count % size:,} of {count:,} images, which do"
-            f" not fill a batch: give a smaller `batch_size`"
+            " not fill a batch: use a smaller `batch_size`"
         )
 
 
 def _few_steps(facts: Facts) -> Iterator[str]:
     steps = facts.run.schedule.epochs * facts.steps_per_epoch
-    if steps < _FEWEST_STEPS:
+    if steps < _MIN_STEPS:
         yield (
-            f"{steps} steps in all are too few to learn much: give more"
+            f"{steps} steps in total are too few to learn much: use more"
             " `epochs` or a smaller `batch_size`"
         )
 
 
-def _blind(facts: Facts) -> Iterator[str]:
+def _probe(facts: Facts) -> Iterator[str]:
     if facts.info.has_labels and not facts.run.probe.probe:
         yield (
-            "probe=False: nothing tells during the run how good features are; a"
-            " falling loss does not: leave it out"
-        )
-
-
-def _input(facts: Facts) -> Iterator[str]:
-    given, wanted = facts.input_rate, facts.step_rate
-    if given and wanted and given < wanted:
-        yield (
-            f"the input gives {given:,.0f} images/s, the step takes"
-            f" {wanted:,.0f}: devices wait {1 - given / wanted:.0%} of the"
-            " time: give augment_on=device, cache=memory or"
-            " `data_service`"
-        )
-
-
-def _unsaved(facts: Facts) -> Iterator[str]:
-    if facts.hours is None or facts.run.runtime.checkpoint_every_steps:
-        return
-    epoch = facts.hours / facts.run.schedule.epochs
-    if epoch > _LONGEST_UNSAVED_HOURS:
-        yield (
-            f"a crash would cost up to {epoch:.1f} hours, since checkpoints are"
-            " written at the end of an epoch: give `checkpoint_every_steps`"
+            "probe=False: a falling loss does not show how good the features"
+            " are, and nothing else measures them: use probe=True"
         )
 
 
 CHECKS: tuple[Callable[[Facts], Iterator[str]], ...] = (
     _stem,
-    _strong_colours,
-    _mirrored_signs,
+    _augmentation_strength,
+    _flip,
     _memory,
-    _input,
-    _no_positives,
-    _lone_classes,
-    _few_negatives,
-    _queue,
+    _slow_input,
+    _checkpoint_interval,
+    _positives,
+    _single_example_classes,
+    _negatives,
+    _queue_size,
     _temperature,
-    _normalization,
+    _loss_normalize,
     _learning_rate,
     _warmup,
-    _normalized_images,
-    _small_share,
-    _dropped,
+    _batch_norm,
+    _replica_batch,
+    _dropped_images,
     _few_steps,
-    _blind,
-    _unsaved,
+    _probe,
 )

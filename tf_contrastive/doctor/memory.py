@@ -1,4 +1,4 @@
-"""How much memory a replica's step needs, before it is run."""
+"""Memory that a replica's training step needs, predicted from shapes."""
 
 import dataclasses
 import math
@@ -10,15 +10,13 @@ from tf_contrastive import model as models
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import similarity
 
-# Matrices as large as a block of similarities that are alive at once, about:
-# products, masks, exponentials, gradients.
+# Matrices of a similarity block's size that are alive at once, about: products,
+# masks, exponentials, gradients.
 _BLOCK_MATRICES = 8
-
-# The gradient of a layer holds about so many tensors of its output's size.
+# Tensors of its output's size that the gradient of a layer holds, about.
 _BACKWARD_TENSORS = 3
-
 # Layers whose gradient needs neither their input nor their output.
-_NOTHING_KEPT = (
+_STATELESS_GRADIENT = (
     tf.keras.layers.Add,
     tf.keras.layers.Concatenate,
     tf.keras.layers.Flatten,
@@ -35,14 +33,13 @@ class Memory:
     """Bytes of a replica.
 
     Attributes:
-      parameters: variables of encoder, heads, and of a momentum's copy.
+      parameters: variables of encoders, heads and probe.
       optimizer: slots of both optimizers.
-      gradients: of all trainable variables.
-      views: a batch, as the step gets it.
-      activations: what is kept from the forward for the backward pass.
-      backward: what the backward pass makes on its way, about.
-      loss: gathered embeddings and blocks of their similarities.
-      block: anchors and candidates of a block of similarities.
+      gradients: gradients of all trainable variables.
+      views: the batch that the step receives.
+      activations: tensors kept from the forward for the backward pass.
+      backward: temporary tensors of the backward pass, about.
+      loss: gathered embeddings and a block of their similarities.
     """
 
     parameters: int
@@ -52,125 +49,111 @@ class Memory:
     activations: int
     backward: int
     loss: int
-    block: tuple[int, int]
 
     @property
     def total(self) -> int:
         """The sum of all."""
-        return (
-            self.parameters
-            + self.optimizer
-            + self.gradients
-            + self.views
-            + self.activations
-            + self.backward
-            + self.loss
-        )
+        return sum(dataclasses.astuple(self))
 
 
 def predict(
     model: models.ContrastiveModel, run: Pretrain, replicas: int
 ) -> Memory:
-    """Predicts it from the variables and the shapes of the layers.
+    """Predicts memory from the variables and the shapes of the layers.
 
     Args:
-      model: of `run`, compiled.
+      model: the compiled model of `run`.
       run: a resolved config.
-      replicas: that share the batch.
+      replicas: number of replicas that share the batch.
     """
-    encoded = encoded_images(run, replicas)
-    kept = _per_image(kept_tensors(model.encoder))
-    largest = max(_elements(x.shape) for x in kept_tensors(model.encoder))
-    block, of_loss = _of_loss(run, replicas)
-    optimizers = [model.optimizer]
-    if model.probe is not None:
-        optimizers.append(model.probe_optimizer)
     variables = [*model.encoder.variables, *model.projection_head.variables]
+    trainable = [*model.pretrained_variables]
+    slots = [*model.optimizer.variables]
     if model.probe is not None:
         variables += model.probe.variables
+        trainable += model.probe.trainable_variables
+        slots += model.probe_optimizer.variables
     if model.key_branch is not None:
         variables += model.key_branch.variables
-    # The copy of a momentum takes no gradient.
-    trainable = model.pretrained_variables
-    if model.probe is not None:
-        trainable = [*trainable, *model.probe.trainable_variables]
+    images = run.schedule.batch_size // replicas
+    views = run.views.views
+    # With MoCo, one view of each image is encoded with a gradient.
+    encoded = images * (1 if run.loss.loss == "moco" else views)
+    encoded //= run.loss.grad_cache_chunks
+    tensors = saved_tensors(model.encoder)
     side = run.views.image_size
     channels = 3 + max(run.data.extra_channels, 0)
-    images = run.schedule.batch_size // replicas * run.views.views
+    rows, candidates = similarity_block(run, replicas)
+    width = run.projection.projection_output
+    numbers = _BLOCK_MATRICES * rows * candidates + 3 * candidates * width
     return Memory(
-        parameters=size(variables),
-        optimizer=sum(size(optimizer.variables) for optimizer in optimizers),
-        gradients=size(trainable),
-        views=4 * images * side * side * channels,
-        activations=encoded * kept,
-        backward=encoded * largest * 4 * _BACKWARD_TENSORS,
-        loss=of_loss,
-        block=block,
+        parameters=_bytes(variables),
+        optimizer=_bytes(slots),
+        gradients=_bytes(trainable),
+        views=4 * images * views * side * side * channels,
+        activations=encoded * _bytes(tensors),
+        backward=encoded
+        * max(_elements(x.shape) for x in tensors)
+        * (4 * _BACKWARD_TENSORS),
+        loss=4 * numbers,
     )
 
 
-def size(variables: Iterable[tf.Variable]) -> int:
-    """Bytes of variables."""
-    return sum(_elements(v.shape) * v.dtype.size for v in variables)
+def similarity_block(run: Pretrain, replicas: int) -> tuple[int, int]:
+    """Returns (anchors, candidates) that a replica compares at a time."""
+    batch, views = run.schedule.batch_size, run.views.views
+    if run.loss.loss == "cross_entropy":
+        return 0, 0
+    anchors, candidates = batch // replicas * views, batch * views
+    if run.loss.loss == "moco":
+        anchors, candidates = anchors // 2, batch + run.loss.queue_size
+    rows = similarity.rows_per_block(candidates, run.loss.loss_block_size or 0)
+    return min(int(rows), anchors), candidates
 
 
-def encoded_images(run: Pretrain, replicas: int) -> int:
-    """Images that are in a replica's encoder at a time, with a gradient."""
-    views = 1 if run.loss.loss == "moco" else run.views.views
-    images = run.schedule.batch_size // replicas * views
-    return images // run.loss.grad_cache_chunks
+def saved_tensors(network: tf.keras.Model) -> list[tf.Tensor]:
+    """Symbolic tensors that the gradient of a network needs.
 
-
-def kept_tensors(network: tf.keras.Model) -> list:
-    """The symbolic tensors that the gradient of a network needs.
-
-    A layer with weights needs what came in, another one what went out, and
-    pooling both.
+    A layer with weights needs its input, another one its output, and pooling
+    both.
     """
-    kept = {}
-    for layer in network._flatten_layers(include_self=False):
-        if isinstance(layer, (tf.keras.Model, *_NOTHING_KEPT)):
+    tensors = {}
+    for layer in network.submodules:
+        if not isinstance(layer, tf.keras.layers.Layer) or isinstance(
+            layer, (tf.keras.Model, *_STATELESS_GRADIENT)
+        ):
             continue
-        tensors = [layer.input if layer.weights else layer.output]
+        needed = [layer.input if layer.weights else layer.output]
         if isinstance(layer, tf.keras.layers.MaxPooling2D):
-            tensors.append(layer.input)
-        for tensor in tf.nest.flatten(tensors):
-            kept[id(tensor)] = tensor
-    return list(kept.values())
+            needed.append(layer.input)
+        tensors.update({id(x): x for x in tf.nest.flatten(needed)})
+    return list(tensors.values())
 
 
-def _per_image(tensors: list) -> int:
+def available(replicas: int) -> int | None:
+    """Bytes available to each replica on GPUs or CPUs; None if unknown."""
+    if tf.config.list_logical_devices("TPU"):
+        return None
+    if tf.config.list_logical_devices("GPU"):
+        from tensorflow.python.client import device_lib
+
+        return min(
+            device.memory_limit
+            for device in device_lib.list_local_devices()
+            if device.device_type == "GPU"
+        )
+    try:
+        with open("/proc/meminfo") as file:
+            sizes = dict(line.split(":") for line in file)
+        return int(sizes["MemAvailable"].split()[0]) * 1024 // replicas
+    except (OSError, KeyError):
+        return None
+
+
+def _bytes(tensors: Iterable[tf.Tensor | tf.Variable]) -> int:
     return sum(_elements(x.shape) * x.dtype.size for x in tensors)
 
 
 def _elements(shape: tf.TensorShape) -> int:
-    """Numbers of a tensor; of an image's, where the batch is open."""
+    """Number of elements; per image where the batch size is open."""
     return math.prod(length or 1 for length in shape.as_list())
-
-
-def multiplications(network: tf.keras.Model) -> int:
-    """Multiplications of a forward pass of one image."""
-    total = 0
-    for layer in network._flatten_layers(include_self=False):
-        kernel = getattr(layer, "kernel", None)
-        if kernel is not None:
-            places = layer.output.shape.as_list()[1:-1]
-            total += _elements(kernel.shape) * math.prod(places)
-    return total
-
-
-def _of_loss(run: Pretrain, replicas: int) -> tuple[tuple[int, int], int]:
-    """(anchors and candidates of a block, bytes)."""
-    views = run.views.views
-    anchors = run.schedule.batch_size // replicas * views
-    candidates = run.schedule.batch_size * views
-    if run.loss.loss == "moco":
-        anchors //= 2
-        candidates = run.schedule.batch_size + run.loss.queue_size
-    if run.loss.loss == "cross_entropy":
-        return (0, 0), 0
-    rows = similarity.rows_per_block(candidates, run.loss.loss_block_size or 0)
-    rows = min(rows, anchors)
-    width = run.projection.projection_output
-    numbers = _BLOCK_MATRICES * rows * candidates + 3 * candidates * width
-    return (rows, candidates), 4 * numbers

@@ -1,17 +1,17 @@
-"""How many positives and negatives an anchor can expect in a batch."""
+"""Expected number of positives and negatives of an anchor in a batch."""
 
 import dataclasses
-import math
 import time
 
 import numpy as np
+from scipy import stats
 
 from tf_contrastive import datasets
 from tf_contrastive.config.loss import LOSS_OPTIONS, SUPERVISED_LOSSES
 from tf_contrastive.config.pretrain import Pretrain
 
-# Labels read at a time where they stand in files.
-_LABELS = 256
+# Labels read from files at a time.
+_BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,49 +19,49 @@ class Expected:
     """Means over the anchors of a batch.
 
     Attributes:
-      positives: |P(i)|.
+      positives: number of positives, |P(i)|.
       negatives: candidates that are neither positives nor the anchor.
-      other_images: positives' images, without the anchor's own.
-      without: share of the anchors that have no positive.
-      lone_classes: classes of a single example.
-      labels: examples whose labels were counted; 0 where labels do not matter.
+      other_images: images among the positives, except the anchor's own.
+      without_positives: fraction of anchors without a positive.
+      single_example_classes: classes of a single example.
+      labels: number of labels counted; 0 where the loss uses none.
     """
 
     positives: float
     negatives: float
-    other_images: float
-    without: float
-    lone_classes: int
-    labels: int
+    other_images: float = 0.0
+    without_positives: float = 0.0
+    single_example_classes: int = 0
+    labels: int = 0
 
 
 def count_labels(source: datasets.Source, seconds: float) -> np.ndarray:
-    """Counts the examples of each class that has some, int64 [classes].
+    """Counts the examples of each class that has any, int64 [classes].
 
-    Labels in memory are counted all, those in files for so many seconds, from
-    the first on.
+    Labels in files are read from the first on, for about `seconds`.
     """
     if source.arrays is not None:
         labels = source.arrays["label"].numpy()
     else:
         end = time.perf_counter() + seconds
-        found = []
-        batches = source.records.map(lambda r: r["label"]).batch(_LABELS)
-        for batch in batches.as_numpy_iterator():
-            found.append(batch)
+        parts: list[np.ndarray] = []
+        dataset = source.records.map(lambda record: record["label"])
+        for batch in dataset.batch(_BATCH).as_numpy_iterator():
+            parts.append(batch)
             if time.perf_counter() > end:
                 break
-        labels = np.concatenate(found)
+        labels = np.concatenate(parts)
     return np.unique(labels, return_counts=True)[1]
 
 
 def count_label_sets(source: datasets.Source) -> tuple[np.ndarray, np.ndarray]:
-    """Counts examples whose labels are several, which are in memory.
+    """Counts the examples of multi-label data in memory.
 
     Returns:
-      (examples of each set of labels that there is, int64 [sets]; examples
-      that share a label with those, themselves among them, int64 [sets]).
+      (examples with each distinct set of labels, int64 [sets]; examples that
+      share at least one label with it, itself included, int64 [sets]).
     """
+    assert source.arrays is not None
     labels = source.arrays["label"].numpy()
     sets, counts = np.unique(labels, axis=0, return_counts=True)
     return counts, ((sets @ sets.T) > 0) @ counts
@@ -71,36 +71,46 @@ def expect(
     run: Pretrain,
     counts: np.ndarray | None,
     num_examples: int,
-    alike: np.ndarray | None = None,
+    related: np.ndarray | None = None,
 ) -> Expected | None:
-    """What the loss finds in a batch of the run's sampler.
+    """Predicts what the loss finds in a batch of the run's sampler.
 
     Args:
-      run: a config.
-      counts: examples of each class, or of each in a part of the data; None
-        without labels.
-      num_examples: of all classes together.
-      alike: where `counts` are of sets of labels, see `count_label_sets`.
+      run: a resolved config.
+      counts: examples of each class, in the data or a part of it; None without
+        labels.
+      num_examples: examples of all classes together.
+      related: see `count_label_sets`, if `counts` are those of label sets.
 
     Returns:
-      None for cross entropy, which compares nothing.
+      None for cross entropy, which does not compare images.
     """
     batch, views = run.schedule.batch_size, run.views.views
     loss = run.loss.loss
     if loss == "cross_entropy":
         return None
     if loss not in SUPERVISED_LOSSES or counts is None:
-        return _of_views(run)
-    alike = counts if alike is None else alike
-    shares = counts / counts.sum()
-    sizes = alike * (num_examples / counts.sum())
+        negatives = views * (batch - 1)
+        if loss == "moco":
+            negatives = run.loss.queue_size
+        elif (LOSS_OPTIONS[loss] | run.loss.options()).get("negatives") == (
+            "other_view"
+        ):
+            negatives = batch - 1
+        return Expected(views - 1, negatives)
+    related = counts if related is None else related
     if run.data.sampler == "class_balanced":
         others, without = _balanced(len(counts), batch)
     else:
-        others, without = _shuffled(shares, sizes, num_examples, batch)
+        others, without = _shuffled(
+            counts / counts.sum(),
+            related * (num_examples / counts.sum()),
+            num_examples,
+            batch,
+        )
     positives = views * others + views - 1
     if loss == "npairs":
-        # The next image of the class, in the same view, and no more.
+        # One positive: the next image of the class, in the same view.
         positives = 1 - without
     elif views > 1:
         without = 0.0
@@ -110,60 +120,38 @@ def expect(
         positives=positives,
         negatives=views * (batch - 1 - others),
         other_images=others,
-        without=without,
-        lone_classes=int((alike == 1).sum()),
+        without_positives=without,
+        single_example_classes=int((related == 1).sum()),
         labels=int(counts.sum()),
     )
 
 
-def _of_views(run: Pretrain) -> Expected:
-    """Positives are the image's other views."""
-    batch, views = run.schedule.batch_size, run.views.views
-    options = LOSS_OPTIONS[run.loss.loss] | run.loss.options()
-    negatives = views * (batch - 1)
-    if run.loss.loss == "moco":
-        negatives = run.loss.queue_size
-    elif options.get("negatives") == "other_view":
-        negatives = batch - 1
-    return Expected(views - 1, negatives, 0.0, 0.0, 0, 0)
-
-
 def _shuffled(
-    shares: np.ndarray, sizes: np.ndarray, examples: int, batch: int
+    fractions: np.ndarray, sizes: np.ndarray, examples: int, batch: int
 ) -> tuple[float, float]:
-    """(other images of an anchor's class, share of anchors without any).
+    """Expectation over batches drawn without replacement.
 
-    A batch is drawn without replacement, and the anchor is any of it: in
-    `shares` of the cases one of a class of `sizes` examples.
+    Args:
+      fractions: probability that an anchor is of each class.
+      sizes: examples of each class.
+      examples: examples of all classes.
+      batch: images of a batch.
+
+    Returns:
+      (other images of an anchor's class, fraction of anchors without any).
     """
     others = (batch - 1) * float(
-        (shares * np.maximum(sizes - 1, 0)).sum() / max(examples - 1, 1)
+        (fractions * np.maximum(sizes - 1, 0)).sum() / max(examples - 1, 1)
     )
-    without = sum(
-        share * _none_drawn(round(size) - 1, examples - 1, batch - 1)
-        for share, size in zip(shares, sizes, strict=True)
-    )
-    return others, float(without)
-
-
-def _none_drawn(marked: int, total: int, draws: int) -> float:
-    """Chance that of `total`, none of the `marked` ones are among the draws."""
-    marked = max(marked, 0)
-    if marked + draws > total:
-        return 0.0
-    log = math.lgamma
-    return math.exp(
-        log(total - marked + 1)
-        - log(total - marked - draws + 1)
-        + log(total - draws + 1)
-        - log(total + 1)
-    )
+    marked = np.maximum(np.round(sizes) - 1, 0)
+    none = stats.hypergeom.pmf(0, examples - 1, marked, batch - 1)
+    return others, float(fractions @ none)
 
 
 def _balanced(classes: int, batch: int) -> tuple[float, float]:
-    """The same, where classes take turns."""
+    """The same expectation if classes take turns."""
     each, more = divmod(batch, classes)
     fewer = classes - more
     others = (fewer * each * (each - 1) + more * (each + 1) * each) / batch
-    lone = {0: more, 1: fewer}.get(each, 0)
-    return others, lone / batch
+    alone = {0: more, 1: fewer}.get(each, 0)
+    return others, alone / batch

@@ -1,0 +1,162 @@
+"""The sections of a report, as they are printed and written as JSON."""
+
+import dataclasses
+import os
+import platform
+from importlib import metadata
+
+import tensorflow as tf
+
+from tf_contrastive import model as models
+from tf_contrastive.config.encoder import ENCODERS
+from tf_contrastive.doctor import advice
+from tf_contrastive.doctor.memory import similarity_block
+from tf_contrastive.doctor.speed import StepTime
+
+Section = dict[str, str | float | None]
+
+_PACKAGES = ("tf_contrastive", "tensorflow", "keras", "tensorflow-datasets")
+
+
+def sections(
+    facts: advice.Facts,
+    strategy: tf.distribute.Strategy,
+    model: models.ContrastiveModel,
+    step: StepTime | None,
+) -> dict[str, Section]:
+    """Describes a run.
+
+    Args:
+      facts: what is known of the run.
+      strategy: the run's strategy.
+      model: the run's model.
+      step: duration of a step; None if not measured.
+
+    Returns:
+      Heading -> name -> value.
+    """
+    run, info = facts.run, facts.info
+    views, schedule = run.views, run.schedule
+    return {
+        "environment": _environment(),
+        "devices": {
+            **_devices(),
+            "strategy": type(strategy).__name__,
+            "replicas": facts.replicas,
+            "precision": run.runtime.precision,
+            "augment_on": views.augment_on,
+        },
+        "data": {
+            "dataset": f"{info.name} {info.split}",
+            "examples": info.num_examples,
+            "classes": info.num_classes,
+            "unreadable_images": len(info.bad_images),
+            "views": f"{views.views} x {views.augmentation}",
+            "image_size": views.image_size,
+        },
+        "model": _model(facts, model),
+        "schedule": {
+            "optimizer": run.optimizer.optimizer,
+            "peak_learning_rate": facts.peak_learning_rate,
+            "learning_rate": schedule.learning_rate,
+            "learning_rate_scaling": schedule.learning_rate_scaling,
+            "schedule": schedule.schedule,
+            "steps_per_epoch": facts.steps_per_epoch,
+            "steps": schedule.epochs * facts.steps_per_epoch,
+            "warmup_steps": round(
+                schedule.warmup_epochs * facts.steps_per_epoch
+            ),
+        },
+        "batch": _batch(facts),
+        "memory_per_replica": _memory(facts),
+        "speed": _speed(facts, step),
+    }
+
+
+def _environment() -> Section:
+    versions: Section = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {**versions, "platform": platform.platform(), "cpus": os.cpu_count()}
+
+
+def _devices() -> Section:
+    types = [x.device_type for x in tf.config.list_logical_devices()]
+    counts = ", ".join(
+        f"{types.count(kind)} {kind}" for kind in dict.fromkeys(types)
+    )
+    details = map(
+        tf.config.experimental.get_device_details,
+        tf.config.list_physical_devices("GPU"),
+    )
+    names = {x["device_name"] for x in details if "device_name" in x}
+    return {"devices": counts + (f" ({', '.join(names)})" if names else "")}
+
+
+def _model(facts: advice.Facts, model: models.ContrastiveModel) -> Section:
+    encoder = facts.run.encoder
+    section: Section = {"encoder": encoder.encoder}
+    if encoder.encoder in ENCODERS:
+        section |= {"width": encoder.width, "stem": encoder.stem}
+    parts = {
+        "encoder": model.encoder,
+        "projection": model.projection_head,
+        "probe": model.probe,
+    }
+    for name, part in parts.items():
+        if part is not None:
+            section[f"{name}_parameters"] = sum(
+                v.shape.num_elements() for v in part.trainable_variables
+            )
+    return section
+
+
+def _batch(facts: advice.Facts) -> Section:
+    run, expected = facts.run, facts.expected
+    section: Section = {
+        "loss": run.loss.loss,
+        "temperature": facts.temperature,
+        "batch_size": run.schedule.batch_size,
+        "replica_batch_size": run.schedule.batch_size // facts.replicas,
+    }
+    if expected is not None:
+        section |= {
+            "positives_per_anchor": round(expected.positives, 2),
+            "negatives_per_anchor": round(expected.negatives, 1),
+            "anchors_without_positives": round(expected.without_positives, 4),
+        }
+    return section
+
+
+def _memory(facts: advice.Facts) -> Section:
+    sizes = {
+        **dataclasses.asdict(facts.memory),
+        "total": facts.memory.total,
+        "available": facts.available_memory,
+    }
+    anchors, candidates = similarity_block(facts.run, facts.replicas)
+    return {
+        **{
+            f"{name}_mib": size and round(size / 2**20, 1)
+            for name, size in sizes.items()
+        },
+        "similarity_block": f"{anchors} x {candidates}",
+    }
+
+
+def _speed(facts: advice.Facts, step: StepTime | None) -> Section:
+    speeds = {"input": facts.input_speed, "step": facts.step_speed}
+    section: Section = {
+        f"{name}_images_per_second": value and round(value, 1)
+        for name, value in speeds.items()
+    }
+    section["hours"] = facts.hours and round(facts.hours, 2)
+    section["measured_on"] = (
+        f"{step.images} of {step.replica_images} images"
+        if step
+        else "nothing: a step takes too long here"
+    )
+    return section

@@ -1,0 +1,205 @@
+"""Speed of the input and of the training step, measured in a few seconds."""
+
+import dataclasses
+import functools
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import datasets, training
+from tf_contrastive import model as models
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+
+# Upper bounds of what the input is measured on: images of the data, of a batch.
+_EXAMPLES = 2048
+_INPUT_BATCH = 64
+# Cost of a training step in forward passes.
+_FORWARD_PASSES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTime:
+    """Duration of a training step.
+
+    Attributes:
+      seconds: of a step with the whole batch.
+      images: per replica, in the largest batch that was measured.
+      replica_images: per replica, in the whole batch; if it is larger,
+        `seconds` is extrapolated.
+    """
+
+    seconds: float
+    images: int
+    replica_images: int
+
+
+def measure_input(
+    source: datasets.Source,
+    strategy: tf.distribute.Strategy,
+    run: Pretrain,
+    seconds: float,
+) -> float | None:
+    """Measures the speed of the run's input in images per second.
+
+    Args:
+      source: the training data, of which a part is read.
+      strategy: its replicas share the batches.
+      run: a resolved config.
+      seconds: duration of the measurement, after the first batch.
+
+    Returns:
+      None for batches of a data service.
+    """
+    if run.data.data_service:
+        return None
+    replicas = strategy.num_replicas_in_sync
+    count = source.info.num_examples
+    if count > _EXAMPLES:
+        # Files are read in sequence: those between would be read for nothing.
+        spread = source.arrays is not None
+        last = (count if spread else _EXAMPLES) - 1
+        source = source.select(
+            np.linspace(0, last, _EXAMPLES).round().astype(int)
+        )
+        count = _EXAMPLES
+    size = min(run.schedule.batch_size, count, max(_INPUT_BATCH, 2 * replicas))
+    size = max(size // (2 * replicas), 1) * 2 * replicas
+    if size > count:
+        size = replicas
+    run = fields.replace(run, batch_size=size)
+    source = datasets.in_memory(source, run.data.cache)
+    batches = iter(training.batches(source, strategy, run, 0))
+    # Pipelines prepare a few batches while the first is waited for.
+    next(batches)
+    start, steps = time.perf_counter(), 0
+    while (spent := time.perf_counter() - start) < seconds:
+        next(batches)
+        steps += 1
+    return steps * size / spent
+
+
+def synthetic_batches(
+    run: Pretrain,
+    num_classes: int | None,
+    images: int,
+    strategy: tf.distribute.Strategy,
+    static: bool = True,
+) -> tf.distribute.DistributedDataset:
+    """Endless batches of noise, in the form that the run's step takes.
+
+    Args:
+      run: a resolved config.
+      num_classes: None without labels.
+      images: per replica.
+      strategy: each of its replicas gets a batch.
+      static: whether the graph knows the batch size.
+    """
+    rng = np.random.default_rng(0)
+    side, count = run.views.image_size, run.views.views
+    channels = 3 + max(run.data.extra_channels, 0)
+    views = rng.random([images, count, side, side, channels], np.float32)
+    seeds = rng.integers(0, 2**31 - 1, [images, count, 2]).astype(np.int32)
+    rows = np.arange(images, dtype=np.int32)
+    on_device = run.views.augment_on == "device" or run.views.mixed
+    inputs = (views, seeds) if on_device else views
+    labels = () if num_classes is None else (rows % num_classes,)
+
+    def dataset(_: tf.distribute.InputContext) -> tf.data.Dataset:
+        examples = tf.data.Dataset.from_tensors((inputs, *labels))
+        if not static:
+            examples = examples.unbatch().batch(images)
+        return examples.cache().repeat()
+
+    return strategy.distribute_datasets_from_function(dataset)
+
+
+def measure_step(
+    model: models.ContrastiveModel,
+    run: Pretrain,
+    num_classes: int | None,
+    strategy: tf.distribute.Strategy,
+    seconds: float,
+) -> StepTime | None:
+    """Measures the run's training step on noise, which trains the weights.
+
+    Accelerators are measured with the whole batch. CPUs are measured with
+    smaller batches, from which the cost of a step and of an image follow.
+
+    Args:
+      model: the model of `run`, compiled with one step per execution.
+      run: a resolved config.
+      num_classes: None without labels.
+      strategy: the strategy of the model.
+      seconds: duration of the measurement, about, after tracing.
+
+    Returns:
+      None if even the smallest batch takes longer than `seconds`.
+
+    Raises:
+      tf.errors.ResourceExhaustedError: if the batch does not fit the device.
+    """
+    replicas = strategy.num_replicas_in_sync
+    images = run.schedule.batch_size // replicas
+    step = model.make_train_function()
+    if any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
+        batches = iter(synthetic_batches(run, num_classes, images, strategy))
+        return StepTime(_median(lambda: step(batches), seconds), images, images)
+    size = math.lcm(run.loss.grad_cache_chunks, 2)
+    if size > images:
+        return None
+    # A step cannot be interrupted, so one that takes too long is not begun.
+    image = tf.zeros([1, *model.encoder.input_shape[1:]])
+    forward = _median(lambda: {"features": model.encoder(image)}, 0.0)
+    if forward * _FORWARD_PASSES * run.views.views * size * replicas > seconds:
+        return None
+    times: dict[int, float] = {}
+    while True:
+        batches = iter(
+            synthetic_batches(run, num_classes, size, strategy, static=False)
+        )
+        step(batches)
+        if not times:  # The first call has traced the graph, for any size.
+            end = time.perf_counter() + seconds
+        times[size] = _median(functools.partial(step, batches), seconds / 8)
+        # The next size takes about four steps of twice the time.
+        if 2 * size > images or 8 * times[size] > end - time.perf_counter():
+            return StepTime(extrapolate(times, images), size, images)
+        size *= 2
+
+
+def extrapolate(times: dict[int, float], images: int) -> float:
+    """Extrapolates the seconds of a step from those of smaller batches.
+
+    Args:
+      times: images of a batch -> seconds.
+      images: images of the whole batch.
+    """
+    *smaller, largest = sorted(times)
+    per_image = times[largest] / largest
+    if smaller:
+        # Without the constant overhead, but not by less than half.
+        growth = times[largest] - times[smaller[-1]]
+        slope = growth / (largest - smaller[-1])
+        per_image = min(max(slope, per_image / 2), per_image)
+    return times[largest] + per_image * (images - largest)
+
+
+def _median(call: Callable[[], dict[str, tf.Tensor]], seconds: float) -> float:
+    """Median seconds of a call, after one that is not measured."""
+
+    def finish() -> None:
+        for value in call().values():
+            value.numpy()  # Waits for the device.
+
+    finish()
+    times: list[float] = []
+    start = time.perf_counter()
+    while len(times) < 2 or time.perf_counter() - start < seconds:
+        begin = time.perf_counter()
+        finish()
+        times.append(time.perf_counter() - begin)
+    return float(np.median(times))
