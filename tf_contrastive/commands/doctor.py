@@ -1,11 +1,8 @@
 """`doctor`: checks a run before it starts."""
 
-import json
 import os
 
-import tensorflow as tf
-
-from tf_contrastive import checkpoints, doctor, errors, flags, terminal
+from tf_contrastive import checkpoints, doctor, flags, terminal
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Doctor
 
@@ -43,11 +40,8 @@ def run(options: Doctor) -> int:
     if options.runtime.workdir:
         path = os.path.join(options.runtime.workdir, RESULT_FILE)
         contents = {**report.sections, "warnings": warnings}
-        try:
-            checkpoints.write_text(path, json.dumps(contents, indent=2) + "\n")
-        except (OSError, tf.errors.OpError) as error:
-            raise errors.cannot_write(
-                path, error, "use a `workdir` that you may write, or none"
-            ) from error
+        checkpoints.write_json(
+            path, contents, "use a `workdir` that can be written, or none"
+        )
         terminal.info(f"written: {path}")
     return 0

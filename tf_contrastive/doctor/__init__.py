@@ -89,7 +89,7 @@ def inspect(run: Pretrain) -> Report:
         memory=predicted,
         available_memory=memory.available(replicas),
         input_speed=input_speed,
-        step_speed=step and batch_size / step.seconds,
+        step_speed=batch_size / step.seconds if step else None,
     )
     sections = report.sections(facts, strategy, model, step)
     return Report(facts, sections, advice.warnings(facts))
