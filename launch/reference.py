@@ -1,7 +1,7 @@
-"""Writes the reference of the package: a page per public module, of docstrings.
+"""Writes the API reference from the docstrings, one page per public module.
 
-Use: reference.py FOLDER, by launch/docs. A name that does not resolve, or
-whatever else is warned of, is an error.
+Use: reference.py FOLDER, called by launch/docs. Warnings, such as names that do
+not resolve, are errors.
 """
 
 import importlib
@@ -19,7 +19,7 @@ import tensorflow as tf
 import tf_contrastive
 
 PACKAGE = tf_contrastive.__name__
-# A loss, a policy and a schedule are called: that is no private matter.
+# Losses, policies and schedules are called: `__call__` is public.
 TEMPLATE = """
 {% extends "default/module.html.jinja2" %}
 {% macro is_public(doc) %}
@@ -28,8 +28,8 @@ true
 {% else %}{{ default_is_public(doc) }}{% endif %}
 {% endmacro %}
 """
-# Where users know classes from that stand elsewhere.
-KNOWN_AS = {
+# Public names of TensorFlow classes that are defined in private modules.
+PUBLIC_MODULES = {
     "tensorflow": [tf.Module, tf.Tensor, tf.Variable],
     "tensorflow.data": [tf.data.Dataset],
     "tensorflow.distribute": [tf.distribute.Strategy],
@@ -40,8 +40,8 @@ KNOWN_AS = {
 }
 
 
-def settle() -> None:
-    """Imports what is imported when first used, since pdoc looks no further."""
+def import_lazy_modules() -> None:
+    """Makes lazily imported modules and names visible to pdoc."""
     names = [name for name in dir(tf_contrastive) if name != "__version__"]
     tf_contrastive.__all__ = names
     for name in names:
@@ -50,7 +50,7 @@ def settle() -> None:
         for inner in getattr(member, "__all__", ()):
             if hasattr(member, inner):
                 setattr(member, inner, getattr(member, inner))
-    # Where equations stand.
+    # Their docstrings hold the equations.
     losses = importlib.import_module(f"{PACKAGE}.losses")
     for loss in losses.LOSSES.values():
         setattr(losses, loss.__name__, loss)
@@ -58,14 +58,14 @@ def settle() -> None:
 
 
 def write(folder: pathlib.Path) -> list[str]:
-    """Writes all pages; what was warned of."""
-    settle()
-    for module, classes in KNOWN_AS.items():
-        for known in classes:
-            known.__module__ = module
+    """Writes all pages and returns the warnings."""
+    import_lazy_modules()
+    for module, classes in PUBLIC_MODULES.items():
+        for public in classes:
+            public.__module__ = module
     with (
         tempfile.TemporaryDirectory() as templates,
-        warnings.catch_warnings(record=True) as told,
+        warnings.catch_warnings(record=True) as caught,
     ):
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -78,26 +78,26 @@ def write(folder: pathlib.Path) -> list[str]:
             template_directory=template.parent,
         )
         pdoc.pdoc(PACKAGE, output_directory=folder)
-    return [str(warning.message) for warning in told]
+    return [str(warning.message) for warning in caught]
 
 
 def main(folder: pathlib.Path) -> int:
     start = folder / f"{PACKAGE}.html"
     if folder.exists() and any(folder.iterdir()) and not start.exists():
         print(
-            f"docs: {folder} holds something else: give a folder that is new,"
-            " empty, or of an earlier reference",
+            f"docs: {folder} holds other files: use a new or empty folder, or"
+            " the one of an earlier reference",
             file=sys.stderr,
         )
         return 2
-    # Pages of modules that are gone must go.
+    # Remove pages of modules that no longer exist.
     for page in (folder / PACKAGE).rglob("*.html"):
         page.unlink()
-    told = write(folder)
-    for message in told:
+    messages = write(folder)
+    for message in messages:
         print(f"docs: {message}", file=sys.stderr)
     print(f"written: {start}")
-    return min(len(told), 1)
+    return min(len(messages), 1)
 
 
 if __name__ == "__main__":

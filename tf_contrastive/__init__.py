@@ -1,17 +1,24 @@
 """Contrastive pretraining of image encoders in TensorFlow and Keras.
 
-A run goes one way: a dataset gives images, a policy makes views of them, the
-encoder and its projection head turn views into projections, the loss compares
-those over the global batch, the optimizer moves the weights, and checkpoints,
-TensorBoard events and a SavedModel come out. The modules stand in that order:
-`datasets`, `views`, `encoders`, `heads`, `losses`, `optimizers` and
-`schedules`, `model`, `checkpoints` and `callbacks`, `exporting`, `training`,
-`evaluation`.
+Modules in the order of the data flow:
 
-Importing this package imports no TensorFlow; its modules do, when first used.
+- `datasets`: images and labels.
+- `views`: augmentation policies, views [B, V, H, W, K].
+- `encoders`, `heads`: features [B, V, D], projections [B, V, P].
+- `losses`: scalars over the global batch.
+- `optimizers`, `schedules`: LARS and others, learning rates.
+- `model`: `ContrastiveModel`, the training step.
+- `checkpoints`, `callbacks`: resume, progress, TensorBoard.
+- `exporting`: SavedModels.
+- `training`: a whole run.
+- `embedding`, `evaluation`: the trained encoder.
+
+Importing this package does not import TensorFlow; its modules do, when they are
+first used.
 """
 
 import importlib
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -20,28 +27,23 @@ _MODULES = (
     "checkpoints",
     "classifiers",
     "config",
-    "convolution",
     "datasets",
     "distribution",
     "embedding",
     "encoders",
     "evaluation",
     "exporting",
-    "flags",
     "heads",
     "losses",
-    "metrics",
     "model",
-    "normalization",
     "optimizers",
     "schedules",
-    "similarity",
     "training",
     "views",
 )
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name == "load":
@@ -49,5 +51,5 @@ def __getattr__(name):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return [*_MODULES, "load", "__version__"]
