@@ -4,14 +4,15 @@ import os
 
 from tf_contrastive import terminal
 from tf_contrastive.config.reproduce import Reproduce
-from tf_contrastive.papers.claims import definitions, listing, verdicts
+from tf_contrastive.papers.claims import definitions, verdicts
+from tf_contrastive.papers.claims.listing import listing
 
 
 def run(options: Reproduce) -> int:
-    """Prints a list, a plan, or tables of a claim; writes its result.
+    """Prints a list, a plan, or the tables of a claim that it runs.
 
-    A claim's result is `<workdir>/<claim>/result.json`; the runs of all claims
-    are in `<workdir>/runs`.
+    A claim's result is written to `<workdir>/<claim>/result.json`, and the runs
+    of all claims to `<workdir>/runs`.
 
     Args:
       options: validated.
@@ -25,25 +26,25 @@ def run(options: Reproduce) -> int:
     chosen = options.reproduction
     known = definitions.claims(chosen.claims)
     if chosen.list and not chosen.workdir:
-        print(listing.listing(known, lambda name: None))
+        print(listing(known))
         return 0
     claim = definitions.find(chosen.claim, known) if chosen.claim else None
-    recipe = claim and claim.recipe(chosen.scale)
-    # Here, so that a list and a mistake need not wait for TensorFlow.
+    recipe = claim.recipe(chosen.scale) if claim else None
+    # Imported here, so that the list and errors need not wait for TensorFlow.
     from tf_contrastive.papers.claims import report, runs
 
-    if chosen.list:
-        print(listing.listing(known, lambda n: runs.read(n, chosen.workdir)))
+    if claim is None or recipe is None:
+        if chosen.list:
+            print(listing(known, lambda n: runs.read(n, chosen.workdir)))
+        else:
+            print(report.write(known, chosen.workdir, chosen.report_dir))
         return 0
-    if chosen.report:
-        print(report.write(known, chosen.workdir, chosen.report_dir))
-        return 0
-    place = runs.Place(chosen.workdir, chosen.data_dir, chosen.configs_dir)
+    folders = runs.Folders(chosen.workdir, chosen.data_dir, chosen.configs_dir)
     if chosen.dry_run:
         seeds = chosen.seeds or recipe.seeds
-        print(report.plan(list(runs.plan(recipe, place, seeds))))
+        print(report.plan(runs.plan(recipe, folders, seeds)))
         return 0
-    result = runs.run(claim, chosen.scale, place, chosen.seeds, terminal.info)
-    print(report.tables_of(claim, recipe, result))
+    result = runs.run(claim, chosen.scale, folders, chosen.seeds)
+    print(report.tables(recipe, result))
     terminal.info(f"written: {os.path.join(chosen.workdir, claim.name)}")
     return int(result["verdict"] == verdicts.FAILS)

@@ -1,5 +1,6 @@
-"""The papers' claims as recipes that can be run, judged and shown.
+"""The papers' claims: recipes that are run, measured and tested.
 
-Layer 8: `claims` are data, `runs` runs them command by command, `measures`
-reads numbers off the runs, `verdicts` tests what was claimed, `report` tells.
+`definitions` reads the claims, which are data; `runs` runs their commands;
+`measures` reads numbers off the runs; `verdicts` tests the claimed relations;
+`listing` and `report` show the results.
 """

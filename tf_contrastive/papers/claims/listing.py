@@ -1,4 +1,7 @@
-"""The list of claims: of what, how, and how it came out. No TensorFlow."""
+"""The list of tables and figures and the state of their claims.
+
+It imports no TensorFlow, so that `reproduce --list` answers at once.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 from tf_contrastive import terminal
 from tf_contrastive.papers.claims import definitions
 
-# Item.replicable -> the status of what has no recipe.
+# Item.replicable -> the status of an item without a recipe.
 _NO_RECIPE = {
     "cpu": "to come",
     "paper": "no recipe: needs its data",
@@ -16,9 +19,9 @@ _NO_RECIPE = {
 
 def listing(
     known: Mapping[str, definitions.Claim],
-    result_of: Callable[[str], dict[str, Any] | None],
+    result_of: Callable[[str], dict[str, Any] | None] = lambda name: None,
 ) -> str:
-    """Every table and figure, what can be run of it, and how it came out.
+    """Formats every table and figure with its recipes and its status.
 
     Args:
       known: the claims.
@@ -26,33 +29,15 @@ def listing(
     """
     rows = [("id", "paper", "recipe", "minutes", "status", "claim")]
     for name, item in definitions.items().items():
-        claim = definitions.of_item(name, known)
-        status = _status(item, claim, claim and result_of(claim.name))
-        rows.append((name, item.where, *_scales(claim), status, item.claim))
-    papers = [
-        f"{prefix}: {title}" for prefix, title in definitions.papers().items()
-    ]
-    texts = (0, 1, 2, 4, 5)
-    return "\n".join([*papers, "", terminal.format_table(rows, texts)])
-
-
-def _scales(claim: definitions.Claim | None) -> tuple[str, str]:
-    if claim is None:
-        return "-", "-"
-    cpu = claim.recipes.get("cpu")
-    minutes = "-"
-    if cpu and cpu.minutes:
-        minutes = f"{cpu.minutes * cpu.seeds:g}"
-    return ", ".join(claim.recipes), minutes
-
-
-def _status(
-    item: definitions.Item,
-    claim: definitions.Claim | None,
-    result: dict[str, Any] | None,
-) -> str:
-    if claim is None:
-        return _NO_RECIPE[item.replicable]
-    if result is None:
-        return "not run"
-    return f"{result['verdict']} ({result['scale']})"
+        scales, minutes, status = "-", "-", _NO_RECIPE[item.replicable]
+        if claim := definitions.claim_of(name, known):
+            scales, status = ", ".join(claim.recipes), "not run"
+            cpu = claim.recipes.get("cpu")
+            if cpu and cpu.minutes:
+                minutes = f"{cpu.minutes * cpu.seeds:g}"
+            if result := result_of(claim.name):
+                status = f"{result['verdict']} ({result['scale']})"
+        rows.append((name, item.where, scales, minutes, status, item.claim))
+    papers = [f"{k}: {title}" for k, title in definitions.papers().items()]
+    table = terminal.format_table(rows, texts=(0, 1, 2, 4, 5))
+    return "\n".join([*papers, "", table])

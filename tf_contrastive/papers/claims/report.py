@@ -1,298 +1,259 @@
-"""Results for people: tables of a claim, and docs/RESULTS.md."""
+"""Results for people: the tables of a claim, and RESULTS.md."""
 
 import json
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors, terminal
-from tf_contrastive.papers.claims import definitions, plots, runs, verdicts
+from tf_contrastive.papers.claims import (
+    definitions,
+    measures,
+    plots,
+    runs,
+    verdicts,
+)
 
-# Of a report: the pictures and the results of the claims.
+# Next to RESULTS.md: the plots and results of the claims.
 FOLDER = "results"
 PLOT_FILE = "result.png"
 
+Table = list[tuple[str, ...]]
 
-# ---- One claim ---------------------------------------------------------------
+_INTRODUCTION = (
+    "# Results\n\nWhat the papers claim, and what was measured here. `python -m"
+    " tf_contrastive reproduce --report` writes this file from the result files"
+    f" in [{FOLDER}]({FOLDER}). The verdict is by a one-sided paired sign-flip"
+    " test over seeds at p <= 0.05: a claim holds if every relation exceeds its"
+    " minimal effect, fails if one of them is significantly on the other side,"
+    " and is not significant otherwise. Recipes and relations"
+    " (`tf_contrastive/papers/claims/claims.json`) were written before they"
+    " were run; earlier attempts are listed with them."
+)
 
 
-def plan(units: list[runs.Planned]) -> str:
-    """The command lines of a claim, in order."""
+def plan(units: Iterable[measures.Unit]) -> str:
+    """Returns the commands of a claim, in order."""
     lines = []
     for unit in units:
-        words = filter(None, (unit.case, unit.arm, f"seed {unit.seed}"))
-        lines.append(f"# {', '.join(words)}")
-        lines += map(str, unit.commands)
-        if not unit.commands:
-            lines.append(f"# no command: {json.dumps(unit.settings)}")
+        names = filter(None, (unit.case, unit.arm, f"seed {unit.seed}"))
+        lines.append(f"# {', '.join(names)}")
+        lines += [runs.command_line(words) for words in unit.commands] or [
+            f"# no command: {json.dumps(unit.settings)}"
+        ]
     return "\n".join(lines)
 
 
-def tables_of(
-    claim: definitions.Claim, recipe: definitions.Recipe, result: dict[str, Any]
-) -> str:
-    """What was measured beside what is printed, the relations, the verdict."""
+def tables(recipe: definitions.Recipe, result: dict[str, Any]) -> str:
+    """Returns the measured and printed values, the relations, the verdict."""
+    values, relations = _values(recipe, result), _relations(result)
     parts = [
-        terminal.format_table(_values(recipe, result), texts=range(3)),
-        terminal.format_table(_relations(result), texts=(0, 1, 5)),
-        f"{claim.name}: {result['verdict']}",
+        terminal.format_table(values, texts=range(3)),
+        terminal.format_table(relations, texts=(0, 1, 5)),
+        f"{result['claim']}: {result['verdict']}",
     ]
-    return "\n\n".join(part for part in parts if part)
+    return "\n\n".join(parts)
 
 
-def spread(
+def _by_seed(
     result: dict[str, Any], case: str, arm: str, value: str
 ) -> list[float]:
-    """A value of every seed that there is."""
-    found = [
+    """Returns a value of every seed that has one."""
+    numbers = [
         unit["values"].get(value)
         for unit in sorted(result["units"], key=lambda unit: unit["seed"])
         if (unit["case"], unit["arm"]) == (case, arm)
     ]
-    return [number for number in found if number is not None]
+    return [number for number in numbers if number is not None]
 
 
-def printed(
-    recipe: definitions.Recipe, case: str, arm: str, value: str
-) -> float | None:
-    """The paper's own number, in our unit."""
-    known = definitions.items()
-    for place in recipe.printed:
-        column = place.columns.get(case, place.columns.get(arm))
-        if place.value == value and column and arm in place.rows:
-            cell = known[place.item].cell(place.rows[arm], column)
-            return None if cell is None else float(cell) * place.scale
-    return None
-
-
-def _values(
-    recipe: definitions.Recipe, result: dict[str, Any]
-) -> list[tuple[str, ...]]:
-    rows = [("case", "arm", "value", "ours", "sd", "seeds", "paper")]
+def _values(recipe: definitions.Recipe, result: dict[str, Any]) -> Table:
+    rows: Table = [("case", "arm", "value", "ours", "sd", "seeds", "paper")]
     for value in recipe.values:
         for case, arm in recipe.units():
-            found = spread(result, case, arm, value)
-            if not found:
+            numbers = _by_seed(result, case, arm, value)
+            if not numbers:
                 continue
-            theirs = printed(recipe, case, arm, value)
-            rows.append(
-                (
-                    case or "-",
-                    arm,
-                    value,
-                    f"{statistics.fmean(found):.4f}",
-                    f"{statistics.stdev(found):.4f}" if found[1:] else "-",
-                    str(len(found)),
-                    "-" if theirs is None else f"{theirs:g}",
-                )
-            )
+            sd = f"{statistics.stdev(numbers):.4f}" if numbers[1:] else "-"
+            mean, count = f"{statistics.fmean(numbers):.4f}", str(len(numbers))
+            paper = recipe.paper_value(case, arm, value)
+            printed = "-" if paper is None else f"{paper:g}"
+            rows.append((case or "-", arm, value, mean, sd, count, printed))
     return rows
 
 
-def _relations(result: dict[str, Any]) -> list[tuple[str, ...]]:
-    rows = [("case", "relation", "mean", "p", "p against", "verdict")]
+def _relations(result: dict[str, Any]) -> Table:
+    rows: Table = [("case", "relation", "mean", "p", "p against", "verdict")]
     for row in result["relations"]:
-        numbers = ("-", "-", "-")
+        numbers = ["-", "-", "-"]
         if "mean" in row:
-            numbers = (
-                f"{row['mean']:+.4f}",
-                f"{row['p']:.4f}",
-                f"{row['p_against']:.4f}",
-            )
-        rows.append(
-            (row["case"] or "-", row["relation"], *numbers, row["verdict"])
-        )
+            numbers = [f"{row['mean']:+.4f}", f"{row['p']:.4f}"]
+            numbers.append(f"{row['p_against']:.4f}")
+        case = row["case"] or "-"
+        rows.append((case, row["relation"], *numbers, row["verdict"]))
     return rows
 
 
-# ---- The report --------------------------------------------------------------
+# ---- RESULTS.md --------------------------------------------------------------
 
 
 def write(
     known: Mapping[str, definitions.Claim], workdir: str, folder: str
 ) -> str:
-    """Writes RESULTS.md, from result files alone, with pictures beside it.
+    """Writes RESULTS.md and, next to it, results and plots.
 
-    Results that stand in `<folder>/results` already are taken up, too, so that
-    a report can grow over several machines; those of the workdir win.
+    Results that are in `<folder>/results` from an earlier report stay in it
+    unless the workdir has newer ones, so that a report can cover the runs of
+    several machines.
 
     Args:
       known: the claims.
       workdir: of the runs.
-      folder: of documents, such as docs.
+      folder: of the report, such as docs.
 
     Returns:
-      The path written.
+      The path of RESULTS.md.
 
     Raises:
       UserError: if it cannot be written, or a result cannot be read.
     """
     path = os.path.join(folder, "RESULTS.md")
+    saved = os.path.join(folder, FOLDER)
     try:
-        return _write(known, workdir, path)
+        tf.io.gfile.makedirs(saved)
+        results = {}
+        for name, claim in known.items():
+            result = runs.read(name, workdir)
+            if result:
+                _copy(claim, result, workdir, os.path.join(saved, name))
+            result = result or runs.read(name, saved)
+            if result and result["scale"] in claim.recipes:
+                results[name] = result
+        checkpoints.write_text(path, _document(known, results, saved))
     except (OSError, tf.errors.OpError) as error:
-        advice = "give a --report_dir that you may write to"
+        advice = "set `report_dir` to a folder that you may write to"
         raise errors.cannot_write(path, error, advice) from error
-
-
-def _write(
-    known: Mapping[str, definitions.Claim], workdir: str, path: str
-) -> str:
-    kept = os.path.join(os.path.dirname(path), FOLDER)
-    tf.io.gfile.makedirs(kept)
-    found = {}
-    for name, claim in known.items():
-        result = runs.read(name, workdir)
-        if result:
-            _keep(claim, result, workdir, os.path.join(kept, name))
-        result = result or runs.read(name, kept)
-        if result and result["scale"] in claim.recipes:
-            found[name] = result
-    checkpoints.write_text(path, _document(known, found, kept))
     return path
 
 
-def _keep(
+def _copy(
     claim: definitions.Claim, result: dict[str, Any], workdir: str, folder: str
 ) -> None:
-    """Copies a result and its pictures to where documents are."""
+    """Copies a result and the plots of its first seed, and plots its values."""
     recipe = claim.recipe(result["scale"])
     tf.io.gfile.makedirs(folder)
-    text = json.dumps(result, indent=1) + "\n"
-    checkpoints.write_text(os.path.join(folder, runs.RESULT_FILE), text)
-    plots.write(
-        os.path.join(folder, PLOT_FILE),
-        {
-            value: {
-                (case, arm): (
-                    spread(result, case, arm, value),
-                    printed(recipe, case, arm, value),
-                )
-                for case, arm in recipe.units()
-            }
-            for value in recipe.values
-        },
-    )
+    copies = {runs.path_of(claim.name, workdir): runs.RESULT_FILE}
     for unit in result["units"]:
-        if unit["seed"]:
-            continue
-        for file in recipe.pictures:
+        for file in recipe.plots if unit["seed"] == 0 else ():
             source = os.path.join(workdir, unit["evaluation"], file)
-            if tf.io.gfile.exists(source):
-                name = _picture(unit["case"], unit["arm"], file)
-                tf.io.gfile.copy(
-                    source, os.path.join(folder, name), overwrite=True
-                )
+            copies[source] = _plot_name(unit["case"], unit["arm"], file)
+    for source, name in copies.items():
+        if tf.io.gfile.exists(source):
+            target = os.path.join(folder, name)
+            tf.io.gfile.copy(source, target, overwrite=True)
+    panels = {
+        value: {
+            (case, arm): (numbers, recipe.paper_value(case, arm, value))
+            for case, arm in recipe.units()
+            if (numbers := _by_seed(result, case, arm, value))
+        }
+        for value in recipe.values
+    }
+    panels = {value: points for value, points in panels.items() if points}
+    if panels:
+        with tf.io.gfile.GFile(os.path.join(folder, PLOT_FILE), "wb") as file:
+            file.write(plots.values(panels))
 
 
-def _picture(case: str, arm: str, file: str) -> str:
-    return (
-        runs.slug(case, arm, os.path.splitext(os.path.basename(file))[0])
-        + (os.path.splitext(file)[1])
-    )
+def _plot_name(case: str, arm: str, file: str) -> str:
+    stem, extension = os.path.splitext(os.path.basename(file))
+    return runs.slug(case, arm, stem) + extension
 
 
 def _document(
     known: Mapping[str, definitions.Claim],
-    found: Mapping[str, dict[str, Any]],
-    kept: str,
+    results: Mapping[str, dict[str, Any]],
+    saved: str,
 ) -> str:
-    parts = [
-        "# Results",
-        "What the papers claim, and what came out here. This file is written by"
-        " `python -m tf_contrastive reproduce --report`, from the result files"
-        f" in [{FOLDER}]({FOLDER}) alone. A claim holds if a one-sided paired"
-        " sign-flip test over seeds puts every relation beyond its minimal"
-        " effect with p at most 0.05, fails if the test puts one of them on the"
-        " other side, and is not significant otherwise. Recipes and relations"
-        " (`tf_contrastive/reproduction/claims.json`) were written down before"
-        " they were run; what was tried before stands with them.",
-        _markdown(
-            [("claim", "stands in", "what", "scale", "verdict", "minutes")]
-            + [
-                (
-                    f"[{name}](#{name.lower()})",
-                    ", ".join(known[name].items),
-                    known[name].claim,
-                    result["scale"],
-                    f"**{result['verdict']}**",
-                    f"{sum(u['minutes'] for u in result['units']):.0f}",
-                )
-                for name, result in found.items()
-            ]
-        ),
-    ]
-    for name, result in found.items():
-        parts += _section(known[name], result, kept)
-    parts += ["## Not run here", _open_items(known, found)]
+    summary: Table = [("id", "items", "claim", "scale", "verdict", "minutes")]
+    for name, result in results.items():
+        minutes = sum(unit["minutes"] for unit in result["units"])
+        summary.append(
+            (
+                f"[{name}](#{name.lower()})",
+                ", ".join(known[name].items),
+                known[name].claim,
+                result["scale"],
+                f"**{result['verdict']}**",
+                f"{minutes:.0f}",
+            )
+        )
+    parts = [_INTRODUCTION, _markdown(summary)]
+    for name, result in results.items():
+        parts += _section(known[name], result, os.path.join(saved, name))
+    parts += ["## Not run here", _not_run(known, results)]
     return "\n\n".join(parts) + "\n"
 
 
 def _section(
-    claim: definitions.Claim, result: dict[str, Any], kept: str
+    claim: definitions.Claim, result: dict[str, Any], folder: str
 ) -> list[str]:
     recipe = claim.recipe(result["scale"])
-    parts = [f"## {claim.name}", claim.claim]
-    if recipe.note:
-        parts.append(recipe.note)
-    parts += [
+    count = f"{result['seeds']} seeds"
+    if result["verdict"] == verdicts.INCOMPLETE:
+        count = f"{len(result['units'])} runs so far"
+    parts = [
+        f"## {claim.name}",
+        claim.claim,
+        *filter(None, [recipe.note]),
         _markdown(_values(recipe, result)),
         _markdown(_relations(result)),
-        f"Verdict: **{result['verdict']}**"
-        + (
-            f" ({result['seeds']} seeds)."
-            if result["verdict"] != verdicts.INCOMPLETE
-            else f" ({len(result['units'])} runs so far)."
-        ),
+        f"Verdict: **{result['verdict']}** ({count}).",
+        *(f"Tried before: {text}" for text in recipe.tried),
     ]
-    parts += [f"Tried before: {text}" for text in recipe.tried]
-    folder = os.path.join(kept, claim.name)
-    if tf.io.gfile.exists(os.path.join(folder, PLOT_FILE)):
-        parts.append(f"![{claim.name}]({FOLDER}/{claim.name}/{PLOT_FILE})")
-    for file, caption in recipe.pictures.items():
+    images = [("", claim.name, PLOT_FILE)]
+    for file, caption in recipe.plots.items():
         for case, arm in recipe.units():
-            name = _picture(case, arm, file)
-            if tf.io.gfile.exists(os.path.join(folder, name)):
-                words = ", ".join(filter(None, (case, arm)))
-                parts.append(
-                    f"{caption}: {words}\n\n"
-                    f"![{words}]({FOLDER}/{claim.name}/{name})"
-                )
-    lines = next(
-        (u["commands"] for u in result["units"] if u["commands"]), None
-    )
-    parts.append(
+            name = ", ".join(filter(None, (case, arm)))
+            heading = f"{caption}: {name}\n\n"
+            images.append((heading, name, _plot_name(case, arm, file)))
+    for heading, name, file in images:
+        if tf.io.gfile.exists(os.path.join(folder, file)):
+            path = f"{FOLDER}/{claim.name}/{file}"
+            parts.append(f"{heading}![{name}]({path})")
+    again = (
         "To repeat it: `python -m tf_contrastive reproduce"
         f" --claim={claim.name} --scale={result['scale']}"
-        " --workdir=reproduction`." + (" Its first run:" if lines else "")
+        " --workdir=reproduction`."
     )
-    if lines:
-        parts.append("```\n" + "\n".join(lines) + "\n```")
-    return parts
+    commands = ["\n".join(unit["commands"]) for unit in result["units"]]
+    if first := next(filter(None, commands), ""):
+        again += f" Its first run:\n\n```\n{first}\n```"
+    return [*parts, again]
 
 
-def _open_items(
-    known: Mapping[str, definitions.Claim], found: Mapping[str, dict[str, Any]]
+def _not_run(
+    known: Mapping[str, definitions.Claim], results: Mapping[str, Any]
 ) -> str:
-    rows = [("id", "stands in", "what", "how")]
+    rows: Table = [("id", "item", "claim", "how")]
     papers = definitions.papers()
     for name, item in definitions.items().items():
-        claim = definitions.of_item(name, known)
-        if claim and claim.name in found:
+        claim = definitions.claim_of(name, known)
+        if claim and claim.name in results:
             continue
         how = item.note
         if claim:
             scales = ", ".join(f"`--scale={s}`" for s in claim.recipes)
             how = f"`--claim={claim.name}` at {scales}"
-        title = papers[item.paper].partition(",")[0]
-        rows.append((name, f"{title}, {item.where}", item.claim, how))
+        author = papers[name.partition("-")[0]].partition(",")[0]
+        rows.append((name, f"{author}, {item.where}", item.claim, how))
     return _markdown(rows)
 
 
-def _markdown(rows: list[tuple[str, ...]]) -> str:
+def _markdown(rows: Table) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     return "\n".join(lines)

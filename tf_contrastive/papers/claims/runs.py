@@ -1,386 +1,258 @@
-"""Runs a claim's units, each of its commands in a process of its own.
+"""Runs a claim's units, each command in a process of its own.
 
-What a user would type is what is run: a unit's numbers can be had by hand. Runs
-are found by what they are, so that claims share those they have in common, and
-a claim that was stopped goes on where it was.
+The commands are those that a user would type, so that every number can be
+repeated by hand. A run's folder is named after its flags: claims share runs,
+and a claim that was stopped resumes.
 """
 
-import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors
+from tf_contrastive import checkpoints, errors, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.papers.claims import definitions, measures, verdicts
 
 RESULT_FILE = "result.json"
 # Under the workdir: the runs of all claims.
 RUNS = "runs"
-Say = Callable[[str], None]
+# Fields of a recipe that do not change its result.
+_TEXTS = ("note", "tried", "minutes", "seeds", "printed", "plots")
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
-    """One command line of a unit."""
-
-    name: str
-    flags: tuple[str, ...]
-
-    def __str__(self) -> str:
-        words = ("python", "-m", "tf_contrastive", self.name, *self.flags)
-        return " ".join(words)
-
-
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """Where things are."""
+class Folders:
+    """Where runs, data and flagfiles are."""
 
     workdir: str
     data_dir: str = ""
-    configs: str = "configs"
+    configs_dir: str = "configs"
 
-    def told(self, command: Command) -> str:
-        """A command line as others would type it, without this machine."""
-        flags = []
-        for flag in command.flags:
-            name, _, value = flag.partition("=")
-            if name in ("--workdir", "--output_dir"):
-                flag = f"{name}=reproduction/{self.within(value)}"
-            elif name == "--data_dir":
-                flag = f"{name}=DATA"
-            flags.append(flag)
-        return str(Command(command.name, tuple(flags)))
-
-    def within(self, path: str) -> str:
-        """A path below the workdir, from there."""
+    def relative(self, path: str) -> str:
+        """Returns a path below the workdir, relative to it."""
         return path.removeprefix(self.workdir).lstrip("/")
 
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """A unit that is to be run."""
-
-    case: str
-    arm: str
-    seed: int
-    settings: definitions.Settings
-    commands: tuple[Command, ...]
-    unit: measures.Unit
-
-
-def plan(
-    recipe: definitions.Recipe,
-    place: Place,
-    seeds: int,
-    chosen: dict[str, list[str]] | None = None,
-) -> Iterator[Planned]:
-    """Yields the units, all of a seed before the next.
-
-    Args:
-      recipe: of a claim.
-      place: of everything.
-      seeds: how many, from 0.
-      chosen: "CASE/ARM" -> flags that a selection gave it.
-    """
-    for seed in range(seeds):
-        for case, arm in recipe.units():
-            settings = recipe.settings(case, arm)
-            if "pretrain" in settings:
-                extra = (chosen or {}).get(f"{case}/{arm}", [])
-                settings["pretrain"] = settings["pretrain"] + extra
-            yield planned(case, arm, seed, settings, place)
+    def portable(self, words: Sequence[str]) -> str:
+        """Returns a command line without the folders of this machine."""
+        portable = []
+        for word in words:
+            name, _, value = word.partition("=")
+            if name in ("--workdir", "--output_dir"):
+                word = f"{name}=reproduction/{self.relative(value)}"
+            elif name == "--data_dir":
+                word = f"{name}=DATA"
+            portable.append(word)
+        return command_line(portable)
 
 
-def planned(
-    case: str, arm: str, seed: int, settings: definitions.Settings, place: Place
-) -> Planned:
-    """One unit: its command lines, and where they write."""
-    workdir = evaluation = ""
-    commands = []
-    data = [f"--data_dir={place.data_dir}"] if place.data_dir else []
-    if "pretrain" in settings:
-        flags = _placed(settings["pretrain"], place)
-        name = slug(case, arm, f"seed{seed}")
-        mark = definitions.fingerprint([settings["pretrain"], seed])
-        workdir = os.path.join(place.workdir, RUNS, f"{name}-{mark}")
-        flags += [f"--seed={seed}", *data, f"--workdir={workdir}"]
-        commands.append(Command("pretrain", tuple(flags)))
-    if "evaluate" in settings:
-        flags = _placed(settings["evaluate"], place)
-        mark = definitions.fingerprint(settings["evaluate"])
-        evaluation = os.path.join(workdir, f"evaluation-{mark}")
-        flags += [*data, f"--workdir={workdir}", f"--output_dir={evaluation}"]
-        commands.append(Command("evaluate", tuple(flags)))
-    unit = measures.Unit(workdir, evaluation, settings, seed)
-    return Planned(case, arm, seed, settings, tuple(commands), unit)
-
-
-def _placed(flags: list[str], place: Place) -> list[str]:
-    return [flag.replace("{configs}", place.configs) for flag in flags]
+def command_line(words: Sequence[str]) -> str:
+    """Returns a command as a user would type it."""
+    return " ".join(("python -m tf_contrastive", *words))
 
 
 def slug(*words: str) -> str:
-    """Words as a part of a file's name."""
+    """Returns words as part of a file name."""
     text = "-".join(word for word in words if word).lower()
     return re.sub("[^a-z0-9]+", "-", text).strip("-")
 
 
-def run(
-    claim: definitions.Claim,
-    scale: str,
-    place: Place,
-    seeds: int,
-    say: Say,
-) -> dict[str, Any]:
-    """Runs what is left of a claim, and judges it.
+def path_of(name: str, workdir: str) -> str:
+    """Returns the path of a claim's result."""
+    return os.path.join(workdir, name, RESULT_FILE)
 
-    Args:
-      claim: what is claimed.
-      scale: of `claims.SCALES`.
-      place: of everything; the result goes to `<workdir>/<claim>/result.json`
-        after every unit.
-      seeds: how many; 0: the recipe's.
-      say: is told what is run.
 
-    Returns:
-      The result: "claim", "scale", "recipe" (fingerprint), "seeds", "chosen",
-      "units" (case, arm, seed, values, commands, minutes), "relations" (each
-      with its cases' judgements) and "verdict".
+def read(name: str, workdir: str) -> dict[str, Any] | None:
+    """Reads a claim's result; None if there is none.
 
     Raises:
-      UserError: if a command fails, or a result of another recipe stands
-        there.
+      UserError: if the file is damaged.
+    """
+    path = path_of(name, workdir)
+    return checkpoints.read_json(path) if tf.io.gfile.exists(path) else None
+
+
+def plan(
+    recipe: definitions.Recipe, folders: Folders, seeds: int
+) -> Iterator[measures.Unit]:
+    """Yields the units, all of one seed before those of the next."""
+    for seed in range(seeds):
+        for case, arm in recipe.units():
+            yield _unit(case, arm, seed, recipe.settings(case, arm), folders)
+
+
+def _unit(
+    case: str,
+    arm: str,
+    seed: int,
+    settings: definitions.Settings,
+    folders: Folders,
+) -> measures.Unit:
+    workdir = evaluation = ""
+    commands = []
+    flags = {
+        name: [
+            flag.replace("{configs}", folders.configs_dir)
+            for flag in settings[name]
+        ]
+        for name in definitions.COMMANDS
+        if name in settings
+    }
+    data = [f"--data_dir={folders.data_dir}"] if folders.data_dir else []
+    if "pretrain" in flags:
+        digest = definitions.fingerprint([settings["pretrain"], seed])
+        name = f"{slug(case, arm, f'seed{seed}')}-{digest}"
+        workdir = os.path.join(folders.workdir, RUNS, name)
+        options = [f"--seed={seed}", *data, f"--workdir={workdir}"]
+        commands.append(("pretrain", *flags["pretrain"], *options))
+    if "evaluate" in flags:
+        digest = definitions.fingerprint(settings["evaluate"])
+        evaluation = os.path.join(workdir, f"evaluation-{digest}")
+        options = [f"--workdir={workdir}", f"--output_dir={evaluation}"]
+        commands.append(("evaluate", *flags["evaluate"], *data, *options))
+    return measures.Unit(
+        case, arm, seed, settings, tuple(commands), workdir, evaluation
+    )
+
+
+def run(
+    claim: definitions.Claim, scale: str, folders: Folders, seeds: int = 0
+) -> dict[str, Any]:
+    """Runs the missing units of a claim, and judges it.
+
+    Args:
+      claim: to run.
+      scale: of `definitions.SCALES`.
+      folders: the result is written to `<workdir>/<claim>/result.json` after
+        each unit.
+      seeds: number of seeds; 0: the recipe's.
+
+    Returns:
+      The result: "claim", "scale", "recipe" (fingerprint), "version", "cpus",
+      "units" (case, arm, seed, values, commands, evaluation, minutes), "seeds",
+      "relations" (see `verdicts.judge_all`) and "verdict".
+
+    Raises:
+      UserError: if a command fails, or the workdir holds a result of another
+        recipe.
     """
     recipe = claim.recipe(scale)
-    count = seeds or recipe.seeds
-    _check(claim, recipe, place)
-    result = _begin(claim, scale, recipe, place)
-    if recipe.select and not result["chosen"]:
-        result["chosen"] = _select(recipe, place, say)
-        _write(result, place)
+    seeds = seeds or recipe.seeds
+    _check(recipe, folders)
+    result = _resume(claim, scale, recipe, folders)
     done = {(u["case"], u["arm"], u["seed"]) for u in result["units"]}
-    for unit in plan(recipe, place, count, result["chosen"]):
+    # Before anything is run: fails if the workdir cannot be written to.
+    _write(result, recipe, seeds, folders)
+    for unit in plan(recipe, folders, seeds):
         if (unit.case, unit.arm, unit.seed) in done:
             continue
-        place_name = " ".join(filter(None, (unit.case, unit.arm)))
-        say(f"{claim.name}: {place_name}, seed {unit.seed}")
-        started = time.monotonic()
-        values = _execute(unit, recipe, say)
+        where = " ".join(filter(None, (unit.case, unit.arm)))
+        terminal.info(f"{claim.name}: {where}, seed {unit.seed}")
+        start = time.monotonic()
+        for words in unit.commands:
+            _call(words)
         result["units"].append(
             {
                 "case": unit.case,
                 "arm": unit.arm,
                 "seed": unit.seed,
-                "values": values,
-                "commands": [place.told(c) for c in unit.commands],
-                "evaluation": place.within(unit.unit.evaluation),
-                "minutes": round((time.monotonic() - started) / 60, 2),
+                "values": measures.values(recipe, unit),
+                "commands": [folders.portable(w) for w in unit.commands],
+                "evaluation": folders.relative(unit.evaluation),
+                "minutes": round((time.monotonic() - start) / 60, 2),
             }
         )
-        _judge(result, recipe, count)
-        _write(result, place)
-    _judge(result, recipe, count)
-    _write(result, place)
+        _write(result, recipe, seeds, folders)
     return result
 
 
-def _check(
-    claim: definitions.Claim, recipe: definitions.Recipe, place: Place
-) -> None:
-    """Raises `UserError` for a place that lacks what commands will need."""
-    if place.data_dir and not tf.io.gfile.isdir(place.data_dir):
+def _check(recipe: definitions.Recipe, folders: Folders) -> None:
+    """Raises `UserError` if data or flagfiles are missing."""
+    if folders.data_dir and not tf.io.gfile.isdir(folders.data_dir):
         raise errors.UserError(
-            f"--data_dir={place.data_dir}: there is no such folder: give that"
+            f"data_dir={folders.data_dir} does not exist: set it to the folder"
             " of prepared TensorFlow Datasets"
         )
-    for unit in plan(recipe, place, 1):
-        for flag in [flag for c in unit.commands for flag in c.flags]:
-            name, _, path = flag.partition("=")
+    for unit in plan(recipe, folders, 1):
+        for word in [word for words in unit.commands for word in words]:
+            name, _, path = word.partition("=")
             if name == "--flagfile" and not tf.io.gfile.exists(path):
                 raise errors.UserError(
-                    f"--configs_dir={place.configs}: there is no {path}: give"
-                    " the folder of this package's flagfiles"
+                    f"configs_dir={folders.configs_dir}: {path} does not exist:"
+                    " set it to the folder of this package's flagfiles"
                 )
-    # Last, so that no mistake leaves a folder behind.
-    with _told(path_of(claim.name, place.workdir)) as path:
-        tf.io.gfile.makedirs(os.path.dirname(path))
 
 
-def path_of(name: str, workdir: str) -> str:
-    """Where a claim's result is."""
-    return os.path.join(workdir, name, RESULT_FILE)
-
-
-def read(name: str, workdir: str) -> dict[str, Any] | None:
-    """A claim's result, or None.
-
-    Raises:
-      UserError: if what stands there is none.
-    """
-    path = path_of(name, workdir)
-    if not tf.io.gfile.exists(path):
-        return None
-    return checkpoints.read_json(path)
-
-
-def _begin(
+def _resume(
     claim: definitions.Claim,
     scale: str,
     recipe: definitions.Recipe,
-    place: Place,
+    folders: Folders,
 ) -> dict[str, Any]:
-    """The result so far, or a new one."""
-    mark = definitions.fingerprint([scale, _decisive(recipe)])
-    found = read(claim.name, place.workdir)
-    if found and found["recipe"] != mark:
+    """Returns the result so far, or a new one."""
+    fields = dataclasses.asdict(recipe)
+    decisive = {k: v for k, v in fields.items() if k not in _TEXTS}
+    fingerprint = definitions.fingerprint([scale, decisive])
+    result = read(claim.name, folders.workdir)
+    if result and result["recipe"] != fingerprint:
         raise errors.UserError(
-            f"{path_of(claim.name, place.workdir)} is of another recipe or"
-            " --scale: give another --workdir, or move it away"
+            f"{path_of(claim.name, folders.workdir)} is of another recipe or"
+            " `scale`: set another `workdir`, or move the file away"
         )
-    return found or {
+    return result or {
         "claim": claim.name,
         "scale": scale,
-        "recipe": mark,
+        "recipe": fingerprint,
         "version": metadata.version("tf_contrastive"),
         "cpus": os.cpu_count(),
-        "chosen": {},
         "units": [],
     }
 
 
-def _decisive(recipe: definitions.Recipe) -> dict[str, Any]:
-    """What of a recipe decides its result: no words, and no number of seeds."""
-    told = ("note", "tried", "minutes", "seeds", "printed", "pictures")
-    fields = dataclasses.asdict(recipe)
-    return {name: v for name, v in fields.items() if name not in told}
-
-
-def _execute(
-    planned_unit: Planned, recipe: definitions.Recipe, say: Say
-) -> dict[str, float | None]:
-    for command in planned_unit.commands:
-        _call(command, say)
-    return measures.values(recipe.values, planned_unit.unit)
-
-
-def _call(command: Command, say: Say) -> None:
-    """Runs a command line, whose own output goes to stderr."""
-    say(f"  {command}")
-    words = [sys.executable, "-m", "tf_contrastive", command.name]
+def _call(words: Sequence[str]) -> None:
+    """Runs a command, whose own output goes to stderr."""
+    line = command_line(words)
+    terminal.info(f"  {line}")
     try:
         status = subprocess.run(
-            [*words, *command.flags], stdout=sys.stderr, check=False
+            [sys.executable, "-m", "tf_contrastive", *words],
+            stdout=sys.stderr,
+            check=False,
         ).returncode
     except KeyboardInterrupt:
         status = errors.EXIT_RESUME
-    kept = "all before it is kept, and the same `reproduce` goes on from there"
+    hint = "results so far are saved; repeat the same `reproduce` to resume"
     if status == errors.EXIT_RESUME:
         raise preemption.InterruptedRunError(
-            f"a command was told to end: {command}; {kept}"
+            f"a command was interrupted: {line}; {hint}"
         )
     if status:
-        raise errors.UserError(
-            f"a command failed ({status}): {command}; {kept}"
-        )
+        raise errors.UserError(f"a command failed ({status}): {line}; {hint}")
 
 
-def _select(
-    recipe: definitions.Recipe, place: Place, say: Say
-) -> dict[str, list[str]]:
-    """Chooses each arm's settings, on a cut of train, as the papers do.
-
-    The seed is of no unit that is tested.
-    """
-    chosen = {}
-    selection = recipe.select
-    grid = [
-        [f"--{name}={value}" for name, value in setting]
-        for setting in itertools.product(
-            *([(n, v) for v in values] for n, values in selection.grid.items())
-        )
-    ]
-    values = {selection.value: recipe.values[selection.value]}
-    for case, arm in recipe.units():
-        scored = []
-        for flags in grid:
-            settings = recipe.settings(case, arm)
-            settings["pretrain"] = [
-                *settings["pretrain"],
-                *selection.pretrain,
-                *flags,
-            ]
-            settings["evaluate"] = selection.evaluate
-            unit = planned(
-                case, arm, definitions.SELECTION_SEED, settings, place
-            )
-            say(f"selection: {case} {arm} {' '.join(flags)}")
-            for command in unit.commands:
-                _call(command, say)
-            found = measures.values(values, unit.unit)[selection.value]
-            scored.append(found)
-        best = max(range(len(grid)), key=scored.__getitem__)
-        chosen[f"{case}/{arm}"] = grid[best]
-    return chosen
-
-
-def _judge(
-    result: dict[str, Any], recipe: definitions.Recipe, seeds: int
+def _write(
+    result: dict[str, Any],
+    recipe: definitions.Recipe,
+    seeds: int,
+    folders: Folders,
 ) -> None:
-    """Puts the relations' judgements, and the verdict, into a result."""
-    table = {
-        (u["case"], u["arm"], u["seed"]): u["values"] for u in result["units"]
-    }
-
-    def read_side(side: definitions.Side, case: str) -> list[float | None]:
-        if side.number is not None:
-            return [side.number] * seeds
-        return [
-            table.get((side.case or case, side.arm, seed), {}).get(side.value)
-            for seed in range(seeds)
-        ]
-
-    judged = []
-    for relation in recipe.relations:
-        for case in relation.cases:
-            left = read_side(relation.left, case)
-            right = read_side(relation.right, case)
-            row = {"relation": str(relation), "case": case}
-            if None in left or None in right:
-                judged.append({**row, "verdict": verdicts.INCOMPLETE})
-                continue
-            judged.append(
-                row
-                | verdicts.judge(left, right, relation.bound, relation.at_least)
-            )
+    """Judges and writes a result."""
     result["seeds"] = seeds
-    result["relations"] = judged
-    result["verdict"] = verdicts.combine([row["verdict"] for row in judged])
-    if not judged:
-        result["verdict"] = "no relation"
-
-
-def _write(result: dict[str, Any], place: Place) -> None:
-    with _told(path_of(result["claim"], place.workdir)) as path:
+    relations = verdicts.judge_all(recipe.relations, result["units"], seeds)
+    result["relations"] = relations
+    result["verdict"] = verdicts.combine([row["verdict"] for row in relations])
+    path = path_of(result["claim"], folders.workdir)
+    try:
         tf.io.gfile.makedirs(os.path.dirname(path))
         checkpoints.write_text(path, json.dumps(result, indent=1) + "\n")
-
-
-@contextlib.contextmanager
-def _told(path: str) -> Iterator[str]:
-    """Says in one line what keeps `path` from being written."""
-    try:
-        yield path
     except (OSError, tf.errors.OpError) as error:
-        advice = "give a --workdir that you may write to"
+        advice = "set `workdir` to a folder that you may write to"
         raise errors.cannot_write(path, error, advice) from error

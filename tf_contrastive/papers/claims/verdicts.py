@@ -1,56 +1,57 @@
-"""Whether a relation that a paper claims holds, by a paired test over seeds."""
+"""Whether a claimed relation holds: a paired test over seeds."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_contrastive import errors
+from tf_contrastive.papers.claims import definitions
 
 HOLDS, FAILS, OPEN = "holds", "fails", "not significant"
 INCOMPLETE = "incomplete"
-# Probability below which chance is ruled out. Of n seeds the test cannot go
-# below 2^-n: five are needed.
+# Highest p at which a relation holds. The smallest p of n seeds is 2^-n, so
+# that a test needs five.
 LEVEL = 0.05
-FEWEST = 5
-# Beyond so many seeds, signs are drawn, not enumerated.
-_ENUMERATED = 16
+MIN_SEEDS = 5
+# With more pairs than this, signs are drawn rather than enumerated.
+_MAX_ENUMERATED = 16
 _DRAWS = 100_000
-# |d*| >= |d| compares sums of the same terms in another order.
+# Sums of the same terms in another order differ by rounding.
 _ROUNDING = 1e-12
 
 
 def sign_flip(differences: Sequence[float]) -> float:
-    """One-sided p of a mean above zero, by the paired sign-flip test.
+    """One-sided p-value of a mean above zero, by the paired sign-flip test.
 
-    Where there is no effect, a difference is as likely as its negative: p is
-    the share of the assignments of signs whose mean is at least the one seen.
+    Without an effect, a difference is as likely as its negative: p is the
+    fraction of sign assignments whose mean is at least the observed one.
 
     Args:
-      differences: of the pairs, one for each seed.
+      differences: of the pairs, one per seed.
 
     Returns:
-      p in [2^-n, 1]; exact up to 16 pairs, then of 100,000 draws.
+      p in [2^-n, 1]; exact up to 16 pairs, otherwise of 100,000 draws.
 
     Raises:
       UserError: for no differences, or NaN.
 
     Fisher 1935, section 21.
     """
-    found = np.asarray(differences, np.float64)
-    if found.ndim != 1 or not found.size or not np.isfinite(found).all():
+    values = np.asarray(differences, np.float64)
+    if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise errors.UserError(
-            f"differences are {found.tolist()}: give one number for each seed"
+            f"differences are {values.tolist()}: pass one number per seed"
         )
-    if len(found) <= _ENUMERATED:
-        signs = np.array(list(itertools.product((1, -1), repeat=len(found))))
+    if len(values) <= _MAX_ENUMERATED:
+        signs = np.array(list(itertools.product((1, -1), repeat=len(values))))
     else:
-        draws = np.random.RandomState(0)
-        signs = draws.choice((1, -1), (_DRAWS, len(found)))
-        signs[0] = 1  # The one seen is among them.
-    slack = _ROUNDING * np.abs(found).sum()
-    return float(np.mean(signs @ found >= found.sum() - slack))
+        random = np.random.RandomState(0)
+        signs = random.choice((1, -1), (_DRAWS, len(values)))
+        signs[0] = 1  # The observed signs.
+    slack = _ROUNDING * np.abs(values).sum()
+    return float(np.mean(signs @ values >= values.sum() - slack))
 
 
 def judge(
@@ -61,32 +62,68 @@ def judge(
     Args:
       left, right: [seeds], paired.
       bound: the minimal effect, in their unit.
-      at_least: or else at most.
+      at_least: the direction; False: at most.
 
     Returns:
-      {"differences" [seeds], "mean", "p" that chance alone puts them on the
-      claimed side of the bound, "p_against" that it puts them on the other,
-      "verdict": "holds" or "fails" where the one or the other is at most 0.05,
-      else "not significant"}.
+      {"differences" [seeds], "mean", "p" (of the claimed side of the bound),
+      "p_against" (of the other side), "verdict": "holds" if p is at most 0.05,
+      "fails" if p_against is, else "not significant"}.
     """
     differences = np.subtract(left, right, dtype=np.float64)
     beyond = differences - bound if at_least else bound - differences
     p, against = sign_flip(beyond), sign_flip(-beyond)
-    verdict = HOLDS if p <= LEVEL else FAILS if against <= LEVEL else OPEN
     return {
         "differences": differences.tolist(),
         "mean": float(differences.mean()),
         "p": p,
         "p_against": against,
-        "verdict": verdict,
+        "verdict": HOLDS if p <= LEVEL else FAILS if against <= LEVEL else OPEN,
     }
 
 
-def combine(verdicts: Sequence[str]) -> str:
-    """The verdict on a claim of several relations, which must all hold.
+def judge_all(
+    relations: Sequence[definitions.Relation],
+    units: Sequence[Mapping[str, Any]],
+    seeds: int,
+) -> list[dict[str, Any]]:
+    """Judges every relation in each of its cases.
 
-    An intersection-union test: each at its own level keeps the whole one's.
+    Args:
+      relations: of a recipe.
+      units: of a result: "case", "arm", "seed" and "values".
+      seeds: number of seeds; relations that lack one are incomplete.
+
+    Returns:
+      A row for each relation and case: "relation", "case", and what `judge`
+      returns.
     """
+    table = {(u["case"], u["arm"], u["seed"]): u["values"] for u in units}
+
+    def read(term: definitions.Term | None, case: str) -> list[float | None]:
+        if term is None:
+            return [0.0] * seeds
+        keys = [(term.case or case, term.arm, seed) for seed in range(seeds)]
+        return [table.get(key, {}).get(term.value) for key in keys]
+
+    rows = []
+    for relation in relations:
+        for case in relation.cases:
+            left, right = read(relation.left, case), read(relation.right, case)
+            judged: dict[str, Any] = {"verdict": INCOMPLETE}
+            if None not in left and None not in right:
+                judged = judge(left, right, relation.bound, relation.at_least)
+            rows.append({"relation": relation.text, "case": case} | judged)
+    return rows
+
+
+def combine(verdicts: Sequence[str]) -> str:
+    """Returns the verdict on a claim, all of whose relations must hold.
+
+    An intersection-union test: each relation is tested at the level of the
+    whole.
+    """
+    if not verdicts:
+        return "no relation"
     for verdict in (INCOMPLETE, FAILS, OPEN):
         if verdict in verdicts:
             return verdict
