@@ -27,7 +27,7 @@ from tf_contrastive.commands import export as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.export import Export
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.exporting import converting
+from tf_contrastive.exporting import tflite_onnx
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,7 @@ def _tiny():
 
 
 def test_a_format_that_differs_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(converting, "_MOST_DIFFERENCE", -1.0)
+    monkeypatch.setattr(tflite_onnx, "_MOST_DIFFERENCE", -1.0)
     with pytest.raises(errors.UserError, match=r"encoder.tflite differs .* by"):
         exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
     assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,12 @@ from tf_contrastive import (
     views,
 )
 from tf_contrastive.distribution import batch_normalization
-from tf_contrastive.exporting import card, headers, reading, serving_files
+from tf_contrastive.exporting import (
+    image_headers,
+    model_card,
+    reading,
+    serving_files,
+)
 from tf_contrastive.model import ContrastiveModel
 
 SIZE = 16
@@ -93,7 +98,7 @@ def saved(encoder, projection, bank, tmp_path_factory):
     return exporting.export(
         model,
         str(tmp_path_factory.mktemp("exports")),
-        head=exporting.Prototype(*bank),
+        head=exporting.PrototypeHead(*bank),
         label_names=["ant", "bee", "cat", "dog", "\u00e9lan"],
         max_image_pixels=1 << 20,
     )
@@ -207,7 +212,7 @@ def test_projections_and_classes_are_those_of_the_embedding(
 def test_neighbours_vote_as_the_classifier_does(bank, k):
     queries = np.random.default_rng(3).normal(size=[50, 6]).astype(np.float32)
     queries = np.concatenate([queries, bank[0][:9], -bank[0][:9]])
-    head = exporting.Neighbors(*bank, k=k)
+    head = exporting.NeighborsHead(*bank, k=k)
     probabilities = head(tf.constant(queries)).numpy()
     np.testing.assert_array_equal(
         probabilities.argmax(axis=1), classifiers.knn(*bank, queries, k)
@@ -219,18 +224,18 @@ def test_neighbours_vote_as_the_classifier_does(bank, k):
 
 def test_what_no_classifier_can_be_made_of_is_refused(bank, encoder, tmp_path):
     with pytest.raises(errors.UserError, match="labels below the 3 classes"):
-        exporting.Prototype(*bank, num_classes=3)
+        exporting.PrototypeHead(*bank, num_classes=3)
     with pytest.raises(errors.UserError, match="hold NaN"):
-        exporting.Neighbors(bank[0] * np.nan, bank[1])
+        exporting.NeighborsHead(bank[0] * np.nan, bank[1])
     with pytest.raises(errors.UserError, match="at least 1 neighbour"):
-        exporting.Neighbors(*bank, k=0)
+        exporting.NeighborsHead(*bank, k=0)
     with pytest.raises(
         errors.UserError, match="2 label names for a classifier"
     ):
         exporting.export(
             encoder,
             str(tmp_path / "a"),
-            head=exporting.Prototype(*bank),
+            head=exporting.PrototypeHead(*bank),
             label_names=["a", "b"],
         )
     assert not (tmp_path / "a").exists()
@@ -426,15 +431,15 @@ def test_gifs_are_cut_off_behind_their_first_image():
     for side in (1, 9, 60):  # The last has several blocks of 255 bytes.
         frames = generator.integers(0, 256, [3, side, side, 3], np.uint8)
         whole = _gif(list(frames))
-        cut = headers.checked(tf.constant(whole), side * side).numpy()
+        cut = image_headers.checked(tf.constant(whole), side * side).numpy()
         assert len(cut) < len(whole)
         np.testing.assert_array_equal(
             tf.io.decode_gif(cut)[0], tf.io.decode_gif(whole)[0]
         )
         with pytest.raises(tf.errors.InvalidArgumentError):
-            headers.checked(tf.constant(whole), side * side - 1)
+            image_headers.checked(tf.constant(whole), side * side - 1)
         with pytest.raises(tf.errors.InvalidArgumentError):
-            headers.checked(tf.constant(cut[:-3]), side * side)
+            image_headers.checked(tf.constant(cut[:-3]), side * side)
 
 
 def test_a_gif_of_countless_blocks_is_given_up():
@@ -443,7 +448,7 @@ def test_a_gif_of_countless_blocks_is_given_up():
     place = 13 + 3 * 2 ** ((whole[10] & 7) + 1)
     data = whole[:place] + blocks + whole[place:]
     with pytest.raises(tf.errors.InvalidArgumentError):
-        headers.checked(tf.constant(data), 1000)
+        image_headers.checked(tf.constant(data), 1000)
 
 
 def test_many_threads_share_one_model(signatures):
@@ -676,7 +681,7 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
 _MOMENTS = {
     "the graph": (tf.saved_model, "save"),
     "the server's files": (serving_files, "write"),
-    "the card": (card, "write"),
+    "the card": (model_card, "write"),
     "copying": (tf.io.gfile, "copy"),
     "renaming": (tf.io.gfile, "rename"),
 }
@@ -749,11 +754,11 @@ def test_what_a_killed_export_left_goes_once_nobody_can_be_writing(tmp_path):
 
 
 def test_two_exports_at_once_make_two_versions(tmp_path, monkeypatch):
-    base, write = str(tmp_path), card.write
+    base, write = str(tmp_path), model_card.write
     nested = []
 
     def with_another_meanwhile(*args):
-        monkeypatch.setattr(card, "write", write)
+        monkeypatch.setattr(model_card, "write", write)
         nested.append(exporting.export(_tiny_model(7), base))
         return write(*args)
 
@@ -763,7 +768,7 @@ def test_two_exports_at_once_make_two_versions(tmp_path, monkeypatch):
         return []
 
     versions = reading.versions
-    monkeypatch.setattr(card, "write", with_another_meanwhile)
+    monkeypatch.setattr(model_card, "write", with_another_meanwhile)
     renamed = tf.io.gfile.rename
 
     def rename(*args, **kwargs):

@@ -155,7 +155,7 @@ def test_the_policy_ends_the_run_after_so_many(capsys):
     strategy = _strategy(1)
     runtime = Runtime(nan_policy="skip:2")
     model = _model(strategy, models.passing_over(optimizers.LARS(0.1)))
-    keeper = callbacks.Keeper(_Kept(), runtime)
+    keeper = callbacks.CheckpointCallback(_Kept(), runtime)
     _fit(model, strategy, _batches(4, bad=[(1, 0), (3, 0)]), [keeper])
     said = capsys.readouterr().err
     assert "passed over, 1 of at most 2" in said

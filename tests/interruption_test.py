@@ -52,16 +52,18 @@ def _values(workdir):
 
 def _signal_at(step, number, monkeypatch):
     """Sends this process a signal once `step` steps are trained."""
-    real = preemption.Interruption.agreed
+    real = preemption.PreemptionListener.stop_reason
     asked = []
 
-    def agreed(self):
+    def stop_reason(self):
         asked.append(None)
         if len(asked) == step:
             os.kill(os.getpid(), number)
         return real(self)
 
-    monkeypatch.setattr(preemption.Interruption, "agreed", agreed)
+    monkeypatch.setattr(
+        preemption.PreemptionListener, "stop_reason", stop_reason
+    )
 
 
 @pytest.fixture(scope="module")
@@ -126,9 +128,9 @@ def test_the_command_ends_with_the_status_that_says_repeat_me(tmp_path):
 
 
 def test_a_second_signal_ends_at_once():
-    with preemption.Interruption(tf.distribute.get_strategy()) as heard:
+    with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
         os.kill(os.getpid(), signal.SIGINT)
-        assert heard.agreed() == "SIGINT"
+        assert heard.stop_reason() == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
@@ -170,23 +172,26 @@ def test_a_notice_of_the_cloud_ends_the_run_too(
     host, answers = cloud
     monkeypatch.setenv("GCE_METADATA_HOST", host)
     monkeypatch.setattr(preemption, "_POLL_SECONDS", 0.05)
-    with preemption.Interruption(tf.distribute.get_strategy()) as heard:
+    with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
         time.sleep(0.2)
-        assert heard.agreed() is None
+        assert heard.stop_reason() is None
         answers[path] = said
         deadline = time.monotonic() + 30
-        while heard.agreed() is None and time.monotonic() < deadline:
+        while heard.stop_reason() is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert heard.agreed() == f"notice of the cloud machine, {path}: {said}"
+        assert (
+            heard.stop_reason()
+            == f"notice of the cloud machine, {path}: {said}"
+        )
 
 
 @pytest.mark.slow
 def test_no_metadata_server_is_no_notice(monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "localhost:1")
     monkeypatch.setattr(preemption, "_POLL_SECONDS", 0.05)
-    with preemption.Interruption(tf.distribute.get_strategy()) as heard:
+    with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
         time.sleep(0.2)
-        assert heard.agreed() is None
+        assert heard.stop_reason() is None
 
 
 if __name__ == "__main__":

@@ -406,12 +406,14 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path, monkeypatch):
         pass
 
     def stop(self, batch, logs):
-        self._kept.save()
-        if self._kept.step == 2:
+        self._checkpoints.save()
+        if self._checkpoints.step == 2:
             raise Stopped
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(callbacks.Keeper, "on_train_batch_end", stop)
+        patched.setattr(
+            callbacks.CheckpointCallback, "on_train_batch_end", stop
+        )
         _pretrain(stopped, **options)
     assert _pretrain(stopped, **options).start_step == 2
     resumed, reference = _stored(stopped)[1], _stored(straight)[1]

@@ -46,7 +46,7 @@ def base(tmp_path_factory):
     )
     projection.build([None, 5])
     parts = exporting.Parts(encoder, projection)
-    head = exporting.Probe(np.ones([5, 2]), np.zeros([2]))
+    head = exporting.ProbeHead(np.ones([5, 2]), np.zeros([2]))
     folder = str(tmp_path_factory.mktemp("with space"))
     for _ in range(2):
         exporting.export(parts, folder, head=head)

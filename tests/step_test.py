@@ -21,7 +21,6 @@ from tf_contrastive import (
 )
 from tf_contrastive import model as models
 from tf_contrastive.benchmarks import step
-from tf_contrastive.callbacks import steps_per_execution
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.runtime import Runtime
@@ -201,8 +200,8 @@ def _watched(monkeypatch, seconds, stop_at=None):
       stop_at: step that ends the run, as a crash would.
     """
     fitted, looks = [], []
-    fit, keep = training.fit, callbacks.Keeper.on_train_batch_end
-    pacer = steps_per_execution.Pacer
+    fit, keep = training.fit, callbacks.CheckpointCallback.on_train_batch_end
+    pacer = callbacks.AdaptiveStepsPerExecution
 
     def spy(model, *args, **options):
         fitted.append(model)
@@ -210,16 +209,18 @@ def _watched(monkeypatch, seconds, stop_at=None):
 
     def look(self, batch, logs):
         keep(self, batch, logs)
-        looks.append(self._kept.step)
-        if stop_at is not None and self._kept.step >= stop_at:
+        looks.append(self._checkpoints.step)
+        if stop_at is not None and self._checkpoints.step >= stop_at:
             raise InterruptedError
 
     def paced(kept, *args):
         return pacer(kept, *args, clock=lambda: seconds(kept.step))
 
     monkeypatch.setattr(training, "fit", spy)
-    monkeypatch.setattr(callbacks.Keeper, "on_train_batch_end", look)
-    monkeypatch.setattr(steps_per_execution, "Pacer", paced)
+    monkeypatch.setattr(
+        callbacks.CheckpointCallback, "on_train_batch_end", look
+    )
+    monkeypatch.setattr(callbacks, "AdaptiveStepsPerExecution", paced)
     return fitted, looks
 
 
@@ -305,7 +306,7 @@ def _looks(seconds, **options):
         tf.keras.optimizers.SGD(jit_compile=False), steps_per_execution=1
     )
     kept = _Kept(model, runtime.checkpoint_every_steps)
-    pacer = steps_per_execution.Pacer(
+    pacer = callbacks.AdaptiveStepsPerExecution(
         kept,
         runtime,
         tf.distribute.get_strategy(),

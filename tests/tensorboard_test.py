@@ -25,10 +25,10 @@ from tf_contrastive import (
     losses,
     model,
     optimizers,
+    tensorboard,
     training,
     views,
 )
-from tf_contrastive import tensorboard as tensorboard_parts
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.tensorboard import (
@@ -389,7 +389,7 @@ def test_all_that_is_compared_is_an_option():
     known = {field.name for _, field, _ in fields.fields(Pretrain())}
     assert set(run_summary.COMPARED) <= known
     run = fields.replace(Pretrain(), loss="triplet", optimizer="adamw")
-    found = run_summary.compared(run)
+    found = run_summary.compared_options(run)
     # There is none; and AdamW's own default.
     assert "temperature" not in found and found["weight_decay"] == 0.01
 
@@ -450,7 +450,7 @@ def _network():
     return encoder, head
 
 
-class _Copy(tensorboard_parts.LocalCopy):
+class _Copy(tensorboard.HostCopy):
     def __init__(self):
         self.encoder, self.head = _network()
 
@@ -461,7 +461,7 @@ def _measured(loss, labels, **options):
     trained = model.ContrastiveModel(encoder, head, losses.build(loss))
     trained.compile(optimizers.build("lars", learning_rate=0.5, **options))
     images = tf.random.stateless_uniform([5, 2, 2, 2, 3], [1, 2])
-    seen = tensorboard_parts.Distributions(_Copy(), trained, images, labels)
+    seen = tensorboard.Histograms(_Copy(), trained, images, labels)
     return trained, images, seen.measure()
 
 
@@ -556,9 +556,7 @@ def test_other_optimizers_have_no_trust_ratios():
     trained = model.ContrastiveModel(*_network(), losses.build("ntxent"))
     trained.compile(optimizers.build("sgd", learning_rate=0.1))
     images = tf.random.stateless_uniform([4, 2, 2, 2, 3], [1, 2])
-    found = tensorboard_parts.Distributions(
-        _Copy(), trained, images, None
-    ).measure()
+    found = tensorboard.Histograms(_Copy(), trained, images, None).measure()
     assert set(found.histograms) == {
         *("similarity/positives", "similarity/negatives"),
         "similarity/feature_norms",
@@ -569,13 +567,13 @@ def test_other_optimizers_have_no_trust_ratios():
 
 
 def test_the_batch_is_small_whatever_the_images():
-    assert tensorboard_parts.images_of(8, 2) == 64
-    assert tensorboard_parts.images_of(224, 2) == 16
-    assert tensorboard_parts.images_of(1024, 2) == 2
-    positives, negatives = histograms._pairs((64, 2), None)
+    assert tensorboard.images_per_batch(8, 2) == 64
+    assert tensorboard.images_per_batch(224, 2) == 16
+    assert tensorboard.images_per_batch(1024, 2) == 2
+    positives, negatives = histograms._pairs((64, 2), None).values()
     assert len(positives) == 64 and len(negatives) <= 5000
     several = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1]])
-    positives, _ = histograms._pairs((3, 1), several)
+    positives = histograms._pairs((3, 1), several)["positives"]
     assert positives.tolist() == [[0, 1], [1, 2]]
 
 

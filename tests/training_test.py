@@ -182,15 +182,17 @@ def _resumed(options, monkeypatch):
     class Stopped(Exception):
         pass
 
-    keep = callbacks.Keeper.on_train_batch_end
+    keep = callbacks.CheckpointCallback.on_train_batch_end
 
     def stop(self, batch, logs):
         keep(self, batch, logs)
-        if self._kept.step == 5:
+        if self._checkpoints.step == 5:
             raise Stopped
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
-        patched.setattr(callbacks.Keeper, "on_train_batch_end", stop)
+        patched.setattr(
+            callbacks.CheckpointCallback, "on_train_batch_end", stop
+        )
         training.pretrain(fields.replace(options, steps_per_execution=1))
     result = training.pretrain(options)
     assert result.start_step == 3

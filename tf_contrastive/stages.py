@@ -75,7 +75,7 @@ def linear(result: training.Result) -> dict[str, Any]:
         f" {train.info.num_examples:,} images, augmentation"
         f" {options.linear.linear_augmentation}"
     )
-    with preemption.Interruption(tf.distribute.get_strategy()) as heard:
+    with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
         follower = _Follower(workdir, stage, heard, result.is_chief)
         subject = opening.of_run(
             dataclasses.replace(found, config=run),
@@ -163,7 +163,7 @@ class _Follower(classifiers.Follower):
         self,
         workdir: str,
         stage: dict[str, Any],
-        heard: preemption.Interruption,
+        heard: preemption.PreemptionListener,
         keeps: bool,
     ) -> None:
         self._folder = os.path.join(workdir, STATE)
@@ -227,7 +227,7 @@ class _Follower(classifiers.Follower):
             yield batch
 
     def _end_if_told(self) -> None:
-        if reason := self._heard.agreed():
+        if reason := self._heard.stop_reason():
             self._save()
             raise preemption.InterruptedRunError(
                 f"ended by {reason}, saved at epoch {self._saved} of the linear"

@@ -105,7 +105,7 @@ def _export(chosen: ServingBenchmark, folder: str) -> str:
     projection.build(tf.TensorShape([None, features]))
     kernel = np.random.default_rng(0).normal(size=[features, 10])
     parts = exporting.Parts(exporting.plain_encoder(encoder), projection)
-    head = exporting.Probe(kernel, np.zeros([10]))
+    head = exporting.ProbeHead(kernel, np.zeros([10]))
     return exporting.export(parts, folder, head=head)
 
 

@@ -1,29 +1,31 @@
-"""What a run shows and keeps while it trains: guard, TensorBoard, progress.
+"""Keras callbacks of a run: checkpoints, progress, warnings, TensorBoard.
 
-Layer 5. Keras callbacks. All of it happens on the host, between executions of
-the training step.
+They run on the host, between two executions of the training step.
 """
 
 from tf_contrastive.callbacks.checkpointing import (
-    CollapseAlarm,
-    Keeper,
+    CheckpointCallback,
     NonFiniteError,
 )
-from tf_contrastive.callbacks.progress import Progress
-from tf_contrastive.callbacks.summaries import (
+from tf_contrastive.callbacks.progress import CollapseWarning, Progress
+from tf_contrastive.callbacks.steps_per_execution import (
+    AdaptiveStepsPerExecution,
+)
+from tf_contrastive.callbacks.tensorboard import (
     GRID_IMAGES,
     Profile,
-    Summaries,
-    grid,
+    TensorBoard,
+    view_grid,
 )
 
 __all__ = [
     "GRID_IMAGES",
-    "CollapseAlarm",
-    "Keeper",
+    "AdaptiveStepsPerExecution",
+    "CheckpointCallback",
+    "CollapseWarning",
     "NonFiniteError",
     "Profile",
     "Progress",
-    "Summaries",
-    "grid",
+    "TensorBoard",
+    "view_grid",
 ]

@@ -4,15 +4,6 @@ Layer 5. A workdir holds one experiment. `config.flags` says which: the same
 command resumes it, any other is refused. All paths go through `tf.io.gfile`.
 """
 
-from tf_contrastive.checkpoints.files import (
-    is_whole,
-    newest,
-    read_json,
-    saved,
-    step_of,
-    write_json,
-    write_text,
-)
 from tf_contrastive.checkpoints.loading import (
     Run,
     load_classifier,
@@ -21,6 +12,15 @@ from tf_contrastive.checkpoints.loading import (
     load_run,
 )
 from tf_contrastive.checkpoints.saving import Checkpoints
+from tf_contrastive.checkpoints.storage import (
+    is_whole,
+    newest,
+    read_json,
+    saved,
+    step_of,
+    write_json,
+    write_text,
+)
 from tf_contrastive.checkpoints.workdir import check_run, check_workdir
 
 __all__ = [

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive import model as models
-from tf_contrastive.checkpoints import files
+from tf_contrastive.checkpoints import storage
 from tf_contrastive.checkpoints.workdir import check_run
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -31,7 +31,7 @@ class Run:
 
     def at(self, checkpoint: str) -> "Run":
         """The same run at another checkpoint, of `saved`."""
-        step = files.step_of(checkpoint)
+        step = storage.step_of(checkpoint)
         return dataclasses.replace(self, checkpoint=checkpoint, step=step)
 
 
@@ -42,15 +42,15 @@ def load_run(workdir: str) -> Run:
       UserError: if it holds no run, or none that was saved yet.
     """
     run_config = check_run(workdir)
-    directory = os.path.join(workdir, files.CHECKPOINTS)
-    latest = files.newest_whole(directory)
+    directory = os.path.join(workdir, storage.CHECKPOINTS)
+    latest = storage.newest_whole(directory)
     if latest is None:
         raise errors.UserError(
             f"no checkpoint in {directory} yet: the run writes the first one"
             " at the end of its first epoch"
         )
-    metadata = files.read_json(os.path.join(directory, files.METADATA_FILE))
-    return Run(run_config, metadata, latest, files.step_of(latest))
+    metadata = storage.read_json(os.path.join(directory, storage.METADATA_FILE))
+    return Run(run_config, metadata, latest, storage.step_of(latest))
 
 
 def load_encoder(

@@ -1,9 +1,9 @@
-"""What ends a run before it is finished, told in time to save it.
+"""Preemption: signals and cloud notices, in time to save a checkpoint.
 
-Layer 5. SIGTERM and Ctrl-C, and notices of a cloud machine that is about to be
-taken away. They are heard at once and acted upon when an execution of the
-training step is over: TensorFlow's own handler does nothing on Google Cloud's
-TPU and CPU machines.
+SIGTERM, Ctrl-C and the maintenance notices of Google Cloud's machines are noted
+at once. The training loop acts on them between two executions of the step.
+(TensorFlow's own `PreemptionCheckpointHandler` does nothing on Google Cloud's
+TPU and CPU machines.)
 """
 
 import os
@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 import types
-import urllib.error
 import urllib.request
 from typing import Any
 
@@ -19,19 +18,18 @@ import tensorflow as tf
 
 from tf_contrastive import distribution, errors
 
-# Google Compute Engine's metadata server; what each path answers in peace.
 _METADATA_HOST = "http://metadata.google.internal"
-_METADATA = "/computeMetadata/v1/instance/"
-_NOTICES = {"preempted": "FALSE", "maintenance-event": "NONE"}
-# Names this machine's maker, without a network.
+_METADATA_PATH = "/computeMetadata/v1/instance/"
+# Path -> the answer while nothing is announced.
+_NO_NOTICE = {"preempted": "FALSE", "maintenance-event": "NONE"}
+# Holds the maker's name, on machines of Google Cloud "Google Compute Engine".
 _PRODUCT_FILE = "/sys/class/dmi/id/product_name"
-# Seconds between two questions for notices, and within which one is answered.
 _POLL_SECONDS = 5.0
-_PATIENCE = 5.0
+_TIMEOUT_SECONDS = 5.0
 
 
 class InterruptedRunError(errors.UserError):
-    """A run ended early and was saved: the same command goes on with it."""
+    """A run ended early and was saved: the same command resumes it."""
 
     status = errors.EXIT_RESUME
 
@@ -39,40 +37,118 @@ class InterruptedRunError(errors.UserError):
 class LostServiceError(InterruptedRunError):
     """The data service is gone, and the run was saved.
 
-    TensorFlow's threads go on asking for it, and whoever takes an iterator of
-    it out of memory waits for them, for ever: let the process end without that,
-    by `os._exit`.
+    TensorFlow's threads keep asking for it, and destroying one of its iterators
+    blocks forever. So the process must end by `os._exit`.
     """
 
     threads_left = True
 
 
 def lost_worker(error: Exception, directory: str) -> InterruptedRunError:
-    """Tells in one line that another worker has gone, as `error` says."""
+    """Returns the error for another worker that has gone.
+
+    Args:
+      error: of a collective operation.
+      directory: of the checkpoints.
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # TensorFlow puts headings and the places in its graph before what it says.
-    telling = [line for line in lines if "aborted" in line.lower()]
-    reason = (telling or lines[:1] or [type(error).__name__])[0]
+    # TensorFlow puts headings and graph locations before the reason.
+    reasons = [line for line in lines if "aborted" in line.lower()]
+    reason = (reasons or lines[:1] or [type(error).__name__])[0]
     reason = reason.rpartition("}} ")[2]
     return InterruptedRunError(
-        f"a worker is lost ({reason}): repeat the command on all of them to go"
-        f" on from the newest checkpoint in {directory}"
+        f"a worker is lost ({reason}): repeat the command on all of them to"
+        f" resume from the newest checkpoint in {directory}"
     )
 
 
+class PreemptionListener:
+    """Context in which signals and cloud notices are noted, not acted on.
+
+    The second signal of a kind has its usual effect.
+
+    Args:
+      strategy: whose workers must agree to stop at the same step.
+      metadata_host: server of notices; None: `$GCE_METADATA_HOST`, or Google's
+        on a machine of Google Cloud; empty: none.
+      action: what the message about a signal announces.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        metadata_host: str | None = None,
+        action: str = "saving after this step",
+    ) -> None:
+        self._action = action
+        self._strategy = strategy
+        if metadata_host is None:
+            host = os.environ.get("GCE_METADATA_HOST")
+            metadata_host = f"http://{host}" if host else ""
+            if not host and _on_google_cloud():
+                metadata_host = _METADATA_HOST
+        self._metadata_host = metadata_host
+        self._reason: str | None = None
+        self._closed = threading.Event()
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "PreemptionListener":
+        # Python allows signal handlers in the main thread only; a notebook may
+        # run this in another one.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._handlers[number] = signal.signal(number, self._on_signal)
+        if self._metadata_host:
+            threading.Thread(target=self._poll, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._closed.set()
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers = {}
+
+    def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
+        name = signal.Signals(number)
+        signal.signal(number, self._handlers.pop(name))
+        self._reason = name.name
+        message = f"\n{name.name}: {self._action}; again: ends at once\n"
+        # print is not reentrant, and the signal may have interrupted one.
+        os.write(sys.__stderr__.fileno(), message.encode())
+
+    def _poll(self) -> None:
+        while not self._closed.wait(_POLL_SECONDS):
+            if notice := _notice(self._metadata_host):
+                self._reason = notice
+                return
+
+    def stop_reason(self) -> str | None:
+        """Returns why the run should stop now, or None.
+
+        A collective of all workers: each must call it equally often, and all
+        get a reason at the same call.
+        """
+        if not distribution.any_worker(self._strategy, bool(self._reason)):
+            return None
+        return self._reason or "another worker was told to end"
+
+
 def _notice(host: str) -> str | None:
-    """What the metadata server announces, if anything."""
-    for path, peace in _NOTICES.items():
+    """Returns the metadata server's announcement, if there is any."""
+    for path, no_notice in _NO_NOTICE.items():
         request = urllib.request.Request(
-            host + _METADATA + path, headers={"Metadata-Flavor": "Google"}
+            f"{host}{_METADATA_PATH}{path}",
+            headers={"Metadata-Flavor": "Google"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=_PATIENCE) as answer:
-                said = answer.read().decode().strip()
-        except (urllib.error.URLError, OSError):
+            with urllib.request.urlopen(
+                request, timeout=_TIMEOUT_SECONDS
+            ) as response:
+                answer = response.read().decode().strip()
+        except OSError:  # urllib's errors included.
             continue
-        if said and said != peace:
-            return f"notice of the cloud machine, {path}: {said}"
+        if answer and answer != no_notice:
+            return f"notice of the cloud machine, {path}: {answer}"
     return None
 
 
@@ -82,72 +158,3 @@ def _on_google_cloud() -> bool:
             return "Google" in file.read()
     except OSError:
         return False
-
-
-class Interruption:
-    """Listens, while its context is open, for what should end the run.
-
-    A second signal of a kind ends the process at once, as without it.
-
-    Args:
-      strategy: whose workers must agree to end at the same step.
-      metadata_host: asked for notices; None: Google's where this is one of its
-        machines, or `$GCE_METADATA_HOST`; empty: none.
-      promise: what is said to happen, of a signal.
-    """
-
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        metadata_host: str | None = None,
-        promise: str = "saving after this step",
-    ) -> None:
-        self._promise = promise
-        self._strategy = strategy
-        if metadata_host is None:
-            named = os.environ.get("GCE_METADATA_HOST")
-            metadata_host = f"http://{named}" if named else ""
-            if not named and _on_google_cloud():
-                metadata_host = _METADATA_HOST
-        self._metadata_host = metadata_host
-        self._reason: str | None = None
-        self._closed = threading.Event()
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> "Interruption":
-        # Elsewhere, as in a notebook's thread, signals are not for us.
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._on_signal)
-        if self._metadata_host:
-            threading.Thread(target=self._poll, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._closed.set()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before = {}
-
-    def _on_signal(self, number: int, frame: types.FrameType | None) -> None:
-        name = signal.Signals(number)
-        signal.signal(number, self._before.pop(name))
-        self._reason = name.name
-        # Not print, which must not be called again within itself.
-        told = f"\n{name.name}: {self._promise}; again: ends at once\n"
-        os.write(sys.__stderr__.fileno(), told.encode())
-
-    def _poll(self) -> None:
-        while not self._closed.wait(_POLL_SECONDS):
-            if notice := _notice(self._metadata_host):
-                self._reason = notice
-                return
-
-    def agreed(self) -> str | None:
-        """Why the run should end now, the same on all workers; or None.
-
-        Where there are several workers each must ask as often as the others.
-        """
-        if not distribution.any_worker(self._strategy, bool(self._reason)):
-            return None
-        return self._reason or "another worker was told to end"

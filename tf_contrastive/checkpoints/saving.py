@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution, errors, flags
 from tf_contrastive import model as models
-from tf_contrastive.checkpoints import files
+from tf_contrastive.checkpoints import storage
 from tf_contrastive.checkpoints.workdir import told_if_unwritable
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -48,7 +48,7 @@ class Checkpoints:
     ) -> None:
         self._model = model
         workdir = run_config.runtime.workdir
-        self.directory = os.path.join(workdir, files.CHECKPOINTS)
+        self.directory = os.path.join(workdir, storage.CHECKPOINTS)
         self._order = _order_of(model)
         self._written_to = self.directory
         if distribution.is_chief(model.distribute_strategy):
@@ -67,7 +67,7 @@ class Checkpoints:
             max_to_keep=runtime.keep_checkpoints,
             keep_checkpoint_every_n_hours=runtime.keep_checkpoint_every_hours
             or None,
-            checkpoint_name=files.PREFIX,
+            checkpoint_name=storage.PREFIX,
         )
         self._options = tf.train.CheckpointOptions(enable_async=True)
         self.last_saved: int | None = None
@@ -84,19 +84,19 @@ class Checkpoints:
         _clear_unfinished(self.directory)
         _list_newest(self.directory)
         self._check_order()
-        files.write_text(
-            os.path.join(self.directory, files.METADATA_FILE),
+        storage.write_text(
+            os.path.join(self.directory, storage.METADATA_FILE),
             json.dumps(metadata | {"variables": self._order}, indent=2),
         )
-        files.write_text(
-            os.path.join(workdir, files.CONFIG_FILE), flags.write(run_config)
+        storage.write_text(
+            os.path.join(workdir, storage.CONFIG_FILE), flags.write(run_config)
         )
 
     def _check_order(self) -> None:
-        path = os.path.join(self.directory, files.METADATA_FILE)
+        path = os.path.join(self.directory, storage.METADATA_FILE)
         if not tf.io.gfile.exists(path):
             return
-        written = files.read_json(path).get("variables")
+        written = storage.read_json(path).get("variables")
         if written not in (None, self._order):
             differing = [
                 f"{new[0]} {new[1]}, there {old[0]} {old[1]}"
@@ -116,7 +116,7 @@ class Checkpoints:
 
     def restore(self) -> int:
         """Restores the newest whole checkpoint, if any; returns the step."""
-        path = files.newest_whole(self.directory)
+        path = storage.newest_whole(self.directory)
         if path:
             # Each value must find its variable and each variable its value:
             # anything else would train on from part of a model in silence.
@@ -137,8 +137,8 @@ class Checkpoints:
         """Saves now, and waits until all is on disk."""
         self.save()
         self._checkpoint.sync()
-        path = os.path.join(self._written_to, f"{files.PREFIX}-{self.step}")
-        if files.damage_of(path):
+        path = os.path.join(self._written_to, f"{storage.PREFIX}-{self.step}")
+        if storage.damage_of(path):
             # What went wrong comes to light as the next one begins.
             self.last_saved = None
             self.save()
@@ -149,8 +149,8 @@ class Checkpoints:
         try:
             yield
         except tf.errors.OpError as error:
-            kept, _ = files.newest(self.directory)
-            rest = f"step {files.step_of(kept):,}" if kept else "none"
+            kept, _ = storage.newest(self.directory)
+            rest = f"step {storage.step_of(kept):,}" if kept else "none"
             raise errors.UserError(
                 f"a checkpoint cannot be written to {self.directory} at step"
                 f" {step:,} ({errors.first_line(error)}): make room, and repeat"
@@ -194,7 +194,7 @@ def _list_newest(directory: str) -> None:
 
     TensorFlow deletes, once they are old, only those that its list names.
     """
-    path, _ = files.newest(directory)
+    path, _ = storage.newest(directory)
     state = tf.train.get_checkpoint_state(directory)
     listed = list(state.all_model_checkpoint_paths) if state else []
     if path is None or path in listed:

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors, flags
-from tf_contrastive.checkpoints import files
+from tf_contrastive.checkpoints import storage
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -63,14 +63,14 @@ def told_if_unwritable(workdir: str) -> Iterator[None]:
 
 
 def _read_config(workdir: str) -> Pretrain | None:
-    path = os.path.join(workdir, files.CONFIG_FILE)
+    path = os.path.join(workdir, storage.CONFIG_FILE)
     if not tf.io.gfile.exists(path):
         return None
     try:
         with tf.io.gfile.GFile(path) as file:
             return flags.read(Pretrain, file.read(), workdir)
     except ValueError as error:  # No text, or flags that are wrong.
-        raise files.damaged_file(path, error) from error
+        raise storage.damaged_file(path, error) from error
 
 
 def _differing(previous: Pretrain, wanted: Pretrain) -> list[str]:
@@ -97,7 +97,7 @@ def check_run(workdir: str) -> Pretrain:
     run_config = _read_config(workdir)
     if run_config is None:
         raise errors.UserError(
-            f"no run in {workdir}: there is no {files.CONFIG_FILE}; give the"
+            f"no run in {workdir}: there is no {storage.CONFIG_FILE}; give the"
             " `workdir` of a pretrain command"
         )
     return run_config

@@ -141,10 +141,10 @@ def _head(chosen: Exporting, parts: exporting.Parts) -> Callable | None:
     embeddings, labels = embedding.embed(parts.encoder, _batches(source, parts))
     classes = source.info.num_classes
     if chosen.head == "knn":
-        return exporting.Neighbors(
+        return exporting.NeighborsHead(
             embeddings, labels, classes, chosen.head_knn_k
         )
-    return exporting.Prototype(
+    return exporting.PrototypeHead(
         embeddings, labels, classes, chosen.head_temperature
     )
 

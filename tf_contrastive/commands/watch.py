@@ -52,8 +52,8 @@ class Watch:
         Raises:
           UserError: for no run, or data that cannot be scored.
         """
-        with preemption.Interruption(
-            tf.distribute.get_strategy(), promise="ending the watch"
+        with preemption.PreemptionListener(
+            tf.distribute.get_strategy(), action="ending the watch"
         ) as self._heard:
             try:
                 while not self._look():
@@ -70,7 +70,7 @@ class Watch:
             yield batch
 
     def _end_if_told(self) -> None:
-        if reason := self._heard.agreed():
+        if reason := self._heard.stop_reason():
             raise _EndedError(reason)
 
     def _wait(self, seconds: float) -> None:

@@ -92,13 +92,6 @@ MININGS = ("none", "semi_hard")
 EPSILON_PLACES = ("logit", "cosine")
 NORMALIZATIONS = ("mean", "paper")
 
-# When a run is said to have collapsed: the standard deviation of normalised
-# embeddings (1 at most), the distance of the loss from that of a guess, and for
-# how many epochs in a row.
-COLLAPSE_STD = 0.05
-GUESSING_MARGIN = 0.01
-COLLAPSE_EPOCHS = 3
-
 
 @dataclasses.dataclass(frozen=True)
 class Loss:

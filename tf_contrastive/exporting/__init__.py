@@ -6,14 +6,13 @@ for it: the newest version is the highest number, and a version is there whole
 or not at all.
 """
 
-from tf_contrastive.exporting.classifying import (
-    Neighbors,
-    Probe,
-    Prototype,
+from tf_contrastive.exporting.classifier_heads import (
+    NeighborsHead,
+    ProbeHead,
+    PrototypeHead,
     probe_of,
 )
-from tf_contrastive.exporting.converting import check_installed, compare
-from tf_contrastive.exporting.plain import (
+from tf_contrastive.exporting.portable import (
     extra,
     image_size,
     plain_encoder,
@@ -27,16 +26,22 @@ from tf_contrastive.exporting.reading import (
     versions,
 )
 from tf_contrastive.exporting.samples import as_bytes, as_jpeg, photographs
-from tf_contrastive.exporting.serving import ServingModule
-from tf_contrastive.exporting.writing import KERAS_FILE, Parts, export, parts
+from tf_contrastive.exporting.saved_model import (
+    KERAS_FILE,
+    Parts,
+    export,
+    parts,
+)
+from tf_contrastive.exporting.serving_module import ServingModule
+from tf_contrastive.exporting.tflite_onnx import check_installed, compare
 
 __all__ = [
     "DETAILS_FILE",
     "KERAS_FILE",
-    "Neighbors",
+    "NeighborsHead",
     "Parts",
-    "Probe",
-    "Prototype",
+    "ProbeHead",
+    "PrototypeHead",
     "ServingModule",
     "as_bytes",
     "as_jpeg",

@@ -1,12 +1,15 @@
-"""What TensorBoard shows of a run, beside the points that `callbacks` writes.
+"""The contents of a run's TensorBoard pages.
 
-Layer 5. `scalars` names the points and lays their curves out; `about` says what
-the run is; `local` holds a copy of the encoder on the host, with which
-`distributions` and `projector` look at a few images. None of it is part of the
-training step, and none of it talks to other replicas or workers.
+`callbacks.TensorBoard` writes them while a run trains.
+`scalars` names the curves and arranges them, `run_summary` describes the run,
+`histograms` measures a fixed batch, `projector` embeds some images. None of it
+is part of the training step, and none of it needs other replicas or workers.
 """
 
-from tf_contrastive.tensorboard.histograms import Distributions, images_of
-from tf_contrastive.tensorboard.local_copy import LocalCopy
+from tf_contrastive.tensorboard.histograms import (
+    Histograms,
+    HostCopy,
+    images_per_batch,
+)
 
-__all__ = ["Distributions", "LocalCopy", "images_of"]
+__all__ = ["Histograms", "HostCopy", "images_per_batch"]

@@ -1,7 +1,6 @@
-"""Histograms of one fixed batch of views, as the encoder sees it by and by."""
+"""Histograms of one fixed batch of views, measured by a copy of the model."""
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -9,110 +8,156 @@ import tensorflow as tf
 
 from tf_contrastive import model as models
 from tf_contrastive import optimizers
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import metrics
 from tf_contrastive.tensorboard import scalars
-from tf_contrastive.tensorboard.local_copy import DEVICE, LocalCopy
 
-# Views of the batch, at most, and their pixels: 32 views of 224 x 224. The
-# gradient keeps the activations of all of them.
-_VIEWS = 128
-_PIXELS = 32 * 224**2
-# Pairs of which a histogram is made, at most.
-_PAIRS = 5_000
+# Leaves the accelerators' memory to the training step.
+DEVICE = "CPU:0"
+# Limits of the batch: 32 views of 224 x 224. The gradient keeps the activations
+# of all of them.
+_MAX_VIEWS = 128
+_MAX_PIXELS = 32 * 224**2
+# Limit of the pairs in one histogram.
+_MAX_PAIRS = 5_000
 
 
-class Measured(NamedTuple):
-    """What was measured of the batch.
+class HostCopy:
+    """A float32 copy of encoder and head on the CPU, outside of any strategy.
+
+    Reading the model itself would need all workers, because each replica has
+    its own moving statistics. The copy has the values of this process's first
+    replica. Make it outside of the strategy's scope and before the model: it
+    draws initial weights.
+
+    Args:
+      run: a resolved config.
+      num_classes: of the data, None without labels.
 
     Attributes:
-      histograms: tag -> float32 [n].
-      scalars: tag -> number.
+      encoder: images [N, S, S, K] -> h [N, D].
+      head: h -> z [N, P].
     """
 
-    histograms: dict[str, np.ndarray]
+    def __init__(self, run: Pretrain, num_classes: int | None) -> None:
+        with tf.device(DEVICE), models.precision("float32"):
+            self.encoder = models.build_encoder(run, synchronized=False)
+            self.head = models.build_head(run, num_classes)
+            self.head(tf.keras.Input(self.encoder.output_shape[1:]))
+
+    @property
+    def trainable_variables(self) -> list[tf.Variable]:
+        """In the order of the model's `pretrained_variables`."""
+        return self.encoder.trainable_variables + self.head.trainable_variables
+
+    def update(self, model: models.ContrastiveModel) -> None:
+        """Copies the present values of a model's variables."""
+        local_results = model.distribute_strategy.experimental_local_results
+        for copy, original in (
+            (self.encoder, model.encoder),
+            (self.head, model.projection_head),
+        ):
+            for variable, value in zip(
+                copy.variables, original.variables, strict=True
+            ):
+                variable.assign(local_results(value)[0])
+
+
+class Measurements(NamedTuple):
+    """Measurements of the batch, by tag."""
+
+    histograms: dict[str, np.ndarray]  # float32 [n]
     scalars: dict[str, float]
 
 
-def images_of(image_size: int, views: int) -> int:
-    """How many images to take for a batch."""
-    room = min(_VIEWS, _PIXELS // image_size**2)
-    return max(room // views, 2)
+def images_per_batch(image_size: int, views: int) -> int:
+    """Returns how many images the batch for `Histograms` should have."""
+    return max(min(_MAX_VIEWS, _MAX_PIXELS // image_size**2) // views, 2)
 
 
-class Distributions:
-    """Measures similarities, norms and trust ratios of the same views.
+class Histograms:
+    """Measures similarities, norms and trust ratios of a fixed batch of views.
 
-    All are of inference mode, in which BatchNormalization needs no other
-    replica: also the gradient for the trust ratios, which differs from that of
-    a step in this, and in that it is of fewer images. They are measured for
-    LARS alone, and not with the loss "moco", whose keys another encoder makes.
+    All are measured in inference mode, in which BatchNormalization needs no
+    other replica. So is the gradient for the trust ratios: it differs from a
+    training step's in this, and in the number of images. Trust ratios are
+    measured for LARS only, and not with the loss "moco", whose keys come from
+    another encoder.
 
-    Make it outside of the strategy's scope: its graph is made here, and may
-    then be called from callbacks.
+    Make it outside of the strategy's scope: the constructor traces the graph,
+    which callbacks may then call.
 
     Args:
-      copy: with whose encoder and head to look at the batch.
-      model: compiled; what `copy` follows.
+      copy: encoder and head that embed the batch.
+      model: compiled; the original of `copy`.
       views: float32 [B, V, S, S, K] in [0, 1].
       labels: int [B], multi-hot [B, C], or None.
     """
 
     def __init__(
         self,
-        copy: LocalCopy,
+        copy: HostCopy,
         model: models.ContrastiveModel,
         views: tf.Tensor,
         labels: tf.Tensor | None,
     ) -> None:
         self._copy, self._model = copy, model
-        # Behind it where steps that are not finite are passed over.
+        # A LossScaleOptimizer wraps it where non-finite steps are skipped.
         optimizer = model.optimizer
-        self._lars = getattr(optimizer, "inner_optimizer", optimizer)
-        if not isinstance(self._lars, optimizers.LARS) or model.key_branch:
-            self._lars = None
+        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+        self._lars: optimizers.LARS | None = None
+        if isinstance(optimizer, optimizers.LARS) and not model.key_branch:
+            self._lars = optimizer
         with tf.device(DEVICE):
             self._views = tf.identity(views)
             self._labels = None if labels is None else tf.identity(labels)
-            self._positives, self._negatives = _pairs(
+            self._pairs = _pairs(
                 views.shape[:2],
                 labels if model.contrastive_loss.needs_labels else None,
             )
-            self._look: Callable[[], dict] = tf.function(
-                self._of_batch, autograph=False
+            self._function = tf.function(
+                self._measure, autograph=False
             ).get_concrete_function()
 
-    def measure(self) -> Measured:
-        """Measures the batch with the values that the model has now."""
-        self._copy.follow(self._model)
-        found = self._look()
-        gradients = found.pop("gradients", None)
-        numbers = {
-            tag: float(found.pop(tag).numpy())
-            for tag in (scalars.FEATURE_STD, scalars.FEATURE_RANK)
-        }
-        histograms = {tag: value.numpy() for tag, value in found.items()}
-        if gradients is not None:
-            ratios = self._trust_ratios(gradients)
-            if len(ratios):
-                histograms["optimizer/log10_trust_ratio"] = np.log10(ratios)
-        return Measured(histograms, numbers)
+    def measure(self) -> Measurements:
+        """Measures the batch with the model's present weights."""
+        self._copy.update(self._model)
+        tensors, numbers, gradients = self._function()
+        histograms = {tag: tensor.numpy() for tag, tensor in tensors.items()}
+        if self._lars:
+            ratios = [
+                self._lars.trust_ratio(gradient, variable).numpy()
+                for gradient, variable in zip(
+                    gradients, self._model.pretrained_variables, strict=True
+                )
+                if self._lars.is_adapted(variable)
+            ]
+            if ratios:
+                histograms["optimizer/log10_trust_ratio"] = np.log10(
+                    np.array(ratios, np.float32)
+                )
+        return Measurements(
+            histograms, {tag: float(value) for tag, value in numbers.items()}
+        )
 
-    def _of_batch(self) -> dict:
+    def _measure(
+        self,
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], list[tf.Tensor]]:
+        """Returns (histograms, scalars, gradients)."""
         count = self._views.shape[1]
         flat = tf.reshape(self._views, [-1, *self._views.shape[2:]])
         with tf.GradientTape() as tape:
             features = self._copy.encoder(flat, training=False)  # [B * V, D]
             projections = self._copy.head(features, training=False)
             if self._lars:
-                shape = [-1, count, projections.shape[-1]]
                 loss = self._model.contrastive_loss(
-                    tf.reshape(projections, shape),
+                    tf.reshape(projections, [-1, count, projections.shape[-1]]),
                     self._labels,
                     tf.zeros([2], tf.int32),
                 )
-        found = {}
+        gradients = []
         if self._lars:
-            found["gradients"] = tape.gradient(
+            gradients = tape.gradient(
                 loss,
                 self._copy.trainable_variables,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
@@ -120,40 +165,28 @@ class Distributions:
         if self._model.contrastive_loss.normalize:
             projections = tf.math.l2_normalize(projections, axis=-1)
         similarities = tf.matmul(projections, projections, transpose_b=True)
-        for name, pairs in (
-            ("positives", self._positives),
-            ("negatives", self._negatives),
-        ):
-            if len(pairs):
-                values = tf.gather_nd(similarities, pairs)
-                found[f"similarity/{name}"] = values
-        found["similarity/feature_norms"] = tf.norm(features, axis=-1)
+        histograms = {
+            f"similarity/{name}": tf.gather_nd(similarities, pairs)
+            for name, pairs in self._pairs.items()
+            if len(pairs)
+        }
+        histograms["similarity/feature_norms"] = tf.norm(features, axis=-1)
+        # The standard deviation as in `metrics.contrastive_task`.
         unit = tf.math.l2_normalize(features, axis=-1)
         centre = tf.reduce_mean(unit, axis=0)
-        # As `metrics.contrastive_task` has it of the projections.
-        found[scalars.FEATURE_STD] = tf.sqrt(
-            tf.maximum(1.0 - tf.reduce_sum(centre**2), 0.0)
-        )
-        found[scalars.FEATURE_RANK] = metrics.effective_rank(features)
-        return found
-
-    def _trust_ratios(self, gradients: list[tf.Tensor]) -> np.ndarray:
-        """The trust of each variable that is adapted, float32 [n]."""
-        variables = self._model.pretrained_variables
-        return np.array(
-            [
-                self._lars.trust_ratio(gradient, variable).numpy()
-                for gradient, variable in zip(gradients, variables, strict=True)
-                if self._lars.is_adapted(variable)
-            ],
-            np.float32,
-        )
+        numbers = {
+            scalars.FEATURE_STD: tf.sqrt(
+                tf.maximum(1.0 - tf.reduce_sum(centre**2), 0.0)
+            ),
+            scalars.FEATURE_RANK: metrics.effective_rank(features),
+        }
+        return histograms, numbers, gradients
 
 
 def _pairs(
     shape: tuple[int, int], labels: tf.Tensor | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Positive and negative pairs of views, int [n, 2], each pair once."""
+) -> dict[str, np.ndarray]:
+    """Returns the "positives" and "negatives": pairs of views, int [n, 2]."""
     images, views = shape
     of_image = np.repeat(np.arange(images), views)
     same = of_image[:, np.newaxis] == of_image
@@ -165,9 +198,10 @@ def _pairs(
             same |= of_view[:, np.newaxis] == of_view
     pairs = np.stack(np.triu_indices(len(of_image), 1), axis=1)
     positive = same[pairs[:, 0], pairs[:, 1]]
-    return _spread(pairs[positive]), _spread(pairs[~positive])
-
-
-def _spread(pairs: np.ndarray) -> np.ndarray:
-    """At most `_PAIRS` of them, evenly."""
-    return pairs[:: max(math.ceil(len(pairs) / _PAIRS), 1)]
+    return {
+        name: part[:: max(math.ceil(len(part) / _MAX_PAIRS), 1)]
+        for name, part in (
+            ("positives", pairs[positive]),
+            ("negatives", pairs[~positive]),
+        )
+    }

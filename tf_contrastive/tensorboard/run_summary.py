@@ -1,11 +1,11 @@
-"""What a run is, for TensorBoard: its flags, command and model; HParams."""
+"""A run's text page (flags, command, model) and its row of the HParams page."""
 
 import os
 import shlex
 import sys
-from typing import Any
 
 import tensorflow as tf
+from google.protobuf import message
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams import summary as hparams_pb
 from tensorboard.plugins.hparams import summary_v2 as hparams
@@ -17,8 +17,8 @@ from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.pretrain import Pretrain
 
-# The options by which runs are compared. TensorBoard takes the columns of all
-# runs from one of them, so that they are the same for every run.
+# The options that the page compares. TensorBoard takes the columns from one of
+# the runs, so they must be the same for all.
 COMPARED = (
     "dataset",
     "split",
@@ -39,10 +39,11 @@ COMPARED = (
     "precision",
     "seed",
 )
-# TensorBoard shows five columns until it is asked for others: those first of
-# which it is told that runs differ in them.
-_FIRST = ("loss", "temperature", "batch_size", "learning_rate", "epochs")
-# (folder below the events, tag, what the column is called): the last points.
+# TensorBoard first shows five columns: those marked as differing.
+_FIRST_COLUMNS = (
+    *("loss", "temperature", "batch_size", "learning_rate", "epochs"),
+)
+# (folder below the events, tag, title); the last point of each is shown.
 _METRICS = (
     ("", "loss/contrastive", "loss"),
     ("", "validation/loss/contrastive", "validation loss"),
@@ -58,37 +59,37 @@ _TYPES = {
     str: api_pb2.DATA_TYPE_STRING,
     int: api_pb2.DATA_TYPE_FLOAT64,
     float: api_pb2.DATA_TYPE_FLOAT64,
+    type(None): api_pb2.DATA_TYPE_FLOAT64,  # Optional options are numbers.
 }
+OptionValue = bool | int | float | str
 
 
 def write_texts(run: Pretrain, model: models.ContrastiveModel) -> None:
-    """Writes the text page: resolved flags, command, summary of the model."""
+    """Writes the text page: resolved flags, command, model summary."""
     lines: list[str] = []
     for part in (model.encoder, model.projection_head, model.probe):
         if isinstance(part, tf.keras.Model):
             part.summary(line_length=100, print_fn=lines.append)
         elif part is not None:
             lines.append(f"{part.name}: {part.count_params():,} parameters")
-    command = shlex.join(getattr(sys, "orig_argv", sys.argv))
-    workdir = f"--workdir={run.runtime.workdir}"
     for tag, text in (
-        ("run/flags", f"{flags.write(run)}{workdir}"),
-        ("run/command", command),
-        ("run/model", "\n".join(lines)),
+        ("flags", f"{flags.write(run)}--workdir={run.runtime.workdir}"),
+        ("command", shlex.join(getattr(sys, "orig_argv", sys.argv))),
+        ("model", "\n".join(lines)),
     ):
-        # Markdown's block of text that is shown as it is.
+        # Indented lines are Markdown's verbatim block.
         block = "\n".join(f"    {line}" for line in text.splitlines())
-        tf.summary.text(tag, block, step=0)
+        tf.summary.text(f"run/{tag}", block, step=0)
 
 
-def compared(run: Pretrain) -> dict[str, Any]:
-    """The options of a run by which runs are compared, defaults filled in."""
+def compared_options(run: Pretrain) -> dict[str, OptionValue]:
+    """Returns the run's values of `COMPARED`, defaults filled in."""
     values = {field.name: value for _, field, value in fields.fields(run)}
-    for known in (
+    for defaults in (
         LOSS_OPTIONS[run.loss.loss],
         OPTIMIZER_OPTIONS[run.optimizer.optimizer],
     ):
-        for name, default in known.items():
+        for name, default in defaults.items():
             if values.get(name) is None:
                 values[name] = default
     return {name: values[name] for name in COMPARED if values[name] is not None}
@@ -96,10 +97,16 @@ def compared(run: Pretrain) -> dict[str, Any]:
 
 def write_hparams(run: Pretrain) -> None:
     """Writes the run's row of the HParams page, and the page's columns."""
+    types = {
+        field.name: _TYPES.get(type(default))
+        for _, field, default in fields.fields(Pretrain())
+    }
     experiment = hparams_pb.experiment_pb(
         hparam_infos=[
-            api_pb2.HParamInfo(name=name, type=kind, differs=name in _FIRST)
-            for name, kind in _kinds().items()
+            api_pb2.HParamInfo(
+                name=name, type=types[name], differs=name in _FIRST_COLUMNS
+            )
+            for name in COMPARED
         ],
         metric_infos=[
             api_pb2.MetricInfo(
@@ -109,30 +116,19 @@ def write_hparams(run: Pretrain) -> None:
             for group, tag, title in _METRICS
         ],
     )
-    # A row each, of runs with the same options, too.
+    # The workdir distinguishes runs with equal options. Its end comes first,
+    # since TensorBoard shows some 10 characters.
     parent, name = os.path.split(run.runtime.workdir.rstrip("/"))
-    # The end first: TensorBoard shows some 10 characters.
-    place = f"{name} in {parent}" if parent else name
-    row = hparams.hparams_pb(compared(run), trial_id=place)
+    trial_id = f"{name} in {parent}" if parent else name
+    row = hparams.hparams_pb(compared_options(run), trial_id=trial_id)
     for summary in (experiment, row):
         _write(summary)
 
 
 def write_end() -> None:
-    """Says on the HParams page that the run is finished."""
+    """Marks the run as finished on the HParams page."""
     _write(hparams_pb.session_end_pb(api_pb2.STATUS_SUCCESS))
 
 
-def _write(summary: Any) -> None:
+def _write(summary: message.Message) -> None:
     tf.summary.experimental.write_raw_pb(summary.SerializeToString(), step=0)
-
-
-def _kinds() -> dict[str, int]:
-    """Option -> how TensorBoard is to compare its values."""
-    found = {}
-    for _, field, default in fields.fields(Pretrain()):
-        if field.name in COMPARED:
-            # Optional ones are numbers.
-            kind = float if default is None else type(default)
-            found[field.name] = _TYPES[kind]
-    return {name: found[name] for name in COMPARED}

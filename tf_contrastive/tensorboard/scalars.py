@@ -1,4 +1,4 @@
-"""The names of a run's curves, the page that TensorBoard opens them on."""
+"""Tags of a run's curves, their arrangement on a page, and how to read them."""
 
 import os
 
@@ -6,8 +6,8 @@ import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
 
-# A number of a step -> its tag. The groups follow the data: input, loss,
-# similarity, optimizer, probe, system.
+# Metric -> tag. The groups follow the data: input, loss, similarity, optimizer,
+# probe, system.
 TAGS = {
     "loss": "loss/contrastive",
     "contrastive_accuracy": "loss/contrastive_accuracy",
@@ -28,9 +28,8 @@ VALIDATION = "validation/"
 FEATURE_STD = "similarity/feature_std"
 FEATURE_RANK = "similarity/feature_effective_rank"
 
-# The five curves by which a run is judged, and what each is looked at for. The
-# fifth is the effective rank: that all embeddings become one shows in the
-# fourth, but that they use a few dimensions only shows in no other.
+# The five curves by which a run is judged. Collapse to one point shows in the
+# fourth; collapse to a few dimensions shows only in the fifth.
 _CURVES = {
     "1. loss": ("loss/contrastive",),
     "2. contrastive accuracy": ("loss/contrastive_accuracy",),
@@ -41,96 +40,92 @@ _CURVES = {
     ),
     "5. dimensions in use (effective rank)": (FEATURE_RANK,),
 }
-# What stands in for it where no features are looked at.
-_SPREAD = {"5. spread (1) or collapse (0)": ("similarity/embedding_std",)}
+# Replaces the fifth in a run without histograms.
+_SPREAD_CURVE = {"5. spread (1) or collapse (0)": ("similarity/embedding_std",)}
 _GROUPS = ("input", "loss", "similarity", "optimizer", "probe", "system")
 
 
 def write_layout(*, probe: bool, ranks: bool) -> None:
     """Writes the custom-scalars page: five curves, then groups in data order.
 
-    Curves of training and validation share a chart. The default writer gets it.
+    Curves of training and validation share a chart.
 
     Args:
       probe: whether the run has a probe.
       ranks: whether it measures the rank of features.
     """
-    curves = dict(_CURVES)
-    if not ranks:
-        curves = {k: v for k, v in curves.items() if FEATURE_RANK not in v}
-        curves |= _SPREAD
+    curves = _CURVES if ranks else _CURVES | _SPREAD_CURVE
+    absent = {FEATURE_RANK} if not ranks else set()
     if not probe:
-        curves = {k: v for k, v in curves.items() if "probe/accuracy" not in v}
+        absent.add("probe/accuracy")
+    curves = {k: tags for k, tags in curves.items() if not absent & set(tags)}
     first = layout_pb2.Category(
         title="is it learning?",
         chart=[_chart(title, tags) for title, tags in curves.items()],
     )
     others = [
         layout_pb2.Category(
-            title=f"{place}. {group}",
+            title=f"{number}. {group}",
             chart=[_chart(f"all of {group}", (f"{group}/[^/]+",))],
             closed=True,
         )
-        for place, group in enumerate(_GROUPS, start=1)
+        for number, group in enumerate(_GROUPS, start=1)
     ]
     layout = layout_pb2.Layout(category=[first, *others])
     summary = custom_scalars.pb(layout).SerializeToString()
     tf.summary.experimental.write_raw_pb(summary, step=0)
 
 
+def _chart(title: str, tags: tuple[str, ...]) -> layout_pb2.Chart:
+    # A chart that compares two curves leaves those of validation out.
+    prefix = f"({VALIDATION})?" if len(tags) == 1 else ""
+    expressions = [f"^{prefix}{tag}$" for tag in tags]
+    return layout_pb2.Chart(
+        title=title, multiline=layout_pb2.MultilineChartContent(tag=expressions)
+    )
+
+
 def read(folder: str) -> dict[str, dict[int, float]]:
     """Returns the curves in a folder of event files: tag -> step -> value.
 
-    Where a run was resumed, the later of two values of a step.
+    Of two values of a step, as in a resumed run, the later one is used.
 
     Args:
-      folder: a run's `events`; other folders in it are not read.
+      folder: a run's `events`; subfolders are not read.
     """
-    found: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, float]] = {}
     for path in sorted(tf.io.gfile.glob(os.path.join(folder, "events.out.*"))):
         for event in tf.compat.v1.train.summary_iterator(path):
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "scalars":
                     number = float(tf.make_ndarray(value.tensor))
-                    found.setdefault(value.tag, {})[event.step] = number
-    return found
-
-
-def _chart(title: str, tags: tuple[str, ...]) -> layout_pb2.Chart:
-    # Regular expressions, which TensorBoard matches from the start on. Where
-    # two curves are compared, those of validation would be too many.
-    before = f"({VALIDATION})?" if len(tags) == 1 else ""
-    shown = [f"^{before}{tag}$" for tag in tags]
-    return layout_pb2.Chart(
-        title=title, multiline=layout_pb2.MultilineChartContent(tag=shown)
-    )
-
-
-_GIB = 2**30
+                    curves.setdefault(value.tag, {})[event.step] = number
+    return curves
 
 
 def memory() -> dict[str, float]:
-    """Tag -> GiB that this process holds, where the system tells it."""
-    found = {}
+    """Returns tag -> GiB that this process holds, as far as it is known."""
+    gib = {}
     try:
         with open("/proc/self/status") as status:
             for line in status:
                 if line.startswith("VmRSS:"):
                     kib = int(line.split()[1])
-                    found["system/host_memory_gib"] = kib * 1024 / _GIB
-    except FileNotFoundError:
+                    gib["system/host_memory_gib"] = kib / 2**20
+    except FileNotFoundError:  # Not Linux.
         pass
-    held, peak = [], []
+    devices = []
     for kind in ("GPU", "TPU"):
         for device in tf.config.list_logical_devices(kind):
             try:
-                told = tf.config.experimental.get_memory_info(device.name)
+                devices.append(
+                    tf.config.experimental.get_memory_info(device.name)
+                )
             except (ValueError, tf.errors.OpError):
-                continue  # Of another host, or one that does not count.
-            held.append(told["current"])
-            peak.append(told["peak"])
-    if held:
-        # The fullest one: there the run would end.
-        found["system/device_memory_gib"] = max(held) / _GIB
-        found["system/device_memory_peak_gib"] = max(peak) / _GIB
-    return found
+                continue  # Of another host, or without this information.
+    if devices:
+        # The fullest device is the one that may run out of memory.
+        for tag, key in (("memory", "current"), ("memory_peak", "peak")):
+            largest = max(device[key] for device in devices)
+            gib[f"system/device_{tag}_gib"] = largest / 2**30
+    return gib

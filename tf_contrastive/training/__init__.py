@@ -21,7 +21,6 @@ from tf_contrastive import (
     tensorboard,
 )
 from tf_contrastive import model as models
-from tf_contrastive.callbacks import steps_per_execution
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import check_profile_steps
@@ -147,19 +146,22 @@ def pretrain(run: Pretrain) -> Result:
     if is_chief and (
         run.runtime.histograms_every_epochs or run.runtime.projector_examples
     ):
-        copy = tensorboard.LocalCopy(run, source.info.num_classes)
+        copy = tensorboard.HostCopy(run, source.info.num_classes)
     model, rates = build(run, strategy, source.info, steps_per_epoch)
 
     kept = checkpoints.Checkpoints(model, run, metadata(source.info))
     start_step = kept.restore()
     announce(run, source.info, strategy, steps_per_epoch, start_step)
 
-    with preemption.Interruption(strategy) as heard:
-        watchers = [callbacks.Keeper(kept, run.runtime, heard)]
+    with preemption.PreemptionListener(strategy) as heard:
+        watchers = [callbacks.CheckpointCallback(kept, run.runtime, heard)]
         if not run.runtime.steps_per_execution:
             # First: what the others do is no time of the step.
             watchers.insert(
-                0, steps_per_execution.Pacer(kept, run.runtime, strategy)
+                0,
+                callbacks.AdaptiveStepsPerExecution(
+                    kept, run.runtime, strategy
+                ),
             )
         if is_chief and start_step < steps_per_epoch * run.schedule.epochs:
             watchers += watch(

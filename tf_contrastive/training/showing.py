@@ -74,7 +74,7 @@ def _network(chosen: Encoder) -> str:
 def watch(
     run: Pretrain,
     model: models.ContrastiveModel,
-    copy: tensorboard.LocalCopy | None,
+    copy: tensorboard.HostCopy | None,
     source: datasets.Source,
     steps_per_epoch: int,
     rates: dict[str, Callable[[int], Any]],
@@ -102,25 +102,25 @@ def watch(
     events = os.path.join(run.runtime.workdir, EVENTS)
     every_epochs = run.runtime.histograms_every_epochs
     shown, labels = some_views(run, source)
-    summaries = callbacks.Summaries(
+    summaries = callbacks.TensorBoard(
         events,
         every_steps=run.runtime.log_every_steps,
         batch_size=run.schedule.batch_size,
         schedules=rates,
-        opening=[
-            lambda: tf.summary.image("views", callbacks.grid(shown)),
+        first_summaries=[
+            lambda: tf.summary.image("views", callbacks.view_grid(shown)),
             lambda: scalars.write_layout(
                 probe=model.probe is not None, ranks=bool(every_epochs)
             ),
             lambda: run_summary.write_texts(run, model),
             lambda: run_summary.write_hparams(run),
         ],
-        distributions=(
-            tensorboard.Distributions(copy, model, shown, labels)
+        histograms=(
+            tensorboard.Histograms(copy, model, shown, labels)
             if every_epochs
             else None
         ),
-        every_epochs=every_epochs,
+        histograms_every_epochs=every_epochs,
     )
     profiled = read_step_window(run.runtime.profile_steps)
     return [
@@ -133,11 +133,11 @@ def watch(
                     epochs=run.schedule.epochs,
                     steps_per_epoch=steps_per_epoch,
                     batch_size=run.schedule.batch_size,
-                    aside=summaries.seconds_aside,
+                    excluded_seconds=summaries.histogram_seconds,
                 )
             ]
         ),
-        callbacks.CollapseAlarm(loss_of_a_guess(run)),
+        callbacks.CollapseWarning(loss_of_a_guess(run)),
         *([callbacks.Profile(events, *profiled)] if profiled else []),
         *served,
     ]
@@ -156,7 +156,9 @@ def some_views(
     )
     images = callbacks.GRID_IMAGES
     if run.runtime.histograms_every_epochs:
-        images = tensorboard.images_of(run.views.image_size, run.views.views)
+        images = tensorboard.images_per_batch(
+            run.views.image_size, run.views.views
+        )
     stream = datasets.training_batches(
         source,
         framing(run),
@@ -174,7 +176,7 @@ def some_views(
 def finish_showing(
     run: Pretrain,
     model: models.ContrastiveModel,
-    copy: tensorboard.LocalCopy | None,
+    copy: tensorboard.HostCopy | None,
     source: datasets.Source,
     watchers: list[tf.keras.callbacks.Callback],
 ) -> None:
@@ -185,12 +187,12 @@ def finish_showing(
       model: trained.
       copy: what makes the features for the projector, if there are to be some.
       source: of the images that it embeds.
-      watchers: those of the run; without `Summaries` nothing was trained.
+      watchers: those of the run; without `TensorBoard` nothing was trained.
     """
     for watcher in watchers:
-        if isinstance(watcher, callbacks.Summaries):
+        if isinstance(watcher, callbacks.TensorBoard):
             if run.runtime.projector_examples:
-                copy.follow(model)
+                copy.update(model)
                 events = os.path.join(run.runtime.workdir, EVENTS)
                 projector.write(events, copy, source, run)
             watcher.close(run_summary.write_end)

@@ -19,13 +19,13 @@ import tf_contrastive
 from tf_contrastive import checkpoints, errors
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
 from tf_contrastive.exporting import (
-    card,
-    converting,
-    plain,
+    model_card,
+    portable,
     reading,
     samples,
-    serving,
     serving_files,
+    serving_module,
+    tflite_onnx,
 )
 from tf_contrastive.views import preprocessing
 
@@ -75,12 +75,12 @@ def parts(
         run = _run(os.fspath(model_or_workdir), checkpoint)
         encoder = checkpoints.load_encoder(run)
         head = checkpoints.load_projection(run, encoder.output_shape[-1])
-        encoder = plain.plain_encoder(encoder)
-        return Parts(encoder, head and plain.plain_head(head), run)
+        encoder = portable.plain_encoder(encoder)
+        return Parts(encoder, head and portable.plain_head(head), run)
     model = model_or_workdir
-    encoder = plain.plain_encoder(getattr(model, "encoder", model))
+    encoder = portable.plain_encoder(getattr(model, "encoder", model))
     head = getattr(model, "projection_head", None)
-    return Parts(encoder, head and plain.plain_head(head))
+    return Parts(encoder, head and portable.plain_head(head))
 
 
 def _run(workdir: str, step: int) -> checkpoints.Run:
@@ -117,8 +117,8 @@ def export(
         encoder, or what `parts` read.
       output_dir: folder of versions, made if missing; the first is 1.
       checkpoint: step of the run's checkpoint; -1: the newest.
-      head: classifier behind the encoder, such as `Probe`, `Prototype` or
-        `Neighbors`; None: no signature `classify`.
+      head: classifier behind the encoder, such as `ProbeHead`,
+        `PrototypeHead` or `NeighborsHead`; None: no signature `classify`.
       label_names: of its classes; default: those of the run, or their ids.
       formats: "tflite" and "onnx", beside the SavedModel.
       images: float32 [n, S, S, K], as the encoder takes them: real ones, by
@@ -137,10 +137,10 @@ def export(
         if name not in EXPORT_FORMATS:
             raise errors.unknown("format", name, EXPORT_FORMATS)
     formats = [name for name in formats if name != "savedmodel"]
-    converting.check_installed(formats)
+    tflite_onnx.check_installed(formats)
     output_dir = os.fspath(output_dir)
     made = parts(model_or_workdir, checkpoint)
-    size, channels = plain.image_shape(made.encoder)[1:]
+    size, channels = portable.image_shape(made.encoder)[1:]
     if images is None:
         images = samples.photographs(32, size, channels)
     facts = _facts(made, head, label_names, max_image_pixels)
@@ -151,7 +151,7 @@ def export(
                 names = os.path.join(beside, "label_names.txt")
                 with open(names, "w", encoding="utf-8") as file:
                     file.writelines(f"{n}\n" for n in facts["label_names"])
-            module = serving.ServingModule(
+            module = serving_module.ServingModule(
                 made.encoder, made.projection, head, names, max_image_pixels
             )
             return _write(
@@ -171,7 +171,7 @@ def _facts(
     max_image_pixels: int,
 ) -> dict[str, Any]:
     """What `reading.details` gives, and the card beside."""
-    size, channels = plain.image_shape(made.encoder)[1:]
+    size, channels = portable.image_shape(made.encoder)[1:]
     embedding_size = made.encoder.output_shape[-1]
     projection_size = None
     if made.projection is not None:
@@ -205,7 +205,7 @@ def _facts(
 
 
 def _save(
-    module: serving.ServingModule,
+    module: serving_module.ServingModule,
     made: Parts,
     facts: dict[str, Any],
     formats: Sequence[str],
@@ -218,7 +218,7 @@ def _save(
     converted = []
     if formats:
         written = tf.saved_model.load(path)
-        for one in converting.convert(module, formats, images, written):
+        for one in tflite_onnx.convert(module, formats, images, written):
             with open(os.path.join(path, one.file), "wb") as file:
                 file.write(one.content)
             converted.append(one.facts())
@@ -228,7 +228,7 @@ def _save(
     _save_keras(made.encoder, path)
     for file, text in (
         (reading.DETAILS_FILE, json.dumps(facts, indent=2) + "\n"),
-        (card.FILE, card.write(facts, made.run)),
+        (model_card.FILE, model_card.write(facts, made.run)),
     ):
         with open(os.path.join(path, file), "w", encoding="utf-8") as stream:
             stream.write(text)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tf_contrastive.config.export import Exporting
-from tf_contrastive.exporting import headers, plain
+from tf_contrastive.exporting import image_headers, portable
 from tf_contrastive.views import preprocessing
 
 # How far beside [0, 1] the rounding of someone's own resize may lie.
@@ -62,7 +62,7 @@ class ServingModule(tf.Module):
         max_pixels: int = Exporting.max_image_pixels,
     ) -> None:
         super().__init__()
-        self._size, self._channels = plain.image_shape(encoder)[1:]
+        self._size, self._channels = portable.image_shape(encoder)[1:]
         self._max_pixels = max_pixels
         # Behind a function the Keras model is not saved itself, with all its
         # metadata and the classes it would need at loading; its variables are.
@@ -203,7 +203,7 @@ class ServingModule(tf.Module):
         @tf.autograph.experimental.do_not_convert
         def read(row, data):
             image = tf.io.decode_image(
-                headers.checked(data, self._max_pixels),
+                image_headers.checked(data, self._max_pixels),
                 channels=3,
                 expand_animations=False,
             )

@@ -12,7 +12,7 @@ from tf_contrastive import checkpoints, classifiers, errors, heads
 from tf_contrastive.config.export import Exporting
 
 
-class Probe(tf.Module):
+class ProbeHead(tf.Module):
     """Softmax of a linear layer.
 
     Attributes, of each of these: `num_classes`, and `description` in words.
@@ -34,7 +34,7 @@ class Probe(tf.Module):
         return tf.nn.softmax(features @ self._kernel + self._bias)
 
 
-class Prototype(tf.Module):
+class PrototypeHead(tf.Module):
     """Softmax of the cosines to the classes' prototypes, by a temperature.
 
     A prototype is the mean of a class's l2-normalised embeddings, normalised
@@ -85,7 +85,7 @@ class Prototype(tf.Module):
         return tf.nn.softmax(logits)
 
 
-class Neighbors(tf.Module):
+class NeighborsHead(tf.Module):
     """The share of the cosine-weighted votes of the k nearest training images.
 
     SINCERE, Appendix M; see `classifiers.knn`.
@@ -159,7 +159,7 @@ def _normalize(features: tf.Tensor) -> tf.Tensor:
     )
 
 
-def probe_of(run: checkpoints.Run, features: int) -> Probe:
+def probe_of(run: checkpoints.Run, features: int) -> ProbeHead:
     """Returns the linear probe that a run has trained along.
 
     Args:
@@ -180,4 +180,4 @@ def probe_of(run: checkpoints.Run, features: int) -> Probe:
     probe.build([None, features])
     status = tf.train.Checkpoint(probe=probe).restore(run.checkpoint)
     status.expect_partial().assert_existing_objects_matched()
-    return Probe(*(variable.numpy() for variable in probe.variables))
+    return ProbeHead(*(variable.numpy() for variable in probe.variables))

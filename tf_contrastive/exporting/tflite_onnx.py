@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.export import EXPORT_FORMATS
-from tf_contrastive.exporting import serving
+from tf_contrastive.exporting import serving_module
 
 # The largest difference to the SavedModel, as a share of the largest |value|.
 _MOST_DIFFERENCE = 1e-5
@@ -60,7 +60,7 @@ def check_installed(formats: Iterable[str]) -> None:
 
 
 def convert(
-    module: serving.ServingModule,
+    module: serving_module.ServingModule,
     formats: tuple[str, ...],
     images: np.ndarray,
     expected: Callable[[np.ndarray], np.ndarray],

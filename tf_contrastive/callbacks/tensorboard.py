@@ -1,0 +1,217 @@
+"""Writes a run's curves, histograms, views and profile for TensorBoard.
+
+What the summaries contain is defined in the package `tensorboard`.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import tensorboard
+from tf_contrastive.callbacks.progress import Throughput
+from tf_contrastive.config.runtime import Runtime
+from tf_contrastive.tensorboard import scalars
+
+# Images whose views are shown.
+GRID_IMAGES = 8
+
+
+class TensorBoard(tf.keras.callbacks.Callback):
+    """Writes summaries while a run trains.
+
+    Args:
+      logdir: folder of the event files.
+      every_steps: steps between two points; each is a mean over them.
+      batch_size: the global batch, images.
+      schedules: tag -> learning rate as a function of the step.
+      first_summaries: functions that write to the default writer, called
+        before the first step.
+      histograms: measures histograms; None: there are none.
+      histograms_every_epochs: epochs between two histograms; the start and the
+        end of the run have one, too.
+    """
+
+    def __init__(
+        self,
+        logdir: str,
+        *,
+        every_steps: int,
+        batch_size: int,
+        schedules: dict[str, Callable[[int], Any]],
+        first_summaries: Sequence[Callable[[], None]] = (),
+        histograms: tensorboard.Histograms | None = None,
+        histograms_every_epochs: int = Runtime.histograms_every_epochs,
+    ) -> None:
+        super().__init__()
+        self._logdir = logdir
+        self._every_steps = every_steps
+        self._batch_size = batch_size
+        self._schedules = schedules
+        self._first_summaries = first_summaries
+        self._histograms = histograms
+        self._every_epochs = histograms_every_epochs
+        self._writer: tf.summary.SummaryWriter = None
+        self._last_written = 0
+        # The epoch's running means at the last point, and over how many steps.
+        self._epoch_steps = 0
+        self._epoch_means: dict[str, float] = {}
+        self._histogram_seconds = 0.0
+
+    def histogram_seconds(self) -> float:
+        """Returns how long measuring histograms has taken so far."""
+        return self._histogram_seconds
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Starts the clock; writes what is known before the first step."""
+        # Made here: a run that has nothing left to train writes no events.
+        if self._writer is None:
+            self._writer = tf.summary.create_file_writer(self._logdir)
+        self._throughput = Throughput(self.model, self.histogram_seconds)
+        step = self._last_written = self._step()
+        if step == 0:
+            with self._writer.as_default(step=0):
+                for write in self._first_summaries:
+                    write()
+            self._write_histograms(step)
+            self._writer.flush()
+
+    def _step(self) -> int:
+        return int(self.model.optimizer.iterations.numpy())
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
+        """Writes a point if one is due."""
+        step = self._step()
+        if step - self._last_written < self._every_steps:
+            return
+        self._last_written = step
+        rate, wait = self._throughput.read()
+        means = self._means_since_last(batch + 1, logs)
+        points = {
+            "input/images_per_second": rate * self._batch_size,
+            "input/wait_fraction": wait,
+            **{scalars.TAGS[name]: mean for name, mean in means.items()},
+            **{tag: at(step - 1) for tag, at in self._schedules.items()},
+            "system/steps_per_second": rate,
+            **scalars.memory(),
+        }
+        self._write_scalars(step, points)
+
+    def _means_since_last(
+        self, steps: int, logs: dict[str, Any]
+    ) -> dict[str, float]:
+        """Turns means over the epoch's `steps` into means since the last call.
+
+        Args:
+          steps: of this epoch so far.
+          logs: their means by name.
+        """
+        if steps <= self._epoch_steps:  # Another epoch has begun.
+            self._epoch_steps, self._epoch_means = 0, {}
+        means = {
+            name: (
+                mean * steps
+                - self._epoch_means.get(name, 0.0) * self._epoch_steps
+            )
+            / (steps - self._epoch_steps)
+            for name, mean in logs.items()
+        }
+        self._epoch_steps, self._epoch_means = steps, dict(logs)
+        return means
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Writes the validation metrics, and histograms if they are due."""
+        step = self._step()
+        validation = {
+            scalars.VALIDATION + scalars.TAGS[name.removeprefix("val_")]: mean
+            for name, mean in logs.items()
+            if name.startswith("val_")
+        }
+        self._write_scalars(step, validation)
+        done = epoch + 1
+        if self._every_epochs and (
+            done % self._every_epochs == 0 or done == self.params["epochs"]
+        ):
+            self._write_histograms(step)
+
+    def _write_scalars(self, step: int, points: dict[str, Any]) -> None:
+        with self._writer.as_default(step=step):
+            for tag, value in points.items():
+                tf.summary.scalar(tag, value)
+
+    def _write_histograms(self, step: int) -> None:
+        if self._histograms is None:
+            return
+        started = time.perf_counter()
+        measured = self._histograms.measure()
+        with self._writer.as_default(step=step):
+            for tag, values in measured.histograms.items():
+                tf.summary.histogram(tag, values)
+        self._write_scalars(step, measured.scalars)
+        self._histogram_seconds += time.perf_counter() - started
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Flushes the writer."""
+        self._writer.flush()
+
+    def close(self, write: Callable[[], None]) -> None:
+        """Calls `write` with the default writer, and closes it.
+
+        Does nothing if nothing was trained.
+        """
+        if self._writer is not None:
+            with self._writer.as_default():
+                write()
+            self._writer.close()
+
+
+class Profile(tf.keras.callbacks.Callback):
+    """Profiles some steps for TensorBoard.
+
+    Args:
+      logdir: folder of the event files.
+      first, last: steps, counted from 1. Without `AdaptiveStepsPerExecution`
+        the other steps of the same executions are profiled, too.
+    """
+
+    def __init__(self, logdir: str, first: int, last: int) -> None:
+        super().__init__()
+        self._logdir = logdir
+        self._first, self._last = first, last
+        self._running = False
+        self._trace: tf.profiler.experimental.Trace | None = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Starts before the execution that holds the first step."""
+        done = int(self.model.optimizer.iterations.numpy())
+        next_done = done + int(self.model._steps_per_execution.numpy())
+        if not self._running and done < self._last and next_done >= self._first:
+            tf.profiler.experimental.start(self._logdir)
+            self._running = True
+            # Keras marks each execution, and marked this one too early.
+            self._trace = tf.profiler.experimental.Trace(
+                "train", step_num=done, _r=1
+            )
+            self._trace.__enter__()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Stops after the last step, and writes."""
+        if self._trace is not None:
+            self._trace.__exit__(None, None, None)
+            self._trace = None
+        done = int(self.model.optimizer.iterations.numpy())
+        if self._running and done >= self._last:
+            tf.profiler.experimental.stop()
+            self._running = False
+
+
+def view_grid(views: tf.Tensor, images: int = GRID_IMAGES) -> tf.Tensor:
+    """Tiles views, a column per image: [B, V, H, W, 3] -> [1, V*H, b*W, 3].
+
+    TensorBoard scales an image to the width of its card.
+    """
+    shown = views[:images, ..., :3]
+    b, v, h, w, k = shown.shape
+    columns = tf.transpose(shown, [1, 2, 0, 3, 4])  # [V, H, b, W, 3]
+    return tf.reshape(columns, [1, v * h, b * w, k])
