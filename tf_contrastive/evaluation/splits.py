@@ -110,7 +110,7 @@ class Splits:
         policy = self._policy(augmentation)
         made = datasets.view_batches(
             self.source(split),
-            views.framing(policy, count),
+            views.geometric(policy, count),
             finish=_coloring(policy, count),
             batch_size=self.options.evaluation.embedding_batch_size,
             seed=self.options.evaluation.seed,
@@ -146,7 +146,7 @@ class Splits:
         data = (self.run or Pretrain()).data
         made = datasets.training_batches(
             source,
-            views.framing(policy, 1),
+            views.geometric(policy, 1),
             finish=_coloring(policy, 1),
             batch_size=min(batch_size, source.info.num_examples),
             seed=self.options.evaluation.seed if seed is None else seed,
@@ -220,7 +220,7 @@ class _Heeded:
 
 def _coloring(policy: Policy, count: int) -> datasets.Finish:
     """What the host does with framed views [B, V, S, S, K] and seeds."""
-    color = views.coloring(policy, count)
+    color = views.photometric(policy, count)
 
     @tf.autograph.experimental.do_not_convert
     def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:

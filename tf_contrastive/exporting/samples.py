@@ -4,7 +4,7 @@ import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-from tf_contrastive.views import preprocessing
+from tf_contrastive.views import crops
 
 
 def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
@@ -30,7 +30,7 @@ def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
         )
         crop = photo[top : top + side, left : left + side]
         images.append(
-            preprocessing.resize_and_crop(crop[np.newaxis], size)[0].numpy()
+            crops.resize_and_crop(crop[np.newaxis], size)[0].numpy()
         )
     missing = [(0, 0)] * 3 + [(0, channels - 3)]
     return np.pad(np.stack(images), missing)

@@ -27,7 +27,7 @@ from tf_contrastive.exporting import (
     serving_module,
     tflite_onnx,
 )
-from tf_contrastive.views import preprocessing
+from tf_contrastive.views import crops
 
 # For users of the package: the encoder as a Keras model.
 KERAS_FILE = os.path.join(reading.EXTRA, "encoder.keras")
@@ -197,7 +197,7 @@ def _facts(
         "num_classes": num_classes,
         "label_names": [str(name) for name in label_names],
         "step": run.step if run else None,
-        "resized": preprocessing.resize_target(size),
+        "resized": crops.resize_target(size),
         "max_image_pixels": max_image_pixels,
         "package": tf_contrastive.__version__,
         "tensorflow": tf.__version__,

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.exporting import image_headers, portable
-from tf_contrastive.views import preprocessing
+from tf_contrastive.views import crops
 
 # How far beside [0, 1] the rounding of someone's own resize may lie.
 _RANGE_TOLERANCE = 1e-3
@@ -172,11 +172,11 @@ class ServingModule(tf.Module):
             whole = tf.ensure_shape(images, [None, size, size, 3])
             if is_float:
                 return whole
-            return preprocessing.resize_and_crop(whole, size)
+            return crops.resize_and_crop(whole, size)
 
         def resized():
             pixels = images * 255.0 if is_float else images
-            return preprocessing.resize_and_crop(pixels, size)
+            return crops.resize_and_crop(pixels, size)
 
         return tf.case(
             [
@@ -208,7 +208,7 @@ class ServingModule(tf.Module):
                 expand_animations=False,
             )
             image = tf.ensure_shape(image, [None, None, 3])
-            pixels = preprocessing.resize_and_crop(
+            pixels = crops.resize_and_crop(
                 image[tf.newaxis], self._size
             )
             return row, pixels[0]

@@ -21,13 +21,13 @@ def make_policy(run: Pretrain) -> views.Policy:
 
 
 def framing(run: Pretrain) -> Callable[..., tf.Tensor]:
-    """Crop, resize and flip, always on the host (see `views.framing`)."""
-    return views.framing(make_policy(run), run.views.views)
+    """Crop, resize and flip, always on the host (see `views.geometric`)."""
+    return views.geometric(make_policy(run), run.views.views)
 
 
 def coloring(run: Pretrain, static: bool) -> Callable[..., tf.Tensor]:
-    """All that follows the framing (see `views.coloring`)."""
-    return views.coloring(make_policy(run), run.views.views, static)
+    """All that follows the framing (see `views.photometric`)."""
+    return views.photometric(make_policy(run), run.views.views, static)
 
 
 def finishing(run: Pretrain) -> datasets.Finish:

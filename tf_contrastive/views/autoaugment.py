@@ -1,19 +1,19 @@
 """AutoAugment and RandAugment: operations of random kind and strength.
 
-AutoAugment (Cubuk et al. 2019) with the ImageNet policy that SupCon and SimCLR
-use, RandAugment (Cubuk et al. 2020) with the operations and ranges of the
-authors' TensorFlow code. Lengths in pixels are those at 224 x 224, scaled with
-the side of a view.
+AutoAugment (Cubuk et al. 2019) with its ImageNet policy, RandAugment (Cubuk et
+al. 2020) with the operations and ranges of the authors' TensorFlow code.
+Lengths in pixels are for 224 x 224 and scale with the side of a view.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.config.views import Views
-from tf_contrastive.views import geometry, pillow, prng, selection
+from tf_contrastive.views import affine, pillow, prng, selection
 
 # The operations of RandAugment, each equally probable.
 OPERATIONS = (
@@ -35,7 +35,7 @@ OPERATIONS = (
     "SolarizeAdd",
 )
 
-# 25 pairs of (operation, probability, level), one of which a view goes through.
+# 25 pairs of (operation, probability, level); each view gets one pair.
 IMAGENET_POLICY = (
     (("Equalize", 0.8, 1), ("ShearY", 0.8, 4)),
     (("Color", 0.4, 9), ("Equalize", 0.6, 3)),
@@ -64,8 +64,8 @@ IMAGENET_POLICY = (
     (("Color", 0.8, 6), ("Rotate", 0.4, 5)),
 )
 
-# Operations that are matrices, in the order of `geometry.TRANSFORMS`.
-_GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+# Operations that are matrices, in the order of `affine.TRANSFORMS`.
+_AFFINE = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
 
 def argument(
@@ -82,54 +82,72 @@ def argument(
 
     Returns:
       A factor, threshold, number of bits, slope, angle in degrees or length in
-      pixels; geometric ones without their sign.
+      pixels, without the sign of affine transforms.
     """
-    share = level / 10
+    fraction = level / 10
     if name in ("Color", "Contrast", "Brightness", "Sharpness"):
-        return 0.1 + 1.8 * share
+        return 0.1 + 1.8 * fraction
     if name in ("ShearX", "ShearY"):
-        return 0.3 * share
+        return 0.3 * fraction
     if name in ("TranslateX", "TranslateY"):
-        return translation * share * size / 224
+        return translation * fraction * size / 224
     return {
-        "Rotate": 30 * share,
-        # No bits would leave black: the authors' code shifts by 7 at most.
-        "Posterize": max(int(4 * share), 1),
-        "Solarize": int(256 * share),
-        "SolarizeAdd": int(110 * share),
-        "Cutout": int(cutout * share * size / 224),
+        "Rotate": 30 * fraction,
+        # At least one bit: the authors' code shifts by at most 7.
+        "Posterize": max(int(4 * fraction), 1),
+        "Solarize": int(256 * fraction),
+        "SolarizeAdd": int(110 * fraction),
+        "Cutout": int(cutout * fraction * size / 224),
     }.get(name, 0.0)
 
 
-def _numbers(names: tuple[str, ...]) -> np.ndarray:
-    """Where each of `OPERATIONS` stands in `names`, or -1: int32 [16]."""
+def _positions(names: tuple[str, ...]) -> np.ndarray:
+    """The position of each of `OPERATIONS` in `names`, or -1: int32 [16]."""
     return np.array(
         [names.index(n) if n in names else -1 for n in OPERATIONS], np.int32
     )
 
 
+def _with_argument(
+    operation: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+) -> selection.Operation:
+    return lambda x, p: operation(x, tf.cast(p[:, 0], tf.float32))
+
+
+def _cutout(rows: tf.Tensor, parameters: tf.Tensor) -> tf.Tensor:
+    columns = tf.cast(parameters[:, :3], tf.float32)
+    return pillow.cutout(rows, *tf.unstack(columns, axis=1))
+
+
+def _affine(rows: tf.Tensor, parameters: tf.Tensor) -> tf.Tensor:
+    pixels = pillow.as_pixels(rows)
+    return pillow.as_rows(
+        affine.transform(pixels, parameters[:, 3:], pillow.FILL)
+    )
+
+
 def _distort(
     rows: tf.Tensor,
-    which: tf.Tensor,
+    choice: tf.Tensor,
     strength: tf.Tensor,
-    unit: tf.Tensor,
+    uniforms: tf.Tensor,
     static: bool,
 ) -> tf.Tensor:
-    """One operation per view.
+    """Applies one operation per view.
 
     Args:
       rows: float32 [m, S, 3 S] of levels.
-      which: int32 [m], positions in `OPERATIONS`; -1 leaves a view as it is.
+      choice: int32 [m], positions in `OPERATIONS`; -1 leaves a view unchanged.
       strength: float32 [m], arguments.
-      unit: float32 [m, 3], uniform: sign, and the centre of a cutout.
-      static: see `choice.apply`.
+      uniforms: float32 [m, 3]: sign, and the centre of a cutout.
+      static: see `selection.apply_choice`.
     """
     size = rows.shape[1]
-    # A position of -1 is read at 0, and not used.
-    kind = tf.gather(_numbers(_GEOMETRIC), tf.maximum(which, 0))
-    signed = tf.where(unit[:, 0] < 0.5, -strength, strength)
-    matrix = geometry.matrices(kind, signed, size)
-    centre = tf.floor(unit[:, 1:] * size)
+    # For -1 position 0 is read, and not used.
+    kind = tf.gather(_positions(_AFFINE), tf.maximum(choice, 0))
+    signed = tf.where(uniforms[:, 0] < 0.5, -strength, strength)
+    matrix = affine.matrices(kind, signed, size)
+    centre = tf.floor(uniforms[:, 1:] * size)
     parameters = tf.concat(
         [
             tf.cast(strength, tf.float64)[:, tf.newaxis],
@@ -138,75 +156,62 @@ def _distort(
         ],
         axis=1,
     )
-
-    def first(operation):
-        return lambda x, p: operation(x, tf.cast(p[:, 0], tf.float32))
-
-    def cutout(x, p):
-        half, row, column = tf.unstack(tf.cast(p[:, :3], tf.float32), axis=1)
-        return pillow.cutout(x, half, row, column)
-
-    operations = {
+    operations: dict[str, selection.Operation] = {
         "AutoContrast": lambda x, p: pillow.autocontrast(x),
         "Equalize": lambda x, p: pillow.equalize(x),
         "Invert": lambda x, p: pillow.invert(x),
-        "Posterize": first(pillow.posterize),
-        "Solarize": first(pillow.solarize),
-        "Color": first(lambda x, f: pillow.color(x, f, static)),
-        "Contrast": first(lambda x, f: pillow.contrast(x, f, static)),
-        "Brightness": first(pillow.brightness),
-        "Sharpness": first(pillow.sharpness),
-        "Cutout": cutout,
-        "SolarizeAdd": first(pillow.solarize_add),
-        "Affine": lambda x, p: pillow.as_rows(
-            geometry.affine(pillow.as_pixels(x), p[:, 3:], pillow.FILL)
-        ),
+        "Posterize": _with_argument(pillow.posterize),
+        "Solarize": _with_argument(pillow.solarize),
+        "Color": _with_argument(lambda x, f: pillow.color(x, f, static)),
+        "Contrast": _with_argument(lambda x, f: pillow.contrast(x, f, static)),
+        "Brightness": _with_argument(pillow.brightness),
+        "Sharpness": _with_argument(pillow.sharpness),
+        "Cutout": _cutout,
+        "SolarizeAdd": _with_argument(pillow.solarize_add),
+        "Affine": _affine,
     }
-    family = _numbers(tuple(operations))
-    family = np.where(family < 0, list(operations).index("Affine"), family) + 1
-    chosen = tf.gather(family.astype(np.int32), tf.maximum(which, 0))
-    chosen = tf.where(which < 0, 0, chosen)
-    return selection.apply(
-        rows, chosen, parameters, list(operations.values()), static
+    group = _positions(tuple(operations))
+    group = np.where(group < 0, list(operations).index("Affine"), group) + 1
+    groups = tf.gather(group.astype(np.int32), tf.maximum(choice, 0))
+    groups = tf.where(choice < 0, 0, groups)
+    return selection.apply_choice(
+        groups, list(operations.values()), rows, parameters, static
     )
 
 
-def _in_turn(
+def _distort_in_turn(
     pixels: tf.Tensor,
-    which: tf.Tensor,
+    choices: tf.Tensor,
     strength: tf.Tensor,
-    unit: tf.Tensor,
+    uniforms: tf.Tensor,
     static: bool,
 ) -> tf.Tensor:
-    """Some operations per view, one after the other.
+    """Applies L operations per view, one after the other.
 
     Args:
       pixels: float32 [m, S, S, 3] in [0, 1].
-      which, strength: [m, L], see `_distort`.
-      unit: float32 [m, 3 L], three numbers for each.
-      static: see `choice.apply`.
+      choices, strength: [m, L], see `_distort`.
+      uniforms: float32 [m, 3 L], three numbers for each.
+      static: see `selection.apply_choice`.
     """
+    layers = choices.shape[1]
+    numbers = tf.reshape(uniforms, [-1, layers, 3])
 
-    def step(layer: tf.Tensor, rows: tf.Tensor):
-        rows = _distort(
-            rows,
-            which[:, layer],
-            strength[:, layer],
-            numbers[:, layer],
-            static,
+    def step(layer: tf.Tensor, rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        choice, argument, sign = (
+            x[:, layer] for x in (choices, strength, numbers)
         )
-        return layer + 1, rows
+        return layer + 1, _distort(rows, choice, argument, sign, static)
 
-    numbers = tf.reshape(unit, [-1, which.shape[1], 3])
     # A loop, so that the first batch does not wait for a graph of each layer.
     start = (0, pillow.from_unit(pixels))
-    _, rows = tf.while_loop(lambda i, _: i < which.shape[1], step, start)
+    _, rows = tf.while_loop(lambda i, _: i < layers, step, start)
     return pillow.to_unit(rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class RandAugment:
-    """Some operations in a row, each drawn from all, at one magnitude.
+    """Operations in a row, each drawn from `OPERATIONS`, at one magnitude.
 
     Attributes:
       layers: operations per view.
@@ -218,27 +223,27 @@ class RandAugment:
 
     @property
     def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes."""
+        """Uniform numbers per view, by stream."""
         return {"randaugment": 4 * self.layers}
 
-    def choices(self, unit: prng.Unit) -> tf.Tensor:
+    def choices(self, uniforms: prng.Uniforms) -> tf.Tensor:
         """Positions in `OPERATIONS`, int32 [m, layers]."""
-        first = unit["randaugment"][:, : self.layers]
+        first = uniforms["randaugment"][:, : self.layers]
         return tf.cast(first * len(OPERATIONS), tf.int32)
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
         table = np.array(
             [argument(n, self.magnitude, size, 100, 40) for n in OPERATIONS],
             np.float32,
         )
-        choices = self.choices(unit)
+        choices = self.choices(uniforms)
         strength = tf.gather(table, choices)
-        rest = unit["randaugment"][:, self.layers :]
-        return _in_turn(pixels, choices, strength, rest, static)
+        rest = uniforms["randaugment"][:, self.layers :]
+        return _distort_in_turn(pixels, choices, strength, rest, static)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,32 +252,29 @@ class AutoAugment:
 
     streams: ClassVar[dict[str, int]] = {"autoaugment": 9}
 
-    def choices(self, unit: prng.Unit) -> tuple[tf.Tensor, tf.Tensor]:
-        """Which pair each view goes through, and what of it takes place.
+    def choices(self, uniforms: prng.Uniforms) -> tuple[tf.Tensor, tf.Tensor]:
+        """The pair of each view, and the operations that take place.
 
         Returns:
           int32 [m], positions in `IMAGENET_POLICY`; int32 [m, 2], positions in
-          `OPERATIONS`, or -1 where the draw was against it.
+          `OPERATIONS`, or -1 for an operation that is not applied.
         """
-        unit = unit["autoaugment"]
-        pair = tf.cast(unit[:, 0] * len(IMAGENET_POLICY), tf.int32)
+        numbers = uniforms["autoaugment"]
+        pair = tf.cast(numbers[:, 0] * len(IMAGENET_POLICY), tf.int32)
         names = np.array(
-            [
-                [OPERATIONS.index(step[0]) for step in p]
-                for p in IMAGENET_POLICY
-            ],
+            [[OPERATIONS.index(n) for n, _, _ in p] for p in IMAGENET_POLICY],
             np.int32,
         )
-        shares = np.array(
+        probabilities = np.array(
             [[step[1] for step in p] for p in IMAGENET_POLICY], np.float32
         )
-        happens = unit[:, 1:3] < tf.gather(shares, pair)
-        return pair, tf.where(happens, tf.gather(names, pair), -1)
+        applied = numbers[:, 1:3] < tf.gather(probabilities, pair)
+        return pair, tf.where(applied, tf.gather(names, pair), -1)
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
         table = np.array(
             [
@@ -281,7 +283,7 @@ class AutoAugment:
             ],
             np.float32,
         )
-        pair, which = self.choices(unit)
+        pair, choices = self.choices(uniforms)
         strength = tf.gather(table, pair)
-        rest = unit["autoaugment"][:, 3:]
-        return _in_turn(pixels, which, strength, rest, static)
+        rest = uniforms["autoaugment"][:, 3:]
+        return _distort_in_turn(pixels, choices, strength, rest, static)

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tf_contrastive.views import pillow, prng, selection
 
-# Rows of a block, at most: fewer have less to multiply with zero, but more to
-# copy.
+# Rows of a block, at most: smaller blocks multiply less with zero, but copy
+# more.
 _BLOCK = 28
 
 
@@ -19,16 +19,16 @@ def kernel_radius(size: int) -> int:
 
 
 def _windows(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """How the rows of an image are convolved in blocks.
+    """Blocks of rows for the convolution of an image.
 
     A block of rows depends on itself and a radius of rows on each side. The
-    image continues mirrored about its outermost pixels ("reflect"), so that
+    image is continued by reflection about its outermost pixels, so that
     borders do not darken.
 
     Returns:
       int32 [blocks, length + 2 radius], the rows that each block depends on;
-      float32 [radius + 1, length, length + 2 radius], where an output reads at
-      each distance.
+      float32 [radius + 1, length, length + 2 radius], 1 where an output reads
+      at each distance.
     """
     radius = kernel_radius(size)
     blocks = -(-size // _BLOCK)
@@ -38,23 +38,22 @@ def _windows(size: int) -> tuple[np.ndarray, np.ndarray]:
     rows = np.abs(rows - radius)
     rows = np.where(rows >= size, 2 * (size - 1) - rows, rows)
     distance = np.abs(window - np.arange(length)[:, np.newaxis] - radius)
-    reach = distance == np.arange(radius + 1)[:, np.newaxis, np.newaxis]
-    # What is beyond a mirrored radius belongs to outputs that are cut off.
-    return np.maximum(rows, 0).astype(np.int32), reach.astype(np.float32)
+    reads = distance == np.arange(radius + 1)[:, np.newaxis, np.newaxis]
+    # Rows beyond the reflected radius belong to outputs that are cut off.
+    return np.maximum(rows, 0).astype(np.int32), reads.astype(np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class GaussianBlur:
     """SimCLR's blur (Chen et al. 2020, appendix A): sigma in U(0.1, 2.0).
 
-    The kernel is a tenth of the image's side wide; images under 20 pixels have
-    a kernel of one pixel and are left as they are. Every view has its own
-    sigma. The convolution is a product of blocks of rows with a banded matrix
-    per view, which suits CPUs and matrix units alike, once as it is and once
-    with rows and columns swapped.
+    The kernel is a tenth of the image's side wide; images under 20 pixels are
+    left unchanged. The convolution is a product of blocks of rows with a banded
+    matrix per view, which suits CPUs and matrix units, done twice with rows and
+    columns swapped.
 
     Attributes:
-      probability: share of the views that are blurred.
+      probability: probability that a view is blurred.
       sigma: lowest and highest standard deviation in pixels.
     """
 
@@ -63,38 +62,40 @@ class GaussianBlur:
 
     streams: ClassVar[dict[str, int]] = {"blur": 2}
 
-    def weights(self, unit: tf.Tensor, radius: int) -> tf.Tensor:
+    def weights(self, uniforms: tf.Tensor, radius: int) -> tf.Tensor:
         """Kernel weights at distances 0..radius, float32 [m, radius + 1]."""
-        blurred = unit[:, :1] < self.probability
-        # In float64, for tf.exp's last bit depends on a value's position in
-        # the batch; rounding to float32 forgets it.
-        sigma = tf.cast(prng.between(unit[:, 1:], *self.sigma), tf.float64)
+        blurred = uniforms[:, :1] < self.probability
+        # In float64, since the last bit of tf.exp depends on a value's position
+        # in the batch; rounding to float32 removes it.
+        sigma = tf.cast(prng.lerp(uniforms[:, 1:], *self.sigma), tf.float64)
         distance = tf.range(radius + 1, dtype=tf.float64)
         kernel = tf.exp(-0.5 * tf.square(distance / sigma))
         total = 2.0 * tf.reduce_sum(kernel, axis=1, keepdims=True) - 1.0
-        untouched = tf.one_hot([0], radius + 1)
+        identity = tf.one_hot([0], radius + 1)
         kernel = tf.cast(kernel / total, tf.float32)
-        return tf.where(blurred, kernel, untouched)
+        return tf.where(blurred, kernel, identity)
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Blurs pixels float32 [m, S, S, 3]."""
         radius = kernel_radius(pixels.shape[1])
         if not radius:
             return pixels
-        blurred = unit["blur"][:, 0] < self.probability
-        weights = self.weights(unit["blur"], radius)
-        return selection.some(pixels, blurred, weights, _convolve, static)
+        blurred = uniforms["blur"][:, 0] < self.probability
+        weights = self.weights(uniforms["blur"], radius)
+        return selection.apply_where(
+            blurred, _convolve, pixels, weights, static
+        )
 
 
 def _convolve(pixels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Convolves views [k, S, S, 3] with kernels [k, radius + 1] both ways."""
     size = pixels.shape[1]
-    windows, reach = _windows(size)
-    bands = tf.matmul(weights, reach.reshape(len(reach), -1))
-    bands = tf.reshape(bands, [-1, 1, *reach.shape[1:]])
-    height = len(windows) * reach.shape[1]
+    windows, reads = _windows(size)
+    bands = tf.matmul(weights, reads.reshape(len(reads), -1))
+    bands = tf.reshape(bands, [-1, 1, *reads.shape[1:]])
+    height = len(windows) * reads.shape[1]
     for _ in range(2):
         rows = tf.gather(pillow.as_rows(pixels), windows, axis=1)
         rows = tf.reshape(tf.matmul(bands, rows), [-1, height, 3 * size])

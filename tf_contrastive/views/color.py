@@ -1,9 +1,9 @@
 """Colour operations on a batch of views, with parameters per view.
 
-What is linear in red, green and blue is one product with a matrix per view.
-What goes through HSV acts on colour planes, float32 [3, m, S, S]: there every
-step runs over contiguous memory, which is several times as fast as the same on
-[m, S, S, 3]. All shapes are static but m, and everything compiles under XLA.
+Operations linear in red, green and blue are one product with a matrix per view.
+Operations in HSV act on colour planes, float32 [3, m, S, S]: every step then
+runs over contiguous memory, several times as fast as on [m, S, S, 3]. All
+shapes but m are static, and everything compiles under XLA.
 """
 
 import dataclasses
@@ -14,12 +14,13 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
+from tf_contrastive.config.views import VIEW_DEFAULTS
 from tf_contrastive.views import pillow, prng, selection
 
-# ITU-R BT.601, as tf.image.rgb_to_grayscale and torchvision have it.
+# ITU-R BT.601, as in tf.image.rgb_to_grayscale and torchvision.
 _LUMA = (0.2989, 0.587, 0.114)
 _LUMA_WEIGHTS = np.array(_LUMA, np.float32)
-# From RGB to YIQ, the luma and two axes of colour, as tf.image.rgb_to_yiq.
+# From RGB to YIQ, the luma and two colour axes, as tf.image.rgb_to_yiq.
 _YIQ = np.array(
     [
         [0.299, 0.587, 0.114],
@@ -28,30 +29,31 @@ _YIQ = np.array(
     ]
 )
 _RGB = np.linalg.inv(_YIQ)
-# A colour is its grey, plus what the hue turns in the plane of I and Q: so far
-# as it stays where it is, and as it goes a quarter of a turn.
+# A hue rotation by an angle is _GREY + cos(angle) _COSINE + sin(angle) _SINE:
+# the luma, the colour difference, and the colour difference after a quarter of
+# a turn in the plane of I and Q.
 _GREY = np.tile(_YIQ[0], [3, 1])
-_STAY = np.eye(3) - _GREY
-_QUARTER = _RGB @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ _YIQ
-# The orders in which a view may go through four operations.
+_COSINE = np.eye(3) - _GREY
+_SINE = _RGB @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ _YIQ
+# All orders of four operations.
 _ORDERS = np.array(list(itertools.permutations(range(1, 5))), np.int32)
 
 
 def adjust_hue_saturation(
     planes: tf.Tensor, hue: tf.Tensor, saturation: tf.Tensor
 ) -> tf.Tensor:
-    """Scales the saturation, then turns the hue, through HSV.
+    """Scales the saturation, then shifts the hue, in HSV.
 
-    The same as `tf.image.adjust_saturation` and then `tf.image.adjust_hue`, in
-    one pass and without the sorting by cases that makes `tf.image.rgb_to_hsv`
-    slow. With the depths below the largest channel, over the chroma, written
-    R, G and B, and x = B - G, the hue in sixths of a turn has the size
+    Equal to `tf.image.adjust_saturation` and then `tf.image.adjust_hue`, in one
+    pass and without the case distinctions that make `tf.image.rgb_to_hsv` slow.
+    Let R, G and B be the depths below the largest channel divided by the
+    chroma, and x = B - G. The hue in sixths of a turn has the absolute value
     |x| + R (3 - 2 |x|) and the sign of x: at red (R = 0) that is |x|, beyond
     yellow or magenta (|x| = 1) 1 + R, opposite of red (R = 1) 3 - |x|.
 
     Args:
       planes: float32 [3, m, S, S].
-      hue: float32 [m, 1, 1], in turns, added.
+      hue: float32 [m, 1, 1], shift in turns.
       saturation: float32 [m, 1, 1], factor; saturation is capped at 1.
 
     Returns:
@@ -100,14 +102,14 @@ def _from_planes(planes: tf.Tensor, static: bool) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Jitter:
-    """What all forms of SimCLR's colour jitter share.
+    """Common part of the forms of SimCLR's colour jitter.
 
     Attributes:
-      strength: s. 0 leaves images as they are.
-      probability: share of the views that are jittered.
+      strength: s. 0 leaves images unchanged.
+      probability: probability that a view is jittered.
     """
 
-    strength: float
+    strength: float = VIEW_DEFAULTS["color_jitter_strength"]
     probability: float = 0.8
 
     streams: ClassVar[dict[str, int]] = {"jitter": 5}
@@ -119,23 +121,23 @@ class _Jitter:
 
     @property
     def factors(self) -> tuple[float, float]:
-        """The least and the largest factor."""
+        """The smallest and the largest factor."""
         return max(0.0, 1.0 - self.span), 1.0 + self.span
 
-    def jittered(self, unit: prng.Unit) -> tf.Tensor:
-        """Which views are jittered, bool [m, 1]."""
-        return unit["jitter"][:, :1] < self.probability
+    def jittered(self, uniforms: prng.Uniforms) -> tf.Tensor:
+        """Mask of the views that are jittered, bool [m, 1]."""
+        return uniforms["jitter"][:, :1] < self.probability
 
-    def additive(self, unit: prng.Unit) -> list[tf.Tensor]:
-        """What `ColorJitter` does to each view.
+    def parameters(self, uniforms: prng.Uniforms) -> list[tf.Tensor]:
+        """Parameters of `ColorJitter` and `LinearColorJitter`.
 
         Returns:
           float32 [m] each: brightness and hue, to add; contrast and
-          saturation, to multiply with.
+          saturation, to multiply by.
         """
-        jittered, unit = self.jittered(unit), unit["jitter"]
-        shifts = tf.where(jittered, prng.between(unit[:, 1:3], -1.0, 1.0), 0.0)
-        factors = prng.between(unit[:, 3:], *self.factors)
+        jittered, numbers = self.jittered(uniforms), uniforms["jitter"]
+        shifts = tf.where(jittered, prng.lerp(numbers[:, 1:3], -1.0, 1.0), 0.0)
+        factors = prng.lerp(numbers[:, 3:], *self.factors)
         factors = tf.where(jittered, factors, 1.0)
         shifts *= tf.constant([self.span, 0.2 * self.strength])
         return [*tf.unstack(shifts, axis=1), *tf.unstack(factors, axis=1)]
@@ -152,54 +154,54 @@ class ColorJitter(_Jitter):
     """
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Jitters pixels float32 [m, S, S, 3]."""
         if not self.strength:
             return pixels
         brightness, hue, contrast, saturation = map(
-            pillow.per_view, self.additive(unit)
+            pillow.per_view, self.parameters(uniforms)
         )
         planes = _to_planes(pixels)
-        # (x + b - mean(x + b)) * c + mean(x + b), with one pass less.
+        # (x + b - mean(x + b)) * c + mean(x + b), in one pass less.
         mean = tf.reduce_mean(planes, axis=[2, 3], keepdims=True)
         planes = planes * contrast + (mean * (1.0 - contrast) + brightness)
         planes = _ramp(adjust_hue_saturation(planes, hue, saturation))
         return _from_planes(planes, static)
 
 
-def turning(hue: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
-    """Matrices that scale the saturation and turn the hue, in YIQ.
+def hue_matrix(hue: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
+    """Matrices that scale the saturation and shift the hue, in YIQ.
 
-    The luma and the greys stay as they are. To scale the saturation is to blend
-    with the grayscale image.
+    They keep the luma and the greys. To scale the saturation is to blend with
+    the grayscale image.
 
     Args:
-      hue: float64 [m], in turns, added: red becomes green in a third.
+      hue: float64 [m], shift in turns: a third turns red into green.
       saturation: float64 [m], factor.
 
     Returns:
-      float64 [m, 3, 3], to be multiplied with columns of RGB.
+      float64 [m, 3, 3], to multiply by columns of RGB.
     """
-    stay = pillow.per_view(saturation * tf.cos(2.0 * math.pi * hue))
-    turn = pillow.per_view(saturation * tf.sin(2.0 * math.pi * hue))
-    return _GREY + stay * _STAY + turn * _QUARTER
+    cosine = pillow.per_view(saturation * tf.cos(2.0 * math.pi * hue))
+    sine = pillow.per_view(saturation * tf.sin(2.0 * math.pi * hue))
+    return _GREY + cosine * _COSINE + sine * _SINE
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearColorJitter(_Jitter):
     """SimCLR's colour jitter and grayscale as one matrix per view.
 
-    As `ColorJitter`, from the same draws, but saturation and hue are those of
-    YIQ, in which they are linear: a saturation blends with the grayscale image,
-    and a hue is a turn about the grey axis. Brightness and contrast are the
-    same to rounding. Both forms keep greys; HSV keeps the largest channel, YIQ
-    the luma. On photographs, from the same draws at s = 1, hues differ by 0.02
-    turns (the median), mean saturations by 0.03 and mean luma by 0.005.
-    Grayscale comes before the clip, not after it.
+    Like `ColorJitter` with the same random numbers, but with the saturation and
+    hue of YIQ, which are linear: the saturation blends with the grayscale image
+    and the hue is a rotation about the grey axis. Brightness and contrast are
+    the same to rounding. Both forms keep greys; HSV keeps the largest channel,
+    YIQ the luma. On photographs at s = 1, hues differ by 0.02 turns (the
+    median), mean saturations by 0.03 and mean luma by 0.005. Grayscale comes
+    before the clip, not after it.
 
     Attributes:
-      gray: share of the views whose colour is then taken, as by `Grayscale`.
+      gray: probability that a view becomes grey afterwards, as in `Grayscale`.
     """
 
     gray: float = 0.0
@@ -207,39 +209,39 @@ class LinearColorJitter(_Jitter):
     streams: ClassVar[dict[str, int]] = {"jitter": 5, "gray": 1}
 
     def matrices(
-        self, unit: prng.Unit, mean: tf.Tensor
+        self, uniforms: prng.Uniforms, mean: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The change of each view, float64 [m, 3, 3] and [m, 3, 1].
+        """Matrix and shift of each view, float64 [m, 3, 3] and [m, 3, 1].
 
         Args:
-          unit: uniform numbers, by stream.
+          uniforms: uniform numbers, by stream.
           mean: float64 [m, 3] of each view's channels.
         """
-        # In float64, for the last bit of sines depends on a value's position in
-        # the batch.
+        # In float64, since the last bit of sines depends on a value's position
+        # in the batch.
         brightness, hue, contrast, saturation = (
-            tf.cast(x, tf.float64) for x in self.additive(unit)
+            tf.cast(x, tf.float64) for x in self.parameters(uniforms)
         )
-        turned = turning(hue, saturation)
-        gray = pillow.per_view(unit["gray"][:, 0] < self.gray)
-        turned = tf.where(
-            gray, tf.matmul(np.tile(_LUMA, [1, 3, 1]), turned), turned
+        matrix = hue_matrix(hue, saturation)
+        gray = pillow.per_view(uniforms["gray"][:, 0] < self.gray)
+        matrix = tf.where(
+            gray, tf.matmul(np.tile(_LUMA, [1, 3, 1]), matrix), matrix
         )
         contrast = pillow.per_view(contrast)
         # (x + b - mean(x + b)) * c + mean(x + b)
         shift = (1.0 - contrast) * mean[:, :, tf.newaxis]
         shift += pillow.per_view(brightness)
-        return contrast * turned, tf.matmul(turned, shift)
+        return contrast * matrix, tf.matmul(matrix, shift)
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Jitters pixels float32 [m, S, S, 3]."""
         if not (self.strength or self.gray):
             return pixels
         mean = pillow.channel_means(pillow.as_rows(pixels))
         matrix, shift = (
-            tf.cast(x, tf.float32) for x in self.matrices(unit, mean)
+            tf.cast(x, tf.float32) for x in self.matrices(uniforms, mean)
         )
         return _ramp(pillow.transform(pixels, matrix, shift, static))
 
@@ -250,36 +252,44 @@ class PyTorchColorJitter(_Jitter):
 
     Brightness, contrast and saturation blend, each by a factor U(max(0,
     1 - 0.8s), 1 + 0.8s), with black, with the mean of the grayscale image and
-    with the grayscale image; the hue turns by U(-0.2s, 0.2s), at most half a
+    with the grayscale image; the hue shifts by U(-0.2s, 0.2s), at most half a
     turn. In random order per view, clipped to [0, 1] after each.
     """
 
     streams: ClassVar[dict[str, int]] = {"jitter": 5, "jitter_order": 1}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Jitters pixels float32 [m, S, S, 3]."""
         if not self.strength:
             return pixels
-        order = tf.cast(unit["jitter_order"][:, 0] * len(_ORDERS), tf.int32)
-        which = tf.where(self.jittered(unit), tf.gather(_ORDERS, order), 0)
+        order = tf.cast(uniforms["jitter_order"][:, 0] * len(_ORDERS), tf.int32)
+        choice = tf.where(self.jittered(uniforms), tf.gather(_ORDERS, order), 0)
         turn = min(0.2 * self.strength, 0.5)
         low = np.array([self.factors[0]] * 3 + [-turn], np.float32)
         high = np.array([self.factors[1]] * 3 + [turn], np.float32)
-        values = prng.between(unit["jitter"][:, 1:], low, high)
+        values = prng.lerp(uniforms["jitter"][:, 1:], low, high)
         operations = [
             lambda x, p: _ramp(x * pillow.per_view(p[:, 0])),
             lambda x, p: _blend(_mean_gray(x, static), x, p[:, 1]),
             lambda x, p: _blend(_gray(x, static), x, p[:, 2]),
-            lambda x, p: _turn_hue(x, p[:, 3], static),
+            lambda x, p: _shift_hue(x, p[:, 3], static),
         ]
         rows = pillow.as_rows(pixels)
         for step in range(4):
-            rows = selection.apply(
-                rows, which[:, step], values, operations, static
+            rows = selection.apply_choice(
+                choice[:, step], operations, rows, values, static
             )
         return pillow.as_pixels(rows)
+
+
+JITTERS: dict[str, type[ColorJitter | LinearColorJitter | PyTorchColorJitter]]
+JITTERS = {
+    "tensorflow": ColorJitter,
+    "pytorch": PyTorchColorJitter,
+    "linear": LinearColorJitter,
+}
 
 
 def _gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
@@ -294,11 +304,10 @@ def _mean_gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
 def _blend(
     degenerate: tf.Tensor, rows: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
-    mixed = degenerate + pillow.per_view(factor) * (rows - degenerate)
-    return _ramp(mixed)
+    return _ramp(degenerate + pillow.per_view(factor) * (rows - degenerate))
 
 
-def _turn_hue(rows: tf.Tensor, turns: tf.Tensor, static: bool) -> tf.Tensor:
+def _shift_hue(rows: tf.Tensor, turns: tf.Tensor, static: bool) -> tf.Tensor:
     hue = pillow.per_view(turns)
     planes = _to_planes(pillow.as_pixels(rows))
     planes = adjust_hue_saturation(planes, hue, tf.ones_like(hue))
@@ -307,10 +316,10 @@ def _turn_hue(rows: tf.Tensor, turns: tf.Tensor, static: bool) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Grayscale:
-    """Takes the colour from some views; they keep three equal channels.
+    """Makes some views grey; they keep three equal channels.
 
     Attributes:
-      probability: share of the views.
+      probability: probability that a view becomes grey.
     """
 
     probability: float = 0.2
@@ -318,14 +327,14 @@ class Grayscale:
     streams: ClassVar[dict[str, int]] = {"gray": 1}
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Acts on pixels float32 [m, S, S, 3]."""
-        made = selection.some(
-            pillow.as_rows(pixels),
-            unit["gray"][:, 0] < self.probability,
-            unit["gray"],
+        """Changes pixels float32 [m, S, S, 3]."""
+        rows = selection.apply_where(
+            uniforms["gray"][:, 0] < self.probability,
             lambda rows, _: _gray(rows, static),
+            pillow.as_rows(pixels),
+            uniforms["gray"],
             static,
         )
-        return pillow.as_pixels(made)
+        return pillow.as_pixels(rows)

@@ -1,36 +1,34 @@
-"""Operations on 8-bit levels, as Pillow computes them, for a batch of views.
+"""Pillow's operations on 8-bit levels, for a batch of views.
 
-Views are rows, float32 [m, S, 3 S], of whole numbers from 0 to 255, and so are
-the results: with the channels of a pixel beside one another, values of a view
-or of a channel broadcast along whole rows, which is several times as fast as
-along the three channels of [m, S, S, 3]. An argument is float32 [m], one per
-view. Pillow's `ImageOps` and `ImageEnhance` are the reference of what each
-operation does.
+Views and results are rows, float32 [m, S, 3 S], of whole numbers from 0 to 255:
+values of a view or a channel then broadcast along whole rows, several times as
+fast as along the three channels of [m, S, S, 3]. Arguments are float32 [m], one
+per view. The references are Pillow's `ImageOps` and `ImageEnhance`.
 """
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.views import geometry
+from tf_contrastive.views import affine
 
-FILL = 128.0  # What comes in from beyond the border, and what cutout leaves.
+FILL = 128.0  # Value beyond the border, and of a cutout.
 
-# ITU-R BT.601 in 16 bits, as Pillow has it: the products of levels, and their
-# sums, are exact in float32, in any order.
+# ITU-R BT.601 in 16 bits, like Pillow: products and sums of levels are exact in
+# float32, in any order.
 _LUMA = np.array([19595, 38470, 7471], np.float32) / 65536
 
-# Between two levels of which so many bits are kept.
+# Distance between two levels, by the number of bits that are kept.
 _STEPS = np.exp2(np.arange(8, -1, -1)).astype(np.float32)
 
 
 def as_rows(pixels: tf.Tensor) -> tf.Tensor:
-    """Views [m, S, S, 3] as rows [m, S, 3 S]; moves nothing."""
+    """Views [m, S, S, 3] as rows [m, S, 3 S], without a copy."""
     size = pixels.shape[1]
     return tf.reshape(pixels, [-1, size, 3 * size])
 
 
 def as_pixels(rows: tf.Tensor) -> tf.Tensor:
-    """Rows [m, S, 3 S] as views [m, S, S, 3]; moves nothing."""
+    """Rows [m, S, 3 S] as views [m, S, S, 3], without a copy."""
     size = rows.shape[1]
     return tf.reshape(rows, [-1, size, size, 3])
 
@@ -41,7 +39,7 @@ def from_unit(pixels: tf.Tensor) -> tf.Tensor:
 
 
 def to_unit(rows: tf.Tensor) -> tf.Tensor:
-    """Brings rows of levels back to pixels [m, S, S, 3] in [0, 1]."""
+    """Converts rows of levels to pixels [m, S, S, 3] in [0, 1]."""
     return as_pixels(rows * (1 / 255))
 
 
@@ -75,8 +73,8 @@ def weighted_gray(
 def channel_means(rows: tf.Tensor) -> tf.Tensor:
     """The mean of each view's channels, float64 [m, 3]."""
     size = rows.shape[1]
-    # Down the columns first, which is several times as fast; then in float64,
-    # so that a view's mean does not depend on the batch.
+    # Down the columns first, several times as fast; then in float64, so that a
+    # view's mean does not depend on the batch.
     sums = tf.cast(tf.reduce_sum(rows, axis=1), tf.float64)
     sums = tf.reduce_sum(tf.reshape(sums, [-1, size, 3]), axis=1)
     return sums * (1 / size**2)
@@ -85,14 +83,13 @@ def channel_means(rows: tf.Tensor) -> tf.Tensor:
 def transform(
     pixels: tf.Tensor, matrix: tf.Tensor, shift: tf.Tensor, static: bool
 ) -> tf.Tensor:
-    """Multiplies the colours of each view with a matrix, and adds a colour.
+    """Multiplies the colours of each view by a matrix, and adds a colour.
 
     Args:
       pixels: float32 [m, S, S, 3].
       matrix: float32 [m, 3, 3].
       shift: float32 [m, 3, 1].
-      static: whether it is for a device, where products of matrices may be
-        rounded.
+      static: whether it is for a device, whose matrix products may be rounded.
 
     Returns:
       float32 [m, S, S, 3].
@@ -119,8 +116,8 @@ def blend(
     degenerate: tf.Tensor, rows: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
     """Pillow's `Image.blend`: 0 gives the degenerate image, 1 the view."""
-    mixed = degenerate + per_view(factor) * (rows - degenerate)
-    return tf.floor(tf.clip_by_value(mixed, 0.0, 255.0))
+    blended = degenerate + per_view(factor) * (rows - degenerate)
+    return tf.floor(tf.clip_by_value(blended, 0.0, 255.0))
 
 
 def color(
@@ -134,7 +131,7 @@ def contrast(
     rows: tf.Tensor, factor: tf.Tensor, static: bool = False
 ) -> tf.Tensor:
     """Blends with the mean of the grayscale image."""
-    # Sums of rows are exact in float32, those of images only in float64: the
+    # Sums of rows are exact in float32, sums of images only in float64: the
     # mean must not depend on the order of summation.
     sums = tf.reduce_sum(gray(rows, static), axis=2)
     total = tf.reduce_sum(tf.cast(sums, tf.float64), axis=1)
@@ -155,7 +152,7 @@ def sharpness(rows: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
     inner = middle[:, :, 3:-3]
     total = rows[:, :-2] + middle + rows[:, 2:]
     total = total[:, :, :-6] + total[:, :, 3:-3] + total[:, :, 6:]
-    # A little more than a half makes up for rounding.
+    # Slightly more than a half compensates rounding.
     smooth = tf.floor((total + 4.0 * inner) * (1 / 13) + 0.501)
     inner = blend(smooth, inner, factor)
     inner = tf.concat([middle[:, :, :3], inner, middle[:, :, -3:]], axis=2)
@@ -163,7 +160,7 @@ def sharpness(rows: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
 
 
 def invert(rows: tf.Tensor) -> tf.Tensor:
-    """Turns every level x into 255 - x."""
+    """Maps every level x to 255 - x."""
     return 255.0 - rows
 
 
@@ -188,36 +185,36 @@ def solarize_add(rows: tf.Tensor, addition: tf.Tensor) -> tf.Tensor:
 def autocontrast(rows: tf.Tensor) -> tf.Tensor:
     """Stretches every channel to 0..255."""
     size = rows.shape[1]
-    # Down the columns first, which is several times as fast.
+    # Down the columns first, several times as fast.
     low = tf.reshape(tf.reduce_min(rows, axis=1), [-1, size, 3])
     high = tf.reshape(tf.reduce_max(rows, axis=1), [-1, size, 3])
     low, high = tf.reduce_min(low, axis=1), tf.reduce_max(high, axis=1)
-    plain = high <= low
-    scale = tf.where(plain, 1.0, 255.0 / tf.maximum(high - low, 1.0))
-    low = tf.where(plain, 0.0, low)
+    constant = high <= low
+    scale = tf.where(constant, 1.0, 255.0 / tf.maximum(high - low, 1.0))
+    low = tf.where(constant, 0.0, low)
     low, scale = _per_channel(low, size), _per_channel(scale, size)
-    # Exact results are multiples of 1 / (high - low): what is added to them
-    # only makes up for rounding.
+    # Exact results are multiples of 1 / (high - low): the addition only
+    # compensates rounding.
     return tf.floor((rows - low) * scale + 1e-3)
 
 
 def equalize(rows: tf.Tensor) -> tf.Tensor:
-    """Spreads the levels of every channel evenly."""
+    """Equalizes the histogram of every channel."""
     size = rows.shape[1]
     channel = np.tile(np.arange(0, 768, 256, dtype=np.int32), size**2)
     bins = tf.cast(tf.reshape(rows, [-1, 3 * size**2]), tf.int32) + channel
     counts = tf.raw_ops.DenseBincount(
         input=bins, size=768, weights=tf.constant([], tf.int32)
     )
-    table = _equalizing(tf.reshape(counts, [-1, 3, 256]), size**2)
+    table = _equalization(tf.reshape(counts, [-1, 3, 256]), size**2)
     # Tables as views of 1 x 768 pixels of one channel.
-    equal = geometry.read(
+    equal = affine.gather(
         tf.reshape(table, [-1, 1, 768, 1]), tf.expand_dims(bins, 1)
     )
     return tf.reshape(equal, [-1, size, 3 * size])
 
 
-def _equalizing(counts: tf.Tensor, total: int) -> tf.Tensor:
+def _equalization(counts: tf.Tensor, total: int) -> tf.Tensor:
     """Tables float32 [m, 3, 256] from histograms int32 [m, 3, 256]."""
     level = tf.range(256)
     highest = tf.reduce_max(
@@ -239,21 +236,21 @@ def cutout(
     x: tf.Tensor,
     fill: float = FILL,
 ) -> tf.Tensor:
-    """Fills the square of side 2 * half about (y, x), as far as it is inside.
+    """Fills the part inside the view of a square of side 2 * half at (y, x).
 
     Args:
       rows: float32 [m, S, 3 S].
       half, y, x: float32 [m], whole numbers of pixels.
-      fill: what hides.
+      fill: value of the square.
     """
     size = rows.shape[1]
-    down = _inside(tf.range(size, dtype=tf.float32), y, half)
+    down = _covered(tf.range(size, dtype=tf.float32), y, half)
     place = np.repeat(np.arange(size, dtype=np.float32), 3)
-    hidden = down[:, :, tf.newaxis] & _inside(place, x, half)[:, tf.newaxis]
-    return tf.where(hidden, fill, rows)
+    covered = down[:, :, tf.newaxis] & _covered(place, x, half)[:, tf.newaxis]
+    return tf.where(covered, fill, rows)
 
 
-def _inside(place: tf.Tensor, centre: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
+def _covered(place: tf.Tensor, centre: tf.Tensor, half: tf.Tensor) -> tf.Tensor:
     offset = place - centre[:, tf.newaxis]
     half = half[:, tf.newaxis]
     return (offset >= -half) & (offset < half)

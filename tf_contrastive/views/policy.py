@@ -1,23 +1,35 @@
-"""A policy: how the pixels of a view follow from an image and a seed."""
+"""Base class of the augmentation policies: from an image and a seed to a view.
+
+A policy has a geometric part (crop, resize and flip, from images of any size)
+and photometric operations on views of one size. Both act on whole batches with
+parameters per view; the randomness of a view is a function of its seed alone.
+"""
 
 import dataclasses
-from typing import Protocol
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from tf_contrastive import errors
+from tf_contrastive.config import fields
+from tf_contrastive.config.views import Views
 from tf_contrastive.views import prng
 
+_OPTIONS = {field.name: field for field in dataclasses.fields(Views)}
+# Bytes of the views that the host changes at a time: the intermediate results
+# of the operations then stay in the cache.
+_GROUP_BYTES = 5_000_000
 
-class Framing(Protocol):
+
+class Geometric(Protocol):
     """Cuts views of one size from images of any size."""
 
     @property
     def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes, by stream."""
+        """Uniform numbers per view, by stream."""
 
     def __call__(
-        self, images: tf.Tensor, owners: tf.Tensor, unit: prng.Unit
+        self, images: tf.Tensor, image_ids: tf.Tensor, uniforms: prng.Uniforms
     ) -> tf.Tensor:
         """Makes float32 [m, S, S, 3] of uint8 [n, h, w, 3] and int32 [m]."""
 
@@ -27,73 +39,95 @@ class Photometric(Protocol):
 
     @property
     def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes, by stream."""
+        """Uniform numbers per view, by stream."""
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Acts on pixels in [0, 1].
+        """Changes pixels in [0, 1].
 
         Args:
           pixels: float32 [m, S, S, 3].
-          unit: float32 [m, k] uniform in [0, 1), by stream.
-          static: whether shapes must not depend on the draws, for XLA.
+          uniforms: float32 [m, k] in [0, 1), by stream.
+          static: whether to keep shapes independent of the random numbers, as
+            XLA requires.
         """
 
 
-# On a host, views are coloured in groups of so many bytes: what the operations
-# hand to one another then stays in the cache.
-_GROUP_BYTES = 5_000_000
-
-
-def as_images(images: tf.Tensor, rank: int) -> tf.Tensor:
-    """Returns uint8 images of three channels as a tensor.
-
-    Raises:
-      UserError: for another dtype, rank or number of channels.
-    """
+def _check_images(images: tf.Tensor, rank: int) -> tf.Tensor:
     images = tf.convert_to_tensor(images)
-    wanted = "[h, w, 3]" if rank == 3 else "[n, h, w, 3]"
+    expected = "[h, w, 3]" if rank == 3 else "[n, h, w, 3]"
     fits = images.shape.rank == rank and images.shape[-1] in (3, None)
     if images.dtype != tf.uint8 or not fits:
         raise errors.UserError(
-            f"images are {images.dtype.name} {images.shape}: give uint8"
-            f" {wanted}, pixels in 0..255"
+            f"images are {images.dtype.name} {images.shape}: pass uint8"
+            f" {expected}, pixels in 0..255"
         )
     return tf.ensure_shape(images, [*images.shape[:-1], 3])
 
 
-def indices(images: tf.Tensor) -> tf.Tensor:
-    """0..n-1 of images [n, h, w, 3], of static shape where n is known."""
-    return tf.range(images.shape[0] or tf.shape(images)[0])
+# Without AutoGraph: this code has no Python control flow on tensors, and its
+# conversion would take longer than the rest of the first batch.
+@tf.autograph.experimental.do_not_convert
+def _random_numbers(
+    seeds: tf.Tensor, *parts: Geometric | Photometric
+) -> dict[str, tf.Tensor]:
+    streams = {k: n for part in parts for k, n in part.streams.items()}
+    return prng.uniform(seeds, streams)
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Makes views; stateless, so equal in eager, in tf.data, on any worker.
+    """Augmentation policy; stateless, so the same in eager code and tf.data.
 
     Attributes:
-      name: its name in `views.POLICIES`.
       image_size: side of a view in pixels, S.
-      framing: crop, resize and flip, from images of any size.
-      operations: what follows, on views of S x S: static shapes that compile
-        under XLA, so that it can also run on an accelerator.
+
+    Raises:
+      UserError: for an option that is out of bounds.
     """
 
-    name: str
     image_size: int
-    framing: Framing
-    operations: tuple[Photometric, ...] = ()
-    first_view_only: bool = False
 
-    # Converting this code, which has no Python control flow on tensors, would
-    # take longer than all the rest of the first batch.
-    @tf.autograph.experimental.do_not_convert
+    def __post_init__(self) -> None:
+        if self.image_size < 1:
+            raise errors.UserError(
+                f"image_size={self.image_size}: must be at least 1 pixel"
+            )
+        for name, value in self.get_config().items():
+            field = _OPTIONS.get(name)
+            if field and (allowed := fields.problem(field, value)):
+                raise errors.UserError(f"{name}={value}: must be {allowed}")
+
+    @property
+    def crop(self) -> Geometric:
+        """Crop, resize and flip."""
+        raise NotImplementedError
+
+    @property
+    def operations(self) -> tuple[Photometric, ...]:
+        """Operations that follow, in order."""
+        return ()
+
+    @property
+    def first_view_only(self) -> bool:
+        """Whether the operations act on the first view of each image only."""
+        return False
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Policy":
+        """Builds the policy of a `get_config`."""
+        return cls(**config)
+
     def __call__(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Makes one view.
-
-        For small images `batch` is many times as fast: there, what costs is
-        the dispatch of operations.
+        """Makes one view. (`batch` is many times as fast for small images.)
 
         Args:
           image: uint8 [h, w, 3].
@@ -105,13 +139,13 @@ class Policy:
         Raises:
           UserError: for images of another dtype or shape.
         """
-        image = as_images(image, 3)
+        image = _check_images(image, 3)
         seed = tf.ensure_shape(tf.convert_to_tensor(seed, tf.int32), [2])
         return self.batch(image[tf.newaxis], seed[tf.newaxis])[0]
 
     @tf.autograph.experimental.do_not_convert
     def batch(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        """Makes one view of each image: the same pixels as one by one.
+        """Makes one view of each image, with the pixels of `__call__`.
 
         Args:
           images: uint8 [n, h, w, 3].
@@ -123,48 +157,31 @@ class Policy:
         Raises:
           UserError: for images of another dtype or shape.
         """
-        images = as_images(images, 4)
-        owners = indices(images)
-        return self.views_of(images, owners, seeds, tf.zeros_like(owners))
+        images = tf.convert_to_tensor(images)
+        image_ids = tf.range(images.shape[0] or tf.shape(images)[0])
+        pixels = self.geometric(images, image_ids, seeds)
+        return self.photometric(pixels, seeds, view=tf.zeros_like(image_ids))
 
     @tf.autograph.experimental.do_not_convert
-    def views_of(
-        self,
-        images: tf.Tensor,
-        owners: tf.Tensor,
-        seeds: tf.Tensor,
-        view: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Makes m views float32 [m, S, S, 3] of n images.
-
-        The same as `frame` and then `photometric`, bit for bit.
-
-        Args:
-          images: uint8 [n, h, w, 3].
-          owners: int32 [m], which image each view is of.
-          seeds: int32 [m, 2].
-          view: int32 [m], which of its image's views each is, for a policy of
-            `first_view_only`.
-        """
-        pixels = self.frame(images, owners, seeds)
-        return self.photometric(pixels, seeds, view=view)
-
-    @tf.autograph.experimental.do_not_convert
-    def frame(
-        self, images: tf.Tensor, owners: tf.Tensor, seeds: tf.Tensor
+    def geometric(
+        self, images: tf.Tensor, image_ids: tf.Tensor, seeds: tf.Tensor
     ) -> tf.Tensor:
         """Crops, resizes and flips, on the host: the first part of a view.
 
         Args:
           images: uint8 [n, h, w, 3].
-          owners: int32 [m], which image each view is of.
+          image_ids: int32 [m], the image of each view.
           seeds: int32 [m, 2].
 
         Returns:
           float32 [m, S, S, 3] in [0, 1].
+
+        Raises:
+          UserError: for images of another dtype or shape.
         """
-        unit = prng.uniform(seeds, self._streams(self.framing))
-        return self.framing(images, owners, unit)
+        images = _check_images(images, 4)
+        uniforms = _random_numbers(seeds, self.crop)
+        return self.crop(images, image_ids, uniforms)
 
     @tf.autograph.experimental.do_not_convert
     def photometric(
@@ -174,63 +191,62 @@ class Policy:
         static: bool = False,
         view: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Applies what follows the framing, on the host or on a device.
+        """Applies the operations, on the host or on a device.
 
         Args:
           pixels: float32 [m, S, S, 3] in [0, 1].
-          seeds: int32 [m, 2], those that the pixels were framed with.
-          static: whether shapes must not depend on the draws, so that XLA
-            compiles it; the pixels are the same to rounding.
-          view: int32 [m], which of its image's views each is, for a policy of
-            `first_view_only`.
+          seeds: int32 [m, 2], the seeds of `geometric`.
+          static: whether to keep shapes independent of the random numbers, so
+            that XLA can compile it; the pixels are the same to rounding.
+          view: int32 [m], number of each view among those of its image;
+            required if `first_view_only`.
 
         Returns:
           float32 [m, S, S, 3] in [0, 1].
 
         Raises:
-          ValueError: without `view` where the policy needs it.
+          ValueError: if `view` is missing.
         """
-        unit = prng.uniform(seeds, self._streams(*self.operations))
-        colored = self._colored(pixels, unit, static)
+        uniforms = _random_numbers(seeds, *self.operations)
+        changed = self._in_groups(pixels, uniforms, static)
         if not self.first_view_only:
-            return colored
+            return changed
         if view is None:
             raise ValueError(
-                f"{self.name} changes the first view of an image only: pass"
-                " view=, int32 [m], the number of each view"
+                f"{self} changes only the first view of an image: pass view=,"
+                " int32 [m], the number of each view"
             )
         first = tf.reshape(view, [-1, 1, 1, 1]) == 0
-        return tf.where(first, colored, pixels)
+        return tf.where(first, changed, pixels)
 
-    def _streams(self, *parts: Framing | Photometric) -> dict[str, int]:
-        return {k: v for part in parts for k, v in part.streams.items()}
-
-    def _colored(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool
+    def _in_groups(
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool
     ) -> tf.Tensor:
+        """Applies the operations; on a host, to some views at a time."""
+
+        def apply(pixels: tf.Tensor, uniforms: prng.Uniforms) -> tf.Tensor:
+            for operation in self.operations:
+                pixels = operation(pixels, uniforms, static)
+            return pixels
+
         if static or not self.operations:
-            return self._operated(pixels, unit, static)
+            return apply(pixels, uniforms)
         group = max(_GROUP_BYTES // (12 * self.image_size**2), 1)
         count = tf.maximum(tf.shape(pixels)[0], 1)
 
-        def color(start: tf.Tensor, done: tf.TensorArray):
+        def step(
+            start: tf.Tensor, results: tf.TensorArray
+        ) -> tuple[tf.Tensor, tf.TensorArray]:
             rows = slice(start, start + group)
-            some = {stream: values[rows] for stream, values in unit.items()}
-            views = self._operated(pixels[rows], some, static)
-            return start + group, done.write(start // group, views)
+            part = {stream: u[rows] for stream, u in uniforms.items()}
+            changed = apply(pixels[rows], part)
+            return start + group, results.write(start // group, changed)
 
-        done = tf.TensorArray(
+        results = tf.TensorArray(
             tf.float32,
             (count + group - 1) // group,
             infer_shape=False,
             element_shape=[None, *pixels.shape[1:]],
         )
-        _, done = tf.while_loop(lambda i, _: i < count, color, (0, done))
-        return tf.ensure_shape(done.concat(), pixels.shape)
-
-    def _operated(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool
-    ) -> tf.Tensor:
-        for operation in self.operations:
-            pixels = operation(pixels, unit, static)
-        return pixels
+        _, results = tf.while_loop(lambda i, _: i < count, step, (0, results))
+        return tf.ensure_shape(results.concat(), pixels.shape)

@@ -2,13 +2,13 @@
 
 Threefry-2x32 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
 as 1, 2, 3", SC 2011) is a function of a key and a counter, with no state. The
-key is the seed of a view, the counter is (stream, position): what a view gets
-depends on its seed alone, not on the batch around it, the thread or the
-worker. TensorFlow's own stateless generators take one seed per call, which
-would be one dispatch per image and operation.
+key is the seed of a view, the counter is (stream, position): the numbers of a
+view depend only on its seed, not on the batch, the thread or the worker.
+TensorFlow's stateless generators take one seed per call, which would be one
+dispatch per image and operation.
 
-Every operation draws from a stream of its own, so that a policy with one more
-operation leaves the others' draws as they were.
+Every operation has a stream of its own, so that an additional operation does
+not change the random numbers of the others.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-# Part of what a seed means: numbers are given once and never reused.
+# These numbers define the views of a seed: never change or reuse one.
 STREAMS = {
     "views": 0,
     "crop": 1,
@@ -33,11 +33,11 @@ STREAMS = {
     "noise": 12,
     "motion_blur": 13,
     "mixing": 14,
-    "sometimes": 15,
+    "random_apply": 15,
 }
 
-# Uniform numbers [m, k] of each stream.
-Unit = Mapping[str, tf.Tensor]
+# Stream -> uniform numbers float32 [m, k].
+Uniforms = Mapping[str, tf.Tensor]
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -83,8 +83,8 @@ def threefry(
     return x0, x1
 
 
-# A function of its own, traced once: of what a pipeline does until its first
-# batch, hundreds of small operations at each call would be a quarter.
+# A function of its own, traced once: tracing hundreds of small operations at
+# each call would take a quarter of the time to a pipeline's first batch.
 @tf.function(
     input_signature=[
         tf.TensorSpec([None, 2], tf.int32),
@@ -115,7 +115,7 @@ def _counters(stream: str, blocks: int) -> np.ndarray:
 def uniform(
     seeds: tf.Tensor, counts: Mapping[str, int]
 ) -> dict[str, tf.Tensor]:
-    """Uniform numbers of some streams, in one pass over the generator.
+    """Uniform numbers of several streams, in one pass over the generator.
 
     Args:
       seeds: int32 [n, 2].
@@ -130,8 +130,7 @@ def uniform(
     counters = map(_counters, counts, blocks)
     words = _words(seeds, np.concatenate(list(counters), axis=1))
     words = tf.reshape(words, [-1, 2 * sum(blocks)])
-    # 24 bits are what a float32 holds exactly; int32 because the CPU and XLA
-    # both convert it.
+    # A float32 holds 24 bits exactly; int32, since CPU and XLA both convert it.
     bits = tf.bitwise.right_shift(words, tf.constant(8, tf.uint32))
     unit = tf.cast(tf.bitcast(bits, tf.int32), tf.float32) * 2**-24
     parts = tf.split(unit, [2 * size for size in blocks], axis=1)
@@ -141,9 +140,11 @@ def uniform(
     }
 
 
-def between(unit: tf.Tensor, low: float, high: float) -> tf.Tensor:
-    """Moves uniform numbers from [0, 1) to [low, high)."""
-    return low + (high - low) * unit
+def lerp(
+    uniforms: tf.Tensor, low: float | np.ndarray, high: float | np.ndarray
+) -> tf.Tensor:
+    """Maps uniform numbers from [0, 1) to [low, high)."""
+    return low + (high - low) * uniforms
 
 
 def fold(seeds: tf.Tensor, count: int) -> tf.Tensor:

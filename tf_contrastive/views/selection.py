@@ -12,52 +12,52 @@ from tf_contrastive.views import prng
 Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
-def some(
-    views: tf.Tensor,
-    chosen: tf.Tensor,
-    parameters: tf.Tensor,
+def apply_where(
+    mask: tf.Tensor,
     operation: Operation,
+    views: tf.Tensor,
+    parameters: tf.Tensor,
     static: bool,
 ) -> tf.Tensor:
-    """Applies an operation to the views that were chosen.
+    """Applies an operation to the views of a mask.
 
     Args:
+      mask: bool [m].
+      operation: from views and parameters to views.
       views: float32 [m, ...].
-      chosen: bool [m].
-      parameters: [m, p], handed over with the views.
-      operation: what is done to them.
-      static: see `apply`.
+      parameters: [m, p].
+      static: see `apply_choice`.
 
     Returns:
       float32 [m, ...].
     """
     if static:
-        mask = tf.reshape(chosen, [-1] + [1] * (views.shape.rank - 1))
+        mask = tf.reshape(mask, [-1] + [1] * (views.shape.rank - 1))
         return tf.where(mask, operation(views, parameters), views)
-    rows = tf.where(chosen)
-    made = operation(
+    rows = tf.where(mask)
+    changed = operation(
         tf.gather(views, rows[:, 0]), tf.gather(parameters, rows[:, 0])
     )
-    return tf.tensor_scatter_nd_update(views, rows, made)
+    return tf.tensor_scatter_nd_update(views, rows, changed)
 
 
-def apply(
-    views: tf.Tensor,
-    which: tf.Tensor,
-    parameters: tf.Tensor,
+def apply_choice(
+    choice: tf.Tensor,
     operations: Sequence[Operation],
+    views: tf.Tensor,
+    parameters: tf.Tensor,
     static: bool,
 ) -> tf.Tensor:
-    """Applies to each view the operation that was chosen for it.
+    """Applies to each view one of several operations.
 
     Args:
+      choice: int32 [m]: 0 leaves a view unchanged, k means operations[k-1].
+      operations: from views and parameters to views.
       views: float32 [m, ...].
-      which: int32 [m]: 0 leaves a view as it is, k stands for operations[k-1].
-      parameters: [m, p], handed over with the views.
-      operations: what can be chosen.
-      static: whether shapes must not depend on `which`. Every operation then
-        acts on every view, which is what vector units want; otherwise each
-        acts on its own views only.
+      parameters: [m, p].
+      static: whether to keep shapes independent of `choice`. Every operation
+        then acts on every view, which suits vector units; otherwise each acts
+        only on its own views.
 
     Returns:
       float32 [m, ...].
@@ -66,25 +66,25 @@ def apply(
         result = views
         shape = [-1] + [1] * (views.shape.rank - 1)
         for number, operation in enumerate(operations, start=1):
-            chosen = tf.reshape(which == number, shape)
-            result = tf.where(chosen, operation(views, parameters), result)
+            mask = tf.reshape(choice == number, shape)
+            result = tf.where(mask, operation(views, parameters), result)
         return result
     count = len(operations) + 1
-    rows = tf.dynamic_partition(tf.range(tf.size(which)), which, count)
-    parts = tf.dynamic_partition(views, which, count)
-    values = tf.dynamic_partition(parameters, which, count)
+    rows = tf.dynamic_partition(tf.range(tf.size(choice)), choice, count)
+    parts = tf.dynamic_partition(views, choice, count)
+    values = tf.dynamic_partition(parameters, choice, count)
     results = [parts[0]]
     results += map(lambda f, x, p: f(x, p), operations, parts[1:], values[1:])
     return tf.ensure_shape(tf.dynamic_stitch(rows, results), views.shape)
 
 
 @dataclasses.dataclass(frozen=True)
-class Sometimes:
-    """Operations one after the other, each on its own share of the views.
+class RandomApply:
+    """Operations in a row, each with a probability of its own draw.
 
     Attributes:
-      operations: of `policy.Photometric`, whose streams differ.
-      probability: share of the views that each acts on.
+      operations: `policy.Photometric`s with different streams.
+      probability: probability that an operation acts on a view.
     """
 
     operations: tuple[Any, ...]
@@ -92,44 +92,41 @@ class Sometimes:
 
     @property
     def streams(self) -> dict[str, int]:
-        """Uniform numbers that a view takes."""
-        own = {"sometimes": len(self.operations)}
-        return own | {
-            k: n for f in self.operations for k, n in f.streams.items()
-        }
+        """Uniform numbers per view, by stream."""
+        streams = {"random_apply": len(self.operations)}
+        for operation in self.operations:
+            streams |= operation.streams
+        return streams
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Acts on pixels float32 [m, S, S, 3] in [0, 1]."""
-        chosen = unit["sometimes"] < self.probability
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
+        coins = uniforms["random_apply"]
         for number, operation in enumerate(self.operations):
-            pixels = _share(pixels, chosen[:, number], operation, unit, static)
+            streams = operation.streams
+            # The last column is for an operation without random numbers.
+            columns = [*(uniforms[stream] for stream in streams), coins[:, :1]]
+
+            def act(
+                views: tf.Tensor,
+                rows: tf.Tensor,
+                operation: Any = operation,
+                streams: dict[str, int] = streams,
+            ) -> tf.Tensor:
+                parts = tf.split(rows, [*streams.values(), 1], axis=1)[:-1]
+                own = dict(zip(streams, parts, strict=True))
+                return operation(views, own, static)
+
+            mask = coins[:, number] < self.probability
+            arguments = mask, act, pixels, tf.concat(columns, axis=1), static
+            if static:
+                pixels = apply_where(*arguments)
+                continue
+            # Some operations do not take an empty batch.
+            pixels = tf.cond(
+                tf.reduce_any(mask),
+                lambda arguments=arguments: apply_where(*arguments),
+                lambda pixels=pixels: pixels,
+            )
         return pixels
-
-
-def _share(
-    pixels: tf.Tensor,
-    chosen: tf.Tensor,
-    operation: Any,
-    unit: prng.Unit,
-    static: bool,
-) -> tf.Tensor:
-    """Lets an operation act on the views that are chosen, bool [m]."""
-    counts = operation.streams
-
-    def act(views, rows):
-        parts = tf.split(rows, [*counts.values(), 1], axis=1)[:-1]
-        return operation(views, dict(zip(counts, parts, strict=True)), static)
-
-    # The last column is for an operation that draws nothing.
-    own = [unit[stream] for stream in counts]
-    rows = tf.concat([*own, unit["sometimes"][:, :1]], axis=1)
-    if static:
-        return some(pixels, chosen, rows, act, static)
-    # Not all operations take a batch of none.
-    return tf.cond(
-        tf.reduce_any(chosen),
-        lambda: some(pixels, chosen, rows, act, static),
-        lambda: pixels,
-    )

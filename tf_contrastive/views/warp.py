@@ -1,4 +1,4 @@
-"""SimAugment's warp: a thin-plate spline through four moved points."""
+"""SimAugment's warp: a thin-plate spline through four displaced points."""
 
 import dataclasses
 import math
@@ -8,11 +8,12 @@ import numpy as np
 import scipy.interpolate
 import tensorflow as tf
 
-from tf_contrastive.views import geometry, prng, selection
+from tf_contrastive.config.views import Views
+from tf_contrastive.views import affine, prng, selection
 
-# The longest displacement, in pixels at 224 x 224.
-_REACH = 23.0
-# The most rows and columns at which the spline itself is computed.
+# Standard deviation of a displacement, at most, in pixels at 224 x 224.
+_MAX_DEVIATION = 23.0
+# Rows and columns, at most, at which the spline itself is computed.
 _MAX_NODES = 64
 
 
@@ -24,19 +25,19 @@ def _spline(distance: tf.Tensor) -> tf.Tensor:
 def _squared_distances(
     y: tf.Tensor, x: tf.Tensor, points: tf.Tensor
 ) -> tf.Tensor:
-    """From places [.., p] to points [m, 4, 2]: [m, 4, p]."""
+    """Squared distances [m, 4, p] of places [.., p] to points [m, 4, 2]."""
     dy = y - points[:, :, :1]
     dx = x - points[:, :, 1:]
     return dy * dy + dx * dx
 
 
 def _nodes(size: int) -> np.ndarray:
-    """Rows, and columns, at which the spline is computed."""
+    """Rows (and columns) at which the spline is computed."""
     count = min(size, _MAX_NODES)
     return np.linspace(0.0, size - 1.0, count)
 
 
-def _between(size: int) -> np.ndarray:
+def _interpolation(size: int) -> np.ndarray:
     """Cubic interpolation from the nodes to every row, [size, nodes]."""
     nodes = _nodes(size)
     if len(nodes) == size:
@@ -45,24 +46,23 @@ def _between(size: int) -> np.ndarray:
     return cubic(np.arange(size))
 
 
-def flow(points: tf.Tensor, moved: tf.Tensor, size: int) -> tf.Tensor:
-    """The spline that moves each point to where it was moved.
+def flow(points: tf.Tensor, targets: tf.Tensor, size: int) -> tf.Tensor:
+    """The thin-plate spline that displaces points.
 
-    In units of the side, which leave a thin-plate spline as it is and its
-    linear equations well conditioned. It is smooth, so that large views need
-    its logarithms at some nodes only, with cubic interpolation between them:
-    right to a hundredth of a pixel.
+    It is computed in units of the side, which keep its linear equations well
+    conditioned. Large views compute its logarithms only at some nodes, with
+    cubic interpolation between them, exact to a hundredth of a pixel.
 
     Args:
-      points: [m, 4, 2] in pixels: where the points are (row, column).
-      moved: [m, 4, 2] in pixels: where they go.
+      points: [m, 4, 2] in pixels: sources (row, column).
+      targets: [m, 4, 2] in pixels: their destinations.
       size: side of the views in pixels, S.
 
     Returns:
-      float32 [m, 2, S, S]: by how much each output was moved, in pixels.
+      float32 [m, 2, S, S]: displacement of each output, in pixels.
     """
     unit = 1.0 / size
-    shift, centre = (moved - points) * unit, moved * unit
+    shift, centre = (targets - points) * unit, targets * unit
     distance = _squared_distances(
         tf.linalg.matrix_transpose(centre[:, :, :1]),
         tf.linalg.matrix_transpose(centre[:, :, 1:]),
@@ -86,18 +86,18 @@ def flow(points: tf.Tensor, moved: tf.Tensor, size: int) -> tf.Tensor:
     field = (curved + row * y + column * x + constant) * size
     field = tf.reshape(field, [-1, 2, len(nodes), len(nodes)])
     field = tf.cast(field, tf.float32)
-    between = tf.constant(_between(size), tf.float32)
-    return tf.matmul(between, tf.matmul(field, between, transpose_b=True))
+    matrix = tf.constant(_interpolation(size), tf.float32)
+    return tf.matmul(matrix, tf.matmul(field, matrix, transpose_b=True))
 
 
 def resample(
-    pixels: tf.Tensor, moved: tf.Tensor, static: bool = False
+    pixels: tf.Tensor, displacement: tf.Tensor, static: bool = False
 ) -> tf.Tensor:
-    """Reads every output from where its flow comes, bilinearly.
+    """Reads every output at its place minus its displacement, bilinearly.
 
     Args:
       pixels: float32 [m, S, S, 3].
-      moved: float32 [m, 2, S, S] in pixels, rows and columns. Reads from
+      displacement: float32 [m, 2, S, S] in pixels, rows and columns. Reads
         beyond the border give the border.
       static: whether it is for a device.
 
@@ -106,18 +106,18 @@ def resample(
     """
     size = pixels.shape[1]
     place = np.indices([size, size]).astype(np.float32)
-    read = tf.clip_by_value(place - moved, 0.0, size - 1.0)
+    read = tf.clip_by_value(place - displacement, 0.0, size - 1.0)
     corner = tf.minimum(tf.floor(read), size - 2.0)
-    share = (read - corner)[..., tf.newaxis]
+    fraction = (read - corner)[..., tf.newaxis]
     if not static:
-        # Exact, and several times as fast as to broadcast along channels.
-        share = tf.matmul(share, tf.ones([1, 3]))
-    down, right = tf.unstack(share, axis=1)
+        # Exact, and several times as fast as a broadcast along channels.
+        fraction = tf.matmul(fraction, tf.ones([1, 3]))
+    down, right = tf.unstack(fraction, axis=1)
     row, column = tf.unstack(tf.cast(corner, tf.int32), axis=1)
     first = row * size + column
 
     def at(offset: int) -> tf.Tensor:
-        return geometry.read(pixels, first + offset)
+        return affine.gather(pixels, first + offset)
 
     upper, lower = at(0), at(size)
     upper = upper + right * (at(1) - upper)
@@ -127,51 +127,47 @@ def resample(
 
 @dataclasses.dataclass(frozen=True)
 class Warp:
-    """SupCon's warp (Khosla et al. 2020), as the authors' code has it.
+    """SupCon's warp (Khosla et al. 2020, TensorFlow code).
 
-    Four points at the thirds of the view are moved by N(0, I) L with L in
+    Four points at the thirds of the view are displaced by N(0, I) L with L in
     U(0, 23) pixels at 224 x 224, scaled with the side; a thin-plate spline
-    moves what is between and around.
+    displaces all other pixels.
 
     Attributes:
-      probability: share of the views that are warped.
+      probability: probability that a view is warped.
     """
 
-    probability: float
+    probability: float = Views.warp_probability
 
     streams: ClassVar[dict[str, int]] = {"warp": 10}
 
-    def displacements(self, unit: tf.Tensor, size: int) -> tf.Tensor:
-        """Of the four points in pixels, [m, 4, 2] of the type of `unit`."""
-        length = unit[:, 1:2] * (_REACH * size / 224)
-        # Box and Muller: two normal numbers of two uniform ones.
-        radius = tf.sqrt(-2.0 * tf.math.log(1.0 - unit[:, 2:6]))
-        angle = 2.0 * math.pi * unit[:, 6:]
+    def displacements(self, uniforms: tf.Tensor, size: int) -> tf.Tensor:
+        """Displacements in pixels, [m, 4, 2] of the type of `uniforms`."""
+        length = uniforms[:, 1:2] * (_MAX_DEVIATION * size / 224)
+        # Box-Muller transform: two normal numbers of two uniform ones.
+        radius = tf.sqrt(-2.0 * tf.math.log(1.0 - uniforms[:, 2:6]))
+        angle = 2.0 * math.pi * uniforms[:, 6:]
         normal = tf.stack(
             [radius * tf.cos(angle), radius * tf.sin(angle)], axis=2
         )
         return normal * length[:, :, tf.newaxis]
 
     def __call__(
-        self, pixels: tf.Tensor, unit: prng.Unit, static: bool = False
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Warps pixels float32 [m, S, S, 3]."""
-
-        def operation(pixels: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
-            # On a host in float64, for the last bit of logarithms and sines
-            # depends on a value's position in the batch.
-            unit = unit if static else tf.cast(unit, tf.float64)
-            return self._warp(pixels, unit, static)
-
-        warped = unit["warp"][:, 0] < self.probability
-        return selection.some(pixels, warped, unit["warp"], operation, static)
-
-    def _warp(
-        self, pixels: tf.Tensor, unit: tf.Tensor, static: bool
-    ) -> tf.Tensor:
         size = pixels.shape[1]
         thirds = np.array([size / 3, 2 * size / 3])
         grid = np.stack(np.meshgrid(thirds, thirds, indexing="ij"), -1)
-        points = tf.constant(grid.reshape(1, 4, 2), unit.dtype)
-        moved = points + self.displacements(unit, size)
-        return resample(pixels, flow(points, moved, size), static)
+
+        def warp(pixels: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+            # In float64 on a host, since the last bit of logarithms and sines
+            # depends on a value's position in the batch.
+            numbers = numbers if static else tf.cast(numbers, tf.float64)
+            points = tf.constant(grid.reshape(1, 4, 2), numbers.dtype)
+            targets = points + self.displacements(numbers, size)
+            return resample(pixels, flow(points, targets, size), static)
+
+        numbers = uniforms["warp"]
+        mask = numbers[:, 0] < self.probability
+        return selection.apply_where(mask, warp, pixels, numbers, static)

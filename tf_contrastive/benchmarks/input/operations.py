@@ -19,6 +19,18 @@ _ENCODER = "resnet50"
 _ENCODED = 16
 
 
+@dataclasses.dataclass(frozen=True)
+class _Single(views_module.Policy):
+    """One operation, as a policy applies it."""
+
+    operation: Any
+
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The operation."""
+        return (self.operation,)
+
+
 def profile(
     policies: Sequence[str], size: int, repeats: int
 ) -> list[dict[str, Any]]:
@@ -28,7 +40,7 @@ def profile(
     for policy in policies:
         built = views_module.build(policy, image_size=size)
         for operation in built.operations:
-            alone = dataclasses.replace(built, operations=(operation,))
+            alone = _Single(size, operation)
             call = tf.function(alone.photometric, autograph=False)
             rows.append(
                 {

@@ -58,7 +58,7 @@ def _noise(pixels, seeds):
 
 def _sobel(pixels, seeds):
     del seeds
-    return ablation.Sobel()(pixels, {})
+    return ablation.sobel(pixels)
 
 
 def _rotate(pixels, kinds, seeds):

@@ -1,7 +1,7 @@
 """Nearest-neighbour affine transforms of a batch, a matrix per view.
 
 Pillow's convention: pixel (x, y) has its centre at (x + 0.5, y + 0.5), and a
-matrix (a, b, c, d, e, f) tells from where an output is read, at
+matrix (a, b, c, d, e, f) maps an output to the place where it is read, at
 (a x + b y + c, d x + e y + f).
 """
 
@@ -14,7 +14,7 @@ TRANSFORMS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 
 
 def matrices(kind: tf.Tensor, argument: tf.Tensor, size: int) -> tf.Tensor:
-    """The matrices of some transforms.
+    """Matrices of transforms.
 
     Args:
       kind: int32 [m], positions in `TRANSFORMS`; others give the identity.
@@ -29,7 +29,7 @@ def matrices(kind: tf.Tensor, argument: tf.Tensor, size: int) -> tf.Tensor:
     shear_x, shear_y, shift_x, shift_y, turn = (
         tf.where(kind == k, argument, 0.0) for k in range(len(TRANSFORMS))
     )
-    # In float64, for the last bit of sines depends on a value's position in
+    # In float64, since the last bit of sines depends on a value's position in
     # the batch.
     cos, sin = tf.cos(turn * (math.pi / 180)), tf.sin(turn * (math.pi / 180))
     centre = 0.5 * size
@@ -40,8 +40,8 @@ def matrices(kind: tf.Tensor, argument: tf.Tensor, size: int) -> tf.Tensor:
     return tf.stack(rows, axis=1)
 
 
-def read(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Reads of each view at places of its own.
+def gather(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Reads each view at places of its own.
 
     Args:
       pixels: [m, S, T, c].
@@ -52,22 +52,22 @@ def read(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     """
     rows, columns, depth = pixels.shape[1:]
     height, width = places.shape[1:]
-    # From all views at once: on a host, twice as fast as tf.gather.
+    # All views at once: on a host, twice as fast as tf.gather.
     first = tf.range(tf.shape(pixels)[0]) * (rows * columns)
-    at = places + tf.reshape(first, [-1, 1, 1])
-    found = tf.gather_nd(
-        tf.reshape(pixels, [-1, depth]), tf.reshape(at, [-1, 1])
+    indices = places + tf.reshape(first, [-1, 1, 1])
+    values = tf.gather_nd(
+        tf.reshape(pixels, [-1, depth]), tf.reshape(indices, [-1, 1])
     )
-    return tf.reshape(found, [-1, height, width, depth])
+    return tf.reshape(values, [-1, height, width, depth])
 
 
-def affine(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
+def transform(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
     """Transforms views, each by its matrix.
 
     Args:
       pixels: float32 [m, S, S, 3].
       matrix: float64 [m, 6].
-      fill: what is read from beyond the border.
+      fill: value of the pixels beyond the border.
 
     Returns:
       float32 [m, S, S, 3].
@@ -75,28 +75,27 @@ def affine(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
     size = pixels.shape[1]
     a, b, c, d, e, f = tf.unstack(matrix, axis=1)
     centred = [a, b, c + 0.5 * (a + b), d, e, f + 0.5 * (d + e)]
-    # In whole 65536ths of a pixel, as Pillow has it: exact under any compiler.
+    # In whole 65536ths of a pixel, like Pillow: exact under any compiler.
     fixed = tf.cast(tf.floor(tf.stack(centred) * 65536.0 + 0.5), tf.int32)
     a, b, c, d, e, f = tf.unstack(tf.reshape(fixed, [6, -1, 1, 1]))
     rows, columns = np.ogrid[:size, :size]
     x = tf.bitwise.right_shift(a * columns + (b * rows + c), 16)
     y = tf.bitwise.right_shift(d * columns + (e * rows + f), 16)
-    # All reads from outside get a pixel of the frame that is put around.
-    x, y = (tf.clip_by_value(at, -1, size) for at in (x, y))
-    framed = tf.pad(
+    # Reads from outside get a pixel of a frame of one pixel.
+    x, y = (tf.clip_by_value(place, -1, size) for place in (x, y))
+    padded = tf.pad(
         pixels, [[0, 0], [1, 1], [1, 1], [0, 0]], constant_values=fill
     )
     wide = size + 2
-    return read(framed, y * wide + (x + wide + 1))
+    return gather(padded, y * wide + (x + wide + 1))
 
 
 def shift(pixels: tf.Tensor, down: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Reads views from some rows below and columns to the right.
+    """Reads views from rows below and columns to the right.
 
     Args:
       pixels: float32 [m, S, S, 3].
-      down, right: int32 [m] pixels. Reads from beyond the border give the
-        border.
+      down, right: int32 [m] pixels. Reads beyond the border give the border.
 
     Returns:
       float32 [m, S, S, 3].
@@ -105,4 +104,5 @@ def shift(pixels: tf.Tensor, down: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
     place = tf.range(size)
     rows = tf.clip_by_value(place + down[:, tf.newaxis], 0, size - 1)
     columns = tf.clip_by_value(place + right[:, tf.newaxis], 0, size - 1)
-    return read(pixels, rows[:, :, tf.newaxis] * size + columns[:, tf.newaxis])
+    places = rows[:, :, tf.newaxis] * size + columns[:, tf.newaxis]
+    return gather(pixels, places)
