@@ -29,9 +29,7 @@ def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
             for length in photo.shape[:2]
         )
         crop = photo[top : top + side, left : left + side]
-        images.append(
-            crops.resize_and_crop(crop[np.newaxis], size)[0].numpy()
-        )
+        images.append(crops.resize_and_crop(crop[np.newaxis], size)[0].numpy())
     missing = [(0, 0)] * 3 + [(0, channels - 3)]
     return np.pad(np.stack(images), missing)
 

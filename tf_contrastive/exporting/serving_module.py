@@ -208,9 +208,7 @@ class ServingModule(tf.Module):
                 expand_animations=False,
             )
             image = tf.ensure_shape(image, [None, None, 3])
-            pixels = crops.resize_and_crop(
-                image[tf.newaxis], self._size
-            )
+            pixels = crops.resize_and_crop(image[tf.newaxis], self._size)
             return row, pixels[0]
 
         # No operation catches the error of another; a dataset can drop the

@@ -1,0 +1,56 @@
+"""Images, seeds and TFRecord files for the tests."""
+
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import load_sample_images
+
+
+def photos() -> np.ndarray:
+    """Squares of two real photographs, uint8 [2, 427, 427, 3]."""
+    return np.stack([i[:, 100:527] for i in load_sample_images().images])
+
+
+def patches(count, side):
+    """Pieces of the photographs, uint8 [count, side, side, 3]."""
+    images = photos()
+    places = np.random.default_rng(1).integers(0, 427 - side, (count, 2))
+    return np.stack(
+        [
+            images[i % 2, top : top + side, left : left + side]
+            for i, (top, left) in enumerate(places)
+        ]
+    )
+
+
+def pixel_patches(count, side):
+    """The same as float32 in [0, 1]."""
+    return tf.constant(patches(count, side) / np.float32(255))
+
+
+def seeds(count):
+    words = np.random.default_rng(0).integers(-(2**31), 2**31, (count, 2))
+    return tf.constant(words, tf.int32)
+
+
+def within(fraction, expected, count):
+    """Whether a fraction is within three standard errors of the expected."""
+    error = np.sqrt(expected * (1 - expected) / count)
+    return abs(fraction - expected) <= 3 * error
+
+
+def write_records(path, rows, options=None):
+    """Writes TFRecords of dicts of bytes, or integers."""
+
+    def feature(value):
+        if isinstance(value, bytes):
+            values = tf.train.BytesList(value=[value])
+            return tf.train.Feature(bytes_list=values)
+        values = tf.train.Int64List(value=[int(value)])
+        return tf.train.Feature(int64_list=values)
+
+    with tf.io.TFRecordWriter(str(path), options) as writer:
+        for row in rows:
+            features = {name: feature(value) for name, value in row.items()}
+            features = tf.train.Features(feature=features)
+            example = tf.train.Example(features=features)
+            writer.write(example.SerializeToString())
