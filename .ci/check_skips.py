@@ -1,6 +1,9 @@
-"""Fails if a test was skipped that the allow-list does not name.
+"""Fails if a skipped test is not in the allow-list.
 
 Use: check_skips.py JUNIT_XML ALLOWED_SKIPS
+
+Each line of the allow-list is `PATTERN # REASON`; the pattern is a test's node
+id, with * and ? as wildcards.
 """
 
 import fnmatch
@@ -10,47 +13,32 @@ import xml.etree.ElementTree
 
 
 def allowed_patterns(path: str) -> list[str]:
-    """Reads the lines `pattern # reason`; each pattern needs its reason."""
+    """Reads the patterns of an allow-list; a pattern needs a reason."""
     patterns = []
     for line in pathlib.Path(path).read_text("utf-8").splitlines():
         if not line.strip() or line.startswith("#"):
             continue
         pattern, _, reason = line.partition(" # ")
         if not reason.strip():
-            raise SystemExit(f"{path}: no reason given for {pattern.strip()!r}")
-        patterns.append(pattern.strip())
+            raise SystemExit(f"{path}: no reason for {pattern.strip()!r}")
+        # Brackets are those of a parametrized test, not a set of characters.
+        patterns.append(pattern.strip().replace("[", "[[]"))
     return patterns
 
 
-def skipped_tests(path: str) -> list[tuple[str, str]]:
-    """Reads (node id, reason) of each skipped test of a report of pytest."""
-    found = []
-    for case in xml.etree.ElementTree.parse(path).iter("testcase"):
-        for skipped in case.findall("skipped"):
-            name = case.get("name", "")
-            file = case.get("file", "")
-            node = f"{file}::{name}" if file else name
-            found.append((node, skipped.get("message", "")))
-    return found
-
-
-def matches(node: str, pattern: str) -> bool:
-    """Whether a node id fits a pattern; brackets stand for themselves."""
-    return fnmatch.fnmatchcase(node, pattern.replace("[", "[[]"))
-
-
 def main(report: str, allow_list: str) -> int:
-    """Prints each skipped test that is not allowed; returns how many."""
+    """Prints each skipped test that is not allowed; returns the exit status."""
     patterns = allowed_patterns(allow_list)
-    refused = [
-        (node, reason)
-        for node, reason in skipped_tests(report)
-        if not any(matches(node, pattern) for pattern in patterns)
-    ]
-    for node, reason in refused:
-        print(f"skipped, and not in {allow_list}: {node}: {reason}")
-    return len(refused)
+    status = 0
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        node = f"{case.get('file')}::{case.get('name')}"
+        for skipped in case.findall("skipped"):
+            if not any(fnmatch.fnmatchcase(node, x) for x in patterns):
+                reason = skipped.get("message", "")
+                print(f"skipped, but not in {allow_list}: {node}: {reason}")
+                status = 1
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(min(main(*sys.argv[1:]), 1))
+    sys.exit(main(*sys.argv[1:]))
