@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Read by the scripts beside it: what they run, or with --dry_run print.
-# They set: script (their name), usage (one line), dry_run (empty or 1).
+# Functions of the scripts in this folder, which set: script (their name),
+# usage (one line), dry_run (empty or 1).
 # shellcheck disable=SC2154
 
-# Ends with one line: what is wrong, and how the script is called.
+# Exits with one line: the problem, and the usage.
 misused() {
   echo "$script: $*: $usage" >&2
   exit 2
@@ -15,7 +15,7 @@ help() {
   exit 0
 }
 
-# The words of a command as a shell reads them.
+# Prints a command quoted for the shell.
 quoted() {
   local word line=
   for word in "$@"; do
@@ -25,7 +25,7 @@ quoted() {
   echo "${line% }"
 }
 
-# Runs a command; with --dry_run prints it.
+# Runs a command, or prints it with --dry_run.
 run() {
   if [ -n "$dry_run" ]; then
     quoted "$@"
@@ -34,10 +34,10 @@ run() {
   fi
 }
 
-# Ends unless each of the named values is a whole number above 0: name value ...
+# Checks that values are positive integers; arguments: NAME VALUE ...
 need_numbers() {
   while [ $# -gt 0 ]; do
-    [[ $2 =~ ^[1-9][0-9]*$ ]] || misused "$1=$2 is no number above 0"
+    [[ $2 =~ ^[1-9][0-9]*$ ]] || misused "$1=$2 is not a positive integer"
     shift 2
   done
 }

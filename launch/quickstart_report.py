@@ -1,4 +1,4 @@
-"""Prints what launch/quickstart found as one table, and what to do next.
+"""Prints the results of launch/quickstart as a table, and the next commands.
 
 Use: quickstart_report.py RUNS SECONDS
 """
@@ -14,7 +14,7 @@ RUNS = {"SimCLR (NT-Xent)": "simclr", "SupCon": "supcon"}
 def accuracies(runs: pathlib.Path, run: str, encoder: str) -> list[float]:
     """Reads top-1 by each of `PROTOCOLS` from a run's evaluation.json."""
     text = (runs / run / "evaluation.json").read_text("utf-8")
-    # Of several k the last one stands, 5.
+    # kNN has a result for several k; the last, 5, is shown.
     top1 = {
         result["protocol"]: result["top1"]
         for result in json.loads(text)["results"]
@@ -24,7 +24,7 @@ def accuracies(runs: pathlib.Path, run: str, encoder: str) -> list[float]:
 
 
 def table(runs: pathlib.Path) -> str:
-    """Lays out a line per method: top-1 on held-out digits, seconds."""
+    """Formats a line per method: top-1 on held-out digits, seconds."""
     lines = [
         f"{'top-1 on held-out digits':<26} {'kNN':>7} {'prototype':>10}"
         f" {'linear probe':>13} {'seconds':>8}"
@@ -53,10 +53,10 @@ def main(runs: str, seconds: str) -> None:
         (path for path in exports if path.name.isdigit()),
         key=lambda path: int(path.name),
     )
-    print(f"\n{table(folder)}\n\n{seconds} s in all, after installation.")
+    print(f"\n{table(folder)}\n\n{seconds} s in total, after installation.")
     print(f"""
 Next:
-  for what follows   source .venv/bin/activate
+  environment        source .venv/bin/activate
   curves and views   launch/tensorboard {folder}
   CIFAR-10           python -m tf_contrastive pretrain \\
                        --flagfile=configs/supcon_cifar10_cpu.flags \\

@@ -1,4 +1,4 @@
-"""Reads an export with TensorFlow alone and classifies held-out digits.
+"""Classifies held-out digits with an export, without the package.
 
 Use: python -I quickstart_serve.py EXPORT_FOLDER, from any folder.
 """
@@ -12,8 +12,8 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from sklearn import datasets  # noqa: E402
 
-# Of 1-NN on held-out digits, where chance is 0.1.
-LEAST_ACCURACY = 0.9
+# 1-NN accuracy on held-out digits; chance level is 0.1.
+MIN_ACCURACY = 0.9
 
 
 def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -26,7 +26,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def main(folder: str) -> None:
-    """Serves the newest version under `folder`, and checks what comes out."""
+    """Checks the embeddings of the newest version in `folder`."""
     versions = [p for p in pathlib.Path(folder).iterdir() if p.name.isdigit()]
     newest = max(versions, key=lambda path: int(path.name))
     serve = tf.saved_model.load(str(newest)).signatures["serving_default"]
@@ -41,7 +41,7 @@ def main(folder: str) -> None:
     similarities = embeddings[held_out] @ embeddings[~held_out].T
     predictions = labels[~held_out][similarities.argmax(axis=1)]
     accuracy = np.mean(predictions == labels[held_out])
-    if accuracy < LEAST_ACCURACY:
+    if accuracy < MIN_ACCURACY:
         sys.exit(f"{newest}: 1-NN of held-out digits is only {accuracy:.3f}")
     print(
         f"{newest} serves embeddings {embeddings.shape}; 1-NN of"

@@ -339,7 +339,7 @@ def test_a_lost_dispatcher_ends_the_run_and_what_was_trained_is_kept(
 def test_a_wrong_argument_is_told():
     for argument, told in (
         ("--worker=2", "unknown argument --worker=2"),
-        ("--workers=two", "'two' is no whole number"),
+        ("--workers=two", "'two' is not an integer"),
     ):
         done = subprocess.run(
             ["launch/data_service", argument],

