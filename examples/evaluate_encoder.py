@@ -1,14 +1,13 @@
-"""How good is someone else's encoder? Protocols on arrays of its embeddings.
+"""Evaluates any encoder from arrays of its embeddings.
 
-Use: python examples/evaluate_encoder.py, or cell by cell: editors that know
-notebooks take each `# %%` for the start of one. Takes seconds.
+Use: python examples/evaluate_encoder.py, or cell by cell in an editor that
+supports notebooks: each `# %%` starts a cell. Takes seconds.
 """
 
 # %% [markdown]
-# An encoder is whatever makes an embedding [D] of an image: a Keras
-# application, a SavedModel, a network of another framework. The protocols see
-# arrays: embeddings float [n, D] and labels int [n], of a training and of a
-# test split.
+# An encoder maps an image to an embedding [D]: a Keras application, a
+# SavedModel, a network of another framework. The protocols take arrays:
+# embeddings float [n, D] and labels int [n] of a training and a test split.
 
 # %%
 import functools
@@ -34,12 +33,12 @@ test_images, test_labels = arrays("test")
 
 # %% [markdown]
 # ## The encoder
-# Here a small classifier stands in for one that somebody trained and saved.
+# This example trains and saves a small classifier as the encoder to evaluate.
 
 
 # %%
 def network():
-    """A classifier of digits with random weights; pixels in [-1, 1]."""
+    """Builds a digit classifier with random weights, for pixels in [-1, 1]."""
     return tf.keras.Sequential(
         [
             tf.keras.Input([8, 8, 3]),
@@ -51,26 +50,28 @@ def network():
     )
 
 
-theirs = network()
-theirs.compile(
+classifier = network()
+classifier.compile(
     tf.keras.optimizers.Adam(1e-2),
     tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
 )
-theirs.fit(train_images / 127.5 - 1, train_labels, 128, epochs=15, verbose=0)
+classifier.fit(
+    train_images / 127.5 - 1, train_labels, 128, epochs=15, verbose=0
+)
 folder = tempfile.TemporaryDirectory()
-path = f"{folder.name}/theirs.keras"
-theirs.save(path)
+path = f"{folder.name}/classifier.keras"
+classifier.save(path)
 
 # %% [markdown]
 # ## Embeddings
-# Give each encoder the pixels it was trained on: this one takes [-1, 1],
-# encoders of this package [0, 1] (`tf_contrastive.load(path)` reads those of
-# runs and exports). And take its features, not its classes.
+# Scale pixels as in the encoder's training: to [-1, 1] here, to [0, 1] for
+# encoders of this package (`tf_contrastive.load(path)` loads a run or an
+# export). Use the features, not the classes.
 
 
 # %%
 def embeddings(model):
-    """What the four arguments of a protocol are, for one encoder."""
+    """Returns the four arguments of a protocol."""
     encoder = tf.keras.Model(model.input, model.get_layer("features").output)
     train, test = (
         encoder.predict(images / 127.5 - 1, verbose=0)
@@ -84,37 +85,37 @@ untrained = embeddings(network())
 
 # %% [markdown]
 # ## Protocols
-# The same images are scored with both encoders, so the difference is tested in
-# pairs: a bootstrap interval of 95 %, and a permutation test. Logistic
-# regression chooses its penalty on a part of train; test is scored once.
+# Both encoders are scored on the same images, so the difference is tested in
+# pairs: by a 95 % bootstrap interval and a permutation test. Logistic
+# regression selects its penalty on a part of train; test is scored once.
 
 # %%
 protocols = {
     "kNN": evaluation.knn,
     "prototype": evaluation.prototype,
     "linear probe": evaluation.linear_probe,
-    # Without a path of its own it tries 45 penalties.
+    # Fewer penalties than the default of 45.
     "logistic regression": functools.partial(
         evaluation.logistic_regression, path=np.geomspace(1e2, 1e-5, 8)
     ),
 }
 print(f"{'top-1':20} trained  untrained  difference, 95 %  verdict")
 for name, protocol in protocols.items():
-    ours, other = (
+    correct, baseline = (
         protocol(*four)["predictions"] == test_labels
         for four in (trained, untrained)
     )
-    found = evaluation.compare(ours, other)
+    result = evaluation.compare(correct, baseline)
     print(
-        f"{name:20}  {ours.mean():.4f}     {other.mean():.4f}"
-        f"  {found['low']:+.3f} to {found['high']:+.3f}  {found['verdict']}"
+        f"{name:20}  {correct.mean():.4f}     {baseline.mean():.4f}"
+        f"  {result['low']:+.3f} to {result['high']:+.3f}  {result['verdict']}"
     )
 
 # %% [markdown]
-# Which classes lie apart? The margin is how much nearer (by cosine) a test
-# image is to its own class in train than to any other.
+# Which classes are well separated? The margin is the cosine similarity of a
+# test image to its own class in train, minus that to the nearest other class.
 
 # %%
 margins = evaluation.separation_margin(*trained)
 worst = int(np.nanargmin(margins["per_class"]))
-print(f"margin: {margins['mean']:.3f} in the mean, least of digit {worst}")
+print(f"margin: mean {margins['mean']:.3f}, smallest for digit {worst}")

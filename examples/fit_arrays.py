@@ -1,12 +1,12 @@
-"""`ContrastiveModel.fit` on arrays of images.
+"""Trains `ContrastiveModel` on arrays of images with `fit`.
 
-Use: python examples/fit_arrays.py, or cell by cell: editors that know notebooks
-take each `# %%` for the start of one. Trains on embedded digits, in seconds.
+Use: python examples/fit_arrays.py, or cell by cell in an editor that supports
+notebooks: each `# %%` starts a cell. Trains on digits, in seconds.
 """
 
 # %% [markdown]
-# Put your own arrays in place of the digits: images uint8 [n, h, w, 3] (or
-# float in [0, 1], or of one channel), and labels int [n] from 0, or None.
+# Replace the digits by your own arrays: images uint8 [n, h, w, 3] (or float in
+# [0, 1], or with one channel), and labels int [n] from 0, or None.
 
 # %%
 import sklearn.datasets
@@ -41,17 +41,17 @@ print(f"{len(train_images)} training images of shape {train_images.shape[1:]}")
 
 # %% [markdown]
 # ## Batches of views
-# Two views of each image, every epoch other ones: elements are
-# (views float32 [B, V, S, S, 3], labels int32 [B]). Order and views follow
-# from the seed. Without labels, elements are the views alone.
+# Two views of each image, new ones in every epoch. Elements are
+# (views float32 [B, V, S, S, 3], labels int32 [B]), or only the views without
+# labels. The seed determines the order and the views.
 
 # %%
 BATCH, EPOCHS, SIDE = 256, 12, 8
 policy = views.build(
     "simclr",
     image_size=SIDE,
-    # What suits photographs is too much for eight pixels, and a mirrored digit
-    # is another one, or none.
+    # Photographs need stronger augmentation than digits of eight pixels, and a
+    # mirrored digit is not a digit.
     flip=False,
     blur=False,
     min_crop_area=0.4,
@@ -66,8 +66,8 @@ steps = datasets.steps_per_epoch(len(train_images), BATCH)
 # %% [markdown]
 # ## Model
 # Without labels: `losses.build("ntxent", temperature=0.1)`, and no probe. The
-# probe is a linear classifier that watches the encoder from behind a
-# stop-gradient: its accuracy tells how good features are, while they become so.
+# probe is a linear classifier behind a stop-gradient: its accuracy measures the
+# features during training without influencing them.
 
 # %%
 encoder = encoders.build(
@@ -96,32 +96,32 @@ history = model.fit(
 ).history
 
 # %% [markdown]
-# ## What came out
-# `encoder(images)` takes float32 [n, S, S, 3] in [0, 1], and gives the features
-# [n, D]. `exporting.export(model, folder)` writes a SavedModel to serve them.
+# ## Results
+# `encoder(images)` maps float32 [n, S, S, 3] in [0, 1] to features [n, D].
+# `exporting.export(model, folder)` writes a SavedModel that serves them.
 
 
 # %%
 def features(network, images, labels):
-    """Features [n, D] of each image, without augmentation, and labels [n]."""
-    whole = datasets.evaluation_batches(
+    """Returns features [n, D] of unaugmented images, and labels [n]."""
+    batches = datasets.evaluation_batches(
         datasets.from_arrays(images, labels),
         views.evaluation(SIDE),
         batch_size=BATCH,
     )
-    return embedding.embed(network, whole)
+    return embedding.embed(network, batches)
 
 
 def top1(network):
-    """Share of test images whose neighbours in train vote for their digit."""
+    """Returns the accuracy of a kNN classifier on the test images."""
     return evaluation.knn(
         *features(network, train_images, train_labels),
         *features(network, test_images, test_labels),
     )["top1"]
 
 
-# A random encoder to compare with. (Without the option its blocks would be
-# switched off, as training begins: it would be no match at all.)
+# A random encoder to compare with. By default, residual blocks start as the
+# identity, which is a weaker baseline.
 untrained = encoders.build(
     "resnet10",
     width=0.25,

@@ -1,10 +1,10 @@
-"""Asks TensorFlow Serving for embeddings over gRPC.
+"""Requests embeddings from TensorFlow Serving over gRPC.
 
 Use: python examples/grpc_client.py [--address=localhost:8500] FILE...
 
 FILE: JPEG, PNG, GIF or BMP. `launch/serve` starts the server. Prints a line of
 JSON for each file: its name, whether it could be decoded, its embedding. Needs
-`pip install tensorflow-serving-api==2.15.1`, which has the messages.
+`pip install tensorflow-serving-api==2.15.1`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def embed(
     Args:
       address: HOST:PORT of the server.
       files: contents of image files.
-      model: its name there.
+      model: name of the model on the server.
 
     Returns:
       (embeddings float32 [n, D], whether each could be decoded, bool [n]).
@@ -44,23 +44,25 @@ def embed(
 
 
 def main() -> int:
-    """Embeds the files that the command line names, and prints the results."""
+    """Embeds the files named on the command line and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--address", default="localhost:8500")
     parser.add_argument("--model", default="encoder")
     parser.add_argument("files", nargs="+", metavar="FILE", type=pathlib.Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        contents = [file.read_bytes() for file in given.files]
+        contents = [file.read_bytes() for file in options.files]
     except OSError as error:
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     try:
-        embeddings, ok = embed(given.address, contents, given.model)
+        embeddings, ok = embed(options.address, contents, options.model)
     except grpc.RpcError as error:
-        print(f"{given.address}: {error.details()}", file=sys.stderr)
+        print(f"{options.address}: {error.details()}", file=sys.stderr)
         return 1
-    for file, embedding, good in zip(given.files, embeddings, ok, strict=True):
+    for file, embedding, good in zip(
+        options.files, embeddings, ok, strict=True
+    ):
         result = {"embedding": embedding.tolist(), "ok": bool(good)}
         print(json.dumps({"file": str(file), **result}))
     return 0

@@ -1,12 +1,12 @@
-"""A contrastive loss in a Keras training loop of your own.
+"""Uses a contrastive loss in a custom training loop.
 
-Use: python examples/own_loop.py, or cell by cell: editors that know notebooks
-take each `# %%` for the start of one. Trains on embedded digits, in seconds.
+Use: python examples/own_loop.py, or cell by cell in an editor that supports
+notebooks: each `# %%` starts a cell. Trains on digits, in seconds.
 """
 
 # %% [markdown]
-# Encoder, head, optimizer and loop are yours. The package gives views of the
-# images, and a loss that compares all of them with one another.
+# Encoder, head, optimizer and loop are your own. The package provides the views
+# of the images and the loss.
 
 # %%
 import tensorflow as tf
@@ -18,7 +18,7 @@ BATCH, VIEWS, EPOCHS = 256, 2, 20
 
 # %% [markdown]
 # ## Data
-# Any `tf.data.Dataset` of images uint8 [h, w, 3] will do; this one has elements
+# Any `tf.data.Dataset` of images uint8 [h, w, 3] works. This one has elements
 # `{"image": uint8 [8, 8, 3], "label": int64 []}`.
 
 # %%
@@ -28,16 +28,16 @@ print(f"{info.num_examples} training images of shape {info.image_shape}")
 
 # %% [markdown]
 # ## Views
-# A view follows from its image and a seed, nothing else. The seed here is the
-# image's number among all that are drawn: every epoch has other views, and the
-# next run has the same ones again.
+# A view depends only on its image and a seed. The seed here is the position of
+# the image in the sequence of all epochs: every epoch has new views, and every
+# run has the same ones.
 
 # %%
 policy = views.build(
     "simclr",
     image_size=8,
-    # What suits photographs is too much for eight pixels, and a mirrored digit
-    # is another one, or none.
+    # Photographs need stronger augmentation than digits of eight pixels, and a
+    # mirrored digit is not a digit.
     flip=False,
     blur=False,
     min_crop_area=0.4,
@@ -47,7 +47,7 @@ make_views = views.views(policy, VIEWS)
 
 
 def with_views(numbers, examples):
-    """Views float32 [B, V, 8, 8, 3] in [0, 1] of a batch, and labels [B]."""
+    """Returns views float32 [B, V, 8, 8, 3] in [0, 1], and labels [B]."""
     numbers = tf.cast(numbers, tf.int32)
     seeds = tf.stack([numbers, tf.zeros_like(numbers)], axis=1)
     return make_views(examples["image"], seeds), examples["label"]
@@ -65,7 +65,7 @@ batches = (
 
 # %% [markdown]
 # ## Model and loss
-# The loss sees projections; what is kept and used are the encoder's features.
+# The loss compares projections. The encoder's features are used afterwards.
 
 # %%
 encoder = tf.keras.Sequential(
@@ -82,28 +82,27 @@ head = tf.keras.Sequential(
         tf.keras.layers.Dense(32),
     ]
 )
-loss_of = losses.build("supcon", temperature=0.1)
+contrastive_loss = losses.build("supcon", temperature=0.1)
 optimizer = tf.keras.optimizers.Adam(3e-3)
 
 # %% [markdown]
 # ## The loop
-# Views stay on an axis of their own: projections are [B, V, P]. They need not
-# be normalised, the loss does that.
+# Projections have an axis for the views: [B, V, P]. The loss normalizes them.
 
 
 # %%
 @tf.function
 def train_step(images, labels):
-    """Updates encoder and head once; the loss, float32 []."""
+    """Updates encoder and head; returns the loss, float32 []."""
     with tf.GradientTape() as tape:
         flat = tf.reshape(images, [-1, 8, 8, 3])
         projections = head(encoder(flat, training=True), training=True)
         projections = tf.reshape(projections, [BATCH, VIEWS, -1])
-        loss = loss_of(projections, labels)
-        # Inside of `strategy.run` the loss gathers the global batch by itself,
-        # and its mean over replicas is the global loss. There, as in any loop
-        # for a strategy, differentiate
-        # `loss / strategy.num_replicas_in_sync`, since gradients are summed.
+        loss = contrastive_loss(projections, labels)
+        # In `strategy.run`, the loss gathers the global batch, and its mean
+        # over replicas is the global loss. As in any loop for a strategy,
+        # differentiate `loss / strategy.num_replicas_in_sync` there, since
+        # gradients are summed.
     variables = encoder.trainable_variables + head.trainable_variables
     gradients = tape.gradient(loss, variables)
     optimizer.apply_gradients(zip(gradients, variables, strict=True))
@@ -111,13 +110,13 @@ def train_step(images, labels):
 
 
 def arrays(dataset, count):
-    """All images as the encoder takes them, and all labels."""
+    """Returns all images, scaled for the encoder, and all labels."""
     examples = dataset.batch(count).get_single_element()
     return examples["image"] / 255, examples["label"].numpy()
 
 
 def scores():
-    """Accuracies of the nearest neighbours, and of the nearest class mean."""
+    """Returns the top-1 of kNN and of nearest class means."""
     train_images, train_labels = arrays(train, info.num_examples)
     test_images, test_labels = arrays(test, test_info.num_examples)
     four = (
@@ -130,10 +129,12 @@ def scores():
 
 
 before = scores()
-seen = [float(train_step(*batch)) for batch in batches]
+history = [float(train_step(*batch)) for batch in batches]
 after = scores()
 
 # %%
-print(f"loss: {seen[0]:.3f} at first, {seen[-1]:.3f} at last")
+print(
+    f"loss: {history[0]:.3f} in the first step, {history[-1]:.3f} in the last"
+)
 for name, old, new in zip(("kNN", "prototype"), before, after, strict=True):
     print(f"{name} top-1: {old:.4f} untrained, {new:.4f} trained")

@@ -1,4 +1,4 @@
-"""Asks TensorFlow Serving for embeddings over REST, with Python alone.
+"""Requests embeddings from TensorFlow Serving over REST without any package.
 
 Use: python examples/rest_client.py [--url=http://localhost:8501] FILE...
 
@@ -21,12 +21,12 @@ def embed(
     """Embeds encoded images.
 
     Args:
-      url: of the server, such as http://localhost:8501.
+      url: address of the server, such as http://localhost:8501.
       files: contents of image files.
-      model: its name there.
+      model: name of the model on the server.
 
     Returns:
-      {"embedding": list of float, "ok": bool} of each file.
+      {"embedding": list of float, "ok": bool} for each file.
     """
     request = {
         "signature_name": "serving_bytes",
@@ -50,25 +50,27 @@ def embed(
 
 
 def main() -> int:
-    """Embeds the files that the command line names, and prints the results."""
+    """Embeds the files named on the command line and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--url", default="http://localhost:8501")
     parser.add_argument("--model", default="encoder")
     parser.add_argument("files", nargs="+", metavar="FILE", type=pathlib.Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        contents = [file.read_bytes() for file in given.files]
+        contents = [file.read_bytes() for file in options.files]
     except OSError as error:
         print(f"{error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     try:
-        results = embed(given.url, contents, given.model)
+        results = embed(options.url, contents, options.model)
     except urllib.error.URLError as error:
         # An HTTPError's body is the server's own message.
-        told = error.read().decode() if hasattr(error, "read") else error.reason
-        print(f"{given.url}: {told}", file=sys.stderr)
+        reason = (
+            error.read().decode() if hasattr(error, "read") else error.reason
+        )
+        print(f"{options.url}: {reason}", file=sys.stderr)
         return 1
-    for file, result in zip(given.files, results, strict=True):
+    for file, result in zip(options.files, results, strict=True):
         print(json.dumps({"file": str(file), **result}))
     return 0
 
