@@ -1,112 +1,150 @@
-"""The layers of the package: who may import whom, and who may read flags."""
+"""The layers of the package: who may import whom, and who knows flags."""
 
 import ast
+import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-_PACKAGE = Path(__file__).resolve().parents[1] / "tf_contrastive"
+_ROOT = Path(__file__).resolve().parents[1]
+_PACKAGE = _ROOT / "tf_contrastive"
 
-# From the bottom up; a module imports from lines above its own, or from its
-# own package. Modules of one line do not know of one another.
-_LAYERS = [
-    {"errors", "terminal"},
-    {"config"},
-    {"distribution", "flags"},
-    {"classifiers", "datasets", "encoders", "heads", "losses", "optimizers"}
-    | {"schedules", "views"},
-    {"model"},
-    {"checkpoints", "tensorboard"},
-    {"callbacks", "exporting"},
-    {"embedding"},
-    {"evaluation"},
-    {"training"},
-    {"stages"},
-    {"doctor"},
-    {"benchmarks", "papers"},
-    {"commands"},
-    {"__main__"},
-]
-_RANK = {name: rank for rank, layer in enumerate(_LAYERS) for name in layer}
+# From the bottom up: a module imports from its own package and from the lines
+# above its own. Parts of the same line are independent of each other.
+_LAYERS = """
+errors terminal
+config
+distribution flags
+classifiers datasets encoders heads losses optimizers schedules views
+model
+checkpoints tensorboard
+callbacks exporting
+embedding
+evaluation
+train
+training
+stages
+doctor
+benchmarks papers
+commands
+__main__
+"""
+_RANK = {
+    part: rank
+    for rank, line in enumerate(_LAYERS.split("\n"))
+    for part in line.split()
+}
+_COMMAND_LINE = ("flags", "__main__", "commands")
 
 
 def _modules():
+    """Path from the root -> dotted name and syntax tree, for each module."""
+    modules = {}
     for path in sorted(_PACKAGE.rglob("*.py")):
-        parts = path.relative_to(_PACKAGE).with_suffix("").parts
-        if parts != ("__init__",):
-            yield parts[0], path, ast.parse(path.read_text())
+        path = path.relative_to(_ROOT)
+        parts = path.with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        modules[str(path)] = name, ast.parse((_ROOT / path).read_text("utf-8"))
+    return modules
 
 
-def _imported(tree):
-    """Yields the dotted name of everything that a module imports."""
-    for node in ast.walk(tree):
+_MODULES = _modules()
+_NAMES = {name for name, _ in _MODULES.values()}
+
+
+def _part(name):
+    """The part of the package that a dotted name belongs to."""
+    package, _, rest = name.partition(".")
+    return rest.split(".")[0] if package == "tf_contrastive" else ""
+
+
+def _imports(nodes):
+    """Yields the dotted name of each module that the statements import."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _imported_parts(tree):
-    """Yields the parts of this package that a module imports."""
-    for name in _imported(tree):
-        package, _, rest = name.partition(".")
-        if package == "tf_contrastive" and rest:
-            yield rest.split(".")[0]
-
-
-def test_every_module_has_a_layer():
-    assert {name for name, _, _ in _modules()} == set(_RANK)
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in _NAMES else node.module
 
 
 def test_modules_import_from_lower_layers_only():
     wrong = [
-        f"{path.relative_to(_PACKAGE)} imports {part}"
-        for name, path, tree in _modules()
-        for part in _imported_parts(tree)
-        if part != name and _RANK.get(part, 99) >= _RANK[name]
+        f"{path} imports {imported}"
+        for path, (name, tree) in _MODULES.items()
+        for imported in _imports(ast.walk(tree))
+        if _part(name)
+        and _part(imported) not in ("", _part(name))
+        and _RANK[_part(imported)] >= _RANK[_part(name)]
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_only_the_edge_reads_flags():
+def test_modules_do_not_import_each_other():
+    graph = {
+        name: {x for x in _imports(tree.body) if x in _NAMES and x != name}
+        for name, tree in _MODULES.values()
+    }
+    # Raises CycleError, which shows the modules.
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_only_commands_use_the_papers():
+    users = {
+        _part(name)
+        for name, tree in _MODULES.values()
+        for imported in _imports(ast.walk(tree))
+        if _part(imported) == "papers"
+    }
+    assert users <= {"papers", "commands"}
+
+
+def test_only_the_command_line_reads_flags():
     wrong = [
-        str(path.relative_to(_PACKAGE))
-        for name, path, tree in _modules()
-        if name not in ("flags", "__main__", "commands")
-        for imported in _imported(tree)
+        path
+        for path, (name, tree) in _MODULES.items()
+        if _part(name) not in _COMMAND_LINE
+        for imported in _imports(ast.walk(tree))
         if imported.startswith(("absl.flags", "absl.app"))
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_archived_libraries_stand_in_few_modules():
-    archived = {"tensorflow_addons", "keras_cv"}
-    users = {
-        str(path.relative_to(_PACKAGE))
-        for _, path, tree in _modules()
-        if archived & {n.split(".")[0] for n in _imported(tree)}
-    }
-    assert len(users) <= 4, users
+def test_errors_of_the_library_name_arguments_not_flags():
+    wrong = [
+        f"{path}:{text.lineno}: {text.value}"
+        for path, (name, tree) in _MODULES.items()
+        if _part(name) not in _COMMAND_LINE
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Raise)
+        for text in ast.walk(node)
+        if isinstance(text, ast.Constant)
+        and re.search(r"(?<!srun )--\w", str(text.value))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_has_few_parts():
+    parts = {_part(name) for name in _NAMES} - {"", "__main__"}
+    assert len(parts) <= 25, sorted(parts)
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "import tf_contrastive.config",
-        "import tf_contrastive.flags",
-        "import tf_contrastive.__main__",
         "import tf_contrastive",
+        "import tf_contrastive.__main__",
+        "import tf_contrastive.flags",
     ],
 )
-def test_the_edge_starts_without_tensorflow(statement):
+def test_the_command_line_starts_without_tensorflow(statement):
     code = f"{statement}; import sys; sys.exit('tensorflow' in sys.modules)"
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, cwd=_PACKAGE.parent
-    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=_ROOT)
 
 
 if __name__ == "__main__":

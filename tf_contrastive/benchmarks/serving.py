@@ -83,7 +83,7 @@ def _details(path: str) -> dict[str, Any]:
     details = exporting.details(path)
     if details["channels"] != 3:
         raise errors.UserError(
-            f"--serving_model={path} takes {details['channels']} channels: give"
+            f"serving_model={path} takes {details['channels']} channels: give"
             " an export that takes images of three"
         )
     return details

@@ -31,7 +31,7 @@ def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
     folder = os.path.dirname(chosen.plot) or "."
     if not os.path.isdir(folder):
         raise errors.UserError(
-            f"--plot={chosen.plot}: there is no folder {folder}: create it, or"
+            f"plot={chosen.plot}: there is no folder {folder}: create it, or"
             " give a file in a folder that exists"
         )
     names = [
@@ -56,7 +56,7 @@ def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
         figure.savefig(chosen.plot, dpi=80)
     except OSError as error:
         raise errors.UserError(
-            f"--plot={chosen.plot} cannot be written ({error.strerror}): give a"
+            f"plot={chosen.plot} cannot be written ({error.strerror}): give a"
             " file in a folder in which you may create files"
         ) from error
     results: list[dict[str, Any]] = [{"plot": chosen.plot, "policies": names}]
