@@ -1,4 +1,4 @@
-"""Every loss trains an encoder on real images, the embedded digits."""
+"""Every loss trains an encoder on real images."""
 
 import numpy as np
 import pytest
@@ -36,8 +36,8 @@ _OPTIONS = {
     "weight_decay": 1e-4,
 }
 _CHANGES = {
-    # A queue that is filled within the first epoch, since a loss against half
-    # of it is lower, and keys that keep up with a run of 220 steps.
+    # The queue is full after the first epoch, since the loss grows until then.
+    # Keys follow the encoder within the run's 220 steps.
     "moco": {
         "queue_size": 512,
         "key_momentum": 0.9,
@@ -47,7 +47,7 @@ _CHANGES = {
 }
 
 
-# Where the paper claims a good encoder, the probe must find one.
+# Improvement of the linear probe's top-1 over the untrained encoder.
 _GAIN = {"ntxent": 0.1, "supcon": 0.1, "sincere": 0.1}
 
 
@@ -67,10 +67,7 @@ def _score(encoder):
 
 @pytest.fixture(scope="module")
 def untrained():
-    """A function of a run: the score of the encoder that all of them start as.
-
-    It is measured once.
-    """
+    """Returns a function that scores the initial encoder of a run, once."""
     scores = []
 
     def score(saved):
@@ -96,24 +93,24 @@ def untrained():
 def test_the_loss_falls_and_the_encoder_gets_better(loss, untrained, tmp_path):
     options = {**_OPTIONS, "loss": loss, **_CHANGES.get(loss, {})}
     run = fields.replace(small.RUN, workdir=str(tmp_path), **options)
-    falling = []
+    history = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             callbacks.Progress,
             "on_epoch_end",
-            lambda self, epoch, logs: falling.append(logs["loss"]),
+            lambda self, epoch, logs: history.append(logs["loss"]),
         )
         training.pretrain(run)
     saved = checkpoints.load_run(str(tmp_path))
     before = untrained(saved)
     after = _score(checkpoints.load_encoder(saved))
     print(
-        f"{loss}: loss {falling[1]:.4f} -> {falling[-1]:.4f}, linear probe"
+        f"{loss}: loss {history[1]:.4f} -> {history[-1]:.4f}, linear probe"
         f" {before[0]:.3f} -> {after[0]:.3f}, effective rank"
         f" {before[1]:.1f} -> {after[1]:.1f}"
     )
-    assert np.all(np.isfinite(falling))
-    assert falling[-1] < falling[1]
+    assert np.all(np.isfinite(history))
+    assert history[-1] < history[1]
     assert after[1] > before[1] / 2
     if loss in _GAIN:
         assert after[0] > before[0] + _GAIN[loss]
