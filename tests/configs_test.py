@@ -526,11 +526,11 @@ def test_smoke_keeps_the_form_of_a_schedule():
         atol=1e-6,
     )
     np.testing.assert_allclose(
-        fields.read_numbers(tried.linear.linear_boundaries),
+        fields.read_numbers(tried.linear.schedule.boundaries),
         [0.5, 2 / 3],
         atol=1e-6,
     )
-    assert tried.linear.linear_warmup_epochs == 0
+    assert tried.linear.schedule.warmup_epochs == 0
 
 
 def test_smoke_takes_the_machine_that_is_there():
@@ -610,7 +610,7 @@ def _check(name, workdir):
     assert np.isfinite(told["loss"])
     own = _parse(name)
     assert found.config.loss.loss == told["loss_function"] == own.loss.loss
-    assert ("linear_top1" in told) == bool(own.linear.linear_epochs)
+    assert ("linear_top1" in told) == bool(own.linear.schedule.epochs)
     return found
 
 

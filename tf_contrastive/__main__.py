@@ -1,7 +1,7 @@
 """The command line: `python -m tf_contrastive COMMAND [flags]`.
 
-Layer 9. Flags are parsed and checked before the command's module, and with it
-TensorFlow, is imported: `--help` and a wrong flag answer at once.
+The flags are checked before the command's module imports TensorFlow, so that
+`--help` and invalid flags answer at once.
 """
 
 import importlib
@@ -13,6 +13,7 @@ from absl import logging
 
 from tf_contrastive import errors, flags, terminal
 from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.command import Command
 from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.config.embed import Embed
 from tf_contrastive.config.evaluate import Evaluate
@@ -20,15 +21,15 @@ from tf_contrastive.config.export import Export
 from tf_contrastive.config.pretrain import Doctor, Pretrain
 from tf_contrastive.config.reproduce import Reproduce
 
-# Command -> (its options, what it does).
-COMMANDS = {
+# Command -> (options, description).
+COMMANDS: dict[str, tuple[type[Command], str]] = {
     "pretrain": (
         Pretrain,
         "train an encoder; the same command resumes it",
     ),
     "doctor": (
         Doctor,
-        "look a pretrain command over: memory, speed, what may go wrong",
+        "check a pretrain command: memory, speed, known problems",
     ),
     "evaluate": (
         Evaluate,
@@ -41,7 +42,7 @@ COMMANDS = {
     ),
     "reproduce": (
         Reproduce,
-        "list, run and judge the papers' claims; --report writes them down",
+        "list, run and judge the papers' claims; --report writes RESULTS.md",
     ),
     "datasets": (
         Datasets,
@@ -49,25 +50,16 @@ COMMANDS = {
     ),
     "benchmark": (
         Benchmark,
-        "measure speed and memory side by side with others: benchmark loss",
+        "compare speed and memory with other packages: benchmark loss",
     ),
 }
 _HELP, _HELP_FULL = ("--help", "-h"), "--helpfull"
-# Command -> the flag whose value may stand as the word after it.
-_SUBJECTS = {"benchmark": "benchmark"}
-# Flags that may also have their two values as words after them.
-_PAIRS = ("--compare",)
 
 
 def _usage() -> str:
     lines = ["usage: python -m tf_contrastive COMMAND [flags]", ""]
-    for name, (_, text) in COMMANDS.items():
-        lines.append(f"  {name:10} {text}")
-    lines += [
-        "",
-        "COMMAND --help shows the flags that most runs need, COMMAND --helpfull"
-        " all.",
-    ]
+    lines += [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
+    lines += ["", "COMMAND --help shows common flags, COMMAND --helpfull all."]
     return "\n".join(lines)
 
 
@@ -83,45 +75,45 @@ def _run(arguments: list[str]) -> int:
         print(f"python -m tf_contrastive {command} [flags]\n\n{text}\n")
         print(flags.help_text(config_class, everything=_HELP_FULL in rest))
         return 0
-    if command in _SUBJECTS and rest and not rest[0].startswith("-"):
-        rest[0] = f"--{_SUBJECTS[command]}={rest[0]}"
-    parsed = flags.parse(config_class, _paired(rest))
-    parsed.validate()
-    _quieten(parsed.terminal.verbosity)
-    module = importlib.import_module(f"tf_contrastive.commands.{command}")
-    return module.run(parsed)
+    try:
+        parsed = flags.parse(config_class, _as_flags(command, rest))
+        parsed.validate()
+        _configure_logging(parsed.terminal.verbosity)
+        module = importlib.import_module(f"tf_contrastive.commands.{command}")
+        return module.run(parsed)
+    except errors.UserError as error:
+        terminal.error(flags.with_flags(config_class, str(error)))
+        if error.threads_left:
+            sys.stdout.flush()
+            os._exit(error.status)
+        return error.status
 
 
-def _quieten(verbosity: str) -> None:
-    """Chooses what this package and the libraries below it tell."""
+def _as_flags(command: str, words: list[str]) -> list[str]:
+    """Writes `benchmark NAME` and `--compare A B` as flags with one value."""
+    words = list(words)
+    if command == "benchmark" and words and not words[0].startswith("-"):
+        words[0] = f"--benchmark={words[0]}"
+    if "--compare" in words:
+        place = words.index("--compare")
+        pair = words[place + 1 : place + 3]
+        if not any(word.startswith("-") for word in pair):
+            words[place : place + 3] = [f"--compare={','.join(pair)}"]
+    return words
+
+
+def _configure_logging(verbosity: str) -> None:
+    """Sets the output of this package and of the libraries that it uses."""
     terminal.configure(verbosity)
     if verbosity == "debug":
         logging.set_verbosity(logging.DEBUG)
         return
-    # TensorFlow's C++ reports errors of CUDA at every start without a GPU; its
-    # real failures come as exceptions.
+    # TensorFlow's C++ code logs errors of CUDA at every start without a GPU.
+    # Its real failures are exceptions.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Libraries warn of their own deprecations, which users cannot mend.
+    # Libraries warn of their own deprecations, which users cannot fix.
     logging.set_verbosity(logging.ERROR)
     warnings.simplefilter("ignore")
-
-
-def _paired(arguments: list[str]) -> list[str]:
-    """Writes `--compare A B` as absl's flags are: with one value."""
-    for place, word in enumerate(arguments):
-        values = arguments[place + 1 : place + 3]
-        if word in _PAIRS and not any(v.startswith("-") for v in values):
-            given = [f"{word}={','.join(values)}"]
-            return arguments[:place] + given + arguments[place + 3 :]
-    return arguments
-
-
-def _in_flags(message: str) -> str:
-    """Writes the arguments that an error names as flags of the command."""
-    command = sys.argv[1] if len(sys.argv) > 1 else ""
-    if command not in COMMANDS:
-        return message
-    return flags.with_flags(COMMANDS[command][0], message)
 
 
 def main() -> int:
@@ -129,10 +121,7 @@ def main() -> int:
     try:
         return _run(sys.argv[1:])
     except errors.UserError as error:
-        terminal.error(_in_flags(str(error)))
-        if error.threads_left:
-            sys.stdout.flush()
-            os._exit(error.status)
+        terminal.error(str(error))
         return error.status
     except KeyboardInterrupt:
         terminal.error("interrupted")

@@ -70,10 +70,10 @@ def linear(result: training.Result) -> dict[str, Any]:
         strategy = tf.distribute.get_strategy()
     train, _ = training.open_dataset(run)
     terminal.info(
-        f"linear     {options.linear.linear_optimizer},"
-        f" {options.linear.linear_epochs} epochs of"
+        f"linear     {options.linear.optimizer.optimizer},"
+        f" {options.linear.schedule.epochs} epochs of"
         f" {train.info.num_examples:,} images, augmentation"
-        f" {options.linear.linear_augmentation}"
+        f" {options.linear.augmentation}"
     )
     with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
         follower = _Follower(workdir, stage, heard, result.is_chief)
@@ -114,7 +114,7 @@ def evaluation_of(run: Pretrain) -> Evaluate:
             test_split=run.data.test_split,
             seed=run.runtime.seed,
         ),
-        LinearProtocol(**dataclasses.asdict(run.linear)),
+        LinearProtocol(**vars(run.linear)),
     )
 
 

@@ -23,7 +23,7 @@ def run(options: Pretrain) -> int:
         _name_bad_images(result.bad_images)
         if result.start_step < result.step:
             _write(path, _rows(result))
-    report = stages.linear(result) if options.linear.linear_epochs else None
+    report = stages.linear(result) if options.linear.schedule.epochs else None
     if result.is_chief:
         _tell(result, report, path)
     return 0

@@ -1,14 +1,15 @@
-"""What a dataset may be called, and the options within such a name."""
+"""Names of datasets, and the options within a name."""
 
 import dataclasses
 import re
+import typing
 from typing import Any
 
 from tf_contrastive.config.fields import option, problem
 from tf_contrastive.errors import UserError, did_you_mean
 
-# Datasets that are named by a scheme and what follows it; any other name but
-# `digits` and those of PROBING_DATASETS is looked up in TensorFlow Datasets.
+# Names are one of these, SCHEME:PATH, one of PROBING_DATASETS, or of TensorFlow
+# Datasets.
 EMBEDDED_DATASETS = ("digits",)
 DATASET_SCHEMES = ("folder", "tfrecord", "csv")
 
@@ -16,35 +17,35 @@ DATASET_SCHEMES = ("folder", "tfrecord", "csv")
 def _digit_sizes(value: str) -> str | None:
     if re.fullmatch(r"(\d+(\+\d+)*)?", value):
         return None
-    return "pixels joined by plus signs, one number per digit, such as 20+80"
+    return "the side of each digit in pixels, joined by +, such as 20+80"
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiDigits:
     """MNIST's digits on a black canvas (Chen et al. 2021, 3.1, 4.1).
 
-    Image i has digit i of the split, others drawn at random, and all classes
-    that it shows as its labels; with a single digit, that one's class.
+    Image i shows digit i of the split and others drawn at random. Its labels
+    are all of their classes; with a single digit, its class.
     """
 
-    count: int = option(1, "digits of an image", minimum=1, maximum=64)
+    count: int = option(1, "digits per image", minimum=1, maximum=64)
     digit: int = option(28, "side of a digit in pixels", minimum=4)
     sizes: str = option(
         "",
-        "in place of count and digit: the side of each digit in pixels, such as"
-        " 20+80",
+        "the side of each digit in pixels, such as 20+80; replaces count and"
+        " digit",
         check=_digit_sizes,
     )
     placement: str = option(
         "random",
-        "random: anywhere on the canvas, overlaps allowed; grid: in cells as"
-        " large as a digit, one digit in each at most",
+        "random: anywhere, overlaps allowed; grid: in cells of a digit's size,"
+        " at most one digit per cell",
         choices=("random", "grid"),
     )
     canvas: int = option(
         112, "side of the image in pixels", minimum=8, maximum=1024
     )
-    seed: int = option(0, "of what is drawn", minimum=0)
+    seed: int = option(0, "seed of digits and places", minimum=0)
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -55,25 +56,24 @@ class MultiDigits:
 
     @property
     def cells(self) -> int:
-        """Cells of the grid."""
+        """Number of cells of the grid."""
         return (self.canvas // self.digit) ** 2
 
     def conflict(self) -> str | None:
-        """What is allowed, where options do not go together."""
-        default = MultiDigits()
-        alone = (self.count, self.digit, self.placement) == (
-            default.count,
-            default.digit,
-            default.placement,
-        )
-        if self.sizes and not alone:
+        """Returns what is allowed, if options do not go together."""
+        changed = [
+            name
+            for name in ("count", "digit", "placement")
+            if getattr(self, name) != getattr(MultiDigits, name)
+        ]
+        if self.sizes and changed:
             return "either sizes (placed at random) or count, digit, placement"
         if not 4 <= min(self.sides) <= max(self.sides) <= self.canvas:
             return f"digits of 4 to canvas={self.canvas} pixels"
         if self.placement == "grid" and self.count > self.cells:
             return (
-                f"count at most {self.cells}, the cells of {self.digit} pixels"
-                f" in a canvas of {self.canvas}"
+                f"count at most {self.cells}, the number of cells of"
+                f" {self.digit} pixels in a canvas of {self.canvas}"
             )
         return None
 
@@ -93,75 +93,75 @@ def _of(help: str) -> Any:
 class DigitOnImage:
     """A digit of MNIST at nine places of each image (Chen et al. 2021, 4.1).
 
-    Which digit is fixed for every image, by the seed.
+    The seed determines the digit of each image.
     """
 
     unique: int = option(
         0,
-        "the first so many digits of MNIST's training split alone; 0: all;"
-        " other splits have all of theirs",
+        "number of digits to use from MNIST's training split; 0: all; other"
+        " splits use all of theirs",
         minimum=0,
     )
     label: str = option(
         "image",
-        "what is to be told: the image's class, or the digit's",
+        "the label: the image's class, or the digit's",
         choices=("image", "digit"),
     )
     blend: str = option(
         "add",
-        "add: the sum of the two, clipped; max: the larger of them",
+        "add: the clipped sum of the two; max: the maximum",
         choices=("add", "max"),
     )
     digit: int = option(
         0,
-        "side of a digit in pixels; 0: 28 where the image's is 224, in"
-        " proportion elsewhere, but 8 where that fits",
+        "side of a digit in pixels; 0: an eighth of the image's side, and at"
+        " least 8 if that fits",
         minimum=0,
     )
-    seed: int = option(0, "of the map from images to digits", minimum=0)
-    of: str = _of("dataset whose images they are")
+    seed: int = option(0, "seed of the map from images to digits", minimum=0)
+    of: str = _of("dataset of the images")
 
 
 @dataclasses.dataclass(frozen=True)
 class RandBit:
-    """A random integer for each image, as channels (Chen et al. 2021, 4.1).
+    """A random integer per image, as channels (Chen et al. 2021, 4.1).
 
-    Its bits are feature `extra`: constant over the pixels, never augmented.
+    Its bits are feature `extra`: constant over the pixels, not augmented.
     """
 
     bits: int = option(10, "channels, each 0 or 1", minimum=0, maximum=32)
-    seed: int = option(0, "of the integers", minimum=0)
-    of: str = _of("dataset whose images they are")
+    seed: int = option(0, "seed of the integers", minimum=0)
+    of: str = _of("dataset of the images")
 
 
 @dataclasses.dataclass(frozen=True)
 class KBits:
-    """Nothing but a random integer, as channels (Chen et al. 2021, C).
+    """Black images with a random integer as channels (Chen et al. 2021, C).
 
-    Its bits are feature `extra`; the three colours are black.
+    The bits of the integer are feature `extra`.
     """
 
     bits: int = option(4, "channels, each 0 or 1", minimum=1, maximum=32)
     side: int = option(32, "side of the image in pixels", minimum=8)
     examples: int = option(
-        50_000, "images of a split", minimum=1, maximum=1 << 24
+        50_000, "images per split", minimum=1, maximum=1 << 24
     )
-    seed: int = option(0, "of the integers", minimum=0)
+    seed: int = option(0, "seed of the integers", minimum=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Subset:
-    """Some labels of the training split, as many of each class (SimCLR, B.5).
+    """A class-balanced fraction of the training split (SimCLR, B.5).
 
-    Other splits are left whole. 1 % and 10 % of imagenet2012 are those of
-    imagenet2012_subset, where it is prepared.
+    Other splits are unchanged. 1 % and 10 % of imagenet2012 are those of
+    imagenet2012_subset, if it is prepared.
     """
 
     fraction: float = option(
-        0.0, "share of the training examples", above=0.0, maximum=1.0
+        0.0, "fraction of the training examples", above=0.0, maximum=1.0
     )
-    seed: int = option(0, "of the draw", minimum=0)
-    of: str = _of("dataset whose labels they are")
+    seed: int = option(0, "seed of the choice", minimum=0)
+    of: str = _of("dataset of the examples")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,8 +174,8 @@ class ImageNet100:
     """100 classes of imagenet2012, in the order of Tian et al. 2020."""
 
 
-# NAME, or NAME:OPTION=VALUE,OPTION=VALUE. What follows `of` is all its own if
-# it has a colon.
+# Written as NAME or NAME:OPTION=VALUE,OPTION=VALUE. A value of `of` that has a
+# colon extends to the end of the name.
 PROBING_DATASETS = {
     "multidigits": MultiDigits,
     "digit_on_image": DigitOnImage,
@@ -185,15 +185,15 @@ PROBING_DATASETS = {
     "cifar2": Cifar2,
     "imagenet100": ImageNet100,
 }
-# What follows the name where MNIST is not there.
-EMBEDDED_NOTE = " (digits in the place of mnist)"
+# Appended to the name where MNIST is not available.
+EMBEDDED_NOTE = " (digits instead of mnist)"
 
 
 def probing_values(name: str) -> dict[str, str]:
     """Splits NAME:OPTION=VALUE,... into options and values.
 
     Raises:
-      ValueError: if it is not written so; with what is allowed.
+      ValueError: with what is allowed, for another form.
     """
     _, colon, text = name.partition(":")
     values: dict[str, str] = {}
@@ -203,34 +203,27 @@ def probing_values(name: str) -> dict[str, str]:
         if key == "of" and ":" in value:
             value, colon = rest, ""
         if not (key and value) or key in values:
-            raise ValueError("OPTION=VALUE, each once, between commas")
+            raise ValueError("distinct OPTION=VALUE, separated by commas")
         values[key] = value
     return values
 
 
-def _option_value(field: dataclasses.Field, text: str) -> Any:
-    """Reads the value of an option; `ValueError` with what is allowed."""
-    try:
-        value = field.type(text)
-    except ValueError as error:
-        kind = "a whole number" if field.type is int else "a number"
-        raise ValueError(f"{field.name} {kind}") from error
-    if allowed := problem(field, value):
-        raise ValueError(f"{field.name} {allowed}")
-    return value
-
-
 def _read_probing(name: str) -> Any:
-    """Reads the options in a name; `ValueError` with what is allowed."""
-    made = PROBING_DATASETS[name.partition(":")[0]]
-    known = {field.name: field for field in dataclasses.fields(made)}
-    values = probing_values(name)
-    for key in values:
+    """Parses the options in a name; `ValueError` with what is allowed."""
+    dataset = PROBING_DATASETS[name.partition(":")[0]]
+    known = {field.name: field for field in dataclasses.fields(dataset)}
+    values: dict[str, Any] = {}
+    for key, text in probing_values(name).items():
         if key not in known:
             hint = did_you_mean(key, known)
             raise ValueError(f"{', '.join(known) or 'no options'}{hint}")
-    read = {k: _option_value(known[k], text) for k, text in values.items()}
-    options = made(**read)
+        try:
+            # The type of an option of a dataset is int, float or str.
+            values[key] = typing.cast(type, known[key].type)(text)
+        except ValueError as error:
+            kind = "an integer" if known[key].type is int else "a number"
+            raise ValueError(f"{key} {kind}") from error
+    options = dataset(**values)
     for field in known.values():
         if allowed := problem(field, getattr(options, field.name)):
             raise ValueError(f"{field.name} {allowed}")
@@ -240,7 +233,7 @@ def _read_probing(name: str) -> Any:
 
 
 def read_probing(name: str) -> Any:
-    """Reads the name of one of PROBING_DATASETS.
+    """Parses the name of one of PROBING_DATASETS.
 
     Args:
       name: such as `multidigits:count=4` or `randbit:bits=5,of=cifar10`.
@@ -249,7 +242,7 @@ def read_probing(name: str) -> Any:
       Its options, such as `MultiDigits`.
 
     Raises:
-      UserError: for options that it does not have, or values not allowed.
+      UserError: for unknown options or values that are not allowed.
     """
     if allowed := dataset_name(name):
         raise UserError(f"dataset {name}: must be {allowed}")
@@ -257,7 +250,7 @@ def read_probing(name: str) -> Any:
 
 
 def dataset_name(value: str) -> str | None:
-    """What a dataset may be called, or None if `value` is such a name."""
+    """Checks the name of a dataset."""
     scheme, colon, rest = value.partition(":")
     if scheme in PROBING_DATASETS:
         try:
@@ -278,24 +271,24 @@ def dataset_name(value: str) -> str | None:
 
 
 def optional_dataset_name(value: str) -> str | None:
-    """What a dataset may be called that need not be given, or None."""
+    """Checks the name of a dataset, which may be empty."""
     return dataset_name(value) if value else None
 
 
 def dataset_family(name: str) -> str:
-    """Returns a dataset's name without configuration, version or path."""
+    """Returns a dataset's name without config, version, options or path."""
     return re.split("[/: ]", name)[0]
 
 
 def source_of(dataset: str) -> str | None:
-    """Returns the dataset of which a probing one is made, if it is."""
+    """Returns the dataset that a probing one is derived from, or None."""
     if dataset_family(dataset) in PROBING_DATASETS:
         return probing_values(dataset).get("of")
     return None
 
 
 def shown_family(name: str) -> str:
-    """The family of the dataset whose images one shows, if it has one."""
+    """Returns the family of the dataset that provides the images."""
     while inner := source_of(name):
         name = inner
     return dataset_family(name)

@@ -2,10 +2,10 @@
 
 import dataclasses
 
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import optional_dataset_name
-from tf_contrastive.config.fields import option, validate_fields
-from tf_contrastive.config.terminal import Terminal
+from tf_contrastive.config.fields import group, option
 from tf_contrastive.errors import UserError
 
 
@@ -14,11 +14,11 @@ class Listing:
     """What `datasets` shows."""
 
     list: bool = option(
-        False, "print what --dataset takes; as without any flag"
+        False, "print the values of --dataset, as without any flag"
     )
     show: str = option(
         "",
-        "dataset of which to write a contact sheet",
+        "dataset to write a contact sheet of",
         check=optional_dataset_name,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
@@ -27,16 +27,14 @@ class Listing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Datasets:
+class Datasets(Command):
     """All options of `datasets`."""
 
-    listing: Listing = dataclasses.field(default_factory=Listing)
-    terminal: Terminal = dataclasses.field(default_factory=Terminal)
+    listing: Listing = group(Listing())
+    terminal: Terminal = group(Terminal())
 
-    def validate(self) -> None:
-        """Raises `UserError` for values that cannot work."""
-        validate_fields(self)
+    def _check(self) -> None:
         if self.listing.list and self.listing.show:
             raise UserError(
-                f"`list` and show={self.listing.show}: give one of them"
+                f"`list` and show={self.listing.show}: set one of them"
             )

@@ -3,13 +3,17 @@
 import dataclasses
 import re
 
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import optional_dataset_name
-from tf_contrastive.config.fields import option, shell_words, validate_fields
-from tf_contrastive.config.terminal import Terminal
+from tf_contrastive.config.fields import (
+    group,
+    option,
+    shell_words,
+)
 from tf_contrastive.errors import UserError
 
-# Format -> the ending of its files.
+# Format -> extension of its files.
 EMBEDDING_FORMATS = {
     "npz": ".npz",
     "tfrecord": ".tfrecord",
@@ -17,21 +21,21 @@ EMBEDDING_FORMATS = {
 }
 
 
-def _word(value: str) -> str | None:
+def _runner(value: str) -> str | None:
     if re.fullmatch(r"\w*", value):
         return None
-    return "the name of a runner of Apache Beam, such as DirectRunner"
+    return "the name of an Apache Beam runner, such as DirectRunner"
 
 
 @dataclasses.dataclass(frozen=True)
 class Embedding:
     """What `embed` embeds."""
 
-    workdir: str = option("", "folder of the run whose encoder embeds")
-    saved_model: str = option("", "export that embeds instead of a run")
+    workdir: str = option("", "folder of the run with the encoder")
+    saved_model: str = option("", "export to use instead of a run")
     input: str = option(
         "",
-        "dataset to embed, named as for --dataset; empty: that of the run",
+        "dataset to embed, as for --dataset of pretrain; empty: the run's",
         check=optional_dataset_name,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
@@ -39,14 +43,14 @@ class Embedding:
     output: str = option("", "file to write", required=True)
     format: str = option(
         "auto",
-        "what is written; auto: by the ending of --output, or else npz; parquet"
+        "output format; auto: by the extension of --output, else npz; parquet"
         " needs pyarrow (extra [beam])",
         choices=("auto", *EMBEDDING_FORMATS),
     )
     shard_size: int = option(
         0,
-        "examples of a file, of several: NAME-00000-of-00009.npz; a job that"
-        " was killed goes on at the next one; 0: one file",
+        "examples per file, NAME-00000-of-00009.npz; a job that was killed"
+        " resumes with the next file; 0: a single file",
         minimum=0,
     )
     embedding_batch_size: int = option(
@@ -54,15 +58,14 @@ class Embedding:
     )
     max_bad_images: int = option(
         10,
-        "images that cannot be read before it stops; they are listed in"
-        " NAME.bad.txt",
+        "unreadable images to skip before it fails; NAME.bad.txt lists them",
         minimum=0,
     )
     runner: str = option(
         "",
-        "runner of Apache Beam that does it, such as DirectRunner or"
-        " DataflowRunner (extra [beam]); empty: this process",
-        check=_word,
+        "Apache Beam runner, such as DirectRunner or DataflowRunner (extra"
+        " [beam]); empty: this process",
+        check=_runner,
     )
     beam_options: str = option(
         "",
@@ -73,41 +76,35 @@ class Embedding:
 
     @property
     def file_format(self) -> str:
-        """The format, in the place of `auto`."""
+        """The format, with `auto` resolved."""
         if self.format != "auto":
             return self.format
-        return next(
-            (
-                name
-                for name, ending in EMBEDDING_FORMATS.items()
-                if self.output.endswith(ending)
-            ),
-            "npz",
-        )
+        for name, extension in EMBEDDING_FORMATS.items():
+            if self.output.endswith(extension):
+                return name
+        return "npz"
 
 
 @dataclasses.dataclass(frozen=True)
-class Embed:
+class Embed(Command):
     """All options of `embed`."""
 
-    embedding: Embedding = dataclasses.field(default_factory=Embedding)
-    terminal: Terminal = dataclasses.field(default_factory=Terminal)
+    embedding: Embedding = group(Embedding())
+    terminal: Terminal = group(Terminal())
 
-    def validate(self) -> None:
-        """Raises `UserError` for values, or pairs of them, that cannot work."""
-        validate_fields(self)
+    def _check(self) -> None:
         e = self.embedding
         if bool(e.workdir) == bool(e.saved_model):
             raise UserError(
-                "give one of workdir=RUN and saved_model=EXPORT/VERSION"
+                "set one of workdir=RUN and saved_model=EXPORT/VERSION"
             )
         if e.saved_model and not e.input:
             raise UserError(
-                f"saved_model={e.saved_model} needs input=DATASET: an"
-                " export does not say what it is to embed"
+                f"saved_model={e.saved_model} needs input=DATASET: an export"
+                " does not name its dataset"
             )
         if e.beam_options and not e.runner:
             raise UserError(
-                f"beam_options={e.beam_options} is for Apache Beam: give its"
-                " `runner`, such as runner=DirectRunner"
+                f"beam_options={e.beam_options} has no effect without `runner`:"
+                " set runner=DirectRunner or another runner of Apache Beam"
             )

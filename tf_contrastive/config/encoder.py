@@ -1,4 +1,4 @@
-"""The network that is pretrained, and the head on it."""
+"""The encoder and the projection head."""
 
 import dataclasses
 
@@ -71,13 +71,13 @@ _ENCODER_FORMS = (*ENCODERS, "keras:NAME", "keras_cv:NAME")
 STEMS = ("auto", "imagenet", "cifar")
 PROJECTIONS = ("identity", "linear", "mlp")
 
-# Images up to this side get the CIFAR stem (3x3/1, no pooling) by `auto`
-# (the other stem costs accuracy here, or memory there).
+# Stem `auto` is cifar (3x3/1, no pooling) up to this image side: imagenet would
+# cost accuracy below it, cifar would cost memory above it.
 CIFAR_STEM_MAX_SIDE = 64
-# The smallest side that each stem can take: below it the last stage would
-# see less than one pixel of real signal.
+# The smallest image side of each stem: below it the last stage has less than
+# one pixel.
 SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
-# SimCLR and SupCon: momentum 0.9 and epsilon 1e-5, against Keras' 0.99, 1e-3.
+# As in SimCLR and SupCon. (Keras' defaults are 0.99 and 1e-3.)
 BATCH_NORM_MOMENTUM = 0.9
 BATCH_NORM_EPSILON = 1e-5
 
@@ -86,63 +86,65 @@ def _encoder_name(value: str) -> str | None:
     library, colon, network = value.partition(":")
     if value in ENCODERS or (colon and network in _BACKBONES.get(library, ())):
         return None
+    known = list(_ENCODER_FORMS)
     if colon and library in _BACKBONES:
         known = [f"{library}:{name}" for name in _BACKBONES[library]]
-    else:
-        known = _ENCODER_FORMS
     return f"one of {', '.join(known)}{did_you_mean(value, known)}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """The network that is pretrained."""
+    """The encoder."""
 
     encoder: str = option(
         "resnet50",
-        f"encoder network: {', '.join(ENCODERS)}; or keras:NAME or"
-        " keras_cv:NAME, a network of theirs from random weights",
+        f"encoder: {', '.join(ENCODERS)}; or keras:NAME or keras_cv:NAME, with"
+        " random weights",
         check=_encoder_name,
     )
     init_from: str = option(
         "",
-        "folder of a run or an export whose encoder this one starts as; empty:"
-        " random weights",
+        "folder of a run or an export with the encoder's initial weights;"
+        " empty: random weights",
     )
     width: float = option(
-        1.0, "multiplier of the encoder's channels", above=0.0
+        1.0, "multiplier of the number of channels", above=0.0
     )
     stem: str = option(
         "auto",
-        "first layers; auto: cifar (3x3, no pooling) for views of at most"
-        f" {CIFAR_STEM_MAX_SIDE} pixels, else imagenet (7x7/2, pooling)",
+        "first layers: cifar (3x3, no pooling) or imagenet (7x7/2, pooling);"
+        f" auto: cifar up to {CIFAR_STEM_MAX_SIDE} pixels",
         choices=STEMS,
     )
     standardize: str = option(
         "imagenet",
-        "what colours are standardised by, in the encoder: ImageNet's mean and"
-        " deviation, the dataset's own (its known ones, else computed from at"
-        f" most {STANDARDIZE_EXAMPLES} examples), none, or numbers M,M,M/S,S,S",
+        "mean and standard deviation of the channels, by which the encoder's"
+        " first layer standardizes images: ImageNet's, the dataset's (known, or"
+        f" computed from at most {STANDARDIZE_EXAMPLES} examples), none, or"
+        " numbers M,M,M/S,S,S",
         check=standardization,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Projection:
-    """The head whose output the loss sees."""
+    """The projection head, whose output is the loss's input."""
 
     projection: str = option("mlp", "projection head", choices=PROJECTIONS)
     projection_layers: int = option(
         2,
-        "dense layers of an mlp projection",
+        "dense layers of the mlp",
         minimum=2,
         maximum=4,
     )
     projection_hidden: int = option(
         0,
-        "units of the hidden layers; 0: as many as encoder features",
+        "units of the hidden layers; 0: the dimension of the features",
         minimum=0,
     )
-    projection_output: int = option(128, "size of a projection", minimum=2)
+    projection_output: int = option(
+        128, "dimension of the projections", minimum=2
+    )
     projection_batch_norm: bool = option(
         True,
         "batch normalization in the projection head",
@@ -150,18 +152,18 @@ class Projection:
 
 
 def resolve_stem(stem: str, image_size: int) -> str:
-    """Returns the stem that `auto` stands for at this side of an image."""
+    """Returns the stem for an image side, with `auto` resolved."""
     if stem != "auto":
         return stem
     return "cifar" if image_size <= CIFAR_STEM_MAX_SIDE else "imagenet"
 
 
 def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
-    """Returns an encoder whose stem suits views of so many pixels a side.
+    """Returns the encoder options for an image side, with `auto` resolved.
 
     Raises:
-      UserError: for views that are too small for it, or a width or stem for a
-        network that has one of its own.
+      UserError: for views that are too small for the stem, or a width or stem
+        for a Keras network, which has its own.
     """
     if encoder.encoder not in ENCODERS:
         check_backbone(encoder.encoder, encoder.width, encoder.stem)
@@ -172,7 +174,7 @@ def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
 
 
 def check_encoder_name(name: str) -> None:
-    """Raises `UserError` for a name that is no encoder's."""
+    """Raises `UserError` for a name that is not an encoder's."""
     if _encoder_name(name):
         library = name.partition(":")[0]
         known = [f"{library}:{n}" for n in _BACKBONES.get(library, ())]
@@ -180,17 +182,16 @@ def check_encoder_name(name: str) -> None:
 
 
 def check_backbone(name: str, width: float, stem: str) -> None:
-    """Raises `UserError` for options that only our own networks have."""
-    if width != Encoder.width:
-        raise UserError(
-            f"width={width:g}: {name} has a width of its own: leave `width`"
-            f" out, or give one of encoder={','.join(ENCODERS)}"
-        )
-    if stem != "auto":
-        raise UserError(
-            f"stem={stem}: {name} has a stem of its own: leave `stem` out, or"
-            f" give one of encoder={','.join(ENCODERS)}"
-        )
+    """Raises `UserError` for options that a Keras network does not have."""
+    for option_name, value, default in (
+        ("width", width, Encoder.width),
+        ("stem", stem, "auto"),
+    ):
+        if value != default:
+            raise UserError(
+                f"{option_name}={value}: {name} has its own: remove"
+                f" `{option_name}`, or use one of encoder={','.join(ENCODERS)}"
+            )
 
 
 def check_image_size(image_size: int, stem: str) -> None:
@@ -199,7 +200,6 @@ def check_image_size(image_size: int, stem: str) -> None:
     if image_size < smallest:
         other = " or stem=cifar" if stem == "imagenet" else ""
         raise UserError(
-            f"views of {image_size} pixels are too small for the {stem} stem,"
-            f" which takes {smallest} and more: give image_size={smallest}"
-            f" or more{other}"
+            f"views of {image_size} pixels are too small for the {stem} stem:"
+            f" set image_size={smallest} or more{other}"
         )

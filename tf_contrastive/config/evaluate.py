@@ -1,17 +1,18 @@
-"""The options of `evaluate`, and what its presets stand for."""
+"""The options of `evaluate` and its presets."""
 
 import dataclasses
 from typing import Any, ClassVar
 
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import optional_dataset_name
 from tf_contrastive.config.fields import (
+    group,
     list_of,
     option,
+    positive_integers,
     replace,
     split_list,
-    validate_fields,
-    whole_numbers,
 )
 from tf_contrastive.config.linear import LINEAR_RECIPES, LinearProtocol
 from tf_contrastive.config.protocols import (
@@ -22,7 +23,6 @@ from tf_contrastive.config.protocols import (
     TransferProtocol,
 )
 from tf_contrastive.config.schedule import resolve_warmup
-from tf_contrastive.config.terminal import Terminal
 from tf_contrastive.errors import UserError
 
 PROTOCOLS = (
@@ -43,10 +43,10 @@ PROTOCOLS = (
     "tsne",
     "kmeans",
 )
-# Neighbours that vote where no list of them is given (SINCERE, appendix M).
+# Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
-# What `--scale` stands for, beside the fields' own defaults, which are the
-# papers': what each of them takes hours for on a CPU is cut down here.
+# The options that `scale` sets. The defaults are the papers'; those that take
+# hours on a CPU are reduced.
 SCALES: dict[str, dict[str, Any]] = {
     "paper": {},
     "cpu": {
@@ -55,11 +55,11 @@ SCALES: dict[str, dict[str, Any]] = {
         "finetune_fractions": "0.01,0.1",
         "finetune_epochs": "60,15",
         "finetune_batch_size": 256,
-        # The untrained encoder, fine-tuned, is that baseline.
+        # The baseline is the untrained encoder, fine-tuned.
         "finetune_scratch": False,
         "transfer_methods": "linear",
         "transfer_examples": 5000,
-        # A noise, a blur and a digital one.
+        # A noise, a blur and a digital corruption.
         "robustness_corruptions": "gaussian_noise,defocus_blur,contrast",
         "robustness_examples": 2000,
         "view_examples": 2000,
@@ -67,12 +67,12 @@ SCALES: dict[str, dict[str, Any]] = {
         "transforms_test": 2000,
     },
 }
-# Of 10 % of the labels (SimCLR, appendix B.5), and of shares of one's own.
+# For 10 % of the labels (SimCLR, appendix B.5), and for other fractions.
 FINETUNE_EPOCHS = "30"
 
 
 def read_sides(value: str) -> tuple[str, str]:
-    """Returns the two sides that a value of `--compare` names."""
+    """Returns the two results that `compare` names."""
     a, b = split_list(value)
     return a, b
 
@@ -85,7 +85,7 @@ def _two_names(value: str) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` measures, and on what."""
+    """What is evaluated, on what data, by which protocols."""
 
     workdir: str = option("", "folder of the run to evaluate")
     saved_model: str = option(
@@ -93,73 +93,71 @@ class Evaluation:
     )
     output_dir: str = option(
         "",
-        "folder to write results into; empty: that of the run; of an export:"
-        " none, a table is all",
+        "folder for the results; empty: the run's folder; an export's results"
+        " are only printed",
     )
     compare: str = option(
         "",
-        "A,B: two runs, or results within them (RUN:untrained,"
-        " RUN/evaluation/trained-knn.npz), to be told apart by tests; the two"
-        " words after --compare are it",
+        "A,B or --compare A B: two runs, or results within them"
+        " (RUN:untrained, RUN/evaluation/trained-knn.npz), to compare by"
+        " statistical tests",
         check=_two_names,
     )
     protocols: str = option(
         "knn,prototype,linear",
-        f"comma-separated protocols out of {', '.join(PROTOCOLS)}; all: each"
-        " whose data is there",
+        f"comma-separated protocols out of {', '.join(PROTOCOLS)}; all: every"
+        " protocol whose data is available",
         check=list_of((*PROTOCOLS, "all")),
     )
     scale: str = option(
         "paper",
-        "paper: the papers' protocols, for accelerators; cpu: versions of their"
-        " own, for minutes on a CPU (linear on embeddings that are made once);"
-        " flags beside it win",
-        choices=tuple(SCALES),
+        "preset: paper (the papers' protocols, for accelerators) or cpu"
+        " (reduced protocols, minutes on a CPU); other flags override it",
+        choices=SCALES,
     )
     watch: bool = option(
-        False, "evaluate each new checkpoint of the run until it has ended"
+        False, "evaluate each new checkpoint until the run has ended"
     )
     watch_every_seconds: float = option(
-        30.0, "seconds between two looks for a new checkpoint", above=0.0
+        30.0, "seconds between checks for a new checkpoint", above=0.0
     )
     untrained: bool = option(
-        True, "evaluate a random encoder of the same kind, too"
+        True, "also evaluate a random encoder of the same architecture"
     )
     dataset: str = option(
-        "", "dataset; empty: that of the run", check=optional_dataset_name
+        "", "dataset; empty: the run's", check=optional_dataset_name
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     train_split: str = option(
         "train", "split that the classifiers learn from", check=split_name
     )
-    test_split: str = option("test", "split that is scored", check=split_name)
+    test_split: str = option("test", "split to score", check=split_name)
     validation_fraction: float = option(
         0.1,
-        "share of each class of train on which what must be chosen is chosen;"
-        " never on test",
+        "fraction of each class of train on which hyperparameters are tuned",
         above=0.0,
         maximum=0.9,
     )
     knn_k: str = option(
         "1,5",
         "comma-separated numbers of neighbours that vote (1: 1NN)",
-        check=whole_numbers("1,5", distinct=True),
+        check=positive_integers("1,5", distinct=True),
     )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
     seed: int = option(
-        0, "seed of all that is drawn: orders, views, parts of train", minimum=0
+        0, "seed of orders, views and validation splits", minimum=0
     )
     smoke: bool = option(
         False,
-        "try the protocols out: on few images (digits, where --dataset is not"
-        " here), for an epoch or two steps, at a point or two of their grids",
+        "try the protocols out: few images (digits, if --dataset is not"
+        " available), one epoch or two steps, one or two grid points",
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Command):
     """All options of `evaluate`."""
 
     COMMON: ClassVar = (
@@ -168,99 +166,79 @@ class Evaluate:
         *("train_split", "test_split", "knn_k", "smoke", "verbosity"),
     )
 
-    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
-    linear: LinearProtocol = dataclasses.field(default_factory=LinearProtocol)
-    logistic: LogisticProtocol = dataclasses.field(
-        default_factory=LogisticProtocol
-    )
-    robustness: RobustnessProtocol = dataclasses.field(
-        default_factory=RobustnessProtocol
-    )
-    finetune: FinetuneProtocol = dataclasses.field(
-        default_factory=FinetuneProtocol
-    )
-    transfer: TransferProtocol = dataclasses.field(
-        default_factory=TransferProtocol
-    )
-    representation: RepresentationProtocols = dataclasses.field(
-        default_factory=RepresentationProtocols
-    )
-    terminal: Terminal = dataclasses.field(default_factory=Terminal)
+    evaluation: Evaluation = group(Evaluation())
+    linear: LinearProtocol = group(LinearProtocol(), "linear_")
+    logistic: LogisticProtocol = group(LogisticProtocol(), "logistic_")
+    robustness: RobustnessProtocol = group(RobustnessProtocol(), "robustness_")
+    finetune: FinetuneProtocol = group(FinetuneProtocol(), "finetune_")
+    transfer: TransferProtocol = group(TransferProtocol(), "transfer_")
+    representation: RepresentationProtocols = group(RepresentationProtocols())
+    terminal: Terminal = group(Terminal())
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """What `--scale` and `--linear_recipe` stand for.
+        """Returns the options that `scale` and `linear_recipe` set.
 
         Args:
-          given: options that were given.
-
-        Returns:
-          Options beside them, over which those that were given win.
+          given: the options that were set, which override the result.
         """
-        recipe = given.get("linear_recipe", LinearProtocol.linear_recipe)
-        chosen = dict(LINEAR_RECIPES.get(recipe, {}))
+        recipe = given.get("linear_recipe", LinearProtocol.recipe)
+        preset = dict(LINEAR_RECIPES.get(recipe, {}))
         if "linear_learning_rate" in given:
-            chosen.pop("linear_learning_rates", None)
+            preset.pop("linear_learning_rates", None)
         if given.get("linear_learning_rates"):
-            chosen.pop("linear_learning_rate", None)
+            preset.pop("linear_learning_rate", None)
         if "linear_optimizer" in given:
-            # Of another optimizer these would be no options, or other ones.
+            # The recipe's values are for its own optimizer.
             for name in ("nesterov", "weight_decay", "learning_rate"):
-                chosen.pop(f"linear_{name}", None)
+                preset.pop(f"linear_{name}", None)
         scale = dict(SCALES.get(given.get("scale", Evaluation.scale), {}))
         size = "linear_batch_size"
-        if size in scale and size in chosen:
-            chosen[size] = min(chosen[size], scale.pop(size))
-        chosen |= scale
+        if size in scale and size in preset:
+            preset[size] = min(preset[size], scale.pop(size))
+        preset |= scale
         if "finetune_fractions" in given:
-            # One number, whatever their number is.
-            chosen["finetune_epochs"] = FINETUNE_EPOCHS
+            # One number fits any number of fractions.
+            preset["finetune_epochs"] = FINETUNE_EPOCHS
         epochs = given.get("linear_epochs")
-        if epochs and "linear_warmup_epochs" in chosen:
-            # As of pretraining: at most a tenth.
-            chosen["linear_warmup_epochs"] = resolve_warmup(-1, epochs)
-        return chosen
+        if epochs and "linear_warmup_epochs" in preset:
+            preset["linear_warmup_epochs"] = resolve_warmup(-1, epochs)
+        return preset
 
-    def validate(self) -> None:
-        """Raises `UserError` for values, or pairs of them, that cannot work."""
-        validate_fields(self)
+    def _check(self) -> None:
         e = self.evaluation
         if e.compare:
-            self._check_compare()
+            for name in ("workdir", "saved_model", "watch"):
+                if value := getattr(e, name):
+                    text = f"`{name}`" if value is True else f"{name}={value}"
+                    raise UserError(
+                        f"compare={e.compare} and {text}: set one of them;"
+                        " `compare` reads results of earlier evaluations"
+                    )
             return
         if bool(e.workdir) == bool(e.saved_model):
             raise UserError(
-                "give one of workdir=RUN and saved_model=EXPORT/VERSION,"
+                "set one of workdir=RUN and saved_model=EXPORT/VERSION,"
                 " or `compare` A B"
             )
         if e.saved_model and not e.dataset:
             raise UserError(
                 f"saved_model={e.saved_model} needs dataset=NAME: an export"
-                " does not say on what it is to be scored"
+                " does not name its dataset"
             )
         if e.watch and not e.workdir:
             raise UserError(
-                "`watch` needs workdir=RUN: an export gets no new checkpoint"
+                "`watch` needs workdir=RUN: an export gets no new checkpoints"
             )
         self.linear.check()
         self.logistic.check()
         self.finetune.check()
 
-    def _check_compare(self) -> None:
-        e = self.evaluation
-        for name in ("workdir", "saved_model", "watch"):
-            if value := getattr(e, name):
-                flag = f"`{name}`" if value is True else f"{name}={value}"
-                raise UserError(
-                    f"compare={e.compare} reads results that are there, and"
-                    f" takes no {flag}: give one or the other"
-                )
-
 
 def evaluate(**given: Any) -> Evaluate:
-    """Options of `evaluate`, with what `scale` and `linear_recipe` stand for.
+    """Returns options of `evaluate`, with the presets' values.
 
     Args:
-      **given: by the name of the flag, whatever its group.
+      **given: options by the names of their flags.
     """
     return replace(Evaluate(), **(Evaluate.presets(given) | given))

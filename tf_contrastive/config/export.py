@@ -2,11 +2,15 @@
 
 import dataclasses
 
-from tf_contrastive.config.fields import list_of, option, validate_fields
-from tf_contrastive.config.terminal import Terminal
+from tf_contrastive.config.command import Command, Terminal
+from tf_contrastive.config.fields import (
+    group,
+    list_of,
+    option,
+)
 from tf_contrastive.errors import UserError
 
-# What `export` writes: the SavedModel always, the others beside it.
+# The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "tflite", "onnx")
 EXPORT_HEADS = ("none", "probe", "prototype", "knn")
 
@@ -24,52 +28,47 @@ class Exporting:
     )
     format: str = option(
         "savedmodel",
-        "comma-separated formats: savedmodel, which is written always, tflite"
-        " (float32, and with 8 bits) and onnx (extra [onnx])",
+        "comma-separated formats: savedmodel (always written), tflite (float32"
+        " and 8 bits) and onnx (extra [onnx])",
         check=list_of(EXPORT_FORMATS),
     )
     head: str = option(
         "none",
-        "classifier of the signature `classify`: the run's own linear probe,"
-        " class prototypes or the nearest neighbours, the latter two of the"
-        " run's training split",
+        "classifier of the signature `classify`: the run's linear probe, class"
+        " prototypes, or nearest neighbours in the run's training split",
         choices=EXPORT_HEADS,
     )
     head_knn_k: int = option(5, "neighbours that vote (--head=knn)", minimum=1)
     head_temperature: float = option(
         0.1,
-        "what cosines are divided by to make probabilities (--head=prototype)",
+        "divides cosine similarities before the softmax (--head=prototype)",
         above=0.0,
     )
     data_dir: str = option(
-        "",
-        "folder of prepared TensorFlow Datasets, if it is another one than the"
-        " run's",
+        "", "folder of prepared TensorFlow Datasets; empty: the run's"
     )
     calibration_images: int = option(
         128,
-        "images of the run's training split by which other formats are"
-        " calibrated and checked",
+        "images of the run's training split that calibrate and check the other"
+        " formats",
         minimum=1,
     )
     max_image_pixels: int = option(
         2**27,
-        "most pixels of an encoded image that is served; larger ones are"
-        " refused by their header, so that none fills the memory",
+        "pixels of an encoded image that is served, at most; larger ones are"
+        " rejected by their header, before they use memory",
         minimum=1,
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class Export:
+class Export(Command):
     """All options of `export`."""
 
-    exporting: Exporting = dataclasses.field(default_factory=Exporting)
-    terminal: Terminal = dataclasses.field(default_factory=Terminal)
+    exporting: Exporting = group(Exporting())
+    terminal: Terminal = group(Terminal())
 
-    def validate(self) -> None:
-        """Raises `UserError` for values, or pairs of them, that cannot work."""
-        validate_fields(self)
+    def _check(self) -> None:
         e = self.exporting
         for name, head in (
             ("head_knn_k", "knn"),
@@ -78,6 +77,6 @@ class Export:
             value = getattr(e, name)
             if value != getattr(Exporting, name) and e.head != head:
                 raise UserError(
-                    f"{name}={value:g} is no option of head={e.head}: give"
+                    f"{name}={value:g} has no effect with head={e.head}: set"
                     f" head={head}"
                 )

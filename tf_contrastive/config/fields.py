@@ -1,117 +1,247 @@
-"""Options as fields of dataclasses, their values, and errors of them."""
+"""Options as fields of dataclasses, groups of them, and their checks."""
 
+import copy
 import dataclasses
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from tf_contrastive.errors import UserError, did_you_mean, unknown
+
+T = TypeVar("T")
+# Value -> None if it is allowed, else what is allowed.
+Check = Callable[[str], str | None]
+# Component, such as a loss -> its options and their defaults.
+Components = Mapping[str, Mapping[str, Any]]
 
 
 def option(
     default: Any,
     help: str,
     *,
-    choices: tuple[str, ...] | None = None,
-    check: Callable[[Any], str | None] | None = None,
+    choices: Iterable[str] | None = None,
+    check: Check | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
     above: float | None = None,
     required: bool = False,
     identity: bool = True,
+    read: Callable[[str], Any] | None = None,
 ) -> Any:
-    """A dataclass field that carries all that its flag needs.
+    """A dataclass field that holds all that its flag needs.
 
     Args:
-      default: the default; its type, or the field's annotation, is the flag's.
+      default: the default. The field's annotation is the flag's type.
       help: one line, with the unit.
-      choices: the closed set of values, if it is one.
-      check: value -> None, or what is allowed, for open sets.
+      choices: the allowed values of a closed set.
+      check: the check of an open set.
       minimum, maximum, above: bounds of a number (`above` is exclusive).
-      required: whether the command needs it to be given.
-      identity: whether it decides what the run computes. The others may differ
+      required: whether the command line must set it.
+      identity: whether it affects what a run computes. The others may change
         when a run is resumed.
+      read: for `read_values`: text -> value, such as the numbers of a list.
     """
     metadata = {
         "help": help,
-        "choices": choices,
+        "choices": tuple(choices) if choices else None,
         "check": check,
         "minimum": minimum,
         "maximum": maximum,
         "above": above,
         "required": required,
         "identity": identity,
+        "read": read,
     }
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def given_options(
-    group: Any,
-    kind: str,
-    tables: dict[str, dict[str, Any]],
-    prefix: str | None = None,
-) -> dict[str, Any]:
-    """Returns what was given of a group's options that depend on a name.
+def component_option(
+    components: Components, name: str, help: str, **metadata: Any
+) -> Any:
+    """An option whose default depends on the component, such as the loss.
 
     Args:
-      group: such as a `Loss`; an option that is None was not given.
-      kind: the field that holds the name.
-      tables: name -> its options.
-      prefix: what may stand before an option's name in that of its field;
-        None: `kind` and an underscore.
+      components: the options of each component.
+      name: of the option in `components`.
+      help: one line, to which the components' defaults are appended.
+      **metadata: see `option`.
+    """
+    takers: dict[str, list[str]] = {}
+    for component, defaults in components.items():
+        if name in defaults:
+            takers.setdefault(_text(defaults[name]), []).append(component)
+    texts = [
+        default if len(names) > 4 else f"{default} ({', '.join(names)})"
+        for default, names in takers.items()
+    ]
+    return option(None, f"{help}; default: {', '.join(texts)}", **metadata)
+
+
+def _text(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ",".join(map(_text, default))
+    if isinstance(default, float):
+        return f"{default:g}"
+    return default if isinstance(default, str) else str(default).lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """How a group's options differ from its dataclass; see `group`."""
+
+    prefix: str = ""
+    help: str = ""
+    identity: bool = True
+    omit: Sequence[str] = ()
+    changes: Mapping[str, Mapping[str, Any]] = dataclasses.field(
+        default_factory=dict
+    )
+
+
+def group(
+    defaults: Any,
+    prefix: str = "",
+    *,
+    help: str = "",
+    identity: bool = True,
+    omit: Sequence[str] = (),
+    changes: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Any:
+    """A field that holds a group of options of a command or of another group.
+
+    The same dataclass may occur twice: `group(Schedule(), "linear_")` has the
+    options `linear_epochs`, `linear_batch_size`, ...
+
+    Args:
+      defaults: an instance of the group, with its defaults.
+      prefix: prepended to the names of its options.
+      help: prepended to their help.
+      identity: whether any of them affects what a run computes.
+      omit: fields that are not options here.
+      changes: field -> metadata (see `option`) that differs here.
+    """
+    place = _Place(prefix, help, identity, omit, changes or {})
+    return dataclasses.field(default=defaults, metadata={"place": place})
+
+
+def fields(config: Any) -> Iterator[tuple[str, dataclasses.Field, Any]]:
+    """Yields (group name, field, value) of every option of a command."""
+    for field in dataclasses.fields(config):
+        for inner, value in _options(getattr(config, field.name), _of(field)):
+            yield field.name, inner, value
+
+
+def group_options(
+    values: Any, prefix: str = ""
+) -> Iterator[tuple[dataclasses.Field, Any]]:
+    """Yields (field, value) of every option of a group."""
+    return _options(values, _Place(prefix))
+
+
+def _of(field: dataclasses.Field) -> _Place:
+    return field.metadata.get("place", _Place())
+
+
+def _options(
+    values: Any, place: _Place
+) -> Iterator[tuple[dataclasses.Field, Any]]:
+    for field in dataclasses.fields(values):
+        value = getattr(values, field.name)
+        if field.name in place.omit:
+            continue
+        if dataclasses.is_dataclass(value):
+            inner = _of(field)
+            inner = dataclasses.replace(
+                inner,
+                prefix=place.prefix + inner.prefix,
+                help=place.help + inner.help,
+                identity=place.identity and inner.identity,
+            )
+            yield from _options(value, inner)
+            continue
+        renamed = copy.copy(field)
+        renamed.name = place.prefix + field.name
+        about = field.metadata | place.changes.get(field.name, {})
+        about["help"] = place.help + about["help"]
+        about["identity"] = place.identity and about["identity"]
+        renamed.metadata = MappingProxyType(about)
+        yield renamed, value
+
+
+def replace(config: T, **values: Any) -> T:
+    """Returns `config` with the named options replaced, whatever their group.
 
     Raises:
-      UserError: for an option that what is named does not take.
+      UserError: for an unknown name.
     """
-    chosen = getattr(group, kind)
-    prefix = f"{kind}_" if prefix is None else prefix
+    known = [field.name for _, field, _ in fields(config)]
+    for name in values:
+        if name not in known:
+            raise unknown("option", name, known)
+    return _replaced(config, values, "")
+
+
+def _replaced(group: Any, values: Mapping[str, Any], prefix: str) -> Any:
+    changed = {}
+    for field in dataclasses.fields(group):
+        value = getattr(group, field.name)
+        if dataclasses.is_dataclass(value):
+            changed[field.name] = _replaced(
+                value, values, prefix + _of(field).prefix
+            )
+        else:
+            changed[field.name] = values.get(prefix + field.name, value)
+    return dataclasses.replace(group, **changed)
+
+
+def read_values(group: Any) -> dict[str, Any]:
+    """Returns a group's values by field, texts converted by their `read`."""
+    return {
+        field.name: (field.metadata["read"] or (lambda value: value))(
+            getattr(group, field.name)
+        )
+        for field in dataclasses.fields(group)
+    }
+
+
+def given_options(
+    group: Any, kind: str, components: Components, prefix: str = ""
+) -> dict[str, Any]:
+    """Returns the options that were set of those that depend on a component.
+
+    Args:
+      group: such as a `Loss`. An option that is None was not set.
+      kind: the field that names the component. A field `kind_NAME` holds the
+        component's option NAME.
+      components: the options of each component.
+      prefix: of the group's options, for errors.
+
+    Raises:
+      UserError: for an option that the component does not take.
+    """
+    component = getattr(group, kind)
     given = {}
     for field in dataclasses.fields(group):
         value = getattr(group, field.name)
-        name = field.name.removeprefix(prefix)
-        takers = [n for n, known in tables.items() if name in known]
+        name = field.name.removeprefix(f"{kind}_")
+        takers = [c for c, options in components.items() if name in options]
         if value is None or not takers:
             continue
-        if chosen not in takers:
+        if component not in takers:
             raise UserError(
-                f"`{field.name}` is no option of {kind}={chosen}: it is one"
-                f" of {', '.join(takers)}"
+                f"`{prefix}{field.name}` is not an option of"
+                f" {prefix}{kind}={component}, only of {', '.join(takers)}"
             )
         given[name] = value
     return given
 
 
-def fields(config: Any) -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """Yields (group name, field, value) of every option of a command."""
-    for group in dataclasses.fields(config):
-        values = getattr(config, group.name)
-        for field in dataclasses.fields(values):
-            yield group.name, field, getattr(values, field.name)
-
-
-def replace(config: Any, **values: Any) -> Any:
-    """Returns `config` with the named fields replaced, whatever their group."""
-    groups: dict[str, dict[str, Any]] = {}
-    for group, field, _ in fields(config):
-        if field.name in values:
-            groups.setdefault(group, {})[field.name] = values.pop(field.name)
-    if values:
-        known = [field.name for _, field, _ in fields(config)]
-        raise unknown("option", next(iter(values)), known)
-    return dataclasses.replace(
-        config,
-        **{
-            name: dataclasses.replace(getattr(config, name), **changed)
-            for name, changed in groups.items()
-        },
-    )
-
-
 def differences(before: Any, after: Any) -> list[str]:
-    """Returns what two configs of a command differ in, as `--name=old -> new`.
+    """Returns how two configs of a command differ, as `name=old -> new`.
 
-    Options that were not given before are left out.
+    Options that were not set before are left out.
     """
     return [
         f"{field.name}={old} -> {new if new != '' else '(none)'}"
@@ -120,44 +250,6 @@ def differences(before: Any, after: Any) -> list[str]:
         )
         if old is not None and old != new
     ]
-
-
-def problem(field: dataclasses.Field, value: Any) -> str | None:
-    """Returns what is allowed for `field`, or None if `value` is."""
-    m = field.metadata
-    if value is None:
-        return None if field.default is None else "given"
-    if m["choices"] and value not in m["choices"]:
-        hint = did_you_mean(str(value), m["choices"])
-        return f"one of {', '.join(m['choices'])}{hint}"
-    if m["check"] and (allowed := m["check"](value)):
-        return allowed
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"a finite number{_range(m, ', ')}"
-    within = (
-        (m["minimum"] is None or value >= m["minimum"])
-        and (m["above"] is None or value > m["above"])
-        and (m["maximum"] is None or value <= m["maximum"])
-    )
-    if not within:
-        return _range(m)
-    if m["required"] and value in ("", None):
-        return "given; it has no default"
-    return None
-
-
-def _range(metadata: Mapping[str, Any], before: str = "") -> str:
-    """The bounds of a number in words, behind `before` if there are any."""
-    words = [
-        f"{word} {metadata[bound]:.12g}"
-        for word, bound in (
-            ("at least", "minimum"),
-            ("above", "above"),
-            ("at most", "maximum"),
-        )
-        if metadata[bound] is not None
-    ]
-    return before * bool(words) + " and ".join(words)
 
 
 def validate_fields(config: Any) -> None:
@@ -171,41 +263,112 @@ def validate_fields(config: Any) -> None:
             raise UserError(f"{field.name}={value}: must be {allowed}")
 
 
-def shell_words(value: str) -> str | None:
-    """What flags within a flag may be, or None if a shell can read `value`."""
-    import shlex  # As difflib above.
-
-    try:
-        shlex.split(value)
-    except ValueError:
-        return "flags as a shell reads them, each quote with its other half"
+def problem(field: dataclasses.Field, value: Any) -> str | None:
+    """Returns what `field` allows, or None if `value` is allowed."""
+    about = field.metadata
+    if value is None:
+        return None if field.default is None else "set"
+    if about["choices"] and value not in about["choices"]:
+        hint = did_you_mean(str(value), about["choices"])
+        return f"one of {', '.join(about['choices'])}{hint}"
+    if about["check"] and (allowed := about["check"](value)):
+        return allowed
+    if about["required"] and value == "":
+        return "set; it has no default"
+    bounds = " and ".join(
+        f"{word} {about[bound]:.12g}"
+        for word, bound in (
+            ("at least", "minimum"),
+            ("above", "above"),
+            ("at most", "maximum"),
+        )
+        if about[bound] is not None
+    )
+    if isinstance(value, float) and not math.isfinite(value):
+        return ", ".join(filter(None, ("a finite number", bounds)))
+    if (
+        (about["minimum"] is not None and value < about["minimum"])
+        or (about["above"] is not None and value <= about["above"])
+        or (about["maximum"] is not None and value > about["maximum"])
+    ):
+        return bounds
     return None
 
 
 def split_list(value: str) -> list[str]:
-    """Splits a comma-separated flag value."""
+    """Splits a comma-separated value."""
     return [part.strip() for part in value.split(",") if part.strip()]
 
 
 def read_numbers(value: str) -> tuple[float, ...]:
-    """Returns the numbers that a comma-separated value lists."""
+    """Returns the numbers of a comma-separated value."""
     return tuple(float(part) for part in split_list(value))
 
 
 def read_counts(value: str) -> tuple[int, ...]:
-    """Returns the whole numbers that a comma-separated value lists."""
+    """Returns the integers of a comma-separated value."""
     return tuple(int(part) for part in split_list(value))
 
 
-def list_of(
-    known: Iterable[str],
-    problem_of: Callable[[str], str | None] | None = None,
-) -> Callable[[str], str | None]:
+def numbers(
+    what: str,
+    example: str,
+    allowed: Callable[[Sequence[float]], bool],
+    *,
+    integers: bool = False,
+    empty: bool = False,
+) -> Check:
+    """Makes the check of a comma-separated list of numbers.
+
+    Args:
+      what: the allowed numbers, in words.
+      example: an allowed list.
+      allowed: numbers -> whether they are allowed.
+      integers: whether they must be integers.
+      empty: whether the list may be empty.
+    """
+
+    def check(value: str) -> str | None:
+        try:
+            parsed = (read_counts if integers else read_numbers)(value)
+            valid = all(map(math.isfinite, parsed)) and (
+                allowed(parsed) if parsed else empty
+            )
+        except ValueError:
+            valid = False
+        if valid:
+            return None
+        return f"a comma-separated list of {what}, such as {example}"
+
+    return check
+
+
+def positive_numbers(example: str, *, empty: bool = False) -> Check:
+    """Makes the check of a list of distinct numbers above 0; see `numbers`."""
+    return numbers(
+        "distinct numbers above 0",
+        example,
+        lambda x: min(x) > 0 and len(set(x)) == len(x),
+        empty=empty,
+    )
+
+
+def positive_integers(example: str, *, distinct: bool = False) -> Check:
+    """Makes the check of a list of integers from 1; see `numbers`."""
+    return numbers(
+        "distinct integers from 1" if distinct else "integers from 1",
+        example,
+        lambda x: min(x) >= 1 and not (distinct and len(set(x)) < len(x)),
+        integers=True,
+    )
+
+
+def list_of(known: Iterable[str], problem_of: Check | None = None) -> Check:
     """Makes the check of a comma-separated list of names.
 
     Args:
       known: the names.
-      problem_of: what is wrong with a name, if that takes more than `known`.
+      problem_of: the check of one name, if there are more than `known`.
     """
     known = tuple(known)
 
@@ -223,46 +386,10 @@ def list_of(
     return check
 
 
-_POSITIVE_NUMBERS = (
-    "a comma-separated list of numbers above 0, such as 0.03,0.1,0.3"
-)
-
-
-def positive_numbers(value: str) -> str | None:
-    """What a list of numbers above 0 may be, or None if `value` is one."""
-    number = r"\d+(\.\d+)?(e-?\d+)?"
-    parts = split_list(value)
-    good = [re.fullmatch(number, part) and float(part) > 0 for part in parts]
-    if all(good) and len(set(parts)) == len(parts):
-        return None
-    return _POSITIVE_NUMBERS
-
-
-def some_positive_numbers(value: str) -> str | None:
-    """As `positive_numbers`, of a list that must not be empty."""
-    return positive_numbers(value) if value else _POSITIVE_NUMBERS
-
-
-def whole_numbers(
-    example: str,
-    *,
-    what: str = "whole numbers from 1 up",
-    distinct: bool = False,
-) -> Callable[[str], str | None]:
-    """Makes the check of a comma-separated list of numbers from 1 up.
-
-    Args:
-      example: a list that is allowed.
-      what: the numbers are, in words.
-      distinct: whether each may stand there once.
-    """
-
-    def check(value: str) -> str | None:
-        parts = split_list(value)
-        good = [re.fullmatch(r"[1-9]\d*", part) for part in parts]
-        once = not distinct or len(set(parts)) == len(parts)
-        if parts and all(good) and once:
-            return None
-        return f"a comma-separated list of {what}, such as {example}"
-
-    return check
+def shell_words(value: str) -> str | None:
+    """Checks flags within a flag, which a shell must be able to split."""
+    try:
+        shlex.split(value)
+    except ValueError:
+        return "flags as a shell splits them, with every quote closed"
+    return None

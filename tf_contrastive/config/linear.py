@@ -1,35 +1,25 @@
-"""Linear classifiers: along with the encoder, after it, and on any one."""
+"""Linear classifiers: during pretraining, after it, and in evaluation."""
 
 import dataclasses
 from typing import Any
 
 from tf_contrastive.config.fields import (
-    given_options,
+    group,
+    group_options,
     option,
     positive_numbers,
     read_numbers,
 )
-from tf_contrastive.config.optimizer import (
-    OPTIMIZER_OPTIONS,
-    OPTIMIZERS,
-    resolve_learning_rate,
-)
-from tf_contrastive.config.schedule import (
-    SCHEDULE_OPTIONS,
-    SCHEDULES,
-    check_boundaries,
-    check_warmup,
-    given_schedule,
-    rising_epochs,
-)
+from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
+from tf_contrastive.config.schedule import Schedule, resolve_warmup
 from tf_contrastive.config.views import augmentation_name
 from tf_contrastive.errors import UserError
 
-# What a linear stage has in the place of the optimizers' own defaults:
-# SimCLR, appendix B.6.
+# Defaults of the linear classifier that differ from the optimizers' own
+# (SimCLR, appendix B.6).
 LINEAR_OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
-    # As in SimCLR's code, which leaves the classifier out of the adaptation:
-    # it starts at zero, and LARS goes by the norm of the weights.
+    # SimCLR's code excludes the classifier from the adaptation: it starts at
+    # zero, and LARS divides by the norm of the weights.
     "lars": {"weight_decay": 0.0, "trust_coefficient": None},
     "sgd": {"weight_decay": 0.0, "nesterov": True},
     "rmsprop": {"weight_decay": 0.0},
@@ -37,11 +27,11 @@ LINEAR_OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
     "adamw": {"weight_decay": 0.0},
 }
 
-# What `--linear_recipe` stands for, beside the fields' own defaults.
+# The options that `linear_recipe` sets.
 LINEAR_RECIPES: dict[str, dict[str, Any]] = {
-    # Appendix B.6: Nesterov's momentum, which is the fields' default.
+    # Appendix B.6: Nesterov momentum, which is the default.
     "simclr": {},
-    # The same with LARS, by the numbers of pretraining.
+    # The same with LARS and the numbers of pretraining.
     "simclr_lars": {
         "linear_optimizer": "lars",
         "linear_learning_rate": 0.3,
@@ -56,7 +46,7 @@ LINEAR_RECIPES: dict[str, dict[str, Any]] = {
         "linear_weight_decay": 1e-4,
         "linear_learning_rates": "0.01,0.03,0.1,0.3,1",
     },
-    # Section 10.1, with the learning rate and decay of the authors' code, and
+    # Section 10.1, with the learning rate and decay of the authors' code and
     # the augmentation of its best model.
     "supcon": {
         "linear_epochs": 350,
@@ -72,223 +62,160 @@ LINEAR_RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """The linear probe that is trained along, behind a stop-gradient."""
+    """The linear probe behind a stop-gradient, trained with the encoder."""
 
-    probe: bool = option(True, "train a linear probe along, where labels exist")
+    probe: bool = option(
+        True, "train a linear probe with the encoder, if there are labels"
+    )
     probe_learning_rate: float = option(
-        0.1,
-        "learning rate of the probe's SGD, per 256 images",
-        above=0.0,
+        0.1, "learning rate of the probe's SGD, per 256 images", above=0.0
     )
     online_knn_size: int = option(
         0,
-        "latest training images among which the nearest neighbour of each new"
-        " one is looked for, where labels exist, such as 4096; a small part of"
-        " an epoch; 0: none",
+        "latest training images in the online kNN bank, such as 4096; needs"
+        " labels and a small part of an epoch's time; 0: no online kNN",
         minimum=0,
+    )
+
+
+_NOT_LINEAR = ("learning_rate_scaling", "learning_rate_floor")
+_CHANGES: dict[str, dict[str, Any]] = {
+    "batch_size": {"help": "images per step, at most all", "minimum": 1},
+    "learning_rate": {
+        "help": "learning rate per 256 images; default: the optimizer's, as for"
+        " --learning_rate"
+    },
+}
+
+
+def _augmentation(default: str) -> Any:
+    return option(
+        default,
+        "augmentation policy of the training images, drawn every epoch, with"
+        " the run's other options of views; none: embed each image once",
+        check=augmentation_name,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearStage:
-    """The linear classifier on the frozen encoder, trained when that is done.
+    """A linear classifier on the frozen encoder.
 
-    It changes nothing of the encoder, so that a finished run takes others.
+    `pretrain` trains it after the encoder, which it does not change.
     """
 
-    linear_epochs: int = option(
-        0,
-        "epochs of a linear classifier on the frozen encoder, after the"
-        " encoder's own; 0: none",
-        minimum=0,
-        identity=False,
+    schedule: Schedule = group(
+        Schedule(epochs=0, batch_size=256, warmup_epochs=0.0),
+        omit=_NOT_LINEAR,
+        changes={
+            "epochs": {"help": "epochs; 0: no linear stage", "minimum": 0},
+            **_CHANGES,
+        },
     )
-    linear_batch_size: int = option(
-        256,
-        "images per step of the linear stage, at most all",
-        minimum=1,
-        identity=False,
-    )
-    linear_augmentation: str = option(
-        "none",
-        "augmentation policy of the images that the linear stage learns from,"
-        " new ones every epoch, with the run's other options of views; none:"
-        " the images as they are, embedded once",
-        check=augmentation_name,
-        identity=False,
-    )
-    linear_label_smoothing: float = option(
+    augmentation: str = _augmentation("none")
+    label_smoothing: float = option(
         0.0,
-        "share of the linear stage's target spread over all classes",
+        "fraction of the target spread over all classes",
         minimum=0.0,
         maximum=0.9999,
-        identity=False,
     )
-    linear_optimizer: str = option(
-        "sgd",
-        "optimizer of the linear stage",
-        choices=OPTIMIZERS,
-        identity=False,
-    )
-    linear_momentum: float | None = option(
-        None,
-        "as --momentum, of the linear stage (lars, sgd, rmsprop); default: 0.9",
-        minimum=0.0,
-        maximum=0.9999,
-        identity=False,
-    )
-    linear_nesterov: bool | None = option(
-        None,
-        "as --nesterov, of the linear stage (lars, sgd); default: yes of sgd",
-        identity=False,
-    )
-    linear_weight_decay: float | None = option(
-        None,
-        "as --weight_decay, of the linear stage; default: 0",
-        minimum=0.0,
-        identity=False,
-    )
-    linear_learning_rate: float | None = option(
-        None,
-        "learning rate of the linear stage, per 256 images; default: that of"
-        " its optimizer, as for --learning_rate",
-        above=0.0,
-        identity=False,
-    )
-    linear_schedule: str = option(
-        "cosine",
-        "learning rate of the linear stage after its warm-up",
-        choices=SCHEDULES,
-        identity=False,
-    )
-    linear_decay_rate: float | None = option(
-        None,
-        "as --decay_rate, of the linear stage (exponential, piecewise)",
-        above=0.0,
-        maximum=1.0,
-        identity=False,
-    )
-    linear_decay_epochs: float | None = option(
-        None,
-        "as --decay_epochs, of the linear stage (exponential)",
-        above=0.0,
-        identity=False,
-    )
-    linear_boundaries: str | None = option(
-        None,
-        "as --boundaries, of the linear stage (piecewise)",
-        check=rising_epochs,
-        identity=False,
-    )
-    linear_warmup_epochs: float = option(
-        0.0,
-        "epochs of the linear stage's linear warm-up",
-        minimum=0.0,
-        identity=False,
+    optimizer: Optimizer = group(
+        Optimizer(optimizer="sgd"),
+        changes={
+            "nesterov": {"help": "Nesterov momentum; default: true (sgd)"},
+            "weight_decay": {"help": "weight decay of kernels; default: 0"},
+            "trust_coefficient": {
+                "help": "trust coefficient (eta) of lars; default: no"
+                " adaptation"
+            },
+        },
     )
 
     def optimizer_options(self) -> dict[str, Any]:
-        """Options of `optimizers.build` that are not that optimizer's own.
+        """Returns the options of `optimizers.build` that are not its defaults.
 
         Raises:
-          UserError: for one that the optimizer does not take.
+          UserError: for an option that the optimizer does not take.
         """
-        given = given_options(
-            self, "linear_optimizer", OPTIMIZER_OPTIONS, "linear_"
-        )
-        return LINEAR_OPTIMIZER_OPTIONS[self.linear_optimizer] | given
-
-    def schedule_options(self) -> dict[str, Any]:
-        """What was given, as options of `schedules.build`.
-
-        Raises:
-          UserError: for an option that the schedule does not take.
-        """
-        return given_schedule(self, "linear_schedule", "linear_")
+        return LINEAR_OPTIMIZER_OPTIONS[
+            self.optimizer.optimizer
+        ] | self.optimizer.options("linear_")
 
     def hyperparameters(self) -> dict[str, Any]:
-        """All of it, as keyword arguments of `evaluation.linear_probe`."""
+        """Returns the keyword arguments of `evaluation.linear_probe`."""
+        schedule, optimizer = self.schedule, self.optimizer.optimizer
         return {
-            "epochs": self.linear_epochs,
-            "batch_size": self.linear_batch_size,
-            "label_smoothing": self.linear_label_smoothing,
-            "optimizer": self.linear_optimizer,
+            "epochs": schedule.epochs,
+            "batch_size": schedule.batch_size,
+            "label_smoothing": self.label_smoothing,
+            "optimizer": optimizer,
             "optimizer_options": self.optimizer_options(),
             "learning_rate": resolve_learning_rate(
-                self.linear_learning_rate, self.linear_optimizer, "linear"
+                schedule.learning_rate, optimizer, "linear"
             ),
-            "schedule": self.linear_schedule,
-            "schedule_options": self.schedule_options(),
-            "warmup_epochs": self.linear_warmup_epochs,
+            "schedule": schedule.schedule,
+            "schedule_options": schedule.options("linear_"),
+            "warmup_epochs": resolve_warmup(
+                schedule.warmup_epochs, schedule.epochs
+            ),
         }
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
-        if not self.linear_epochs:
-            self._check_absent()
+        if self.schedule.epochs:
+            self.optimizer_options()
+            self.schedule.check("linear_")
             return
-        self.optimizer_options()
-        warmup, epochs = self.linear_warmup_epochs, self.linear_epochs
-        check_warmup(warmup, epochs, "linear_")
-        decay = SCHEDULE_OPTIONS[self.linear_schedule] | self.schedule_options()
-        if "boundaries" in decay:
-            check_boundaries(decay["boundaries"], warmup, epochs, "linear_")
-
-    def _check_absent(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
+        for (field, value), (_, default) in zip(
+            group_options(self, "linear_"),
+            group_options(type(self)()),
+            strict=True,
+        ):
+            if value != default:
                 raise UserError(
-                    f"{field.name}={value} is of the linear stage, of which"
-                    " linear_epochs=0 leaves nothing: give its epochs, such"
-                    f" as linear_epochs={LinearProtocol.linear_epochs}"
+                    f"{field.name}={value} has no effect: linear_epochs=0"
+                    " disables the linear stage; set"
+                    f" linear_epochs={LinearProtocol.schedule.epochs}"
                 )
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearProtocol(LinearStage):
-    """The linear stage of an encoder that is there already."""
+    """The linear evaluation protocol, with SimCLR's numbers."""
 
-    linear_recipe: str = option(
+    recipe: str = option(
         "simclr",
-        "whose numbers: simclr (Nesterov's momentum, 90 epochs); simclr_lars;"
-        " sincere (SGD, 100 epochs, its learning rate chosen); supcon (RMSProp"
-        " with exponential decay, 350 epochs); flags beside it win",
+        "preset: simclr (Nesterov momentum, 90 epochs), simclr_lars, sincere"
+        " (SGD, 100 epochs, tuned learning rate), supcon (RMSProp, exponential"
+        " decay, 350 epochs); other flags override it",
         choices=tuple(LINEAR_RECIPES),
     )
-    linear_epochs: int = option(
-        90, "epochs of the linear classifier", minimum=1
+    schedule: Schedule = group(
+        Schedule(epochs=90, batch_size=4096, warmup_epochs=0.0),
+        omit=_NOT_LINEAR,
+        changes=_CHANGES,
     )
-    linear_batch_size: int = option(
-        4096, "images per step of the linear classifier, at most all", minimum=1
-    )
-    linear_augmentation: str = option(
-        "crop",
-        "augmentation policy of the images that the linear classifier learns"
-        " from, new ones every epoch, with the run's other options of views;"
-        " none: the images as they are, embedded once",
-        check=augmentation_name,
-    )
-    linear_learning_rates: str = option(
+    augmentation: str = _augmentation("crop")
+    learning_rates: str = option(
         "",
-        "comma-separated learning rates per 256 images, tried on"
+        "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of train; empty: --linear_learning_rate",
-        check=positive_numbers,
+        check=positive_numbers("0.03,0.1,0.3", empty=True),
     )
 
     def hyperparameters(self) -> dict[str, Any]:
-        """All of it, as keyword arguments of the linear protocol."""
+        """Returns the keyword arguments of the linear protocol."""
         return super().hyperparameters() | {
-            "learning_rates": read_numbers(self.linear_learning_rates),
-            "augmentation": self.linear_augmentation,
+            "learning_rates": read_numbers(self.learning_rates),
+            "augmentation": self.augmentation,
         }
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
         super().check()
-        if self.linear_learning_rates and self.linear_learning_rate:
+        if self.learning_rates and self.schedule.learning_rate:
             raise UserError(
-                f"linear_learning_rate={self.linear_learning_rate:g} and"
-                f" linear_learning_rates={self.linear_learning_rates}: give"
-                " one of them, or linear_learning_rates= for none"
+                f"linear_learning_rate={self.schedule.learning_rate:g} and"
+                f" linear_learning_rates={self.learning_rates}: set one of"
+                " them, or linear_learning_rates= for none"
             )

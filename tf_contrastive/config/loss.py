@@ -1,12 +1,18 @@
-"""What is minimised: the losses, their options, and what they need."""
+"""Losses: their options, defaults and requirements."""
 
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.fields import given_options, option
+from tf_contrastive.config.fields import (
+    component_option,
+    given_options,
+    option,
+)
 from tf_contrastive.errors import UserError
 
-# The options of each loss, with their defaults (`losses.build` reads them).
+# The options of each loss, with their defaults. A new loss has its options
+# here, an entry in `SUPERVISED_LOSSES` if it needs labels, and one in
+# `losses.LOSSES`.
 _PAIRWISE = {"normalize": True, "reduction": "mean", "block_size": 0}
 _SUPCON = {
     "temperature": 0.1,
@@ -67,22 +73,12 @@ SUPERVISED_LOSSES = (
     "triplet",
     "cross_entropy",
 )
-# Losses that are a softmax over all other views of the batch, if none of these
-# options says otherwise: ln(V * G - 1) where all candidates look alike.
+# Losses that are a softmax over all other views of the batch unless one of
+# these options is set: ln(V * G - 1) if all candidates are equally similar.
 SOFTMAX_OVER_VIEWS = ("ntxent", "supcon", "supcon_in")
 OTHER_SOFTMAX = ("denominator", "negatives", "positives_cap", "reduction")
 # Losses whose positives are the image's other views.
-VIEW_LOSSES = (
-    "ntxent",
-    "margin",
-    "nt_logistic",
-    "decoupled_ntxent",
-    "align_uniform",
-    "swd_hypersphere",
-    "swd_normal",
-    "swd_hypercube",
-    "moco",
-)
+VIEW_LOSSES = tuple(n for n in LOSS_OPTIONS if n not in SUPERVISED_LOSSES)
 LOSSES = tuple(LOSS_OPTIONS)
 REDUCTIONS = ("mean", "sum")
 CONTRASTS = ("all_views", "one_view")
@@ -93,101 +89,103 @@ EPSILON_PLACES = ("logit", "cosine")
 NORMALIZATIONS = ("mean", "paper")
 
 
+def _option(name: str, help: str, **metadata: Any) -> Any:
+    return component_option(LOSS_OPTIONS, name, help, **metadata)
+
+
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """What is minimised. An option that is not given is the loss's default."""
+    """The loss. An option that is None has the loss's default."""
 
     loss: str = option("ntxent", "contrastive loss", choices=LOSSES)
-    temperature: float | None = option(
-        None, "what similarities are divided by", above=0.0
+    temperature: float | None = _option(
+        "temperature", "divides the similarities", above=0.0
     )
-    contrast: str | None = option(
-        None,
-        "anchors: all views, or the first alone against all (supcon,"
-        " supcon_in)",
+    contrast: str | None = _option(
+        "contrast",
+        "anchors: all views, or the first view of each image",
         choices=CONTRASTS,
     )
-    denominator: str | None = option(
-        None,
-        "what a positive is compared with: all others, itself and negatives,"
-        " negatives (supcon, supcon_in)",
+    denominator: str | None = _option(
+        "denominator",
+        "candidates in the denominator: all others, the positive of the term"
+        " and negatives, or negatives",
         choices=DENOMINATORS,
     )
-    positives_cap: int | None = option(
-        None, "positives kept per anchor (supcon, supcon_in)", minimum=1
+    positives_cap: int | None = _option(
+        "positives_cap", "positives per anchor, at most", minimum=1
     )
-    keep_dropped_positives: bool | None = option(
-        None, "leave capped positives in the denominator (supcon, supcon_in)"
+    keep_dropped_positives: bool | None = _option(
+        "keep_dropped_positives",
+        "keep positives beyond --positives_cap in the denominator",
     )
-    scale_by_temperature: bool | None = option(
-        None, "multiply the loss by the temperature (supcon, supcon_in)"
+    scale_by_temperature: bool | None = _option(
+        "scale_by_temperature", "multiply the loss by the temperature"
     )
-    epsilon: float | None = option(
-        None, "margin of eps_supinfonce", minimum=0.0
+    epsilon: float | None = _option(
+        "epsilon", "margin between positives and negatives", minimum=0.0
     )
-    epsilon_in: str | None = option(
-        None,
-        "whether epsilon is a margin of logits or of cosines (eps_supinfonce)",
+    epsilon_in: str | None = _option(
+        "epsilon_in",
+        "whether --epsilon is a margin of logits or of cosines",
         choices=EPSILON_PLACES,
     )
-    margin: float | None = option(
-        None,
-        "margin, of squared distances (triplet) or cosines (margin)",
+    margin: float | None = _option(
+        "margin",
+        "margin of squared distances (triplet) or of cosines (margin)",
         minimum=0.0,
     )
-    negatives: str | None = option(
-        None,
-        "candidates: all views, or the other view's alone (ntxent, margin,"
-        " nt_logistic)",
+    negatives: str | None = _option(
+        "negatives",
+        "candidates: all views, or only those of the other view",
         choices=NEGATIVES,
     )
-    mining: str | None = option(
-        None, "choice of negatives (margin, nt_logistic)", choices=MININGS
+    mining: str | None = _option(
+        "mining", "which negatives count", choices=MININGS
     )
-    negative_reduction: str | None = option(
-        None,
-        "how an anchor's negatives are joined (margin, nt_logistic)",
+    negative_reduction: str | None = _option(
+        "negative_reduction",
+        "reduction over an anchor's negatives",
         choices=REDUCTIONS,
     )
-    loss_weight: float | None = option(
-        None,
-        "weight (lambda) of the distribution term (decoupled_ntxent,"
-        " align_uniform, swd_*)",
-        minimum=0.0,
+    loss_weight: float | None = _option(
+        "weight", "weight (lambda) of the distribution term", minimum=0.0
     )
-    include_self: bool | None = option(
-        None, "count an anchor among its candidates (align_uniform)"
+    include_self: bool | None = _option(
+        "include_self", "count an anchor among its candidates"
     )
-    loss_normalization: str | None = option(
-        None,
-        "what the Wasserstein distance is divided by: as Algorithm 1 prints"
-        " it, or so that the batch does not matter (swd_*)",
+    loss_normalization: str | None = _option(
+        "normalization",
+        "divisor of the Wasserstein distance: that of Algorithm 1 (paper), or"
+        " one that makes it independent of the batch size (mean)",
         choices=NORMALIZATIONS,
     )
-    loss_scale: float | None = option(
-        None, "factor of the whole loss (swd_*)", above=0.0
+    loss_scale: float | None = _option(
+        "scale", "factor of the whole loss", above=0.0
     )
-    label_smoothing: float | None = option(
-        None,
-        "share of the target spread over all classes (cross_entropy)",
+    label_smoothing: float | None = _option(
+        "label_smoothing",
+        "fraction of the target spread over all classes",
         minimum=0.0,
         maximum=0.9999,
     )
-    loss_normalize: bool | None = option(
-        None, "l2-normalise projections inside the loss"
+    loss_normalize: bool | None = _option(
+        "normalize", "l2-normalize projections inside the loss"
     )
-    loss_reduction: str | None = option(
-        None, "over the anchors of the global batch", choices=REDUCTIONS
+    loss_reduction: str | None = _option(
+        "reduction",
+        "reduction over the anchors of the global batch",
+        choices=REDUCTIONS,
     )
-    loss_block_size: int | None = option(
-        None,
-        "anchors compared at a time; 0: as many as suit the batch",
+    loss_block_size: int | None = _option(
+        "block_size",
+        "anchors compared at a time; 0: chosen by the batch size",
         minimum=0,
         identity=False,
     )
     key_momentum: float = option(
         0.999,
-        "momentum of the key encoder's average (moco)",
+        "momentum of the key encoder's moving average (moco)",
         minimum=0.0,
         maximum=0.9999999,
     )
@@ -196,13 +194,13 @@ class Loss:
     )
     grad_cache_chunks: int = option(
         1,
-        "parts in which a replica's images go through the encoder; the loss"
-        " still sees the whole batch (memory falls, time grows by a third)",
+        "chunks in which a replica's images pass through the encoder: less"
+        " memory, a third more time; the loss still sees the whole batch",
         minimum=1,
     )
 
     def options(self) -> dict[str, Any]:
-        """What was given, as options of `losses.build`.
+        """Returns what was set, as options of `losses.build`.
 
         Raises:
           UserError: for an option that the loss does not take.
@@ -211,22 +209,21 @@ class Loss:
 
 
 def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
-    """Raises `UserError` if a replica's images do not make so many chunks."""
+    """Raises `UserError` if the chunks do not divide a replica's images."""
     per_replica = batch_size // replicas
     if per_replica % chunks:
         fitting = [c for c in range(1, per_replica + 1) if per_replica % c == 0]
         best = min(fitting, key=lambda c: abs(c - chunks))
         raise UserError(
             f"grad_cache_chunks={chunks} does not divide the {per_replica}"
-            f" images of a replica: give grad_cache_chunks={best}"
+            f" images of a replica: set grad_cache_chunks={best}"
         )
 
 
 def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
-    """Raises `UserError` if a supervised loss is to train without labels."""
+    """Raises `UserError` if a supervised loss has no labels."""
     if loss in SUPERVISED_LOSSES and not has_labels:
-        others = ", ".join(n for n in LOSSES if n not in SUPERVISED_LOSSES)
         raise UserError(
-            f"loss={loss} needs labels, and {dataset} has none: give a"
-            f" labelled dataset, or a loss without labels ({others})"
+            f"loss={loss} needs labels, and {dataset} has none: use a labelled"
+            f" dataset, or a loss without labels ({', '.join(VIEW_LOSSES)})"
         )

@@ -1,19 +1,23 @@
-"""How weights move: the optimizers, their options and learning rates."""
+"""Optimizers: their options, defaults and base learning rates."""
 
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.fields import given_options, option
+from tf_contrastive.config.fields import (
+    component_option,
+    given_options,
+    option,
+)
 
 # The options of each optimizer, with their defaults (`optimizers.build`).
 _MOMENTUM = {"momentum": 0.9, "momentum_style": "classic", "nesterov": False}
 # Kingma and Ba 2015, algorithm 1.
 _ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
-    # SimCLR, section 2.2; its code's trust coefficient.
+    # SimCLR, section 2.2; the trust coefficient of its code.
     "lars": {**_MOMENTUM, "weight_decay": 1e-6, "trust_coefficient": 0.001},
     "sgd": {**_MOMENTUM, "weight_decay": 1e-6},
-    # SupCon's linear stage, as in the authors' code.
+    # The linear stage of SupCon's code.
     "rmsprop": {
         "momentum": 0.9,
         "rho": 0.9,
@@ -25,8 +29,8 @@ OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
 }
 OPTIMIZERS = tuple(OPTIMIZER_OPTIONS)
 MOMENTUM_STYLES = ("classic", "pytorch")
-# The base learning rate of each, per 256 images: SimCLR's; those of SupCon's
-# code for its cross entropy and its linear stage; Adam's own.
+# Base learning rate of each, per 256 images: SimCLR's; those of SupCon's code
+# for its cross entropy and its linear stage; Adam's own.
 LEARNING_RATES = {
     "lars": 0.3,
     "sgd": 0.1,
@@ -39,85 +43,78 @@ LEARNING_RATES = {
 REFERENCE_BATCH_SIZE = 256
 
 
+def _option(name: str, help: str, **metadata: Any) -> Any:
+    return component_option(OPTIMIZER_OPTIONS, name, help, **metadata)
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
-    """How weights move. What is not given is the optimizer's default."""
+    """The optimizer. An option that is None has the optimizer's default."""
 
     optimizer: str = option("lars", "optimizer", choices=OPTIMIZERS)
-    momentum: float | None = option(
-        None,
-        "share of the velocity that a step keeps (lars, sgd, rmsprop);"
-        " default: 0.9",
-        minimum=0.0,
-        maximum=0.9999,
+    momentum: float | None = _option(
+        "momentum", "decay rate of the velocity", minimum=0.0, maximum=0.9999
     )
-    momentum_style: str | None = option(
-        None,
-        "whether the learning rate is part of the velocity (classic; the"
-        " default) or multiplies it, as in PyTorch (pytorch) (lars, sgd)",
+    momentum_style: str | None = _option(
+        "momentum_style",
+        "classic: the velocity includes the learning rate; pytorch: the"
+        " learning rate multiplies the velocity",
         choices=MOMENTUM_STYLES,
     )
-    nesterov: bool | None = option(
-        None, "Nesterov's form of the momentum (lars, sgd)"
-    )
-    weight_decay: float | None = option(
-        None,
-        "weight decay, of weights of rank 2 and more that are no bias, scale or"
-        " offset: L2, or decoupled from the gradient (adamw); default: 1e-6, or"
-        f" {OPTIMIZER_OPTIONS['adamw']['weight_decay']:g} of adamw",
+    nesterov: bool | None = _option("nesterov", "Nesterov momentum")
+    weight_decay: float | None = _option(
+        "weight_decay",
+        "weight decay of kernels (not of biases, scales and offsets): L2, or"
+        " decoupled (adamw)",
         minimum=0.0,
     )
-    trust_coefficient: float | None = option(
-        None,
-        "trust coefficient (eta) of lars; default:"
-        f" {OPTIMIZER_OPTIONS['lars']['trust_coefficient']:g}",
-        above=0.0,
+    trust_coefficient: float | None = _option(
+        "trust_coefficient", "trust coefficient (eta)", above=0.0
     )
-    rho: float | None = option(
-        None,
-        "share of the squares' mean that a step keeps (rmsprop); default:"
-        f" {OPTIMIZER_OPTIONS['rmsprop']['rho']:g}",
+    rho: float | None = _option(
+        "rho",
+        "decay rate of the mean squared gradient",
         minimum=0.0,
         maximum=0.999999,
     )
-    beta_1: float | None = option(
-        None,
-        "share of the gradients' mean that a step keeps (adam, adamw); default:"
-        f" {_ADAM['beta_1']:g}",
+    beta_1: float | None = _option(
+        "beta_1",
+        "decay rate of the mean gradient",
         minimum=0.0,
         maximum=0.999999,
     )
-    beta_2: float | None = option(
-        None,
-        "share of the squares' mean that a step keeps (adam, adamw); default:"
-        f" {_ADAM['beta_2']:g}",
+    beta_2: float | None = _option(
+        "beta_2",
+        "decay rate of the mean squared gradient",
         minimum=0.0,
         maximum=0.999999,
     )
-    optimizer_epsilon: float | None = option(
-        None,
-        "added to the squares' mean (rmsprop; default:"
-        f" {OPTIMIZER_OPTIONS['rmsprop']['epsilon']:g}) or to its root (adam,"
-        f" adamw; default: {_ADAM['epsilon']:g})",
+    optimizer_epsilon: float | None = _option(
+        "epsilon",
+        "added to the mean squared gradient (rmsprop) or to its root (adam,"
+        " adamw)",
         above=0.0,
     )
 
-    def options(self) -> dict[str, Any]:
-        """What was given, as options of `optimizers.build`.
+    def options(self, prefix: str = "") -> dict[str, Any]:
+        """Returns what was set, as options of `optimizers.build`.
+
+        Args:
+          prefix: of the options' names, for errors.
 
         Raises:
           UserError: for an option that the optimizer does not take.
         """
-        return given_options(self, "optimizer", OPTIMIZER_OPTIONS)
+        return given_options(self, "optimizer", OPTIMIZER_OPTIONS, prefix)
 
 
 def resolve_learning_rate(
     learning_rate: float | None, optimizer: str, scaling: str
 ) -> float:
-    """Returns the base learning rate: the given one, or the optimizer's.
+    """Returns the base learning rate: `learning_rate`, or the optimizer's.
 
-    SimCLR, appendix B.1: scaled by sqrt, a quarter of the base gives the same
-    at a batch of 4096.
+    With sqrt scaling a quarter of the base gives the same rate at batch size
+    4096 (SimCLR, appendix B.1).
     """
     if learning_rate is not None:
         return learning_rate

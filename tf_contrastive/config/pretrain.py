@@ -3,9 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
+from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import Data, check_data_service
 from tf_contrastive.config.encoder import Encoder, Projection, resolve_encoder
-from tf_contrastive.config.fields import validate_fields
+from tf_contrastive.config.fields import group
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS_OPTIONS,
@@ -20,22 +21,15 @@ from tf_contrastive.config.runtime import (
     check_cross_device_ops,
     check_divisible,
 )
-from tf_contrastive.config.schedule import (
-    SCHEDULE_OPTIONS,
-    Schedule,
-    check_boundaries,
-    check_warmup,
-)
-from tf_contrastive.config.terminal import Terminal
+from tf_contrastive.config.schedule import Schedule
 from tf_contrastive.config.views import Views, check_pairs
 from tf_contrastive.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class Pretrain:
+class Pretrain(Command):
     """All options of `pretrain`."""
 
-    # What `--help` shows; `--helpfull` shows all.
     COMMON: ClassVar = (
         *("dataset", "data_dir", "augmentation", "image_size"),
         *("encoder", "init_from", "loss", "temperature"),
@@ -44,29 +38,32 @@ class Pretrain:
         "verbosity",
     )
 
-    data: Data = dataclasses.field(default_factory=Data)
-    views: Views = dataclasses.field(default_factory=Views)
-    encoder: Encoder = dataclasses.field(default_factory=Encoder)
-    projection: Projection = dataclasses.field(default_factory=Projection)
-    loss: Loss = dataclasses.field(default_factory=Loss)
-    probe: Probe = dataclasses.field(default_factory=Probe)
-    optimizer: Optimizer = dataclasses.field(default_factory=Optimizer)
-    schedule: Schedule = dataclasses.field(default_factory=Schedule)
-    linear: LinearStage = dataclasses.field(default_factory=LinearStage)
-    runtime: Runtime = dataclasses.field(default_factory=Runtime)
-    terminal: Terminal = dataclasses.field(default_factory=Terminal)
+    data: Data = group(Data())
+    views: Views = group(Views())
+    encoder: Encoder = group(Encoder())
+    projection: Projection = group(Projection())
+    loss: Loss = group(Loss())
+    probe: Probe = group(Probe())
+    optimizer: Optimizer = group(Optimizer())
+    schedule: Schedule = group(Schedule())
+    linear: LinearStage = group(
+        LinearStage(), "linear_", help="linear stage: ", identity=False
+    )
+    runtime: Runtime = group(Runtime())
+    terminal: Terminal = group(Terminal())
 
-    def validate(self) -> None:
-        """Raises `UserError` for values, or pairs of them, that cannot work."""
-        validate_fields(self)
-        schedule, runtime = self.schedule, self.runtime
-        check_warmup(schedule.warmup_epochs, schedule.epochs)
+    def _check(self) -> None:
         self.optimizer.options()
-        decay = SCHEDULE_OPTIONS[schedule.schedule] | schedule.options()
-        if "boundaries" in decay:
-            check_boundaries(
-                decay["boundaries"], schedule.warmup_epochs, schedule.epochs
-            )
+        self.schedule.check()
+        self._check_machine()
+        self._check_loss()
+        self._check_mixing()
+        self.linear.check()
+        if self.views.image_size:
+            resolve_encoder(self.encoder, self.views.image_size)
+
+    def _check_machine(self) -> None:
+        runtime, batch_size = self.runtime, self.schedule.batch_size
         replicas = runtime.virtual_devices
         if replicas:
             if runtime.strategy not in ("auto", "mirrored"):
@@ -74,69 +71,64 @@ class Pretrain:
                     f"virtual_devices={replicas} needs strategy=mirrored,"
                     f" not {runtime.strategy}"
                 )
-            check_divisible(schedule.batch_size, replicas)
+            check_divisible(batch_size, replicas)
+        check_chunks(self.loss.grad_cache_chunks, batch_size, max(replicas, 1))
         check_cross_device_ops(
             runtime.cross_device_ops, runtime.strategy, replicas
         )
         check_data_service(self.data.data_service, self.data.sampler)
-        self._check_loss()
-        self._check_mixing()
-        self.linear.check()
-        if self.views.image_size:
-            resolve_encoder(self.encoder, self.views.image_size)
 
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
+        batch_size = self.schedule.batch_size
         options = LOSS_OPTIONS[loss.loss] | loss.options()
         if loss.loss in VIEW_LOSSES and views < 2:
             raise UserError(
-                f"views={views} leaves {loss.loss} without positives: give"
+                f"views={views} leaves {loss.loss} without positives: set"
                 " views=2 or more"
             )
-        of_two = loss.loss == "moco" or options.get("negatives") == "other_view"
-        if of_two and views != 2:
+        other_view = options.get("negatives") == "other_view"
+        if views != 2 and (other_view or loss.loss == "moco"):
             raise UserError(
                 f"views={views}: {loss.loss}"
-                + ("" if loss.loss == "moco" else " with negatives=other_view")
-                + " compares two views: give views=2"
+                + " with negatives=other_view" * other_view
+                + " compares two views: set views=2"
             )
-        if loss.loss == "moco" and loss.queue_size < self.schedule.batch_size:
+        if loss.loss == "moco" and loss.queue_size < batch_size:
             raise UserError(
                 f"queue_size={loss.queue_size} holds less than one batch of"
-                f" {self.schedule.batch_size}: give at least"
-                f" queue_size={self.schedule.batch_size}"
+                f" {batch_size}: set at least queue_size={batch_size}"
             )
         if loss.loss == "moco" and self.runtime.nan_policy != "stop":
             raise UserError(
-                f"nan_policy={self.runtime.nan_policy}: keys that are no"
-                " numbers would stay in moco's queue: give nan_policy=stop"
+                f"nan_policy={self.runtime.nan_policy}: non-finite keys would"
+                " stay in the queue of loss=moco: set nan_policy=stop"
             )
-        online, size = self.probe.online_knn_size, self.schedule.batch_size
-        if 0 < online < size:
+        online = self.probe.online_knn_size
+        if 0 < online < batch_size:
             raise UserError(
                 f"online_knn_size={online} holds less than one batch of"
-                f" {size}: give at least online_knn_size={size}, or 0"
+                f" {batch_size}: set at least online_knn_size={batch_size},"
+                " or 0"
             )
-        replicas = max(self.runtime.virtual_devices, 1)
-        check_chunks(loss.grad_cache_chunks, size, replicas)
 
     def _check_mixing(self) -> None:
         views = self.views
         if not views.mixed:
             return
         name = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
-        flag = f"{name}={getattr(views, name):g}"
+        given = f"{name}={getattr(views, name):g}"
         if self.loss.loss != "cross_entropy":
             raise UserError(
-                f"{flag} makes labels of several classes, of which"
-                f" loss={self.loss.loss} can make nothing: give"
-                f" loss=cross_entropy, or {name}=0"
+                f"{given} makes labels of several classes, which"
+                f" loss={self.loss.loss} does not take: set loss=cross_entropy"
+                f" or {name}=0"
             )
         if self.data.sampler != "shuffle":
             raise UserError(
-                f"{flag} mixes each image with its neighbour in the batch,"
-                f" which sampler={self.data.sampler} chooses by its class:"
-                f" give sampler=shuffle, or {name}=0"
+                f"{given} mixes each image with its neighbour in the batch,"
+                f" which sampler={self.data.sampler} chooses by class: set"
+                f" sampler=shuffle or {name}=0"
             )
         check_pairs(
             self.schedule.batch_size, max(self.runtime.virtual_devices, 1)
@@ -145,22 +137,23 @@ class Pretrain:
 
 @dataclasses.dataclass(frozen=True)
 class Doctor(Pretrain):
-    """All options of `doctor`: those of `pretrain`, of which it tells."""
+    """All options of `doctor`: those of the `pretrain` command it checks."""
 
-    runtime: DoctorRuntime = dataclasses.field(default_factory=DoctorRuntime)
+    runtime: DoctorRuntime = group(DoctorRuntime())
 
 
 def check_multi_label(run: Pretrain, dataset: str) -> None:
-    """Raises `UserError` for what takes one label per image, not several."""
-    given = {
-        f"online_knn_size={run.probe.online_knn_size}": "online_knn_size=0",
-        f"sampler={run.data.sampler}": "sampler=shuffle",
-        f"mixup_alpha={run.views.mixup_alpha:g}": "mixup_alpha=0",
-        f"cutmix_alpha={run.views.cutmix_alpha:g}": "cutmix_alpha=0",
-    }
-    for flag, instead in given.items():
-        if flag != instead:
+    """Raises `UserError` for options that need one label per image."""
+    for name, off in (
+        ("online_knn_size", 0),
+        ("sampler", "shuffle"),
+        ("mixup_alpha", 0),
+        ("cutmix_alpha", 0),
+    ):
+        group = {"online_knn_size": run.probe, "sampler": run.data}
+        value = getattr(group.get(name, run.views), name)
+        if value != off:
             raise UserError(
-                f"{flag} takes one label per image, and {dataset} has several:"
-                f" give {instead}"
+                f"{name}={value} needs one label per image, and {dataset} has"
+                f" several: set {name}={off}"
             )

@@ -1,55 +1,55 @@
-"""How far the protocols of `evaluate` go, the linear one aside."""
+"""Options of the evaluation protocols, except for the linear one."""
 
 import dataclasses
 from typing import Any
 
 from tf_contrastive.config.fields import (
     list_of,
+    numbers,
     option,
+    positive_integers,
     positive_numbers,
     read_counts,
     read_numbers,
-    some_positive_numbers,
+    read_values,
     split_list,
-    whole_numbers,
 )
 from tf_contrastive.config.views import augmentation_name
 from tf_contrastive.errors import UserError
+
+# Bins of the expected calibration error.
+CALIBRATION_BINS = 15
+# Resamples of bootstraps and draws of permutation tests.
+RESAMPLES = 1000
+DRAWS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
 class LogisticProtocol:
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
 
-    logistic_penalties: int = option(
-        45, "penalties of the path, log-spaced", minimum=1
+    penalties: int = option(45, "log-spaced penalties to try", minimum=1)
+    lowest_penalty: float = option(
+        1e-6, "lowest L2 penalty, relative to the sum of the losses", above=0.0
     )
-    logistic_lowest_penalty: float = option(
-        1e-6, "lowest l2 penalty, against the sum of the losses", above=0.0
-    )
-    logistic_highest_penalty: float = option(
-        1e5, "highest l2 penalty, where the path starts", above=0.0
+    highest_penalty: float = option(
+        1e5, "highest L2 penalty, where the path starts", above=0.0
     )
 
     def check(self) -> None:
-        """Raises `UserError` for a path that would go upwards."""
-        lowest = self.logistic_lowest_penalty
-        highest = self.logistic_highest_penalty
-        if lowest > highest:
+        """Raises `UserError` for a path with ends in the wrong order."""
+        if self.lowest_penalty > self.highest_penalty:
             raise UserError(
-                f"logistic_lowest_penalty={lowest:g} is above"
-                f" logistic_highest_penalty={highest:g}: exchange them"
+                f"logistic_lowest_penalty={self.lowest_penalty:g} is above"
+                f" logistic_highest_penalty={self.highest_penalty:g}: swap them"
             )
 
     def hyperparameters(self) -> dict[str, Any]:
-        """The keyword arguments of `evaluation.logistic.measure`."""
-        return {
-            field.name.removeprefix("logistic_"): getattr(self, field.name)
-            for field in dataclasses.fields(self)
-        }
+        """Returns the keyword arguments of `evaluation.logistic.measure`."""
+        return read_values(self)
 
 
-# The corruptions of ImageNet-C that mCE is the mean of, and four more.
+# The corruptions of ImageNet-C that mCE averages, and four more.
 CORRUPTIONS = (
     "gaussian_noise",
     "shot_noise",
@@ -74,188 +74,173 @@ EXTRA_CORRUPTIONS = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 class RobustnessProtocol:
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
-    robustness_corruptions: str = option(
+    corruptions: str = option(
         ",".join(CORRUPTIONS),
         "comma-separated corruptions, each at five severities, out of"
         f" {', '.join((*CORRUPTIONS, *EXTRA_CORRUPTIONS))}",
         check=list_of((*CORRUPTIONS, *EXTRA_CORRUPTIONS)),
+        read=split_list,
     )
-    robustness_examples: int = option(
-        0, "test images that are corrupted, the first; 0: all", minimum=0
+    examples: int = option(
+        0, "test images to corrupt, from the first; 0: all", minimum=0
     )
-    robustness_bins: int = option(
-        15, "bins of confidence of the calibration error", minimum=1
+    bins: int = option(
+        CALIBRATION_BINS,
+        "confidence bins of the expected calibration error",
+        minimum=1,
     )
-    robustness_baseline: str = option(
+    baseline: str = option(
         "",
-        "JSON file of a baseline's errors by corruption and of clean images,"
+        "JSON file of a baseline's errors by corruption and on clean images,"
         " for mCE; empty: AlexNet's on ImageNet, none on other data",
     )
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Keyword arguments of `evaluation.robustness.measure`."""
-        return {
-            "corruptions": split_list(self.robustness_corruptions),
-            "examples": self.robustness_examples,
-            "bins": self.robustness_bins,
-            "baseline": self.robustness_baseline,
-        }
+        """Returns the keyword arguments of `evaluation.robustness.measure`."""
+        return read_values(self)
 
 
-def _fractions(value: str) -> str | None:
-    if value and not positive_numbers(value) and max(read_numbers(value)) <= 1:
-        return None
-    return "a comma-separated list of shares above 0 up to 1, such as 0.01,0.1"
+def _list_of_numbers(value: str) -> list[float]:
+    return list(read_numbers(value))
+
+
+def _list_of_counts(value: str) -> list[int]:
+    return list(read_counts(value))
 
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneProtocol:
-    """The encoder trained on, with few labels (SimCLR, appendix B.5)."""
+    """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
 
-    finetune_fractions: str = option(
+    fractions: str = option(
         "0.01,0.1,1",
-        "comma-separated shares of the training labels, the same number of"
-        " every class",
-        check=_fractions,
+        "comma-separated fractions of the training labels, with the same number"
+        " of each class",
+        check=numbers(
+            "distinct fractions above 0 and at most 1",
+            "0.01,0.1",
+            lambda x: min(x) > 0 and max(x) <= 1 and len(set(x)) == len(x),
+        ),
+        read=_list_of_numbers,
     )
-    finetune_epochs: str = option(
+    epochs: str = option(
         "60,30,30",
-        "comma-separated epochs of each share, or one number for all",
-        check=whole_numbers("60,30"),
+        "comma-separated epochs of each fraction, or one number for all",
+        check=positive_integers("60,30"),
+        read=_list_of_counts,
     )
-    finetune_batch_size: int = option(
-        4096, "images per step, at most all", minimum=1
-    )
-    finetune_learning_rates: str = option(
+    batch_size: int = option(4096, "images per step, at most all", minimum=1)
+    learning_rates: str = option(
         "0.05",
-        "comma-separated learning rates per 256 images, of which the best on"
-        " --validation_fraction of the labels is taken",
-        check=some_positive_numbers,
+        "comma-separated learning rates per 256 images, tuned on"
+        " --validation_fraction of the labels",
+        check=positive_numbers("0.03,0.1,0.3"),
+        read=_list_of_numbers,
     )
-    finetune_augmentation: str = option(
+    augmentation: str = option(
         "crop",
-        "augmentation policy of the images learned from",
+        "augmentation policy of the training images",
         check=augmentation_name,
     )
-    finetune_scratch: bool = option(
-        True, "train a random encoder likewise, too, for comparison"
-    )
+    scratch: bool = option(True, "also train a random encoder, for comparison")
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Keyword arguments of `evaluation.finetune.measure`."""
-        return {
-            "fractions": list(read_numbers(self.finetune_fractions)),
-            "epochs": list(read_counts(self.finetune_epochs)),
-            "batch_size": self.finetune_batch_size,
-            "learning_rates": list(read_numbers(self.finetune_learning_rates)),
-            "augmentation": self.finetune_augmentation,
-            "scratch": self.finetune_scratch,
-        }
+        """Returns the keyword arguments of `evaluation.finetune.measure`."""
+        return read_values(self)
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
-        fractions = read_numbers(self.finetune_fractions)
-        epochs = read_counts(self.finetune_epochs)
-        if len(epochs) not in (1, len(fractions)):
+        fractions = len(read_numbers(self.fractions))
+        if len(read_counts(self.epochs)) not in (1, fractions):
             raise UserError(
-                f"finetune_epochs={self.finetune_epochs} for"
-                f" finetune_fractions={self.finetune_fractions}: give one"
-                f" number for all, or {len(fractions)}"
+                f"finetune_epochs={self.epochs} for"
+                f" finetune_fractions={self.fractions}: set one number for"
+                f" all, or {fractions}"
             )
 
 
 TRANSFER_SUITES = ("simclr", "sincere")
 TRANSFER_METHODS = ("linear", "finetune", "scratch")
-
-
-def _decays(value: str) -> str | None:
-    others = [part for part in split_list(value) if part != "0"]
-    if value and not positive_numbers(",".join(others)):
-        return None
-    return "a comma-separated list of numbers from 0 up, such as 0,1e-5,1e-4"
-
-
-def _grid(steps: int, rates: str, decays: str) -> dict[str, Any]:
-    return {
-        "steps": steps,
-        "learning_rates": list(read_numbers(rates)),
-        "weight_decays": list(read_numbers(decays)),
-    }
+_DECAYS = numbers(
+    "distinct numbers from 0",
+    "0,1e-5,1e-4",
+    lambda x: min(x) >= 0 and len(set(x)) == len(x),
+)
+_RATES = positive_numbers("0.03,0.1,0.3")
 
 
 @dataclasses.dataclass(frozen=True)
 class TransferProtocol:
     """The encoder on other datasets (SimCLR, appendix B.8; SINCERE, J)."""
 
-    transfer_suite: str = option(
+    suite: str = option(
         "simclr",
         "simclr: 12 datasets, each with its own metric; sincere: six of them,"
         " by top-1, for encoders of 32 pixels",
         choices=TRANSFER_SUITES,
     )
-    transfer_methods: str = option(
+    methods: str = option(
         ",".join(TRANSFER_METHODS),
         "comma-separated: linear (logistic regression on the frozen encoder),"
-        " finetune, scratch (a random encoder, trained likewise)",
+        " finetune, scratch (training a random encoder)",
         check=list_of(TRANSFER_METHODS),
     )
-    transfer_examples: int = option(
-        0, "examples of each split, the first; 0: all", minimum=0
+    examples: int = option(
+        0, "examples of each split, from the first; 0: all", minimum=0
     )
-    transfer_batch_size: int = option(
-        256, "images per step, at most all", minimum=1
+    batch_size: int = option(256, "images per step, at most all", minimum=1)
+    steps: int = option(
+        20_000, "fine-tuning steps at each point of the grid", minimum=1
     )
-    transfer_steps: int = option(
-        20_000, "steps of fine-tuning at each point of the grid", minimum=1
-    )
-    transfer_learning_rates: str = option(
+    learning_rates: str = option(
         "1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2,0.1",
-        "comma-separated learning rates of fine-tuning's grid",
-        check=some_positive_numbers,
+        "comma-separated learning rates of the fine-tuning grid",
+        check=_RATES,
     )
-    transfer_weight_decays: str = option(
+    weight_decays: str = option(
         "0,1e-6,3.16e-6,1e-5,3.16e-5,1e-4,3.16e-4,1e-3",
-        "comma-separated weight decays of its grid, each divided by the"
-        " learning rate",
-        check=_decays,
+        "comma-separated weight decays of the fine-tuning grid, each divided"
+        " by the learning rate",
+        check=_DECAYS,
     )
-    transfer_scratch_steps: int = option(
-        40_000, "steps of a random encoder", minimum=1
+    scratch_steps: int = option(
+        40_000, "steps of training a random encoder", minimum=1
     )
-    transfer_scratch_learning_rates: str = option(
+    scratch_learning_rates: str = option(
         "1e-3,3.16e-3,1e-2,3.16e-2,0.1,0.316,1",
-        "comma-separated learning rates of a random encoder's grid",
-        check=some_positive_numbers,
+        "comma-separated learning rates of the grid for a random encoder",
+        check=_RATES,
     )
-    transfer_scratch_weight_decays: str = option(
+    scratch_weight_decays: str = option(
         "1e-5,3.16e-5,1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2",
-        "comma-separated weight decays of its grid, likewise divided",
-        check=_decays,
+        "comma-separated weight decays of the grid for a random encoder, each"
+        " divided by the learning rate",
+        check=_DECAYS,
     )
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Keyword arguments of `evaluation.transfer.measure`."""
+        """Returns the keyword arguments of `evaluation.transfer.measure`."""
         return {
-            "suite": self.transfer_suite,
-            "methods": split_list(self.transfer_methods),
-            "examples": self.transfer_examples,
-            "batch_size": self.transfer_batch_size,
-            "grid": _grid(
-                self.transfer_steps,
-                self.transfer_learning_rates,
-                self.transfer_weight_decays,
-            ),
-            "scratch_grid": _grid(
-                self.transfer_scratch_steps,
-                self.transfer_scratch_learning_rates,
-                self.transfer_scratch_weight_decays,
-            ),
+            "suite": self.suite,
+            "methods": split_list(self.methods),
+            "examples": self.examples,
+            "batch_size": self.batch_size,
+            "grid": {
+                "steps": self.steps,
+                "learning_rates": _list_of_numbers(self.learning_rates),
+                "weight_decays": _list_of_numbers(self.weight_decays),
+            },
+            "scratch_grid": {
+                "steps": self.scratch_steps,
+                "learning_rates": _list_of_numbers(self.scratch_learning_rates),
+                "weight_decays": _list_of_numbers(self.scratch_weight_decays),
+            },
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class RepresentationProtocols:
-    """How far the protocols go that look at representations themselves."""
+    """Protocols that measure the representations themselves."""
 
     view_examples: int = option(
         10_000,
@@ -265,7 +250,7 @@ class RepresentationProtocols:
     )
     contrastive_batch_size: int = option(
         4096,
-        "images among which the other view is to be found (contrastive)",
+        "images among which the other view is searched (contrastive)",
         minimum=2,
     )
     kl_batch_size: int = option(
@@ -275,13 +260,13 @@ class RepresentationProtocols:
         12, "orthogonal directions of histograms (uniformity)", minimum=1
     )
     transforms_train: int = option(
-        10_000, "training images that are transformed, at most", minimum=20
+        10_000, "training images to transform, at most", minimum=20
     )
     transforms_test: int = option(
-        10_000, "test images that are transformed, at most", minimum=2
+        10_000, "test images to transform, at most", minimum=2
     )
     transforms_hidden: int = option(
-        512, "hidden units of the networks that tell transformations", minimum=1
+        512, "hidden units of the transformation classifiers", minimum=1
     )
     tsne_examples: int = option(
         2000, "test images on the t-SNE map, at most", minimum=4
@@ -290,35 +275,32 @@ class RepresentationProtocols:
         10, "random classes on the t-SNE map, at most", minimum=1
     )
     tsne_perplexity: float = option(
-        30.0, "neighbours that t-SNE heeds, less of few images", above=1.0
+        30.0, "t-SNE perplexity; lowered for small samples", above=1.0
     )
     kmeans_images: int = option(
         4, "random test images whose local features are clustered", minimum=1
     )
     kmeans_clusters: str = option(
         "2,4,8,16",
-        "comma-separated numbers of clusters of each image (kmeans)",
-        check=whole_numbers("1,5", distinct=True),
+        "comma-separated numbers of clusters per image (kmeans)",
+        check=positive_integers("1,5", distinct=True),
+        read=_list_of_counts,
     )
     kmeans_scale: int = option(
         2,
-        "times the encoder's own image side at which local features are made"
-        " (kmeans; an export takes its own side only)",
+        "image side for local features, as a multiple of the encoder's (kmeans;"
+        " an export only takes its own side)",
         minimum=1,
         maximum=8,
     )
 
     def hyperparameters(self, protocol: str) -> dict[str, Any]:
-        """The keyword arguments of a protocol's `measure`, without the seed."""
-        values = {
-            name: getattr(self, name) for name in _HYPERPARAMETERS[protocol]
-        }
-        if "kmeans_clusters" in values:
-            values["kmeans_clusters"] = list(read_counts(self.kmeans_clusters))
-        return values
+        """Returns the keyword arguments of a protocol, without the seed."""
+        values = read_values(self)
+        return {name: values[name] for name in _REPRESENTATION[protocol]}
 
 
-_HYPERPARAMETERS: dict[str, tuple[str, ...]] = {
+_REPRESENTATION: dict[str, tuple[str, ...]] = {
     "separation": (),
     "kl_bound": ("view_examples", "kl_batch_size"),
     "contrastive": ("view_examples", "contrastive_batch_size"),

@@ -1,4 +1,4 @@
-"""Runs and evaluations that are only tried out (`--smoke`)."""
+"""What `--smoke` makes of a run or an evaluation: seconds on a CPU."""
 
 import dataclasses
 import math
@@ -13,7 +13,6 @@ from tf_contrastive.config.fields import (
     replace,
     split_list,
 )
-from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.config.schedule import (
@@ -23,13 +22,10 @@ from tf_contrastive.config.schedule import (
 )
 from tf_contrastive.config.views import resolve_views
 
-# What `--smoke` makes of a run: steps, images a step, channels of a resnet10.
 SMOKE_STEPS = 2
-SMOKE_BATCH_SIZE = 16
-SMOKE_ENCODER = "resnet10"
-SMOKE_WIDTH = 0.25
-# Side of its views in pixels, by the stem that the recipe's views have.
-SMOKE_SIDE = {"imagenet": 32, "cifar": 16}
+_BATCH_SIZE = 16
+# Image side in pixels, by the stem of the run's own image side.
+_SIDE = {"imagenet": 32, "cifar": 16}
 
 
 def smoke(
@@ -40,48 +36,55 @@ def smoke(
     examples: int,
     test_examples: int = 0,
 ) -> Pretrain:
-    """Shrinks a run to two steps that take seconds on a CPU.
+    """Shrinks a run to two steps.
 
-    Smaller get image, encoder, data, batch, and how long it lasts; the machine
-    is one device, or the virtual ones that were given. What makes a recipe is
-    kept: views, head, loss, probe, optimizer and its base learning rate,
-    schedule, precision, stages. What has its default by the size of an image
-    has that of the recipe's own size.
+    Image, encoder, data, batch and duration get smaller; the machine is one
+    device, or the virtual ones that were set. The recipe stays: views, head,
+    loss, probe, optimizer, base learning rate, schedule, precision, stages.
+    Defaults that depend on the image size are those of the run's own size.
 
     Args:
       run: validated.
-      dataset: what to train on: that of the run, or its `stand_in`.
-      side: of the run's images in pixels, if it does not say `--image_size`.
-      examples: how many there are of the training split, unsliced.
-      test_examples: likewise of the test split, if there is a linear stage.
+      dataset: the run's, or its `stand_in`.
+      side: of the run's images in pixels, if it does not set `image_size`.
+      examples: in the training split, without slices.
+      test_examples: in the test split, if there is a linear stage.
 
     Returns:
-      A run without `--smoke` that does it.
+      The small run, without `smoke`.
     """
     side = run.views.image_size or side
     stem = resolve_stem(run.encoder.stem, side)
     chunks = min(run.loss.grad_cache_chunks, 2)
-    # Pairs on every replica, and in every chunk.
+    # Every chunk of every replica has pairs of images.
     unit = 2 * chunks * max(run.runtime.virtual_devices, 1)
-    # A cut of which a batch can be made.
+    # The validation cut must hold a batch.
     cut = run.data.validation_fraction and max(
         run.data.validation_fraction, 1 / 3
     )
     room = int(examples * (1 - cut)) // SMOKE_STEPS
-    room = min(SMOKE_BATCH_SIZE, run.schedule.batch_size, room)
+    room = min(_BATCH_SIZE, run.schedule.batch_size, room)
     batch = max(room // unit, 1) * unit
     taken = min(math.ceil(SMOKE_STEPS * batch / (1 - cut)), examples)
-    train, test = whole(run.data.split), whole(run.data.test_split)
-    linear = {}
-    if dataset != run.data.dataset:
-        train, test = "train", "test"
-        linear = {"test_split": test}
-    if run.linear.linear_epochs:
-        linear = {
+    own = dataset == run.data.dataset
+    train = whole(run.data.split) if own else "train"
+    test = whole(run.data.test_split) if own else "test"
+    changes: dict[str, Any] = {} if own else {"test_split": test}
+    if run.linear.schedule.epochs:
+        size = run.linear.schedule.batch_size
+        changes |= {
             "test_split": f"{test}[:{min(batch, test_examples)}]",
-            "linear_batch_size": min(run.linear.linear_batch_size, batch),
-            **_shortened(run.linear, "linear_"),
+            "linear_batch_size": min(size, batch),
+            **_shortened(run.linear.schedule, "linear_"),
         }
+    memories = {"online_knn_size": run.probe.online_knn_size}
+    if run.loss.loss == "moco":
+        memories["queue_size"] = run.loss.queue_size
+    changes |= {
+        name: max(min(size, 4 * batch), batch)
+        for name, size in memories.items()
+        if size
+    }
     views = resolve_views(run.views, run.data.dataset, side)
     return replace(
         dataclasses.replace(run, views=views),
@@ -89,16 +92,15 @@ def smoke(
         split=f"{train}[:{taken}]",
         validation_fraction=cut,
         data_service="",
-        image_size=min(SMOKE_SIDE[stem], side),
-        encoder=SMOKE_ENCODER,
+        image_size=min(_SIDE[stem], side),
+        encoder="resnet10",
         init_from="",
-        width=min(SMOKE_WIDTH, run.encoder.width),
+        width=min(0.25, run.encoder.width),
         stem=stem,
         grad_cache_chunks=chunks,
         batch_size=batch,
-        **_memories(run, batch),
         **_shortened(run.schedule),
-        **linear,
+        **changes,
         strategy="mirrored" if run.runtime.virtual_devices else "default",
         tpu=Runtime.tpu,
         cross_device_ops=Runtime.cross_device_ops,
@@ -106,7 +108,6 @@ def smoke(
         checkpoint_every_steps=Runtime.checkpoint_every_steps,
         keep_checkpoint_every_hours=Runtime.keep_checkpoint_every_hours,
         log_every_steps=1,
-        # What is only looked at is no part of a recipe.
         histograms_every_epochs=0,
         projector_examples=0,
         profile_steps="",
@@ -114,38 +115,20 @@ def smoke(
     )
 
 
-def _memories(run: Pretrain, batch: int) -> dict[str, int]:
-    """Returns the sizes of what remembers earlier batches, if anything does."""
-    sizes = {}
-    if run.loss.loss == "moco":
-        sizes["queue_size"] = run.loss.queue_size
-    if run.probe.online_knn_size:
-        sizes["online_knn_size"] = run.probe.online_knn_size
-    return {k: max(min(size, 4 * batch), batch) for k, size in sizes.items()}
+def _shortened(schedule: Schedule, prefix: str = "") -> dict[str, Any]:
+    """Returns the options of one epoch of two steps.
 
-
-def _shortened(
-    group: Schedule | LinearStage, prefix: str = ""
-) -> dict[str, Any]:
-    """Returns the durations of a schedule of one epoch of two steps.
-
-    A warm-up becomes one step; where the rate decays stays where it was
-    between the warm-up and the end.
+    A warm-up becomes one step. Boundaries keep their places between the end of
+    the warm-up and the end of the run.
     """
-    values = {
-        field.name.removeprefix(prefix): getattr(group, field.name)
-        for field in dataclasses.fields(group)
-    }
-    epochs = values["epochs"]
-    warmup = resolve_warmup(values["warmup_epochs"], epochs)
+    warmup = resolve_warmup(schedule.warmup_epochs, schedule.epochs)
     start = 1 / SMOKE_STEPS if warmup else 0.0
-    short = {"epochs": 1, "warmup_epochs": start}
-    name = values["schedule"]
-    decays = values["boundaries"] or SCHEDULE_OPTIONS[name].get("boundaries")
-    if decays:
-        if isinstance(decays, str):
-            decays = read_numbers(decays)
-        places = [(b - warmup) / (epochs - warmup) for b in decays]
+    short: dict[str, Any] = {"epochs": 1, "warmup_epochs": start}
+    boundaries = SCHEDULE_OPTIONS[schedule.schedule].get("boundaries")
+    if schedule.boundaries:
+        boundaries = read_numbers(schedule.boundaries)
+    if boundaries:
+        places = [(b - warmup) / (schedule.epochs - warmup) for b in boundaries]
         short["boundaries"] = ",".join(
             f"{start + (1 - start) * place:.6f}" for place in places
         )
@@ -159,75 +142,68 @@ def smoke_evaluation(
     train: tuple[str, int],
     test: tuple[str, int],
 ) -> Evaluate:
-    """Shrinks what `evaluate` does to seconds on a CPU; see `smoke`.
+    """Shrinks an evaluation; see `smoke`.
 
     Args:
       options: validated.
-      dataset: what to evaluate on: that of the options or the run, or its
-        `stand_in`.
-      train: its split to learn from, unsliced, and how many examples it has.
-      test: likewise the one that is scored.
+      dataset: that of the options or the run, or its `stand_in`.
+      train: training split without slices, and its number of examples.
+      test: test split without slices, and its number of examples.
     """
-    few, many = SMOKE_BATCH_SIZE, 4 * SMOKE_BATCH_SIZE
-    chosen = split_list(options.evaluation.protocols)
-    shrunk = _smoke_protocols(options)
-    if "all" not in chosen:
-        shrunk = {name: shrunk.get(name, {}) for name in chosen}
-    values = {k: v for of in shrunk.values() for k, v in of.items()}
-    return replace(
-        options,
-        dataset=dataset,
-        train_split=f"{train[0]}[:{min(many, train[1])}]",
-        test_split=f"{test[0]}[:{min(2 * few, test[1])}]",
-        embedding_batch_size=few,
-        **values,
-        smoke=False,
-    )
+    few = _BATCH_SIZE
+    values = {field.name: value for _, field, value in fields(options)}
 
-
-def _smoke_protocols(options: Evaluate) -> dict[str, dict[str, Any]]:
-    """Returns what `--smoke` makes of the options of each protocol."""
-    few = SMOKE_BATCH_SIZE
-
-    def first(name: str, count: int = 1) -> dict[str, str]:
-        (value,) = (v for _, f, v in fields(options) if f.name == name)
-        return {name: ",".join(split_list(value)[:count])}
+    def first(count: int, *names: str) -> dict[str, str]:
+        """The first values of lists."""
+        return {n: ",".join(split_list(values[n])[:count]) for n in names}
 
     logistic = {"logistic_penalties": 3}
-    return {
+    views = {"view_examples": 2 * few}
+    protocols: dict[str, dict[str, Any]] = {
         "linear": {
-            "linear_batch_size": min(options.linear.linear_batch_size, few),
-            **_shortened(options.linear, "linear_"),
-            **first("linear_learning_rates", 2),
+            "linear_batch_size": min(values["linear_batch_size"], few),
+            **_shortened(options.linear.schedule, "linear_"),
+            **first(2, "linear_learning_rates"),
         },
         "logistic": logistic,
         "robustness": {
             "robustness_examples": few,
-            **first("robustness_corruptions"),
+            **first(1, "robustness_corruptions"),
         },
         "finetune": {
             "finetune_epochs": "1",
             "finetune_batch_size": few,
-            **first("finetune_learning_rates", 2),
+            **first(2, "finetune_learning_rates"),
         },
         "transfer": {
             "transfer_examples": 4 * few,
             "transfer_batch_size": few,
             "transfer_steps": SMOKE_STEPS,
             "transfer_scratch_steps": SMOKE_STEPS,
-            **first("transfer_learning_rates"),
-            **first("transfer_weight_decays", 2),
-            **first("transfer_scratch_learning_rates"),
-            **first("transfer_scratch_weight_decays"),
+            **first(1, "transfer_learning_rates"),
+            **first(2, "transfer_weight_decays"),
+            **first(1, "transfer_scratch_learning_rates"),
+            **first(1, "transfer_scratch_weight_decays"),
             **logistic,
         },
-        "kl_bound": {"view_examples": 2 * few, "kl_batch_size": few},
-        "contrastive": {
-            "view_examples": 2 * few,
-            "contrastive_batch_size": few,
-        },
-        "uniformity": {"view_examples": 2 * few},
+        "kl_bound": {**views, "kl_batch_size": few},
+        "contrastive": {**views, "contrastive_batch_size": few},
+        "uniformity": views,
         "transforms": {"transforms_train": 2 * few, "transforms_test": few},
         "tsne": {"tsne_examples": 2 * few},
         "kmeans": {"kmeans_images": 1},
     }
+    names = split_list(options.evaluation.protocols)
+    changes: dict[str, Any] = {}
+    for name, change in protocols.items():
+        if "all" in names or name in names:
+            changes |= change
+    return replace(
+        options,
+        dataset=dataset,
+        train_split=f"{train[0]}[:{min(4 * few, train[1])}]",
+        test_split=f"{test[0]}[:{min(2 * few, test[1])}]",
+        embedding_batch_size=few,
+        **changes,
+        smoke=False,
+    )

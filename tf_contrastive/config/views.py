@@ -1,4 +1,4 @@
-"""How an image becomes views."""
+"""Augmentation of images into views."""
 
 import dataclasses
 from typing import Any
@@ -18,7 +18,7 @@ AUGMENTATIONS = (
     "crop",
     "none",
 )
-# What stands after `ablation:`, joined by plus signs.
+# Operations of `ablation:OP[+OP]`.
 ABLATIONS = (
     "rotate",
     "cutout",
@@ -36,12 +36,11 @@ STACKED_ORDERS = ("paper", "code")
 ABLATION_BRANCHES = ("one", "both")
 AUGMENT_ON = ("auto", "host", "device")
 
-# What views do unless a table below, or a flag, says otherwise.
+# Defaults of views, unless a table below has others.
 VIEW_DEFAULTS = {"flip": True, "color_jitter_strength": 1.0, "blur": True}
-# SimCLR, appendix B.9: CIFAR's views; those of small images in general.
+# For small images: CIFAR's (SimCLR, appendix B.9).
 SMALL_VIEW_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
-# By the first part of a dataset's name. A mirrored digit or letter is another
-# one, or none.
+# By dataset family. A mirrored digit or letter is another one, or none.
 DATASET_VIEW_DEFAULTS = {
     name: {"flip": False}
     for name in (
@@ -61,7 +60,7 @@ def ablation_operations(augmentation: str) -> list[str]:
 
 
 def augmentation_name(value: str) -> str | None:
-    """What a policy may be called, or None if `value` is such a name."""
+    """Checks the name of an augmentation policy."""
     if value in AUGMENTATIONS:
         return None
     if value.partition(":")[0] != "ablation":
@@ -73,79 +72,78 @@ def augmentation_name(value: str) -> str | None:
         return None
     hint = did_you_mean(bad[0], ABLATIONS) if bad else ""
     return (
-        "ablation:OP[+OP] with each operation once, out of"
+        "ablation:OP[+OP] with distinct operations out of"
         f" {', '.join(ABLATIONS)}{hint}"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class Views:
-    """How an image becomes views."""
+    """Augmentation of images into views."""
 
     augmentation: str = option(
         "simclr",
-        f"augmentation policy of the views: {', '.join(AUGMENTATIONS)}, or"
-        " ablation:OP[+OP], operations on cropped views, out of"
-        f" {', '.join(ABLATIONS)}",
+        f"augmentation policy: {', '.join(AUGMENTATIONS)}, or ablation:OP[+OP]:"
+        f" operations on cropped views out of {', '.join(ABLATIONS)}",
         check=augmentation_name,
     )
     augment_on: str = option(
         "auto",
-        "where colours change (crop, resize and flip are the host's); auto: on"
-        " a GPU or TPU if there is one",
+        "where photometric augmentation runs (crop, resize and flip run on the"
+        " host); auto: on a GPU or TPU if there is one",
         choices=AUGMENT_ON,
         identity=False,
     )
     views: int = option(2, "views per image", minimum=1)
     image_size: int = option(
         0,
-        "side of a view in pixels; 0: the dataset's own, or 224 if it varies",
+        "side of a view in pixels; 0: the dataset's, or 224 if it varies",
         minimum=0,
     )
     min_crop_area: float = option(
         0.08,
-        "smallest share of the image's area that a random crop keeps",
+        "smallest area of a random crop, as a fraction of the image's",
         above=0.0,
         maximum=1.0,
     )
     flip: bool | None = option(
         None,
-        "mirror half of the views left to right; default: yes, but not of"
+        "flip half of the views horizontally; default: true, but not for"
         f" {', '.join(DATASET_VIEW_DEFAULTS)}",
     )
     color_jitter_strength: float | None = option(
         None,
         "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s); default:"
-        f" {SMALL_VIEW_DEFAULTS['color_jitter_strength']:g} for views of at"
-        f" most {CIFAR_STEM_MAX_SIDE} pixels, else"
+        f" {SMALL_VIEW_DEFAULTS['color_jitter_strength']:g} up to"
+        f" {CIFAR_STEM_MAX_SIDE} pixels, else"
         f" {VIEW_DEFAULTS['color_jitter_strength']:g}",
         minimum=0.0,
     )
     color_jitter_style: str = option(
         "tensorflow",
-        "colour jitter of SimCLR's TensorFlow code (additive brightness, fixed"
-        " order, one clip), of torchvision (multiplicative, random order, clip"
-        " after each), or linear: the first with saturation and hue in YIQ in"
-        " the place of HSV, several times as fast",
+        "tensorflow: as in SimCLR's code (additive brightness, fixed order, one"
+        " clip); pytorch: as in torchvision (multiplicative, random order, clip"
+        " after each); linear: as tensorflow, with saturation and hue in YIQ"
+        " instead of HSV, several times faster",
         choices=COLOR_JITTER_STYLES,
     )
     blur: bool | None = option(
         None,
-        "blur half of the simclr, broader, simaugment and stacked views;"
-        f" default: where they have more than {CIFAR_STEM_MAX_SIDE} pixels",
+        "blur half of the views (simclr, broader, simaugment,"
+        f" stacked_randaugment); default: above {CIFAR_STEM_MAX_SIDE} pixels",
     )
     warp_probability: float = option(
         0.5,
-        "share of the simaugment and stacked views that are warped",
+        "probability of warping a view (simaugment, stacked_randaugment)",
         minimum=0.0,
         maximum=1.0,
     )
     randaugment_layers: int = option(
-        2, "operations per view of RandAugment", minimum=1, maximum=16
+        2, "RandAugment operations per view", minimum=1, maximum=16
     )
     randaugment_magnitude: float = option(
         10.0,
-        "strength of RandAugment's operations, on a scale of 10",
+        "magnitude of RandAugment's operations",
         minimum=0.0,
         maximum=30.0,
     )
@@ -156,20 +154,20 @@ class Views:
     )
     ablation_branch: str = option(
         "one",
-        "views that an ablation changes: the first of each image, or both",
+        "views that an ablation changes: one (the first) or both",
         choices=ABLATION_BRANCHES,
     )
     mixup_alpha: float = option(
         0.0,
-        "alpha of MixUp: images are blended with others, by a share drawn from"
-        " Beta(alpha, alpha), and so are labels (cross_entropy); 0: off; with"
-        " --cutmix_alpha each takes half of the views",
+        "MixUp's alpha: images and labels are blended, with a weight from"
+        " Beta(alpha, alpha) (cross_entropy); 0: off; with --cutmix_alpha each"
+        " is applied to half of the views",
         minimum=0.0,
     )
     cutmix_alpha: float = option(
         0.0,
-        "alpha of CutMix: a box of another image, of an area drawn from"
-        " Beta(alpha, alpha), is pasted in (cross_entropy); 0: off",
+        "CutMix's alpha: a box from another image is pasted in, with an area"
+        " from Beta(alpha, alpha) (cross_entropy); 0: off",
         minimum=0.0,
     )
 
@@ -179,39 +177,35 @@ class Views:
         return bool(self.mixup_alpha or self.cutmix_alpha)
 
     def options(self) -> dict[str, Any]:
-        """The options of `views.build` beside the name and the image size.
+        """Returns the options of `views.build`, without name and image size.
 
-        What is not given, and has no default of the data, is that of
-        `VIEW_DEFAULTS`.
+        Options that are None have the value of `VIEW_DEFAULTS`.
         """
-        others = (
+        values = vars(self).copy()
+        for name in (
             "augmentation",
             "views",
             "image_size",
             "augment_on",
             "mixup_alpha",
             "cutmix_alpha",
-        )
-        values = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.name not in others
-        }
-        return {
-            name: VIEW_DEFAULTS[name] if value is None else value
-            for name, value in values.items()
-        }
+        ):
+            del values[name]
+        for name, default in VIEW_DEFAULTS.items():
+            if values[name] is None:
+                values[name] = default
+        return values
 
 
 def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
-    """Returns views in which what depends on the data has its default.
+    """Returns the options with the defaults that depend on the data.
 
     Args:
-      views: what was given.
-      dataset: its name, as for `--dataset`.
+      views: the options as set.
+      dataset: the dataset's name.
       image_size: side of a view in pixels.
     """
-    defaults = dict(VIEW_DEFAULTS)
+    defaults: dict[str, Any] = dict(VIEW_DEFAULTS)
     if image_size <= CIFAR_STEM_MAX_SIDE:
         defaults |= SMALL_VIEW_DEFAULTS
     defaults |= DATASET_VIEW_DEFAULTS.get(shown_family(dataset), {})
@@ -220,10 +214,10 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
 
 
 def check_pairs(batch_size: int, replicas: int) -> None:
-    """Raises `UserError` if a replica's images cannot be mixed in pairs."""
+    """Raises `UserError` if a replica has an odd number of images."""
     if batch_size // replicas % 2:
         raise UserError(
             f"batch_size={batch_size} gives each of {replicas} replica(s) an"
-            " odd number of images, which cannot be mixed in pairs: give a"
+            " odd number of images, which cannot be mixed in pairs: use a"
             f" multiple of {2 * replicas}"
         )

@@ -118,10 +118,10 @@ def measure(
     *,
     fractions: Sequence[float] = _HYPERPARAMETERS["fractions"],
     epochs: Sequence[int] = _HYPERPARAMETERS["epochs"],
-    batch_size: int = FinetuneProtocol.finetune_batch_size,
+    batch_size: int = FinetuneProtocol.batch_size,
     learning_rates: Sequence[float] = _HYPERPARAMETERS["learning_rates"],
-    augmentation: str = FinetuneProtocol.finetune_augmentation,
-    scratch: bool = FinetuneProtocol.finetune_scratch,
+    augmentation: str = FinetuneProtocol.augmentation,
+    scratch: bool = FinetuneProtocol.scratch,
     validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:

@@ -212,9 +212,9 @@ def _principal_axes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def path_of(
-    count: int = LogisticProtocol.logistic_penalties,
-    lowest: float = LogisticProtocol.logistic_lowest_penalty,
-    highest: float = LogisticProtocol.logistic_highest_penalty,
+    count: int = LogisticProtocol.penalties,
+    lowest: float = LogisticProtocol.lowest_penalty,
+    highest: float = LogisticProtocol.highest_penalty,
 ) -> np.ndarray:
     """The path: `count` log-spaced penalties, the highest first.
 
@@ -356,9 +356,9 @@ def _cut(labels, validation, seed):
 def measure(
     subject: Subject,
     *,
-    penalties: int = LogisticProtocol.logistic_penalties,
-    lowest_penalty: float = LogisticProtocol.logistic_lowest_penalty,
-    highest_penalty: float = LogisticProtocol.logistic_highest_penalty,
+    penalties: int = LogisticProtocol.penalties,
+    lowest_penalty: float = LogisticProtocol.lowest_penalty,
+    highest_penalty: float = LogisticProtocol.highest_penalty,
     validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:

@@ -74,9 +74,9 @@ def measure(
     subject: Subject,
     *,
     corruptions: Sequence[str] = tuple(corruptions.STANDARD),
-    examples: int = RobustnessProtocol.robustness_examples,
-    bins: int = RobustnessProtocol.robustness_bins,
-    baseline: str = RobustnessProtocol.robustness_baseline,
+    examples: int = RobustnessProtocol.examples,
+    bins: int = RobustnessProtocol.bins,
+    baseline: str = RobustnessProtocol.baseline,
     linear: dict[str, Any] | None = None,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:

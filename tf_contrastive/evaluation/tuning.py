@@ -36,7 +36,7 @@ class Recipe:
     weight_decay: float = 0.0
     batch_size: int = 256
     batch_norm_momentum: float | None = None
-    augmentation: str = FinetuneProtocol.finetune_augmentation
+    augmentation: str = FinetuneProtocol.augmentation
     seed: int = Evaluation.seed
 
 

@@ -103,7 +103,7 @@ def shrink(run: Pretrain) -> Pretrain:
         own = {"dataset": name, "split": "train", "test_split": "test"}
         full = fields.replace(full, **own)
         info = open_train(full).info
-    tested = run.linear.linear_epochs and open_test(full).info.num_examples
+    tested = run.linear.schedule.epochs and open_test(full).info.num_examples
     small = smoke(
         run,
         dataset=name,
@@ -128,7 +128,7 @@ def open_dataset(
         check_sampler(
             run.data.sampler, run.data.dataset, source.info.has_labels
         )
-    if run.linear.linear_epochs:
+    if run.linear.schedule.epochs:
         # Now, lest a run end in a mistake that could be seen at its start.
         check_scored(source.info, open_test(run).info)
     if not run.data.validation_fraction:

@@ -37,7 +37,7 @@ def needs(subject: Subject) -> str | None:
     """What is absent for this protocol; None: nothing."""
     if subject.channels != 3:
         return "an encoder of three channels: other datasets have no others"
-    chosen = targets(subject.options.transfer.transfer_suite)
+    chosen = targets(subject.options.transfer.suite)
     if any(_opened(subject, target, 0) for target in chosen.values()):
         return None
     names = ", ".join(target.dataset for target in chosen.values())
@@ -48,10 +48,10 @@ def needs(subject: Subject) -> str | None:
 def measure(
     subject: Subject,
     *,
-    suite: str = TransferProtocol.transfer_suite,
+    suite: str = TransferProtocol.suite,
     methods: Sequence[str] = TRANSFER_METHODS,
-    examples: int = TransferProtocol.transfer_examples,
-    batch_size: int = TransferProtocol.transfer_batch_size,
+    examples: int = TransferProtocol.examples,
+    batch_size: int = TransferProtocol.batch_size,
     grid: dict[str, Any] | None = None,
     scratch_grid: dict[str, Any] | None = None,
     validation_fraction: float = Evaluation.validation_fraction,
