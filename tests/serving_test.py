@@ -381,7 +381,7 @@ def test_every_signature_is_measured(base, tmp_path, monkeypatch, capsys):
         assert (row["largest_difference"] is not None) == compared
         if compared:
             assert row["largest_difference"] <= 1e-5
-    assert rows[0]["over_bare"] == 0
+    assert rows[0]["overhead"] == 0
     assert "serving_bytes" in capsys.readouterr().out
 
 

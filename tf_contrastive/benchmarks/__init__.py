@@ -1,7 +1,7 @@
-"""Speed and memory of this package's parts side by side with others'.
+"""Speed and memory of this package's parts next to alternatives.
 
-Layer 8. An entry of `BENCHMARKS` is `(options, say) -> measure.Report`; its
-name stands in `config.BENCHMARKS`, too.
+Entries of `BENCHMARKS` are functions options -> `measure.Report`; their names
+are those of `config.benchmark.BENCHMARKS`.
 """
 
 from tf_contrastive.benchmarks import (
@@ -9,14 +9,14 @@ from tf_contrastive.benchmarks import (
     input,
     loss,
     serving,
-    sheet,
     step,
+    views,
 )
 
 BENCHMARKS = {
     "loss": loss.run,
     "input": input.run,
-    "views": sheet.run,
+    "views": views.run,
     "step": step.run,
     "evaluation": evaluation.run,
     "serving": serving.run,

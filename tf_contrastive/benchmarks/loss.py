@@ -1,14 +1,14 @@
 """Value and gradient of the losses, at growing batches.
 
-Ours compare blocks of embeddings and need memory that grows with the batch;
-the others keep the matrix of all similarities, N^2 numbers, several times.
+Our losses compare blocks of embeddings, so that their memory is linear in the
+batch; the alternatives hold the N x N matrix of all similarities several times.
 """
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -16,18 +16,36 @@ import tensorflow as tf
 from tf_contrastive import losses
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark, LossBenchmark
+from tf_contrastive.config.benchmark import Benchmark
 
 # Largest errors, relative to ours.
 _VALUE_ERROR = 1e-4
 _GRADIENT_ERROR = 1e-3
 
-# N x N float32 matrices that a dense loss holds at its peak, about: logits,
-# their exponentials, masks, gradients. By measurement 3 to 11.
+# N x N float32 matrices that a dense loss holds at its peak: logits, their
+# exponentials, masks, gradients. Between 3 and 11, as measured.
 _DENSE_MATRICES = 5
 
-# Stands for minus infinity in a masked logit: an empty row stays finite.
+# Replaces minus infinity in masked logits, so that an empty row stays finite.
 _MASKED = -1e30
+
+_COLUMNS = {
+    "loss": "{loss}",
+    "N": "{size}",
+    "implementation": "{implementation}",
+    "ms": "{milliseconds:.1f}",
+    "times ours": "{times_ours:.2f}",
+    "peak growth MiB": "{peak_growth_mib:.0f}",
+    "peak total MiB": "{peak_total_mib:.0f}",
+    "graph building s": "{graph_building_seconds:.2f}",
+    "note": "{note}",
+}
+_GROWTH_COLUMNS = {
+    "memory by N (ours)": "{loss}",
+    "N": "{size}",
+    "peak growth MiB": "{peak_growth_mib:.0f}",
+    "KiB per added embedding": "{kib_per_added:.2f}",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,75 +63,46 @@ class Case:
         return f"{self.loss} of {self.size:,} embeddings"
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Projections float32 [size / 2, 2, dimension] and labels [size / 2].
+        """Returns projections float32 [size / 2, 2, dimension] and labels.
 
-        Every class has as many images as another, give or take one.
+        The labels [size / 2] are balanced over the classes.
         """
-        draws = np.random.default_rng(0)
+        generator = np.random.default_rng(0)
         images = self.size // 2
         shape = (images, 2, self.dimension)
-        projections = draws.standard_normal(shape, np.float32)
-        return projections, draws.permutation(images) % self.classes
+        projections = generator.standard_normal(shape, np.float32)
+        return projections, generator.permutation(images) % self.classes
 
 
-def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
-    """Measures every loss at every size.
-
-    Args:
-      options: validated.
-      say: is told what is being done.
-    """
+def run(options: Benchmark) -> measure.Report:
+    """Measures every loss at every size."""
     chosen = options.loss
-    results = []
-    passed = True
-    # TensorFlow's own start is nobody's graph building.
+    rows: list[measure.Row] = []
+    # Excludes TensorFlow's own start from the first graph's building.
     dense(Case("ntxent", 4, 2, 2, 1.0, 0))()
-    for case in _cases(chosen):
-        makers = IMPLEMENTATIONS[case.loss]
-        if options.benchmarking.only_ours:
-            makers = {"ours": makers["ours"]}
-        found = measure.side_by_side(
-            makers,
-            case,
-            errors=_errors,
-            skipped=_skipped(makers, case, chosen.dense_limit),
-            repeats=options.benchmarking.repeats,
-            memory=options.benchmarking.memory,
-            say=say,
-        )
-        passed &= not any(result.failed for result in found)
-        results += [
-            {**dataclasses.asdict(case), **dataclasses.asdict(result)}
-            for result in found
-        ]
-    return measure.Report(results, _tables(results), passed)
-
-
-def _cases(chosen: LossBenchmark) -> list[Case]:
-    return [
-        Case(
-            loss=loss,
-            size=int(size),
-            dimension=chosen.dimension,
-            classes=chosen.classes,
-            temperature=chosen.temperature,
-            block_size=chosen.block_size,
-        )
-        for loss in fields.split_list(chosen.losses)
-        for size in fields.split_list(chosen.sizes)
-    ]
-
-
-def _skipped(
-    makers: dict[str, measure.Make], case: Case, limit: int
-) -> dict[str, str]:
-    """Why the implementations that keep N^2 numbers are not run."""
-    if case.size <= limit:
-        return {}
-    gib = _DENSE_MATRICES * 4 * case.size**2 / 2**30
-    return {
-        name: f"needs about {gib:.3g} GiB" for name in makers if name != "ours"
-    }
+    for loss in fields.split_list(chosen.losses):
+        for size in map(int, fields.split_list(chosen.sizes)):
+            makers = IMPLEMENTATIONS[loss]
+            skipped = {}
+            if size > chosen.dense_limit:
+                gib = _DENSE_MATRICES * 4 * size**2 / 2**30
+                note = f"needs about {gib:.3g} GiB"
+                skipped = dict.fromkeys(list(makers)[1:], note)
+            case = Case(
+                loss,
+                size,
+                chosen.dimension,
+                chosen.classes,
+                chosen.temperature,
+                chosen.block_size,
+            )
+            rows += measure.compare(
+                makers, case, options.benchmarking, _errors, skipped
+            )
+    tables = [measure.table(_COLUMNS, rows)]
+    if growth := memory_growth(rows):
+        tables.append(measure.table(_GROWTH_COLUMNS, growth))
+    return measure.Report(rows, tables)
 
 
 def _errors(
@@ -130,50 +119,26 @@ def _errors(
     }
 
 
-def _tables(results: list[dict[str, Any]]) -> list[str]:
-    columns = {
-        "loss": "{loss}",
-        "N": "{size}",
-        "implementation": "{implementation}",
-        "ms": "{milliseconds:.1f}",
-        "times ours": "{times_ours:.2f}",
-        "peak growth MiB": "{peak_growth_mib:.0f}",
-        "peak total MiB": "{peak_total_mib:.0f}",
-        "graph building s": "{graph_building_seconds:.2f}",
-        "note": "{note}",
-    }
-    tables = [measure.table(columns, results)]
-    if rows := growth(results):
-        columns = {
-            "memory by N (ours)": "{loss}",
-            "N": "{size}",
-            "peak growth MiB": "{peak_growth_mib:.0f}",
-            "KiB per added embedding": "{kib_per_added:.2f}",
-        }
-        tables.append(measure.table(columns, rows))
-    return tables
+def memory_growth(rows: list[measure.Row]) -> list[measure.Row]:
+    """Returns our rows with `kib_per_added`: memory per additional embedding.
 
-
-def growth(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Ours with `kib_per_added`: KiB per embedding more than in the row above.
-
-    As many KiB in every row is memory that is linear in N. The memory of the
-    graph itself, which has one size, is not in them.
+    It is equal in all rows if memory is linear in N. The memory of the graph,
+    which does not depend on N, cancels.
     """
     measured = [
-        result
-        for result in results
-        if result["implementation"] == "ours"
-        and result["peak_growth_mib"] is not None
+        row
+        for row in rows
+        if row["implementation"] == "ours"
+        and row["peak_growth_mib"] is not None
     ]
-    rows = []
+    growth = []
     for before, row in zip([None, *measured], measured, strict=False):
         added = None
         if before and before["loss"] == row["loss"]:
             mib = row["peak_growth_mib"] - before["peak_growth_mib"]
             added = 1024 * mib / max(row["size"] - before["size"], 1)
-        rows.append({**row, "kib_per_added": added})
-    return rows
+        growth.append({**row, "kib_per_added": added})
+    return growth
 
 
 # ---- Implementations ---------------------------------------------------------
@@ -186,13 +151,15 @@ def _in_tensorflow(
     projections, labels = map(tf.constant, case.inputs())
 
     @tf.function
-    def value_and_gradient(projections, labels):
+    def value_and_gradient(
+        projections: tf.Tensor, labels: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(projections)
             value = loss(projections, labels)
         return value, tape.gradient(value, projections)
 
-    def call():
+    def call() -> tuple[np.ndarray, np.ndarray]:
         value, gradient = value_and_gradient(projections, labels)
         return value.numpy(), gradient.numpy()
 
@@ -208,27 +175,58 @@ def ours(case: Case) -> measure.Call:
 
 
 def dense(case: Case) -> measure.Call:
-    """The loss of `DENSE`."""
-
-    def loss(projections, labels):
-        return DENSE[case.loss](projections, labels, case.temperature)
-
+    """`dense_loss` with automatic differentiation."""
+    loss = functools.partial(dense_loss, case.loss, case.temperature)
     return _in_tensorflow(loss, case)
 
 
+def dense_loss(
+    name: str, temperature: float, projections: tf.Tensor, labels: tf.Tensor
+) -> tf.Tensor:
+    """A loss from the whole matrix of similarities, in plain TensorFlow.
+
+    Args:
+      name: of the loss.
+      temperature: divisor of the cosines.
+      projections: float32 [B, 2, P].
+      labels: int [B].
+    """
+    z = tf.math.l2_normalize(projections, axis=-1)
+    flat = tf.reshape(z, [-1, z.shape[-1]])
+    logits = tf.matmul(flat, flat, transpose_b=True) / temperature
+    logits = tf.linalg.set_diag(logits, tf.fill(tf.shape(flat)[:1], _MASKED))
+    if name == "ntxent":
+        positive = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / temperature
+        total = tf.reduce_logsumexp(logits, axis=-1)
+        return tf.reduce_mean(total) - tf.reduce_mean(positive)
+    labels = tf.repeat(labels, 2)
+    same = labels[:, tf.newaxis] == labels
+    positives = tf.linalg.set_diag(same, tf.zeros_like(labels, tf.bool))
+    count = tf.math.count_nonzero(positives, -1, dtype=tf.float32)
+
+    def mean_of_positives(values: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.where(positives, values, 0.0), -1) / count
+
+    if name == "sincere":
+        noise = tf.where(same, _MASKED, logits)
+        noise = tf.reduce_logsumexp(noise, axis=-1, keepdims=True)
+        return tf.reduce_mean(mean_of_positives(tf.nn.softplus(noise - logits)))
+    total = tf.reduce_logsumexp(logits, axis=-1)
+    if name == "supcon":
+        return tf.reduce_mean(total - mean_of_positives(logits))
+    inside = tf.where(positives, logits, _MASKED)
+    inside = tf.reduce_logsumexp(inside, axis=-1) - tf.math.log(count)
+    return tf.reduce_mean(total - inside)
+
+
 def keras_cv(case: Case) -> measure.Call:
-    """KerasCV's SimCLRLoss, the sum of both views' means: halved."""
-    # It prints its backend, where the table is to stand.
+    """KerasCV's SimCLRLoss, which sums the means of both views: halved."""
+    # It prints its backend to stdout, where the table is written.
     with contextlib.redirect_stdout(sys.stderr):
         from keras_cv import losses as keras_cv_losses
 
     simclr = keras_cv_losses.SimCLRLoss(temperature=case.temperature)
-
-    def loss(projections, labels):
-        del labels
-        return simclr(projections[:, 0], projections[:, 1]) / 2
-
-    return _in_tensorflow(loss, case)
+    return _in_tensorflow(lambda z, _: simclr(z[:, 0], z[:, 1]) / 2, case)
 
 
 def pytorch_metric_learning(case: Case) -> measure.Call:
@@ -238,19 +236,19 @@ def pytorch_metric_learning(case: Case) -> measure.Call:
 
     loss = torch_losses.SupConLoss(temperature=case.temperature)
     projections, labels = case.inputs()
-    projections = torch.from_numpy(projections).requires_grad_()
-    labels = torch.from_numpy(labels.repeat(2))
+    variable = torch.from_numpy(projections).requires_grad_()
+    targets = torch.from_numpy(labels.repeat(2))
 
-    def call():
-        value = loss(projections.flatten(0, 1), labels)
-        (gradient,) = torch.autograd.grad(value, projections)
+    def call() -> tuple[np.ndarray, np.ndarray]:
+        value = loss(variable.flatten(0, 1), targets)
+        (gradient,) = torch.autograd.grad(value, variable)
         return value.detach().numpy(), gradient.numpy()
 
     return call
 
 
-# Loss -> implementations of it; the first is ours.
-IMPLEMENTATIONS: dict[str, dict[str, measure.Make]] = {
+# Loss -> its implementations; the first is ours.
+IMPLEMENTATIONS: dict[str, dict[str, measure.Maker]] = {
     "ntxent": {"ours": ours, "dense": dense, "keras-cv": keras_cv},
     "supcon": {
         "ours": ours,
@@ -259,80 +257,4 @@ IMPLEMENTATIONS: dict[str, dict[str, measure.Make]] = {
     },
     "supcon_in": {"ours": ours, "dense": dense},
     "sincere": {"ours": ours, "dense": dense},
-}
-
-# ---- The dense losses --------------------------------------------------------
-
-
-def _logits(projections: tf.Tensor, temperature: float) -> tf.Tensor:
-    """Cosines over temperature [N, N]; an embedding is no match for itself."""
-    z = tf.reshape(projections, [-1, projections.shape[-1]])
-    z = tf.math.l2_normalize(z, axis=-1)
-    logits = tf.matmul(z, z, transpose_b=True) / temperature
-    return tf.linalg.set_diag(logits, tf.fill(tf.shape(z)[:1], _MASKED))
-
-
-def _positives_and_negatives(labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Bool [N, N]: of one class, but not the same; of another class."""
-    labels = tf.repeat(labels, 2)
-    same = labels[:, tf.newaxis] == labels
-    return tf.linalg.set_diag(same, tf.zeros_like(labels, tf.bool)), ~same
-
-
-def _log_sum_exp(logits: tf.Tensor) -> tf.Tensor:
-    """Of each row, [N], with its maximum taken out."""
-    largest = tf.stop_gradient(tf.reduce_max(logits, axis=-1, keepdims=True))
-    total = tf.reduce_sum(tf.exp(logits - largest), axis=-1)
-    return tf.math.log(total) + largest[:, 0]
-
-
-def _mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
-    """Of each row's values in the mask, [N]."""
-    total = tf.reduce_sum(tf.where(mask, values, 0.0), axis=-1)
-    return total / _count(mask)
-
-
-def _count(mask: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.cast(mask, tf.float32), axis=-1)
-
-
-def _dense_ntxent(projections, labels, temperature):
-    del labels
-    logits = _logits(projections, temperature)
-    first, second = tf.unstack(
-        tf.math.l2_normalize(projections, axis=-1), axis=1
-    )
-    positives = tf.reduce_sum(first * second, axis=-1) / temperature
-    return tf.reduce_mean(_log_sum_exp(logits)) - tf.reduce_mean(positives)
-
-
-def _dense_supcon(projections, labels, temperature):
-    logits = _logits(projections, temperature)
-    positives, _ = _positives_and_negatives(labels)
-    return tf.reduce_mean(_log_sum_exp(logits) - _mean(logits, positives))
-
-
-def _dense_supcon_in(projections, labels, temperature):
-    logits = _logits(projections, temperature)
-    positives, _ = _positives_and_negatives(labels)
-    inside = _log_sum_exp(tf.where(positives, logits, _MASKED))
-    inside -= tf.math.log(_count(positives))
-    return tf.reduce_mean(_log_sum_exp(logits) - inside)
-
-
-def _dense_sincere(projections, labels, temperature):
-    logits = _logits(projections, temperature)
-    positives, negatives = _positives_and_negatives(labels)
-    noise = _log_sum_exp(tf.where(negatives, logits, _MASKED))
-    terms = tf.nn.softplus(noise[:, tf.newaxis] - logits)
-    return tf.reduce_mean(_mean(terms, positives))
-
-
-# Loss -> (projections [B, 2, P], labels [B], temperature) -> []. Plain
-# TensorFlow, differentiated by itself.
-DENSE = {
-    "ntxent": _dense_ntxent,
-    "supcon": _dense_supcon,
-    "supcon_in": _dense_supcon_in,
-    "sincere": _dense_sincere,
 }

@@ -1,8 +1,8 @@
-"""What all benchmarks share: time, peak memory, comparison, tables.
+"""The core of all benchmarks: time, peak memory, comparison and tables.
 
-A benchmark is a series of cases. In each, several implementations do the same
-on the same numbers: `side_by_side` checks that they agree, and times them in
-turns, so that a machine that slows down slows all of them.
+In each case, several implementations compute the same from the same input.
+`compare` checks that their outputs agree, and times them in turns, so that a
+machine that slows down slows all of them.
 """
 
 import dataclasses
@@ -20,15 +20,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import terminal
-
-# Seconds after which a call has been repeated often enough, if it was so often.
-_ENOUGH_SECONDS = 20.0
-_ENOUGH_REPEATS = 3
+from tf_contrastive import errors, terminal
+from tf_contrastive.config.benchmark import Benchmarking
 
 _MIB = 2**20
 
-# Packages whose versions say what was measured, where they are installed.
+# Packages whose versions are reported, where they are installed.
 _PACKAGES = (
     "tf_contrastive",
     "tensorflow",
@@ -41,30 +38,31 @@ _PACKAGES = (
     "torch",
 )
 
-# Does once what is measured and returns what it computed.
+# Runs the measured computation once, and returns its output.
 Call = Callable[[], Any]
-# Gets all ready for a case: inputs, imports, but nothing of what is measured. A
-# function of a module, since memory is measured in another process.
-Make = Callable[[Any], Call]
+# Prepares a case: inputs and imports, but nothing that is measured. A function
+# of a module, since memory is measured in another process.
+Maker = Callable[[Any], Call]
+Row = dict[str, Any]
 
 
 class Error(NamedTuple):
-    """How far an output is from ours, and how far it may be."""
+    """An output's difference from ours, and the largest allowed one."""
 
-    found: float
+    value: float
     allowed: float
 
 
 @dataclasses.dataclass
 class Result:
-    """One implementation in one case. None: not measured, as `note` says."""
+    """One implementation in one case. None: not measured; see `note`."""
 
     implementation: str
     milliseconds: float | None = None  # Median of the repeats.
     repeats: int = 0
     times_ours: float | None = None  # Milliseconds divided by ours.
     peak_growth_mib: float | None = None  # Peak memory of the first call.
-    peak_total_mib: float | None = None  # The same with all there was before.
+    peak_total_mib: float | None = None  # With what was allocated before it.
     graph_building_seconds: float | None = None  # First call less the median.
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
     note: str = ""
@@ -72,55 +70,58 @@ class Result:
 
 
 class Report(NamedTuple):
-    """What a benchmark found."""
+    """The results of a benchmark, as rows and as text."""
 
-    results: list[dict[str, Any]]
+    rows: list[Row]
     tables: list[str]
-    passed: bool
+
+    @property
+    def passed(self) -> bool:
+        """Whether no implementation has failed."""
+        return not any(row.get("failed") for row in self.rows)
 
 
-def side_by_side(
-    makers: Mapping[str, Make],
+def compare(
+    makers: Mapping[str, Maker],
     case: Any,
-    *,
-    errors: Callable[[Any, Any], dict[str, Error]],
-    skipped: Mapping[str, str],
-    repeats: int,
-    memory: bool,
-    say: Callable[[str], None],
-) -> list[Result]:
+    options: Benchmarking,
+    errors_of: Callable[[Any, Any], dict[str, Error]],
+    skipped: Mapping[str, str] | None = None,
+) -> list[Row]:
     """Measures implementations of the same, and checks that they agree.
 
     Args:
-      makers: implementation -> what makes it; the first is ours.
-      case: what they are made for; can be pickled.
-      errors: (outputs, our outputs) -> the error of each output by its name.
+      makers: implementation -> its maker; the first is ours.
+      case: argument of the makers; a dataclass that can be pickled.
+      options: `repeats`, `memory` and `only_ours`.
+      errors_of: (outputs, our outputs) -> name -> error.
       skipped: implementation -> why it is not run.
-      repeats: calls of which the median is taken; fewer if they take long.
-      memory: whether to measure peak memory.
-      say: is told what is being done.
 
     Returns:
-      A result for each implementation, in their order. One that does not
-      agree with ours, or that runs out of memory, has failed and is not timed.
+      A row for each implementation, with the fields of the case and of
+      `Result`. An implementation that differs from ours, or runs out of memory,
+      has failed and is not timed.
     """
-    # PyTorch's OpenMP threads spin while they wait, which slows down everything
-    # that is timed in turns, several times. PyTorch reads this when it is
-    # imported, and KerasCV imports it.
+    # PyTorch's OpenMP threads spin while they wait, which slows down what is
+    # timed in turns with it. PyTorch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    results = {n: Result(n, note=skipped.get(n, "")) for n in makers}
+    names = list(makers)[:1] if options.only_ours else list(makers)
+    results = {n: Result(n, note=(skipped or {}).get(n, "")) for n in names}
     calls: dict[str, Call] = {}
     first_seconds: dict[str, float] = {}
     ours = None
     for name, result in results.items():
         if result.note:
             continue
-        say(f"{case}: {name}")
+        terminal.info(f"{case}: {name}")
         try:
-            calls[name] = makers[name](case)
-            if memory:
-                _measure_memory(result, makers[name], case)
-            first_seconds[name], outputs = _timed(calls[name])
+            call = makers[name](case)
+            if options.memory:
+                peaks = peak_memory(makers[name], case)
+                result.peak_growth_mib, result.peak_total_mib = peaks
+            start = time.perf_counter()
+            outputs = call()
+            first_seconds[name] = time.perf_counter() - start
         except ImportError:
             result.note = "not installed"
         except (process.BrokenProcessPool, tf.errors.ResourceExhaustedError):
@@ -128,109 +129,122 @@ def side_by_side(
             result.failed = True
         else:
             ours = outputs if ours is None else ours
-            _check(result, errors(outputs, ours))
-        if result.note:
-            calls.pop(name, None)
-    say(f"{case}: timing of {', '.join(calls) or 'none'}")
-    for name, seconds in in_turns(calls, repeats).items():
+            _check(result, errors_of(outputs, ours))
+            if not result.failed:
+                calls[name] = call
+    terminal.info(f"{case}: timing of {', '.join(calls) or 'none'}")
+    for name, seconds in in_turns(calls, options.repeats).items():
         result, median = results[name], statistics.median(seconds)
         result.milliseconds = 1000 * median
         result.repeats = len(seconds)
         result.graph_building_seconds = max(first_seconds[name] - median, 0.0)
-    _compare_times(list(results.values()))
-    return list(results.values())
+        if reference := results[names[0]].milliseconds:
+            result.times_ours = result.milliseconds / reference
+    fields = dataclasses.asdict(case)
+    return [fields | dataclasses.asdict(result) for result in results.values()]
 
 
-def _check(result: Result, errors: dict[str, Error]) -> None:
-    result.errors = {name: error.found for name, error in errors.items()}
-    # Not "above", which would let NaN pass.
-    wrong = [n for n, e in errors.items() if not e.found <= e.allowed]
+def _check(result: Result, found: dict[str, Error]) -> None:
+    result.errors = {name: error.value for name, error in found.items()}
+    # Not "above", which is false for NaN.
+    wrong = {n: e for n, e in found.items() if not e.value <= e.allowed}
     if wrong:
         result.failed = True
         result.note = "differs from ours: " + ", ".join(
-            f"{n} by {errors[n].found:.1e} (allowed: {errors[n].allowed:.0e})"
-            for n in wrong
+            f"{name} by {error.value:.1e} (allowed: {error.allowed:.0e})"
+            for name, error in wrong.items()
         )
 
 
-def _compare_times(results: list[Result]) -> None:
-    ours = results[0].milliseconds
-    for result in results:
-        if ours is not None and result.milliseconds is not None:
-            result.times_ours = result.milliseconds / ours
+def in_turns(
+    calls: Mapping[str, Call],
+    repeats: int | None = None,
+    seconds: float = 20.0,
+    warm_up: int = 0,
+) -> dict[str, list[float]]:
+    """Times calls, one after the other, repeatedly.
 
-
-# ---- Time --------------------------------------------------------------------
-
-
-def _timed(call: Call) -> tuple[float, Any]:
-    start = time.perf_counter()
-    outputs = call()
-    return time.perf_counter() - start, outputs
-
-
-def in_turns(calls: Mapping[str, Call], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each call, made one after the other, again and again."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    start = time.perf_counter()
-    for done in range(1, repeats + 1):
-        for name, call in calls.items():
-            seconds[name].append(_timed(call)[0])
-        spent = time.perf_counter() - start
-        if done >= _ENOUGH_REPEATS and spent > _ENOUGH_SECONDS * len(calls):
-            break
-    return seconds
-
-
-# ---- Memory ------------------------------------------------------------------
-
-
-def _measure_memory(result: Result, make: Make, case: Any) -> None:
-    result.peak_growth_mib, result.peak_total_mib = peak_memory(make, case)
-
-
-def peak_memory(make: Make, case: Any) -> tuple[float, float]:
-    """Makes and calls it once, in a fresh process.
+    Args:
+      calls: name -> call.
+      repeats: of each, at most, and then at least three; None: no limit.
+      seconds: per call, after which there are no more repeats.
+      warm_up: calls of each that are not timed.
 
     Returns:
-      MiB: (by which the peak grew in the call, the peak with all before).
+      Name -> the seconds of each repeat.
+    """
+    for _ in range(warm_up):
+        for call in calls.values():
+            call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    done, start = 0, time.perf_counter()
+    while calls and done != repeats:
+        for name, call in calls.items():
+            before = time.perf_counter()
+            call()
+            times[name].append(time.perf_counter() - before)
+        done += 1
+        enough = done >= 3 or repeats is None
+        if enough and time.perf_counter() - start > seconds * len(calls):
+            break
+    return times
+
+
+def peak_memory(maker: Maker, case: Any) -> tuple[float, float]:
+    """Makes and runs a case once, in a new process.
+
+    Returns:
+      MiB: (growth of the peak during the call, the peak after it).
     """
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn) as fresh:
-        before, after = fresh.submit(_peaks, make, case).result()
+    with ProcessPoolExecutor(1, mp_context=spawn) as new:
+        before, after = new.submit(_peaks, maker, case).result()
     return (after - before) / _MIB, after / _MIB
 
 
-def _peaks(make: Make, case: Any) -> tuple[int, int]:
-    """Peak bytes of this process before and after the call."""
-    call = make(case)
+def _peaks(maker: Maker, case: Any) -> tuple[int, int]:
+    """Returns this process's peak bytes before and after the call."""
+    call = maker(case)
     before = _peak()
     call()
     return before, _peak()
 
 
 def _peak() -> int:
-    """The most memory that this process has held, in bytes."""
+    """Returns the largest memory that this process has held, in bytes."""
     try:
-        # Linux hands ru_maxrss of a parent on to the programs that it starts,
-        # but not this.
+        # On Linux a child process inherits ru_maxrss, but not this.
         with open("/proc/self/status") as status:
             for line in status:
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1]) * 1024
     except FileNotFoundError:
         pass
-    # KiB, and on macOS bytes.
+    # KiB; bytes on macOS.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-# ---- What is reported --------------------------------------------------------
+# ---- Reports -----------------------------------------------------------------
+
+
+def check_output(option: str, path: str) -> None:
+    """Raises `UserError` if a file cannot be created at `path`."""
+    folder = os.path.dirname(path) or "."
+    problem = ""
+    if not tf.io.gfile.isdir(folder):
+        problem = f": the folder {folder} does not exist"
+    elif tf.io.gfile.isdir(path):
+        problem = " is a folder"
+    if problem:
+        raise errors.UserError(
+            f"{option}={path}{problem}; choose a file in an existing folder"
+        )
 
 
 def environment() -> dict[str, Any]:
-    """What ran: versions, processors, platform."""
-    versions = {"python": platform.python_version()}
+    """Returns versions, platform, processors and accelerators."""
+    versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
             versions[package] = metadata.version(package)
@@ -249,29 +263,19 @@ def environment() -> dict[str, Any]:
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
-    """Lays rows out under headings, numbers to the right.
+    """Formats rows under headings, with numbers on the right.
 
     Args:
-      columns: heading -> a format with the row's fields, such as "{size}" or
-        "{milliseconds:.1f}". A field that is None shows as "-".
+      columns: heading -> format of a field, such as "{size}" or
+        "{milliseconds:.1f}". A field that is None is shown as "-".
       rows: the fields of each row.
     """
-    lines = [list(columns)] + [
-        [_cell(text, row) for text in columns.values()] for row in rows
-    ]
-    texts = {
-        place
-        for place, text in enumerate(columns.values())
-        if not all(
-            isinstance(row[_field(text)], int | float | None) for row in rows
+    lines, texts = [list(columns)], set()
+    fields = [text.strip("{}").partition(":")[0] for text in columns.values()]
+    for row in rows:
+        cells = zip(fields, columns.values(), strict=True)
+        lines.append(
+            ["-" if row[f] is None else text.format(**row) for f, text in cells]
         )
-    }
+        texts |= {i for i, f in enumerate(fields) if isinstance(row[f], str)}
     return terminal.format_table(lines, texts)
-
-
-def _cell(text: str, row: Mapping[str, Any]) -> str:
-    return "-" if row[_field(text)] is None else text.format(**row)
-
-
-def _field(text: str) -> str:
-    return text.strip("{}").partition(":")[0]

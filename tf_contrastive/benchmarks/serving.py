@@ -1,23 +1,21 @@
-"""An export's signatures against the bare encoder and `keras.Model.predict`.
+"""An export's signatures next to the bare encoder and `Model.predict`.
 
-All get the same images, as they would come: bytes of pixels at the encoder's
-own size, floats, or JPEG files. They are called in turns, in this process; a
-server adds its own transport. Preprocessing, the check of ranges and empty
-batches, and decoding are what a signature does beyond the bare function.
+All get the same images in the form of their own input: pixels as bytes, floats,
+or JPEG files. They are called in turns in this process; a server adds its own
+transport. Decoding, preprocessing and checks are what a signature adds to the
+bare function.
 """
 
 import functools
 import os
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors, exporting, heads
+from tf_contrastive import encoders, errors, exporting, heads, terminal
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark, ServingBenchmark
@@ -27,8 +25,10 @@ BARE = "bare tf.function"
 PREDICT = "keras.Model.predict"
 # Calls before anything is timed.
 _WARM_UP = 3
-# Largest difference of an embedding, as a share of the largest |value|.
+# Largest difference of an embedding, relative to the largest |value|.
 _ALLOWED = 1e-5
+# Signature -> its output, where that is not the embedding.
+_OUTPUTS = {"project": "projection", "classify": "probabilities"}
 
 _COLUMNS = {
     "implementation": "{implementation}",
@@ -36,7 +36,7 @@ _COLUMNS = {
     "p50 ms": "{p50_milliseconds:.2f}",
     "p99 ms": "{p99_milliseconds:.2f}",
     "images/s": "{images_per_second:.1f}",
-    "over bare": "{over_bare:.1%}",
+    "overhead": "{overhead:.1%}",
     "difference": "{largest_difference:.1e}",
     "peak growth MiB": "{peak_growth_mib:.0f}",
     "peak MiB": "{peak_total_mib:.0f}",
@@ -45,48 +45,41 @@ _COLUMNS = {
 
 
 class Case(NamedTuple):
-    """An implementation, and how many images it gets."""
+    """An implementation and the number of images of a request."""
 
     path: str  # Of the export.
     implementation: str
     batch_size: int
 
 
-def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
+def run(options: Benchmark) -> measure.Report:
     """Measures every signature of an export at every batch size.
 
-    Args:
-      options: validated.
-      say: is told what is being done.
-
     Raises:
-      UserError: for no export of three channels.
+      UserError: if there is no export, or its images have not three channels.
     """
-    chosen, how = options.serving, options.benchmarking
-    results = []
+    chosen = options.serving
+    rows: list[measure.Row] = []
     with tempfile.TemporaryDirectory() as folder:
         path = chosen.serving_model or _export(chosen, folder)
         path = exporting.find(path) or path
-        names = [BARE, PREDICT, *_details(path)["signatures"]]
-        for size in map(int, fields.split_list(chosen.serving_batch_sizes)):
+        _load(path)  # Reports a damaged export.
+        details = exporting.details(path)
+        if details["channels"] != 3:
+            raise errors.UserError(
+                f"serving_model={path} takes {details['channels']} channels:"
+                " choose an export for images of three"
+            )
+        names = [BARE, PREDICT, *details["signatures"]]
+        if options.benchmarking.only_ours:
+            names.remove(PREDICT)
+        for size in fields.read_counts(chosen.serving_batch_sizes):
+            terminal.info(f"{size} images: {', '.join(names)}")
             cases = [Case(path, name, size) for name in names]
-            if how.only_ours:
-                cases = [case for case in cases if case[1] != PREDICT]
-            say(f"{size} images: {', '.join(case[1] for case in cases)}")
-            results += _measure(cases, chosen.serving_seconds, how.memory)
-    passed = not any(row["note"] for row in results)
-    return measure.Report(results, [measure.table(_COLUMNS, results)], passed)
-
-
-def _details(path: str) -> dict[str, Any]:
-    _load(path)  # Says what is wrong with it.
-    details = exporting.details(path)
-    if details["channels"] != 3:
-        raise errors.UserError(
-            f"serving_model={path} takes {details['channels']} channels: give"
-            " an export that takes images of three"
-        )
-    return details
+            rows += _measure(
+                cases, chosen.serving_seconds, options.benchmarking.memory
+            )
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
 
 
 def _export(chosen: ServingBenchmark, folder: str) -> str:
@@ -97,7 +90,7 @@ def _export(chosen: ServingBenchmark, folder: str) -> str:
         stem=resolve_stem("auto", size),
         image_shape=(size, size, 3),
         synchronized=False,
-        # Switched off, the residual branches would count for nothing.
+        # With zeros, the residual branches would not be measured.
         zero_init_residual=False,
     )
     features = encoder.output_shape[-1]
@@ -110,13 +103,10 @@ def _export(chosen: ServingBenchmark, folder: str) -> str:
 
 
 def make(case: Case) -> measure.Call:
-    """Loads what a case needs; calling it does what is measured.
-
-    Args:
-      case: can be pickled, for a process of its own.
+    """Loads the implementation and the input of a case.
 
     Returns:
-      () -> embeddings [n, D], or whatever else the signature gives.
+      () -> embeddings [n, D], or another output of the signature.
     """
     path, name, count = case
     size = exporting.details(path)["image_size"]
@@ -134,40 +124,39 @@ def make(case: Case) -> measure.Call:
                 tf.cast(images, tf.float32) * (1 / 255), training=False
             )
         )
-        given = tf.constant(images)
-        return lambda: bare(given).numpy()
+        pixels = tf.constant(images)
+        return lambda: bare(pixels).numpy()
     signature = _load(path).signatures[name]
     key, value = {
         "serving_bytes": ("bytes", files),
         "serving_float": ("images", floats),
     }.get(name, ("images", images))
-    given = {key: tf.constant(value)}
-    gives = {"project": "projection", "classify": "probabilities"}
-    output = gives.get(name, "embedding")
-
-    return lambda: signature(**given)[output].numpy()
+    request = {key: tf.constant(value)}
+    output = _OUTPUTS.get(name, "embedding")
+    return lambda: signature(**request)[output].numpy()
 
 
 @functools.cache
-def _load(path: str) -> Callable:
-    """Loads an export once, and holds it: signatures do not."""
+def _load(path: str) -> Any:
+    """Loads an export once; its signatures do not keep it in memory."""
     return exporting.load(path)
 
 
 def _measure(
     cases: list[Case], seconds: float, memory: bool
-) -> list[dict[str, Any]]:
+) -> list[measure.Row]:
     calls = {case.implementation: make(case) for case in cases}
     outputs = {name: call() for name, call in calls.items()}
-    times = _in_turns(calls, seconds * len(calls))
+    times = measure.in_turns(calls, seconds=seconds, warm_up=_WARM_UP)
     rows = []
     for case in cases:
         name, count = case.implementation, case.batch_size
         spent = times[name]
-        difference = _difference(name, outputs)
-        growth, total = (
-            measure.peak_memory(make, case) if memory else (None,) * 2
-        )
+        difference = None
+        if name not in _OUTPUTS:
+            difference = exporting.compare(outputs[name], outputs[BARE])[0]
+        failed = difference is not None and not difference <= _ALLOWED
+        peaks = measure.peak_memory(make, case) if memory else (None, None)
         rows.append(
             {
                 "implementation": name,
@@ -175,42 +164,17 @@ def _measure(
                 "p50_milliseconds": 1000 * statistics.median(spent),
                 "p99_milliseconds": 1000 * float(np.quantile(spent, 0.99)),
                 "images_per_second": count * len(spent) / sum(spent),
-                # Of each turn by itself: a machine that slows down slows both.
-                "over_bare": statistics.median(
+                # Per turn, since a machine that slows down slows both.
+                "overhead": statistics.median(
                     mine / bare - 1
                     for mine, bare in zip(spent, times[BARE], strict=True)
                 ),
                 "largest_difference": difference,
-                "peak_growth_mib": growth,
-                "peak_total_mib": total,
+                "peak_growth_mib": peaks[0],
+                "peak_total_mib": peaks[1],
                 "calls": len(spent),
-                "note": ""
-                if difference is None or difference <= _ALLOWED
-                else "differs from the bare encoder",
+                "note": "differs from the bare encoder" if failed else "",
+                "failed": failed,
             }
         )
     return rows
-
-
-def _difference(name: str, outputs: Mapping[str, np.ndarray]) -> float | None:
-    """How far embeddings are from the bare encoder's; None: no embeddings."""
-    if name in ("project", "classify"):
-        return None
-    return exporting.compare(outputs[name], outputs[BARE])[0]
-
-
-def _in_turns(
-    calls: Mapping[str, measure.Call], seconds: float
-) -> dict[str, list[float]]:
-    """Seconds of each call, one after the other, for so long in all."""
-    for _ in range(_WARM_UP):
-        for call in calls.values():
-            call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    start = time.perf_counter()
-    while time.perf_counter() - start < seconds or not times[BARE]:
-        for name, call in calls.items():
-            before = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - before)
-    return times

@@ -1,8 +1,8 @@
-"""The whole training step against its encoder's forward and backward pass.
+"""The training step next to the forward and backward pass of its encoder.
 
-What is beyond the encoder (projection, loss, metrics, probe, guard, optimizer)
-is overhead: both are timed in turns, on one batch that is there already, with
-the same encoder object. End to end, the run's own input is in it, too.
+Projection, loss, metrics, probe and optimizer are the overhead. Both are timed
+in turns, with the same encoder and one batch in memory; end to end, the step is
+timed with the run's own input.
 """
 
 import shlex
@@ -13,15 +13,21 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import datasets, distribution, doctor, flags, training
+from tf_contrastive import (
+    datasets,
+    distribution,
+    doctor,
+    flags,
+    terminal,
+    training,
+)
 from tf_contrastive import model as models
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.runtime import check_divisible
 
-# Steps before anything is timed: graphs are made, pipelines filled.
+# Steps that build graphs and fill pipelines, before anything is timed.
 _WARM_UP = 3
 
 _COLUMNS = {
@@ -39,66 +45,51 @@ _COLUMNS = {
 
 
 class Case(NamedTuple):
-    """A step that is measured."""
+    """A run whose step is measured."""
 
-    run: Pretrain  # Resolved, with its precision.
+    run: Pretrain  # Resolved.
     source: datasets.Source
     strategy: tf.distribute.Strategy
 
 
-def run(options: Benchmark, say: Callable[[str], None]) -> measure.Report:
-    """Measures the step of `--run_flags` at every precision and replicas.
-
-    Args:
-      options: validated.
-      say: is told what is being done.
-
-    Raises:
-      UserError: for flags that pretrain would refuse.
-    """
+def run(options: Benchmark) -> measure.Report:
+    """Measures the step of `run_flags` at each precision and replica count."""
     chosen = options.step
     wanted = flags.parse(
         Pretrain, [*shlex.split(chosen.run_flags), "--workdir=none"]
     )
-    wanted.validate()
-    counts = [int(n) for n in fields.split_list(chosen.replicas)]
-    for count in counts:
-        check_divisible(wanted.schedule.batch_size, count)
-    # The largest first: the CPU is split once.
-    strategies = {n: _strategy(n) for n in sorted(counts, reverse=True)}
+    counts = fields.read_counts(chosen.replicas)
+    # The largest first, since the CPU can be split only once.
+    strategies = {
+        n: distribution.strategy("default")
+        if n == 1
+        else distribution.strategy("mirrored", virtual_devices=n)
+        for n in sorted(counts, reverse=True)
+    }
     source, _ = training.open_dataset(wanted)
     source = datasets.in_memory(source, wanted.data.cache)
-    results = []
+    rows = []
     for precision in fields.split_list(chosen.precisions):
         for count in counts:
-            case = _case(wanted, source, strategies[count], precision)
-            say(f"{case.run.encoder.encoder}, {precision}, {count} replica(s)")
-            results.append(
+            strategy = strategies[count]
+            run = training.resolve(wanted, source.info, strategy)
+            run = training.standardize(run, source)
+            run = fields.replace(run, precision=precision)
+            terminal.info(
+                f"{run.encoder.encoder}, {precision}, {count} replica(s)"
+            )
+            rows.append(
                 _measure(
-                    case,
+                    Case(run, source, strategy),
                     options.benchmarking.repeats,
                     chosen.end_to_end_seconds,
                 )
             )
-    return measure.Report(
-        results, [measure.table(_COLUMNS, results)], passed=True
-    )
-
-
-def _strategy(replicas: int) -> tf.distribute.Strategy:
-    if replicas == 1:
-        return distribution.strategy("default")
-    return distribution.strategy("mirrored", virtual_devices=replicas)
-
-
-def _case(wanted, source, strategy, precision) -> Case:
-    run = training.resolve(wanted, source.info, strategy)
-    run = training.standardize(run, source)
-    return Case(fields.replace(run, precision=precision), source, strategy)
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
 
 
 def _model(case: Case) -> models.ContrastiveModel:
-    """Pretrain's own model, compiled as pretrain does."""
+    """Returns the model of `pretrain`, compiled as there."""
     run, info = case.run, case.source.info
     steps = datasets.steps_per_epoch(info.num_examples, run.schedule.batch_size)
     with case.strategy.scope(), models.precision(run.runtime.precision):
@@ -116,13 +107,13 @@ def _model(case: Case) -> models.ContrastiveModel:
 def bare(
     encoder: tf.keras.Model, strategy: tf.distribute.Strategy
 ) -> Callable[[Any], Any]:
-    """Forward and backward pass of an encoder, as one graph.
+    """Returns the forward and backward pass of an encoder, as one graph.
 
     Returns:
-      Iterator of the step's batches -> gradients, of each replica its own.
+      Iterator of the step's batches -> gradients of each replica.
     """
 
-    def on_replica(data):
+    def on_replica(data: Any) -> list[tf.Tensor]:
         inputs = data[0]
         views = inputs[0] if isinstance(inputs, tuple) else inputs
         images = tf.reshape(views, [-1, *views.shape[2:]])
@@ -131,13 +122,13 @@ def bare(
         return tape.gradient(total, encoder.trainable_variables)
 
     @tf.function
-    def both_passes(iterator):
+    def both_passes(iterator: Any) -> Any:
         return strategy.run(on_replica, args=(next(iterator),))
 
     return both_passes
 
 
-def _measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
+def _measure(case: Case, repeats: int, seconds: float) -> measure.Row:
     run, strategy = case.run, case.strategy
     replicas = strategy.num_replicas_in_sync
     size = run.schedule.batch_size
@@ -154,10 +145,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
             "step": lambda: _finished(step, batches),
             "bare": lambda: _finished(passes, batches),
         }
-        for _ in range(_WARM_UP):
-            for call in calls.values():
-                call()
-        times = measure.in_turns(calls, repeats)
+        times = measure.in_turns(calls, repeats, warm_up=_WARM_UP)
         milliseconds, bare_milliseconds = (
             1000 * statistics.median(times[name]) for name in calls
         )
@@ -173,7 +161,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
         "replicas": replicas,
         "milliseconds": milliseconds,
         "bare_milliseconds": bare_milliseconds,
-        # Of each turn by itself: a machine that slows down slows both.
+        # Per turn, since a machine that slows down slows both.
         "overhead": statistics.median(
             ours / theirs - 1
             for ours, theirs in zip(times["step"], times["bare"], strict=True)
@@ -187,7 +175,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
 
 
 def _finished(function: Callable, batches: Any) -> None:
-    """Calls it, and waits for the devices."""
+    """Calls a function and waits for the devices."""
     function(batches)
     tf.test.experimental.sync_devices()
 
@@ -195,7 +183,7 @@ def _finished(function: Callable, batches: Any) -> None:
 def _end_to_end(
     case: Case, model: models.ContrastiveModel, step: Callable, seconds: float
 ) -> tuple[float, float]:
-    """(images per second with the run's own input, share of time it waits)."""
+    """Returns (images per second, fraction of time waiting for input)."""
     batches = iter(training.batches(case.source, case.strategy, case.run, 0))
     for _ in range(_WARM_UP):
         _finished(step, batches)

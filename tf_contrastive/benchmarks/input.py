@@ -1,0 +1,309 @@
+"""Views per second of this package's input, of alternatives, and of the floor.
+
+Views above 64 pixels are made from JPEG files, scikit-learn's two sample
+photographs (427 x 640 pixels); smaller ones from arrays. The floor is what
+every policy needs: decoding, random crop, resize and flip.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import sklearn.datasets
+import tensorflow as tf
+
+from tf_contrastive import datasets, terminal, training, views
+from tf_contrastive.benchmarks import measure, operations
+from tf_contrastive.config import fields
+from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
+from tf_contrastive.config.pretrain import Pretrain
+
+FLOOR = "crop"
+HOST_PART = "ours, host part of device"
+# Options of our policies, measured where a policy uses them.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "ours, linear colours": {"color_jitter_style": "linear"},
+    "ours, linear, no warp": {
+        "color_jitter_style": "linear",
+        "warp_probability": 0.0,
+    },
+}
+_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+# Examples of an epoch.
+_FILES, _ARRAYS = 512, 4096
+
+_COLUMNS = {
+    "policy": "{policy}",
+    "pixels": "{image_size}",
+    "implementation": "{implementation}",
+    "examples/s": "{examples_per_second:,.0f}",
+    "of the floor": "{of_floor:.2f}",
+    "ours times as fast": "{times_peer:.1f}",
+    "first batch s": "{first_batch_seconds:.2f}",
+    "note": "{note}",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A policy and the size of its views and batches."""
+
+    policy: str
+    image_size: int
+    batch_size: int
+
+
+# (source, case) -> batches without end.
+Maker = Callable[[datasets.Source, Case], tf.data.Dataset]
+
+
+def run(options: Benchmark) -> measure.Report:
+    """Measures every policy at every size."""
+    chosen, repeats = options.input, options.benchmarking.repeats
+    policies = fields.split_list(chosen.policies)
+    sizes = fields.read_counts(chosen.image_sizes)
+    rows: list[measure.Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for size in sizes:
+            source = _source(size, folder)
+            default = 512 if size <= CIFAR_STEM_MAX_SIDE else 64
+            for policy in policies:
+                case = Case(policy, size, chosen.input_batch_size or default)
+                makers = implementations(
+                    case, only_ours=options.benchmarking.only_ours
+                )
+                names = ", ".join(makers)
+                terminal.info(f"{policy} at {size} pixels: {names}")
+                rows += _measure(makers, source, case, chosen.seconds, repeats)
+    tables = [measure.table(_COLUMNS, rows)]
+    for enabled, function, columns in (
+        (chosen.profile, operations.profile, operations.PROFILE),
+        (chosen.device_fraction, operations.device, operations.DEVICE),
+    ):
+        if enabled:
+            found = [r for s in sizes for r in function(policies, s, repeats)]
+            rows += found
+            tables.append(measure.table(columns, found))
+    return measure.Report(rows, tables)
+
+
+def _source(size: int, folder: str) -> datasets.Source:
+    """Photographs as files or, for small views, random tiles as arrays."""
+    photographs = sklearn.datasets.load_sample_images()
+    if size <= CIFAR_STEM_MAX_SIDE:
+        generator = np.random.default_rng(0)
+        tiles = []
+        for i in range(_ARRAYS):
+            image = photographs.images[i % 2]
+            top = generator.integers(image.shape[0] - size + 1)
+            left = generator.integers(image.shape[1] - size + 1)
+            tiles.append(image[top : top + size, left : left + size])
+        return datasets.from_arrays(np.stack(tiles), np.arange(_ARRAYS) % 2)
+    folder = os.path.join(folder, str(size))
+    for label, name in enumerate(_PHOTOGRAPHS):
+        os.makedirs(os.path.join(folder, str(label)))
+        path = next(p for p in photographs.filenames if p.endswith(name))
+        for i in range(_FILES // len(_PHOTOGRAPHS)):
+            shutil.copy(path, os.path.join(folder, str(label), f"{i}.jpg"))
+    return datasets.source(f"folder:{folder}", "train")
+
+
+def _measure(
+    makers: dict[str, Maker],
+    source: datasets.Source,
+    case: Case,
+    seconds: float,
+    repeats: int,
+) -> list[measure.Row]:
+    """Measures implementations in turns; each time with a new iterator.
+
+    An iterator would prefetch while another implementation is measured.
+    """
+    rates: dict[str, list[float]] = {name: [] for name in makers}
+    first: dict[str, float] = {}
+    notes = dict.fromkeys(makers, "")
+    for _ in range(repeats):
+        for name in [name for name in makers if not notes[name]]:
+            start = time.perf_counter()
+            try:
+                batches = iter(makers[name](source, case))
+            except ImportError:
+                notes[name] = "not installed"
+                continue
+            next(batches)
+            first.setdefault(name, time.perf_counter() - start)
+            rates[name].append(_rate(batches, case.batch_size, seconds))
+            del batches
+    medians = {n: statistics.median(r) for n, r in rates.items() if r}
+    rows = []
+    for name in makers:
+        rate = medians.get(name)
+        is_peer = name not in {FLOOR, HOST_PART, *VARIANTS}
+        rows.append(
+            {
+                **dataclasses.asdict(case),
+                "implementation": name,
+                "examples_per_second": rate,
+                "of_floor": rate and rate / medians[FLOOR],
+                "times_peer": medians["ours"] / rate
+                if rate and is_peer
+                else None,
+                "first_batch_seconds": first.get(name),
+                "note": notes[name],
+            }
+        )
+    return rows
+
+
+def _rate(batches: Iterator[Any], batch_size: int, seconds: float) -> float:
+    """Returns examples per second, without the prefetched batches."""
+    for _ in range(2):
+        next(batches)
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds or count < 2:
+        next(batches)
+        count += 1
+    return count * batch_size / (time.perf_counter() - start)
+
+
+# ---- Implementations ---------------------------------------------------------
+
+
+def implementations(case: Case, *, only_ours: bool) -> dict[str, Maker]:
+    """Returns everything that makes the views of a case; the floor first."""
+    makers: dict[str, Maker] = {
+        FLOOR: functools.partial(_batches, augmentation=FLOOR)
+    }
+    if case.policy != FLOOR:
+        # Variants that do not change the policy are left out.
+        policies: dict[views.Policy, str] = {}
+        for name, options in VARIANTS.items():
+            policy = views.build(
+                case.policy, image_size=case.image_size, **options
+            )
+            policies.setdefault(policy, name)
+        for name in policies.values():
+            makers[name] = functools.partial(_batches, **VARIANTS[name])
+        makers[HOST_PART] = functools.partial(_batches, augment_on="device")
+    return makers if only_ours else makers | PEERS.get(case.policy, {})
+
+
+def _batches(
+    source: datasets.Source, case: Case, **options: Any
+) -> tf.data.Dataset:
+    """The batches that `pretrain` reads."""
+    values = {
+        "augmentation": case.policy,
+        "image_size": case.image_size,
+        "batch_size": case.batch_size,
+        "augment_on": "host",
+        "views": 2,
+        # Files are read and decoded, as in a dataset of any size.
+        "cache": "none",
+        **options,
+    }
+    if case.image_size <= CIFAR_STEM_MAX_SIDE:
+        values.update(blur=False, color_jitter_strength=0.5)
+    chosen = fields.replace(Pretrain(), **values)
+    return training.batches(source, tf.distribute.get_strategy(), chosen, 0)
+
+
+def _augmented(
+    source: datasets.Source,
+    case: Case,
+    augment: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.data.Dataset:
+    """The floor's views, augmented by another library in batches."""
+    side = case.image_size
+
+    def apply(pixels: tf.Tensor, labels: tf.Tensor) -> tuple:
+        return augment(tf.reshape(pixels, [-1, side, side, 3])), labels
+
+    cropped = _batches(source, case, augmentation=FLOOR)
+    augmented = cropped.map(apply, num_parallel_calls=tf.data.AUTOTUNE)
+    return augmented.prefetch(tf.data.AUTOTUNE)
+
+
+def _keras_cv_layers() -> Any:
+    # It prints its backend to stdout, where the table is written.
+    with contextlib.redirect_stdout(sys.stderr):
+        from keras_cv import layers
+    return layers
+
+
+def _keras_cv_simclr(source: datasets.Source, case: Case) -> tf.data.Dataset:
+    layers = _keras_cv_layers()
+    jitter = layers.RandomColorJitter(
+        value_range=(0, 1),
+        brightness_factor=0.8,
+        contrast_factor=0.8,
+        saturation_factor=0.8,
+        hue_factor=0.2,
+    )
+    steps = [
+        layers.RandomApply(jitter, rate=0.8, batchwise=False),
+        layers.RandomColorDegeneration((0.0, 1.0)),
+    ]
+    if case.image_size > CIFAR_STEM_MAX_SIDE:
+        side = case.image_size // 10 // 2 * 2 + 1
+        steps.append(layers.RandomGaussianBlur(side, (0.1, 2.0)))
+
+    def augment(pixels: tf.Tensor) -> tf.Tensor:
+        for step in steps:
+            pixels = step(pixels, training=True)
+        return pixels
+
+    return _augmented(source, case, augment)
+
+
+def _keras_cv_randaugment(
+    source: datasets.Source, case: Case
+) -> tf.data.Dataset:
+    layer = _keras_cv_layers().RandAugment(
+        value_range=(0, 1), augmentations_per_image=2, magnitude=0.5
+    )
+    return _augmented(source, case, lambda x: layer(x, training=True))
+
+
+def _official(
+    name: str, source: datasets.Source, case: Case
+) -> tf.data.Dataset:
+    """tf-models-official's class of that name, applied image by image."""
+    from official.vision.ops import augment
+
+    classes = {
+        "AutoAugment": augment.AutoAugment,
+        "RandAugment": augment.RandAugment,
+    }
+    policy = classes[name]()
+
+    def distort(pixels: tf.Tensor) -> tf.Tensor:
+        levels = tf.cast(tf.round(255 * pixels), tf.uint8)
+        levels = tf.map_fn(policy.distort, levels)
+        return tf.cast(levels, tf.float32) / 255
+
+    return _augmented(source, case, distort)
+
+
+# Policy -> implementations by others.
+PEERS: dict[str, dict[str, Maker]] = {
+    "simclr": {"keras-cv": _keras_cv_simclr},
+    "autoaugment": {
+        "tf-models-official": functools.partial(_official, "AutoAugment")
+    },
+    "randaugment": {
+        "keras-cv": _keras_cv_randaugment,
+        "tf-models-official": functools.partial(_official, "RandAugment"),
+    },
+}

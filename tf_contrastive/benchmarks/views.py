@@ -1,0 +1,38 @@
+"""A contact sheet: views of one photograph by every augmentation policy."""
+
+import numpy as np
+import sklearn.datasets
+import tensorflow as tf
+
+from tf_contrastive import errors, terminal, views
+from tf_contrastive.benchmarks import measure
+from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
+from tf_contrastive.evaluation import plots
+
+_COLUMNS = 8
+
+
+def run(options: Benchmark) -> measure.Report:
+    """Writes the PNG file `plot`, with a row for every policy and ablation."""
+    chosen = options.sheet
+    measure.check_output("plot", chosen.plot)
+    names = [name for name in AUGMENTATIONS if name != "none"]
+    names += [f"ablation:{name}" for name in ABLATIONS]
+    photograph = sklearn.datasets.load_sample_image("china.jpg")
+    images = np.repeat(photograph[np.newaxis], _COLUMNS, axis=0)
+    seeds = tf.stack([tf.range(_COLUMNS), tf.zeros([_COLUMNS], tf.int32)], 1)
+    figure, axes = plots.panels(len(names), _COLUMNS, 1.3, 1.3)
+    for row, name in zip(axes, names, strict=True):
+        terminal.info(f"views of {name}")
+        policy = views.build(name, image_size=chosen.sheet_size)
+        for axis, view in zip(row, policy.batch(images, seeds), strict=True):
+            axis.imshow(view)
+            axis.set_xticks([])
+            axis.set_yticks([])
+        row[0].set_ylabel(name.removeprefix("ablation:"), fontsize=8)
+    with errors.write_errors(chosen.plot, "set `plot` to another file"):
+        tf.io.write_file(chosen.plot, plots.png(figure))
+    text = f"{len(names)} policies, {_COLUMNS} views each: {chosen.plot}"
+    rows = [{"plot": chosen.plot, "policies": names}]
+    return measure.Report(rows, [text])
