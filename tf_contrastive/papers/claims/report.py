@@ -122,7 +122,8 @@ def write(
     """
     path = os.path.join(folder, "RESULTS.md")
     saved = os.path.join(folder, FOLDER)
-    try:
+    advice = "set `report_dir` to a folder that you may write to"
+    with errors.write_errors(path, advice):
         tf.io.gfile.makedirs(saved)
         results = {}
         for name, claim in known.items():
@@ -132,10 +133,7 @@ def write(
             result = result or runs.read(name, saved)
             if result and result["scale"] in claim.recipes:
                 results[name] = result
-        checkpoints.write_text(path, _document(known, results, saved))
-    except (OSError, tf.errors.OpError) as error:
-        advice = "set `report_dir` to a folder that you may write to"
-        raise errors.cannot_write(path, error, advice) from error
+        checkpoints.write_text(path, _document(known, results, saved), advice)
     return path
 
 

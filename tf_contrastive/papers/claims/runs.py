@@ -6,7 +6,6 @@ and a claim that was stopped resumes.
 """
 
 import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -249,10 +248,8 @@ def _write(
     relations = verdicts.judge_all(recipe.relations, result["units"], seeds)
     result["relations"] = relations
     result["verdict"] = verdicts.combine([row["verdict"] for row in relations])
-    path = path_of(result["claim"], folders.workdir)
-    try:
-        tf.io.gfile.makedirs(os.path.dirname(path))
-        checkpoints.write_text(path, json.dumps(result, indent=1) + "\n")
-    except (OSError, tf.errors.OpError) as error:
-        advice = "set `workdir` to a folder that you may write to"
-        raise errors.cannot_write(path, error, advice) from error
+    checkpoints.write_json(
+        path_of(result["claim"], folders.workdir),
+        result,
+        "set `workdir` to a folder that you may write to",
+    )

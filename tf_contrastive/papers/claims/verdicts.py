@@ -22,7 +22,7 @@ _DRAWS = 100_000
 _ROUNDING = 1e-12
 
 
-def sign_flip(differences: Sequence[float]) -> float:
+def sign_flip(differences: Sequence[float] | np.ndarray) -> float:
     """One-sided p-value of a mean above zero, by the paired sign-flip test.
 
     Without an effect, a difference is as likely as its negative: p is the
@@ -99,18 +99,19 @@ def judge_all(
     """
     table = {(u["case"], u["arm"], u["seed"]): u["values"] for u in units}
 
-    def read(term: definitions.Term | None, case: str) -> list[float | None]:
+    def read(term: definitions.Term | None, case: str) -> list[float] | None:
         if term is None:
             return [0.0] * seeds
         keys = [(term.case or case, term.arm, seed) for seed in range(seeds)]
-        return [table.get(key, {}).get(term.value) for key in keys]
+        values = [table.get(key, {}).get(term.value) for key in keys]
+        return None if None in values else values
 
     rows = []
     for relation in relations:
         for case in relation.cases:
             left, right = read(relation.left, case), read(relation.right, case)
             judged: dict[str, Any] = {"verdict": INCOMPLETE}
-            if None not in left and None not in right:
+            if left is not None and right is not None:
                 judged = judge(left, right, relation.bound, relation.at_least)
             rows.append({"relation": relation.text, "case": case} | judged)
     return rows
