@@ -1,7 +1,7 @@
-"""The datasets of `datasets.PROBING`, against their definitions.
+"""The papers' datasets, and parts of datasets, against their definitions.
 
-Oracles compose images in NumPy from the digits and images that they are made
-of, found again by brute force where the draw itself is what is tested.
+Oracles compose images in NumPy from the digits and images that they consist of;
+where a random choice is tested, they find it by trying all possibilities.
 """
 
 import dataclasses
@@ -16,8 +16,9 @@ import tensorflow as tf
 from PIL import Image
 from scipy import stats
 
-from tf_contrastive import __main__, training, views
+from tf_contrastive import __main__, datasets, training, views
 from tf_contrastive.commands import datasets as command
+from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
 from tf_contrastive.config.dataset_names import (
     EMBEDDED_NOTE,
@@ -28,13 +29,15 @@ from tf_contrastive.config.dataset_names import (
     read_probing,
 )
 from tf_contrastive.config.datasets import Datasets
-from tf_contrastive.config.views import AUGMENTATIONS, Views, resolve_views
+from tf_contrastive.config.views import Views, resolve_views
 from tf_contrastive.datasets import classes
 from tf_contrastive.doctor import positives
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import finetune
-from tf_contrastive.papers import datasets
-from tf_contrastive.papers.datasets import mnist
+from tf_contrastive.papers.datasets import bits as bits_module
+from tf_contrastive.papers.datasets import digits as digits_module
+
+extensions.add_papers()
 
 _SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
 needs_shared = pytest.mark.skipif(
@@ -148,37 +151,32 @@ def test_names_are_read_into_their_options():
     read = read_probing("subset:fraction=0.01,of=cifar10")
     assert read.fraction == 0.01
     assert read_probing("cifar2") == Cifar2()
-    assert set(PROBING_DATASETS) == set(datasets.PROBING)
+    assert set(PROBING_DATASETS) == set(datasets.DERIVED)
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "words"),
     [
         ("multidigits:cuont=4", "did you mean count?"),
-        ("multidigits:", "OPTION=VALUE, each once, between commas"),
         ("multidigits:count=4,", "OPTION=VALUE"),
         ("multidigits:count=1,count=2", "each once"),
-        ("multidigits:count=0", "count at least 1"),
-        ("multidigits:count=four", "count a whole number"),
-        ("multidigits:count=17,placement=grid", "count at most 16, the cells"),
-        ("multidigits:sizes=20+x", "sizes pixels joined by plus signs"),
-        ("multidigits:sizes=20+113", "digits of 4 to canvas=112 pixels"),
+        ("multidigits:count=0", "count"),
+        ("multidigits:count=four", "count"),
+        ("multidigits:count=17,placement=grid", "at most 16"),
+        ("multidigits:sizes=20+x", "sizes"),
+        ("multidigits:sizes=20+113", "canvas=112"),
         ("multidigits:sizes=20,count=2", "either sizes"),
-        ("multidigits:placement=grd", "did you mean grid?"),
-        ("randbit:bits=3", "of given; it has no default"),
-        ("randbit:bits=33,of=digits", "bits at least 0 and at most 32"),
-        ("randbit:of=no such", "randbit with of"),
-        ("subset:of=digits", "fraction above 0"),
-        ("subset:fraction=nan,of=digits", "fraction a finite number"),
-        ("cifar2:side=3", "no options"),
+        ("randbit:bits=3", "of"),
+        ("randbit:bits=33,of=digits", "bits"),
+        ("subset:fraction=nan,of=digits", "fraction"),
         ("randbit:bits=3,of=kbits:bit=1", "did you mean bits?"),
     ],
 )
-def test_a_mistake_in_a_name_is_told(name, told):
-    refused(name, told, f"dataset {name}: must be {name.split(':')[0]} with")
+def test_an_invalid_name_is_refused(name, words):
+    refused(name, words, f"dataset {name}: must be {name.split(':')[0]} with")
 
 
-def test_views_are_those_of_the_images_shown():
+def test_digits_are_not_flipped():
     for name, flip in (
         ("multidigits:count=3", False),
         ("multidigits:count=3" + EMBEDDED_NOTE, False),
@@ -212,7 +210,7 @@ def scaled(digit, side):
     return np.rint(np.asarray(grey)).clip(0, 255).astype(np.uint8)
 
 
-def test_multidigits_are_composed_of_whole_digits_by_the_larger_pixel(opened):
+def test_multidigits_show_whole_digits_by_the_larger_pixel(opened):
     digits, classes_ = digits_of(opened, "train")
     source = opened("multidigits:count=5")
     rows = {k: v.numpy() for k, v in source.arrays.items()}
@@ -224,7 +222,6 @@ def test_multidigits_are_composed_of_whole_digits_by_the_larger_pixel(opened):
     # Image i has digit i, and every digit's class is among its labels.
     assert rows["digits"][:, 0].tolist() == list(range(40))
     assert source.info.multi_label and not source.info.has_labels
-    assert source.info.labelling == "10 classes, several an image"
     for row, label in zip(rows["digits"], found["label"], strict=True):
         assert set(np.flatnonzero(label)) == set(classes_[row])
         assert set(label) <= {0, 1}
@@ -246,7 +243,7 @@ def test_places_are_uniform_over_the_canvas_and_overlap(opened):
 
 
 @pytest.mark.parametrize(
-    ("count", "canvas", "digit"), [(1, 112, 28), (16, 112, 28), (5, 50, 14)]
+    ("count", "canvas", "digit"), [(1, 112, 28), (5, 50, 14)]
 )
 def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
     name = f"multidigits:count={count},placement=grid,canvas={canvas}"
@@ -268,15 +265,14 @@ def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
         assert len(everywhere) > 12 and source.info.has_labels
 
 
-@pytest.mark.parametrize("second", [20, 50, 80])
-def test_digits_of_two_sizes(opened, second):
-    source = opened(f"multidigits:sizes=20+{second}")
+def test_digits_of_two_sizes(opened):
+    source = opened("multidigits:sizes=20+80")
     digits, _ = digits_of(opened, "train")
     rows = {k: v.numpy() for k, v in source.arrays.items()}
     found = columns(source)["image"][..., 0].astype(int)
-    expected = composed(rows, digits, [20, second], 112)
+    expected = composed(rows, digits, [20, 80], 112)
     assert np.abs(found - expected).max() <= 1
-    assert rows["places"][:, 1].max() <= 112 - second
+    assert rows["places"][:, 1].max() <= 112 - 80
 
 
 def test_a_probe_set_has_one_digit_and_its_class(opened):
@@ -312,14 +308,14 @@ def test_a_slice_shows_the_same_images_and_a_seed_others(opened):
     assert (places[0][:20] != places[1]).any(axis=(1, 2)).mean() > 0.9
 
 
-def test_embedded_digits_serve_where_mnist_is_not(tmp_path, capsys):
-    mnist._say_embedded.cache_clear()
+def test_embedded_digits_replace_a_missing_mnist(tmp_path, capsys):
+    digits_module._warn_embedded.cache_clear()
     for split, count in (("train", 1437), ("test", 360)):
         source = datasets.source("multidigits", split, data_dir=str(tmp_path))
         assert source.info.num_examples == count
         assert source.info.name == "multidigits" + EMBEDDED_NOTE
     said = capsys.readouterr().err
-    assert said.count("take the place of MNIST") == said.count("\n") == 1
+    assert said.count("MNIST") == said.count("\n") == 1
     embedded = columns(datasets.source("digits", "test[:5]"))
     found = columns(source.select(np.arange(5)))
     assert found["label"].tolist() == embedded["label"].tolist()
@@ -430,16 +426,12 @@ def test_digits_on_images_of_many_sizes(tmp_path, data_dir, opened):
     for place in (33, 100, 168):
         outside[place : place + 28] = False
     assert not changed[outside].any()
-    refused(
-        "digit_on_image:digit=9,of=cifar10",
-        "digits of 9 pixels do not fit into images of 32x32: give digit=8",
-        data_dir=data_dir,
-    )
-    refused(
-        "digit_on_image:unique=41,of=cifar10",
-        "unique=41 is more than the 40 digits of train",
-        data_dir=data_dir,
-    )
+    for option in ("digit=9", "unique=41"):
+        refused(
+            f"digit_on_image:{option},of=cifar10",
+            option[:-1],
+            data_dir=data_dir,
+        )
 
 
 # ---- Bits --------------------------------------------------------------------
@@ -456,8 +448,8 @@ def entropy(values):
     return stats.entropy(counts, base=2)
 
 
-@pytest.mark.parametrize("bits", [0, 1, 4, 8])
-def test_n_bits_have_n_bits_of_information(bits):
+@pytest.mark.parametrize("bits", [0, 4])
+def test_bits_have_as_much_information(bits):
     found = columns(datasets.source(f"randbit:bits={bits},of=digits"))
     extra = found["extra"]
     assert extra.shape == (1437, bits) and set(extra.ravel()) <= {0, 1}
@@ -475,10 +467,10 @@ def test_n_bits_have_n_bits_of_information(bits):
         assert stats.chi2_contingency(table).pvalue > 1e-3
 
 
-def test_many_bits_tell_all_images_apart_but_for_collisions():
+def test_many_bits_identify_images_except_for_collisions():
     pixels = columns(datasets.source("digits"))["image"]
     images = len(np.unique(pixels.reshape(len(pixels), -1), axis=0))
-    for bits in (10, 20, 32):
+    for bits in (10, 32):
         found = columns(datasets.source(f"randbit:bits={bits},of=digits"))
         numbers = integers(found["extra"])
         expected = 2**bits * -np.expm1(images * np.log1p(-(2.0**-bits)))
@@ -489,7 +481,7 @@ def test_many_bits_tell_all_images_apart_but_for_collisions():
     assert abs(entropy(numbers) - np.log2(images)) < 0.05
 
 
-def test_bits_are_the_image_s_own_by_the_seed(opened):
+def test_bits_depend_on_the_image_and_the_seed(opened):
     name = "randbit:bits=12,of=cifar10"
     whole = columns(opened(name))
     part = columns(opened(name, "train[20:30]"))
@@ -510,30 +502,21 @@ def test_bits_are_the_image_s_own_by_the_seed(opened):
     )
 
 
-@pytest.mark.parametrize("augmentation", ["autoaugment", "none"])
-@pytest.mark.parametrize("augment_on", ["host", "device"])
-def test_no_augmentation_touches_the_bits(augmentation, augment_on):
-    _check_bits(augmentation, augment_on)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "augmentation",
+    ("augmentation", "augment_on"),
     [
-        *(a for a in AUGMENTATIONS if a not in ("autoaugment", "none")),
-        "ablation:noise+solarize",
+        ("autoaugment", "device"),
+        ("simclr", "host"),
+        ("none", "host"),
+        ("ablation:noise+solarize", "host"),
     ],
 )
-def test_no_other_augmentation_touches_them_either(augmentation):
-    _check_bits(augmentation, "host")
-
-
-def _check_bits(augmentation, augment_on):
-    # The label tells which image it is.
+def test_no_augmentation_changes_the_bits(augmentation, augment_on):
+    # The label is the index of the image.
     images = columns(datasets.source("digits", "train[:24]"))["image"]
     inner = datasets.from_arrays(images, np.arange(24))
     options = RandBit(bits=6, of="images")
-    source = datasets.PROBING["randbit"](
+    source = bits_module.randbit(
         "randbit", options, "train", lambda name, split: inner
     )
     expected = columns(source)["extra"]
@@ -565,7 +548,7 @@ def _check_bits(augmentation, augment_on):
         np.testing.assert_array_equal(pixels[..., 3:], bits)
         same = np.all(pixels[:, 0, ..., :3] == pixels[:, 1, ..., :3])
         assert same == (augmentation == "none")
-    # The same beside an image in evaluation.
+    # Evaluation appends them to the image.
     scored = datasets.evaluation_batches(
         source, views.evaluation(8), batch_size=24
     )
@@ -616,13 +599,9 @@ def test_cifar2_is_cats_and_dogs(opened):
 
 
 @needs_shared
-@pytest.mark.parametrize(
-    ("split", "each"),
-    [("test", 1000), pytest.param("train", 5000, marks=pytest.mark.slow)],
-)
-def test_the_real_cifar2_has_12000_images(split, each):
-    source = datasets.source("cifar2", split, data_dir=str(_SHARED))
-    assert np.bincount(source.labels()).tolist() == [each, each]
+def test_the_real_cifar2_has_1000_test_images_per_class():
+    source = datasets.source("cifar2", "test", data_dir=str(_SHARED))
+    assert np.bincount(source.labels()).tolist() == [1000, 1000]
 
 
 def test_imagenet100_is_its_hundred_classes_in_order(data_dir, opened):
@@ -643,8 +622,7 @@ def test_imagenet100_is_its_hundred_classes_in_order(data_dir, opened):
 def test_a_dataset_of_other_classes_is_refused(tmp_path):
     images, labels = {"train": pictures(4, 8, 3, 0)}, {"train": [0, 1, 2, 0]}
     store(tmp_path, "imagenet2012", images, labels, ["a", "b", "c"])
-    words = ("has no class 'n02869837'", "3 names")
-    refused("imagenet100", *words, data_dir=str(tmp_path))
+    refused("imagenet100", "n02869837", data_dir=str(tmp_path))
     refused("cifar2", "cifar10 is not found", data_dir=str(tmp_path))
 
 
@@ -694,63 +672,48 @@ def test_published_subsets_of_imagenet_are_used_where_they_are(opened):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "multidigits:count=3,canvas=64",
-        "digit_on_image:label=digit,of=cifar10",
-        "randbit:bits=7,of=cifar10",
-    ],
+    "name", ["multidigits:count=3,canvas=64", "digit_on_image:of=cifar10"]
 )
 def test_the_same_stream_on_any_number_of_threads(opened, name):
     runs = []
     for threads in (1, 7):
         options = tf.data.Options()
         options.threading.private_threadpool_size = threads
-        made = opened(name).examples().with_options(options).batch(64)
-        runs.append(list(made.as_numpy_iterator()))
+        batches = opened(name).examples().with_options(options).batch(64)
+        runs.append(list(batches.as_numpy_iterator()))
     for one, many in zip(*runs, strict=True):
         for key in one:
             np.testing.assert_array_equal(one[key], many[key])
+    cached = columns(opened(name).cached())
+    for key, rows in columns(opened(name)).items():
+        np.testing.assert_array_equal(rows, cached[key])
 
 
-def test_what_is_cached_selected_and_validated_is_the_same(opened):
-    for name in ("multidigits:count=2", "randbit:bits=3,of=cifar10"):
-        source = opened(name)
-        whole, cached = columns(source), columns(source.cached())
-        for key, rows in whole.items():
-            np.testing.assert_array_equal(rows, cached[key])
-        train, held = source.split_validation(0.2, seed=1)
-        both = len(columns(train)["image"]) + len(columns(held)["image"])
-        assert both == source.info.num_examples
-
-
-def test_multi_label_go_through_batches(opened):
+def test_multi_labels_go_through_batches(opened):
     source = opened("multidigits:count=3,canvas=32,digit=14")
     policy = views.build("none", image_size=32)
-    shown = datasets.training_batches(
-        source, views.views(policy, 2), batch_size=20, seed=0
-    )
+    options = {"batch_size": 20, "seed": 0}
+    shown = datasets.training_batches(source, views.views(policy, 2), **options)
     _, labels = next(iter(shown))
     assert labels.dtype == tf.int32 and labels.shape == (20, 10)
     assert labels.numpy().sum(axis=1).max() == 3
     preprocess = views.evaluation(32)
     scored = datasets.evaluation_batches(source, preprocess, batch_size=20)
     assert set(next(iter(scored))[1].numpy()) == {-1}
-    both = datasets.view_batches(
-        source, views.views(policy, 2), batch_size=20, seed=0
-    )
+    both = datasets.view_batches(source, views.views(policy, 2), **options)
     assert set(next(iter(both))[1].numpy()) == {-1}
-    with pytest.raises(UserError, match="needs labels, one of each"):
+    with pytest.raises(UserError, match="labels"):
         datasets.training_batches(
             source,
             views.views(policy, 2),
-            batch_size=20,
-            seed=0,
             sampler="class_balanced",
+            **options,
         )
 
 
 # ---- The commands ------------------------------------------------------------
+
+_MULTI = "multidigits:count=2,canvas=32,digit=14"
 
 
 def run_command(*arguments):
@@ -780,36 +743,63 @@ def pretrained(folder, data_dir, name, *others):
         )
 
 
-@pytest.mark.parametrize("loss", ["cross_entropy", "supcon"])
-def test_pretrain_takes_multi_label_images(loss, data_dir, tmp_path):
-    name = "multidigits:count=4,placement=grid,canvas=32,digit=14"
-    done = pretrained(tmp_path / "run", data_dir, name, f"--loss={loss}")
-    assert done == 0
-    # No probe can be: its labels are one class each.
-    assert "--noprobe" in (tmp_path / "run" / "config.flags").read_text()
+@pytest.mark.parametrize(
+    ("name", "others"),
+    [
+        (_MULTI, ["--loss=cross_entropy"]),
+        pytest.param(
+            "digit_on_image:unique=4,of=digits",
+            ["--loss=supcon"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "randbit:bits=6,of=cifar10",
+            ["--extra_channels=2"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "subset:fraction=0.5,of=digits",
+            ["--sampler=class_balanced"],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_pretrain_takes_each_kind_of_dataset(name, others, data_dir, tmp_path):
+    assert pretrained(tmp_path / "run", data_dir, name, *others) == 0
+    config = (tmp_path / "run" / "config.flags").read_text()
+    # A probe needs one label per image.
+    assert ("--noprobe" in config) == (name == _MULTI)
+    if "randbit" in name:
+        with small.encoder():
+            done = run_command(
+                "evaluate",
+                f"--workdir={tmp_path / 'run'}",
+                "--protocols=knn",
+                "--nountrained",
+            )
+        assert done == 0
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("flag", "words"),
     [
-        ("--sampler=class_balanced", "give --sampler=shuffle"),
-        ("--online_knn_size=64", "give --online_knn_size=0"),
-        ("--cutmix_alpha=1", "give --cutmix_alpha=0"),
-        ("--linear_epochs=1", "no labels to score against"),
+        ("--sampler=class_balanced", "--sampler"),
+        ("--online_knn_size=64", "--online_knn_size"),
+        ("--cutmix_alpha=1", "--cutmix_alpha"),
+        ("--linear_epochs=1", "labels"),
     ],
 )
-def test_what_takes_one_label_is_refused_for_several(
-    given, told, data_dir, tmp_path, capsys
+def test_options_that_need_one_label_are_refused(
+    flag, words, data_dir, tmp_path, capsys
 ):
-    others = (given, "--loss=cross_entropy")
-    name = "multidigits:count=2,canvas=32,digit=14"
-    assert pretrained(tmp_path / "run", data_dir, name, *others) == 2
-    said = capsys.readouterr().err
-    assert told in said and said.count("\n") == 1
+    others = (flag, "--loss=cross_entropy")
+    assert pretrained(tmp_path / "run", data_dir, _MULTI, *others) == 2
+    message = capsys.readouterr().err
+    assert words in message and message.count("\n") == 1
     assert not (tmp_path / "run").exists()
 
 
-def test_doctor_counts_positives_that_share_any_label(opened):
+def test_doctor_counts_images_that_share_a_label(opened):
     source = opened("multidigits:count=3")
     run = fields.replace(small.RUN, loss="supcon", batch_size=16)
     counts, alike = positives.count_label_sets(source)
@@ -825,48 +815,12 @@ def test_doctor_counts_positives_that_share_any_label(opened):
     assert positives.expect(run, one, 40) == positives.expect(run, one, 40, one)
 
 
-@pytest.mark.slow
-def test_evaluate_scores_a_run_with_bits(data_dir, tmp_path, capsys):
-    name, run = "randbit:bits=4,of=digits", str(tmp_path / "run")
-    assert pretrained(run, data_dir, name) == 0
-    with small.encoder():
-        done = run_command(
-            "evaluate", f"--workdir={run}", "--protocols=knn", "--nountrained"
-        )
-    assert done == 0
-    assert "knn" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "others"),
-    [
-        ("multidigits:canvas=32,digit=14", ["--loss=supcon"]),
-        ("multidigits:sizes=20+30,canvas=48", []),
-        ("digit_on_image:unique=4,of=digits", []),
-        ("digit_on_image:label=digit,of=cifar10", ["--loss=cross_entropy"]),
-        ("randbit:bits=6,of=cifar10", ["--extra_channels=2"]),
-        ("kbits:bits=5,examples=64", ["--augmentation=none"]),
-        ("cifar2", ["--split=train"]),
-        ("imagenet100", []),
-        ("subset:fraction=0.5,of=digits", ["--sampler=class_balanced"]),
-    ],
-)
-def test_pretrain_takes_each_dataset(name, others, data_dir, tmp_path):
-    assert pretrained(tmp_path / "run", data_dir, name, *others) == 0
-
-
-def test_every_dataset_has_a_contact_sheet(data_dir, tmp_path, capsys):
-    told = {
-        "multidigits:count=3": "several an image",
-        "digit_on_image:unique=3,of=cifar10": "10 classes",
-        "randbit:bits=5,of=cifar10": "5 extra channels",
-        "kbits:bits=3": "unlabelled",
-        "cifar2": "2 classes",
-        "subset:fraction=0.5,of=cifar10": "10 classes",
-    }
+def test_contact_sheets(data_dir, tmp_path, capsys):
     path = tmp_path / "sheet.png"
-    for name, words in told.items():
+    for name, words in {
+        "multidigits:count=3": "10 classes",
+        "kbits:bits=3": "3 extra channels",
+    }.items():
         options = fields.replace(
             Datasets(),
             show=name,
@@ -878,20 +832,17 @@ def test_every_dataset_has_a_contact_sheet(data_dir, tmp_path, capsys):
         assert words in capsys.readouterr().out
         sheet = np.asarray(Image.open(path))
         assert sheet.shape == (192, 192, 3)
-        if "kbits" in name:
-            # A third of the last rows for each bit; nothing above.
-            bits = columns(datasets.source(name, "train[:1]"))["extra"][0]
-            stripes = sheet[88:96, :96, 0].reshape(8, 3, 32)
-            assert [(s > 200).all() for s in stripes.swapaxes(0, 1)] == [
-                bool(b) for b in bits
-            ]
-            assert sheet[:88].max() == 0
+    # A third of the last rows for each bit, and black above.
+    bits = columns(datasets.source("kbits:bits=3", "train[:1]"))["extra"][0]
+    stripes = sheet[88:96, :96, 0].reshape(8, 3, 32)
+    assert [(s > 200).all() for s in stripes.swapaxes(0, 1)] == [*bits]
+    assert sheet[:88].max() == 0
     assert command.run(Datasets()) == 0
     listed = capsys.readouterr().out
-    for name, made in PROBING_DATASETS.items():
+    for name, options in PROBING_DATASETS.items():
         assert name in listed
-        for field in dataclasses.fields(made):
-            assert f"{field.name}: {field.metadata['help']}" in listed
+        for field in dataclasses.fields(options):
+            assert f"{field.name}:" in listed
 
 
 if __name__ == "__main__":

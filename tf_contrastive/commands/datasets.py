@@ -1,125 +1,102 @@
-"""`datasets`: what `--dataset` knows, and a look at one of them."""
+"""`datasets`: the values of `--dataset`, and a contact sheet of one."""
 
 import dataclasses
 import math
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tf_contrastive import errors
 from tf_contrastive.config.dataset_names import PROBING_DATASETS
 from tf_contrastive.config.datasets import Datasets, Listing
 
-# In the order in which they are listed, those of config.PROBING_DATASETS with
-# their options below.
-_KNOWN = {
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+# In the order of the list; those of PROBING_DATASETS are followed by their
+# options.
+_DATASETS = {
     "digits": "1,797 handwritten digits of 8x8 pixels, embedded",
     "folder:PATH": "a folder per class, or images without labels",
     "csv:PATH": "lines of path,label, or of paths",
-    "tfrecord:GLOB": "tf.train.Example with an image, encoded, and a label",
+    "tfrecord:GLOB": "tf.train.Example with an encoded image and a label",
     "NAME": "any prepared dataset of TensorFlow Datasets, such as cifar10",
     "cifar2": "cats and dogs of cifar10",
     "imagenet100": "100 classes of imagenet2012",
-    "subset": "a share of train, as many images of each class:"
+    "subset": "a fraction of train, with equally many images of each class:"
     " subset:fraction=0.1,of=cifar10",
     "multidigits": "digits of mnist on a black canvas:"
     " multidigits:count=4,placement=grid",
     "digit_on_image": "a digit of mnist at nine places of an image:"
     " digit_on_image:unique=16,of=cifar10",
-    "randbit": "a random integer beside each image, as channels of its bits:"
+    "randbit": "images with the bits of a random integer as channels:"
     " randbit:bits=5,of=cifar10",
-    "kbits": "such channels alone: kbits:bits=5",
+    "kbits": "such channels on black images: kbits:bits=5",
 }
-# Images on a contact sheet, the side of one in pixels, and how much of that is
-# striped by what extra channels it has.
-_SHOWN, _TILE, _STRIPES = 64, 96, 8
+# Images on a contact sheet, their side in pixels, and the height of the stripes
+# that show extra channels.
+_IMAGES, _TILE, _STRIPES = 64, 96, 8
 
 
 def run(options: Datasets) -> int:
     """Lists the datasets, or writes a contact sheet; returns 0."""
-    chosen = options.listing
-    if not chosen.show:
-        print("\n".join(_list()))
+    if options.listing.show:
+        print(_contact_sheet(options.listing))
         return 0
-    print(_contact_sheet(chosen))
+    for name, text in _DATASETS.items():
+        print(f"{name:14} {text}")
+        if name in PROBING_DATASETS:
+            for field in dataclasses.fields(PROBING_DATASETS[name]):
+                default = f" (default: {field.default})" * bool(field.default)
+                help_text = field.metadata["help"]
+                print(f"{'':16} {field.name}: {help_text}{default}")
     return 0
 
 
-def _list() -> list[str]:
-    """What there is to name, a line each, and below it its options."""
-    lines = []
-    for name, text in _KNOWN.items():
-        lines.append(f"{name:14} {text}")
-        made = PROBING_DATASETS.get(name)
-        for field in dataclasses.fields(made) if made else ():
-            text, default = field.metadata["help"], field.default
-            shown = f" (default: {default})" if default else ""
-            lines.append(f"{'':16} {field.name}: {text}{shown}")
-    return lines
-
-
 def _contact_sheet(chosen: Listing) -> str:
-    """Writes the first images as one PNG and says what they are."""
-    # Here, so that the list is printed without starting TensorFlow.
+    """Writes the first images as one PNG file; returns a description."""
+    # Imported here, so that the list does not start TensorFlow.
     import tensorflow as tf
 
     from tf_contrastive import datasets
     from tf_contrastive.commands import extensions
 
     extensions.add_papers()
-
     source = datasets.source(
         chosen.show, chosen.split, data_dir=chosen.data_dir or None
     )
-    sheet = _grid([_tile(x) for x in source.examples().take(_SHOWN)])
+    tiles = [_tile(x) for x in source.examples().take(_IMAGES)]
+    columns = math.ceil(math.sqrt(len(tiles)))
+    tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
+    grid = np.reshape(tiles, [-1, columns, _TILE, _TILE, 3])
+    sheet = np.concatenate(np.concatenate(grid, axis=1), axis=1)
     pixels = tf.image.convert_image_dtype(sheet, tf.uint8)
-    try:
+    with errors.write_errors(chosen.output, "set `output` to another file"):
         tf.io.write_file(chosen.output, tf.io.encode_png(pixels))
-    except tf.errors.OpError as error:
-        raise errors.UserError(
-            f"--output={chosen.output} cannot be written ({error.message}):"
-            " give a file in a folder in which you may create files"
-        ) from error
     info = source.info
-    extra = info.extra_channels
+    extra = ""
+    if info.extra_channels:
+        extra = f", {info.extra_channels} extra channels (the stripes below)"
     return (
         f"{info.name} {info.split}: {info.num_examples:,} images,"
-        f" {info.labelling}, shape {info.image_shape or 'varies'}"
-        + (f", {extra} extra channels (the stripes below)" if extra else "")
-        + "; contact sheet:"
-        f" {chosen.output}"
+        f" {info.labelling}, shape {info.image_shape or 'varies'}{extra};"
+        f" contact sheet: {chosen.output}"
     )
 
 
-def _tile(example):
-    """An example as a square of floats in [0, 1], with its extra channels."""
+def _tile(example: "dict[str, tf.Tensor]") -> np.ndarray:
+    """Returns an example as a square of floats in [0, 1]."""
     import tensorflow as tf
 
-    # The whole image: what evaluation leaves out of it counts here too.
+    # Without a crop, unlike in evaluation.
     image = tf.image.resize_with_pad(
         example["image"], _TILE, _TILE, antialias=True
     )
-    image = tf.clip_by_value(image / 255, 0.0, 1.0)
-    # One number for each channel: white is 1, dark grey is 0.
-    if "extra" not in example or example["extra"].shape.rank != 1:
-        return image
-    values = tf.cast(example["extra"], tf.float32)
-    if not len(values):
-        return image
-    levels = 0.2 + 0.8 * tf.clip_by_value(values, 0.0, 1.0)
-    stripes = tf.image.resize(
-        tf.tile(levels[tf.newaxis, :, tf.newaxis], [1, 1, 3]),
-        [_STRIPES, _TILE],
-        "nearest",
-    )
-    return tf.concat([image[:-_STRIPES], stripes], axis=0)
-
-
-def _grid(images):
-    """Squares in rows, as many as there are columns."""
-    import tensorflow as tf
-
-    columns = math.ceil(math.sqrt(len(images)))
-    images += [tf.zeros_like(images[0])] * (-len(images) % columns)
-    rows = [
-        tf.concat(images[i : i + columns], axis=1)
-        for i in range(0, len(images), columns)
-    ]
-    return tf.concat(rows, 0)
+    image = np.clip(image / 255, 0.0, 1.0)
+    if "extra" in example and example["extra"].shape.rank == 1:
+        values = np.clip(np.asarray(example["extra"], np.float32), 0.0, 1.0)
+        if len(values):
+            # A stripe for each channel: white is 1, dark gray is 0.
+            x = (np.arange(_TILE) + 0.5) * len(values) / _TILE
+            image[-_STRIPES:] = 0.2 + 0.8 * values[x.astype(int), np.newaxis]
+    return image

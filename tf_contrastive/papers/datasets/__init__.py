@@ -1,16 +1,13 @@
 """Datasets that probe what an encoder learns (Chen, Luo and Li 2021).
 
-They are made of other datasets, or of MNIST's digits, as the options in a name
-say (`config.dataset_names.PROBING_DATASETS`); sections 3.1, 4.1 and C.
-
-What is drawn for an image depends on the seed in the name and on the image's
-index or contents, never on the epoch: it is the same in every view, in every
-slice, and on any machine.
+They are made from MNIST's digits or from other datasets (sections 3.1, 4.1 and
+C), with the options in their names (`config.dataset_names`). Random choices
+depend on the seed in the name and on the index or the contents of an image,
+never on the epoch: they are equal in every view, slice and process.
 """
 
 from tf_contrastive.papers.datasets.bits import kbits, randbit
-from tf_contrastive.papers.datasets.canvas import multidigits
-from tf_contrastive.papers.datasets.overlay import digit_on_image
+from tf_contrastive.papers.datasets.digits import digit_on_image, multidigits
 
 # Additions to `datasets.DERIVED`.
 DATASETS = {

@@ -1,8 +1,7 @@
-"""RandBit and KBits: the bits of a random integer beside images."""
+"""RandBit and KBits: the bits of a random integer as channels."""
 
 import dataclasses
 import zlib
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,20 +13,26 @@ from tf_contrastive.datasets.derived import FOR_BITS, Opener, hashed, note_of
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
 
 
+def _bits(number: tf.Tensor, count: int) -> tf.Tensor:
+    """Returns bits of int64 [], the lowest first: float32 [count]."""
+    shifted = tf.bitwise.right_shift(number, tf.range(count, dtype=tf.int64))
+    return tf.cast(shifted & tf.ones([], tf.int64), tf.float32)
+
+
 def randbit(
     name: str, options: RandBit, split: str, open_inner: Opener
 ) -> Source:
-    """Images with the bits of a random integer beside them."""
+    """Images of another dataset with the bits of a random integer."""
     inner = open_inner(options.of, split)
 
     @tf.autograph.experimental.do_not_convert
     def decode(record: Record) -> Record:
         number = hashed(record, 1 << options.bits, options.seed, FOR_BITS)
         example = inner.decode(record)
-        bits = tf.cast(_bits(number, options.bits), tf.float32)
+        bits = _bits(number, options.bits)
         if "extra" not in example:
             return example | {"extra": bits}
-        # What the inner dataset has may differ from pixel to pixel.
+        # The inner dataset's channels may differ between pixels.
         extra = tf.cast(example["extra"], tf.float32)
         shape = tf.concat([tf.shape(extra)[:-1], tf.shape(bits)], 0)
         bits = tf.broadcast_to(bits, shape)
@@ -41,32 +46,26 @@ def randbit(
     return dataclasses.replace(inner, decode=decode, info=info, decoded=False)
 
 
-def _bits(numbers: Any, count: int) -> tf.Tensor:
-    """The lowest bits of int64 [...], the lowest first: int64 [..., count]."""
-    shifts = tf.range(count, dtype=tf.int64)
-    shifted = tf.bitwise.right_shift(numbers[..., tf.newaxis], shifts)
-    return shifted & tf.ones([], tf.int64)
-
-
 def kbits(name: str, options: KBits, split: str, open_inner: Opener) -> Source:
-    """Black images with the bits of a random integer beside them.
+    """Black images with the bits of a random integer.
 
-    Three black colours come before the bits, since views have three: what
-    weights a network has for them meets nothing but zeros.
+    Views have three colours, so that black ones precede the bits; a network's
+    weights for them are multiplied by zeros.
     """
     del open_inner
     base = splits.parse(split)[0]
     if base not in ("train", "test"):
         raise errors.unknown("split of kbits", base, ("train", "test"))
-    of_split = zlib.crc32(base.encode())
-    random = np.random.RandomState([options.seed % 2**32, of_split])
-    numbers = random.randint(0, 1 << options.bits, options.examples, np.int64)
+    key = [options.seed % 2**32, zlib.crc32(base.encode())]
+    numbers = np.random.RandomState(key).randint(
+        0, 1 << options.bits, options.examples, np.int64
+    )
     start, stop = splits.bounds(split, options.examples)
     shape = (options.side, options.side, 3)
 
     @tf.autograph.experimental.do_not_convert
     def decode(record: Record) -> Record:
-        bits = tf.cast(_bits(record["number"], options.bits), tf.float32)
+        bits = _bits(record["number"], options.bits)
         return {"image": tf.zeros(shape, tf.uint8), "extra": bits}
 
     info = Info(

@@ -1,0 +1,276 @@
+"""MultiDigits and DigitOnImage: MNIST's digits on canvases and on images."""
+
+import dataclasses
+import functools
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import errors, terminal
+from tf_contrastive.config.dataset_names import (
+    EMBEDDED_NOTE,
+    DigitOnImage,
+    MultiDigits,
+)
+from tf_contrastive.datasets import arrays, splits
+from tf_contrastive.datasets.derived import FOR_DIGITS, Opener, hashed, note_of
+from tf_contrastive.datasets.source import Info, Record, Source, in_memory
+
+_SIDE = 28
+_NAMES = tuple(map(str, range(10)))
+# Offsets of the nine digits on an image, as fractions of its sides; the sides
+# of an image and of a digit in the paper; and the smallest legible digit.
+_OFFSETS = (0.15, 0.45, 0.75)
+_PAPER_SIDES = (224, 28)
+_LEGIBLE = 8
+
+
+class Digits(NamedTuple):
+    """Digits in memory.
+
+    Attributes:
+      images: uint8 [n, 28, 28], white on black.
+      labels: int64 [n].
+      note: suffix for the name of a dataset that shows them.
+    """
+
+    images: tf.Tensor
+    labels: np.ndarray
+    note: str
+
+
+@functools.cache
+def _warn_embedded(reason: str) -> None:
+    terminal.warning(
+        "the 1,797 embedded digits, enlarged to 28x28, replace MNIST"
+        f" ({reason})"
+    )
+
+
+def _read(split: str, open_inner: Opener, first: int = 0) -> Digits:
+    """Reads digits of MNIST, or the embedded ones if it is not prepared.
+
+    Args:
+      split: `train` or `test`.
+      open_inner: opens MNIST.
+      first: number of digits, from the first, in the order of TFDS; 0: all.
+
+    Raises:
+      UserError: if there is no such split, or it has fewer digits.
+    """
+    try:
+        source, note = open_inner("mnist", split), ""
+    except errors.AbsentDataError as error:
+        _warn_embedded(str(error))
+        source, note = arrays.digits(split), EMBEDDED_NOTE
+    count = source.info.num_examples
+    if first > count:
+        raise errors.UserError(
+            f"unique={first} is more than the {count} digits of {split}: set"
+            f" unique={count} or less"
+        )
+    if first:
+        source = source.select(np.arange(first))
+
+    @tf.autograph.experimental.do_not_convert
+    def gray(record: Record) -> tuple[tf.Tensor, tf.Tensor]:
+        example = source.decode(record)
+        return _resized(example["image"][..., 0], _SIDE), example["label"]
+
+    rows = source.records.map(gray, tf.data.AUTOTUNE, deterministic=True)
+    images, labels = zip(*rows.batch(1024).as_numpy_iterator(), strict=True)
+    # On the host, see `in_memory`.
+    with tf.device("CPU:0"):
+        tensor = tf.convert_to_tensor(np.concatenate(images))
+    return Digits(tensor, np.concatenate(labels), note)
+
+
+def _resized(digit: tf.Tensor, side: int | tf.Tensor) -> tf.Tensor:
+    """Resizes uint8 [h, w] to [side, side]: bilinear, antialiased."""
+    if isinstance(side, int) and digit.shape == [side, side]:
+        return digit
+    pixels = tf.image.resize(
+        digit[..., tf.newaxis], [side, side], antialias=True
+    )
+    return tf.saturate_cast(tf.round(pixels[..., 0]), tf.uint8)
+
+
+def _padded(
+    digit: tf.Tensor,
+    top: tf.Tensor,
+    left: tf.Tensor,
+    height: int | tf.Tensor,
+    width: int | tf.Tensor,
+) -> tf.Tensor:
+    """Puts uint8 [h, w] on a black canvas [height, width]."""
+    side = tf.shape(digit)
+    below, right = height - top - side[0], width - left - side[1]
+    return tf.pad(digit, [[top, below], [left, right]])
+
+
+# ---- MultiDigits -------------------------------------------------------------
+
+
+def multidigits(
+    name: str, options: MultiDigits, split: str, open_inner: Opener
+) -> Source:
+    """Digits on a black canvas; where they overlap, the brighter pixel.
+
+    A record holds which digits it shows, and where.
+    """
+    base = splits.parse(split)[0]
+    digits = _read(base, open_inner)
+    sides, canvas = options.sides, options.canvas
+    which, where = _arrange(options, base, len(digits.labels))
+    labels = digits.labels[which]  # [n, c]
+    multi_label = len(sides) > 1
+    if multi_label:
+        multi_hot = np.zeros([len(labels), len(_NAMES)], np.int64)
+        np.put_along_axis(multi_hot, labels, 1, axis=1)
+        labels = multi_hot
+    else:
+        labels = labels[:, 0]
+    start, stop = splits.bounds(split, len(labels))
+    rows = {"digits": which, "places": where, "label": labels}
+    rows = {key: row[start:stop] for key, row in rows.items()}
+
+    @tf.autograph.experimental.do_not_convert
+    def decode(record: Record) -> Record:
+        image = tf.zeros([canvas, canvas], tf.uint8)
+        for place, side in enumerate(sides):
+            digit = tf.gather(digits.images, record["digits"][place])
+            top, left = tf.unstack(record["places"][place])
+            layer = _padded(_resized(digit, side), top, left, canvas, canvas)
+            image = tf.maximum(image, layer)
+        image = tf.repeat(image[..., tf.newaxis], 3, axis=2)
+        image.set_shape([canvas, canvas, 3])
+        return {"image": image, "label": record["label"]}
+
+    info = Info(
+        name + digits.note,
+        split,
+        stop - start,
+        len(_NAMES),
+        (canvas, canvas, 3),
+        _NAMES,
+        multi_label=multi_label,
+    )
+    return in_memory(rows, decode, info)
+
+
+def _arrange(
+    options: MultiDigits, split: str, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws the digits of all images of a split, and their places.
+
+    Returns:
+      (digits, int32 [n, c], where the first of image i is digit i; their upper
+      left corners, int32 [n, c, 2]).
+    """
+    # RandomState's stream is stable over versions of NumPy, Generator's is not.
+    key = [options.seed % 2**32, zlib.crc32(split.encode())]
+    random = np.random.RandomState(key)
+    sides = np.array(options.sides)
+    which = random.randint(0, count, [count, len(sides)])
+    which[:, 0] = np.arange(count)
+    if options.placement == "grid":
+        across = options.canvas // options.digit
+        # Cells without repetition: those of the smallest random numbers.
+        numbers = random.random_sample([count, options.cells])
+        cells = np.argsort(numbers, axis=1)[:, : len(sides)]
+        where = np.stack([cells // across, cells % across], 2) * options.digit
+    else:
+        free = options.canvas - sides + 1
+        where = random.randint(0, free[:, np.newaxis], [count, len(sides), 2])
+    return which.astype(np.int32), where.astype(np.int32)
+
+
+# ---- DigitOnImage ------------------------------------------------------------
+
+
+def digit_on_image(
+    name: str, options: DigitOnImage, split: str, open_inner: Opener
+) -> Source:
+    """Images of another dataset with a digit at nine places."""
+    inner = open_inner(options.of, split)
+    if splits.parse(split)[0] == "train":
+        digits = _read("train", open_inner, options.unique)
+    else:
+        digits = _read("test", open_inner)
+    shape = inner.info.image_shape
+    if shape:
+        shorter = min(shape[:2])
+        largest = shorter - int(shorter * _OFFSETS[-1])
+        if options.digit > largest:
+            raise errors.UserError(
+                f"dataset {name}: digits of {options.digit} pixels do not fit"
+                f" into images of {shape[0]}x{shape[1]}: set digit={largest} or"
+                " less"
+            )
+
+    def which(record: Record) -> tf.Tensor:
+        count = len(digits.labels)
+        return hashed(record, count, options.seed, FOR_DIGITS)
+
+    @tf.autograph.experimental.do_not_convert
+    def decode(record: Record) -> Record:
+        example = inner.decode(record)
+        image = tf.ensure_shape(example["image"], shape or [None, None, 3])
+        digit = tf.gather(digits.images, which(record))
+        layer = _nine_times(digit, tf.shape(image), options.digit)
+        layer = layer[..., tf.newaxis]
+        if options.blend == "max":
+            blended = tf.maximum(image, layer)
+        else:
+            blended = image + tf.minimum(layer, 255 - image)
+        return example | {"image": tf.ensure_shape(blended, image.shape)}
+
+    info = dataclasses.replace(
+        inner.info, name=name + (digits.note or note_of(inner))
+    )
+    source = dataclasses.replace(inner, decode=decode, info=info, decoded=False)
+    if options.label == "image":
+        return source
+    info = dataclasses.replace(
+        info, num_classes=len(_NAMES), label_names=_NAMES, multi_label=False
+    )
+    with tf.device("CPU:0"):
+        labels = tf.convert_to_tensor(digits.labels)
+    return source.relabelled(
+        lambda record: tf.gather(labels, which(record)), info
+    )
+
+
+def _nine_times(digit: tf.Tensor, shape: tf.Tensor, side: int) -> tf.Tensor:
+    """Repeats a digit at nine places of a black canvas.
+
+    Args:
+      digit: uint8 [28, 28].
+      shape: int32 [3] of the image.
+      side: of a digit in pixels, limited to the available space; 0: an eighth
+        of the shorter side, as in the paper, but at least 8 pixels.
+
+    Returns:
+      uint8 [h, w].
+    """
+
+    def offset(side: tf.Tensor, fraction: float) -> tf.Tensor:
+        return tf.cast(tf.cast(side, tf.float64) * fraction, tf.int32)
+
+    height, width = shape[0], shape[1]
+    shorter = tf.minimum(height, width)
+    size = tf.constant(side)
+    if not side:
+        image_side, digit_side = _PAPER_SIDES
+        size = tf.cast(tf.round(shorter * digit_side / image_side), tf.int32)
+        size = tf.maximum(size, _LEGIBLE)
+    largest = shorter - offset(shorter, _OFFSETS[-1])
+    digit = _resized(digit, tf.maximum(tf.minimum(size, largest), 1))
+    layer = tf.zeros([height, width], tf.uint8)
+    for y in _OFFSETS:
+        for x in _OFFSETS:
+            top, left = offset(height, y), offset(width, x)
+            layer = tf.maximum(layer, _padded(digit, top, left, height, width))
+    return layer
