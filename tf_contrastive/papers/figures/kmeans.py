@@ -1,14 +1,13 @@
-"""Which regions of an image inner layers of an encoder group together.
+"""The protocol `kmeans`: which regions of an image inner layers group.
 
-The protocol `kmeans`: Chen et al. 2021 (Intriguing Properties), section 3.2 and
-figures 3 and 4. Local features of inner layers, l2-normalised, are clustered by
-K-means, each image by itself, and laid over it; beside them, patches of pixels
-as they are.
+Chen et al. 2021 (Intriguing Properties), section 3.2, figures 3 and 4: local
+features of inner layers, l2-normalised, are clustered by K-means for each image
+separately, and next to them patches of pixels.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -18,15 +17,19 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import projected
-from tf_contrastive.papers.figures import plots
+from tf_contrastive.evaluation.plots import canvas
+from tf_contrastive.evaluation.subject import Subject
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FIELDS = RepresentationProtocols
-# Block groups 2, 3 and 4 of a residual network.
+# Number of layers: block groups 2, 3 and 4 of a residual network.
 LAYERS = 3
-# 14 x 14 pixels of 448 x 448.
+# Patches in a row: 14 x 14 pixels each, of 448 x 448.
 _PATCHES = 32
 _RESTARTS = 4
-# What only moves or pads a map makes no features.
+# Operations that only copy, move or pad a map.
 _NO_FEATURES = (
     "Const",
     "Identity",
@@ -43,9 +46,9 @@ class LocalFeatures(NamedTuple):
 
     Attributes:
       names: of the layers.
-      side: of the images that `make` takes, in pixels.
-      make: images float32 [n, side, side, K] -> a map float32 [n, h, w, F] of
-        each layer.
+      side: of the images in pixels.
+      make: images float32 [n, side, side, K] -> for each layer float32
+        [n, h, w, F].
     """
 
     names: tuple[str, ...]
@@ -60,37 +63,37 @@ def local_features(
 
     Args:
       encoder: images float32 [n, S, S, K] -> [n, D], with `training=`: a
-        functional Keras model, or a loaded export. It stays as it is.
+        functional Keras model, or a loaded export. It is not changed.
       side: S, of the encoder.
       channels: K.
-      scale: times the encoder's side at which to run it; what is no functional
-        Keras model of convolutions runs at its own.
+      scale: factor of the image side; encoders that are not functional models
+        of convolutions run at S.
 
     Returns:
-      The `LAYERS` coarsest ones of more than one place.
+      The `LAYERS` coarsest layers with more than one place.
 
     Raises:
       UserError: if the encoder has no such layer.
     """
-    made = None
+    features = None
     if isinstance(encoder, tf.keras.Model) and encoder.inputs:
-        made = _of_keras(encoder, side * scale, channels)
-        made = made or _of_keras(encoder, side, channels)
-    made = made or _of_graph(encoder, side, channels)
-    if made is None:
+        features = _of_keras(encoder, side * scale, channels)
+        features = features or _of_keras(encoder, side, channels)
+    features = features or _of_graph(encoder, side, channels)
+    if features is None:
         raise errors.UserError(
-            f"no inner layer of {getattr(encoder, 'name', 'the encoder')} holds"
-            " a map [height, width, features]: kmeans needs a convolutional"
+            f"{getattr(encoder, 'name', 'the encoder')} has no layer with an"
+            " output [height, width, features]: kmeans needs a convolutional"
             " encoder"
         )
-    return made
+    return features
 
 
 def _coarsest(maps: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The last map of each resolution, of the coarsest, from fine to coarse.
+    """Returns the last map of each of the coarsest resolutions.
 
     Args:
-      maps: (name, symbolic tensor), in the order in which they are made.
+      maps: (name, symbolic tensor), in the order of computation.
     """
     last: dict[tuple[int, int], tuple[str, Any]] = {}
     for name, tensor in maps:
@@ -101,17 +104,19 @@ def _coarsest(maps: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(last[size] for size in sizes)
 
 
-def _of_keras(encoder, side, channels) -> LocalFeatures | None:
-    """By the layers of a functional model; None if there are no maps."""
+def _of_keras(
+    encoder: tf.keras.Model, side: int, channels: int
+) -> LocalFeatures | None:
+    """Finds the layers of a functional model; None if it has no maps."""
     padding = (tf.keras.layers.ZeroPadding2D, tf.keras.layers.InputLayer)
     try:
         images = tf.keras.Input([side, side, channels])
         model = tf.keras.models.clone_model(encoder, input_tensors=images)
         model.set_weights(encoder.get_weights())
     except (TypeError, ValueError):
-        return None  # Its weights are of one image size, or it is no graph.
+        return None  # Not functional, or its weights have one image size.
     if any(isinstance(layer, tf.keras.Model) for layer in model.layers):
-        return None  # What a model calls keeps its layers to itself.
+        return None  # Layers of inner models are not accessible.
     maps = _coarsest(
         [
             (layer.name, layer.output)
@@ -119,7 +124,7 @@ def _of_keras(encoder, side, channels) -> LocalFeatures | None:
             if not isinstance(layer, padding) and hasattr(layer.output, "shape")
         ]
     )
-    # The images themselves, standardised, are no features.
+    # Standardised images are not features.
     maps = {
         name: output
         for name, output in maps.items()
@@ -130,20 +135,22 @@ def _of_keras(encoder, side, channels) -> LocalFeatures | None:
     inner = tf.keras.Model(model.inputs, list(maps.values()))
     call = tf.function(lambda x: inner(x, training=False))
 
-    def make(images):
-        found = call(images)
-        return found if len(maps) > 1 else [found]
+    def make(images: tf.Tensor) -> Sequence[tf.Tensor]:
+        outputs = call(images)
+        return outputs if len(maps) > 1 else [outputs]
 
     return LocalFeatures(tuple(maps), side, make)
 
 
-def _of_graph(encoder, side, channels) -> LocalFeatures | None:
-    """By the operations of its graph, of whatever can be called."""
+def _of_graph(
+    encoder: Callable, side: int, channels: int
+) -> LocalFeatures | None:
+    """Finds the operations of a callable's graph; None if it has no maps."""
     from tensorflow.python.framework import convert_to_constants
 
     spec = tf.TensorSpec([None, side, side, channels], tf.float32)
     traced = tf.function(lambda x: encoder(x, training=False))
-    # Calls of functions are written out, so that inner tensors can be had.
+    # Inlines function calls, which makes inner tensors accessible.
     flat = convert_to_constants.convert_variables_to_constants_v2(
         traced.get_concrete_function(spec)
     )
@@ -159,7 +166,7 @@ def _of_graph(encoder, side, channels) -> LocalFeatures | None:
     if not maps:
         return None
     inner = flat.prune(flat.inputs[:1], list(maps.values()))
-    # model/stage2_block1_relu/Relu: the layer's name stands before the last.
+    # In model/stage2_block1_relu/Relu, the layer is the part before the last.
     names = tuple(f"x/{name}".split("/")[-2] for name in maps)
     if len(set(names)) < len(names):
         names = tuple(name.replace("/", "_") for name in maps)
@@ -167,11 +174,11 @@ def _of_graph(encoder, side, channels) -> LocalFeatures | None:
 
 
 def patches(image: np.ndarray, count: int = _PATCHES) -> np.ndarray:
-    """Cuts an image into squares: the pixels as local features.
+    """Cuts an image into square patches: pixels as local features.
 
     Args:
       image: float32 [S, S, K].
-      count: squares in a row, about; at least one pixel each.
+      count: approximate number of patches in a row.
 
     Returns:
       float32 [S // p, S // p, p * p * K], p = max(S // count, 1).
@@ -194,53 +201,46 @@ def local_clusters(
 
     Args:
       features: float [h, w, F].
-      clusters: how many, at most as many as places.
-      seed: of the starts.
-      normalize: l2-normalise the features first; without, for pixels: gray
-        ones differ in nothing but their length.
+      clusters: number of clusters; at most the number of places is used.
+      seed: of the initial means.
+      normalize: whether to l2-normalise the features; not for pixels, since
+        gray ones differ only in their length.
 
     Returns:
-      (cluster int [h, w], numbered in the order in which they appear; share of
-      the features' variance between clusters, 0 to 1).
+      (cluster int [h, w], numbered by first appearance; fraction of the
+      features' variance between clusters, 0 to 1).
 
     Raises:
-      UserError: for NaN, another shape, or clusters < 1.
+      UserError: for NaN.
     """
     import threadpoolctl
     from sklearn import cluster, exceptions
 
-    shape = np.shape(features)
-    if len(shape) != 3:
-        raise errors.UserError(
-            f"features have shape {list(shape)}: give [height, width,"
-            " features] of one image"
-        )
-    if clusters < 1:
-        raise errors.UserError(f"clusters={clusters}: give at least 1")
-    rows = np.asarray(features).reshape(-1, shape[-1])
+    height, width, size = features.shape
+    rows = features.reshape(-1, size)
     rows = classifiers.check_embeddings("features", rows)
     if normalize:
         rows = classifiers.normalize(rows)
     means = cluster.KMeans(
-        min(clusters, len(rows)),
-        n_init=_RESTARTS,
-        random_state=seed % 2**32,
+        min(clusters, len(rows)), n_init=_RESTARTS, random_state=seed % 2**32
     )
-    # Many threads would wait for one another longer than so few rows take.
+    # So few rows are faster with one thread.
     with threadpoolctl.threadpool_limits(1), warnings.catch_warnings():
-        # Of a map of few distinct features: clusters stay empty.
+        # With few distinct features, clusters stay empty.
         warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
-        found = means.fit_predict(rows)
-    _, first, index = np.unique(found, return_index=True, return_inverse=True)
-    names = np.empty(len(first), np.int64)
-    names[np.argsort(first)] = np.arange(len(first))
+        assigned = means.fit_predict(rows)
+    _, first, index = np.unique(
+        assigned, return_index=True, return_inverse=True
+    )
+    numbers = np.empty(len(first), np.int64)
+    numbers[np.argsort(first)] = np.arange(len(first))
     total = ((rows - rows.mean(axis=0)) ** 2).sum(dtype=np.float64)
     between = 1 - means.inertia_ / total if total > 0 else 1.0
-    return names[index].reshape(shape[:2]), float(between)
+    return numbers[index].reshape(height, width), float(between)
 
 
 def measure(
-    subject: Any,
+    subject: Subject,
     *,
     kmeans_images: int = _FIELDS.kmeans_images,
     kmeans_clusters: Sequence[int] = fields.read_counts(
@@ -249,47 +249,52 @@ def measure(
     kmeans_scale: int = _FIELDS.kmeans_scale,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
-    """The protocol `kmeans`; it needs no labels.
+    """Clusters local features of test images; no labels are needed.
 
     Args:
-      subject: an encoder under evaluation, see `subject.Subject`.
-      kmeans_images: random test images.
+      subject: the encoder and its data.
+      kmeans_images: number of random test images.
       kmeans_clusters: numbers of clusters.
       kmeans_scale: see `local_features`.
-      seed: which images, and of the clusters.
+      seed: of the images and the clusters.
 
     Returns:
-      A measurement: metrics "explained_<layer>_<k>" (share of the variance
-      between clusters, mean over images) of each layer and of "pixels"; a plot
-      of overlays of each image.
+      A measurement: metrics "explained_<layer>_<k>" (fraction of the variance
+      between clusters, mean over images) for each layer and for "pixels"; a
+      plot for each image.
     """
     inner = local_features(
         subject.encoder, subject.side, subject.channels, kmeans_scale
     )
     if inner.side != kmeans_scale * subject.side:
-        subject.say(
-            f"kmeans: the encoder takes its own {inner.side} pixels only"
-        )
-    images = _images(subject, inner.side, kmeans_images, seed)
+        subject.say(f"kmeans: the encoder only takes {inner.side} pixels")
+    rows = projected.sample(subject.test.info.num_examples, kmeans_images, seed)
+    batches = datasets.evaluation_batches(
+        subject.test,
+        views.evaluation(inner.side),
+        batch_size=subject.options.evaluation.embedding_batch_size,
+        extra_channels=subject.channels - 3,
+    )
+    images = np.concatenate([x for x, _ in projected.chosen(batches, rows)])
     maps = {
-        name: np.asarray(made, np.float32)
-        for name, made in zip(inner.names, inner.make(images), strict=True)
+        name: np.asarray(features, np.float32)
+        for name, features in zip(inner.names, inner.make(images), strict=True)
     }
     maps["pixels"] = np.stack([patches(image[..., :3]) for image in images])
     explained: dict[str, list[float]] = {}
     figures, arrays = {}, {}
     for number, image in enumerate(images):
-        overlays = {}
+        overlays: dict[str, dict[int, np.ndarray]] = {name: {} for name in maps}
         for name, features in maps.items():
             for count in kmeans_clusters:
-                found, between = local_clusters(
+                clusters, between = local_clusters(
                     features[number], count, seed, normalize=name != "pixels"
                 )
-                overlays.setdefault(name, {})[count] = found
+                overlays[name][count] = clusters
                 key = f"explained_{name}_{count}"
                 explained.setdefault(key, []).append(between)
-                arrays[f"clusters_{number}_{name}_{count}"] = found
-        figures[f"kmeans_{number}"] = plots.overlays(image[..., :3], overlays)
+                arrays[f"clusters_{number}_{name}_{count}"] = clusters
+        figures[f"kmeans_{number}"] = plot(image[..., :3], overlays)
     return {
         "metrics": {k: float(np.mean(v)) for k, v in explained.items()},
         "plots": figures,
@@ -297,20 +302,47 @@ def measure(
     }
 
 
-def _images(subject: Any, side: int, count: int, seed: int) -> np.ndarray:
-    """Random test images float32 [n, side, side, K]."""
-    rows = projected.sample(subject.test.info.num_examples, count, seed)
-    batches = datasets.evaluation_batches(
-        subject.test,
-        views.evaluation(side),
-        batch_size=subject.options.evaluation.embedding_batch_size,
-        extra_channels=subject.channels - 3,
-    )
-    return np.concatenate([p for p, _ in projected.chosen(batches, rows)])
+def plot(
+    image: np.ndarray, clusters: Mapping[str, Mapping[int, np.ndarray]]
+) -> "Figure":
+    """Overlays an image with its clusters, in colours.
+
+    Args:
+      image: float [S, S, 3] in [0, 1].
+      clusters: features -> number of clusters -> int [h, w].
+    """
+    from matplotlib import colormaps
+
+    counts = list(next(iter(clusters.values())))
+    figure, axes = canvas.panels(len(clusters), len(counts) + 1, 1.6, 1.7)
+    # Adjacent colours of the palette are shades of one hue.
+    order = [*range(0, 20, 2), *range(1, 20, 2)]
+    palette = colormaps["tab20"](order)[:, :3]
+    image = np.clip(image, 0, 1)
+    gray = image.mean(axis=-1, keepdims=True)
+    for row, (name, by_count) in zip(axes, clusters.items(), strict=True):
+        row[0].imshow(image)
+        row[0].set_ylabel(name.replace("_", " "), fontsize=7)
+        for axis, count in zip(row[1:], counts, strict=True):
+            colors = palette[by_count[count] % len(palette)]
+            # Each pixel has the colour of its place.
+            y, x = (
+                np.arange(len(image)) * size // len(image)
+                for size in colors.shape[:2]
+            )
+            blend = 0.45 * colors[y][:, x] + 0.55 * gray
+            axis.imshow(np.clip(blend, 0, 1))
+        for axis in row:
+            axis.set_xticks([])
+            axis.set_yticks([])
+    axes[0, 0].set_title("image", fontsize=9)
+    for axis, count in zip(axes[0, 1:], counts, strict=True):
+        axis.set_title(f"{count} clusters", fontsize=9)
+    return figure
 
 
-def needs(subject: Any) -> str | None:
-    """What keeps `kmeans` from being measured, in one line, or None."""
+def needs(subject: Subject) -> str | None:
+    """Returns what `kmeans` lacks, in one line, or None."""
     if not subject.test.info.num_examples:
         return f"{subject.test.info.name} has no images"
     return None

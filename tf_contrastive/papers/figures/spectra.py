@@ -1,47 +1,45 @@
-"""Spectra: how many dimensions embeddings use, and linear projections keep.
+"""The protocol `spectrum`: which dimensions a linear projection keeps.
 
-The protocol `spectrum`, of a run whose projection is linear.
+Chen et al. 2020 (SimCLR), appendix B.4.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.evaluation import hypersphere, projected
-from tf_contrastive.papers.figures import plots
+from tf_contrastive.evaluation.plots import canvas
+from tf_contrastive.evaluation.subject import Subject
 
-# Shares of the spectrum that are reported.
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Numbers of leading values whose fraction of the sum is reported.
 _TOP = (1, 10, 100)
-# A map whose answers differ by more than this from its matrix is not linear.
+# A projection is linear if it differs from its matrix by less, relatively.
 _LINEAR_TOLERANCE = 1e-3
 
 
 def spectrum(weights: np.ndarray) -> dict[str, Any]:
-    """The spectrum of a linear projection z = W h.
+    """Computes the spectrum of a linear projection z = W h.
 
     Args:
       weights: float [D, P].
 
     Returns:
       {"singular_values" [min(D, P)], largest first, "eigenvalues" (magnitudes
-      |e| [D], largest first; None unless W is square), "shares" {k: share of
-      the sum of the first k of the magnitudes: of eigenvalues where there are,
-      else of singular values}, "effective_rank" (of singular values)}.
+      [D], largest first; None unless W is square, and complex in general),
+      "shares" {k: sum of the first k values as a fraction of all; eigenvalues
+      if there are any, else singular values}, "effective_rank" (of singular
+      values)}.
 
     Raises:
-      UserError: for NaN, or another shape.
-
-    Chen et al. 2020 (SimCLR), appendix B.4: few are large, so that W is of low
-    rank. W is not symmetric, and its eigenvalues are complex.
+      UserError: for NaN.
     """
     w = np.asarray(weights, np.float64)
-    if w.ndim != 2 or not w.size:
-        raise errors.UserError(
-            f"weights have shape {list(w.shape)}: give [features, projections]"
-        )
     if not np.isfinite(w).all():
         raise errors.UserError(
             "weights hold NaN or infinity: look for a diverged run"
@@ -63,20 +61,20 @@ def spectrum(weights: np.ndarray) -> dict[str, Any]:
 
 
 def linear_map(projection: Callable, features: int) -> np.ndarray | None:
-    """Finds W of z = W h + b, or that there is none.
+    """Returns W of z = W h + b, or None if the projection is not linear.
 
     Args:
-      projection: h [n, D] -> z [n, P] with `training=`, in inference mode
-        batch normalization is linear, too, and part of W.
+      projection: h [n, D] -> z [n, P] with `training=`; batch normalization in
+        inference mode is linear and part of W.
       features: D.
 
     Returns:
-      float32 [D, P], or None where the projection is not linear.
+      float32 [D, P], or None.
     """
 
-    def project(h):
-        h = tf.constant(h, tf.float32)
-        return np.asarray(projection(h, training=False), np.float64)
+    def project(h: np.ndarray) -> np.ndarray:
+        tensor = tf.constant(h, tf.float32)
+        return np.asarray(projection(tensor, training=False), np.float64)
 
     offset = project(np.zeros([1, features]))
     w = project(np.eye(features)) - offset
@@ -88,51 +86,71 @@ def linear_map(projection: Callable, features: int) -> np.ndarray | None:
     return w.astype(np.float32)
 
 
-def measure(subject: Any) -> dict[str, Any]:
-    """The protocol `spectrum`, of a run whose projection is linear.
-
-    Args:
-      subject: an encoder under evaluation, see `subject.Subject`.
+def measure(subject: Subject) -> dict[str, Any]:
+    """Measures the spectrum of a run's linear projection.
 
     Returns:
-      A measurement: metrics "share_of_top_k" (of the magnitudes' sum, by
-      eigenvalues where W is square, else by singular values),
+      A measurement: metrics "share_of_top_k" (see `spectrum`),
       "effective_rank", "rows", "columns"; a plot; arrays of all values.
 
     Raises:
       UserError: if the projection is not linear.
     """
     features = subject.embeddings("test")[0].shape[1]
-    w = linear_map(subject.projection, features)
+    projection = subject.projection
+    w = linear_map(projection, features) if projection else None
     if w is None:
         raise errors.UserError(
-            "the projection is not linear, and has no spectrum: evaluate a run"
-            " of projection=linear"
+            "the projection is not linear and has no spectrum: evaluate a run"
+            " with projection=linear"
         )
     found = spectrum(w)
-    arrays = {"singular_values": found["singular_values"]}
-    if found["eigenvalues"] is not None:
-        arrays["eigenvalues"] = found["eigenvalues"]
+    shares = {f"share_of_top_{k}": x for k, x in found["shares"].items()}
+    names = ("singular_values", "eigenvalues")
+    arrays = {n: found[n] for n in names if found[n] is not None}
     return {
         "metrics": {
-            **{
-                f"share_of_top_{k}": share
-                for k, share in found["shares"].items()
-            },
+            **shares,
             "effective_rank": found["effective_rank"],
             "rows": w.shape[0],
             "columns": w.shape[1],
         },
-        "plots": {"spectrum": plots.spectrum(found)},
+        "plots": {"spectrum": plot(arrays)},
         "arrays": arrays,
     }
 
 
-def needs(subject: Any) -> str | None:
-    """What keeps `spectrum` from being measured, in one line, or None."""
+def plot(arrays: Mapping[str, np.ndarray]) -> "Figure":
+    """Plots singular values and eigenvalues, on linear and log scales."""
+    figure, axes = canvas.panels(1, 2, 4.0, 3.0)
+    curves = {
+        "singular values": (arrays["singular_values"], canvas.QUIET),
+        "eigenvalues, magnitude": (arrays.get("eigenvalues"), canvas.FIRST),
+    }
+    for axis, scale in zip(axes[0], ("linear", "log"), strict=True):
+        canvas.plain(axis)
+        for name, (values, color) in curves.items():
+            if values is not None:
+                ranks = np.arange(1, len(values) + 1)
+                axis.plot(ranks, values, color=color, label=name)
+        axis.set_yscale(scale)
+        axis.set_xlabel("rank")
+        axis.set_title(f"{scale} scale", fontsize=10)
+    axes[0, 0].set_ylabel("size")
+    axes[0, 0].legend(fontsize=8, frameon=False)
+    return figure
+
+
+def needs(subject: Subject) -> str | None:
+    """Returns what `spectrum` lacks, in one line, or None."""
+    if subject.run is None:
+        return (
+            "an export does not record the kind of its projection head: set"
+            " the `workdir` of a run"
+        )
     if missing := projected.needs(subject):
         return missing
-    kind = subject.run.projection.projection if subject.run else "linear"
+    kind = subject.run.projection.projection
     if kind != "linear":
         return f"the projection is {kind}, not linear (projection=linear)"
     return None

@@ -1,12 +1,12 @@
-"""Which transformation of an image h and z still tell.
+"""The protocol `transforms`: which transformations h and z still encode.
 
-The protocol `transforms`: small networks learn, from frozen representations, to
-tell what was done to an image. Chen et al. 2020 (SimCLR), section 4.2, table 2.
+Small networks learn to predict, from frozen embeddings, how an image was
+transformed. Chen et al. 2020 (SimCLR), section 4.2, table 3.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,100 +15,104 @@ from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import projected, statistics
-from tf_contrastive.papers.figures import plots
+from tf_contrastive.evaluation.plots import canvas
+from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.views import ablation, color, prng
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _FIELDS = RepresentationProtocols
-# An image is one of colour if its channels differ by more than this.
+# An image has colour if its channels differ by more than this.
 _COLOUR = 1 / 255
+_MIN_IMAGES = 20
 
 
 class Task(NamedTuple):
-    """What is to be told apart.
+    """A transformation to predict.
 
     Attributes:
-      shares: of the classes, 0 being the image as it is.
-      apply: (pixels float32 [n, S, S, 3], class of each int [n], seeds int32
-        [n, 2]) -> float32 [n, S, S, 3].
+      fractions: of the classes; class 0 is the unchanged image.
+      apply: (pixels float32 [n, S, S, 3], classes int [n], seeds int32 [n, 2])
+        -> float32 [n, S, S, 3].
     """
 
-    shares: tuple[float, ...]
+    fractions: tuple[float, ...]
     apply: Callable[[tf.Tensor, np.ndarray, np.ndarray], tf.Tensor]
 
 
-def _where(change: Callable) -> Callable:
-    """Makes a transformation of class 1 alone."""
+def _if_one(
+    change: Callable[[tf.Tensor, np.ndarray], tf.Tensor],
+) -> Callable[[tf.Tensor, np.ndarray, np.ndarray], tf.Tensor]:
+    """Transforms the images of class 1."""
 
-    def apply(pixels, kinds, seeds):
+    def apply(
+        pixels: tf.Tensor, kinds: np.ndarray, seeds: np.ndarray
+    ) -> tf.Tensor:
         changed = change(pixels, seeds)
         return tf.where((kinds == 1)[:, None, None, None], changed, pixels)
 
     return apply
 
 
-def _gray(pixels, seeds):
+def _gray(pixels: tf.Tensor, seeds: np.ndarray) -> tf.Tensor:
     operation = color.Grayscale(probability=1.0)
     return operation(pixels, prng.uniform(seeds, operation.streams))
 
 
-def _noise(pixels, seeds):
+def _noise(pixels: tf.Tensor, seeds: np.ndarray) -> tf.Tensor:
     operation = ablation.Noise(size=pixels.shape[1])
     return operation(pixels, prng.uniform(seeds, operation.streams))
 
 
-def _sobel(pixels, seeds):
+def _sobel(pixels: tf.Tensor, seeds: np.ndarray) -> tf.Tensor:
     del seeds
     return ablation.sobel(pixels)
 
 
-def _rotate(pixels, kinds, seeds):
+def _rotate(
+    pixels: tf.Tensor, kinds: np.ndarray, seeds: np.ndarray
+) -> tf.Tensor:
     del seeds
-    turned = tf.stack([tf.image.rot90(pixels, k) for k in range(4)], axis=1)
-    return tf.gather(turned, kinds, axis=1, batch_dims=1)
+    rotated = tf.stack([tf.image.rot90(pixels, k) for k in range(4)], axis=1)
+    return tf.gather(rotated, kinds, axis=1, batch_dims=1)
 
 
-# In the order of table 2. Colour is dropped from a fifth of the images, as in
-# SimCLR's augmentation, which makes 80 % of guessing.
+# In the table's order. Colour is removed from a fifth of the images, as in
+# SimCLR's augmentation, so that chance level is 80 %.
 TASKS = {
-    "color": Task((0.8, 0.2), _where(_gray)),
+    "color": Task((0.8, 0.2), _if_one(_gray)),
     "rotation": Task((0.25,) * 4, _rotate),
-    "noise": Task((0.5, 0.5), _where(_noise)),
-    "sobel": Task((0.5, 0.5), _where(_sobel)),
+    "noise": Task((0.5, 0.5), _if_one(_noise)),
+    "sobel": Task((0.5, 0.5), _if_one(_sobel)),
 }
 
 
 def transformed(
     batches: Iterable[tuple[Any, Any]], task: str, seed: int
 ) -> Iterator[tuple[tf.Tensor, np.ndarray]]:
-    """Does to each image what is drawn for it.
+    """Transforms each image randomly.
 
     Args:
       batches: of (images float32 [b, S, S, K], colours in [0, 1]; anything).
       task: a name of `TASKS`.
-      seed: of what is drawn; an image's own depends on its place alone.
+      seed: the transformation of an image depends on it and on the image's
+        index, not on the size of batches.
 
-    Returns:
-      Iterator of (images float32 [b, S, S, K], class int64 [b] of what was
-      done to each). Channels beyond the colours stay as they are.
-
-    Raises:
-      UserError: for an unknown task.
+    Yields:
+      (images float32 [b, S, S, K], class of each transformation int64 [b]).
+      Channels beyond the colours are unchanged.
     """
-    if task not in TASKS:
-        raise errors.unknown("transformation", task, TASKS)
-    return _transformed(batches, TASKS[task], seed)
-
-
-def _transformed(batches, task, seed):
-    # Two streams, so that batches of another size draw the same.
+    fractions, apply = TASKS[task]
+    # Two streams, so that the numbers do not depend on the size of batches.
     which, how = (np.random.RandomState([seed % 2**32, k]) for k in (0, 1))
     for images, _ in batches:
         images = tf.convert_to_tensor(images)
-        unit = which.uniform(size=len(images))
-        kinds = np.searchsorted(np.cumsum(task.shares)[:-1], unit, "right")
+        uniform = which.uniform(size=len(images))
+        kinds = np.searchsorted(np.cumsum(fractions)[:-1], uniform, "right")
         seeds = how.randint(-(2**31), 2**31, size=(len(images), 2))
-        made = task.apply(images[..., :3], kinds, seeds.astype(np.int32))
-        yield tf.concat([made, images[..., 3:]], axis=-1), kinds
+        pixels = apply(images[..., :3], kinds, seeds.astype(np.int32))
+        yield tf.concat([pixels, images[..., 3:]], axis=-1), kinds
 
 
 def predict(
@@ -120,10 +124,10 @@ def predict(
     hidden: int = _FIELDS.transforms_hidden,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
-    """Accuracy of a network of one hidden layer on frozen embeddings.
+    """Accuracy of a network with one hidden layer on frozen embeddings.
 
-    It is trained by Adam on standardised features, until its accuracy on a
-    tenth of train rises no more.
+    It is trained by Adam on standardised features, with early stopping on a
+    tenth of train.
 
     Args:
       train_embeddings: float [m, D], m at least 20.
@@ -134,23 +138,24 @@ def predict(
       seed: of its weights and of the order of rows.
 
     Returns:
-      {"top1": fraction, "chance": of always guessing what is most frequent in
-      train, "predictions": int [n]}.
+      {"top1": fraction, "chance": accuracy of the most frequent class of train,
+      "predictions": int [n]}.
 
     Raises:
-      UserError: for NaN, shapes that do not fit, or too few rows.
+      UserError: for NaN, incompatible shapes, or too few rows.
     """
     from sklearn import exceptions, neural_network, pipeline, preprocessing
 
     train = classifiers.check_embeddings("train_embeddings", train_embeddings)
     kinds = classifiers.check_labels("train_kinds", train_kinds, train)
     test = classifiers.check_embeddings("test_embeddings", test_embeddings)
-    wanted = classifiers.check_labels("test_kinds", test_kinds, test)
+    truth = classifiers.check_labels("test_kinds", test_kinds, test)
     names, counts = np.unique(kinds, return_counts=True)
-    if len(train) < 20 or len(names) < 2 or counts.min() < 2:
+    if len(train) < _MIN_IMAGES or len(names) < 2 or counts.min() < 2:
         raise errors.UserError(
-            f"{len(train)} training images have {counts.tolist()} of each"
-            " transformation: give at least 20, and two of each of two"
+            f"train has {len(train)} images, {counts.tolist()} of each"
+            f" transformation: pass at least {_MIN_IMAGES}, with two of each of"
+            " two transformations"
         )
     network = pipeline.make_pipeline(
         preprocessing.StandardScaler(),
@@ -163,109 +168,88 @@ def predict(
         ),
     )
     with warnings.catch_warnings():
-        # A hundred epochs are enough, whether or not it could go on.
+        # A hundred epochs are enough, converged or not.
         warnings.simplefilter("ignore", exceptions.ConvergenceWarning)
         network.fit(train, kinds)
     predictions = network.predict(test)
     return {
-        "top1": float((predictions == wanted).mean()),
-        "chance": float((wanted == names[counts.argmax()]).mean()),
+        "top1": float((predictions == truth).mean()),
+        "chance": float((truth == names[counts.argmax()]).mean()),
         "predictions": predictions,
     }
 
 
 def measure(
-    subject: Any,
+    subject: Subject,
     *,
     transforms_train: int = _FIELDS.transforms_train,
     transforms_test: int = _FIELDS.transforms_test,
     transforms_hidden: int = _FIELDS.transforms_hidden,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
-    """The protocol `transforms`: from h and, where there is one, from z.
+    """Predicts transformations from h and, if there is a projection, from z.
 
     Args:
-      subject: an encoder under evaluation, see `subject.Subject`.
-      transforms_train, transforms_test: images of each split, at most.
-      transforms_hidden: units of the networks that learn to tell.
-      seed: which images, what is done to them, and of the networks.
+      subject: the encoder and its data.
+      transforms_train, transforms_test: largest numbers of images.
+      transforms_hidden: units of the hidden layer.
+      seed: of the images, the transformations and the networks.
 
     Returns:
-      A measurement: metrics "<task>_h" and "<task>_z" (fractions), each with an
-      "_interval" of 95 %, and "<task>_chance" of the tasks of `TASKS`, without
-      color where the images have none; a plot.
+      A measurement: metrics "<task>_h" and "<task>_z" (fractions), each with a
+      95 % "_interval", and "<task>_chance" for each of `TASKS`, without color
+      if the images have none; a plot.
     """
+    sizes = {"train": transforms_train, "test": transforms_test}
     rows = {
         split: projected.sample(
-            subject.source(split).info.num_examples, most, seed
+            subject.source(split).info.num_examples, size, seed
         )
-        for split, most in (
-            ("train", transforms_train),
-            ("test", transforms_test),
-        )
+        for split, size in sizes.items()
     }
 
-    def images(split):
+    def images(split: str) -> Iterable[tuple[Any, Any]]:
         return projected.chosen(subject.images(split), rows[split])
 
     names = list(TASKS)
-    if not _has_colour(images("test")):
-        subject.say("transforms: the images have no colour to tell")
+    if not any(
+        (np.ptp(np.asarray(batch)[..., :3], axis=-1) > _COLOUR).any()
+        for batch, _ in images("test")
+    ):
+        subject.say("transforms: the images have no colour")
         names.remove("color")
-    # One stream for all, because each call would trace the encoder anew.
+
+    def seed_of(task: str, split: str) -> int:
+        return 100 * seed + 2 * list(TASKS).index(task) + (split == "test")
+
+    # One stream of batches, since each call would trace the encoder again.
     embedded = subject.embed_batches(
         batch
         for task in names
         for split in rows
-        for batch in transformed(images(split), task, _seed(seed, task, split))
+        for batch in transformed(images(split), task, seed_of(task, split))
     )
-    found: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
     for task in names:
-        made = {
-            split: _take(embedded, len(chosen))
-            for split, chosen in rows.items()
-        }
-        found |= _scored(subject, task, made, transforms_hidden, seed)
-    return {"metrics": found, "plots": {"transforms": plots.tasks(found)}}
-
-
-def _scored(
-    subject: Any,
-    task: str,
-    made: dict[str, tuple[np.ndarray, np.ndarray]],
-    hidden: int,
-    seed: int,
-) -> dict[str, Any]:
-    """Metrics of a task, of the (h [n, D], kinds [n]) of both splits."""
-    spaces = {"h": made}
-    if subject.projection is not None:
-        spaces["z"] = {
-            split: (subject.project(h), kinds)
-            for split, (h, kinds) in made.items()
-        }
-    found: dict[str, Any] = {}
-    for space, of_split in spaces.items():
-        four = (*of_split["train"], *of_split["test"])
-        scores = predict(*four, hidden=hidden, seed=seed)
-        found[f"{task}_{space}"] = scores["top1"]
-        found[f"{task}_{space}_interval"] = statistics.interval(
-            scores["predictions"] == four[-1]
-        )
-        found[f"{task}_chance"] = scores["chance"]
-    told = ", ".join(f"{s} {found[f'{task}_{s}']:.3f}" for s in spaces)
-    subject.say(f"transforms, {task}: {told}")
-    return found
-
-
-def _seed(seed: int, task: str, split: str) -> int:
-    """Of what is drawn for a task and a split."""
-    return 100 * seed + 2 * list(TASKS).index(task) + (split == "test")
+        arrays = [_take(embedded, len(rows[split])) for split in rows]
+        spaces = {"h": arrays}
+        if subject.projection is not None:
+            spaces["z"] = [(subject.project(h), kinds) for h, kinds in arrays]
+        for space, (train, test) in spaces.items():
+            scores = predict(*train, *test, hidden=transforms_hidden, seed=seed)
+            correct = scores["predictions"] == test[1]
+            metrics[f"{task}_{space}"] = scores["top1"]
+            metrics[f"{task}_{space}_interval"] = statistics.interval(correct)
+            metrics[f"{task}_chance"] = scores["chance"]
+        line = ", ".join(f"{s} {metrics[f'{task}_{s}']:.3f}" for s in spaces)
+        subject.say(f"transforms, {task}: {line}")
+    return {"metrics": metrics, "plots": {"transforms": plot(metrics)}}
 
 
 def _take(
     embedded: Iterator[tuple[np.ndarray, np.ndarray]], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Takes whole batches of so many rows in all: (h [n, D], kinds [n])."""
+    """Takes whole batches with `count` rows in total: (h [n, D], kinds [n])."""
     parts, taken = [], 0
     while taken < count:
         parts.append(next(embedded))
@@ -274,16 +258,48 @@ def _take(
     return np.concatenate(h), np.concatenate(kinds)
 
 
-def _has_colour(batches: Iterable[tuple[Any, Any]]) -> bool:
-    return any(
-        (np.ptp(np.asarray(images)[..., :3], axis=-1) > _COLOUR).any()
-        for images, _ in batches
-    )
+def plot(metrics: Mapping[str, Any]) -> "Figure":
+    """Plots the accuracies of h and z, and chance level."""
+    names = [k.removesuffix("_h") for k in metrics if k.endswith("_h")]
+    figure, axes = canvas.panels(1, 1, 5.2, 3.0)
+    axis = axes[0, 0]
+    canvas.plain(axis)
+    colors = {"h": canvas.FIRST, "z": canvas.SECOND}
+    spaces = [space for space in colors if f"{names[0]}_{space}" in metrics]
+    places = np.arange(len(names))
+    width = 0.8 / len(spaces)
+    for number, space in enumerate(spaces):
+        bars = axis.bar(
+            places + (number - (len(spaces) - 1) / 2) * width,
+            [100 * metrics[f"{name}_{space}"] for name in names],
+            width * 0.95,
+            color=colors[space],
+            label=space,
+        )
+        # The line of chance may pass behind the numbers.
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axis.bar_label(
+            bars, fmt="%.1f", fontsize=8, padding=2, bbox=box, zorder=4
+        )
+    for place, name in zip(places, names, strict=True):
+        axis.hlines(
+            100 * metrics[f"{name}_chance"],
+            place - 0.45,
+            place + 0.45,
+            color="black",
+            linestyle=":",
+            label="chance" if place == 0 else None,
+        )
+    axis.set_xticks(places, names)
+    axis.set_ylim(0, 108)
+    axis.set_ylabel("accuracy, %")
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return figure
 
 
-def needs(subject: Any) -> str | None:
-    """What keeps `transforms` from being measured, in one line, or None."""
+def needs(subject: Subject) -> str | None:
+    """Returns what `transforms` lacks, in one line, or None."""
     for source in (subject.train, subject.test):
-        if source.info.num_examples < 20:
-            return f"{source.info.name} has less than 20 images"
+        if source.info.num_examples < _MIN_IMAGES:
+            return f"{source.info.name} has less than {_MIN_IMAGES} images"
     return None

@@ -1,19 +1,25 @@
-"""Maps of embeddings in two dimensions, by t-SNE.
+"""The protocol `tsne`: maps of h and z in two dimensions.
 
-The protocol `tsne`: Chen et al. 2020 (SimCLR), appendix B.5; of h and of z, of
-ten random classes.
+Chen et al. 2020 (SimCLR), appendix B.5, shows ten random classes.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
-from tf_contrastive.papers.figures import plots
+from tf_contrastive.evaluation.plots import canvas
+from tf_contrastive.evaluation.subject import Subject
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _FIELDS = RepresentationProtocols
+# Largest number of classes in a legend.
+_LEGEND = 20
 
 
 def tsne(
@@ -21,20 +27,21 @@ def tsne(
     perplexity: float = _FIELDS.tsne_perplexity,
     seed: int = Evaluation.seed,
 ) -> tuple[np.ndarray, float]:
-    """Lays embeddings out in a plane so that neighbours stay neighbours.
+    """Maps embeddings to the plane so that neighbours stay neighbours.
 
     Args:
       embeddings: float [n, D], n at least 4.
-      perplexity: neighbours that count, above 1; less than a third of n.
+      perplexity: effective number of neighbours, above 1; lowered to a third of
+        n.
       seed: of the optimisation.
 
     Returns:
-      (places float32 [n, 2], the divergence in nats that remains).
+      (places float32 [n, 2], the remaining divergence in nats).
 
     Raises:
       UserError: for NaN, or too few rows.
 
-    Van der Maaten and Hinton 2008; by scikit-learn.
+    Van der Maaten and Hinton 2008; scikit-learn's implementation.
     """
     import threadpoolctl
     from sklearn import manifold
@@ -42,19 +49,16 @@ def tsne(
     rows = classifiers.check_embeddings("embeddings", embeddings)
     if len(rows) < 4:
         raise errors.UserError(
-            f"embeddings have {len(rows)} row(s): give at least 4 to map"
+            f"embeddings have {len(rows)} row(s): pass at least 4"
         )
-    if not perplexity > 1:
-        raise errors.UserError(f"perplexity={perplexity}: must be above 1")
-    spread = np.ptp(rows, axis=0).any()
+    varied = np.ptp(rows, axis=0).any()
     mapper = manifold.TSNE(
         perplexity=min(perplexity, (len(rows) - 1) / 3),
-        # Of one point, or one feature, there are no two principal components.
-        init="pca" if spread and rows.shape[1] > 1 else "random",
+        # PCA needs two distinct points and two features.
+        init="pca" if varied and rows.shape[1] > 1 else "random",
         random_state=seed % 2**32,
     )
-    # One thread: sums in another order would lay out another map, and many
-    # threads wait for one another longer than so few rows take.
+    # With one thread sums have one order, and few rows are faster.
     with threadpoolctl.threadpool_limits(1):
         places = mapper.fit_transform(rows)
     return places, float(mapper.kl_divergence_)
@@ -63,13 +67,12 @@ def tsne(
 def choose(
     labels: np.ndarray, classes: int, examples: int, seed: int
 ) -> np.ndarray:
-    """Returns rows of random examples of random classes, increasing.
+    """Returns the rows of random examples of random classes, increasing.
 
     Args:
       labels: int [n], -1 where there are none.
-      classes: at most.
-      examples: at most.
-      seed: which.
+      classes, examples: largest numbers.
+      seed: of the choice.
     """
     random = np.random.RandomState(seed % 2**32)
     kinds = np.unique(labels)
@@ -80,21 +83,21 @@ def choose(
 
 
 def measure(
-    subject: Any,
+    subject: Subject,
     *,
     tsne_examples: int = _FIELDS.tsne_examples,
     tsne_classes: int = _FIELDS.tsne_classes,
     tsne_perplexity: float = _FIELDS.tsne_perplexity,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
-    """The protocol `tsne`; of data without labels, a map of one colour.
+    """Maps test embeddings; without labels, in one colour.
 
     Args:
-      subject: an encoder under evaluation, see `subject.Subject`.
-      tsne_examples: test images, at most.
-      tsne_classes: random classes, at most.
+      subject: the encoder and its data.
+      tsne_examples: largest number of test images.
+      tsne_classes: largest number of classes, chosen randomly.
       tsne_perplexity: see `tsne`.
-      seed: which images, and of the maps.
+      seed: of the choice and of the maps.
 
     Returns:
       A measurement: metrics "divergence_h" and "divergence_z" (nats) and
@@ -112,23 +115,62 @@ def measure(
             embeddings[rows], tsne_perplexity, seed
         )
     arrays = {f"tsne_{name}": places for name, places in maps.items()}
+    arrays |= {"tsne_rows": rows, "tsne_labels": labels[rows]}
+    figure = plot(maps, labels[rows], subject.test.info.label_names)
     return {
         "metrics": {**metrics, "images": len(rows)},
-        "plots": {
-            "tsne": plots.maps(
-                maps, labels[rows], subject.test.info.label_names
-            )
-        },
-        "arrays": {
-            **arrays,
-            "tsne_rows": rows,
-            "tsne_labels": labels[rows],
-        },
+        "plots": {"tsne": figure},
+        "arrays": arrays,
     }
 
 
-def needs(subject: Any) -> str | None:
-    """What keeps `tsne` from being measured, in one line, or None."""
+def plot(
+    maps: Mapping[str, np.ndarray],
+    labels: np.ndarray,
+    label_names: Sequence[str] = (),
+) -> "Figure":
+    """Plots points in a plane, coloured by class.
+
+    Args:
+      maps: title of a panel -> float [n, 2].
+      labels: int [n], -1 where there are none.
+      label_names: names of class 0, 1, ...
+    """
+    from matplotlib import colormaps
+
+    figure, axes = canvas.panels(1, len(maps), 4.4, 4.2)
+    size = max(4, min(20, 10_000 / len(labels)))
+    kinds = np.unique(labels)
+    palette = colormaps["tab10" if len(kinds) <= 10 else "tab20"]
+    for axis, (title, places) in zip(axes[0], maps.items(), strict=True):
+        for number, kind in enumerate(kinds):
+            named = 0 <= kind < len(label_names)
+            color = palette(number % palette.N) if kind >= 0 else canvas.FIRST
+            axis.scatter(
+                *places[labels == kind].T,
+                s=size,
+                color=color,
+                linewidths=0,
+                alpha=0.8,
+                label=str(label_names[kind] if named else kind),
+            )
+        axis.set_title(title)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.set_aspect("equal", adjustable="datalim")
+    if kinds[-1] >= 0 and len(kinds) <= _LEGEND:
+        figure.legend(
+            *axes[0, 0].get_legend_handles_labels(),
+            loc="outside right center",
+            fontsize=8,
+            frameon=False,
+            markerscale=(30 / size) ** 0.5,
+        )
+    return figure
+
+
+def needs(subject: Subject) -> str | None:
+    """Returns what `tsne` lacks, in one line, or None."""
     if subject.test.info.num_examples < 4:
         return f"{subject.test.info.name} has less than 4 images"
     return None
