@@ -1,4 +1,4 @@
-"""A run's folder in seconds: initial weights, statistics that have moved."""
+"""Makes the folder of a run without training."""
 
 import tensorflow as tf
 
@@ -8,16 +8,16 @@ from tf_contrastive.config.pretrain import Pretrain
 
 
 def make(folder, *, branches=False, **options):
-    """Writes a run on the digits, at step 0 and at step 1.
+    """Writes checkpoints of a run on the digits at steps 0 and 1.
 
     Args:
-      folder: of the run.
-      branches: whether residual branches are switched on, which start switched
-        off: features of images this small then differ, where most are equal.
-      **options: of `pretrain`.
+      folder: the run's folder.
+      branches: whether to enable the residual branches, which start as zero.
+        Otherwise, most features of such small images are equal.
+      **options: options of `pretrain`.
 
     Returns:
-      Its config.
+      The run's config.
     """
     run = fields.replace(
         Pretrain(),
@@ -36,27 +36,29 @@ def make(folder, *, branches=False, **options):
         },
     )
     source = datasets.source("digits", "train")
-    built = model.build(run, 10)
-    built.compile(
+    network = model.build(run, 10)
+    network.compile(
         optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
         probe_optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
     )
     if branches:
-        for variable in built.encoder.trainable_variables:
+        for variable in network.encoder.trainable_variables:
             if "gamma" in variable.name:
                 variable.assign(tf.ones_like(variable))
-    kept = checkpoints.Checkpoints(built, run, training.metadata(source.info))
+    saved = checkpoints.Checkpoints(
+        network, run, training.metadata(source.info)
+    )
     batches = datasets.evaluation_batches(
         source, views.evaluation(8), batch_size=100
     )
-    kept.save()
+    saved.save()
     for images, _ in batches:
-        features = built.encoder(images, training=True)
-        built.projection_head(features, training=True)
-    if built.probe is not None:
-        built.probe.kernel.assign(
-            tf.random.stateless_normal(built.probe.kernel.shape, [0, 0])
+        features = network.encoder(images, training=True)
+        network.projection_head(features, training=True)
+    if network.probe is not None:
+        network.probe.kernel.assign(
+            tf.random.stateless_normal(network.probe.kernel.shape, [0, 0])
         )
-    built.optimizer.iterations.assign(1)
-    kept.finish()
+    network.optimizer.iterations.assign(1)
+    saved.finish()
     return run

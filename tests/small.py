@@ -1,7 +1,7 @@
-"""Runs whose encoder is small, where a test is not about encoders.
+"""A smaller "resnet10", for tests that are not about encoders.
 
-`python -m tests.small COMMAND ...` is `python -m tf_contrastive` with it, and
-`pretrain` without what `UNWATCHED` leaves out.
+`python -m tests.small COMMAND ...` is `python -m tf_contrastive` with that
+encoder and, for `pretrain`, with the flags in `UNWATCHED`.
 """
 
 import contextlib
@@ -12,8 +12,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.encoders import resnet
 
-# A run that TensorBoard is shown scalars and views of, and no features: half of
-# what a run of few steps costs.
+# Without histograms and projector, which take half of the time of a short run.
 UNWATCHED = {"histograms_every_epochs": 0, "projector_examples": 0}
 RUN = fields.replace(Pretrain(), **UNWATCHED)
 FLAGS = tuple(f"--{name}={value}" for name, value in UNWATCHED.items())
@@ -21,7 +20,7 @@ FLAGS = tuple(f"--{name}={value}" for name, value in UNWATCHED.items())
 
 @contextlib.contextmanager
 def encoder():
-    """Leaves "resnet10" its stem and last block: as many features, sooner."""
+    """Reduces "resnet10" to its stem and last block, with as many features."""
     spec = resnet.RESNETS["resnet10"]
     resnet.RESNETS["resnet10"] = spec._replace(repeats=(0, 0, 0, 1))
     try:
@@ -32,6 +31,6 @@ def encoder():
 
 if __name__ == "__main__":
     if sys.argv[1] == "pretrain":
-        sys.argv[2:2] = FLAGS  # Those of the test win.
+        sys.argv[2:2] = FLAGS  # Flags of the test override them.
     with encoder():
         raise SystemExit(__main__.main())

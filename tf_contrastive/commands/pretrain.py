@@ -1,4 +1,4 @@
-"""`pretrain`: the main job, told on stdout and in `pretrain.json`."""
+"""`pretrain`: trains an encoder; prints and writes the results."""
 
 import json
 import os
@@ -41,12 +41,13 @@ def _rows(result: training.Result) -> dict[str, Any]:
 def _tell(
     result: training.Result, report: dict[str, Any] | None, path: str
 ) -> None:
-    """Prints what the stages came to, and adds the second one's to the file."""
+    """Prints the results, and adds those of the linear stage to the file."""
     workdir = result.config.runtime.workdir
     if result.start_step == result.step:
         print(
             f"{workdir} is finished: step {result.step:,} of {result.step:,},"
-            " nothing left to train; give more --epochs in another --workdir"
+            " nothing left to train; to train longer, set --epochs and a new"
+            " --workdir"
         )
         if report is None:
             return
@@ -63,9 +64,11 @@ def _tell(
         print()
         print(reports.table(report["results"]))
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
-    # Without labels there is nothing to score by.
-    following = "evaluate" if result.has_labels else "export"
-    print(f"\nnext: python -m tf_contrastive {following} --workdir={workdir}")
+    # Evaluation needs labels.
+    next_command = "evaluate" if result.has_labels else "export"
+    print(
+        f"\nnext: python -m tf_contrastive {next_command} --workdir={workdir}"
+    )
 
 
 def _read(path: str) -> dict[str, Any]:
