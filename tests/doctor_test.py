@@ -266,12 +266,11 @@ def test_variables_are_counted_exactly():
 
 
 def test_a_step_is_extrapolated_by_the_cost_of_an_image():
-    assert speed.extrapolate({4: 1.0}, 16) == 4.0
+    assert speed.extrapolate((4, 1.0), (4, 1.0), 16) == 4.0
     # 0.4 s a step and 0.1 s an image.
-    assert speed.extrapolate({4: 0.8, 8: 1.2}, 16) == pytest.approx(2.0)
+    assert speed.extrapolate((4, 0.8), (8, 1.2), 16) == pytest.approx(2.0)
     # An image has a cost even if noise hides it.
-    assert speed.extrapolate({4: 1.2, 8: 1.0}, 16) == pytest.approx(1.5)
-    assert speed.extrapolate({8: 1.0}, 8) == 1.0
+    assert speed.extrapolate((4, 1.2), (8, 1.0), 16) == pytest.approx(1.5)
 
 
 # ---- Warnings ----------------------------------------------------------------

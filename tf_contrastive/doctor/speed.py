@@ -1,7 +1,6 @@
 """Speed of the input and of the training step, measured in a few seconds."""
 
 import dataclasses
-import functools
 import math
 import time
 from collections.abc import Callable
@@ -156,36 +155,35 @@ def measure_step(
     forward = _median(lambda: {"features": model.encoder(image)}, 0.0)
     if forward * _FORWARD_PASSES * run.views.views * size * replicas > seconds:
         return None
-    times: dict[int, float] = {}
-    while True:
+
+    def timed(images: int) -> float:
         batches = iter(
-            synthetic_batches(run, num_classes, size, strategy, static=False)
+            synthetic_batches(run, num_classes, images, strategy, static=False)
         )
-        step(batches)
-        if not times:  # The first call has traced the graph, for any size.
-            end = time.perf_counter() + seconds
-        times[size] = _median(functools.partial(step, batches), seconds / 8)
-        # The next size takes about four steps of twice the time.
-        if 2 * size > images or 8 * times[size] > end - time.perf_counter():
-            return StepTime(extrapolate(times, images), size, images)
-        size *= 2
+        return _median(lambda: step(batches), seconds / 4)
+
+    few = size, timed(size)
+    # The larger batch takes about four steps.
+    growth = max(int(seconds / (4 * few[1])), 1)
+    many = few
+    if (growth := min(growth, images // size)) > 1:
+        many = growth * size, timed(growth * size)
+    return StepTime(extrapolate(few, many, images), many[0], images)
 
 
-def extrapolate(times: dict[int, float], images: int) -> float:
-    """Extrapolates the seconds of a step from those of smaller batches.
+def extrapolate(
+    few: tuple[int, float], many: tuple[int, float], images: int
+) -> float:
+    """Extrapolates the seconds of a step from (images, seconds) of two others.
 
-    Args:
-      times: images of a batch -> seconds.
-      images: images of the whole batch.
+    An image takes at least half of its share of the larger step, so that noise
+    cannot make it free.
     """
-    *smaller, largest = sorted(times)
-    per_image = times[largest] / largest
-    if smaller:
-        # Without the constant overhead, but not by less than half.
-        growth = times[largest] - times[smaller[-1]]
-        slope = growth / (largest - smaller[-1])
+    per_image = many[1] / many[0]
+    if many != few:
+        slope = (many[1] - few[1]) / (many[0] - few[0])
         per_image = min(max(slope, per_image / 2), per_image)
-    return times[largest] + per_image * (images - largest)
+    return many[1] + per_image * (images - many[0])
 
 
 def _median(call: Callable[[], dict[str, tf.Tensor]], seconds: float) -> float:
