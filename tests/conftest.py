@@ -32,7 +32,7 @@ def small_encoder():
 
 
 def pytest_collection_modifyitems(items):
-    """Starts the drills and long files first: processes end at the same time."""
+    """Starts the drills and the largest files, which take longest, first."""
     items.sort(
         key=lambda item: (
             item.path.parent.name != "drills",
