@@ -93,7 +93,8 @@ def test_links_resolve(name):
 
 @of_each_document
 def test_paths_exist(name):
-    places = r"(--flagfile=)?((configs|docs|examples|launch|tests)/[\w./*-]+)"
+    folders = "configs|docs|examples|launch|tests|tf_contrastive"
+    places = rf"(--flagfile=)?(({folders})/[\w./*-]+)"
     for line in _code(_DOCUMENTS[name]):
         for word in line.split():
             if match := re.fullmatch(places, word):
