@@ -249,7 +249,7 @@ def _tiny():
 
 
 def test_a_format_that_differs_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(tflite_onnx, "_MOST_DIFFERENCE", -1.0)
+    monkeypatch.setattr(tflite_onnx, "_MAX_DIFFERENCE", -1.0)
     with pytest.raises(errors.UserError, match=r"encoder.tflite differs .* by"):
         exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
     assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,7 @@
-"""A run's folder: which experiment it holds, its checkpoints, its encoder.
+"""A run's folder: its experiment, its checkpoints, its networks, preemption.
 
-Layer 5. A workdir holds one experiment. `config.flags` says which: the same
-command resumes it, any other is refused. All paths go through `tf.io.gfile`.
+A workdir holds one experiment, recorded in `config.flags`: the same command
+resumes it, another one is refused. All paths go through `tf.io.gfile`.
 """
 
 from tf_contrastive.checkpoints.loading import (
@@ -10,6 +10,7 @@ from tf_contrastive.checkpoints.loading import (
     load_encoder,
     load_projection,
     load_run,
+    restore_part,
 )
 from tf_contrastive.checkpoints.saving import Checkpoints
 from tf_contrastive.checkpoints.storage import (
@@ -35,6 +36,7 @@ __all__ = [
     "load_run",
     "newest",
     "read_json",
+    "restore_part",
     "saved",
     "step_of",
     "write_json",

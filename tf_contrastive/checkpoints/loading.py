@@ -1,4 +1,4 @@
-"""A run that was written, and its networks in float32."""
+"""A saved run, and its networks in float32."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ from tf_contrastive.config.pretrain import Pretrain
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run that was written: its resolved config, data, newest checkpoint."""
+    """A saved run: its resolved config, facts of its data, a checkpoint."""
 
     config: Pretrain
     metadata: dict[str, Any]
@@ -30,27 +30,27 @@ class Run:
         return schedule.epochs * steps
 
     def at(self, checkpoint: str) -> "Run":
-        """The same run at another checkpoint, of `saved`."""
+        """Returns the same run at another checkpoint, one of `saved`."""
         step = storage.step_of(checkpoint)
         return dataclasses.replace(self, checkpoint=checkpoint, step=step)
 
 
 def load_run(workdir: str) -> Run:
-    """Reads a run's folder.
+    """Reads a run's folder, at its newest whole checkpoint.
 
     Raises:
-      UserError: if it holds no run, or none that was saved yet.
+      UserError: if it holds no run, or no checkpoint yet.
     """
     run_config = check_run(workdir)
     directory = os.path.join(workdir, storage.CHECKPOINTS)
-    latest = storage.newest_whole(directory)
-    if latest is None:
+    path = storage.newest_whole(directory)
+    if path is None:
         raise errors.UserError(
             f"no checkpoint in {directory} yet: the run writes the first one"
             " at the end of its first epoch"
         )
     metadata = storage.read_json(os.path.join(directory, storage.METADATA_FILE))
-    return Run(run_config, metadata, latest, storage.step_of(latest))
+    return Run(run_config, metadata, path, storage.step_of(path))
 
 
 def load_encoder(
@@ -60,9 +60,9 @@ def load_encoder(
 
     Args:
       run: of `load_run`.
-      trained: the newest checkpoint's weights; False: a random network, the
-        run's initial weights with its residual branches switched on. (They
-        start switched off, which would make the weakest of all baselines.)
+      trained: whether to load the checkpoint's weights. Otherwise the network
+        is random: the run's initial weights with residual branches switched on.
+        (They start switched off, which would be too weak a baseline.)
       synchronized: whether its BatchNormalization synchronizes in training.
     """
     with models.precision("float32"):
@@ -70,9 +70,7 @@ def load_encoder(
             run.config, synchronized=synchronized, zero_init_residual=trained
         )
     if trained:
-        status = tf.train.Checkpoint(encoder=encoder).restore(run.checkpoint)
-        # Heads and optimizers stay behind; the encoder must match wholly.
-        status.expect_partial().assert_existing_objects_matched()
+        restore_part(run, encoder=encoder)
     return encoder
 
 
@@ -83,11 +81,11 @@ def load_projection(
 
     Args:
       run: of `load_run`.
-      features: D, that the encoder gives.
-      trained: the newest checkpoint's weights; False: random ones.
+      features: D of the encoder.
+      trained: whether to load the checkpoint's weights.
 
     Returns:
-      h [n, D] -> z [n, P]; None where the run has logits in their place.
+      h [n, D] -> z [n, P]; None for cross entropy, which has a classifier.
     """
     if run.config.loss.loss == "cross_entropy":
         return None
@@ -97,23 +95,31 @@ def load_projection(
 def load_classifier(
     run: Run, features: int, *, trained: bool = True
 ) -> tf.keras.layers.Layer | None:
-    """Likewise the classifier of a run of cross entropy.
+    """Rebuilds the classifier of a run of cross entropy; see `load_projection`.
 
     Returns:
-      h [n, D] -> logits [n, C]; None where the run has projections.
+      h [n, D] -> logits [n, C]; None for other losses.
     """
     if run.config.loss.loss != "cross_entropy":
         return None
     return _load_head(run, features, trained)
 
 
-def _load_head(run, features, trained) -> tf.keras.layers.Layer:
+def _load_head(run: Run, features: int, trained: bool) -> tf.keras.layers.Layer:
     with models.precision("float32"):
         head = models.build_head(run.config, run.metadata.get("num_classes"))
         head(tf.keras.Input([features]))
     if trained and head.variables:
-        status = tf.train.Checkpoint(projection_head=head).restore(
-            run.checkpoint
-        )
-        status.expect_partial().assert_existing_objects_matched()
+        restore_part(run, projection_head=head)
     return head
+
+
+def restore_part(run: Run, **parts: tf.Module) -> None:
+    """Loads some of a checkpoint's objects; each must match completely.
+
+    Args:
+      run: of `load_run`.
+      **parts: name in the checkpoint -> object, such as `encoder`.
+    """
+    status = tf.train.Checkpoint(**parts).restore(run.checkpoint)
+    status.expect_partial().assert_existing_objects_matched()

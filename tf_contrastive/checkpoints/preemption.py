@@ -8,7 +8,6 @@ TPU and CPU machines.)
 
 import os
 import signal
-import sys
 import threading
 import types
 import urllib.request
@@ -114,7 +113,7 @@ class PreemptionListener:
         self._reason = name.name
         message = f"\n{name.name}: {self._action}; again: ends at once\n"
         # print is not reentrant, and the signal may have interrupted one.
-        os.write(sys.__stderr__.fileno(), message.encode())
+        os.write(2, message.encode())
 
     def _poll(self) -> None:
         while not self._closed.wait(_POLL_SECONDS):

@@ -1,43 +1,39 @@
-"""A run's checkpoints while it trains: written, kept, restored."""
+"""A run's checkpoints while it trains: saved and restored."""
 
-import contextlib
-import json
 import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import distribution, errors, flags
 from tf_contrastive import model as models
-from tf_contrastive.checkpoints import storage
-from tf_contrastive.checkpoints.workdir import told_if_unwritable
+from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.config.pretrain import Pretrain
 
 
 class Checkpoints:
-    """Saves and restores all that a run needs to go on bit for bit.
+    """Saves and restores what a run needs to resume bit for bit.
 
-    That is the variables and both optimizers; order and views of the data
-    follow from the step. Every worker must call `save`, since reading the
-    moving statistics is a collective; only the chief's files are kept. Files
-    are written while training goes on, from a copy of the values.
+    These are the variables and both optimizers; the order and the views of the
+    data follow from the step. Every worker must call `save`, since reading
+    moving statistics is a collective; only the chief's files stay. Files are
+    written while training continues, from a copy of the values.
 
     Args:
       model: the compiled model.
       run_config: the resolved config, written as `config.flags`.
-      metadata: what is known of the data, written beside the checkpoints.
+      metadata: facts of the data, written next to the checkpoints.
 
     Attributes:
-      directory: where the chief writes them.
-      last_saved: step of the newest one; None: none yet.
+      directory: the chief's folder of checkpoints.
+      last_saved: step of the newest checkpoint; None: there is none yet.
 
     Raises:
-      UserError: from `restore`, `save` and `finish`, if files cannot be read or
-        written.
+      UserError: if files cannot be read or written; also from `restore`, `save`
+        and `finish`.
     """
 
     def __init__(
@@ -47,23 +43,21 @@ class Checkpoints:
         metadata: dict[str, Any],
     ) -> None:
         self._model = model
-        workdir = run_config.runtime.workdir
-        self.directory = os.path.join(workdir, storage.CHECKPOINTS)
-        self._order = _order_of(model)
-        self._written_to = self.directory
+        runtime = run_config.runtime
+        self.directory = os.path.join(runtime.workdir, storage.CHECKPOINTS)
+        self._own_directory = self.directory
         if distribution.is_chief(model.distribute_strategy):
-            self._prepare(workdir, run_config, metadata)
+            self._prepare(run_config, metadata)
         else:
-            # Gone with this object.
-            self._beside = tempfile.TemporaryDirectory(
+            # Deleted together with this object.
+            self._temporary = tempfile.TemporaryDirectory(
                 prefix="tf_contrastive_worker_", ignore_cleanup_errors=True
             )
-            self._written_to = self._beside.name
+            self._own_directory = self._temporary.name
         self._checkpoint = tf.train.Checkpoint(**_tracked(model))
-        runtime = run_config.runtime
         self._manager = tf.train.CheckpointManager(
             self._checkpoint,
-            self._written_to,
+            self._own_directory,
             max_to_keep=runtime.keep_checkpoints,
             keep_checkpoint_every_n_hours=runtime.keep_checkpoint_every_hours
             or None,
@@ -72,41 +66,42 @@ class Checkpoints:
         self._options = tf.train.CheckpointOptions(enable_async=True)
         self.last_saved: int | None = None
 
-    def _prepare(
-        self,
-        workdir: str,
-        run_config: Pretrain,
-        metadata: dict[str, Any],
-    ) -> None:
-        """Cleans up after the process before, and writes what a run is."""
-        with told_if_unwritable(workdir):
+    def _prepare(self, run_config: Pretrain, metadata: dict[str, Any]) -> None:
+        """Cleans up after a killed process, and writes config and metadata."""
+        folder = run_config.runtime.workdir
+        try:
             tf.io.gfile.makedirs(self.directory)
-        _clear_unfinished(self.directory)
+        except tf.errors.OpError as error:
+            raise workdir.unwritable(folder, error) from error
+        for pattern in ("*_temp", "*.tempstate*", "*.part"):
+            for path in tf.io.gfile.glob(os.path.join(self.directory, pattern)):
+                if tf.io.gfile.isdir(path):
+                    tf.io.gfile.rmtree(path)
+                else:
+                    tf.io.gfile.remove(path)
         _list_newest(self.directory)
-        self._check_order()
+        variables = _names_and_shapes(self._model)
+        path = os.path.join(self.directory, storage.METADATA_FILE)
+        self._check_variables(variables, storage.read_json(path, {}))
+        storage.write_json(path, metadata | {"variables": variables})
         storage.write_text(
-            os.path.join(self.directory, storage.METADATA_FILE),
-            json.dumps(metadata | {"variables": self._order}, indent=2),
-        )
-        storage.write_text(
-            os.path.join(workdir, storage.CONFIG_FILE), flags.write(run_config)
+            os.path.join(folder, storage.CONFIG_FILE), flags.write(run_config)
         )
 
-    def _check_order(self) -> None:
-        path = os.path.join(self.directory, storage.METADATA_FILE)
-        if not tf.io.gfile.exists(path):
-            return
-        written = storage.read_json(path).get("variables")
-        if written not in (None, self._order):
-            differing = [
+    def _check_variables(
+        self, variables: list[list[Any]], metadata: dict[str, Any]
+    ) -> None:
+        previous = metadata.get("variables")
+        if previous not in (None, variables):
+            differences = [
                 f"{new[0]} {new[1]}, there {old[0]} {old[1]}"
-                for old, new in zip(written, self._order, strict=False)
+                for old, new in zip(previous, variables, strict=False)
                 if old != new
-            ] or [f"{len(self._order)}, there {len(written)}"]
+            ] or [f"{len(variables)}, there {len(previous)}"]
             raise errors.UserError(
                 f"{self.directory} was written by another version of the"
-                f" model, with other variables ({differing[0]}): resume it with"
-                " that version, or give another `workdir`"
+                f" model, with other variables ({differences[0]}): resume it"
+                " with that version, or choose another `workdir`"
             )
 
     @property
@@ -118,61 +113,55 @@ class Checkpoints:
         """Restores the newest whole checkpoint, if any; returns the step."""
         path = storage.newest_whole(self.directory)
         if path:
-            # Each value must find its variable and each variable its value:
-            # anything else would train on from part of a model in silence.
+            # Otherwise training could silently resume from part of a model.
             self._checkpoint.restore(path).assert_consumed()
             self.last_saved = self.step
         return self.step
 
     def save(self) -> None:
-        """Begins to save now, unless this very step is saved already."""
+        """Starts to save, unless the present step is saved already."""
         step = self.step
         if step == self.last_saved:
             return
-        with self._told(step):
+        try:
             self._manager.save(checkpoint_number=step, options=self._options)
+        except tf.errors.OpError as error:
+            path, _ = storage.newest(self.directory)
+            newest = f"step {storage.step_of(path):,}" if path else "none"
+            raise errors.UserError(
+                f"a checkpoint cannot be written to {self.directory} at step"
+                f" {step:,} ({errors.first_line(error)}): free some space, and"
+                " repeat the command to resume; the newest whole checkpoint:"
+                f" {newest}"
+            ) from error
         self.last_saved = step
 
     def finish(self) -> None:
-        """Saves now, and waits until all is on disk."""
+        """Saves, and waits until all is on disk."""
         self.save()
         self._checkpoint.sync()
-        path = os.path.join(self._written_to, f"{storage.PREFIX}-{self.step}")
-        if storage.damage_of(path):
-            # What went wrong comes to light as the next one begins.
+        path = f"{storage.PREFIX}-{self.step}"
+        if storage.damage_of(os.path.join(self._own_directory, path)):
+            # The error of an asynchronous save is raised by the next one.
             self.last_saved = None
             self.save()
 
-    @contextlib.contextmanager
-    def _told(self, step: int) -> Iterator[None]:
-        """Says in one line what keeps a checkpoint from being written."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            kept, _ = storage.newest(self.directory)
-            rest = f"step {storage.step_of(kept):,}" if kept else "none"
-            raise errors.UserError(
-                f"a checkpoint cannot be written to {self.directory} at step"
-                f" {step:,} ({errors.first_line(error)}): make room, and repeat"
-                f" the command to go on; the newest whole one: {rest}"
-            ) from error
 
+def _names_and_shapes(model: models.ContrastiveModel) -> list[list[Any]]:
+    """Returns [name, shape] of each variable that is pretrained.
 
-def _order_of(model: models.ContrastiveModel) -> list[list[Any]]:
-    """[name, shape] of each variable that is pretrained.
-
-    An optimizer's slots are stored by position: another order of the variables
-    would give them each other's momentum.
+    An optimizer's slots are stored by position: with another order, variables
+    would get each other's momentum.
     """
     return [
-        # Keras numbers layers without a name anew in every process.
+        # Keras numbers unnamed layers per process.
         [re.sub(r"_\d+(?=[/:])", "", v.name), v.shape.as_list()]
         for v in model.pretrained_variables
     ]
 
 
 def _tracked(model: models.ContrastiveModel) -> dict[str, Any]:
-    """What a checkpoint holds, by its name there."""
+    """Returns the objects of a checkpoint, by their names in it."""
     tracked = {
         "encoder": model.encoder,
         "projection_head": model.projection_head,
@@ -184,15 +173,16 @@ def _tracked(model: models.ContrastiveModel) -> dict[str, Any]:
     if model.key_branch is not None:
         tracked["key_branch"] = model.key_branch
     if model.neighbors is not None:
-        # So that the number goes on as it would have, too.
+        # For the online metric only: it resumes bit for bit, too.
         tracked["neighbors"] = model.neighbors
     return tracked
 
 
 def _list_newest(directory: str) -> None:
-    """Enters a checkpoint whose writer was killed before it could do that.
+    """Adds the newest checkpoint to TensorFlow's list, if it is missing there.
 
-    TensorFlow deletes, once they are old, only those that its list names.
+    Its writer was killed before it could do that. TensorFlow deletes old
+    checkpoints only if they are listed.
     """
     path, _ = storage.newest(directory)
     state = tf.train.get_checkpoint_state(directory)
@@ -209,13 +199,3 @@ def _list_newest(directory: str) -> None:
         if state
         else time.time() - 1,
     )
-
-
-def _clear_unfinished(directory: str) -> None:
-    """Removes what a killed process left half written."""
-    for pattern in ("*_temp", "*.tempstate*", "*.part"):
-        for path in tf.io.gfile.glob(os.path.join(directory, pattern)):
-            if tf.io.gfile.isdir(path):
-                tf.io.gfile.rmtree(path)
-            else:
-                tf.io.gfile.remove(path)

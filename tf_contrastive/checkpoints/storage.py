@@ -1,4 +1,4 @@
-"""Files of a run's folder: small ones whole, checkpoints to the last byte."""
+"""Files of a run's folder: atomic small files, and checkpoints on disk."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_contrastive import errors, terminal
 
-# What stands in a workdir, and in its folder of checkpoints.
+# Names in a workdir, and in its folder of checkpoints.
 CONFIG_FILE = "config.flags"
 CHECKPOINTS = "checkpoints"
 METADATA_FILE = "metadata.json"
@@ -78,88 +78,86 @@ def damaged_file(path: str, error: Exception) -> errors.UserError:
     )
 
 
-def newest(directory: str) -> tuple[str | None, dict[str, str]]:
-    """Finds the newest checkpoint that can be read to its last byte.
-
-    Returns:
-      (its path, or None if there is none; path -> what is wrong with each one
-      that is newer).
-    """
-    damaged = {}
+def checkpoint_paths(directory: str) -> list[str]:
+    """Returns the checkpoints in a folder, whole or not, oldest first."""
     files = tf.io.gfile.glob(os.path.join(directory, f"{PREFIX}-*.index"))
-    paths = [file.removesuffix(".index") for file in files]
-    for path in sorted(paths, key=step_of, reverse=True):
-        damage = damage_of(path)
-        if damage is None:
-            return path, damaged
-        damaged[path] = damage
-    return None, damaged
+    return sorted((f.removesuffix(".index") for f in files), key=step_of)
 
 
 def saved(workdir: str) -> list[str]:
-    """Paths of a run's checkpoints that are there now, oldest first."""
-    pattern = os.path.join(workdir, CHECKPOINTS, f"{PREFIX}-*.index")
-    paths = [path.removesuffix(".index") for path in tf.io.gfile.glob(pattern)]
-    return sorted(paths, key=step_of)
+    """Returns the paths of a run's present checkpoints, oldest first."""
+    return checkpoint_paths(os.path.join(workdir, CHECKPOINTS))
 
 
 def step_of(path: str) -> int:
-    """The step at which a checkpoint was saved."""
+    """Returns the step at which a checkpoint was saved."""
     return int(path.rpartition("-")[2])
 
 
 def is_whole(path: str) -> bool:
-    """Whether a checkpoint can be read to its last byte."""
+    """Returns whether a checkpoint can be read to its last byte."""
     return damage_of(path) is None
 
 
 def damage_of(path: str) -> str | None:
-    """What is wrong with a checkpoint's files; each value has a checksum.
+    """Reads a checkpoint to its last byte; each value has a checksum.
 
     Returns:
-      One line; None for nothing.
+      One line about the damage; None if there is none.
     """
     try:
         reader = tf.compat.v1.train.NewCheckpointReader(path)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    # What lies beyond a file's end comes as Python's own errors.
+    # Reading beyond a file's end raises Python's own errors.
     except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
         return errors.first_line(error)
     return None
 
 
-def newest_whole(directory: str) -> str | None:
-    """Path of the newest whole checkpoint; tells of newer, damaged ones.
+def newest(directory: str) -> tuple[str | None, dict[str, str]]:
+    """Finds the newest whole checkpoint.
 
     Returns:
-      None where there is none at all, or only the very first one, whose writer
-      was killed before it was through.
+      (its path, or None if there is none; path -> damage of each newer one).
+    """
+    damages: dict[str, str] = {}
+    for path in reversed(checkpoint_paths(directory)):
+        damage = damage_of(path)
+        if damage is None:
+            return path, damages
+        damages[path] = damage
+    return None, damages
+
+
+def newest_whole(directory: str) -> str | None:
+    """Finds the newest whole checkpoint, and warns about newer, damaged ones.
+
+    Returns:
+      Its path; None if there is no checkpoint, or only a first one whose writer
+      was killed before it finished.
 
     Raises:
-      UserError: if every one is damaged.
+      UserError: if every checkpoint is damaged.
     """
-    path, damaged = newest(directory)
-    if path is None and len(damaged) == 1 and not _listed(directory):
-        (unfinished,) = damaged
+    path, damages = newest(directory)
+    state = tf.train.get_checkpoint_state(directory)
+    # TensorFlow lists a checkpoint once it is whole.
+    listed = state and state.all_model_checkpoint_paths
+    if path is None and len(damages) == 1 and not listed:
         terminal.warning(
-            f"{unfinished} was never finished: nothing is saved before it"
+            f"{next(iter(damages))} was never finished, and nothing is saved"
+            " before it"
         )
         return None
-    for bad, reason in damaged.items():
+    for damaged, reason in damages.items():
         terminal.warning(
-            f"{bad} is damaged ({reason}):"
-            + (f" going back to step {step_of(path):,}" if path else "")
+            f"{damaged} is damaged ({reason})"
+            + (f": going back to step {step_of(path):,}" if path else "")
         )
-    if damaged and path is None:
+    if damages and path is None:
         raise errors.UserError(
             f"no checkpoint in {directory} is whole: restore one from a copy,"
-            " or give another `workdir` to start afresh"
+            " or choose another `workdir` to start again"
         )
     return path
-
-
-def _listed(directory: str) -> bool:
-    """Whether TensorFlow's list names any: it enters those that are whole."""
-    state = tf.train.get_checkpoint_state(directory)
-    return bool(state and state.all_model_checkpoint_paths)

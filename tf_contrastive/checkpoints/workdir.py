@@ -1,10 +1,7 @@
-"""Which experiment a workdir holds, as its `config.flags` says."""
+"""Checks which experiment a workdir holds, by its `config.flags`."""
 
-import contextlib
 import os
 import uuid
-from collections.abc import Iterator
-from typing import Any
 
 import tensorflow as tf
 
@@ -14,77 +11,55 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
 
-def check_workdir(wanted: Pretrain) -> None:
-    """Raises `UserError` if the run cannot be written, or resumed, there.
+def unwritable(workdir: str, error: tf.errors.OpError) -> errors.UserError:
+    """Returns the error for a workdir that cannot be written."""
+    return errors.UserError(
+        f"workdir={workdir} cannot be written ({error.message}): choose a"
+        " folder in which you may create files"
+    )
+
+
+def check_workdir(run: Pretrain) -> None:
+    """Checks that a run can be written to its workdir, or resumed there.
 
     Nothing is left behind.
 
     Args:
-      wanted: the resolved config of the run that is to start.
+      run: the resolved config of the run that is about to start.
+
+    Raises:
+      UserError: if the workdir cannot be written, or holds another experiment.
     """
-    workdir = wanted.runtime.workdir
+    workdir = run.runtime.workdir
     if previous := _read_config(workdir):
-        differing = _differing(previous, wanted)
-        if differing:
+        pairs = zip(fields.fields(run), fields.fields(previous), strict=True)
+        differences = [
+            f"{field.name}={_display(new)}, there {_display(old)}"
+            for (_, field, new), (_, _, old) in pairs
+            if field.metadata["identity"] and old != new
+        ]
+        if differences:
             raise errors.UserError(
                 f"{workdir} holds another experiment"
-                f" ({'; '.join(differing)}): give these flags as there to"
-                " resume it, or another `workdir`"
+                f" ({'; '.join(differences)}): set these options as there to"
+                " resume it, or choose another `workdir`"
             )
-    # Of a name of its own, since the workers of a run try it all at once.
-    probe = os.path.join(_nearest(workdir), f".writable-{uuid.uuid4().hex}")
-    with told_if_unwritable(workdir):
-        with tf.io.gfile.GFile(probe, "w") as file:
-            file.write("")
-        tf.io.gfile.remove(probe)
-
-
-def _nearest(workdir: str) -> str:
-    """The folder itself, or the one that is there in which it will be made.
-
-    An object store has no folders: there a file's name is all.
-    """
+    # Where the workdir does not exist yet, try the folder in which it will be
+    # made. An object store has no folders.
     folder = os.path.normpath(workdir) if "://" not in workdir else workdir
     while "://" not in folder and not tf.io.gfile.exists(folder or "."):
         folder = os.path.dirname(folder)
-    return folder
-
-
-@contextlib.contextmanager
-def told_if_unwritable(workdir: str) -> Iterator[None]:
-    """Says in one line that nothing can be written to a workdir."""
+    # A unique name, since all workers of a run try it at once.
+    probe = os.path.join(folder, f".writable-{uuid.uuid4().hex}")
     try:
-        yield
+        with tf.io.gfile.GFile(probe, "w") as file:
+            file.write("")
+        tf.io.gfile.remove(probe)
     except tf.errors.OpError as error:
-        raise errors.UserError(
-            f"workdir={workdir} cannot be written ({error.message}): give a"
-            " folder in which you may create files"
-        ) from error
+        raise unwritable(workdir, error) from error
 
 
-def _read_config(workdir: str) -> Pretrain | None:
-    path = os.path.join(workdir, storage.CONFIG_FILE)
-    if not tf.io.gfile.exists(path):
-        return None
-    try:
-        with tf.io.gfile.GFile(path) as file:
-            return flags.read(Pretrain, file.read(), workdir)
-    except ValueError as error:  # No text, or flags that are wrong.
-        raise storage.damaged_file(path, error) from error
-
-
-def _differing(previous: Pretrain, wanted: Pretrain) -> list[str]:
-    """Names the flags that make `wanted` another experiment."""
-    return [
-        f"{field.name}={_told(new)}, there {_told(old)}"
-        for (_, field, old), (_, _, new) in zip(
-            fields.fields(previous), fields.fields(wanted), strict=True
-        )
-        if field.metadata["identity"] and old != new
-    ]
-
-
-def _told(value: Any) -> Any:
+def _display(value: object) -> object:
     return "(not given)" if value is None else value
 
 
@@ -94,10 +69,21 @@ def check_run(workdir: str) -> Pretrain:
     Raises:
       UserError: if it holds no run.
     """
-    run_config = _read_config(workdir)
-    if run_config is None:
+    run = _read_config(workdir)
+    if run is None:
         raise errors.UserError(
-            f"no run in {workdir}: there is no {storage.CONFIG_FILE}; give the"
+            f"no run in {workdir}: it has no {storage.CONFIG_FILE}; use the"
             " `workdir` of a pretrain command"
         )
-    return run_config
+    return run
+
+
+def _read_config(workdir: str) -> Pretrain | None:
+    path = os.path.join(workdir, storage.CONFIG_FILE)
+    if not tf.io.gfile.exists(path):
+        return None
+    try:
+        with tf.io.gfile.GFile(path) as file:
+            return flags.read(Pretrain, file.read(), workdir)
+    except ValueError as error:  # Not text, or invalid flags.
+        raise storage.damaged_file(path, error) from error

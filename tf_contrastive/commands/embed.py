@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import uuid
-from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
@@ -30,20 +29,24 @@ def run(options: Embed) -> int:
       0.
 
     Raises:
-      UserError: for no run or export, no such data, too many unreadable
-        images, a package that is missing, files of another job, or a file that
-        cannot be written.
+      UserError: if there is no run, export or data, too many images are
+        unreadable, a package is missing, files belong to another job, or a
+        file cannot be written.
     """
     extensions.add_papers()
     chosen = options.embedding
     embedding.check_format(chosen.file_format)
-    if chosen.runner and importlib.util.find_spec("apache_beam") is None:
-        raise errors.UserError(
-            f"--runner={chosen.runner} needs apache-beam, which is not"
-            " installed: pip install 'tf_contrastive[beam]', or leave --runner"
-            " out"
-        )
-    start = _on_beam(chosen) if chosen.runner else None
+    pipeline = None
+    if chosen.runner:
+        if importlib.util.find_spec("apache_beam") is None:
+            raise errors.UserError(
+                f"runner={chosen.runner} needs apache-beam, which is not"
+                " installed: pip install 'tf_contrastive[beam]', or leave"
+                " `runner` out"
+            )
+        from tf_contrastive.embedding import beam
+
+        pipeline = beam.pipeline(chosen.runner, chosen.beam_options)
     name, data_dir = _input(chosen)
     source = datasets.source(
         name,
@@ -52,14 +55,15 @@ def run(options: Embed) -> int:
         max_bad_images=chosen.max_bad_images,
     )
     encoder = exporting.load(chosen.workdir or chosen.saved_model)
-    size, extra = exporting.image_size(encoder), exporting.extra(encoder)
+    shape = exporting.image_shape(encoder)
+    extra = shape[2] - 3
     check_encoder_channels(extra, source.info.name, source.info.extra_channels)
-    features = int(encoder(tf.zeros([1, size, size, 3 + extra])).shape[-1])
+    features = int(encoder(tf.zeros([1, *shape])).shape[-1])
     scheme = name.partition(":")[0]
     of_tfds = source.arrays is None and scheme not in datasets.SCHEMES
     job = embedding.Job(
         source,
-        size,
+        shape[0],
         _absolute(chosen.output) if chosen.runner else chosen.output,
         chosen.file_format,
         extra,
@@ -69,36 +73,43 @@ def run(options: Embed) -> int:
         (name, chosen.split, data_dir) if of_tfds else (),
     )
     shards = embedding.begin(job, {"encoder": embedding.checksum(encoder)})
-    there = len(job.shards()) - len(shards)
-    if there:
-        terminal.info(f"{there} of {len(job.shards())} files are there already")
-    if shards and start:
-        start(job, features, shards)
-    else:
+    total = len(job.shards())
+    if len(shards) < total:
+        terminal.info(
+            f"{total - len(shards)} of {total} files are there already"
+        )
+    if not shards or pipeline is None:
         embedding.run(job, encoder, shards, terminal.info)
-    _report(chosen, job, features)
-    return 0
-
-
-def _report(chosen: Embedding, job: embedding.Job, features: int):
-    """Says what was written, and which images were left out."""
+    elif chosen.saved_model:
+        path = _absolute(exporting.find(chosen.saved_model) or "")
+        beam.run(pipeline, job, path, features, shards)
+    else:
+        # An export next to the output, where Beam's workers can read it.
+        folder = f"{job.name}.model-{uuid.uuid4().hex}"
+        try:
+            path = exporting.export(chosen.workdir, folder)
+            beam.run(pipeline, job, path, features, shards)
+        finally:
+            if tf.io.gfile.exists(folder):
+                tf.io.gfile.rmtree(folder)
     bad = embedding.finish(job)
-    for name in bad:
-        terminal.info(f"left out, cannot be read: {name}")
-    info = job.source.info
-    # What was left out as the source was opened was not counted by it.
-    written = info.num_examples - (len(bad) - len(info.bad_images))
-    files = f", in {len(job.shards())} files" if chosen.shard_size else ""
+    for image in bad:
+        terminal.info(f"left out, cannot be read: {image}")
+    # The source does not count images that it skipped when it was opened.
+    skipped = len(bad) - len(source.info.bad_images)
+    written = source.info.num_examples - skipped
+    files = f", in {total} files" if chosen.shard_size else ""
     print(
         f"{chosen.output}: {written} embeddings of {features} features{files}"
     )
+    return 0
 
 
 def _input(chosen: Embedding) -> tuple[str, str]:
-    """Name and data_dir of the dataset: those given, or the run's.
+    """Returns name and data_dir of the dataset, by default the run's.
 
-    Its paths are absolute, so that Beam's workers find them, and a job is the
-    same one from whatever folder it goes on.
+    Paths become absolute, so that Beam's workers find them, and a job can be
+    resumed from another folder.
     """
     name, data_dir = chosen.input, chosen.data_dir
     if chosen.workdir:
@@ -110,35 +121,5 @@ def _input(chosen: Embedding) -> tuple[str, str]:
     return name, data_dir and _absolute(os.path.expanduser(data_dir))
 
 
-def _on_beam(chosen: Embedding) -> Callable[..., None]:
-    """Makes the function that runs a job on Beam, whose workers load an export.
-
-    Raises:
-      UserError: for a runner, or its options, that Beam does not take.
-    """
-    from tf_contrastive.embedding import beam
-
-    pipeline = beam.pipeline(chosen.runner, chosen.beam_options)
-
-    def start(
-        job: embedding.Job, features: int, shards: Sequence[embedding.Shard]
-    ) -> None:
-        if chosen.saved_model:
-            path = _absolute(exporting.find(chosen.saved_model))
-            beam.run(pipeline, job, path, features, shards)
-            return
-        # Beside the output, which the workers can reach.
-        folder = f"{job.name}.model-{uuid.uuid4().hex}"
-        try:
-            path = exporting.export(chosen.workdir, folder)
-            beam.run(pipeline, job, path, features, shards)
-        finally:
-            if tf.io.gfile.exists(folder):
-                tf.io.gfile.rmtree(folder)
-
-    return start
-
-
 def _absolute(path: str) -> str:
-    """The path as other processes know it."""
     return path if "://" in path else os.path.abspath(path)

@@ -2,10 +2,13 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tf_contrastive import (
+    checkpoints,
     datasets,
     embedding,
     errors,
@@ -18,35 +21,6 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.export import Export, Exporting
 
-_SIGNATURES = {
-    "serving_default": (
-        "images: uint8 [N, H, W, 3], any size",
-        "embedding: float32 [N, {embedding_size}]",
-    ),
-    "serving_float": (
-        "images: float32 [N, H, W, 3] in [0, 1], any size",
-        "embedding: float32 [N, {embedding_size}]",
-    ),
-    "serving_bytes": (
-        "bytes: string [N], JPEG, PNG, GIF or BMP",
-        "embedding: float32 [N, {embedding_size}], ok: bool [N]",
-    ),
-    "project": (
-        "images: as serving_default",
-        "projection: float32 [N, {projection_size}]",
-    ),
-    "classify": (
-        "images: as serving_default",
-        "labels: int64 [N], probabilities: float32 [N, {num_classes}]",
-    ),
-}
-_OF_CHANNELS = (
-    "images: float32 [N, {image_size}, {image_size}, {channels}],"
-    " colours in [0, 1]"
-)
-_NO_BYTES = (
-    "(no serving_bytes: encoded images have no more channels than three)"
-)
 _TEXT = """\
 exported: {path}
 
@@ -61,7 +35,7 @@ Read more: {path}/README.md"""
 
 
 def run(options: Export) -> int:
-    """Exports a checkpoint and prints where, and how to call it.
+    """Exports a checkpoint, and prints where and how to call it.
 
     Args:
       options: validated.
@@ -70,31 +44,36 @@ def run(options: Export) -> int:
       0.
 
     Raises:
-      UserError: for no run, no such checkpoint, a classifier without its data,
-        a format that differs from the SavedModel or lacks its package, or a
-        folder that cannot be written.
+      UserError: if there is no run, no such checkpoint, or no data for a
+        classifier; if a format differs from the SavedModel or lacks its
+        package; if the folder cannot be written.
     """
     extensions.add_papers()
     chosen = options.exporting
     formats = fields.split_list(chosen.format)
-    others = set(formats) - {"savedmodel"}
     exporting.check_installed(formats)
-    parts = exporting.parts(chosen.workdir, chosen.checkpoint)
+    saved = checkpoints.load_run(chosen.workdir)
+    parts = exporting.Parts.load(chosen.workdir, chosen.checkpoint)
     output_dir = chosen.output_dir or os.path.join(chosen.workdir, "export")
     path = exporting.export(
         parts,
         output_dir,
-        head=_head(chosen, parts),
+        head=_head(chosen, saved, parts.encoder),
         formats=formats,
-        images=_images(chosen, parts) if others else None,
+        images=(
+            _images(chosen, saved, parts.encoder)
+            if set(formats) - {"savedmodel"}
+            else None
+        ),
         max_image_pixels=chosen.max_image_pixels,
     )
-    base = output_dir if "://" in output_dir else os.path.abspath(output_dir)
     details = exporting.details(path)
     print(
         _TEXT.format(
             path=path,
-            base=base,
+            base=output_dir
+            if "://" in output_dir
+            else os.path.abspath(output_dir),
             signatures=_signatures(details),
             formats=_formats(details),
         )
@@ -102,9 +81,9 @@ def run(options: Export) -> int:
     return 0
 
 
-def _source(chosen: Exporting, parts: exporting.Parts) -> datasets.Source:
-    """The split that the run was trained on."""
-    data = parts.run.config.data
+def _source(chosen: Exporting, saved: checkpoints.Run) -> datasets.Source:
+    """Opens the split that the run was trained on."""
+    data = saved.config.data
     return datasets.source(
         data.dataset,
         data.split,
@@ -113,85 +92,83 @@ def _source(chosen: Exporting, parts: exporting.Parts) -> datasets.Source:
     )
 
 
-def _batches(source: datasets.Source, parts: exporting.Parts):
+def _batches(
+    source: datasets.Source, encoder: tf.keras.Model
+) -> tf.data.Dataset:
+    _, size, channels = exporting.image_shape(encoder)
     return datasets.evaluation_batches(
         source,
-        views.evaluation(exporting.image_size(parts.encoder)),
+        views.evaluation(size),
         batch_size=Embedding.embedding_batch_size,
-        extra_channels=exporting.extra(parts.encoder),
+        extra_channels=channels - 3,
     )
 
 
-def _head(chosen: Exporting, parts: exporting.Parts) -> Callable | None:
-    """The classifier behind the encoder."""
+def _head(
+    chosen: Exporting, saved: checkpoints.Run, encoder: tf.keras.Model
+) -> Callable[[tf.Tensor], tf.Tensor] | None:
+    """Makes the classifier behind the encoder."""
     if chosen.head == "none":
         return None
     if chosen.head == "probe":
-        size = parts.encoder.output_shape[-1]
-        return exporting.probe_of(parts.run, size)
-    source = _source(chosen, parts)
+        return exporting.ProbeHead.from_run(saved, encoder.output_shape[-1])
+    source = _source(chosen, saved)
     if not source.info.has_labels:
         raise errors.UserError(
-            f"--head={chosen.head} needs labels, and {source.info.name} has"
-            " none: give --head=none"
+            f"head={chosen.head} needs labels, and {source.info.name} has"
+            " none: use head=none"
         )
     terminal.info(
         f"embedding {source.info.num_examples:,} images of {source.info.name}"
     )
-    embeddings, labels = embedding.embed(parts.encoder, _batches(source, parts))
+    data = embedding.embed(encoder, _batches(source, encoder))
     classes = source.info.num_classes
     if chosen.head == "knn":
-        return exporting.NeighborsHead(
-            embeddings, labels, classes, chosen.head_knn_k
-        )
-    return exporting.PrototypeHead(
-        embeddings, labels, classes, chosen.head_temperature
-    )
+        return exporting.NeighborsHead(*data, classes, chosen.head_knn_k)
+    return exporting.PrototypeHead(*data, classes, chosen.head_temperature)
 
 
-def _images(chosen: Exporting, parts: exporting.Parts) -> np.ndarray:
-    """Images of the run's data, or of two photographs where it is not here."""
+def _images(
+    chosen: Exporting, saved: checkpoints.Run, encoder: tf.keras.Model
+) -> np.ndarray:
+    """Returns images of the run's data, or photographs if that is absent."""
     count = chosen.calibration_images
     try:
-        source = _source(chosen, parts)
+        source = _source(chosen, saved)
     except errors.UserError as error:
         terminal.info(
-            f"checking by photographs in the place of the run's data: {error}"
+            f"checking with photographs instead of the run's data: {error}"
         )
-        size, extra = (
-            of(parts.encoder) for of in (exporting.image_size, exporting.extra)
-        )
-        return exporting.photographs(count, size, 3 + extra)
-    # From all over the split, which may be sorted by class.
+        return exporting.photographs(count, *exporting.image_shape(encoder)[1:])
+    # From the whole split, which may be sorted by class.
     total = source.info.num_examples
     rows = np.unique(np.linspace(0, total - 1, min(count, total)).astype(int))
-    batches = _batches(source.select(rows), parts)
+    batches = _batches(source.select(rows), encoder)
     return np.concatenate([images.numpy() for images, _ in batches])
 
 
-def _signatures(details: dict) -> str:
+def _signatures(details: dict[str, Any]) -> str:
     lines = []
-    for name in details["signatures"]:
-        takes, gives = _SIGNATURES[name]
-        if details["channels"] > 3 and name == "serving_default":
-            takes = _OF_CHANNELS
-        lines.append(f"  {name:<16} {takes.format(**details)}")
-        lines.append(f"  {'':<16} -> {gives.format(**details)}")
+    for name, inputs, outputs in exporting.signature_rows(details):
+        lines += [f"  {name:<16} {inputs}", f"  {'':<16} -> {outputs}"]
     if details["channels"] > 3:
-        lines.append(f"  {_NO_BYTES}")
-    return "\n".join(lines)
+        lines.append(
+            "  (no serving_bytes: encoded images have at most three channels)"
+        )
+    return "\n".join(lines).replace("`", "")
 
 
-def _formats(details: dict) -> str:
+def _formats(details: dict[str, Any]) -> str:
     if not details["formats"]:
         return ""
-    width = max(len(one["file"]) for one in details["formats"])
-    lines = [
-        f"  {one['file']:<{width}}  {one['bytes']:>12,}"
-        f" {one['largest_difference']:>12.1e} {one['least_cosine']:>9.6f}"
+    rows = [("  file", "bytes", "difference", "cosine")]
+    rows += [
+        (
+            f"  {one['file']}",
+            f"{one['bytes']:,}",
+            f"{one['largest_difference']:.1e}",
+            f"{one['least_cosine']:.6f}",
+        )
         for one in details["formats"]
     ]
-    heading = (
-        f"  {'file':<{width}}  {'bytes':>12} {'difference':>12} {'cosine':>9}"
-    )
-    return "\n".join(["", heading, *lines, ""])
+    return f"\n{terminal.format_table(rows, {0})}\n"

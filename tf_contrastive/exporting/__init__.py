@@ -1,39 +1,38 @@
-"""SavedModels that serve embeddings, and can be trained on.
+"""SavedModels that serve embeddings, and can be fine-tuned.
 
-Layer 5. An export holds its preprocessing, needs nothing but TensorFlow to be
-loaded, and stands in a folder `<output_dir>/<version>` as model servers poll
-for it: the newest version is the highest number, and a version is there whole
-or not at all.
+An export includes its preprocessing and needs only TensorFlow to be loaded. It
+is in a folder `<output_dir>/<version>` as model servers expect: the newest
+version is the highest number, and each is complete or not there.
 """
 
 from tf_contrastive.exporting.classifier_heads import (
     NeighborsHead,
     ProbeHead,
     PrototypeHead,
-    probe_of,
 )
-from tf_contrastive.exporting.portable import (
+from tf_contrastive.exporting.model_card import signature_rows
+from tf_contrastive.exporting.parts import (
+    Parts,
     extra,
+    image_shape,
     image_size,
     plain_encoder,
-    plain_head,
 )
-from tf_contrastive.exporting.reading import (
-    DETAILS_FILE,
-    details,
-    find,
-    load,
-    versions,
-)
-from tf_contrastive.exporting.samples import as_bytes, as_jpeg, photographs
 from tf_contrastive.exporting.saved_model import (
+    DETAILS_FILE,
     KERAS_FILE,
-    Parts,
+    details,
     export,
-    parts,
+    load,
 )
 from tf_contrastive.exporting.serving_module import ServingModule
+from tf_contrastive.exporting.tensorflow_serving import (
+    as_bytes,
+    as_jpeg,
+    photographs,
+)
 from tf_contrastive.exporting.tflite_onnx import check_installed, compare
+from tf_contrastive.exporting.versions import find, versions
 
 __all__ = [
     "DETAILS_FILE",
@@ -51,12 +50,11 @@ __all__ = [
     "export",
     "extra",
     "find",
+    "image_shape",
     "image_size",
     "load",
-    "parts",
     "photographs",
     "plain_encoder",
-    "plain_head",
-    "probe_of",
+    "signature_rows",
     "versions",
 ]

@@ -1,32 +1,32 @@
-"""How large an encoded image says it is, before anything is decoded.
+"""Checks the size in an encoded image's header before anything is decoded.
 
-A file of a few bytes can name a size of 100,000 x 100,000 pixels, for which a
-decoder would ask for 30 GB. All here is TensorFlow operations on one file's
-bytes, which fail where the bytes are no such file: the caller drops it.
+A file of a few bytes can declare 100,000 x 100,000 pixels, for which a decoder
+would allocate 30 GB. The functions are TensorFlow operations on the bytes of
+one file. They fail if the bytes are not such a file; the caller drops it.
 """
 
 import tensorflow as tf
 
-# Steps over the parts of a GIF up to its first image. Files of encoders take
-# some dozens; one that is made to keep the server busy may not go on for long.
-_MOST_STEPS = 1000
+# Limit of the steps over the parts of a GIF before its first image. Ordinary
+# files take some dozens; a malicious one must not keep the server busy.
+_MAX_STEPS = 1000
 _FULL = 255  # Bytes of a full block of a GIF.
 
 
-def checked(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
-    """Passes on what may be decoded: JPEG, PNG, BMP, and a GIF's first image.
+def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
+    """Returns what may be decoded: JPEG, PNG, BMP, or a GIF's first image.
 
     Args:
       data: string [], a file's bytes.
-      max_pixels: most pixels that it may have.
+      max_pixels: limit of its pixels.
 
     Returns:
-      string []; of a GIF without what follows its first image, so that no more
-      than that is decoded.
+      string []; a GIF is cut off after its first image, so that only this one
+      is decoded.
 
     Raises:
-      InvalidArgumentError: for another format, a header that is cut off, or
-        more pixels.
+      InvalidArgumentError: for another format, an incomplete header, or more
+        pixels.
     """
     data, pixels = tf.case(
         [
@@ -39,10 +39,10 @@ def checked(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     )
     fits = tf.debugging.Assert(
         (pixels > 0) & (pixels <= max_pixels),
-        ["no JPEG, PNG, GIF or BMP, or too large; pixels:", pixels],
+        ["not a JPEG, PNG, GIF or BMP, or too large; pixels:", pixels],
     )
-    # Decoding depends on the check by its input: an operation without state
-    # is not held back by one that stands before it.
+    # Decoding must take the result as its input: stateless operations do not
+    # wait for an earlier assertion.
     with tf.control_dependencies([fits]):
         return tf.identity(data)
 
@@ -54,10 +54,10 @@ def _starts(data: tf.Tensor, magic: bytes) -> tf.Tensor:
 def _number(
     data: tf.Tensor, at: int, size: int, big_endian: bool = False
 ) -> tf.Tensor:
-    """The unsigned number of `size` bytes at byte `at`, int64 []."""
+    """Returns the unsigned number of `size` bytes at byte `at`, int64 []."""
     text = tf.strings.substr(data, at, size)
     values = tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int64)
-    # Fails where the file is too short.
+    # Fails if the file is too short.
     values = tf.reshape(values, [size])
     weights = [256**power for power in range(size)]
     weights = weights[::-1] if big_endian else weights
@@ -80,48 +80,46 @@ def _of_bmp(data: tf.Tensor) -> tf.Tensor:
 
 
 def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cuts a GIF off behind its first image; also returns its pixels."""
+    """Returns (a GIF cut off after its first image, that image's pixels)."""
     parts = tf.cast(tf.io.decode_raw(data, tf.uint8), tf.int32)
 
-    def pair(at):
+    def pair(at: tf.Tensor) -> tf.Tensor:
+        """Returns the little-endian number of 2 bytes."""
         return tf.cast(parts[at] + 256 * parts[at + 1], tf.int64)
 
-    def colors(flags):
-        """Bytes of the table of colours that follows."""
+    def color_bytes(flags: tf.Tensor) -> tf.Tensor:
+        """Returns the size of the colour table that the flags announce."""
         size = 3 * tf.bitwise.left_shift(2, tf.bitwise.bitwise_and(flags, 7))
         return tf.where(flags >= 128, size, 0)
 
-    def skip_blocks(at, steps):
-        """Behind the blocks that begin at `at`, the empty one included."""
+    def skip_blocks(at: tf.Tensor, steps: tf.Tensor) -> list[tf.Tensor]:
+        """Skips the blocks that begin at `at`, including the empty last one."""
 
-        def body(at, steps):
+        def body(at: tf.Tensor, steps: tf.Tensor) -> list[tf.Tensor]:
             # A run of full blocks is one step.
             sizes = parts[at :: _FULL + 1]
             full = tf.concat([tf.cast(sizes == _FULL, tf.int32), [0]], 0)
             run = tf.argmin(full, output_type=tf.int32)
             size = tf.where(run > 0, run * (_FULL + 1), parts[at] + 1)
-            return at + size, steps + 1
+            return [at + size, steps + 1]
 
-        def more(at, steps):
-            return (parts[at] > 0) & (steps < _MOST_STEPS)
+        def more(at: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
+            return (parts[at] > 0) & (steps < _MAX_STEPS)
 
         at, steps = tf.while_loop(more, body, [at, steps])
-        return at + 1, steps
-
-    def skip_extension(at, steps):
-        return skip_blocks(at + 2, steps)
+        return [at + 1, steps]
 
     at, steps = tf.while_loop(
-        lambda at, steps: (parts[at] == 0x21) & (steps < _MOST_STEPS),
-        skip_extension,
-        [13 + colors(parts[10]), 0],
+        lambda at, steps: (parts[at] == 0x21) & (steps < _MAX_STEPS),
+        lambda at, steps: skip_blocks(at + 2, steps),
+        [13 + color_bytes(parts[10]), 0],
     )
     is_image = parts[at] == 0x2C
     pixels = tf.maximum(pair(6), pair(at + 5)) * tf.maximum(
         pair(8), pair(at + 7)
     )
     flags = parts[at + 9]
-    end, steps = skip_blocks(at + 10 + colors(flags) + 1, steps)
-    whole = is_image & (steps < _MOST_STEPS) & (end <= tf.size(parts))
+    end, steps = skip_blocks(at + 10 + color_bytes(flags) + 1, steps)
+    whole = is_image & (steps < _MAX_STEPS) & (end <= tf.size(parts))
     first = tf.strings.join([tf.strings.substr(data, 0, end), b"\x3b"])
     return first, tf.where(whole, pixels, -1)

@@ -1,15 +1,9 @@
-"""Versions of an export: each is there whole, or not at all."""
+"""Exports a SavedModel with its model card and other files, and loads it."""
 
-import contextlib
-import dataclasses
 import json
-import math
 import os
-import re
 import tempfile
-import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,80 +14,19 @@ from tf_contrastive import checkpoints, errors
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
 from tf_contrastive.exporting import (
     model_card,
-    portable,
-    reading,
-    samples,
-    serving_files,
-    serving_module,
+    tensorflow_serving,
     tflite_onnx,
+    versions,
 )
+from tf_contrastive.exporting.parts import Parts, image_shape
+from tf_contrastive.exporting.serving_module import ServingModule
 from tf_contrastive.views import crops
 
-# For users of the package: the encoder as a Keras model.
-KERAS_FILE = os.path.join(reading.EXTRA, "encoder.keras")
-# Its weights alone, where Keras cannot write the model down.
-WEIGHTS_FILE = os.path.join(reading.EXTRA, "encoder.weights.h5")
-
-# Folders that a version is written into.
-_PARTIAL = re.compile("partial-[0-9a-f]{32}")
-# Seconds without a change after which nobody writes to such a folder any more:
-# an export takes minutes, and clocks of two machines differ by hours at most.
-_ABANDONED_AFTER = 24 * 3600
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """What is exported, in float32 and of Keras' own layers.
-
-    Attributes:
-      encoder: images [N, S, S, K] -> features [N, D].
-      projection: features -> [N, P]; None where there is none.
-      run: that it was read from; None for a model from Python.
-    """
-
-    encoder: tf.keras.Model
-    projection: tf.keras.layers.Layer | None = None
-    run: checkpoints.Run | None = None
-
-
-def parts(
-    model_or_workdir: Any,
-    checkpoint: int = Exporting.checkpoint,
-) -> Parts:
-    """Reads what is to be exported.
-
-    Args:
-      model_or_workdir: see `export`.
-      checkpoint: step of a run's checkpoint; -1: the newest.
-
-    Raises:
-      UserError: if there is no such checkpoint.
-    """
-    if isinstance(model_or_workdir, Parts):
-        return model_or_workdir
-    if isinstance(model_or_workdir, str | os.PathLike):
-        run = _run(os.fspath(model_or_workdir), checkpoint)
-        encoder = checkpoints.load_encoder(run)
-        head = checkpoints.load_projection(run, encoder.output_shape[-1])
-        encoder = portable.plain_encoder(encoder)
-        return Parts(encoder, head and portable.plain_head(head), run)
-    model = model_or_workdir
-    encoder = portable.plain_encoder(getattr(model, "encoder", model))
-    head = getattr(model, "projection_head", None)
-    return Parts(encoder, head and portable.plain_head(head))
-
-
-def _run(workdir: str, step: int) -> checkpoints.Run:
-    run = checkpoints.load_run(workdir)
-    if step < 0:
-        return run
-    known = {checkpoints.step_of(p): p for p in checkpoints.saved(workdir)}
-    if step not in known:
-        raise errors.UserError(
-            f"checkpoint={step}: {workdir} has none of that step: it has"
-            f" those of step {', '.join(map(str, known))}"
-        )
-    return run.at(known[step])
+# Model servers ignore this folder, except for warm-up requests.
+DETAILS_FILE = "assets.extra/model.json"
+KERAS_FILE = "assets.extra/encoder.keras"
+# The weights alone, for a model that Keras cannot serialize.
+WEIGHTS_FILE = "assets.extra/encoder.weights.h5"
 
 
 def export(
@@ -101,7 +34,7 @@ def export(
     output_dir: str,
     *,
     checkpoint: int = Exporting.checkpoint,
-    head: Callable | None = None,
+    head: Callable[[tf.Tensor], tf.Tensor] | None = None,
     label_names: Sequence[str] = (),
     formats: Sequence[str] = (),
     images: np.ndarray | None = None,
@@ -109,22 +42,22 @@ def export(
 ) -> str:
     """Writes the next version of a SavedModel that serves embeddings.
 
-    Beside it lie a model card (`README.md`), files for TensorFlow Serving, the
-    encoder as a Keras model and, if asked for, in other formats.
+    The version also holds a model card (`README.md`), files for TensorFlow
+    Serving, the encoder as a Keras model, and other formats.
 
     Args:
-      model_or_workdir: folder of a run, or a `ContrastiveModel`, or a Keras
-        encoder, or what `parts` read.
+      model_or_workdir: folder of a run, a `ContrastiveModel`, a Keras encoder,
+        or `Parts`.
       output_dir: folder of versions, made if missing; the first is 1.
       checkpoint: step of the run's checkpoint; -1: the newest.
-      head: classifier behind the encoder, such as `ProbeHead`,
-        `PrototypeHead` or `NeighborsHead`; None: no signature `classify`.
+      head: classifier behind the encoder, such as `ProbeHead`, `PrototypeHead`
+        or `NeighborsHead`; None: no signature `classify`.
       label_names: of its classes; default: those of the run, or their ids.
-      formats: "tflite" and "onnx", beside the SavedModel.
-      images: float32 [n, S, S, K], as the encoder takes them: real ones, by
-        which other formats are checked and calibrated and servers warmed up;
-        None: cuttings of two photographs.
-      max_image_pixels: of an encoded image; larger ones are not decoded.
+      formats: "tflite" and "onnx", in addition to the SavedModel.
+      images: float32 [n, S, S, K], real images as the encoder takes them, to
+        check and calibrate other formats and to warm servers up; None: crops of
+        two photographs.
+      max_image_pixels: limit of an encoded image; larger ones are not decoded.
 
     Returns:
       `<output_dir>/<version>`.
@@ -136,56 +69,80 @@ def export(
     for name in formats:
         if name not in EXPORT_FORMATS:
             raise errors.unknown("format", name, EXPORT_FORMATS)
-    formats = [name for name in formats if name != "savedmodel"]
     tflite_onnx.check_installed(formats)
     output_dir = os.fspath(output_dir)
-    made = parts(model_or_workdir, checkpoint)
-    size, channels = portable.image_shape(made.encoder)[1:]
+    parts = Parts.load(model_or_workdir, checkpoint)
+    details = _details(parts, head, label_names, max_image_pixels)
     if images is None:
-        images = samples.photographs(32, size, channels)
-    facts = _facts(made, head, label_names, max_image_pixels)
-    try:
-        with tempfile.TemporaryDirectory() as beside:
-            names = ""
-            if head is not None:
-                names = os.path.join(beside, "label_names.txt")
-                with open(names, "w", encoding="utf-8") as file:
-                    file.writelines(f"{n}\n" for n in facts["label_names"])
-            module = serving_module.ServingModule(
-                made.encoder, made.projection, head, names, max_image_pixels
-            )
-            return _write(
-                lambda path: _save(module, made, facts, formats, images, path),
-                output_dir,
-            )
-    except (OSError, tf.errors.OpError) as error:
-        raise errors.cannot_write(
-            f"to {output_dir}", error, "give a folder that can be written"
-        ) from error
+        _, size, channels = image_shape(parts.encoder)
+        images = tensorflow_serving.photographs(32, size, channels)
+
+    def save(path: str) -> None:
+        """Writes all files of the version into a local folder."""
+        signatures = module.signatures()
+        tf.saved_model.save(module, path, signatures=signatures)
+        conversions = []
+        others = [name for name in formats if name != "savedmodel"]
+        if others:
+            reference = tf.saved_model.load(path)
+            for name, content, conversion in tflite_onnx.convert(
+                module, others, images, reference
+            ):
+                with open(os.path.join(path, name), "wb") as file:
+                    file.write(content)
+                conversions.append(conversion)
+        image_type = signatures["serving_default"].input_signature[0].dtype
+        tensorflow_serving.write(path, signatures, images, image_type)
+        _save_keras(parts.encoder, path)
+        written = details | {
+            "signatures": list(signatures),
+            "formats": conversions,
+        }
+        for name, text in (
+            (DETAILS_FILE, json.dumps(written, indent=2) + "\n"),
+            (model_card.FILE, model_card.text(written, parts.run)),
+        ):
+            with open(os.path.join(path, name), "w", encoding="utf-8") as file:
+                file.write(text)
+
+    with (
+        errors.write_errors(
+            f"to {output_dir}", "choose a folder that can be written"
+        ),
+        tempfile.TemporaryDirectory() as assets,
+    ):
+        names_file = ""
+        if head is not None:
+            names_file = os.path.join(assets, "label_names.txt")
+            with open(names_file, "w", encoding="utf-8") as file:
+                file.writelines(f"{n}\n" for n in details["label_names"])
+        module = ServingModule(
+            parts.encoder, parts.projection, head, names_file, max_image_pixels
+        )
+        return versions.write_version(save, output_dir)
 
 
-def _facts(
-    made: Parts,
+def _details(
+    parts: Parts,
     head: Callable | None,
     label_names: Sequence[str],
     max_image_pixels: int,
 ) -> dict[str, Any]:
-    """What `reading.details` gives, and the card beside."""
-    size, channels = portable.image_shape(made.encoder)[1:]
-    embedding_size = made.encoder.output_shape[-1]
+    """Returns what is known before the export; see `details`."""
+    _, size, channels = image_shape(parts.encoder)
+    embedding_size = parts.encoder.output_shape[-1]
     projection_size = None
-    if made.projection is not None:
-        shape = made.projection.compute_output_shape([None, embedding_size])
+    if parts.projection is not None:
+        shape = parts.projection.compute_output_shape([None, embedding_size])
         projection_size = int(shape[-1])
-    run = made.run
-    if not label_names and run:
-        label_names = run.metadata.get("label_names") or ()
+    if not label_names and parts.run:
+        label_names = parts.run.metadata.get("label_names") or ()
     num_classes = getattr(head, "num_classes", None)
-    if head is not None and len(label_names) != num_classes:
+    if num_classes is not None and len(label_names) != num_classes:
         if label_names:
             raise errors.UserError(
                 f"{len(label_names)} label names for a classifier of"
-                f" {num_classes} classes: give one for each class"
+                f" {num_classes} classes: pass one for each class"
             )
         label_names = [str(label) for label in range(num_classes)]
     return {
@@ -196,42 +153,12 @@ def _facts(
         "head": getattr(head, "description", None),
         "num_classes": num_classes,
         "label_names": [str(name) for name in label_names],
-        "step": run.step if run else None,
-        "resized": crops.resize_target(size),
+        "step": parts.run.step if parts.run else None,
+        "resized_side": crops.resize_target(size),
         "max_image_pixels": max_image_pixels,
         "package": tf_contrastive.__version__,
         "tensorflow": tf.__version__,
     }
-
-
-def _save(
-    module: serving_module.ServingModule,
-    made: Parts,
-    facts: dict[str, Any],
-    formats: Sequence[str],
-    images: np.ndarray,
-    path: str,
-) -> None:
-    """Writes all files of a version into a local folder."""
-    signatures = module.signatures()
-    tf.saved_model.save(module, path, signatures=signatures)
-    converted = []
-    if formats:
-        written = tf.saved_model.load(path)
-        for one in tflite_onnx.convert(module, formats, images, written):
-            with open(os.path.join(path, one.file), "wb") as file:
-                file.write(one.content)
-            converted.append(one.facts())
-    facts = facts | {"signatures": list(signatures), "formats": converted}
-    takes = signatures["serving_default"].input_signature[0].dtype
-    serving_files.write(path, signatures, images, takes)
-    _save_keras(made.encoder, path)
-    for file, text in (
-        (reading.DETAILS_FILE, json.dumps(facts, indent=2) + "\n"),
-        (model_card.FILE, model_card.write(facts, made.run)),
-    ):
-        with open(os.path.join(path, file), "w", encoding="utf-8") as stream:
-            stream.write(text)
 
 
 def _save_keras(encoder: tf.keras.Model, path: str) -> None:
@@ -245,93 +172,48 @@ def _save_keras(encoder: tf.keras.Model, path: str) -> None:
         encoder.save_weights(os.path.join(path, WEIGHTS_FILE))
 
 
-def _write(save: Callable[[str], None], output_dir: str) -> str:
-    """Saves to the next version's folder, so that it is whole or not there.
+def details(path: str) -> dict[str, Any]:
+    """Reads an export's description of itself.
 
-    What a killed export has left is removed by the first one that comes a day
-    later: whether its process lives cannot be asked of another machine, and
-    folders in which something changed since may be those of a living one.
+    Args:
+      path: `BASE/<version>`.
+
+    Returns:
+      {"image_size", "channels", "embedding_size", "projection_size" (or None),
+      "signatures", "head" (or None), "num_classes" (or None), "label_names",
+      "step" (of a run, or None), "formats": [{"format", "file",
+      "largest_difference", "least_cosine", "bytes"}, ...], "resized_side",
+      "max_image_pixels", "package", "tensorflow"}.
     """
-    tf.io.gfile.makedirs(output_dir)
-    # Only filesystems of the machine rename folders. Object stores copy file
-    # by file: there `saved_model.pb`, which comes last, makes the version.
-    if "://" not in output_dir:
-        _remove_abandoned(output_dir)
-        with _removed_if_broken(
-            os.path.join(output_dir, f"partial-{uuid.uuid4().hex}")
-        ) as path:
-            save(path)
-            return _renamed(path, output_dir)
-    with tempfile.TemporaryDirectory() as folder:
-        save(folder)
-        with _removed_if_broken(_next(output_dir)) as path:
-            _copy(folder, path, last=reading.GRAPH_FILE)
-    return path
+    return checkpoints.read_json(os.path.join(path, DETAILS_FILE))
 
 
-def _next(output_dir: str) -> str:
-    """The folder of the next version, beyond those that never were whole."""
-    newest = max(reading.versions(output_dir), default=0)
-    return os.path.join(output_dir, str(newest + 1))
+def load(path: str) -> Callable[..., tf.Tensor]:
+    """Loads the encoder of a run or of an export.
 
+    Args:
+      path: folder of a run, of an export (`BASE/<version>`), or of several
+        (`BASE`): the newest is loaded.
 
-def _renamed(path: str, output_dir: str) -> str:
-    """Makes a version of a folder; two exports at once get one number each."""
-    while True:
-        final = _next(output_dir)
-        try:
-            tf.io.gfile.rename(path, final)
-        except (
-            tf.errors.AlreadyExistsError,
-            tf.errors.FailedPreconditionError,
-        ):
-            if not tf.io.gfile.exists(final):
-                raise
-        else:
-            return final
+    Returns:
+      images float32 [N, S, S, K] in [0, 1] -> float32 [N, D]; it also takes
+      `training=`, and has `variables` and `trainable_variables`.
 
-
-def _remove_abandoned(output_dir: str) -> None:
-    """Removes what killed exports have left; see `_write`."""
-    oldest = time.time() - _ABANDONED_AFTER
-    for name in tf.io.gfile.listdir(output_dir):
-        if not _PARTIAL.fullmatch(name):
-            continue
-        path = os.path.join(output_dir, name)
-        # Another export may be removing it, too, or another user own it.
-        with contextlib.suppress(OSError, tf.errors.OpError):
-            if _changed(path) < oldest:
-                tf.io.gfile.rmtree(path)
-
-
-def _changed(folder: str) -> float:
-    """When anything in a folder changed last, in seconds of `time.time`."""
-    times = [
-        tf.io.gfile.stat(os.path.join(place, name)).mtime_nsec / 1e9
-        for place, _, names in tf.io.gfile.walk(folder)
-        for name in (".", *names)
-    ]
-    return max(times, default=math.inf)
-
-
-@contextlib.contextmanager
-def _removed_if_broken(path: str) -> Iterator[str]:
-    try:
-        yield path
-    except BaseException:
-        if tf.io.gfile.exists(path):
-            tf.io.gfile.rmtree(path)
-        raise
-
-
-def _copy(folder: str, path: str, last: str) -> None:
-    """Copies a local folder, one of its files after all others."""
-    files = [
-        os.path.relpath(os.path.join(place, name), folder)
-        for place, _, names in os.walk(folder)
-        for name in names
-    ]
-    for file in sorted(files, key=lambda file: (file == last, file)):
-        target = os.path.join(path, file)
-        tf.io.gfile.makedirs(os.path.dirname(target))
-        tf.io.gfile.copy(os.path.join(folder, file), target)
+    Raises:
+      UserError: if there is no run and no export of this package.
+    """
+    path = os.fspath(path)
+    if not tf.io.gfile.isdir(path):
+        raise errors.UserError(
+            f"{path} is not a folder: use the folder of a run or of an export"
+        )
+    saved_model = versions.find(path)
+    if saved_model is None:
+        return checkpoints.load_encoder(checkpoints.load_run(path))
+    encoder = tf.saved_model.load(saved_model)
+    if not (callable(encoder) and hasattr(encoder, "trainable_variables")):
+        raise errors.UserError(
+            f"{saved_model} is a SavedModel, but not an export of"
+            " tf_contrastive: write one by `python -m tf_contrastive export`"
+        )
+    return encoder

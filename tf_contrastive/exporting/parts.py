@@ -1,0 +1,139 @@
+"""What is exported: encoder and projection head, in float32 Keras layers."""
+
+import dataclasses
+import os
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, errors
+from tf_contrastive.config.export import Exporting
+from tf_contrastive.encoders import convolution
+
+
+def image_shape(encoder: Any) -> tuple[int, int, int]:
+    """Returns the shape (S, S, K) of the images that an encoder takes.
+
+    Args:
+      encoder: a Keras model, or what `load` returns for an export.
+
+    Raises:
+      UserError: unless it is square and fixed, with at least three channels.
+    """
+    if isinstance(encoder, tf.keras.Model):
+        shape = encoder.input_shape
+    else:
+        function = encoder.__call__.concrete_functions[0]
+        shape = function.structured_input_signature[0][0].shape
+    height, width, channels = shape[1:]
+    if height is None or height != width or (channels or 0) < 3:
+        raise errors.UserError(
+            f"the encoder takes images of {list(shape[1:])}: build it with"
+            " image_shape=(S, S, 3), or more channels"
+        )
+    return height, width, channels
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The networks that are exported, in float32 and of Keras' own layers.
+
+    Attributes:
+      encoder: images [N, S, S, K] -> features [N, D].
+      projection: features -> [N, P]; None: there is none.
+      run: the run that they were read from; None for a model from Python.
+    """
+
+    encoder: tf.keras.Model
+    projection: tf.keras.layers.Layer | None = None
+    run: checkpoints.Run | None = None
+
+    @classmethod
+    def load(
+        cls, source: Any, checkpoint: int = Exporting.checkpoint
+    ) -> "Parts":
+        """Makes the parts of a run or of a model.
+
+        Args:
+          source: folder of a run, a `ContrastiveModel`, a Keras encoder, or
+            parts, which are returned unchanged.
+          checkpoint: step of a run's checkpoint; -1: the newest.
+
+        Raises:
+          UserError: if there is no such run or checkpoint.
+        """
+        if isinstance(source, Parts):
+            return source
+        if isinstance(source, str | os.PathLike):
+            run = _load_run(os.fspath(source), checkpoint)
+            encoder = checkpoints.load_encoder(run)
+            head = checkpoints.load_projection(run, encoder.output_shape[-1])
+        else:
+            run = None
+            encoder = getattr(source, "encoder", source)
+            head = getattr(source, "projection_head", None)
+        return cls(plain_encoder(encoder), head and _plain_head(head), run)
+
+
+def _load_run(workdir: str, step: int) -> checkpoints.Run:
+    run = checkpoints.load_run(workdir)
+    if step < 0:
+        return run
+    paths = {checkpoints.step_of(p): p for p in checkpoints.saved(workdir)}
+    if step not in paths:
+        raise errors.UserError(
+            f"checkpoint={step}: {workdir} has none of that step, only of"
+            f" {', '.join(map(str, paths))}"
+        )
+    return run.at(paths[step])
+
+
+def plain_encoder(encoder: tf.keras.Model) -> tf.keras.Model:
+    """Clones an encoder in float32, its batch normalization unsynchronized.
+
+    Args:
+      encoder: functional Keras model under any policy and strategy.
+
+    Returns:
+      A Keras model with the same weights and the same outputs at inference.
+    """
+    plain = _clone(encoder)
+    plain.set_weights(encoder.get_weights())
+    return plain
+
+
+def _clone(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    if isinstance(layer, tf.keras.Model):
+        return tf.keras.models.clone_model(layer, clone_function=_clone)
+    batch_norm = tf.keras.layers.BatchNormalization
+    if isinstance(layer, batch_norm):
+        # The base class's own options: those of subclasses synchronize.
+        options, kind = batch_norm.get_config(layer), batch_norm
+    elif isinstance(layer, convolution.Conv2D):
+        # Other processes do not know its gradient.
+        options, kind = layer.get_config(), tf.keras.layers.Conv2D
+    else:
+        options, kind = layer.get_config(), type(layer)
+    return kind.from_config({**options, "dtype": "float32"})
+
+
+def _plain_head(head: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
+    """Copies a built head of `heads.build`, without synchronization."""
+    options = head.get_config()
+    if "synchronized" in options:
+        options["synchronized"] = False
+    plain = type(head).from_config(options)
+    if head.variables:
+        plain.build(tf.TensorShape([None, head.variables[0].shape[0]]))
+        plain.set_weights(head.get_weights())
+    return plain
+
+
+def image_size(encoder: Any) -> int:
+    """Returns S of `image_shape`."""
+    return image_shape(encoder)[0]
+
+
+def extra(encoder: Any) -> int:
+    """Returns the number of channels in addition to three colours."""
+    return image_shape(encoder)[2] - 3

@@ -1,0 +1,147 @@
+"""Files for TensorFlow Serving, and the real images for warm-up requests.
+
+They are warm-up requests, which a server runs before it uses a version, and
+configurations of batching and of a server. All are in the version's own folder
+`assets.extra`.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import sklearn.datasets
+import tensorflow as tf
+
+from tf_contrastive.views import crops
+
+# Its name in requests, and below /models, where launch/serve mounts it.
+_MODEL_NAME = "encoder"
+
+_EXTRA = "assets.extra"
+_WARMUP_FILE = f"{_EXTRA}/tf_serving_warmup_requests"
+# Images per warm-up request; one request of each size per signature.
+_WARMUP_BATCHES = (1, 8)
+_CONFIGS = {
+    f"{_EXTRA}/batching_parameters.txt": """\
+# TensorFlow Serving, --enable_batching --batching_parameters_file=THIS.
+# The server joins requests of a signature. Their images must have one size,
+# otherwise all of them fail. Encoded images (serving_bytes) may differ.
+max_batch_size { value: 64 }
+batch_timeout_micros { value: 2000 }
+max_enqueued_batches { value: 100 }
+# Set this to the number of cores.
+num_batch_threads { value: 8 }
+# Batches are padded to the next of these sizes, which saves compilations.
+allowed_batch_sizes: [1, 2, 4, 8, 16, 32, 64]
+""",
+    f"{_EXTRA}/models.config": f"""\
+# TensorFlow Serving, --model_config_file=THIS.
+model_config_list {{
+  config {{
+    name: "{_MODEL_NAME}"
+    base_path: "/models/{_MODEL_NAME}"
+    model_platform: "tensorflow"
+    # Only the newest version. To serve older ones too:
+    # specific {{ versions: 1 versions: 2 }}
+    model_version_policy {{ latest {{ num_versions: 1 }} }}
+  }}
+}}
+""",
+}
+
+
+def write(
+    path: str,
+    signatures: Iterable[str],
+    images: np.ndarray,
+    image_type: tf.DType,
+) -> None:
+    """Writes all of the files into a version's folder.
+
+    Args:
+      path: of the version.
+      signatures: names of the model's signatures.
+      images: float32 [n, S, S, K], real images as the encoder takes them.
+      image_type: of the images of `serving_default`.
+    """
+    tf.io.gfile.makedirs(os.path.join(path, _EXTRA))
+    for file, text in _CONFIGS.items():
+        with tf.io.gfile.GFile(os.path.join(path, file), "w") as stream:
+            stream.write(text)
+    with tf.io.TFRecordWriter(os.path.join(path, _WARMUP_FILE)) as writer:
+        for signature in signatures:
+            for count in _WARMUP_BATCHES:
+                batch = np.resize(images, [count, *images.shape[1:]])
+                if signature == "serving_bytes":
+                    inputs = {"bytes": as_jpeg(batch)}
+                elif signature == "serving_float" or image_type == tf.float32:
+                    inputs = {"images": batch}
+                else:
+                    inputs = {"images": as_bytes(batch)}
+                writer.write(prediction_log(signature, inputs))
+
+
+def prediction_log(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
+    """Encodes a request as a PredictionLog of TensorFlow Serving.
+
+    The package tensorflow-serving-api defines the message, but installs another
+    TensorFlow.
+
+    Args:
+      signature: its name.
+      inputs: name -> value.
+    """
+    spec = _field(1, _MODEL_NAME.encode()) + _field(3, signature.encode())
+    request = _field(1, spec)
+    for name, value in inputs.items():
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        request += _field(2, _field(1, name.encode()) + _field(2, tensor))
+    # PredictionLog.predict_log.request.
+    return _field(6, _field(1, request))
+
+
+def _field(number: int, content: bytes) -> bytes:
+    """Returns a field of bytes in the wire format of protocol buffers."""
+    length, size = b"", len(content)
+    while size > 127:
+        length += bytes([size % 128 + 128])
+        size //= 128
+    return bytes([8 * number + 2]) + length + bytes([size]) + content
+
+
+def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
+    """Crops images from scikit-learn's two photographs of 427 x 640 pixels.
+
+    Args:
+      count: n; the images are always the same.
+      size: their side in pixels, S.
+      channels: K; those beyond the colours are 0.
+
+    Returns:
+      float32 [n, S, S, K] in [0, 1].
+    """
+    photos = sklearn.datasets.load_sample_images().images
+    generator = np.random.default_rng(0)
+    images = []
+    for i in range(count):
+        photo = photos[i % len(photos)]
+        side = generator.integers(64, min(photo.shape[:2]), endpoint=True)
+        top, left = (
+            generator.integers(0, length - side, endpoint=True)
+            for length in photo.shape[:2]
+        )
+        crop = photo[np.newaxis, top : top + side, left : left + side]
+        images.append(crops.resize_and_crop(crop, size)[0].numpy())
+    missing = [(0, 0)] * 3 + [(0, channels - 3)]
+    return np.pad(np.stack(images), missing)
+
+
+def as_bytes(images: np.ndarray) -> np.ndarray:
+    """Returns the colours of images [n, S, S, K] as uint8 [n, S, S, 3]."""
+    return np.rint(images[..., :3] * 255).astype(np.uint8)
+
+
+def as_jpeg(images: np.ndarray) -> np.ndarray:
+    """Returns the colours of images [n, S, S, K] as JPEG files, bytes [n]."""
+    encoded = [tf.io.encode_jpeg(i).numpy() for i in as_bytes(images)]
+    return np.array(encoded, object)

@@ -1,0 +1,117 @@
+"""Numbered versions of a SavedModel: each folder is complete, or not there.
+
+Model servers poll a folder `BASE/<version>` and serve the highest number.
+"""
+
+import contextlib
+import os
+import re
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+# What makes a folder a SavedModel; it is written last.
+GRAPH_FILE = "saved_model.pb"
+# Folders that a version is written into first.
+_PARTIAL = re.compile("partial-[0-9a-f]{32}")
+# Seconds after which such a folder was left by a killed export: one takes
+# minutes, and the clocks of two machines differ by hours at most.
+_ABANDONED_SECONDS = 24 * 3600
+
+
+def versions(base: str) -> list[int]:
+    """Returns the versions in a folder, incomplete ones included."""
+    names = tf.io.gfile.listdir(base) if tf.io.gfile.isdir(base) else []
+    # Object stores list folders with a slash at the end.
+    names = [name.rstrip("/") for name in names]
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def find(path: str) -> str | None:
+    """Returns the SavedModel at `path` or its newest version, or None."""
+    numbers = sorted(versions(path), reverse=True)
+    for folder in (path, *(os.path.join(path, str(n)) for n in numbers)):
+        if tf.io.gfile.exists(os.path.join(folder, GRAPH_FILE)):
+            return folder
+    return None
+
+
+def write_version(save: Callable[[str], None], base: str) -> str:
+    """Writes the next version, so that it is complete or not there.
+
+    Args:
+      save: writes all files into a local folder that does not exist yet.
+      base: folder of versions, made if missing.
+
+    Returns:
+      The version's folder.
+    """
+    tf.io.gfile.makedirs(base)
+    # Only filesystems of the machine rename folders. Object stores copy file
+    # by file, and servers wait for the last one.
+    if "://" not in base:
+        _remove_abandoned(base)
+        partial = os.path.join(base, f"partial-{uuid.uuid4().hex}")
+        with _removed_on_error(partial):
+            save(partial)
+            return _rename_to_next(partial, base)
+    with tempfile.TemporaryDirectory() as local:
+        save(local)
+        path = _next_version(base)
+        with _removed_on_error(path):
+            files = [
+                os.path.relpath(os.path.join(folder, name), local)
+                for folder, _, names in os.walk(local)
+                for name in names
+            ]
+            for file in sorted(files, key=lambda file: file == GRAPH_FILE):
+                target = os.path.join(path, file)
+                tf.io.gfile.makedirs(os.path.dirname(target))
+                tf.io.gfile.copy(os.path.join(local, file), target)
+    return path
+
+
+def _next_version(base: str) -> str:
+    return os.path.join(base, str(max(versions(base), default=0) + 1))
+
+
+def _rename_to_next(partial: str, base: str) -> str:
+    """Renames a folder; two exports at the same time get one number each."""
+    while True:
+        path = _next_version(base)
+        try:
+            tf.io.gfile.rename(partial, path)
+        except (
+            tf.errors.AlreadyExistsError,
+            tf.errors.FailedPreconditionError,
+        ):
+            if not tf.io.gfile.exists(path):
+                raise
+        else:
+            return path
+
+
+def _remove_abandoned(base: str) -> None:
+    """Removes the partial folders of killed exports."""
+    for name in tf.io.gfile.listdir(base):
+        path = os.path.join(base, name)
+        # Another export may remove it at the same time, another user own it.
+        with contextlib.suppress(OSError, tf.errors.OpError):
+            if _PARTIAL.fullmatch(name):
+                times = [os.stat(f).st_mtime for f, _, _ in os.walk(path)]
+                age = time.time() - max(times, default=time.time())
+                if age > _ABANDONED_SECONDS:
+                    tf.io.gfile.rmtree(path)
+
+
+@contextlib.contextmanager
+def _removed_on_error(path: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        if tf.io.gfile.exists(path):
+            tf.io.gfile.rmtree(path)
+        raise
