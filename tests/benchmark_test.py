@@ -1,6 +1,5 @@
 """Benchmarks: the implementations agree, and differences are reported."""
 
-import dataclasses
 import json
 import os
 import sys
@@ -26,18 +25,13 @@ from tf_contrastive.config.benchmark import (
     EVALUATION_TASKS,
     Benchmark,
     Benchmarking,
+    LossBenchmark,
 )
 
 
 def _case(name, **changed):
-    options = {
-        "size": 64,
-        "dimension": 16,
-        "classes": 5,
-        "temperature": 0.1,
-        "block_size": 0,
-    }
-    return loss.Case(name, **{**options, **changed})
+    options = {"dimension": 16, "classes": 5, **changed}
+    return loss.Case(name, 64, LossBenchmark(**options))
 
 
 def _main(monkeypatch, *arguments):
@@ -185,31 +179,26 @@ def test_a_different_implementation_fails_the_command(
 # ---- Measuring ---------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class _Allocation:
-    mib: int
+def _allocate(mib):
+    return lambda: np.ones(mib * 2**20, np.uint8)[:1]
 
 
-def _allocate(case):
-    return lambda: np.ones(case.mib * 2**20, np.uint8)[:1]
-
-
-def _die(case):
-    del case
+def _die(mib):
+    del mib
     return lambda: os._exit(9)
 
 
 def _compare(makers, case):
     options = Benchmarking(repeats=1, memory=True)
-    return measure.compare(makers, case, options, lambda outputs, ours: {})
+    return measure.compare("", makers, case, options, lambda outputs, ours: {})
 
 
 @pytest.mark.slow
 def test_peak_memory_is_that_of_the_call():
     # This process holds more than the measured one ever will.
-    _allocate(_Allocation(600))()
+    _allocate(600)()
     makers = {"ours": _allocate, "killed": _die}
-    row, killed = _compare(makers, _Allocation(200))
+    row, killed = _compare(makers, 200)
     assert 195 < row["peak_growth_mib"] < 260
     assert row["peak_total_mib"] > row["peak_growth_mib"]
     assert killed["failed"]

@@ -5,7 +5,6 @@ objective must be as low at every penalty. scikit-learn's fits start at zero and
 end after `path_steps`, where their objective may still be higher.
 """
 
-import dataclasses
 import warnings
 
 import numpy as np
@@ -14,7 +13,7 @@ from scipy import special
 from tf_contrastive import classifiers
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.benchmark import Benchmark, EvaluationBenchmark
 from tf_contrastive.evaluation import logistic
 
 # Fraction of predictions that may differ (votes that are equal up to rounding),
@@ -32,47 +31,6 @@ _COLUMNS = {
     "error": "{error:.1e}",
     "note": "{note}",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Neighbors:
-    """Queries against a bank of labelled embeddings."""
-
-    queries: int
-    bank: int
-    dimension: int
-    classes: int
-    k: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.k}NN of {self.queries:,} against {self.bank:,} embeddings"
-            f" of {self.dimension:,}"
-        )
-
-    def inputs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the bank [m, D], its labels [m], and queries [n, D]."""
-        rows, labels = embeddings(
-            self.bank + self.queries, self.dimension, self.classes
-        )
-        return rows[: self.bank], labels[: self.bank], rows[self.bank :]
-
-
-@dataclasses.dataclass(frozen=True)
-class Path:
-    """Logistic regression on the same embeddings at every penalty."""
-
-    examples: int
-    dimension: int
-    classes: int
-    penalties: int
-    steps: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.penalties} penalties on {self.examples:,} embeddings of"
-            f" {self.dimension:,}, {self.classes} classes"
-        )
 
 
 def embeddings(
@@ -111,27 +69,21 @@ def embeddings(
 def run(options: Benchmark) -> measure.Report:
     """Measures each of the tasks."""
     chosen = options.evaluation
-    cases = {
-        "knn": Neighbors(
-            chosen.queries,
-            chosen.bank,
-            chosen.bank_dimension,
-            chosen.bank_classes,
-            chosen.neighbors,
-        ),
-        "logistic": Path(
-            chosen.path_examples,
-            chosen.path_dimension,
-            chosen.path_classes,
-            chosen.path_penalties,
-            chosen.path_steps,
-        ),
+    titles = {
+        "knn": f"{chosen.neighbors}NN of {chosen.queries:,} against"
+        f" {chosen.bank:,} embeddings of {chosen.bank_dimension:,}",
+        "logistic": f"{chosen.path_penalties} penalties on"
+        f" {chosen.path_examples:,} embeddings of {chosen.path_dimension:,},"
+        f" {chosen.path_classes} classes",
     }
     rows: list[measure.Row] = []
     for task in fields.split_list(chosen.tasks):
-        case = cases[task]
         compared = measure.compare(
-            IMPLEMENTATIONS[task], case, options.benchmarking, _ERRORS[task]
+            titles[task],
+            IMPLEMENTATIONS[task],
+            chosen,
+            options.benchmarking,
+            _ERRORS[task],
         )
         ours = compared[0]["peak_growth_mib"]
         for row in compared:
@@ -140,7 +92,7 @@ def run(options: Benchmark) -> measure.Report:
             row["memory_times_ours"] = ratio
             row["seconds"] = None if spent is None else spent / 1000
             row["error"] = max(row["errors"].values(), default=None)
-            rows.append({"task": task, "case": str(case), **row})
+            rows.append({"task": task, "case": titles[task], **row})
     return measure.Report(rows, [measure.table(_COLUMNS, rows)])
 
 
@@ -166,50 +118,72 @@ def _objective_error(
 # ---- Implementations ---------------------------------------------------------
 
 
-def our_neighbors(case: Neighbors) -> measure.Call:
+def _bank(
+    options: EvaluationBenchmark,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the bank [m, D], its labels [m], and queries [n, D]."""
+    size = options.bank
+    rows, labels = embeddings(
+        size + options.queries, options.bank_dimension, options.bank_classes
+    )
+    return rows[:size], labels[:size], rows[size:]
+
+
+def our_neighbors(options: EvaluationBenchmark) -> measure.Call:
     """This package's kNN."""
-    bank, labels, queries = case.inputs()
-    return lambda: classifiers.knn(bank, labels, queries, case.k)
+    bank, labels, queries = _bank(options)
+    return lambda: classifiers.knn(bank, labels, queries, options.neighbors)
 
 
-def their_neighbors(case: Neighbors) -> measure.Call:
+def their_neighbors(options: EvaluationBenchmark) -> measure.Call:
     """scikit-learn's kNN by cosine, with the cosines as weights of votes."""
     from sklearn import neighbors
 
-    bank, labels, queries = case.inputs()
+    bank, labels, queries = _bank(options)
 
     def call() -> np.ndarray:
         model = neighbors.KNeighborsClassifier(
-            case.k, weights=lambda x: 1 - x, algorithm="brute", metric="cosine"
+            options.neighbors,
+            weights=lambda x: 1 - x,
+            algorithm="brute",
+            metric="cosine",
         )
         return model.fit(bank, labels).predict(queries)
 
     return call
 
 
-def our_path(case: Path) -> measure.Call:
+def _path_inputs(
+    options: EvaluationBenchmark,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns embeddings [n, D], labels [n], and the penalties."""
+    rows, labels = embeddings(
+        options.path_examples, options.path_dimension, options.path_classes
+    )
+    return rows, labels, logistic.path_of(options.path_penalties)
+
+
+def our_path(options: EvaluationBenchmark) -> measure.Call:
     """This package's warm-started path: the objective at every penalty."""
-    rows, labels = embeddings(case.examples, case.dimension, case.classes)
-    path = logistic.path_of(case.penalties)
+    rows, labels, path = _path_inputs(options)
 
     def call() -> np.ndarray:
-        problem = logistic.Problem(rows, labels, case.classes)
+        problem = logistic.Problem(rows, labels, options.path_classes)
         fits = logistic.fit_path(problem, path)
         return _objectives(rows, labels, path, fits)
 
     return call
 
 
-def their_path(case: Path) -> measure.Call:
+def their_path(options: EvaluationBenchmark) -> measure.Call:
     """scikit-learn's fits, each of which starts at zero."""
     from sklearn import exceptions, linear_model
 
-    rows, labels = embeddings(case.examples, case.dimension, case.classes)
-    path = logistic.path_of(case.penalties)
+    rows, labels, path = _path_inputs(options)
 
     def fit(penalty: float) -> logistic.Fit:
         model = linear_model.LogisticRegression(
-            C=1 / penalty, solver="lbfgs", tol=1e-8, max_iter=case.steps
+            C=1 / penalty, solver="lbfgs", tol=1e-8, max_iter=options.path_steps
         ).fit(rows, labels)
         return logistic.Fit(model.coef_.T, model.intercept_, 0.0, 0)
 

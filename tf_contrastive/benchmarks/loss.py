@@ -5,10 +5,10 @@ batch; the alternatives hold the N x N matrix of all similarities several times.
 """
 
 import contextlib
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_contrastive import losses
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.benchmark import Benchmark, LossBenchmark
 
 # Largest errors, relative to ours.
 _VALUE_ERROR = 1e-4
@@ -48,30 +48,20 @@ _GROWTH_COLUMNS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """A loss and its input: `size` embeddings, two of each image."""
+class Case(NamedTuple):
+    """A loss of `size` embeddings, two of each image."""
 
     loss: str
     size: int
-    dimension: int
-    classes: int
-    temperature: float
-    block_size: int
-
-    def __str__(self) -> str:
-        return f"{self.loss} of {self.size:,} embeddings"
+    options: LossBenchmark
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns projections float32 [size / 2, 2, dimension] and labels.
-
-        The labels [size / 2] are balanced over the classes.
-        """
+        """Returns projections float32 [size / 2, 2, P] and balanced labels."""
         generator = np.random.default_rng(0)
         images = self.size // 2
-        shape = (images, 2, self.dimension)
+        shape = (images, 2, self.options.dimension)
         projections = generator.standard_normal(shape, np.float32)
-        return projections, generator.permutation(images) % self.classes
+        return projections, generator.permutation(images) % self.options.classes
 
 
 def run(options: Benchmark) -> measure.Report:
@@ -79,26 +69,26 @@ def run(options: Benchmark) -> measure.Report:
     chosen = options.loss
     rows: list[measure.Row] = []
     # Excludes TensorFlow's own start from the first graph's building.
-    dense(Case("ntxent", 4, 2, 2, 1.0, 0))()
+    dense(Case("ntxent", 4, chosen))()
     for loss in fields.split_list(chosen.losses):
-        for size in map(int, fields.split_list(chosen.sizes)):
+        for size in fields.read_counts(chosen.sizes):
             makers = IMPLEMENTATIONS[loss]
             skipped = {}
             if size > chosen.dense_limit:
                 gib = _DENSE_MATRICES * 4 * size**2 / 2**30
                 note = f"needs about {gib:.3g} GiB"
                 skipped = dict.fromkeys(list(makers)[1:], note)
-            case = Case(
-                loss,
-                size,
-                chosen.dimension,
-                chosen.classes,
-                chosen.temperature,
-                chosen.block_size,
-            )
-            rows += measure.compare(
-                makers, case, options.benchmarking, _errors, skipped
-            )
+            rows += [
+                {"loss": loss, "size": size, **row}
+                for row in measure.compare(
+                    f"{loss} of {size:,} embeddings",
+                    makers,
+                    Case(loss, size, chosen),
+                    options.benchmarking,
+                    _errors,
+                    skipped,
+                )
+            ]
     tables = [measure.table(_COLUMNS, rows)]
     if growth := memory_growth(rows):
         tables.append(measure.table(_GROWTH_COLUMNS, growth))
@@ -169,14 +159,16 @@ def _in_tensorflow(
 def ours(case: Case) -> measure.Call:
     """This package's loss."""
     loss = losses.build(
-        case.loss, temperature=case.temperature, block_size=case.block_size
+        case.loss,
+        temperature=case.options.temperature,
+        block_size=case.options.block_size,
     )
     return _in_tensorflow(loss, case)
 
 
 def dense(case: Case) -> measure.Call:
     """`dense_loss` with automatic differentiation."""
-    loss = functools.partial(dense_loss, case.loss, case.temperature)
+    loss = functools.partial(dense_loss, case.loss, case.options.temperature)
     return _in_tensorflow(loss, case)
 
 
@@ -225,7 +217,7 @@ def keras_cv(case: Case) -> measure.Call:
     with contextlib.redirect_stdout(sys.stderr):
         from keras_cv import losses as keras_cv_losses
 
-    simclr = keras_cv_losses.SimCLRLoss(temperature=case.temperature)
+    simclr = keras_cv_losses.SimCLRLoss(temperature=case.options.temperature)
     return _in_tensorflow(lambda z, _: simclr(z[:, 0], z[:, 1]) / 2, case)
 
 
@@ -234,7 +226,7 @@ def pytorch_metric_learning(case: Case) -> measure.Call:
     import torch
     from pytorch_metric_learning import losses as torch_losses
 
-    loss = torch_losses.SupConLoss(temperature=case.temperature)
+    loss = torch_losses.SupConLoss(temperature=case.options.temperature)
     projections, labels = case.inputs()
     variable = torch.from_numpy(projections).requires_grad_()
     targets = torch.from_numpy(labels.repeat(2))

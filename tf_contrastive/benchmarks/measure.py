@@ -82,6 +82,7 @@ class Report(NamedTuple):
 
 
 def compare(
+    title: str,
     makers: Mapping[str, Maker],
     case: Any,
     options: Benchmarking,
@@ -91,16 +92,16 @@ def compare(
     """Measures implementations of the same, and checks that they agree.
 
     Args:
+      title: of the case, for the log.
       makers: implementation -> its maker; the first is ours.
-      case: argument of the makers; a dataclass that can be pickled.
+      case: argument of the makers, which can be pickled.
       options: `repeats`, `memory` and `only_ours`.
       errors_of: (outputs, our outputs) -> name -> error.
       skipped: implementation -> why it is not run.
 
     Returns:
-      A row for each implementation, with the fields of the case and of
-      `Result`. An implementation that differs from ours, or runs out of memory,
-      has failed and is not timed.
+      The fields of `Result` for each implementation. One that differs from
+      ours, or runs out of memory, has failed and is not timed.
     """
     # PyTorch's OpenMP threads spin while they wait, which slows down what is
     # timed in turns with it. PyTorch reads this when it is imported.
@@ -113,7 +114,7 @@ def compare(
     for name, result in results.items():
         if result.note:
             continue
-        terminal.info(f"{case}: {name}")
+        terminal.info(f"{title}: {name}")
         try:
             call = makers[name](case)
             if options.memory:
@@ -132,7 +133,7 @@ def compare(
             _check(result, errors_of(outputs, ours))
             if not result.failed:
                 calls[name] = call
-    terminal.info(f"{case}: timing of {', '.join(calls) or 'none'}")
+    terminal.info(f"{title}: timing of {', '.join(calls) or 'none'}")
     for name, seconds in in_turns(calls, options.repeats).items():
         result, median = results[name], statistics.median(seconds)
         result.milliseconds = 1000 * median
@@ -140,8 +141,7 @@ def compare(
         result.graph_building_seconds = max(first_seconds[name] - median, 0.0)
         if reference := results[names[0]].milliseconds:
             result.times_ours = result.milliseconds / reference
-    fields = dataclasses.asdict(case)
-    return [fields | dataclasses.asdict(result) for result in results.values()]
+    return [dataclasses.asdict(result) for result in results.values()]
 
 
 def _check(result: Result, found: dict[str, Error]) -> None:
