@@ -197,7 +197,7 @@ def test_workers_find_what_relative_paths_name(workdir, tmp_path, monkeypatch):
 
 
 def test_an_unknown_runner_is_one_clear_line(workdir, tmp_path):
-    with pytest.raises(errors.UserError, match="--runner=DirctRunner"):
+    with pytest.raises(errors.UserError, match="runner=DirctRunner"):
         _embed(workdir, tmp_path / "new" / "d.npz", runner="DirctRunner")
     assert not list(tmp_path.iterdir())
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, datasets, errors, flags, training
 from tf_contrastive.config import fields
-from tf_contrastive.datasets import remote
+from tf_contrastive.datasets import data_service
 from tf_contrastive.tensorboard import scalars
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
@@ -118,7 +118,7 @@ def test_every_epoch_has_the_views_of_a_run_without_service(
     kind, service, tmp_path
 ):
     source = _source(kind, tmp_path)
-    delivered = remote.Delivered()
+    delivered = data_service.DeliveryCounter()
     ours = _epochs(source, 3, data_service=service, delivered=delivered)
     expected = _epochs(source, 3)
     assert ours == expected
@@ -258,7 +258,7 @@ def test_a_killed_worker_costs_what_it_had_taken_on_and_no_more(launched):
     process, address = launched
     count = 600
     images = np.stack([_image(i % 256) for i in range(count)])
-    delivered = remote.Delivered()
+    delivered = data_service.DeliveryCounter()
     data = datasets.training_batches(
         datasets.from_arrays(images, np.zeros([count], int)),
         _make_views,

@@ -150,7 +150,7 @@ def test_bad_arrays_are_refused(images, given, words):
 def test_slices_are_those_of_tfds(slice_):
     import tensorflow_datasets as tfds
 
-    from tf_contrastive.datasets import splits
+    from tf_contrastive.datasets import split_spec
 
     infos = {
         "train": tfds.core.SplitInfo(
@@ -160,7 +160,7 @@ def test_slices_are_those_of_tfds(slice_):
     instruction = tfds.core.ReadInstruction.from_spec("train" + slice_)
     (theirs,) = instruction.to_absolute(infos)
     expected = (theirs.from_ or 0, 1437 if theirs.to is None else theirs.to)
-    assert splits.bounds("train" + slice_, 1437) == expected
+    assert split_spec.bounds("train" + slice_, 1437) == expected
 
 
 def test_slices_cut_the_same_rows_as_python():

@@ -18,7 +18,7 @@ from tf_contrastive import datasets, embedding, errors, exporting
 from tf_contrastive.commands import embed as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embed
-from tf_contrastive.embedding import files, job
+from tf_contrastive.embedding import job, output_files
 
 
 def _encoder():
@@ -111,8 +111,8 @@ def test_no_images_is_an_error_of_the_user():
 def test_npz_holds_embeddings_labels_and_names(scheme, tmp_path):
     path = f"{scheme}{tmp_path}/new/out.npz"
     embeddings = np.random.default_rng(0).random([3, 2], np.float32)
-    embedding.write(path, embeddings[:1])
-    embedding.write(path, embeddings, np.array([1, 0, 1]), ["cat", "dog"])
+    output_files.write(path, embeddings[:1])
+    output_files.write(path, embeddings, np.array([1, 0, 1]), ["cat", "dog"])
     with tf.io.gfile.GFile(path, "rb") as file:
         found = np.load(file, allow_pickle=False)
         np.testing.assert_array_equal(found["embeddings"], embeddings)
@@ -123,7 +123,7 @@ def test_npz_holds_embeddings_labels_and_names(scheme, tmp_path):
 
 def test_unlabelled_embeddings_have_no_labels(tmp_path):
     path = str(tmp_path / "out.npz")
-    embedding.write(path, np.zeros([3, 2], np.float32))
+    output_files.write(path, np.zeros([3, 2], np.float32))
     assert np.load(path).files == ["embeddings"]
 
 
@@ -132,13 +132,13 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     with pytest.raises(errors.UserError, match="cannot write"):
-        embedding.write(str(tmp_path / name), np.zeros([1, 2]))
+        output_files.write(str(tmp_path / name), np.zeros([1, 2]))
     with pytest.raises(errors.UserError, match="cannot write"):
-        embedding.check_writable(str(tmp_path / name))
+        output_files.check_writable(str(tmp_path / name))
 
 
 def test_checking_leaves_nothing_but_the_folder(tmp_path):
-    embedding.check_writable(str(tmp_path / "new" / "out.npz"))
+    output_files.check_writable(str(tmp_path / "new" / "out.npz"))
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -229,7 +229,7 @@ def test_shards_are_the_whole_in_parts(workdir, digits, tmp_path, capsys):
 
 def test_a_job_goes_on_where_it_ended(workdir, tmp_path, monkeypatch, capsys):
     """What is there already is not made again, and is the same."""
-    write = files.write
+    write = output_files.write
     written = []
 
     def killed(path, *args, **kwargs):
@@ -240,13 +240,13 @@ def test_a_job_goes_on_where_it_ended(workdir, tmp_path, monkeypatch, capsys):
         written.append(path)
         write(path, *args, **kwargs)
 
-    monkeypatch.setattr(files, "write", killed)
+    monkeypatch.setattr(output_files, "write", killed)
     output = tmp_path / "d.npz"
     with pytest.raises(KeyboardInterrupt):
         _embed(workdir, output, shard_size=100)
     times = {path: os.stat(path).st_mtime_ns for path in written}
     assert len(times) == 2
-    monkeypatch.setattr(files, "write", write)
+    monkeypatch.setattr(output_files, "write", write)
     _embed(workdir, output, shard_size=100)
     assert "2 of 4 files are there already" in capsys.readouterr().err
     for path, before in times.items():
@@ -270,11 +270,14 @@ def test_another_job_s_files_are_left_alone(workdir, tmp_path):
     output = tmp_path / "d.npz"
     _embed(workdir, output, shard_size=200)
     before = {p: p.read_bytes() for p in tmp_path.iterdir()}
-    for values, told in (
-        ({"shard_size": 100}, "shard_size 100, there 200"),
-        ({"shard_size": 200, "split": "train"}, "split train, there test"),
+    for values, message in (
+        ({"shard_size": 100}, "shard_size is 200 there, 100 here"),
+        (
+            {"shard_size": 200, "split": "train"},
+            "split is test there, train here",
+        ),
     ):
-        with pytest.raises(errors.UserError, match=f"another job .*{told}"):
+        with pytest.raises(errors.UserError, match=message):
             _embed(workdir, output, **values)
     saved_run.make(tmp_path.parent / f"{tmp_path.name}-other", seed=1)
     with pytest.raises(errors.UserError, match=r"another job .*encoder"):
@@ -379,7 +382,7 @@ def test_a_file_that_goes_away_ends_the_job(
     else:
         files[1].write_bytes(files[1].read_bytes()[:-7])
     monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
-    with pytest.raises(errors.UserError, match="cannot be read any more"):
+    with pytest.raises(errors.UserError, match="can no longer be read"):
         _embed(workdir, tmp_path / "out.npz", split="train", shard_size=3)
     # What was done before is kept.
     assert (tmp_path / "out-00000-of-00002.npz").exists()

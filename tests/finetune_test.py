@@ -14,6 +14,7 @@ from tf_contrastive import checkpoints, datasets, embedding, errors, exporting
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import TransferProtocol
+from tf_contrastive.datasets import tfds_source
 from tf_contrastive.evaluation import (
     calibration,
     finetune,
@@ -450,7 +451,9 @@ def _voc(tmp_path_factory):
 
 
 def test_labels_of_several_classes_come_in_the_order_of_the_images(_voc):
-    read = datasets.label_sets("voc/2007", "train+validation", _voc, "labels")
+    read = tfds_source.label_sets(
+        "voc/2007", "train+validation", _voc, "labels"
+    )
     assert read.shape == (280, 5)
     source = datasets.source("voc/2007", "train+validation", data_dir=_voc)
     assert not source.info.has_labels
@@ -463,7 +466,7 @@ def test_labels_of_several_classes_come_in_the_order_of_the_images(_voc):
         left = of_left[example["image"][:, :8, 0].tobytes()]
         assert set(np.flatnonzero(row)) == set(labels[[left, left + 300]])
     with pytest.raises(errors.UserError, match="no feature 'label', only"):
-        datasets.label_sets("voc/2007", "train", _voc, "label")
+        tfds_source.label_sets("voc/2007", "train", _voc, "label")
 
 
 def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
@@ -536,7 +539,7 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
     assert sum("of 80 held-out examples" in line for line in said) == 2
     assert metrics["score"] == pytest.approx(np.mean(metrics["precisions"]))
     assert metrics["score"] > 0.7
-    shown = datasets.label_sets("voc/2007", "test", _voc, "labels")
+    shown = tfds_source.label_sets("voc/2007", "test", _voc, "labels")
     first = part["predictions"]
     np.testing.assert_array_equal(
         part["correct"], shown[np.arange(len(first)), first]
@@ -606,7 +609,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
         for split in ("train+validation", "test")
     )
     wanted, plain, shown = (
-        datasets.label_sets("voc/2007", split, _voc, feature)
+        tfds_source.label_sets("voc/2007", split, _voc, feature)
         for split, feature in (
             ("train+validation", "labels"),
             ("test", "labels_no_difficult"),

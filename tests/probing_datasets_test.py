@@ -30,7 +30,7 @@ from tf_contrastive.config.dataset_names import (
 )
 from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.config.views import Views, resolve_views
-from tf_contrastive.datasets import classes
+from tf_contrastive.datasets import subsets
 from tf_contrastive.doctor import positives
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import finetune
@@ -90,7 +90,7 @@ def data_dir(tmp_path_factory):
     images = {s: pictures(n, 32, 3, n) for s, n in sizes.items()}
     labels = {s: np.arange(n) * 3 % 10 for s, n in sizes.items()}
     store(root, "cifar10", images, labels, _NAMES.split(), shape=(32, 32, 3))
-    names = sorted([*classes.IMAGENET100, *(f"n9{i:07}" for i in range(20))])
+    names = sorted([*subsets.IMAGENET100, *(f"n9{i:07}" for i in range(20))])
     images = {"train": pictures(240, 8, 3, 1)}
     labels = {"train": np.arange(240) * 7 % 120}
     store(root, "imagenet2012", images, labels, names)
@@ -605,16 +605,16 @@ def test_the_real_cifar2_has_1000_test_images_per_class():
 
 
 def test_imagenet100_is_its_hundred_classes_in_order(data_dir, opened):
-    assert len(set(classes.IMAGENET100)) == 100
+    assert len(set(subsets.IMAGENET100)) == 100
     source, whole = opened("imagenet100"), opened("imagenet2012")
     names = whole.info.label_names
     ids = [names[label] for label in whole.labels()]
-    kept = [i for i, name in enumerate(ids) if name in classes.IMAGENET100]
+    kept = [i for i, name in enumerate(ids) if name in subsets.IMAGENET100]
     found = columns(source)
     assert source.info.num_examples == len(kept) == 200
-    expected = [classes.IMAGENET100.index(ids[i]) for i in kept]
+    expected = [subsets.IMAGENET100.index(ids[i]) for i in kept]
     assert found["label"].tolist() == expected
-    assert source.info.label_names == classes.IMAGENET100
+    assert source.info.label_names == subsets.IMAGENET100
     images = columns(whole)["image"]
     np.testing.assert_array_equal(found["image"], images[kept])
 

@@ -17,6 +17,8 @@ from tf_contrastive import (
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.embed import Embed, Embedding
+from tf_contrastive.embedding import job as jobs
+from tf_contrastive.embedding import output_files
 
 
 def run(options: Embed) -> int:
@@ -35,7 +37,7 @@ def run(options: Embed) -> int:
     """
     extensions.add_papers()
     chosen = options.embedding
-    embedding.check_format(chosen.file_format)
+    output_files.check_format(chosen.file_format)
     pipeline = None
     if chosen.runner:
         if importlib.util.find_spec("apache_beam") is None:
@@ -61,7 +63,7 @@ def run(options: Embed) -> int:
     features = int(encoder(tf.zeros([1, *shape])).shape[-1])
     scheme = name.partition(":")[0]
     of_tfds = source.arrays is None and scheme not in datasets.SCHEMES
-    job = embedding.Job(
+    job = jobs.Job(
         source,
         shape[0],
         _absolute(chosen.output) if chosen.runner else chosen.output,
@@ -72,14 +74,14 @@ def run(options: Embed) -> int:
         chosen.max_bad_images,
         (name, chosen.split, data_dir) if of_tfds else (),
     )
-    shards = embedding.begin(job, {"encoder": embedding.checksum(encoder)})
+    shards = jobs.begin(job, {"encoder": embedding.checksum(encoder)})
     total = len(job.shards())
     if len(shards) < total:
         terminal.info(
             f"{total - len(shards)} of {total} files are there already"
         )
     if not shards or pipeline is None:
-        embedding.run(job, encoder, shards, terminal.info)
+        jobs.run(job, encoder, shards, terminal.info)
     elif chosen.saved_model:
         path = _absolute(exporting.find(chosen.saved_model) or "")
         beam.run(pipeline, job, path, features, shards)
@@ -92,7 +94,7 @@ def run(options: Embed) -> int:
         finally:
             if tf.io.gfile.exists(folder):
                 tf.io.gfile.rmtree(folder)
-    bad = embedding.finish(job)
+    bad = jobs.finish(job)
     for image in bad:
         terminal.info(f"left out, cannot be read: {image}")
     # The source does not count images that it skipped when it was opened.

@@ -1,35 +1,55 @@
-"""Batches of a source: views without end for training, images for evaluation.
+"""Batches of a source: infinite views for training, images for evaluation.
 
-The stream is a pure function of (seed, epoch, example index): the same on any
-number of threads, pipelines and replicas, and from any step on.
+The stream is a pure function of (seed, epoch, example index): the same for any
+number of threads, pipelines and replicas, and from any step on. Operations are
+batched wherever possible, since a dispatch costs more than a small image; only
+images of several shapes are processed one by one.
 """
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.data import Data, check_data_service
-from tf_contrastive.datasets import framing, remote, sharing
+from tf_contrastive.datasets import data_service as service
 from tf_contrastive.datasets import sampler as samplers
-from tf_contrastive.datasets.source import Source
+from tf_contrastive.datasets.source import Record, Source
 
-# Images of one shape are decoded once, into memory, up to so many bytes: 50,000
-# images of CIFAR-10 are 154 MB, and are then read by index in whole batches.
+# (views float32 [b, V, S, S, K], seeds int32 [b, 2]) -> input of a step.
+Finish = Callable[[tf.Tensor, tf.Tensor], Any]
+MakeViews = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+# Images of one shape are decoded once, into memory, up to this many bytes
+# (50,000 images of CIFAR-10 take 154 MB), then read by index in whole batches.
 CACHE_BYTES = 1 << 30
+
+
+def steps_per_epoch(num_examples: int, batch_size: int) -> int:
+    """Returns the number of whole batches of an epoch; the rest is dropped.
+
+    Raises:
+      UserError: if there is none.
+    """
+    if not 0 < batch_size <= num_examples:
+        raise errors.UserError(
+            f"batch_size={batch_size} exceeds the {num_examples} examples: use"
+            f" batch_size={num_examples} or less"
+        )
+    return num_examples // batch_size
 
 
 def in_memory(source: Source, cache: str = Data.cache) -> Source:
     """Returns the source with its examples in memory, as `cache` says.
 
-    Called once, and first, so that several pipelines share what was read.
+    Call it once, and first, so that several pipelines share the data.
 
     Args:
       source: any source.
-      cache: "auto" decodes images of one shape, up to `CACHE_BYTES` of them;
-        "memory" any number, and keeps images of several shapes encoded;
-        "none" nothing.
+      cache: "auto" decodes images of one shape, up to `CACHE_BYTES`; "memory"
+        any number, and keeps images of several shapes encoded; "none" nothing.
     """
     info = source.info
     if cache == "none" or (cache == "auto" and info.image_shape is None):
@@ -44,9 +64,9 @@ def in_memory(source: Source, cache: str = Data.cache) -> Source:
 
 def training_batches(
     source: Source,
-    make_views: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    make_views: MakeViews,
     *,
-    finish: framing.Finish | None = None,
+    finish: Finish | None = None,
     batch_size: int,
     replica_batch_size: int | None = None,
     seed: int,
@@ -58,78 +78,83 @@ def training_batches(
     num_pipelines: int = 1,
     pipeline_id: int = 0,
     data_service: str = Data.data_service,
-    delivered: remote.Delivered | None = None,
+    delivered: service.DeliveryCounter | None = None,
 ) -> tf.data.Dataset:
-    """Makes the stream of training batches, from `start_step` on.
+    """Makes the infinite stream of training batches.
 
-    Batch k has the same (example, seed) rows for any `num_pipelines`: a
-    pipeline gives its part of them, in `replica_batch_size` rows at a time.
-    A stream that starts at step k equals the rest of one that started at 0.
+    Batch k has the same (example, seed) rows for any `num_pipelines`: each
+    pipeline makes its part, `replica_batch_size` rows at a time. A stream that
+    starts at step k equals the rest of a stream from step 0.
 
-    With a data service an epoch has the same rows, in any order, if it holds
-    whole batches of them; else the rows that are dropped are others. A stream
-    that starts amid an epoch has some of its rows.
+    With a data service an epoch has the same rows in any order, if it consists
+    of whole batches; otherwise other rows are dropped. A stream that starts
+    inside an epoch has some of its rows.
 
     Args:
-      source: what to train on.
+      source: training examples.
       make_views: (uint8 [n, h, w, 3], int32 [n, 2]) -> float32 [n, V, S, S, 3].
         A seed is (a mix of seed and epoch, the example's index). It gets whole
-        batches where images have one shape, else one image at a time.
-      finish: (what `make_views` gave with `extra` after its channels, the
-        seeds) -> what a step takes, always in whole batches; None: the views.
+        batches of images of one shape, else one image at a time.
+      finish: (views with `extra` after their channels, seeds) -> input of a
+        step, always in whole batches; None: the views.
       batch_size: images of the global batch.
       replica_batch_size: images of an element; None: all of the pipeline's.
       seed: seed of the order and of the views.
-      start_step: first step to give.
-      sampler: "shuffle", or "class_balanced".
+      start_step: first step.
+      sampler: "shuffle" or "class_balanced".
       shuffle_buffer: encoded examples to shuffle among; examples that are in
-        memory, or listed by path, are shuffled as a whole, and so are files.
+        memory or listed by path, and files, are shuffled as a whole.
       cache: see `in_memory`.
       extra_channels: channels of feature `extra` to take; None: all.
       num_pipelines: pipelines (hosts) that share the global batch.
-      pipeline_id: which of them this is.
+      pipeline_id: number of this pipeline.
       data_service: grpc://host:port of a dispatcher whose workers make the
-        batches; empty: this process does.
-      delivered: counts what came from there.
+        batches; empty: this process.
+      delivered: counter of the service's examples.
 
     Returns:
       Infinite `tf.data.Dataset` of (views float32 [b, V, S, S, K], labels int32
-      [b], or [b, C] of 0 and 1 where images have several), or of views alone
-      where there are no labels.
+      [b], or [b, C] of 0 and 1 for multi-label datasets), or of views alone if
+      there are no labels.
 
     Raises:
-      UserError: if an epoch has no batch, a batch cannot be shared evenly, or
-        a sampler needs labels that are not there.
+      UserError: if an epoch has no batch, a batch cannot be divided evenly, or
+        the sampler needs labels.
     """
     if sampler not in samplers.SAMPLERS:
         raise errors.unknown("sampler", sampler, samplers.SAMPLERS)
     order = {
-        "steps": sharing.steps_per_epoch(source.info.num_examples, batch_size),
+        "steps": steps_per_epoch(source.info.num_examples, batch_size),
         "seed": seed,
         "start_step": start_step,
         "buffer": shuffle_buffer,
     }
-    share = sharing.share(
+    shard = samplers.HostShard.build(
         batch_size, replica_batch_size, num_pipelines, pipeline_id
     )
     make = functools.partial(
-        framing.batches,
+        _batches,
         make_views=make_views,
         finish=finish,
-        rows=share.rows,
+        rows=shard.rows,
         extra_channels=extra_channels,
     )
     if data_service:
         check_data_service(data_service, sampler)
-        made = remote.batches(
-            source, make, share, data_service, delivered, **order
+        batches = service.batches(
+            source, make, shard, data_service, delivered, **order
         )
     else:
         source = in_memory(source, cache)
         draw = samplers.SAMPLERS[sampler]
         draws = draw(source, batch_size=batch_size, **order)
-        made = make(source, share.of(draws))
-    return framing.endless(made)
+        batches = make(source, shard.select(draws))
+    # Otherwise several workers expect a last, smaller batch, and leave the size
+    # of all batches open.
+    infinite = tf.data.experimental.assert_cardinality(
+        tf.data.experimental.INFINITE_CARDINALITY
+    )
+    return _prefetched(batches.apply(infinite))
 
 
 def evaluation_batches(
@@ -142,34 +167,36 @@ def evaluation_batches(
     """Makes batches of every example once, in order; the last may be smaller.
 
     Args:
-      source: what to evaluate on.
+      source: evaluation examples.
       preprocess: uint8 [h, w, 3] -> float32 [S, S, 3].
       batch_size: images of a batch.
       extra_channels: channels of feature `extra` to take; None: all.
 
     Returns:
       Finite `tf.data.Dataset` of (images float32 [b, S, S, K], labels int32
-      [b]); labels are -1 where there are none, or several of an image.
+      [b]); labels are -1 unless images have one label each.
     """
 
-    def prepare(record):
+    def prepare(record: Record) -> tuple[tf.Tensor, tf.Tensor, Record]:
         example = source.decode(record)
         label = tf.cast(example.pop("label", -1), tf.int32)
         label = label if source.info.has_labels else -1
         return preprocess(example.pop("image")), label, example
 
-    def element(images, labels, example):
-        return framing.with_extra(images, example, extra_channels), labels
+    def element(
+        images: tf.Tensor, labels: tf.Tensor, example: Record
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        return _with_extra(images, example, extra_channels), labels
 
     batches = source.records.map(prepare, tf.data.AUTOTUNE).batch(batch_size)
-    return framing.finished(batches.map(element, tf.data.AUTOTUNE))
+    return _prefetched(batches.map(element, tf.data.AUTOTUNE))
 
 
 def view_batches(
     source: Source,
-    make_views: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    make_views: MakeViews,
     *,
-    finish: framing.Finish | None = None,
+    finish: Finish | None = None,
     batch_size: int,
     seed: int,
     extra_channels: int | None = None,
@@ -177,22 +204,22 @@ def view_batches(
     """Makes views of every example once, in order; the last batch may be small.
 
     Args:
-      source: whose examples.
+      source: examples.
       make_views, finish: see `training_batches`; a seed is (`seed`, the
         example's index).
       batch_size: images of a batch.
-      seed: of the views.
+      seed: seed of the views.
       extra_channels: channels of feature `extra` to take; None: all.
 
     Returns:
       Finite `tf.data.Dataset` of (views float32 [b, V, S, S, K], labels int32
-      [b]); labels are -1 where there are none, or several of an image.
+      [b]); labels are -1 unless images have one label each.
     """
     key = tf.constant(seed % 2**31, tf.int32)
     draws = source.records.enumerate().map(
         lambda index, record: (index, key, record)
     )
-    made = framing.batches(
+    batches = _batches(
         source,
         draws,
         make_views=make_views,
@@ -202,7 +229,105 @@ def view_batches(
         whole=False,
     )
     if not source.info.has_labels:
-        made = made.map(
+        batches = batches.map(
             lambda views, *_: (views, tf.fill([tf.shape(views)[0]], -1))
         )
-    return framing.finished(made)
+    return _prefetched(batches)
+
+
+def _batches(
+    source: Source,
+    draws: tf.data.Dataset,
+    *,
+    make_views: MakeViews,
+    finish: Finish | None,
+    rows: int,
+    extra_channels: int | None,
+    whole: bool = True,
+) -> tf.data.Dataset:
+    """Makes batches of draws: views, then everything else.
+
+    Args:
+      source: their source.
+      draws: (index, key, record) each, see `sampler`.
+      make_views, finish, extra_channels: see `training_batches`.
+      rows: draws of a batch.
+      whole: whether to drop a last, smaller batch.
+    """
+    shape = source.info.image_shape
+
+    def lookup(index: tf.Tensor, record: Record) -> Record:
+        """Returns the records at `index`, [] or [b]."""
+        if source.arrays is None:
+            return record
+        return {k: tf.gather(v, index) for k, v in source.arrays.items()}
+
+    def decode(index: tf.Tensor, key: tf.Tensor, record: Record) -> tuple:
+        example = source.decode(lookup(index, record))
+        example["image"].set_shape(shape)
+        return index, key, example
+
+    def views_of_batch(
+        index: tf.Tensor, key: tf.Tensor, example: Record
+    ) -> tuple:
+        if source.decoded:
+            example = lookup(index, example)
+        seeds = tf.stack([key, tf.cast(index, tf.int32)], axis=-1)
+        return make_views(example.pop("image"), seeds), seeds, example
+
+    def views_of_image(
+        index: tf.Tensor, key: tf.Tensor, record: Record
+    ) -> tuple:
+        example = source.decode(lookup(index, record))
+        seeds = tf.stack([key, tf.cast(index, tf.int32)], axis=-1)
+        image = example.pop("image")
+        views = make_views(image[tf.newaxis], seeds[tf.newaxis])[0]
+        return views, seeds, example
+
+    def element(views: tf.Tensor, seeds: tf.Tensor, example: Record) -> Any:
+        views = _with_extra(views, example, extra_channels)
+        inputs = finish(views, seeds) if finish else views
+        if "label" in example:
+            return inputs, tf.cast(example["label"], tf.int32)
+        # Keras would take a bare pair for inputs and labels.
+        return (inputs,) if isinstance(inputs, tuple) else inputs
+
+    if shape is None:
+        views = draws.map(views_of_image, tf.data.AUTOTUNE)
+        views = views.batch(rows, drop_remainder=whole)
+    else:
+        if not source.decoded:
+            draws = draws.map(decode, tf.data.AUTOTUNE)
+        draws = draws.batch(rows, drop_remainder=whole)
+        views = draws.map(views_of_batch, tf.data.AUTOTUNE)
+    return views.map(element, tf.data.AUTOTUNE)
+
+
+def _with_extra(
+    images: tf.Tensor, example: Record, channels: int | None
+) -> tf.Tensor:
+    """Appends feature `extra` to images [b, (V,) S, S, 3], unchanged.
+
+    Args:
+      images: float32.
+      example: with "extra" [b, k] or [b, S, S, k], if the dataset has it.
+      channels: number of channels to append; None: all.
+    """
+    if "extra" not in example or channels == 0:
+        return images
+    extra = tf.cast(example["extra"], tf.float32)[..., :channels]
+    while extra.shape.rank < images.shape.rank:
+        extra = extra[:, tf.newaxis]
+    shape = tf.concat([tf.shape(images)[:-1], tf.shape(extra)[-1:]], 0)
+    return tf.concat([images, tf.broadcast_to(extra, shape)], -1)
+
+
+def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Returns the same batches, in their order, made ahead of their use."""
+    options = tf.data.Options()
+    options.deterministic = True
+    # Each pipeline makes its own rows; TensorFlow must not shard them again.
+    options.experimental_distribute.auto_shard_policy = (
+        tf.data.experimental.AutoShardPolicy.OFF
+    )
+    return dataset.with_options(options).prefetch(tf.data.AUTOTUNE)

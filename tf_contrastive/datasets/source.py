@@ -1,11 +1,10 @@
-"""What every dataset is turned into: encoded records, and how to decode them.
+"""The common form of all datasets: encoded records and their decoding.
 
-Records stay encoded (bytes, or a path) for as long as they are only ordered,
-shuffled and sharded; `decode` makes pixels of one, in parallel, afterwards.
+Records stay encoded (bytes, or a path) while they are ordered, shuffled and
+sharded; `decode` makes pixels of one, in parallel, afterwards.
 """
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,25 +16,25 @@ Record = dict[str, tf.Tensor]
 
 # Rows decoded at a time when a dataset is put into memory.
 _ROWS = 256
-# Files read at a time where the order in which they come does not matter.
+# Files read at a time where the order of the records does not matter.
 _FILES_AT_A_TIME = 16
 
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What is known of a split before its first image is decoded.
+    """Metadata of a split, known before its first image is decoded.
 
     Attributes:
-      name: the dataset as it was named.
-      split: the split as it was named.
-      num_examples: how many there are, exactly.
-      num_classes: labels lie in [0, num_classes); None without labels.
-      image_shape: (height, width, 3), or None where it varies.
+      name: name of the dataset, as passed.
+      split: name of the split, as passed.
+      num_examples: number of examples.
+      num_classes: labels are in [0, num_classes); None without labels.
+      image_shape: (height, width, 3), or None if it varies.
       label_names: a name per class, or ().
-      bad_images: names of the images that could not be read and are left out.
-      extra_channels: channels of feature `extra`, beside the image's three.
-      multi_label: whether a label is no class, but a row of 0 and 1,
-        [num_classes]: whether the image has something of each.
+      bad_images: names of the images that cannot be read and are left out.
+      extra_channels: channels of feature `extra`, besides the image's three.
+      multi_label: whether a label is a row of 0 and 1, [num_classes]: whether
+        the image has each class.
     """
 
     name: str
@@ -50,54 +49,56 @@ class Info:
 
     @property
     def has_labels(self) -> bool:
-        """Whether every example is of one class."""
+        """Whether every example has exactly one class."""
         return self.num_classes is not None and not self.multi_label
 
     @property
     def labelling(self) -> str:
-        """What labels there are, in words."""
+        """The kind of labels, in words."""
         if self.num_classes is None:
             return "unlabelled"
-        several = ", several an image" if self.multi_label else ""
-        return f"{self.num_classes} classes{several}"
+        multi = ", several per image" if self.multi_label else ""
+        return f"{self.num_classes} classes{multi}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Files:
-    """Files of records, whose order counts them: file after file.
+    """Files of records, which are counted file after file.
 
     Attributes:
       names: paths.
       skips: records to leave out at the start of each file.
-      counts: records to read of it.
+      counts: records to read of each file after those.
       read: path, string [] -> `tf.data.Dataset` of its encoded records.
-      kept: which of these records there are, bool [sum of counts]; None: all.
+      mask: bool [sum of counts], the records that belong; None: all.
     """
 
     names: Sequence[str]
-    skips: Sequence[int]
-    counts: Sequence[int]
+    skips: Sequence[int] | np.ndarray
+    counts: Sequence[int] | np.ndarray
     read: Callable[[tf.Tensor], tf.data.Dataset]
-    kept: np.ndarray | None = None
+    mask: np.ndarray | None = None
 
     def numbered(
         self, order: tf.Tensor | None = None, at_a_time: int = 1
     ) -> tf.data.Dataset:
-        """Returns (index, record) of all records; the index counts `kept`.
+        """Returns (index, record) of all records that belong.
 
         Args:
-          order: int [F], the files' order; None: as they are. An index stays
-            that of the record, whatever the order.
+          order: int [F], the files' order; None: as they are. The index of a
+            record does not depend on it.
           at_a_time: files to read in turn.
         """
         firsts = np.cumsum([0, *self.counts[:-1]])
-        columns = (list(self.names), self.skips, self.counts, firsts)
-        kinds = (tf.string, tf.int64, tf.int64, tf.int64)
-        columns = tuple(map(tf.constant, columns, kinds))
+        values = (list(self.names), self.skips, self.counts, firsts)
+        types = (tf.string, tf.int64, tf.int64, tf.int64)
+        columns = tuple(map(tf.constant, values, types))
         if order is not None:
             columns = tuple(tf.gather(column, order) for column in columns)
 
-        def of_file(name, skip, count, first):
+        def of_file(
+            name: tf.Tensor, skip: tf.Tensor, count: tf.Tensor, first: tf.Tensor
+        ) -> tf.data.Dataset:
             return self.read(name).skip(skip).take(count).enumerate(first)
 
         records = tf.data.Dataset.from_tensor_slices(columns).interleave(
@@ -106,35 +107,35 @@ class Files:
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
         )
-        if self.kept is None:
+        if self.mask is None:
             return records
-        kept = tf.constant(self.kept)
-        rank = tf.constant(np.cumsum(self.kept) - 1)
-        return records.filter(lambda index, _: kept[index]).map(
+        mask = tf.constant(self.mask)
+        rank = tf.constant(np.cumsum(self.mask) - 1)
+        return records.filter(lambda index, _: mask[index]).map(
             lambda index, record: (rank[index], record)
         )
 
     def select(self, indices: np.ndarray) -> "Files":
-        """Returns the records at `indices` (int [m], increasing) alone."""
+        """Returns only the records at `indices` (int [m], increasing)."""
         total = sum(self.counts)
-        if self.kept is not None:
-            indices = np.flatnonzero(self.kept)[indices]
+        if self.mask is not None:
+            indices = np.flatnonzero(self.mask)[indices]
         start, stop = int(indices[0]), int(indices[-1]) + 1
-        # Files outside of a slice are not read at all.
+        # Files outside of the slice are not read at all.
         begins = np.cumsum([0, *self.counts[:-1]])
         ends = begins + self.counts
         skips = np.clip(start - begins, 0, self.counts)
         counts = np.clip(np.minimum(ends, stop) - begins, 0, None) - skips
         files = np.flatnonzero(counts > 0)
-        kept = np.zeros([total], bool)
-        kept[indices] = True
-        kept = kept[start:stop]
+        mask = np.zeros([total], bool)
+        mask[indices] = True
+        mask = mask[start:stop]
         return dataclasses.replace(
             self,
             names=[self.names[f] for f in files],
             skips=(np.asarray(self.skips) + skips)[files],
             counts=counts[files],
-            kept=None if kept.all() else kept,
+            mask=None if mask.all() else mask,
         )
 
 
@@ -142,20 +143,20 @@ class Files:
 class Source:
     """One split of one dataset: rows in memory, or files of records.
 
+    Use `in_memory` or `in_files` to make one.
+
     Attributes:
       records: `tf.data.Dataset` of encoded records, always in the same order;
-        a record's `label`, int64 [] (or [num_classes], see `Info`), is in the
-        clear.
+        `label`, int64 [] (or [num_classes], see `Info`), is not encoded.
       decode: record -> {"image": uint8 [h, w, 3], "label": int64 []}, without
-        "label" when unlabelled; in TensorFlow operations only. Datasets with
-        channels that must not be augmented add "extra", a number for each of
+        "label" if unlabelled; in TensorFlow operations only. Datasets with
+        channels that must not be augmented add "extra": a number for each of
         them, [k], or one for each pixel of a view too, [S, S, k].
-      info: what is known of the split.
-      arrays: the same records as arrays with a row per record, where those are
-        in memory (paths, or pixels); such records are read in any order.
+      info: metadata of the split.
+      arrays: the records as arrays with a row per record, if they are in
+        memory (paths, or pixels); such records can be read in any order.
       decoded: whether `arrays` hold the pixels themselves.
-      files: the files that the records are read from, where there are no
-        `arrays`.
+      files: the files of the records, if there are no `arrays`.
     """
 
     records: tf.data.Dataset
@@ -171,26 +172,36 @@ class Source:
             self.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
 
+    def record_files(self) -> Files:
+        """Returns `files` of a source that is not in memory."""
+        if self.files is None:
+            raise ValueError(f"{self.info.name} is in memory")
+        return self.files
+
+    def renamed(self, name: str) -> "Source":
+        """Returns the same examples under another dataset name."""
+        info = dataclasses.replace(self.info, name=name)
+        return dataclasses.replace(self, info=info)
+
     def labels(self) -> np.ndarray:
-        """Reads the label of every example, int64 [n], and decodes no image.
+        """Reads the label of every example, int64 [n], without its image.
 
         Raises:
-          UserError: if there are none, or several of an image.
+          UserError: if examples do not have one label each.
         """
         if not self.info.has_labels:
             raise errors.UserError(
                 f"{self.info.name} {self.info.split} does not have one label"
-                " per image: give a dataset that does"
+                " per image: use a dataset that does"
             )
         if self.arrays is not None:
             return self.arrays["label"].numpy()
-        found = np.empty([self.info.num_examples], np.int64)
-        rows = self.files.numbered(at_a_time=_FILES_AT_A_TIME).map(
-            lambda index, record: (index, record["label"])
-        )
+        labels = np.empty([self.info.num_examples], np.int64)
+        numbered = self.record_files().numbered(at_a_time=_FILES_AT_A_TIME)
+        rows = numbered.map(lambda index, record: (index, record["label"]))
         for index, label in rows.batch(_ROWS).as_numpy_iterator():
-            found[index] = label
-        return found
+            labels[index] = label
+        return labels
 
     def relabelled(
         self, label: Callable[[Record], tf.Tensor], info: Info
@@ -199,30 +210,29 @@ class Source:
 
         Args:
           label: record -> int64 [].
-          info: what is then known of the split.
+          info: metadata of the result.
         """
-
-        def changed(record):
-            return record | {"label": label(record)}
-
         if self.arrays is None:
-            read = self.files.read
-            files = dataclasses.replace(
-                self.files, read=lambda file: read(file).map(changed)
+            files = self.record_files()
+
+            def read(file: tf.Tensor) -> tf.data.Dataset:
+                return files.read(file).map(lambda r: r | {"label": label(r)})
+
+            return in_files(
+                dataclasses.replace(files, read=read), self.decode, info
             )
-            return in_files(files, self.decode, info)
-        column = self.records.map(label, tf.data.AUTOTUNE, deterministic=True)
-        column = list(column.batch(_ROWS).as_numpy_iterator())
-        rows = self.arrays | {"label": np.concatenate(column)}
+        labels = self.records.map(label, tf.data.AUTOTUNE, deterministic=True)
+        labels = list(labels.batch(_ROWS).as_numpy_iterator())
+        rows = self.arrays | {"label": np.concatenate(labels)}
         return in_memory(rows, self.decode, info, decoded=self.decoded)
 
     def select(self, indices: np.ndarray) -> "Source":
-        """Returns the examples at `indices` (int [m], increasing) alone."""
+        """Returns only the examples at `indices` (int [m], increasing)."""
         info = dataclasses.replace(self.info, num_examples=len(indices))
         if self.arrays is not None:
             rows = {k: tf.gather(v, indices) for k, v in self.arrays.items()}
             return in_memory(rows, self.decode, info, decoded=self.decoded)
-        return in_files(self.files.select(indices), self.decode, info)
+        return in_files(self.record_files().select(indices), self.decode, info)
 
     def split_validation(
         self, fraction: float, seed: int
@@ -230,7 +240,7 @@ class Source:
         """Cuts a random part off for validation.
 
         Args:
-          fraction: share to cut off, in (0, 1); rounded to whole examples.
+          fraction: fraction to cut off, in (0, 1); rounded to whole examples.
           seed: int; the same seed cuts the same examples.
 
         Returns:
@@ -244,10 +254,10 @@ class Source:
         if not 0 < count < n:
             raise errors.UserError(
                 f"a validation fraction of {fraction:g} cuts {count} of the"
-                f" {n} examples of {self.info.name} {self.info.split}: give a"
+                f" {n} examples of {self.info.name} {self.info.split}: use a"
                 " fraction that leaves examples on both sides"
             )
-        # RandomState's stream is frozen for good; Generator's is not.
+        # The stream of RandomState never changes; Generator's may.
         order = np.random.RandomState(seed % 2**32).permutation(n)
         train = self.select(np.sort(order[count:]))
         validation = self.select(np.sort(order[:count]))
@@ -267,13 +277,10 @@ class Source:
         info = self.info
         if info.image_shape is None:
             raise ValueError(f"images of {info.name} differ in shape")
-        examples = self.examples()
-        arrays = {}
-        for start, batch in zip(
-            itertools.count(step=_ROWS),
-            examples.batch(_ROWS).as_numpy_iterator(),
-            strict=False,
-        ):
+        arrays: dict[str, np.ndarray] = {}
+        batches = self.examples().batch(_ROWS).as_numpy_iterator()
+        for number, batch in enumerate(batches):
+            start = number * _ROWS
             for name, rows in batch.items():
                 if name not in arrays:
                     shape = (info.num_examples, *rows.shape[1:])
@@ -301,8 +308,8 @@ def in_memory(
     decoded: bool = False,
 ) -> Source:
     """Makes a source of records that are rows of `arrays`."""
-    # Tensors, since a NumPy array captured by a tf.data function would be
-    # written into its graph; on the host, since eager ones go to the GPU.
+    # Tensors, since tf.data functions write captured NumPy arrays into their
+    # graphs; on the host, since eager tensors would go to the GPU.
     with tf.device("CPU:0"):
         arrays = {name: tf.convert_to_tensor(a) for name, a in arrays.items()}
     records = tf.data.Dataset.from_tensor_slices(arrays)

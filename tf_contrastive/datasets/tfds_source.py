@@ -1,15 +1,18 @@
-"""Datasets of TensorFlow Datasets that stand prepared in a folder.
+"""Prepared datasets of TensorFlow Datasets.
 
-Read from their files alone: nothing is downloaded, and neither a dataset's
-code nor TFDS's bucket is asked. The only module that imports TFDS, and late,
-since that takes a second.
+They are read only from their files: nothing is downloaded, and neither a
+dataset's code nor TFDS's bucket is used. TFDS is imported late, since that
+takes a second.
 """
 
 import dataclasses
 import os
 import re
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
+import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.dataset_names import (
@@ -17,7 +20,7 @@ from tf_contrastive.config.dataset_names import (
     EMBEDDED_DATASETS,
     PROBING_DATASETS,
 )
-from tf_contrastive.datasets import images
+from tf_contrastive.datasets import decoding
 from tf_contrastive.datasets.source import (
     Files,
     Info,
@@ -26,12 +29,17 @@ from tf_contrastive.datasets.source import (
     in_files,
 )
 
+if TYPE_CHECKING:
+    from tensorflow_datasets.core import DatasetBuilder
 
-def _builder(tfds, name: str, data_dir: str | None):
+
+def _builder(
+    tfds: ModuleType, name: str, data_dir: str | None
+) -> "DatasetBuilder":
     """Returns the builder of a prepared dataset.
 
-    From files, never from the dataset's code: that one looks for metadata in
-    TFDS's bucket when the files are missing, and so waits for the network.
+    From files, not from the dataset's code, which would look for missing
+    metadata in TFDS's bucket and wait for the network.
     """
     from google.protobuf import json_format
     from tensorflow_datasets.core import read_only_builder
@@ -43,49 +51,50 @@ def _builder(tfds, name: str, data_dir: str | None):
     except tfds.core.DatasetNotFoundError as error:
         raise _not_found(tfds, name, place) from error
     except (ValueError, AssertionError, json_format.Error) as error:
-        reason = (str(error).splitlines() or ["?"])[0]
         raise errors.UserError(
-            f"dataset {name} in {place} cannot be read ({reason}): prepare it"
-            " again, or give another `data_dir`"
+            f"dataset {name} in {place} cannot be read"
+            f" ({errors.first_line(error)}): prepare it again, or set another"
+            " `data_dir`"
         ) from error
 
 
-def _not_found(tfds, name: str, place: str) -> errors.UserError:
+def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
     known = tfds.list_builders(with_community_datasets=False)
     base = re.split("[/:]", name)[0]
     if base not in known:
-        own = [f"{scheme}:PATH" for scheme in DATASET_SCHEMES]
         embedded = [*EMBEDDED_DATASETS, *PROBING_DATASETS]
-        own = [*embedded, *own]
+        own = [*embedded, *(f"{scheme}:PATH" for scheme in DATASET_SCHEMES)]
         match = errors.nearest(base, [*embedded, *known])
         hint = f"did you mean {match!r}? " if match else ""
         return errors.UserError(
-            f"unknown dataset {name!r}: {hint}known: {', '.join(own)}, what"
-            f" is prepared in {place}, and the {len(known)} names of"
+            f"unknown dataset {name!r}: {hint}known: {', '.join(own)}, the"
+            f" prepared datasets in {place}, and the {len(known)} names of"
             " tfds.list_builders()"
         )
     return errors.AbsentDataError(
         f"dataset {name} is not found in {place}: prepare it, on a machine"
         ' with a network, by python -c "import tensorflow_datasets as tfds;'
-        f" tfds.load('{name}', data_dir='{place}')\", or give the `data_dir`"
+        f" tfds.load('{name}', data_dir='{place}')\", or set the `data_dir`"
         " that has it"
     )
 
 
-def _image_and_label(tfds, builder) -> tuple[str, str | None]:
-    """Finds the features that are the image and its class."""
+def _image_and_label(
+    tfds: ModuleType, builder: "DatasetBuilder"
+) -> tuple[str, str | None]:
+    """Returns the names of the features that are the image and its class."""
     features = dict(builder.info.features)
     image, label = "image", "label"
     keys = builder.info.supervised_keys
     if keys and all(isinstance(key, str) for key in keys[:2]):
         image, label = keys[:2]
     if not isinstance(features.get(image), tfds.features.Image):
-        found = [
+        images = [
             key
             for key, feature in features.items()
             if isinstance(feature, tfds.features.Image)
         ]
-        image = "image" if "image" in found else (found or [None])[0]
+        image = "image" if "image" in images else (images or [None])[0]
     if image is None or features[image].np_dtype.kind != "u":
         raise errors.UserError(
             f"dataset {builder.info.full_name} has no feature that is an"
@@ -99,11 +108,11 @@ def _image_and_label(tfds, builder) -> tuple[str, str | None]:
     return image, label
 
 
-def _num_examples(builder, split: str) -> int:
+def _num_examples(builder: "DatasetBuilder", split: str) -> int:
     try:
         count = builder.info.splits[split].num_examples
     except (KeyError, ValueError, AssertionError) as error:
-        reason = (str(error).strip("\"'").splitlines() or ["?"])[0]
+        reason = errors.first_line(error).strip("\"'")
         raise errors.UserError(
             f"dataset {builder.info.full_name} has no split {split!r}"
             f" ({reason}): its splits are {', '.join(builder.info.splits)},"
@@ -111,18 +120,14 @@ def _num_examples(builder, split: str) -> int:
         ) from error
     if not count:
         raise errors.UserError(
-            f"split {split} of {builder.info.full_name} holds no example:"
-            " give a wider slice"
+            f"split {split} of {builder.info.full_name} is empty: use a wider"
+            " slice"
         )
     return count
 
 
-def _decode(record: Record) -> Record:
-    return record | {"image": images.decode(record["image"])}
-
-
-def _files(builder, split: str) -> Files:
-    """The files of a split, of serialized examples."""
+def _files(builder: "DatasetBuilder", split: str) -> Files:
+    """The files of a split, as serialized examples."""
     from tensorflow_datasets.core import file_adapters
 
     parts = builder.info.splits[split].file_instructions
@@ -135,34 +140,15 @@ def _files(builder, split: str) -> Files:
     )
 
 
-def _parser(tfds, features, wanted: dict[str, str]):
-    """Returns serialized example -> record of the wanted features.
-
-    Args:
-      tfds: the package.
-      features: of the dataset.
-      wanted: what the record calls a feature -> its name.
-    """
-    partial = tfds.decode.PartialDecoding(
-        dict.fromkeys(wanted.values(), True)
-    ).extract_features(features)
-    encoded = {wanted["image"]: tfds.decode.SkipDecoding()}
-
-    def parse(serialized):
-        example = partial.deserialize_example(serialized, decoders=encoded)
-        return {key: example[name] for key, name in wanted.items()}
-
-    return parse
-
-
 def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
-    """Opens any prepared dataset by its TFDS name, `name[/config][:version]`.
+    """Opens a prepared dataset by its TFDS name, `name[/config][:version]`.
 
-    Records keep their encoded bytes and come in the order of the files. A
-    feature `extra` of numbers, [k] or [h, w, k], comes along.
+    Records keep their encoded bytes and the order of the files. They include a
+    feature `extra` of numbers, [k] or [h, w, k], if the dataset has it.
 
     Raises:
-      UserError: if it is unknown, not prepared, or has no such split or image.
+      UserError: if it is unknown or not prepared, or lacks the split or an
+        image.
     """
     import tensorflow_datasets as tfds
 
@@ -170,17 +156,27 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
     image, label = _image_and_label(tfds, builder)
     count = _num_examples(builder, split)
     features = builder.info.features
-    names = {"image": image, "label": label}
+    files = _files(builder, split)
+    names = {"image": image}  # Name in the record -> name of the feature.
+    if label:
+        names["label"] = label
     if "extra" in features:
         names["extra"] = "extra"
-    files = _files(builder, split)
+    partial = tfds.decode.PartialDecoding(
+        dict.fromkeys(names.values(), True)
+    ).extract_features(features)
+    encoded = {image: tfds.decode.SkipDecoding()}
+
+    def parse(serialized: tf.Tensor) -> Record:
+        example = partial.deserialize_example(serialized, decoders=encoded)
+        return {key: example[feature] for key, feature in names.items()}
+
     # Splits without labels are stored with label -1 throughout.
     if label:
-        parse = _parser(tfds, features, {"image": image, "label": label})
         stored = files.numbered().take(1).map(lambda _, text: parse(text))
         if next(stored.as_numpy_iterator())["label"] < 0:
-            label = names["label"] = None
-    parse = _parser(tfds, features, {k: v for k, v in names.items() if v})
+            del names["label"]
+            label = None
     height, width, _ = features[image].shape
     info = Info(
         name,
@@ -193,23 +189,23 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
     )
     read = files.read
     files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
-    return in_files(files, _decode, info)
+    return in_files(files, decoding.decode_record, info)
 
 
 def label_sets(
     name: str, split: str, data_dir: str | None, feature: str
 ) -> np.ndarray:
-    """Reads which classes each example has, of datasets of several labels.
+    """Reads the classes of each example of a multi-label dataset.
 
     Args:
-      name, split, data_dir: see `open_tfds`, in whose order they come.
+      name, split, data_dir: see `open_tfds`, whose order the rows have.
       feature: a sequence of class labels, such as VOC's `labels`.
 
     Returns:
       bool [n, C].
 
     Raises:
-      UserError: if there is no such dataset, split or feature.
+      UserError: if the dataset, split or feature does not exist.
     """
     import tensorflow_datasets as tfds
 
@@ -220,15 +216,15 @@ def label_sets(
             f"dataset {builder.info.full_name} has no feature {feature!r}, only"
             f" {', '.join(features)}"
         )
-    found = np.zeros(
+    rows = np.zeros(
         [_num_examples(builder, split), features[feature].num_classes], bool
     )
     partial = tfds.decode.PartialDecoding({feature: True})
-    wanted = partial.extract_features(features)
-    examples = _files(builder, split).numbered()
-    sets = examples.map(
-        lambda row, text: (row, wanted.deserialize_example(text)[feature])
+    parser = partial.extract_features(features)
+    sets = _files(builder, split).numbered()
+    sets = sets.map(
+        lambda row, text: (row, parser.deserialize_example(text)[feature])
     )
     for row, classes in sets.as_numpy_iterator():
-        found[row, classes] = True
-    return found
+        rows[row, classes] = True
+    return rows

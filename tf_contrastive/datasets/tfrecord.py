@@ -1,12 +1,13 @@
 """TFRecord files of `tf.train.Example` with an encoded image each."""
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.datasets import images, splits
+from tf_contrastive.datasets import decoding, split_spec
 from tf_contrastive.datasets.source import (
     Files,
     Info,
@@ -27,17 +28,17 @@ LABEL_FEATURES = ("label", "image/class/label", "class/label", "image/label")
 
 def _files(name: str, pattern: str, split: str) -> list[str]:
     pattern = os.path.expanduser(pattern)
-    files = pattern.replace("{split}", splits.parse(split)[0])
+    files = pattern.replace("{split}", split_spec.parse(split)[0])
     if files == pattern:
-        splits.only_train(name, split, "put {split} into the path for more")
-    found = sorted(tf.io.gfile.glob(files))
-    found = [path for path in found if not tf.io.gfile.isdir(path)]
-    if not found:
+        split_spec.only_train(name, split, "put {split} into the path for more")
+    paths = sorted(tf.io.gfile.glob(files))
+    paths = [path for path in paths if not tf.io.gfile.isdir(path)]
+    if not paths:
         raise errors.AbsentDataError(
-            f"{name}: no file matches {files}: give the path of TFRecord"
-            " files, which may have wildcards"
+            f"{name}: no file matches {files}: use the path of TFRecord files,"
+            " with or without wildcards"
         )
-    return found
+    return paths
 
 
 def _read(file: tf.Tensor) -> tf.data.Dataset:
@@ -46,12 +47,21 @@ def _read(file: tf.Tensor) -> tf.data.Dataset:
     return tf.data.TFRecordDataset(file, compression_type=kind)
 
 
-def _features(
-    name: str, serialized: bytes
-) -> tuple[str, str | None, dict[str, tf.io.FixedLenFeature]]:
-    """Finds image and label by the first record."""
+def _parser(
+    name: str, paths: list[str]
+) -> tuple[Callable[[tf.Tensor], Record], bool]:
+    """Returns (serialized -> record, whether records have labels).
+
+    The features are those of the first record.
+    """
+    serialized = tf.data.Dataset.from_tensor_slices(paths).flat_map(_read)
+    first = list(serialized.take(1).as_numpy_iterator())
+    if not first:
+        raise errors.UserError(
+            f"{name}: no record in {len(paths)} file(s): write them again"
+        )
     try:
-        present = tf.train.Example.FromString(serialized).features.feature
+        present = tf.train.Example.FromString(first[0]).features.feature
     except Exception as error:  # protobuf's DecodeError is a private class.
         raise errors.UserError(
             f"{name}: its records are not tf.train.Example: write them with"
@@ -65,63 +75,30 @@ def _features(
         )
     features = {image: tf.io.FixedLenFeature([], tf.string)}
     label = next((f for f in LABEL_FEATURES if f in present), None)
-    if label is not None and present[label].WhichOneof("kind") != "int64_list":
-        raise errors.UserError(
-            f"{name}: feature {label!r} is no integer: write labels as int64"
-        )
     if label is not None:
+        if present[label].WhichOneof("kind") != "int64_list":
+            raise errors.UserError(
+                f"{name}: feature {label!r} is not an integer: write labels as"
+                " int64"
+            )
         features[label] = tf.io.FixedLenFeature([], tf.int64)
-    return image, label, features
 
-
-def _parser(image: str, label: str | None, features: dict):
-    def parse(serialized):
+    def parse(serialized: tf.Tensor) -> Record:
         parsed = tf.io.parse_single_example(serialized, features)
         record = {"image": parsed[image]}
         return record | ({"label": parsed[label]} if label else {})
 
-    return parse
-
-
-def _contents(record: Record) -> tf.Tensor:
-    return record["image"]
-
-
-def _decode(record: Record) -> Record:
-    return record | {"image": images.decode(record["image"])}
-
-
-def _parse(name: str, files: list[str]):
-    """Returns (serialized -> record, whether records have labels)."""
-    serialized = tf.data.Dataset.from_tensor_slices(files).flat_map(_read)
-    first = list(serialized.take(1).as_numpy_iterator())
-    if not first:
-        raise errors.UserError(
-            f"{name}: no record in {len(files)} file(s): write them again"
-        )
-    image, label, features = _features(name, first[0])
-    return _parser(image, label, features), label is not None
-
-
-def _check(files: list[str], parse, labelled: bool) -> images.Checked:
-    """Reads everything once; its columns: `file`, its number, and `label`."""
-
-    def of_file(number, file):
-        return _read(file).map(lambda record: parse(record) | {"file": number})
-
-    records = tf.data.Dataset.from_tensor_slices(files).enumerate()
-    columns = ("file", "label") if labelled else ("file",)
-    return images.check(records.flat_map(of_file), _contents, columns=columns)
+    return parse, label is not None
 
 
 def tfrecord(
     name: str, pattern: str, split: str, max_bad_images: int
 ) -> Source:
-    """Opens `tfrecord:GLOB`: files, gzip by their ending, of tf.train.Example.
+    """Opens `tfrecord:GLOB`: files of tf.train.Example, gzip by their ending.
 
-    Image and label are found by their features' names; labels are integers
-    from 0 on. `{split}` in GLOB stands for the split's name; without it all
-    files are the split `train`.
+    Image and label are found by the names of their features; labels are
+    integers of at least 0. `{split}` in GLOB means the split's name; without it
+    all files are the split `train`.
 
     Raises:
       UserError: if no file matches, one is damaged, features are missing, or
@@ -129,38 +106,41 @@ def tfrecord(
     """
     paths = _files(name, pattern, split)
     try:
-        parse, labelled = _parse(name, paths)
-        checked = _check(paths, parse, labelled)
+        parse, labelled = _parser(name, paths)
+
+        def of_file(number: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
+            return _read(file).map(lambda r: parse(r) | {"file": number})
+
+        records = tf.data.Dataset.from_tensor_slices(paths).enumerate()
+        sizes = decoding.read_sizes(
+            records.flat_map(of_file),
+            lambda record: record["image"],
+            columns=("file", "label") if labelled else ("file",),
+        )
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        reason = (error.message.splitlines() or ["?"])[0]
         raise errors.UserError(
-            f"{name}: a file of {len(paths)} is damaged or no TFRecord of"
-            f" image and label ({reason}): write it again"
+            f"{name}: one of {len(paths)} files is damaged, or not a TFRecord"
+            f" of image and label ({errors.first_line(error)}): write it again"
         ) from error
-    total = len(checked.sizes)
     files = Files(
         paths,
         np.zeros([len(paths)], np.int64),
-        np.bincount(checked.columns["file"], minlength=len(paths)),
+        np.bincount(sizes.columns["file"], minlength=len(paths)),
         lambda file: _read(file).map(parse),
     )
-    start, stop = splits.bounds(split, total)
-    checked = checked.within(start, stop)
-    bad = [f"record {start + index}" for index in checked.bad]
-    bad = images.check_bad(name, bad, stop - start, max_bad_images)
+    start, stop = split_spec.bounds(split, len(sizes.sizes))
+    sizes = sizes.within(start, stop)
+    names = [f"record {index}" for index in range(start, stop)]
+    bad = sizes.check(name, names, max_bad_images)
     num_classes = None
     if labelled:
-        num_classes = _num_classes(name, checked.columns["label"])
-    good = start + checked.good
-    info = Info(
-        name, split, len(good), num_classes, checked.image_shape, (), bad
-    )
-    return in_files(files.select(good), _decode, info)
-
-
-def _num_classes(name: str, labels) -> int:
-    if labels.min() < 0:
-        raise errors.UserError(
-            f"{name}: labels from {labels.min()} on: write labels from 0 on"
-        )
-    return int(labels.max()) + 1
+        labels = sizes.columns["label"]
+        if labels.min() < 0:
+            raise errors.UserError(
+                f"{name}: its smallest label is {labels.min()}: write labels of"
+                " at least 0"
+            )
+        num_classes = int(labels.max()) + 1
+    good = start + sizes.good
+    info = Info(name, split, len(good), num_classes, sizes.image_shape, (), bad)
+    return in_files(files.select(good), decoding.decode_record, info)

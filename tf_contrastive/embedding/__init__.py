@@ -1,32 +1,129 @@
-"""Embeddings of batches, of whole datasets, and the files they go into.
+"""Embeddings of batches of images, and the checksum of their encoder.
 
-Layer 6. `embed` is for what fits into memory; a `Job` goes over any split, on
-this machine (`run`) or on Apache Beam (`beam.run`, imported when it is asked
-for).
+`embed` is for data that fit into memory; `job` embeds any split, on this
+machine or (`beam`) on Apache Beam. An encoder is called as
+`encoder(images, training=False)` and lists its `variables`: a Keras model, or a
+loaded export.
 """
 
-from tf_contrastive.embedding.arrays import (
-    Batches,
-    checksum,
-    embed,
-    embed_batches,
-    embedder,
-)
-from tf_contrastive.embedding.files import check_format, check_writable, write
-from tf_contrastive.embedding.job import Job, Shard, begin, finish, run
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
 
-__all__ = [
-    "Batches",
-    "Job",
-    "Shard",
-    "begin",
-    "check_format",
-    "check_writable",
-    "checksum",
-    "embed",
-    "embed_batches",
-    "embedder",
-    "finish",
-    "run",
-    "write",
-]
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import errors
+
+__all__ = ["Batches", "checksum", "embed", "embed_batches", "embedder"]
+
+Batches = Iterable[tuple[tf.Tensor, tf.Tensor]]
+
+
+def embed(
+    encoder: Callable[..., tf.Tensor], batches: Batches
+) -> tuple[np.ndarray, np.ndarray]:
+    """Embeds every image once with the encoder in inference mode.
+
+    One batch of images is in memory at a time. All are encoded in the shape of
+    the first one, so that they need one graph: a smaller one is padded with
+    zeros, whose embeddings are dropped. Inside a strategy's scope its replicas,
+    of one host, share each batch.
+
+    Args:
+      encoder: images float32 [b, S, S, K] in [0, 1] -> [b, D], each image by
+        itself; made in the strategy's scope.
+      batches: yields (images, labels int [b]).
+
+    Returns:
+      (embeddings float32 [n, D], labels int32 [n], in the order of `batches`).
+
+    Raises:
+      UserError: if there is no image.
+    """
+    embedded = list(embed_batches(encoder, batches))
+    if not embedded:
+        raise errors.UserError(
+            "nothing to embed: the split has no readable image"
+        )
+    embeddings, labels = zip(*embedded, strict=True)
+    return np.concatenate(embeddings), np.concatenate(labels)
+
+
+def embed_batches(
+    encoder: Callable[..., tf.Tensor], batches: Batches
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Embeds batch after batch, each when it is requested.
+
+    Args:
+      encoder, batches: see `embed`; `batches` may be infinite. The strategy is
+        the one in scope at the call.
+
+    Returns:
+      An iterator of (embeddings float32 [b, D], labels int32 [b]).
+    """
+    encode = embedder(encoder)
+    return (
+        (encode(images), np.asarray(labels, np.int32))
+        for images, labels in batches
+    )
+
+
+def embedder(
+    encoder: Callable[..., tf.Tensor],
+    strategy: tf.distribute.Strategy | None = None,
+) -> Callable[[tf.Tensor], np.ndarray]:
+    """Makes a function of batches of images, with one graph for all of them.
+
+    Args:
+      encoder: see `embed`.
+      strategy: its replicas share each batch; None: the one in scope.
+
+    Returns:
+      images float32 [b, S, S, K], b at least 1 -> embeddings float32 [b, D].
+      The first call decides the size in which all are encoded.
+    """
+    strategy = strategy or tf.distribute.get_strategy()
+    replicas = strategy.num_replicas_in_sync
+    rows = 0  # Of a replica.
+
+    def on_replica(images: tf.Tensor) -> tf.Tensor:
+        return tf.cast(encoder(images, training=False), tf.float32)
+
+    encode = tf.function(lambda parts: strategy.run(on_replica, args=(parts,)))
+
+    def encode_padded(images: tf.Tensor) -> np.ndarray:
+        count = len(images)
+        missing = rows * replicas - count
+        padded = tf.pad(images, [[0, missing], [0, 0], [0, 0], [0, 0]])
+
+        def part(context: tf.distribute.ReplicaContext) -> tf.Tensor:
+            start = context.replica_id_in_sync_group * rows
+            return padded[start : start + rows]
+
+        parts = strategy.experimental_distribute_values_from_function(part)
+        results = strategy.experimental_local_results(encode(parts))
+        return np.concatenate([result.numpy() for result in results])[:count]
+
+    def embed_one(images: tf.Tensor) -> np.ndarray:
+        nonlocal rows
+        rows = rows or -(-len(images) // replicas)
+        starts = range(0, len(images), rows * replicas)
+        return np.concatenate(
+            [encode_padded(images[i : i + rows * replicas]) for i in starts]
+        )
+
+    return embed_one
+
+
+def checksum(model: tf.Module) -> str:
+    """Returns the SHA-256 of all weights and moving statistics, in order.
+
+    It depends on values and shapes, not on names: a run's encoder and its
+    export have the same.
+    """
+    digest = hashlib.sha256()
+    for variable in model.variables:
+        value = np.ascontiguousarray(variable.numpy())
+        digest.update(f"{value.dtype.str}{value.shape}".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()

@@ -1,9 +1,9 @@
-"""The same job on Apache Beam, with its model handler for TensorFlow.
+"""Bulk embedding on Apache Beam.
 
-A worker takes a shard, reads and preprocesses its images as one machine does,
-and hands them to RunInference, whose handler holds one model per process. What
-cannot be read, or fails in the model, is listed and leaves the rest alone. The
-shards that come out are those of one machine.
+A worker takes a shard, reads and preprocesses its images like `job.run`, and
+passes them to RunInference, whose handler holds one model per process. Images
+that cannot be read, or fail in the model, are listed. The files are those of
+`job.run`.
 """
 
 import dataclasses
@@ -27,23 +27,26 @@ from tf_contrastive.embedding import job as jobs
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A shard and its share of the source, without tensors."""
+    """A shard and its part of the source, without tensors."""
 
     shard: jobs.Shard
     arrays: dict[str, np.ndarray] | None
     files: Files | None
 
-    def source(self, job: jobs.Job) -> datasets.Source:
+    def open(self, job: jobs.Job) -> datasets.Source:
+        """Opens the part on a worker."""
         whole = job.source
         info = dataclasses.replace(
             whole.info, num_examples=self.shard.stop - self.shard.start
         )
-        if self.arrays is None and self.files is None:
-            rows = np.arange(self.shard.start, self.shard.stop)
-            return _opened(*job.opener).select(rows)
-        if self.arrays is None:
+        if self.arrays is not None:
+            return in_memory(
+                self.arrays, whole.decode, info, decoded=whole.decoded
+            )
+        if self.files is not None:
             return in_files(self.files, whole.decode, info)
-        return in_memory(self.arrays, whole.decode, info, decoded=whole.decoded)
+        rows = np.arange(self.shard.start, self.shard.stop)
+        return _opened(*job.opener).select(rows)
 
 
 def _parts(job: jobs.Job, shards: Iterable[jobs.Shard]) -> Iterator[_Part]:
@@ -61,14 +64,6 @@ def _opened(name: str, split: str, data_dir: str) -> datasets.Source:
     return datasets.source(name, split, data_dir=data_dir or None)
 
 
-def _portable(job: jobs.Job) -> jobs.Job:
-    """The job without its examples, as it goes to workers."""
-    source = dataclasses.replace(
-        job.source, records=None, arrays=None, files=None
-    )
-    return dataclasses.replace(job, source=source)
-
-
 class _Read(apache_beam.DoFn):
     """A shard's part -> ((shard's number, row, label), image) of each."""
 
@@ -77,7 +72,7 @@ class _Read(apache_beam.DoFn):
 
     def process(self, packed: bytes) -> Iterator[tuple[tuple, np.ndarray]]:
         part = pickler.loads(packed)
-        batches = self._job.batches(part.source(self._job))
+        batches = self._job.batches(part.open(self._job))
         for batch in batches.as_numpy_iterator():
             for row, image, label in zip(*batch, strict=True):
                 yield (part.shard.number, int(row), int(label)), image
@@ -87,7 +82,7 @@ class _Handler(tensorflow_inference.TFModelHandlerTensor):
     """Beam's handler of TensorFlow models, for an export of this package."""
 
     def load_model(self) -> Any:
-        """Loads the SavedModel; Keras, which Beam asks, would want its own."""
+        """Loads the SavedModel; Beam's own loader is that of Keras models."""
         return tf.saved_model.load(self._model_uri)
 
 
@@ -99,24 +94,23 @@ def _infer(
 ) -> Iterable[base.PredictionResult]:
     """Embeds a batch of images."""
     del inference_args
-    embeddings = model(tf.stack(batch)).numpy()
-    for embedding in embeddings:
-        # Without its example: images need not travel any further.
+    for embedding in model(tf.stack(batch)).numpy():
+        # Without its image, which is not needed any further.
         yield base.PredictionResult(None, embedding, model_id)
 
 
 class _Write(apache_beam.DoFn):
-    """(shard's number, its part, what was embedded of it) -> files."""
+    """(shard's number, its part and its embeddings) -> files."""
 
     def __init__(self, job: jobs.Job, size: int) -> None:
         self._job = job
         self._size = size
 
     def process(self, element: tuple[int, dict[str, list]]) -> Iterator[int]:
-        number, found = element
-        part = pickler.loads(found["parts"][0])
-        # In whatever order they came; twice, if a worker was lost.
-        rows = {row: rest for row, *rest in found["embedded"]}
+        number, groups = element
+        part = pickler.loads(groups["parts"][0])
+        # In any order; twice, if a worker was lost.
+        rows = {row: rest for row, *rest in groups["embedded"]}
         order = sorted(rows)
         embeddings = np.zeros([len(rows), self._size], np.float32)
         labels = np.zeros([len(rows)], np.int32)
@@ -132,29 +126,29 @@ class _Write(apache_beam.DoFn):
 def pipeline(
     runner: str, options: str = Embedding.beam_options
 ) -> apache_beam.Pipeline:
-    """Makes a pipeline, to be filled by `run`.
+    """Makes an empty pipeline for `run`.
 
     Args:
       runner: name of the runner.
       options: further flags of Beam.
 
     Raises:
-      UserError: for a runner that there is not, or options that Beam refuses.
+      UserError: for an unknown runner, or options that Beam refuses.
     """
     flags = [f"runner={runner}", *shlex.split(options)]
     try:
-        chosen = pipeline_options.PipelineOptions(flags)
-        return apache_beam.Pipeline(options=chosen)
+        parsed = pipeline_options.PipelineOptions(flags)
+        return apache_beam.Pipeline(options=parsed)
     except ValueError as error:
-        reason = (str(error).splitlines() or ["?"])[0]
         raise errors.UserError(
-            f"runner={runner} with beam_options={options!r}: {reason}: give"
-            " a runner that Beam has, such as DirectRunner, and options of it"
+            f"runner={runner} with beam_options={options!r}:"
+            f" {errors.first_line(error)}: use a runner of Beam, such as"
+            " DirectRunner, and its options"
         ) from error
 
 
 def run(
-    made: apache_beam.Pipeline,
+    pipeline: apache_beam.Pipeline,
     job: jobs.Job,
     saved_model: str,
     embedding_size: int,
@@ -163,16 +157,16 @@ def run(
     """Embeds shards on a runner of Beam, and waits for them.
 
     Args:
-      made: of `pipeline`.
-      job: what is to be done; paths as the workers know them.
-      saved_model: export, where workers can read it.
+      pipeline: result of `pipeline`.
+      job: the job; its paths must be valid on the workers.
+      saved_model: export that workers can read.
       embedding_size: D.
-      shards: of `begin`.
+      shards: result of `job.begin`.
 
     Raises:
-      UserError: if too much cannot be read.
+      UserError: if too many images cannot be read.
     """
-    handler = base.KeyedModelHandler(
+    handler: Any = base.KeyedModelHandler(
         _Handler(
             saved_model,
             inference_fn=_infer,
@@ -180,17 +174,19 @@ def run(
             max_batch_size=job.batch_size,
         )
     )
-    # Beam packs what flows by plain pickle, which the functions that read
-    # files are too much for.
+    # Pickled here, since Beam's plain pickle cannot handle the functions that
+    # read files.
     parts = [
         (part.shard.number, pickler.dumps(part)) for part in _parts(job, shards)
     ]
-    portable = _portable(job)
-    with made:
-        parts = made | "Shards" >> apache_beam.Create(parts)
+    source = dataclasses.replace(
+        job.source, records=None, arrays=None, files=None
+    )
+    portable = dataclasses.replace(job, source=source)
+    with pipeline:
+        parts = pipeline | "Shards" >> apache_beam.Create(parts)
         images = (
             parts
-            # So that workers share them.
             | "Share" >> apache_beam.Reshuffle()
             | "Part" >> apache_beam.Values()
             | "Read" >> apache_beam.ParDo(_Read(portable))

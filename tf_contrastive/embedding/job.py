@@ -1,7 +1,7 @@
-"""Bulk embedding: every example of a split, into one file or several.
+"""Bulk embedding: every example of a split, into one file or several shards.
 
-A job of several files (shards) goes on where it ended: a shard is there whole,
-or is made again. `NAME.json` beside them says which job they belong to.
+A killed job with several shards continues at the next one: a shard's file is
+complete, or is made again. `NAME.json` identifies the job of the shards.
 """
 
 import dataclasses
@@ -12,19 +12,26 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, errors, exporting, views
+from tf_contrastive import (
+    checkpoints,
+    datasets,
+    embedding,
+    errors,
+    exporting,
+    views,
+)
 from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embedding
-from tf_contrastive.embedding import arrays, files
+from tf_contrastive.embedding import output_files
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of a job, and which examples it holds.
+    """A file of a job, and its examples.
 
     Attributes:
       number: from 0.
-      path: of its file.
-      start, stop: the examples [start, stop) of the split.
+      path: path of its file.
+      start, stop: its examples, [start, stop) of the split.
     """
 
     number: int
@@ -34,27 +41,26 @@ class Shard:
 
     @property
     def bad_path(self) -> str:
-        """Where what could not be read of it is listed meanwhile."""
+        """Path of the list of its unreadable images, until the job ends."""
         return f"{self.path}.bad"
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is embedded, how, and where it goes.
+    """The input, output and options of a bulk embedding.
 
     Attributes:
       source: the split.
-      image_size: side S of the images that the encoder takes.
-      output: file, or with a `shard_size` the name that its files' names begin
-        with.
-      format: one of `config.EMBEDDING_FORMATS`.
+      image_size: side S of the encoder's images.
+      output: file, or with a `shard_size` the prefix of its files' names.
+      format: one of `config.embed.EMBEDDING_FORMATS`.
       extra_channels: channels of feature `extra` that the encoder takes.
       batch_size: images embedded at a time.
       shard_size: examples of a file; 0: one file of all.
-      max_bad_images: images that may be unreadable.
-      opener: name, split and data_dir by which another process opens the
-        source, if it is of TensorFlow Datasets, whose readers cannot be sent
-        there; (): what the source holds is sent.
+      max_bad_images: number of unreadable images to leave out before failing.
+      opener: name, split and data_dir by which another process opens a source
+        of TensorFlow Datasets, whose readers cannot be pickled; (): the source
+        is pickled.
     """
 
     source: datasets.Source
@@ -90,40 +96,47 @@ class Job:
         return self.output.removesuffix(EMBEDDING_FORMATS[self.format])
 
     def batches(self, part: datasets.Source) -> tf.data.Dataset:
-        """Makes batches of what can be read of a part of the source, in order.
+        """Makes batches of the readable images of a part, in order.
 
         Args:
-          part: what `source.select` gave.
+          part: a selection of the source.
 
         Returns:
           `tf.data.Dataset` of (rows int64 [b], counted from 0 in the part,
-          images float32 [b, S, S, K], labels int32 [b], -1 where there are
-          none). Rows that are missing could not be read; it fails where a file
-          of records cannot.
+          images float32 [b, S, S, K], labels int32 [b], -1 if there are none).
+          Rows of unreadable images are missing; an unreadable file of records
+          is an error.
         """
         preprocess = views.evaluation(self.image_size)
 
-        def prepare(row, record):
+        def prepare(
+            row: tf.Tensor, record: dict[str, tf.Tensor]
+        ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             example = part.decode(record)
             image = preprocess(example["image"])
             if self.extra_channels:
-                image = _with_extra(
-                    image, example["extra"], self.extra_channels
-                )
+                extra = tf.cast(example["extra"], tf.float32)
+                extra = extra[..., : self.extra_channels]
+                shape = [*image.shape[:2], self.extra_channels]
+                image = tf.concat([image, tf.broadcast_to(extra, shape)], -1)
             label = tf.cast(example.get("label", -1), tf.int32)
             return row, image, label
 
-        def readable(rows, records):
-            made = tf.data.Dataset.from_tensor_slices((rows, records))
-            made = made.map(prepare, tf.data.AUTOTUNE, deterministic=True)
-            # A damaged image is an error of its own element only.
-            return made.ignore_errors()
+        def readable(
+            rows: tf.Tensor, records: dict[str, tf.Tensor]
+        ) -> tf.data.Dataset:
+            examples = tf.data.Dataset.from_tensor_slices((rows, records))
+            examples = examples.map(
+                prepare, tf.data.AUTOTUNE, deterministic=True
+            )
+            return examples.ignore_errors()
 
-        # Not so a file that cannot be read: it would be an error of every
-        # element, and ignored for ever.
+        # Errors are ignored only inside `readable`, where a damaged image is an
+        # error of one element. An unreadable file would be an error of every
+        # element, and ignored forever.
         records = part.records.enumerate().batch(self.batch_size)
-        made = records.flat_map(readable).batch(self.batch_size)
-        return made.prefetch(tf.data.AUTOTUNE)
+        batches = records.flat_map(readable).batch(self.batch_size)
+        return batches.prefetch(tf.data.AUTOTUNE)
 
     def write(
         self,
@@ -133,14 +146,15 @@ class Job:
         labels: np.ndarray,
         paths: np.ndarray | None,
     ) -> None:
-        """Writes a shard, and before it the list of what is missing in it.
+        """Writes the list of a shard's missing examples, then the shard.
 
         Args:
-          shard: which.
+          shard: the shard.
           rows: int [n], increasing, counted from the shard's start.
           embeddings: float32 [n, D].
           labels: int [n].
-          paths: of all examples of the shard, [stop - start]; None: unknown.
+          paths: paths of all examples of the shard, [stop - start]; None:
+            unknown.
 
         Raises:
           UserError: if it cannot be written.
@@ -148,7 +162,7 @@ class Job:
         info = self.source.info
         if missing := self.missing(shard, rows, paths):
             checkpoints.write_text(shard.bad_path, "\n".join(missing) + "\n")
-        files.write(
+        output_files.write(
             shard.path,
             embeddings,
             labels if info.has_labels else None,
@@ -162,69 +176,48 @@ class Job:
     def missing(
         shard: Shard, rows: np.ndarray, paths: np.ndarray | None
     ) -> list[str]:
-        """Names what is not among the rows of a shard; see `write`."""
-        all_rows = np.arange(shard.stop - shard.start)
-        return [
-            f"example {shard.start + row}"
-            if paths is None
-            else _text(paths[row])
-            for row in np.setdiff1d(all_rows, rows)
-        ]
+        """Names of a shard's examples that are not in `rows`; see `write`."""
+        rows = np.setdiff1d(np.arange(shard.stop - shard.start), rows)
+        if paths is None:
+            return [f"example {shard.start + row}" for row in rows]
+        return [tf.compat.as_str(paths[row]) for row in rows]
 
     def check_bad(self, bad: Sequence[str]) -> None:
-        """Raises `UserError` if more is unreadable than may be."""
+        """Raises `UserError` for more unreadable images than allowed."""
         if len(bad) <= self.max_bad_images:
             return
         first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
         raise errors.UserError(
             f"{self.source.info.name}: {len(bad)} images cannot be read"
-            f" ({first}), and {self.max_bad_images} are allowed: mend or remove"
-            " them, or give a larger `max_bad_images` to leave them out"
+            f" ({first}), more than max_bad_images={self.max_bad_images}:"
+            " repair or remove them, or set a larger `max_bad_images` to leave"
+            " them out"
         )
 
 
-def _with_extra(image: tf.Tensor, extra: tf.Tensor, channels: int) -> tf.Tensor:
-    """Appends extra, [k] or [S, S, k], to an image [S, S, 3], as it is."""
-    extra = tf.cast(extra, tf.float32)[..., :channels]
-    shape = tf.concat([tf.shape(image)[:-1], [channels]], 0)
-    return tf.concat([image, tf.broadcast_to(extra, shape)], -1)
-
-
-def _text(path: Any) -> str:
-    return path.decode() if isinstance(path, bytes) else str(path)
-
-
-def paths_of(part: datasets.Source) -> np.ndarray | None:
-    """The file of each example of a part, where examples are files."""
-    if part.arrays is None or "path" not in part.arrays:
-        return None
-    return part.arrays["path"].numpy()
-
-
-# ---- Which job the shards are of ---------------------------------------------
+# ---- Start and end of a job --------------------------------------------------
 
 
 def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
-    """Returns the shards that are still to be made.
+    """Returns the shards that do not exist yet.
 
     Args:
-      job: what is to be done.
-      identity: what else decides the result, as JSON has it: of the encoder
-        and of the data.
+      job: the job.
+      identity: further properties of encoder and data that the result depends
+        on, as JSON.
 
     Raises:
-      UserError: if the files are those of another job, or cannot be written.
+      UserError: if the files are of another job, or cannot be written.
     """
     shards = job.shards()
-    files.check_format(job.format)
-    files.check_writable(shards[0].path)
+    output_files.check_format(job.format)
+    output_files.check_writable(shards[0].path)
     if not job.shard_size:
-        # It takes the place of what is there.
-        _remove(shards[0].bad_path)
+        _remove(shards[0].bad_path)  # Of the file that is replaced.
         return shards
     path = f"{job.name}.json"
     info = job.source.info
-    wanted = {
+    identity = {
         "input": info.name,
         "split": info.split,
         "examples": info.num_examples,
@@ -233,43 +226,43 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
         **identity,
     }
     if tf.io.gfile.exists(path):
-        there = checkpoints.read_json(path)
+        stored = checkpoints.read_json(path)
         differing = [
-            f"{key} {wanted[key]}, there {there.get(key)}"
-            for key in wanted
-            if wanted[key] != there.get(key)
+            f"{key} is {stored.get(key)} there, {value} here"
+            for key, value in identity.items()
+            if value != stored.get(key)
         ]
         if differing:
             raise errors.UserError(
-                f"{path} is of another job ({'; '.join(differing)}): give"
-                " another `output`, or remove its files to start afresh"
+                f"{path} is of another job ({'; '.join(differing)}): set"
+                " another `output`, or remove its files to start again"
             )
     else:
-        checkpoints.write_text(path, json.dumps(wanted, indent=2) + "\n")
+        checkpoints.write_text(path, json.dumps(identity, indent=2) + "\n")
     return [s for s in shards if not tf.io.gfile.exists(s.path)]
 
 
 def bad_images(job: Job) -> list[str]:
-    """Names what was left out of the shards that are there."""
-    found = list(job.source.info.bad_images)
+    """Names of the images that the existing shards lack."""
+    names = list(job.source.info.bad_images)
     for shard in job.shards():
         if tf.io.gfile.exists(shard.bad_path):
             with tf.io.gfile.GFile(shard.bad_path) as file:
-                found += file.read().splitlines()
-    return found
+                names += file.read().splitlines()
+    return names
 
 
 def finish(job: Job) -> list[str]:
-    """Gathers what was left out in one list, `NAME.bad.txt`; returns it."""
-    found = bad_images(job)
+    """Writes the missing images to one list, `NAME.bad.txt`; returns them."""
+    names = bad_images(job)
     path = f"{job.name}.bad.txt"
-    if found:
-        checkpoints.write_text(path, "\n".join(found) + "\n")
+    if names:
+        checkpoints.write_text(path, "\n".join(names) + "\n")
     else:
         _remove(path)
     if not job.shard_size:
         _remove(job.shards()[0].bad_path)
-    return found
+    return names
 
 
 def _remove(path: str) -> None:
@@ -282,55 +275,52 @@ def _remove(path: str) -> None:
 
 def run(
     job: Job,
-    encoder: Callable,
-    shards: list[Shard],
-    say: Callable[[str], None] = lambda line: None,
+    encoder: Callable[..., tf.Tensor],
+    shards: Sequence[Shard],
+    log: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Embeds shard after shard, and writes each when it is complete.
 
     Args:
-      job: what is to be done.
-      encoder: see `arrays.embed`.
-      shards: of `begin`.
-      say: is told of progress.
+      job: the job.
+      encoder: see `embedding.embed`.
+      shards: result of `begin`.
+      log: logs progress.
 
     Raises:
-      UserError: if too much cannot be read, or a file cannot be written.
+      UserError: if too many images cannot be read, or a file cannot be written.
     """
-    encode = arrays.embedder(encoder)
+    encode = embedding.embedder(encoder)
     total = job.source.info.num_examples
     bad = bad_images(job)
     for shard in shards:
         part = job.source.select(np.arange(shard.start, shard.stop))
-        paths = paths_of(part)
-        made = [
+        paths = (part.arrays or {}).get("path")
+        paths = None if paths is None else paths.numpy()
+        batches = [
             (rows.numpy(), encode(images), labels.numpy())
             for rows, images, labels in _read(job, part)
         ]
-        if not made:
-            made = [_nothing(encoder, encode)]
-        columns = [np.concatenate(column) for column in zip(*made, strict=True)]
-        bad += job.missing(shard, columns[0], paths)
+        if not batches:  # One image gives the shape of no embeddings.
+            size, extra = exporting.image_size(encoder), job.extra_channels
+            zeros = tf.zeros([1, size, size, 3 + extra])
+            no_rows = np.zeros([0], np.int64)
+            batches = [(no_rows, encode(zeros)[:0], no_rows)]
+        rows, embeddings, labels = map(
+            np.concatenate, zip(*batches, strict=True)
+        )
+        bad += job.missing(shard, rows, paths)
         job.check_bad(bad)
-        job.write(shard, *columns, paths)
-        say(f"{shard.path}: {shard.stop:,} of {total:,} examples")
+        job.write(shard, rows, embeddings, labels, paths)
+        log(f"{shard.path}: {shard.stop:,} of {total:,} examples")
 
 
-def _read(job: Job, part: datasets.Source) -> Iterator[tuple]:
+def _read(job: Job, part: datasets.Source) -> Iterator[tuple[tf.Tensor, ...]]:
     try:
         yield from job.batches(part)
     except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
-        reason = (error.message.splitlines() or ["?"])[0]
         raise errors.UserError(
-            f"{job.source.info.name} cannot be read any more ({reason}): put"
-            " back what was changed since the start, and repeat the command"
+            f"{job.source.info.name} can no longer be read"
+            f" ({errors.first_line(error)}): restore the files that changed"
+            " since the start, and repeat the command"
         ) from error
-
-
-def _nothing(
-    encoder: Callable, encode: Callable[[tf.Tensor], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows, embeddings and labels of no image."""
-    size, extra = exporting.image_size(encoder), exporting.extra(encoder)
-    none = np.zeros([0], np.int64)
-    return none, encode(tf.zeros([1, size, size, 3 + extra]))[:0], none

@@ -14,7 +14,7 @@ from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.protocols import FinetuneProtocol
-from tf_contrastive.datasets import balanced_rows
+from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import arrays, prepared, scoring
 from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.evaluation.tuning import Recipe, train

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import datasets, errors
+from tf_contrastive.datasets import tfds_source
 from tf_contrastive.datasets.source import in_files
 from tf_contrastive.evaluation.subject import Subject
 
@@ -41,7 +42,7 @@ def label_sets(
     subject: Subject, name: str, split: str, feature: str
 ) -> np.ndarray:
     """Which classes each example of such a split has, bool [n, C]."""
-    return datasets.label_sets(name, split, data_dir(subject), feature)
+    return tfds_source.label_sets(name, split, data_dir(subject), feature)
 
 
 def numbered(source: datasets.Source) -> datasets.Source:

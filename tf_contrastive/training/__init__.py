@@ -139,7 +139,7 @@ def pretrain(run: Pretrain) -> Result:
     source = datasets.in_memory(
         source, "none" if run.data.data_service else run.data.cache
     )
-    delivered = datasets.Delivered() if run.data.data_service else None
+    delivered = datasets.DeliveryCounter() if run.data.data_service else None
 
     is_chief = distribution.is_chief(strategy)
     copy = None
@@ -198,7 +198,7 @@ def pretrain(run: Pretrain) -> Result:
 def saved_at_least(
     kept: checkpoints.Checkpoints,
     strategy: tf.distribute.Strategy,
-    delivered: datasets.Delivered | None,
+    delivered: datasets.DeliveryCounter | None,
 ) -> Iterator[None]:
     """Saves what was trained before an error of TensorFlow ends the run.
 

@@ -71,7 +71,7 @@ def batches(
     strategy: tf.distribute.Strategy,
     run: Pretrain,
     start_step: int,
-    delivered: datasets.Delivered | None = None,
+    delivered: datasets.DeliveryCounter | None = None,
 ) -> Any:
     """The batches of a run from a step on, a share for every replica.
 

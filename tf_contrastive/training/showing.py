@@ -78,7 +78,7 @@ def watch(
     source: datasets.Source,
     steps_per_epoch: int,
     rates: dict[str, Callable[[int], Any]],
-    delivered: datasets.Delivered | None = None,
+    delivered: datasets.DeliveryCounter | None = None,
 ) -> list[tf.keras.callbacks.Callback]:
     """The callbacks that show the run: TensorBoard and the progress line.
 
@@ -209,7 +209,7 @@ def loss_of_a_guess(run: Pretrain) -> float | None:
 class FromService(tf.keras.callbacks.Callback):
     """Says on stderr how many examples of an epoch the data service gave."""
 
-    def __init__(self, delivered: datasets.Delivered) -> None:
+    def __init__(self, delivered: datasets.DeliveryCounter) -> None:
         super().__init__()
         self._delivered = delivered
 

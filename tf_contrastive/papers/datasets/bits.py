@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.dataset_names import KBits, RandBit
-from tf_contrastive.datasets import splits
-from tf_contrastive.datasets.derived import FOR_BITS, Opener, hashed, note_of
+from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
+from tf_contrastive.datasets.subsets import FOR_BITS, Opener, hashed, note_of
 
 
 def _bits(number: tf.Tensor, count: int) -> tf.Tensor:
@@ -53,14 +53,14 @@ def kbits(name: str, options: KBits, split: str, open_inner: Opener) -> Source:
     weights for them are multiplied by zeros.
     """
     del open_inner
-    base = splits.parse(split)[0]
+    base = split_spec.parse(split)[0]
     if base not in ("train", "test"):
         raise errors.unknown("split of kbits", base, ("train", "test"))
     key = [options.seed % 2**32, zlib.crc32(base.encode())]
     numbers = np.random.RandomState(key).randint(
         0, 1 << options.bits, options.examples, np.int64
     )
-    start, stop = splits.bounds(split, options.examples)
+    start, stop = split_spec.bounds(split, options.examples)
     shape = (options.side, options.side, 3)
 
     @tf.autograph.experimental.do_not_convert

@@ -14,9 +14,9 @@ from tf_contrastive.config.dataset_names import (
     DigitOnImage,
     MultiDigits,
 )
-from tf_contrastive.datasets import arrays, splits
-from tf_contrastive.datasets.derived import FOR_DIGITS, Opener, hashed, note_of
+from tf_contrastive.datasets import array_source, split_spec
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
+from tf_contrastive.datasets.subsets import FOR_DIGITS, Opener, hashed, note_of
 
 _SIDE = 28
 _NAMES = tuple(map(str, range(10)))
@@ -64,7 +64,7 @@ def _read(split: str, open_inner: Opener, first: int = 0) -> Digits:
         source, note = open_inner("mnist", split), ""
     except errors.AbsentDataError as error:
         _warn_embedded(str(error))
-        source, note = arrays.digits(split), EMBEDDED_NOTE
+        source, note = array_source.digits(split), EMBEDDED_NOTE
     count = source.info.num_examples
     if first > count:
         raise errors.UserError(
@@ -120,7 +120,7 @@ def multidigits(
 
     A record holds which digits it shows, and where.
     """
-    base = splits.parse(split)[0]
+    base = split_spec.parse(split)[0]
     digits = _read(base, open_inner)
     sides, canvas = options.sides, options.canvas
     which, where = _arrange(options, base, len(digits.labels))
@@ -132,7 +132,7 @@ def multidigits(
         labels = multi_hot
     else:
         labels = labels[:, 0]
-    start, stop = splits.bounds(split, len(labels))
+    start, stop = split_spec.bounds(split, len(labels))
     rows = {"digits": which, "places": where, "label": labels}
     rows = {key: row[start:stop] for key, row in rows.items()}
 
@@ -195,7 +195,7 @@ def digit_on_image(
 ) -> Source:
     """Images of another dataset with a digit at nine places."""
     inner = open_inner(options.of, split)
-    if splits.parse(split)[0] == "train":
+    if split_spec.parse(split)[0] == "train":
         digits = _read("train", open_inner, options.unique)
     else:
         digits = _read("test", open_inner)

@@ -1,7 +1,7 @@
-"""Image files: a folder of classes, a folder without, or a list in a CSV file.
+"""Image files: a folder with or without classes, or a list in a CSV file.
 
-A record is a path and, where there is one, its label; files are read when they
-are decoded, so that any number of them is shuffled as a whole.
+A record is a path and its label, if any; files are read when they are decoded,
+so that any number of them is shuffled as a whole.
 """
 
 import csv
@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.datasets import images, splits
+from tf_contrastive.datasets import decoding, split_spec
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
 
-# Folders of these names directly under the root are its splits.
+# Names of folders directly under the root that are its splits.
 SPLIT_FOLDERS = ("train", "test", "validation", "val")
 _HEADERS = ("path", "file", "filename", "file_name", "filepath", "image")
 
@@ -25,46 +25,49 @@ def _contents(record: Record) -> tf.Tensor:
 
 
 def _decode(record: Record) -> Record:
-    example = {"image": images.decode(_contents(record))}
+    example = {"image": decoding.decode(_contents(record))}
     return example | {k: record[k] for k in ("label",) if k in record}
 
 
 def _source(
     name: str,
     split: str,
-    paths: list[str],
-    labels: list[int] | None,
-    label_names: tuple[str, ...],
-    num_classes: int | None,
     max_bad_images: int,
+    paths: list[str],
+    labels: list[int] | None = None,
+    label_names: tuple[str, ...] = (),
+    num_classes: int | None = None,
 ) -> Source:
-    """Slices the files, leaves out what cannot be read, makes the source."""
-    start, stop = splits.bounds(split, len(paths))
+    """Slices the files, leaves out unreadable ones, makes the source."""
+    start, stop = split_spec.bounds(split, len(paths))
     rows = {"path": np.array(paths[start:stop], object)}
     if labels is not None:
         rows["label"] = np.array(labels[start:stop], np.int64)
     records = tf.data.Dataset.from_tensor_slices(rows)
-    checked = images.check(records, _contents, expected=stop - start)
-    bad = [str(path) for path in rows["path"][checked.bad]]
-    bad = images.check_bad(name, bad, stop - start, max_bad_images)
-    rows = {key: row[checked.good] for key, row in rows.items()}
+    sizes = decoding.read_sizes(records, _contents, expected=stop - start)
+    bad = sizes.check(name, paths[start:stop], max_bad_images)
+    rows = {key: row[sizes.good] for key, row in rows.items()}
     info = Info(
         name,
         split,
-        len(checked.good),
+        len(sizes.good),
         num_classes,
-        checked.image_shape,
+        sizes.image_shape,
         label_names,
         bad,
     )
     return in_memory(rows, _decode, info)
 
 
-# ---- Folders ---
+# ---- Folders -----------------------------------------------------------------
 
 
 def _is_hidden(name: str) -> bool:
     return name.startswith((".", "__MACOSX"))
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(decoding.EXTENSIONS) and not _is_hidden(name)
 
 
 def _folders(path: str) -> list[str]:
@@ -79,48 +82,43 @@ def _folders(path: str) -> list[str]:
 
 def _images_under(path: str) -> list[str]:
     """Returns the image files under `path`, recursively, sorted."""
-    found = []
-    for folder, _, files in tf.io.gfile.walk(path):
+    images: list[str] = []
+    for folder, _, names in tf.io.gfile.walk(path):
         below = folder[len(path) :].strip("/").split("/")
-        if any(_is_hidden(part) for part in below):
-            continue
-        found += [
-            os.path.join(folder, file)
-            for file in files
-            if file.lower().endswith(images.EXTENSIONS) and not _is_hidden(file)
-        ]
-    return sorted(found)
+        if not any(_is_hidden(part) for part in below):
+            images += [os.path.join(folder, n) for n in names if _is_image(n)]
+    return sorted(images)
 
 
 def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
     """Returns the folder of the split, and those of all splits."""
-    base = splits.parse(split)[0]
-    found = _folders(path)
-    known = [folder for folder in found if folder in SPLIT_FOLDERS]
-    if base in found:
+    base = split_spec.parse(split)[0]
+    folders = _folders(path)
+    known = [folder for folder in folders if folder in SPLIT_FOLDERS]
+    if base in folders:
         every = sorted({*known, base})
         return os.path.join(path, base), [os.path.join(path, k) for k in every]
     if known:
         raise errors.UserError(
             f"{name} has no split {base!r}: its folders are {', '.join(known)}"
         )
-    splits.only_train(
+    split_spec.only_train(
         name,
         split,
         f"its images are not in folders such as {path}/{base}; make them, or"
-        " name a cut of train, such as train[:90%] and train[90%:]",
+        " use slices of train, such as train[:90%] and train[90%:]",
     )
     return path, [path]
 
 
 def _class_names(folder: str, all_folders: list[str]) -> tuple[str, ...]:
-    """Returns the classes of all splits, or () for a tree without labels.
+    """Returns the classes of all splits, or () for a folder without labels.
 
-    All splits count, so that a class that one of them lacks shifts no label.
+    Of all splits, so that a class that one of them lacks shifts no label.
     """
     if any(
-        file.lower().endswith(images.EXTENSIONS)
-        for file in tf.io.gfile.listdir(folder)
+        name.lower().endswith(decoding.EXTENSIONS)
+        for name in tf.io.gfile.listdir(folder)
     ):
         return ()
     names = sorted({name for f in all_folders for name in _folders(f)})
@@ -130,37 +128,37 @@ def _class_names(folder: str, all_folders: list[str]) -> tuple[str, ...]:
 def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
     """Opens `folder:PATH`.
 
-    The folders in PATH, sorted by name, are the classes, and images count at
-    any depth below. Images directly in PATH, or a single folder, make a tree
-    without labels. Where PATH/train, PATH/test, ... exist, they are the splits.
+    The folders in PATH, sorted by name, are the classes; images count at any
+    depth. A PATH with images directly in it, or with a single folder, has no
+    labels. PATH/train, PATH/test, ... are the splits if they exist.
 
     Raises:
-      UserError: if there is no such folder or split, no image, or more than
-        `max_bad_images` cannot be read.
+      UserError: if the folder or split does not exist or has no image, or if
+        more than `max_bad_images` cannot be read.
     """
     path = os.path.expanduser(path).rstrip("/") or "/"
     if not tf.io.gfile.isdir(path):
         raise errors.AbsentDataError(
-            f"{name}: there is no folder {path}: give a folder of images"
+            f"{name}: there is no folder {path}: use a folder of images"
         )
     root, all_roots = _split_folders(name, path, split)
     paths = _images_under(root)
     if not paths:
         raise errors.UserError(
-            f"{name}: no images under {root}: give a folder of"
-            f" {' '.join(images.EXTENSIONS)} files"
+            f"{name}: no images under {root}: use a folder of"
+            f" {' '.join(decoding.EXTENSIONS)} files"
         )
     classes = _class_names(root, all_roots)
     if not classes:
-        return _source(name, split, paths, None, (), None, max_bad_images)
+        return _source(name, split, max_bad_images, paths)
     number = {label: i for i, label in enumerate(classes)}
     labels = [number[p[len(root) :].strip("/").split("/")[0]] for p in paths]
     return _source(
-        name, split, paths, labels, classes, len(classes), max_bad_images
+        name, split, max_bad_images, paths, labels, classes, len(classes)
     )
 
 
-# ---- CSV ---
+# ---- CSV ---------------------------------------------------------------------
 
 
 def _rows(path: str) -> list[list[str]]:
@@ -168,65 +166,58 @@ def _rows(path: str) -> list[list[str]]:
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             text = file.read().decode()  # First: Pythons differ in the rest.
-        read = csv.reader(io.StringIO(text, newline=""))
-        lines = [row for row in read if any(row)]
+        reader = csv.reader(io.StringIO(text, newline=""))
+        lines = [row for row in reader if any(row)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise errors.UserError(
-            f"{path} is no CSV file ({error}): give lines of path,label, in"
+            f"{path} is not a CSV file ({error}): write lines of path,label, in"
             " UTF-8"
         ) from error
     if lines and lines[0][0].strip().lower() in _HEADERS:
         lines = lines[1:]
     rows = [[cell.strip() for cell in row[:2]] for row in lines]
     rows = [row if len(row) > 1 and row[1] else row[:1] for row in rows]
-    widths = {len(row) for row in rows}
-    if len(widths) > 1:
+    if len({len(row) for row in rows}) > 1:
         bare = next(row[0] for row in rows if len(row) == 1)
         raise errors.UserError(
-            f"{path}: {bare} has no label and others have: give every line a"
-            " label, or none"
+            f"{path}: {bare} has no label and others have: label every line, or"
+            " none"
         )
     if not rows:
-        raise errors.UserError(f"{path} is empty: give lines of path,label")
+        raise errors.UserError(f"{path} is empty: write lines of path,label")
     return rows
-
-
-def _resolved(path: str, folder: str) -> str:
-    return path if "://" in path else os.path.join(folder, path)
-
-
-def _is_number(label: str) -> bool:
-    return label.isascii() and label.isdigit()
 
 
 def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
     """Opens `csv:PATH`: lines of path,label, or of path alone.
 
     A header is skipped. Relative paths start at the CSV file. Labels that are
-    all integers from 0 on are taken as they are; others are numbered in sorted
-    order. `{split}` in PATH stands for the split's name; classes are then those
-    of all splits' files. Without it the file is the split `train`.
+    all integers of at least 0 are used unchanged; others are numbered in sorted
+    order. `{split}` in PATH means the split's name; classes are then those of
+    all splits' files. Without it the file is the split `train`.
 
     Raises:
-      UserError: if there is no such file or split, a line lacks its label, or
+      UserError: if the file or split does not exist, a line lacks its label, or
         more than `max_bad_images` cannot be read.
     """
     path = os.path.expanduser(path)
-    this = path.replace("{split}", splits.parse(split)[0])
-    if this == path:
-        splits.only_train(name, split, "put {split} into the path for more")
-    if not tf.io.gfile.exists(this) or tf.io.gfile.isdir(this):
+    file = path.replace("{split}", split_spec.parse(split)[0])
+    if file == path:
+        split_spec.only_train(name, split, "put {split} into the path for more")
+    if not tf.io.gfile.exists(file) or tf.io.gfile.isdir(file):
         raise errors.AbsentDataError(
-            f"{name}: there is no file {this}: give a CSV file of path,label"
+            f"{name}: there is no file {file}: use a CSV file of path,label"
         )
-    rows = _rows(this)
-    paths = [_resolved(row[0], os.path.dirname(this)) for row in rows]
+    rows = _rows(file)
+    folder = os.path.dirname(file)
+    paths = [p if "://" in p else os.path.join(folder, p) for p, *_ in rows]
     if len(rows[0]) == 1:
-        return _source(name, split, paths, None, (), None, max_bad_images)
+        return _source(name, split, max_bad_images, paths)
     files = tf.io.gfile.glob(path.replace("{split}", "*"))
-    classes = {row[-1] for f in files or [this] for row in _rows(f)}
-    if all(_is_number(label) for label in classes):
-        names, labels = (), [int(row[1]) for row in rows]
+    classes = {row[-1] for f in files or [file] for row in _rows(f)}
+    if all(label.isascii() and label.isdigit() for label in classes):
+        names: tuple[str, ...] = ()
+        labels = [int(row[1]) for row in rows]
         num_classes = max(map(int, classes)) + 1
     else:
         names = tuple(sorted(classes))
@@ -234,5 +225,5 @@ def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
         labels = [number[row[1]] for row in rows]
         num_classes = len(names)
     return _source(
-        name, split, paths, labels, names, num_classes, max_bad_images
+        name, split, max_bad_images, paths, labels, names, num_classes
     )

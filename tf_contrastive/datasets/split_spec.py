@@ -1,0 +1,71 @@
+"""Specifications of splits and slices, as in TFDS: `train[10%:500]`."""
+
+import re
+
+from tf_contrastive import errors
+
+_SPLIT = re.compile(r"([\w-]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
+
+
+def parse(split: str) -> tuple[str, str | None, str | None]:
+    """Splits `train[10%:500]` into ("train", "10%", "500").
+
+    Raises:
+      UserError: if `split` does not have that form.
+    """
+    match = _SPLIT.fullmatch(split)
+    if not match:
+        raise errors.UserError(
+            f"split {split!r} is not understood: use a split such as train,"
+            " test, train[:1000] or train[10%:]"
+        )
+    return match[1], match[2], match[3]
+
+
+def bounds(split: str, num_examples: int) -> tuple[int, int]:
+    """Returns the range of examples of a split.
+
+    Args:
+      split: such as `train[:1000]`, `train[10%:]` or `train[-500:]`; a
+        percentage is rounded to the nearest example, as in TFDS.
+      num_examples: number of examples of the whole split.
+
+    Returns:
+      (start, stop), a range that is not empty.
+
+    Raises:
+      UserError: for a range beyond the examples, or an empty one.
+    """
+    _, start, stop = parse(split)
+    first = _absolute(start, num_examples, 0)
+    last = _absolute(stop, num_examples, num_examples)
+    if max(abs(first), abs(last)) > num_examples:
+        raise errors.UserError(
+            f"split {split} exceeds the {num_examples} examples: use a slice"
+            " of those"
+        )
+    first = first + num_examples if first < 0 else first
+    last = last + num_examples if last < 0 else last
+    if first >= last:
+        raise errors.UserError(
+            f"split {split} of {num_examples} examples is empty: use a wider"
+            " slice"
+        )
+    return first, last
+
+
+def _absolute(boundary: str | None, num_examples: int, default: int) -> int:
+    if boundary is None:
+        return default
+    if boundary.endswith("%"):
+        return round(int(boundary[:-1]) * num_examples / 100)
+    return int(boundary)
+
+
+def only_train(name: str, split: str, hint: str) -> None:
+    """Raises `UserError` unless `split` is `train` or a slice of it."""
+    base = parse(split)[0]
+    if base != "train":
+        raise errors.UserError(
+            f"{name} has no split {base!r}, only train: {hint}"
+        )
