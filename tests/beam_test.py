@@ -7,6 +7,7 @@ import PIL.Image
 import pytest
 import saved_run
 import tensorflow as tf
+from image_helpers import write_records
 
 from tf_contrastive import datasets, errors, exporting
 from tf_contrastive.commands import embed as command
@@ -62,9 +63,7 @@ def test_two_workers_write_what_one_machine_writes(workdir, tmp_path):
         )
 
 
-def test_a_failing_element_is_listed_and_the_rest_goes_on(
-    workdir, tmp_path, monkeypatch
-):
+def test_a_failing_image_is_listed_and_left_out(workdir, tmp_path, monkeypatch):
     """Also: of files, with paths, and with shards that are there already."""
     folder = tmp_path / "images"
     folder.mkdir()
@@ -109,21 +108,12 @@ def _twelve(folder):
 
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, [12, 8, 8, 3], np.uint8)
-    for number, rows in enumerate((range(5), range(5, 12))):
-        with tf.io.TFRecordWriter(f"{folder}/{number}.tfrecord") as writer:
-            for row in rows:
-                png = tf.io.encode_png(images[row]).numpy()
-                feature = {
-                    "image": tf.train.Feature(
-                        bytes_list=tf.train.BytesList(value=[png])
-                    ),
-                    "label": tf.train.Feature(
-                        int64_list=tf.train.Int64List(value=[row % 3])
-                    ),
-                }
-                features = tf.train.Features(feature=feature)
-                example = tf.train.Example(features=features)
-                writer.write(example.SerializeToString())
+    rows = [
+        {"image": tf.io.encode_png(image).numpy(), "label": row % 3}
+        for row, image in enumerate(images)
+    ]
+    write_records(folder / "0.tfrecord", rows[:5])
+    write_records(folder / "1.tfrecord", rows[5:])
     tfds.dataset_builders.store_as_tfds_dataset(
         name="twelve",
         version="1.0.0",
@@ -143,7 +133,7 @@ def _twelve(folder):
     )
 
 
-def test_workers_find_what_relative_paths_name(workdir, tmp_path, monkeypatch):
+def test_workers_resolve_relative_paths(workdir, tmp_path, monkeypatch):
     """TFRecord files and a prepared dataset, by workers in another folder."""
     from tf_contrastive.embedding import beam
 
@@ -196,7 +186,7 @@ def test_workers_find_what_relative_paths_name(workdir, tmp_path, monkeypatch):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
-def test_an_unknown_runner_is_one_clear_line(workdir, tmp_path):
+def test_an_unknown_runner_is_named(workdir, tmp_path):
     with pytest.raises(errors.UserError, match="runner=DirctRunner"):
         _embed(workdir, tmp_path / "new" / "d.npz", runner="DirctRunner")
     assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ import PIL.Image
 import pytest
 import saved_run
 import tensorflow as tf
+from image_helpers import write_records
 from pyarrow import parquet
 
 from tf_contrastive import datasets, embedding, errors, exporting
@@ -33,7 +34,7 @@ def _data(n=10):
     return images, np.arange(n) - 1
 
 
-def test_embeds_ragged_batches_in_order_with_one_graph():
+def test_batches_of_any_size_are_embedded_with_one_graph():
     images, labels = _data()
     encoder, traces = _encoder(), []
 
@@ -51,9 +52,12 @@ def test_embeds_ragged_batches_in_order_with_one_graph():
     assert len(traces) == 1
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3])
-@pytest.mark.parametrize("sizes", [[4, 4, 2], [5, 1], [1], [2, 7]], ids=str)
-def test_every_example_counts_once_on_any_number_of_replicas(sizes, replicas):
+@pytest.mark.parametrize(
+    ("replicas", "sizes"),
+    [(1, [4, 4, 2]), (2, [5, 1]), (2, [2, 7]), (3, [1]), (3, [2, 7])],
+    ids=str,
+)
+def test_every_example_counts_once_on_any_number_of_replicas(replicas, sizes):
     strategy = tf.distribute.MirroredStrategy(
         [f"CPU:{i}" for i in range(replicas)]
     )
@@ -80,7 +84,7 @@ def test_every_example_counts_once_on_any_number_of_replicas(sizes, replicas):
     assert len(traces) == replicas
 
 
-def test_embedding_leaves_every_weight_and_statistic():
+def test_embedding_changes_no_weight_or_statistic():
     encoder = _encoder()
     before = embedding.checksum(encoder)
     embedding.embed(encoder, [_data()])
@@ -89,7 +93,7 @@ def test_embedding_leaves_every_weight_and_statistic():
     assert embedding.checksum(encoder) != before
 
 
-def test_checksum_tells_values_and_their_order():
+def test_the_checksum_depends_on_values_and_their_order():
     class Holder(tf.Module):
         def __init__(self, *values):
             super().__init__()
@@ -108,7 +112,7 @@ def test_no_images_is_an_error_of_the_user():
 
 
 @pytest.mark.parametrize("scheme", ["", "ram://"])
-def test_npz_holds_embeddings_labels_and_names(scheme, tmp_path):
+def test_npz_has_embeddings_labels_and_names(scheme, tmp_path):
     path = f"{scheme}{tmp_path}/new/out.npz"
     embeddings = np.random.default_rng(0).random([3, 2], np.float32)
     output_files.write(path, embeddings[:1])
@@ -198,7 +202,7 @@ def _columns(path, format):
 
 
 @pytest.mark.parametrize("format", EMBEDDING_FORMATS)
-def test_every_format_holds_the_same(workdir, digits, format, tmp_path):
+def test_every_format_has_the_same_columns(workdir, digits, format, tmp_path):
     ending = EMBEDDING_FORMATS[format]
     output = tmp_path / f"digits{ending}"
     _embed(workdir, output, embedding_batch_size=100)
@@ -209,7 +213,7 @@ def test_every_format_holds_the_same(workdir, digits, format, tmp_path):
     assert os.listdir(tmp_path) == [f"digits{ending}"]
 
 
-def test_shards_are_the_whole_in_parts(workdir, digits, tmp_path, capsys):
+def test_shards_add_up_to_the_whole(workdir, digits, tmp_path, capsys):
     _embed(workdir, tmp_path / "d.npz", shard_size=100)
     names = [f"d-{i:05}-of-00004.npz" for i in range(4)]
     assert sorted(os.listdir(tmp_path)) == [*names, "d.json"]
@@ -227,7 +231,9 @@ def test_shards_are_the_whole_in_parts(workdir, digits, tmp_path, capsys):
     )
 
 
-def test_a_job_goes_on_where_it_ended(workdir, tmp_path, monkeypatch, capsys):
+def test_a_killed_job_continues_at_the_next_shard(
+    workdir, tmp_path, monkeypatch, capsys
+):
     """What is there already is not made again, and is the same."""
     write = output_files.write
     written = []
@@ -265,8 +271,7 @@ def test_a_job_goes_on_where_it_ended(workdir, tmp_path, monkeypatch, capsys):
     assert "360 embeddings of 64 features" in captured.out
 
 
-@pytest.mark.slow
-def test_another_job_s_files_are_left_alone(workdir, tmp_path):
+def test_files_of_another_job_are_not_changed(workdir, tmp_path):
     output = tmp_path / "d.npz"
     _embed(workdir, output, shard_size=200)
     before = {p: p.read_bytes() for p in tmp_path.iterdir()}
@@ -286,27 +291,18 @@ def test_another_job_s_files_are_left_alone(workdir, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def damaged(tmp_path_factory):
-    """TFRecords whose images 3 and 7 of 12 are cut off behind their header."""
-    folder = tmp_path_factory.mktemp("damaged")
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, [12, 16, 16, 3], np.uint8)
-    with tf.io.TFRecordWriter(str(folder / "a.tfrecord")) as writer:
-        for i, image in enumerate(images):
-            data = tf.io.encode_png(image).numpy()
-            feature = {
-                "image": tf.train.Feature(
-                    bytes_list=tf.train.BytesList(value=[data])
-                ),
-                "label": tf.train.Feature(
-                    int64_list=tf.train.Int64List(value=[i % 3])
-                ),
-            }
-            example = tf.train.Example(
-                features=tf.train.Features(feature=feature)
-            )
-            writer.write(example.SerializeToString())
-    return folder, images
+def records(tmp_path_factory):
+    """A TFRecord file of 12 images, and the images."""
+    path = tmp_path_factory.mktemp("records") / "a.tfrecord"
+    images = np.random.default_rng(0).integers(
+        0, 256, [12, 16, 16, 3], np.uint8
+    )
+    rows = [
+        {"image": tf.io.encode_png(image).numpy(), "label": i % 3}
+        for i, image in enumerate(images)
+    ]
+    write_records(path, rows)
+    return path, images
 
 
 def _failing(source, rows):
@@ -327,11 +323,11 @@ def _failing(source, rows):
 
 
 @pytest.mark.parametrize("shard_size", [0, 5])
-def test_what_cannot_be_read_is_listed_and_left_out(
-    workdir, damaged, shard_size, tmp_path, monkeypatch, capsys
+def test_unreadable_images_are_listed_and_left_out(
+    workdir, records, shard_size, tmp_path, monkeypatch, capsys
 ):
-    folder, images = damaged
-    source = datasets.source(f"tfrecord:{folder}/a.tfrecord", "train")
+    path, images = records
+    source = datasets.source(f"tfrecord:{path}", "train")
     bad = [3, 5, 6, 7, 8, 9]  # The second shard of five holds none.
     source = _failing(source, images[bad, 0, 0].astype(np.int32))
     monkeypatch.setattr(datasets, "source", lambda *args, **kwargs: source)
@@ -360,31 +356,24 @@ def test_what_cannot_be_read_is_listed_and_left_out(
     assert "6 embeddings of 64 features" in captured.out
 
 
-@pytest.mark.parametrize("harm", ["removed", "cut off"])
-def test_a_file_that_goes_away_ends_the_job(
-    harm, workdir, tmp_path, monkeypatch
+@pytest.mark.parametrize("damage", ["removed", "cut off"])
+def test_a_file_that_changes_ends_the_job(
+    damage, workdir, tmp_path, monkeypatch
 ):
-    """An image that cannot be read is left out; a file is not, for ever."""
+    """An unreadable image is left out; an unreadable file is an error."""
     files = [tmp_path / f"{number}.tfrecord" for number in range(2)]
+    png = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
     for file in files:
-        with tf.io.TFRecordWriter(str(file)) as writer:
-            for _ in range(3):
-                png = tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
-                image = tf.train.Feature(
-                    bytes_list=tf.train.BytesList(value=[png])
-                )
-                features = tf.train.Features(feature={"image": image})
-                example = tf.train.Example(features=features)
-                writer.write(example.SerializeToString())
+        write_records(file, [{"image": png}] * 3)
     source = datasets.source(f"tfrecord:{tmp_path}/*.tfrecord", "train")
-    if harm == "removed":
+    if damage == "removed":
         files[1].unlink()
     else:
         files[1].write_bytes(files[1].read_bytes()[:-7])
     monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
     with pytest.raises(errors.UserError, match="can no longer be read"):
         _embed(workdir, tmp_path / "out.npz", split="train", shard_size=3)
-    # What was done before is kept.
+    # Earlier shards are kept.
     assert (tmp_path / "out-00000-of-00002.npz").exists()
     assert not (tmp_path / "out-00001-of-00002.npz").exists()
 
@@ -409,7 +398,7 @@ def test_images_of_a_folder_come_with_their_paths(workdir, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_process_goes_on(workdir, digits, tmp_path):
+def test_a_killed_process_continues(workdir, digits, tmp_path):
     arguments = [
         *(sys.executable, "-m", "tf_contrastive", "embed"),
         *(f"--workdir={workdir}", "--split=train", "--shard_size=50"),
