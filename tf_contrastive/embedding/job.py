@@ -17,7 +17,6 @@ from tf_contrastive import (
     datasets,
     embedding,
     errors,
-    exporting,
     views,
 )
 from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embedding
@@ -302,8 +301,8 @@ def run(
             for rows, images, labels in _read(job, part)
         ]
         if not batches:  # One image gives the shape of no embeddings.
-            size, extra = exporting.image_size(encoder), job.extra_channels
-            zeros = tf.zeros([1, size, size, 3 + extra])
+            side, channels = job.image_size, 3 + job.extra_channels
+            zeros = tf.zeros([1, side, side, channels])
             no_rows = np.zeros([0], np.int64)
             batches = [(no_rows, encode(zeros)[:0], no_rows)]
         rows, embeddings, labels = map(
