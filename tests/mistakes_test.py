@@ -1,27 +1,27 @@
-"""Wrong inputs get one clear line, before anything is written."""
+"""Invalid inputs: one line that names the cause, and nothing is written.
+
+Invalid flags are in `flags_test`.
+"""
 
 import importlib.util
+import json
 import os
 import shlex
+import shutil
 import string
-import subprocess
 import sys
 from pathlib import Path
 
-import broken
-import mistakes
+import numpy as np
 import pytest
 import saved_run
 import tensorflow as tf
 
 from tf_contrastive import __main__, exporting
 
-_ROOT = Path(__file__).resolve().parents[1]
-
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
-
-# What pretrain makes of what was not given: its command resumes the run.
+# How the run in {run} was trained, and what pretrain resolves.
 _RESOLVED = {
     "flip": False,
     "color_jitter_strength": 0.5,
@@ -30,22 +30,185 @@ _RESOLVED = {
     "learning_rate": 0.3,
     "warmup_epochs": 10.0,
 }
+_SAME = (
+    "--dataset=digits --encoder=resnet10 --width=0.125 --stem=cifar"
+    " --image_size=8 --extra_channels=0 --projection_output=16"
+    " --batch_size=100 --precision=float32"
+)
+
+# Command line -> a text that the error must contain. {name} is the path of what
+# `_MAKERS` makes, or of nothing. Words before the command are environment
+# variables; WITHOUT=PACKAGE hides an installed package.
+_INPUTS = {
+    # Datasets.
+    "pretrain --workdir={new} --dataset=cifar_10": "cifar10",
+    "pretrain --workdir={new} --dataset=mnist --data_dir={empty}": "{empty}",
+    "datasets --show=mnist --data_dir={damaged_tfds}": "{damaged_tfds}",
+    "datasets --show=digit_on_image:digit=9,of=digits": "digit=",
+    "pretrain --workdir={new} --split=trian": "'trian'",
+    "pretrain --workdir={new} --split=train[:5000]": "train[:5000]",
+    "pretrain --workdir={new} --dataset=folder:{nowhere}": "{nowhere}",
+    "pretrain --workdir={new} --dataset=folder:{bad_images}"
+    " --max_bad_images=1": "--max_bad_images=2",
+    "pretrain --workdir={new} --dataset=csv:{binary}": "{binary}",
+    "pretrain --workdir={new} --dataset=tfrecord:{file}": "{file}",
+    "pretrain --workdir={new} --dataset=folder:{photos} --loss=supcon": (
+        "--loss=supcon"
+    ),
+    "pretrain --workdir={new} --dataset=multidigits:count=2"
+    " --data_dir={empty} --online_knn_size=4096": "--online_knn_size=4096",
+    # What does not suit the data or the machine.
+    "pretrain --workdir={new} --split=train[:100]": "--batch_size=100",
+    "pretrain --workdir={new} --stem=imagenet": "--stem=cifar",
+    "doctor --extra_channels=2": "--extra_channels=0",
+    "pretrain --workdir={new} --profile_steps=100,900": "--profile_steps",
+    "pretrain --workdir={new} --strategy=tpu --tpu=nowhere": "nowhere",
+    "TF_CONFIG=worker:1 pretrain --workdir={new} --strategy=multiworker": (
+        "TF_CONFIG"
+    ),
+    "pretrain --workdir={new} --data_service=grpc://localhost:1": (
+        "--data_service=grpc://localhost:1"
+    ),
+    # Flagfiles.
+    "pretrain --workdir={new} --flagfile={circular}": "--flagfile={circular}",
+    "pretrain --workdir={new} --flagfile={includes_nothing}": "{nowhere}",
+    "pretrain --workdir={new} --flagfile={binary}": "--flagfile={binary}",
+    # Runs.
+    "pretrain --workdir={file}/run": "{file}",
+    f"pretrain --workdir={{run}} {_SAME} --seed=3": "--seed=3",
+    "pretrain --workdir={run_of_flags}": "{run_of_flags}/config.flags",
+    f"pretrain --workdir={{run_damaged}} {_SAME}": "{run_damaged}",
+    f"pretrain --workdir={{new}} --init_from={{foreign}} {_SAME}": "{foreign}",
+    f"pretrain --workdir={{new}} --init_from={{run}} {_SAME} --width=0.25": (
+        "--init_from={run}"
+    ),
+    # Evaluation.
+    "evaluate --workdir={empty}": "{empty}",
+    "evaluate --workdir={run_damaged}": "{run_damaged}",
+    "evaluate --saved_model={five_channels} --dataset=digits": "2 channels",
+    "evaluate --workdir={run} --protocols=head": "head",
+    "evaluate --workdir={run} --protocols=robustness"
+    " --robustness_baseline={list}": "--robustness_baseline={list}",
+    "evaluate --compare {scored} {other}": "knn",
+    "evaluate --compare {scored} {binary}.npz": "{binary}.npz",
+    # Exports and embeddings.
+    "export --workdir={run} --checkpoint=7": "--checkpoint=7",
+    "export --workdir={run} --output_dir={file}": "{file}",
+    "WITHOUT=tf2onnx export --workdir={run} --format=savedmodel,onnx": (
+        "tf2onnx"
+    ),
+    "embed --workdir={run} --output={file}/x.npz": "{file}/x.npz",
+    "embed --workdir={run} --shard_size=100 --output={shards}/d.npz": (
+        "{shards}/d.json"
+    ),
+    "WITHOUT=apache_beam embed --workdir={run} --output={new}"
+    " --runner=DirectRunner": "--runner=DirectRunner",
+    # Claims, sheets and benchmarks.
+    "reproduce --list --claims={list}": "--claims={list}",
+    "reproduce --claim=SI-T0 --workdir={new}": "'SI-T0'",
+    "datasets --show=digits --output={file}/sheet.png": "--output={file}",
+    "benchmark loss --output={nowhere}/b.json": "--output={nowhere}/b.json",
+    "benchmark step --run_flags=--encodr=resnet18": "--encodr",
+}
+
+
+def _photos(path, *names):
+    path.mkdir()
+    for name in names:
+        tf.io.write_file(
+            str(path / name), tf.io.encode_png(np.zeros([8, 8, 3], np.uint8))
+        )
+
+
+def _bad_images(path, _):
+    _photos(path, "0.png")
+    for name in ("1.png", "2.png"):
+        (path / name).write_bytes(b"no picture")
+
+
+def _tfds(path, _):
+    version = path / "mnist" / "3.0.1"
+    version.mkdir(parents=True)
+    for name in ("dataset_info.json", "features.json"):
+        (version / name).write_text("{")
+
+
+def _damaged_run(path, made):
+    shutil.copytree(made("run"), path)
+    for file in (path / "checkpoints").glob("ckpt-*.data-*"):
+        file.write_bytes(file.read_bytes()[:100])
+
+
+def _run_of_flags(path, made):
+    shutil.copytree(made("run"), path)
+    with open(path / "config.flags", "a") as file:
+        file.write("--loses=supcon\n")
+
+
+def _scored(labels):
+    """A run's kNN results on test examples with these labels."""
+
+    def make(path, _):
+        about = {
+            "encoder": "trained",
+            "protocol": "knn",
+            "version": "1",
+            "hyperparameters": {},
+            "dataset": "digits",
+            "split": "test",
+            "labels": labels,
+        }
+        (path / "evaluation").mkdir(parents=True)
+        np.savez(
+            path / "evaluation" / "trained-knn.npz",
+            about=json.dumps({"": about}),
+            correct=np.array([True, False]),
+        )
+
+    return make
+
+
+def _shards(path, _):
+    path.mkdir()
+    (path / "d.json").write_text('{"input": "mnist"}')
+
+
+# Name -> (path, function: name of a saved model -> its folder) -> None.
+_MAKERS = {
+    "file": lambda path, _: path.write_text("a text\n"),
+    "empty": lambda path, _: path.mkdir(),
+    "binary": lambda path, _: path.write_bytes(bytes(range(256))),
+    "list": lambda path, _: path.write_text("[]"),
+    "circular": lambda path, _: path.write_text(f"--flagfile={path}\n"),
+    "includes_nothing": lambda path, _: path.write_text("--flagfile=nowhere"),
+    "damaged_tfds": _tfds,
+    "photos": lambda path, _: _photos(path, "a.png", "b.png"),
+    "bad_images": _bad_images,
+    "run": lambda path, made: shutil.copytree(made("run"), path),
+    "run_damaged": _damaged_run,
+    "run_of_flags": _run_of_flags,
+    "five_channels": lambda path, made: shutil.copytree(made("export"), path),
+    "foreign": lambda path, made: shutil.copytree(made("foreign"), path),
+    "scored": _scored("some"),
+    "other": _scored("others"),
+    "shards": _shards,
+}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Name -> folder of a run or an export, made when it is asked for."""
+    """Name -> folder of a saved model, made once."""
     folder = tmp_path_factory.mktemp("made")
 
-    def network(channels):
-        inputs = tf.keras.Input([8, 8, channels])
+    def export(path):
+        inputs = tf.keras.Input([8, 8, 5])
         pooled = tf.keras.layers.GlobalAveragePooling2D()(inputs)
-        return tf.keras.Model(inputs, tf.keras.layers.Dense(4)(pooled))
+        outputs = tf.keras.layers.Dense(4)(pooled)
+        exporting.export(tf.keras.Model(inputs, outputs), path)
 
     makers = {
         "run": lambda path: saved_run.make(path, **_RESOLVED),
-        "export": lambda path: exporting.export(network(3), path),
-        "five_channels": lambda path: exporting.export(network(5), path),
+        "export": export,
         "foreign": lambda path: tf.saved_model.save(tf.Module(), path),
     }
 
@@ -58,72 +221,56 @@ def made(tmp_path_factory):
     return make
 
 
-def _without(package, monkeypatch):
+def _hide(package, monkeypatch):
     find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *others: None if name == package else find(name, *others),
+    )
 
-    def found(name, *others):
-        return None if name == package else find(name, *others)
 
-    monkeypatch.setattr(importlib.util, "find_spec", found)
-
-
-def _left(folder):
-    """All that is under a folder: path -> contents, None for a folder."""
+def _contents(folder):
     return {
         str(path): path.read_bytes() if path.is_file() else None
         for path in folder.rglob("*")
     }
 
 
-@pytest.mark.parametrize(
-    ("line", "told"), mistakes.INPUTS, ids=[line for line, _ in mistakes.INPUTS]
-)
-def test_a_wrong_input_gets_one_clear_line(
-    line, told, made, tmp_path, monkeypatch, capsys
+@pytest.mark.parametrize("line", _INPUTS)
+def test_invalid_input_is_named_in_one_line(
+    line, made, tmp_path, monkeypatch, capsys
 ):
-    named = string.Formatter().parse(line + told)
-    names = [name for _, name, _, _ in named if name]
-    places = {name: broken.make(name, tmp_path, made) for name in names}
-    words = shlex.split(line.format(**places))
+    expected = _INPUTS[line]
+    paths = {}
+    for _, name, _, _ in string.Formatter().parse(line + expected):
+        if name and name not in paths:
+            paths[name] = str(tmp_path / name)
+            if name in _MAKERS:
+                _MAKERS[name](tmp_path / name, made)
+    words = shlex.split(line.format(**paths))
     for name in os.environ:
         if name in ("TF_CONFIG", "TPU_NAME") or name.startswith("SLURM_"):
             monkeypatch.delenv(name)
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         if name == "WITHOUT":
-            _without(value, monkeypatch)
+            _hide(value, monkeypatch)
         else:
             monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["tf_contrastive", *words])
-    before = _left(tmp_path)
+    before = _contents(tmp_path)
     capsys.readouterr()
     assert __main__.main() != 0
-    said = capsys.readouterr()
-    errors = [x for x in said.err.split("\n") if x.startswith("tf_contrastive")]
-    assert said.err.endswith(f"{errors[0]}\n") and len(errors) == 1
-    assert errors[0].startswith("tf_contrastive: ")
-    assert told.format(**places) in errors[0]
-    assert said.out == ""
-    assert _left(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("quickstart --frsh", "unknown argument --frsh: launch/quickstart"),
-        ("install --devel", "unknown argument --devel: launch/install"),
-        ("install dev", "unknown argument dev: launch/install"),
-    ],
-)
-def test_scripts_that_no_other_test_misuses(line, told):
-    script, *words = line.split()
-    done = subprocess.run(
-        [_ROOT / "launch" / script, *words], capture_output=True, text=True
-    )
-    assert done.returncode != 0 and done.stdout == ""
-    (said,) = done.stderr.splitlines()
-    assert told in said
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
+    errors = [text for text in lines if text.startswith("tf_contrastive: ")]
+    assert errors == lines[-1:]
+    assert "Traceback" not in printed.err and printed.out == ""
+    text = expected.format(**paths).replace(f"{tmp_path}/nowhere", "nowhere")
+    assert text in errors[0].replace(f"{tmp_path}/nowhere", "nowhere")
+    assert _contents(Path(tmp_path)) == before
 
 
 if __name__ == "__main__":
