@@ -83,10 +83,7 @@ def _run(arguments: list[str]) -> int:
         return module.run(parsed)
     except errors.UserError as error:
         terminal.error(flags.with_flags(config_class, str(error)))
-        if error.threads_left:
-            sys.stdout.flush()
-            os._exit(error.status)
-        return error.status
+        return error.leave()
 
 
 def _as_flags(command: str, words: list[str]) -> list[str]:

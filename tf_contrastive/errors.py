@@ -9,8 +9,7 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 
-# Exit status of a run that ended early and was saved: the same command resumes
-# it.
+# Exit status of a run that was saved before its end. The same command resumes it.
 EXIT_RESUME = 42
 
 
@@ -19,19 +18,21 @@ class UserError(ValueError):
 
     Attributes:
       status: exit status of a command that it ends.
-      threads_left: whether the process has threads that nothing can end.
     """
 
     status = 2
-    threads_left = False
+
+    def leave(self) -> int:
+        """Returns the exit status. A subclass may end the process instead."""
+        return self.status
 
 
 class AbsentDataError(UserError):
-    """Data that is not in the place where it was looked for."""
+    """Data that was not found."""
 
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
-    """Returns the name in `known` that is most like `given`, if any is."""
+    """Returns the name in `known` that is most similar to `given`, if any."""
     matches = difflib.get_close_matches(
         given.lower(), list(known), n=1, cutoff=0.5
     )
