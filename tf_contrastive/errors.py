@@ -9,7 +9,7 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 
-# Exit status of a run that was saved before its end. The same command resumes it.
+# Exit status of a run that ended early and was saved.
 EXIT_RESUME = 42
 
 

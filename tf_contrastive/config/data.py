@@ -212,9 +212,7 @@ class Data:
         choices=SAMPLERS,
     )
     shuffle_buffer: int = option(
-        50_000,
-        "encoded examples in the shuffle buffer",
-        minimum=1,
+        50_000, "encoded examples in the shuffle buffer", minimum=1
     )
     data_service: str = option(
         "",

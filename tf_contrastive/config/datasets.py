@@ -17,9 +17,7 @@ class Listing:
         False, "print the values of --dataset, as without any flag"
     )
     show: str = option(
-        "",
-        "dataset to write a contact sheet of",
-        check=optional_dataset_name,
+        "", "dataset to write a contact sheet of", check=optional_dataset_name
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     split: str = option("train", "split to show", check=split_name)

@@ -6,11 +6,7 @@ import re
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import optional_dataset_name
-from tf_contrastive.config.fields import (
-    group,
-    option,
-    shell_words,
-)
+from tf_contrastive.config.fields import group, option, shell_words
 from tf_contrastive.errors import UserError
 
 # Format -> extension of its files.

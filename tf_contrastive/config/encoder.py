@@ -17,54 +17,20 @@ ENCODERS = (
 )
 # Networks of `keras:NAME` and `keras_cv:NAME`.
 KERAS_BACKBONES = (
-    "DenseNet121",
-    "DenseNet169",
-    "DenseNet201",
-    "EfficientNetB0",
-    "EfficientNetB1",
-    "EfficientNetB2",
-    "EfficientNetB3",
-    "EfficientNetB4",
-    "EfficientNetB5",
-    "EfficientNetB6",
-    "EfficientNetB7",
-    "InceptionResNetV2",
-    "InceptionV3",
-    "MobileNet",
-    "MobileNetV2",
-    "MobileNetV3Large",
-    "MobileNetV3Small",
-    "RegNetX002",
-    "RegNetX008",
-    "RegNetX032",
-    "RegNetX160",
-    "RegNetY002",
-    "RegNetY008",
-    "RegNetY032",
-    "RegNetY160",
-    "ResNet50V2",
-    "ResNet101V2",
-    "ResNet152V2",
-    "VGG16",
-    "VGG19",
-    "Xception",
+    *("DenseNet121", "DenseNet169", "DenseNet201"),
+    *(f"EfficientNetB{number}" for number in range(8)),
+    *("InceptionResNetV2", "InceptionV3"),
+    *("MobileNet", "MobileNetV2", "MobileNetV3Large", "MobileNetV3Small"),
+    *("RegNetX002", "RegNetX008", "RegNetX032", "RegNetX160"),
+    *("RegNetY002", "RegNetY008", "RegNetY032", "RegNetY160"),
+    *("ResNet50V2", "ResNet101V2", "ResNet152V2"),
+    *("VGG16", "VGG19", "Xception"),
 )
+_RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 KERAS_CV_BACKBONES = (
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnet18_v2",
-    "resnet34_v2",
-    "resnet50_v2",
-    "resnet101_v2",
-    "resnet152_v2",
-    "csp_darknet_tiny",
-    "csp_darknet_s",
-    "csp_darknet_m",
-    "csp_darknet_l",
-    "csp_darknet_xl",
+    *_RESNETS,
+    *(f"{name}_v2" for name in _RESNETS),
+    *(f"csp_darknet_{size}" for size in ("tiny", "s", "m", "l", "xl")),
 )
 _BACKBONES = {"keras": KERAS_BACKBONES, "keras_cv": KERAS_CV_BACKBONES}
 _ENCODER_FORMS = (*ENCODERS, "keras:NAME", "keras_cv:NAME")
@@ -132,10 +98,7 @@ class Projection:
 
     projection: str = option("mlp", "projection head", choices=PROJECTIONS)
     projection_layers: int = option(
-        2,
-        "dense layers of the mlp",
-        minimum=2,
-        maximum=4,
+        2, "dense layers of the mlp", minimum=2, maximum=4
     )
     projection_hidden: int = option(
         0,
@@ -146,8 +109,7 @@ class Projection:
         128, "dimension of the projections", minimum=2
     )
     projection_batch_norm: bool = option(
-        True,
-        "batch normalization in the projection head",
+        True, "batch normalization in the projection head"
     )
 
 

@@ -3,11 +3,7 @@
 import dataclasses
 
 from tf_contrastive.config.command import Command, Terminal
-from tf_contrastive.config.fields import (
-    group,
-    list_of,
-    option,
-)
+from tf_contrastive.config.fields import group, list_of, option
 from tf_contrastive.errors import UserError
 
 # The SavedModel is always written.

@@ -3,11 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.fields import (
-    component_option,
-    given_options,
-    option,
-)
+from tf_contrastive.config.fields import component_option, given_options, option
 from tf_contrastive.errors import UserError
 
 # The options of each loss, with their defaults. A new loss has its options

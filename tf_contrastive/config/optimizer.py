@@ -3,11 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.fields import (
-    component_option,
-    given_options,
-    option,
-)
+from tf_contrastive.config.fields import component_option, given_options, option
 
 # The options of each optimizer, with their defaults (`optimizers.build`).
 _MOMENTUM = {"momentum": 0.9, "momentum_style": "classic", "nesterov": False}

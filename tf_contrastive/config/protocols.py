@@ -51,21 +51,10 @@ class LogisticProtocol:
 
 # The corruptions of ImageNet-C that mCE averages, and four more.
 CORRUPTIONS = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
+    *("gaussian_noise", "shot_noise", "impulse_noise"),
+    *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
+    *("snow", "frost", "fog", "brightness"),
+    *("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
 )
 EXTRA_CORRUPTIONS = ("gaussian_blur", "saturate", "spatter", "speckle_noise")
 

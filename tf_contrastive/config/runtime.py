@@ -121,16 +121,10 @@ class Runtime:
         identity=False,
     )
     keep_checkpoints: int = option(
-        3,
-        "newest checkpoints to keep",
-        minimum=1,
-        identity=False,
+        3, "newest checkpoints to keep", minimum=1, identity=False
     )
     log_every_steps: int = option(
-        50,
-        "steps between scalars in TensorBoard",
-        minimum=1,
-        identity=False,
+        50, "steps between scalars in TensorBoard", minimum=1, identity=False
     )
     histograms_every_epochs: int = option(
         5,

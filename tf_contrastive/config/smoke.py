@@ -152,58 +152,47 @@ def smoke_evaluation(
     """
     few = _BATCH_SIZE
     values = {field.name: value for _, field, value in fields(options)}
-
-    def first(count: int, *names: str) -> dict[str, str]:
-        """The first values of lists."""
-        return {n: ",".join(split_list(values[n])[:count]) for n in names}
-
-    logistic = {"logistic_penalties": 3}
-    views = {"view_examples": 2 * few}
-    protocols: dict[str, dict[str, Any]] = {
-        "linear": {
-            "linear_batch_size": min(values["linear_batch_size"], few),
-            **_shortened(options.linear.schedule, "linear_"),
-            **first(2, "linear_learning_rates"),
-        },
-        "logistic": logistic,
-        "robustness": {
-            "robustness_examples": few,
-            **first(1, "robustness_corruptions"),
-        },
-        "finetune": {
-            "finetune_epochs": "1",
-            "finetune_batch_size": few,
-            **first(2, "finetune_learning_rates"),
-        },
-        "transfer": {
-            "transfer_examples": 4 * few,
-            "transfer_batch_size": few,
-            "transfer_steps": SMOKE_STEPS,
-            "transfer_scratch_steps": SMOKE_STEPS,
-            **first(1, "transfer_learning_rates"),
-            **first(2, "transfer_weight_decays"),
-            **first(1, "transfer_scratch_learning_rates"),
-            **first(1, "transfer_scratch_weight_decays"),
-            **logistic,
-        },
-        "kl_bound": {**views, "kl_batch_size": few},
-        "contrastive": {**views, "contrastive_batch_size": few},
-        "uniformity": views,
-        "transforms": {"transforms_train": 2 * few, "transforms_test": few},
-        "tsne": {"tsne_examples": 2 * few},
-        "kmeans": {"kmeans_images": 1},
+    changes: dict[str, Any] = _SMALL_PROTOCOLS | {
+        name: ",".join(split_list(values[name])[:count])
+        for name, count in _FIRST_VALUES.items()
     }
-    names = split_list(options.evaluation.protocols)
-    changes: dict[str, Any] = {}
-    for name, change in protocols.items():
-        if "all" in names or name in names:
-            changes |= change
     return replace(
         options,
         dataset=dataset,
         train_split=f"{train[0]}[:{min(4 * few, train[1])}]",
         test_split=f"{test[0]}[:{min(2 * few, test[1])}]",
         embedding_batch_size=few,
+        linear_batch_size=min(options.linear.schedule.batch_size, few),
+        **_shortened(options.linear.schedule, "linear_"),
         **changes,
         smoke=False,
     )
+
+
+_SMALL_PROTOCOLS = {
+    "logistic_penalties": 3,
+    "robustness_examples": _BATCH_SIZE,
+    "finetune_epochs": "1",
+    "finetune_batch_size": _BATCH_SIZE,
+    "transfer_examples": 4 * _BATCH_SIZE,
+    "transfer_batch_size": _BATCH_SIZE,
+    "transfer_steps": SMOKE_STEPS,
+    "transfer_scratch_steps": SMOKE_STEPS,
+    "view_examples": 2 * _BATCH_SIZE,
+    "kl_batch_size": _BATCH_SIZE,
+    "contrastive_batch_size": _BATCH_SIZE,
+    "transforms_train": 2 * _BATCH_SIZE,
+    "transforms_test": _BATCH_SIZE,
+    "tsne_examples": 2 * _BATCH_SIZE,
+    "kmeans_images": 1,
+}
+# List -> how many of its values remain.
+_FIRST_VALUES = {
+    "linear_learning_rates": 2,
+    "robustness_corruptions": 1,
+    "finetune_learning_rates": 2,
+    "transfer_learning_rates": 1,
+    "transfer_weight_decays": 2,
+    "transfer_scratch_learning_rates": 1,
+    "transfer_scratch_weight_decays": 1,
+}

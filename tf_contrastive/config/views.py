@@ -142,10 +142,7 @@ class Views:
         2, "RandAugment operations per view", minimum=1, maximum=16
     )
     randaugment_magnitude: float = option(
-        10.0,
-        "magnitude of RandAugment's operations",
-        minimum=0.0,
-        maximum=30.0,
+        10.0, "magnitude of RandAugment's operations", minimum=0.0, maximum=30.0
     )
     stacked_randaugment_order: str = option(
         "paper",
