@@ -12,14 +12,11 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.checkpoints import Checkpoints
-from tf_contrastive.config.runtime import (
-    LOOK_SECONDS,
-    Runtime,
-    read_step_window,
-)
+from tf_contrastive.config.runtime import Runtime, read_step_window
 
-# Half of the maximum, since the next steps may be slower than the last ones.
-_TARGET_SECONDS = LOOK_SECONDS / 2
+# Half of the 10 s after which control should return to the host at the latest,
+# since the next steps may be slower than the last ones.
+_TARGET_SECONDS = 5.0
 
 
 class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):

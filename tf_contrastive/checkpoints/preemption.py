@@ -8,6 +8,7 @@ TPU and CPU machines.)
 
 import os
 import signal
+import sys
 import threading
 import types
 import urllib.request

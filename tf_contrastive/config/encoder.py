@@ -43,9 +43,6 @@ CIFAR_STEM_MAX_SIDE = 64
 # The smallest image side of each stem: below it the last stage has less than
 # one pixel.
 SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
-# As in SimCLR and SupCon. (Keras' defaults are 0.99 and 1e-3.)
-BATCH_NORM_MOMENTUM = 0.9
-BATCH_NORM_EPSILON = 1e-5
 
 
 def _encoder_name(value: str) -> str | None:

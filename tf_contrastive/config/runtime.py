@@ -17,10 +17,6 @@ CROSS_DEVICE_OPS = {
 }
 PRECISIONS = ("auto", "float32", "mixed_bfloat16")
 
-# Seconds after which control returns to the host at the latest, for signals,
-# checkpoints and logging, unless a single step takes longer.
-LOOK_SECONDS = 10.0
-
 
 def skipped_steps(policy: str) -> int:
     """Returns how many non-finite steps a `nan_policy` skips at most."""
@@ -101,9 +97,8 @@ class Runtime:
     )
     steps_per_execution: int = option(
         0,
-        "training steps per host call; 0: as many as take"
-        f" {LOOK_SECONDS / 2:g} s, at most up to the next log step, checkpoint"
-        " or end of an epoch",
+        "training steps per host call; 0: as many as take 5 s, at most up to"
+        " the next log step, checkpoint or end of an epoch",
         minimum=0,
         identity=False,
     )

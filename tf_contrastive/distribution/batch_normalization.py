@@ -10,11 +10,11 @@ one infinite activation makes its moving statistics NaN for ever.
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.config.encoder import (
-    BATCH_NORM_EPSILON,
-    BATCH_NORM_MOMENTUM,
-)
 from tf_contrastive.distribution.autograph import as_written
+
+# As in SimCLR and SupCon. (Keras' defaults are 0.99 and 1e-3.)
+_MOMENTUM = 0.9
+_EPSILON = 1e-5
 
 
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
@@ -46,8 +46,8 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def __init__(
         self,
         axis=-1,
-        momentum=BATCH_NORM_MOMENTUM,
-        epsilon=BATCH_NORM_EPSILON,
+        momentum=_MOMENTUM,
+        epsilon=_EPSILON,
         synchronized=True,
         **kwargs,
     ):
