@@ -89,7 +89,11 @@ def _shrunk(options: Evaluate) -> Evaluate:
         test=(test, counts[1]),
     )
     before = fields.replace(options, smoke=False)
-    terminal.info(f"smoke: {', '.join(fields.differences(before, small))}")
+    changes = fields.differences(before, small)
+    terminal.info(
+        f"smoke: {len(changes)} smaller options, such as"
+        f" {', '.join(changes[:4])}"
+    )
     return small
 
 
