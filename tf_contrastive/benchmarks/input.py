@@ -92,9 +92,11 @@ def run(options: Benchmark) -> measure.Report:
         (chosen.device_fraction, operations.device, operations.DEVICE),
     ):
         if enabled:
-            found = [r for s in sizes for r in function(policies, s, repeats)]
-            rows += found
-            tables.append(measure.table(columns, found))
+            measured = [
+                r for s in sizes for r in function(policies, s, repeats)
+            ]
+            rows += measured
+            tables.append(measure.table(columns, measured))
     return measure.Report(rows, tables)
 
 

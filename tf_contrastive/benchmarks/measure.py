@@ -144,10 +144,10 @@ def compare(
     return [dataclasses.asdict(result) for result in results.values()]
 
 
-def _check(result: Result, found: dict[str, Error]) -> None:
-    result.errors = {name: error.value for name, error in found.items()}
+def _check(result: Result, differences: dict[str, Error]) -> None:
+    result.errors = {name: e.value for name, e in differences.items()}
     # Not "above", which is false for NaN.
-    wrong = {n: e for n, e in found.items() if not e.value <= e.allowed}
+    wrong = {n: e for n, e in differences.items() if not e.value <= e.allowed}
     if wrong:
         result.failed = True
         result.note = "differs from ours: " + ", ".join(

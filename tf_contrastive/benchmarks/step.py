@@ -55,7 +55,7 @@ class Case(NamedTuple):
 def run(options: Benchmark) -> measure.Report:
     """Measures the step of `run_flags` at each precision and replica count."""
     chosen = options.step
-    wanted = flags.parse(
+    base = flags.parse(
         Pretrain, [*shlex.split(chosen.run_flags), "--workdir=none"]
     )
     counts = fields.read_counts(chosen.replicas)
@@ -66,13 +66,13 @@ def run(options: Benchmark) -> measure.Report:
         else distribution.strategy("mirrored", virtual_devices=n)
         for n in sorted(counts, reverse=True)
     }
-    source, _ = training.open_dataset(wanted)
-    source = datasets.in_memory(source, wanted.data.cache)
+    source, _ = training.open_dataset(base)
+    source = datasets.in_memory(source, base.data.cache)
     rows = []
     for precision in fields.split_list(chosen.precisions):
         for count in counts:
             strategy = strategies[count]
-            run = training.resolve(wanted, source.info, strategy)
+            run = training.resolve(base, source.info, strategy)
             run = training.standardize(run, source)
             run = fields.replace(run, precision=precision)
             terminal.info(

@@ -29,10 +29,10 @@ def run(options: Benchmark) -> int:
     chosen = options.benchmarking
     if chosen.benchmark == "step":
         words = shlex.split(options.step.run_flags)
-        wanted = flags.read(Pretrain, "\n".join(words), "none")
-        wanted.validate()
+        pretrain = flags.read(Pretrain, "\n".join(words), "none")
+        pretrain.validate()
         for count in fields.read_counts(options.step.replicas):
-            check_divisible(wanted.schedule.batch_size, count)
+            check_divisible(pretrain.schedule.batch_size, count)
     # Imported here, so that errors in flags need not wait for TensorFlow.
     from tf_contrastive import checkpoints
     from tf_contrastive.benchmarks import BENCHMARKS, measure

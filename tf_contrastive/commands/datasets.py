@@ -71,7 +71,8 @@ def _contact_sheet(chosen: Listing) -> str:
     grid = np.reshape(tiles, [-1, columns, _TILE, _TILE, 3])
     sheet = np.concatenate(np.concatenate(grid, axis=1), axis=1)
     pixels = tf.image.convert_image_dtype(sheet, tf.uint8)
-    with errors.write_errors(chosen.output, "set `output` to another file"):
+    name = f"--output={chosen.output}"
+    with errors.write_errors(name, "choose a file in an existing folder"):
         tf.io.write_file(chosen.output, tf.io.encode_png(pixels))
     info = source.info
     extra = ""

@@ -104,14 +104,14 @@ def measure(subject: Subject) -> dict[str, Any]:
             "the projection is not linear and has no spectrum: evaluate a run"
             " with projection=linear"
         )
-    found = spectrum(w)
-    shares = {f"share_of_top_{k}": x for k, x in found["shares"].items()}
+    result = spectrum(w)
+    shares = {f"share_of_top_{k}": x for k, x in result["shares"].items()}
     names = ("singular_values", "eigenvalues")
-    arrays = {n: found[n] for n in names if found[n] is not None}
+    arrays = {n: result[n] for n in names if result[n] is not None}
     return {
         "metrics": {
             **shares,
-            "effective_rank": found["effective_rank"],
+            "effective_rank": result["effective_rank"],
             "rows": w.shape[0],
             "columns": w.shape[1],
         },
