@@ -271,7 +271,7 @@ def test_smoothed_labels_have_their_optimum_at_the_smoothed_shares():
     np.testing.assert_allclose(shares, 0.7 * np.eye(3) + 0.1, atol=1e-3)
 
 
-class _Stopping(classifiers.Follower):
+class _Stopping(classifiers.TrainingObserver):
     """Keeps the state in a file; stops after so many epochs."""
 
     def __init__(self, prefix, stop=None):
@@ -301,7 +301,7 @@ def test_a_training_that_goes_on_from_its_state_equals_one_without_a_stop(
 ):
     train, labels = _blobs(100)
 
-    def run(follower=None):
+    def run(observer=None):
         return classifiers.linear(
             train,
             labels,
@@ -310,14 +310,14 @@ def test_a_training_that_goes_on_from_its_state_equals_one_without_a_stop(
             epochs=6,
             batch_size=32,
             seed=5,
-            follower=follower,
+            observer=observer,
         )
 
     with pytest.raises(InterruptedError):
         run(_Stopping(tmp_path / "ckpt", stop=4))
     rest = _Stopping(tmp_path / "ckpt")
     scores, losses = run(rest)
-    straight = classifiers.Follower()
+    straight = classifiers.TrainingObserver()
     expected, expected_losses = run(straight)
     np.testing.assert_array_equal(scores.scores, expected.scores)
     assert losses == expected_losses

@@ -27,8 +27,10 @@ from tf_contrastive import (
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import evaluate
-from tf_contrastive.evaluation import comparison, opening, records
-from tf_contrastive.evaluation import subject as subjects
+from tf_contrastive.evaluation import artifacts, comparison, loading, results
+from tf_contrastive.evaluation.context import EvaluationContext
+
+pass
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RUN = {
@@ -111,7 +113,7 @@ def test_predictions_are_kept_per_example(evaluated):
         )
         assert right.mean() == pytest.approx(row["top1"])
         facts = json.loads(str(stored["about"]))[row["variant"]]
-        assert facts["labels"] == records.digest(labels)
+        assert facts["labels"] == artifacts.digest(labels)
         assert facts["hyperparameters"] == row["hyperparameters"]
 
 
@@ -170,7 +172,7 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
         [tf.keras.Input([8, 8, 3]), tf.keras.layers.Flatten()]
     )
     digits = datasets.source("digits", "test")
-    subject = subjects.Subject(encoder, digits, digits, name="mine")
+    subject = EvaluationContext(encoder, digits, digits, name="mine")
     row = {
         "encoder": "mine",
         "protocol": "picture",
@@ -182,7 +184,7 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
         "metrics": {"number": 2.5, "list": [1, 2]},
     }
     part = {"plots": {"curve": figure}, "arrays": {"points": np.arange(3)}}
-    recorder = records.Recorder(
+    recorder = artifacts.Recorder(
         str(tmp_path / "kept"), str(tmp_path / "events")
     )
     recorder.step = 7
@@ -274,7 +276,7 @@ def _record(folder, **hits):
         for name in hits
     ]
     parts = [{"correct": np.array(right)} for right in hits.values()]
-    records.Recorder(str(folder / "evaluation"))(_Labelled(), rows, parts)
+    artifacts.Recorder(str(folder / "evaluation"))(_Labelled(), rows, parts)
     return str(folder)
 
 
@@ -312,10 +314,10 @@ def test_better_worse_and_tied_are_told_apart(tmp_path, capsys):
 
 def test_a_run_compares_with_its_untrained_encoder(evaluated):
     report = comparison.compare(str(evaluated), f"{evaluated}:untrained")
-    rows = {records.name_of(r): r for r in report["results"]}
+    rows = {results.row_name(r): r for r in report["results"]}
     assert list(rows) == ["knn k=1", "knn k=5", "prototype"]
     top1 = {
-        (r["encoder"], records.name_of(r)): r["top1"]
+        (r["encoder"], results.row_name(r)): r["top1"]
         for r in _report(evaluated)["results"]
     }
     for name, row in rows.items():
@@ -362,7 +364,7 @@ def test_what_does_not_compare_is_left_out_with_its_reason(
         untrained=False,
     )
     report = comparison.compare(str(evaluated), str(run))
-    assert [records.name_of(r) for r in report["results"]] == ["prototype"]
+    assert [results.row_name(r) for r in report["results"]] == ["prototype"]
     reasons = {r["variant"]: r["reason"] for r in report["left_out"]}
     assert "hyperparameters {'k': [1, 5]}" in reasons["k=1"]
     assert "not measured of" in reasons["k=3"]
@@ -412,7 +414,7 @@ def test_checkpoints_come_and_go_while_it_watches(run, capsys, monkeypatch):
     away.mkdir()
     for path in last:
         shutil.move(path, away)
-    load = opening.of_run
+    load = loading.from_run
 
     def deleted_meanwhile(found, *args, **kwargs):
         if found.step == 10:
@@ -420,7 +422,7 @@ def test_checkpoints_come_and_go_while_it_watches(run, capsys, monkeypatch):
                 os.remove(path)
         return load(found, *args, **kwargs)
 
-    monkeypatch.setattr(opening, "of_run", deleted_meanwhile)
+    monkeypatch.setattr(loading, "of_run", deleted_meanwhile)
 
     def finish():
         while _steps_or_none(run) != [5]:

@@ -32,8 +32,10 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.embed import Embed
 from tf_contrastive.config.evaluate import PROTOCOLS, SCALES, evaluate
 from tf_contrastive.config.export import Export, Exporting
-from tf_contrastive.evaluation import protocols, records
-from tf_contrastive.evaluation import subject as subjects
+from tf_contrastive.evaluation import protocols, results
+from tf_contrastive.evaluation.context import EvaluationContext
+
+pass
 
 _CLASSIFIERS = ["knn", "prototype", "linear"]
 
@@ -111,7 +113,7 @@ def _digit_batches(split):
 
 def _subject(encoder, train=None, test=None, **options):
     """An encoder on the digits, by default, at the scale of CPUs."""
-    return subjects.Subject(
+    return EvaluationContext(
         encoder,
         train or datasets.source("digits", "train"),
         test or datasets.source("digits", "test"),
@@ -122,7 +124,7 @@ def _subject(encoder, train=None, test=None, **options):
 
 def _rows(report):
     """(protocol and variant) -> row of a report's results."""
-    return {records.name_of(row): row for row in report["results"]}
+    return {results.row_name(row): row for row in report["results"]}
 
 
 def test_protocols_score_a_frozen_encoder():
@@ -263,7 +265,7 @@ def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
     trained = checkpoints.load_encoder(checkpoints.load_run(workdir))
     assert report["checksum"] == embedding.checksum(trained)
     assert (report["dataset"], report["step"]) == ("digits", 0)
-    rows = [(r["encoder"], records.name_of(r)) for r in report["results"]]
+    rows = [(r["encoder"], results.row_name(r)) for r in report["results"]]
     assert rows == [
         (encoder, protocol)
         for encoder in ("trained", "untrained")
@@ -274,7 +276,7 @@ def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
         assert line.startswith(result["encoder"])
         low, high = result["top1_interval"]
         assert (
-            f"{records.name_of(result):<9}  {result['version']:<7}"
+            f"{results.row_name(result):<9}  {result['version']:<7}"
             f"  {result['top1']:.4f}  {low:.4f}..{high:.4f}"
         ) in line
     assert lines[-1] == f"encoder checksum unchanged: {report['checksum'][:12]}"
@@ -332,11 +334,11 @@ def _digits_of(split, wanted):
 
 def test_classes_that_only_the_test_split_has_are_told():
     told = []
-    subject = subjects.Subject(
+    subject = EvaluationContext(
         _encoder(),
         _digits_of("train", range(8)),
         datasets.source("digits", "test"),
-        say=told.append,
+        log=told.append,
     )
     report = protocols.run(subject, ["prototype", "knn"])
     warned = [line for line in told if "2 classes" in line and "(8, 9)" in line]
@@ -380,7 +382,7 @@ def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
 
 
 def _stream(augmentation, **options):
-    return _subject(_encoder()).stream(augmentation, **options)
+    return _subject(_encoder()).training_batches(augmentation, **options)
 
 
 def test_views_of_no_augmentation_are_the_images_themselves():

@@ -9,7 +9,8 @@ from sklearn import datasets as sklearn_datasets
 from tf_contrastive import datasets, encoders, errors, exporting, heads
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
-from tf_contrastive.evaluation import plots, subject
+from tf_contrastive.evaluation import plots
+from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.papers.figures import kmeans, spectra, transformations, tsne
 
 _RNG = np.random.RandomState(0)
@@ -253,7 +254,7 @@ def _context(encoder, labelled=True, projection=None, **options):
         datasets.from_arrays(images[rows], labels[rows] if labelled else None)
         for rows in (slice(0, 100), slice(100, 160))
     )
-    return subject.Subject(
+    return EvaluationContext(
         encoder,
         train,
         test,
@@ -338,7 +339,7 @@ def test_tsne_and_kmeans(context):
 
 def test_an_export_without_labels(exported):
     lines = []
-    unlabelled = _context(exported, labelled=False, say=lines.append)
+    unlabelled = _context(exported, labelled=False, log=lines.append)
     for protocol in (tsne, kmeans, transformations):
         assert protocol.needs(unlabelled) is None
     measurement = tsne.measure(unlabelled, tsne_examples=30)

@@ -18,13 +18,12 @@ from tf_contrastive.datasets import tfds_source
 from tf_contrastive.evaluation import (
     calibration,
     finetune,
+    loading,
     logistic,
-    opening,
-    prepared,
-    subject,
+    other_datasets,
     transfer,
-    tuning,
 )
+from tf_contrastive.evaluation.context import EvaluationContext
 
 
 @functools.cache
@@ -80,13 +79,13 @@ def _subject(train=None, test=None, strategy=None, **given):
     with strategy.scope():
         encoder = _network()
         encoder.set_weights(weights)
-    return subject.Subject(
+    return EvaluationContext(
         encoder,
         train or _source(slice(800, 1300)),
         test or _source(slice(1300, 1797)),
         evaluate(scale="cpu", **given),
         run=Pretrain(),
-        fresh=fresh,
+        make_encoder=fresh,
         strategy=strategy,
     )
 
@@ -144,11 +143,11 @@ def test_a_trained_encoder_gains_from_few_labels_and_stays_as_it_is():
 
 def test_the_same_seed_trains_the_same_network():
     rows = np.arange(100)
-    recipe = tuning.Recipe(
+    recipe = finetune.Recipe(
         steps=6, learning_rate=0.05, batch_size=32, augmentation="crop"
     )
     models = [
-        tuning.train(_subject(), rows, recipe, trained=True) for _ in range(2)
+        finetune.train(_subject(), rows, recipe, trained=True) for _ in range(2)
     ]
     assert models[0].losses == models[1].losses
     sums = {embedding.checksum(model.encoder) for model in models}
@@ -160,15 +159,15 @@ def test_a_step_is_sgd_with_nesterov_momentum_and_decay():
     # One step from a head of known weights, by Keras' own tape.
     scored = _subject()
     rows = np.arange(40)
-    recipe = tuning.Recipe(
+    recipe = finetune.Recipe(
         steps=1,
         learning_rate=0.3,
         weight_decay=0.01,
         batch_size=40,
         augmentation="none",
     )
-    model = tuning.train(scored, rows, recipe, trained=True)
-    encoder = scored.fresh(True)
+    model = finetune.train(scored, rows, recipe, trained=True)
+    encoder = scored.new_encoder(True)
     head = tf.random.stateless_normal([64, 10], [0, 1], stddev=0.01)
     kernel = tf.Variable(head)
     (images, labels), *_ = scored.images("train", scored.train.select(rows))
@@ -193,10 +192,10 @@ def test_a_step_is_sgd_with_nesterov_momentum_and_decay():
 
 def test_two_replicas_share_a_batch():
     on = on_replicas.strategy(2)
-    recipe = tuning.Recipe(
+    recipe = finetune.Recipe(
         steps=4, learning_rate=0.1, batch_size=33, augmentation="none"
     )
-    model = tuning.train(
+    model = finetune.train(
         _subject(strategy=on), np.arange(90), recipe, trained=True
     )
     assert np.isfinite(model.losses).all()
@@ -208,20 +207,20 @@ def test_two_replicas_share_a_batch():
 def test_rates_are_chosen_on_held_out_labels():
     said = []
     scored = _subject()
-    scored.say = said.append
+    scored.log = said.append
     recipes = [
-        tuning.Recipe(
+        finetune.Recipe(
             steps=20, learning_rate=rate, batch_size=50, augmentation="none"
         )
         for rate in (1e-6, 0.1)
     ]
-    best, scores = finetune.choose(
+    best, scores = finetune.select_recipe(
         scored, np.arange(200), recipes, trained=True
     )
     assert best is recipes[1]
     assert scores[1] > scores[0] + 0.3
     assert sum("of 20 held-out examples" in line for line in said) == 2
-    alone, scores = finetune.choose(
+    alone, scores = finetune.select_recipe(
         scored, np.arange(200), recipes[:1], trained=True
     )
     assert alone is recipes[0] and not scores
@@ -230,27 +229,27 @@ def test_rates_are_chosen_on_held_out_labels():
 def test_what_diverges_is_passed_over_or_told():
     scored = _subject()
     recipes = [
-        tuning.Recipe(steps=12, learning_rate=rate, augmentation="none")
+        finetune.Recipe(steps=12, learning_rate=rate, augmentation="none")
         for rate in (1e30, 0.01)
     ]
-    best, scores = finetune.choose(
+    best, scores = finetune.select_recipe(
         scored, np.arange(100), recipes, trained=True
     )
     assert best is recipes[1]
     assert scores[0] is None
     with pytest.raises(errors.UserError, match="diverged at learning rate"):
-        tuning.train(scored, np.arange(100), recipes[0], trained=True)
+        finetune.train(scored, np.arange(100), recipes[0], trained=True)
 
 
 def test_momentum_of_batch_statistics_is_that_of_the_recipe():
     scored = _subject()
-    recipe = tuning.Recipe(
+    recipe = finetune.Recipe(
         steps=1,
         learning_rate=0.01,
         batch_norm_momentum=1.0,
         augmentation="none",
     )
-    model = tuning.train(scored, np.arange(50), recipe, trained=True)
+    model = finetune.train(scored, np.arange(50), recipe, trained=True)
     for ours, theirs in zip(
         model.encoder.non_trainable_variables,
         scored.encoder.non_trainable_variables,
@@ -260,13 +259,15 @@ def test_momentum_of_batch_statistics_is_that_of_the_recipe():
 
 
 def test_an_encoder_that_nothing_copies_is_told():
-    bare = subject.Subject(
+    bare = EvaluationContext(
         _network(), _source(slice(0, 40)), _source(slice(40, 80))
     )
     assert "give --workdir" in finetune.needs(bare)
     assert finetune.needs(_subject()) is None
     with pytest.raises(errors.UserError, match="--workdir"):
-        tuning.train(bare, np.arange(20), tuning.Recipe(1, 0.1), trained=True)
+        finetune.train(
+            bare, np.arange(20), finetune.Recipe(1, 0.1), trained=True
+        )
 
 
 @pytest.mark.slow
@@ -276,10 +277,10 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     found = checkpoints.load_run(str(tmp_path / "run"))
     data = (_source(slice(0, 200)), _source(slice(200, 400)))
     options = evaluate(scale="cpu")
-    of_run = opening.of_run(found, *data, options)
-    of_export = opening.of_export(str(tmp_path / "export"), *data, options)
+    of_run = loading.from_run(found, *data, options)
+    of_export = loading.from_export(str(tmp_path / "export"), *data, options)
     before = embedding.checksum(of_export.encoder)
-    recipe = tuning.Recipe(
+    recipe = finetune.Recipe(
         steps=6,
         learning_rate=0.1,
         weight_decay=0.01,
@@ -288,7 +289,7 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     )
     rows = np.arange(0, 200, 2)
     run, export = (
-        tuning.train(one, rows, recipe, trained=True)
+        finetune.train(one, rows, recipe, trained=True)
         for one in (of_run, of_export)
     )
     np.testing.assert_allclose(export.losses, run.losses, rtol=1e-4)
@@ -310,7 +311,7 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     assert embedding.checksum(of_export.encoder) == before
     assert finetune.needs(of_export) is None
     # It has no random weights to compare with.
-    assert not of_export.has_fresh(trained=False)
+    assert not of_export.has_new_encoder(trained=False)
 
 
 # ---- Transfer ----------------------------------------------------------------
@@ -354,14 +355,14 @@ def _only(monkeypatch, there):
     def source(scored, name, split):
         return there.get((name, split))
 
-    monkeypatch.setattr(prepared, "source", source)
+    monkeypatch.setattr(other_datasets, "source", source)
 
 
 @pytest.mark.slow
 def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     said = []
     scored = _subject(test=_source(slice(0, 30)))
-    scored.say = said.append
+    scored.log = said.append
     _only(
         monkeypatch,
         {
@@ -475,7 +476,7 @@ def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
         ("train[-30:]", 30),
     ):
         source = datasets.source("voc/2007", split, data_dir=_voc)
-        found = prepared.numbered(source)
+        found = other_datasets.numbered(source)
         assert found.info.num_classes == rows
         plain = [e["image"] for e in source.examples().as_numpy_iterator()]
         # In any order, and of some of them.
@@ -506,13 +507,13 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
         left, right = tf.split(made(halves), 2)
         return tf.keras.Model(inputs, tf.concat([left, right], -1))
 
-    scored = subject.Subject(
+    scored = EvaluationContext(
         network(True),
         _source(slice(0, 40)),
         _source(slice(40, 80)),
         evaluate(data_dir=_voc),
         run=Pretrain(),
-        fresh=network,
+        make_encoder=network,
     )
     before = embedding.checksum(scored.encoder)
     small = {
@@ -521,7 +522,7 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
         "weight_decays": [0.0],
     }
     said = []
-    scored.say = said.append
+    scored.log = said.append
     parts = transfer.measure(
         scored,
         methods=("finetune",),
@@ -555,19 +556,19 @@ def test_a_multi_label_step_is_that_of_their_logistic_losses():
     numbered = datasets.from_arrays(
         images[800:1300], np.arange(500), name="digits", split="all"
     )
-    scored = subject.Subject(
+    scored = EvaluationContext(
         scored.encoder,
         numbered,
         scored.test,
         scored.options,
         run=scored.run,
-        fresh=scored.fresh,
+        make_encoder=scored.fresh,
     )
-    recipe = tuning.Recipe(
+    recipe = finetune.Recipe(
         steps=1, learning_rate=0.1, batch_size=30, augmentation="none"
     )
-    model = tuning.train(scored, rows, recipe, trained=True, sets=sets)
-    encoder = scored.fresh(True)
+    model = finetune.train(scored, rows, recipe, trained=True, label_sets=sets)
+    encoder = scored.new_encoder(True)
     kernel = tf.Variable(
         tf.random.stateless_normal([64, 7], [0, 1], stddev=0.01)
     )
@@ -588,7 +589,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
     encoder = tf.keras.Model(
         inputs, tf.keras.layers.Flatten()(inputs[:, ::2, :, 0])
     )
-    scored = subject.Subject(
+    scored = EvaluationContext(
         encoder,
         _source(slice(0, 40)),
         _source(slice(40, 80)),

@@ -5,7 +5,7 @@ import pytest
 from sklearn import linear_model
 
 from tf_contrastive import errors
-from tf_contrastive.evaluation import logistic, scoring
+from tf_contrastive.evaluation import classification, logistic
 
 
 def _blobs(n, features=12, classes=4, spread=1.5, seed=0):
@@ -120,7 +120,7 @@ def test_the_penalty_is_chosen_on_validation_and_refitted_on_all():
     assert found["top1"] == pytest.approx((found["predictions"] == ty).mean())
     assert found["top1"] <= found["top5"] == 1.0
     assert found["mean_per_class"] == pytest.approx(
-        scoring.mean_per_class(found["predictions"], ty)
+        classification.mean_per_class(found["predictions"], ty)
     )
     # What test holds changes nothing of what is chosen.
     other = logistic.logistic_regression(x, y, -tx, ty[::-1], seed=3)
@@ -166,8 +166,8 @@ def test_a_single_class_is_always_right():
 def test_mean_per_class_weighs_classes_alike():
     labels = np.array([0] * 8 + [1] * 2)
     predictions = np.zeros(10, int)
-    assert scoring.top1(predictions, labels) == 0.8
-    assert scoring.mean_per_class(predictions, labels) == 0.5
+    assert classification.top1(predictions, labels) == 0.8
+    assert classification.mean_per_class(predictions, labels) == 0.5
 
 
 @pytest.mark.parametrize(

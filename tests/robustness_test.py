@@ -14,14 +14,14 @@ from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.protocols import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import (
-    arrays,
     calibration,
+    classification,
     corruptions,
-    prepared,
+    other_datasets,
     protocols,
     robustness,
-    subject,
 )
+from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.corruptions import blur, digital
 
 _TESTDATA = os.path.join(os.path.dirname(__file__), "testdata")
@@ -285,7 +285,7 @@ def _digits(rows, name="arrays"):
 
 
 def _subject(name="arrays", **options):
-    return subject.Subject(
+    return EvaluationContext(
         _encoder(),
         _digits(slice(0, 1000)),
         _digits(slice(1000, 1200), name),
@@ -313,7 +313,7 @@ def test_errors_are_those_of_each_image_by_itself(_measured):
     own = {k: hyperparameters.pop(k) for k in ("batch_size", "label_smoothing")}
     model, _ = classifiers.train_linear(
         *scored.embeddings("train"),
-        optimizer=arrays.linear_optimizer(**hyperparameters),
+        optimizer=classification.linear_optimizer(**hyperparameters),
         epochs=hyperparameters["epochs"],
         seed=0,
         **own,
@@ -392,7 +392,7 @@ def test_prepared_corruptions_are_used_by_their_own_names(monkeypatch):
         images[: 20 * int(name[-1])] = 0
         return datasets.from_arrays(images, scored.embeddings("test")[1])
 
-    monkeypatch.setattr(prepared, "source", source)
+    monkeypatch.setattr(other_datasets, "source", source)
     found = robustness.measure(
         _subject("cifar10"), corruptions=["glass_blur", "contrast"]
     )["metrics"]
@@ -408,7 +408,7 @@ def test_prepared_corruptions_are_used_by_their_own_names(monkeypatch):
 
 def test_unlabelled_data_and_unknown_names_are_told():
     images = np.zeros([4, 8, 8, 3], np.uint8)
-    bare = subject.Subject(
+    bare = EvaluationContext(
         _encoder(), datasets.from_arrays(images), datasets.from_arrays(images)
     )
     needs = protocols.PROTOCOLS["robustness"].needs

@@ -30,7 +30,8 @@ from tf_contrastive.commands import pretrain as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.encoders import resnet
-from tf_contrastive.evaluation import opening, protocols, subject
+from tf_contrastive.evaluation import loading, protocols
+from tf_contrastive.evaluation.context import EvaluationContext
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -599,7 +600,7 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
     def top1(encoder):
         test = datasets.source("digits", "test")
         train = datasets.source("digits", _FIRST["split"])
-        scored = subject.Subject(encoder, train, test)
+        scored = EvaluationContext(encoder, train, test)
         return protocols.run(scored, ["knn"])["results"][0]["top1"]
 
     assert top1(after) > top1(other) + 0.05
@@ -607,7 +608,7 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
     # The classifier that was trained with it is scored as it stands.
     run = checkpoints.load_run(str(tuned))
     test = datasets.source("digits", "test")
-    scored = opening.of_run(run, datasets.source("digits", "train"), test)
+    scored = loading.from_run(run, datasets.source("digits", "train"), test)
     (row,) = protocols.run(scored, ["head"])["results"]
     kernel, bias = (
         tf.train.load_variable(
@@ -623,7 +624,7 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
 
 def test_a_contrastive_run_has_no_classifier_to_score(first):
     digits = [datasets.source("digits", name) for name in ("train", "test")]
-    scored = opening.of_run(checkpoints.load_run(str(first[0])), *digits)
+    scored = loading.from_run(checkpoints.load_run(str(first[0])), *digits)
     with pytest.raises(errors.UserError, match="protocols=linear"):
         protocols.run(scored, ["head"])
 

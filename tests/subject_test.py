@@ -10,7 +10,8 @@ import tensorflow as tf
 from tf_contrastive import datasets, embedding, errors
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.linear import LINEAR_RECIPES
-from tf_contrastive.evaluation import arrays, protocols, splits, subject
+from tf_contrastive.evaluation import classification, context, protocols
+from tf_contrastive.evaluation.context import EvaluationContext
 
 
 def _encoder(outputs=None):
@@ -28,7 +29,7 @@ def _numbered(n=53, classes=5, first=0):
 
 
 def _subject(encoder=None, train=None, test=None, strategy=None, **options):
-    return subject.Subject(
+    return EvaluationContext(
         encoder or _encoder(),
         train or _numbered(),
         test or _numbered(20, first=100),
@@ -59,15 +60,15 @@ def test_every_example_counts_once_on_any_replicas(size, replicas):
 
 def test_a_split_is_embedded_once():
     calls = []
-    scored = subject.Subject(
+    scored = EvaluationContext(
         _encoder(),
         _numbered(),
         _numbered(),
-        heed=lambda b: calls.append(1) or b,
+        cancellable=lambda b: calls.append(1) or b,
     )
     first = scored.embeddings("train")
     assert scored.embeddings("train")[0] is first[0]
-    scored.arrays()
+    scored.labelled_embeddings()
     assert len(calls) == 2  # Two splits.
 
 
@@ -116,7 +117,7 @@ def test_a_stream_is_of_the_chosen_rows_alone():
     scored = _subject()
     rows = np.array([3, 4, 10, 50])
     seen = []
-    stream = scored.stream("none", batch_size=2, rows=rows)
+    stream = scored.training_batches("none", batch_size=2, rows=rows)
     for (images, _), _ in zip(stream, range(6), strict=False):
         seen += _numbers(images.numpy().reshape(2, -1))
     assert [sorted(seen[i : i + 4]) for i in (0, 4, 8)] == [[3, 4, 10, 50]] * 3
@@ -158,21 +159,21 @@ def test_a_single_class_scores_full_marks():
 
 def test_a_holdout_is_stratified_seeded_and_disjoint():
     labels = np.repeat([0, 1, 2], [100, 10, 1])
-    fit, held = splits.holdout(labels, 0.2)
+    fit, held = context.holdout(labels, 0.2)
     assert sorted([*fit, *held]) == list(range(111))
     assert np.bincount(labels[held], minlength=3).tolist() == [20, 2, 0]
-    again = splits.holdout(labels, 0.2)
+    again = context.holdout(labels, 0.2)
     np.testing.assert_array_equal(again[1], held)
-    assert (splits.holdout(labels, 0.2, seed=1)[1] != held).any()
+    assert (context.holdout(labels, 0.2, seed=1)[1] != held).any()
     with pytest.raises(errors.UserError, match="leave none to select on"):
-        splits.holdout(np.arange(5), 0.2)
+        context.holdout(np.arange(5), 0.2)
 
 
 def test_an_encoder_without_a_maker_says_what_to_give():
     scored = _subject()
-    assert not scored.has_fresh()
+    assert not scored.has_new_encoder()
     with pytest.raises(errors.UserError, match="give the --workdir of a run"):
-        scored.fresh()
+        scored.new_encoder()
 
 
 # ---- Learning rates are chosen on train --------------------------------------
@@ -190,13 +191,13 @@ def test_the_learning_rate_is_chosen_without_the_test_split(monkeypatch):
         return datasets.from_arrays(pixels, labels)
 
     seen = []
-    probe = arrays.linear_probe
+    probe = classification.linear_probe
 
     def spy(train, train_labels, test, labels, **options):
         seen.append((len(train), len(test), options["learning_rate"]))
         return probe(train, train_labels, test, labels, **options)
 
-    monkeypatch.setattr(arrays, "linear_probe", spy)
+    monkeypatch.setattr(classification, "linear_probe", spy)
     rates = "0.00001,0.1"
     scored = _subject(
         train=source(200, 1),

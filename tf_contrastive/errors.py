@@ -31,6 +31,10 @@ class AbsentDataError(UserError):
     """Data that was not found."""
 
 
+class DivergedError(UserError):
+    """A training whose loss is not finite."""
+
+
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """Returns the name in `known` that is most similar to `given`, if any."""
     matches = difflib.get_close_matches(

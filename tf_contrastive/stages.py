@@ -26,7 +26,7 @@ from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config.evaluate import Evaluate, Evaluation
 from tf_contrastive.config.linear import LinearProtocol
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import opening, protocols
+from tf_contrastive.evaluation import loading, protocols
 
 RESULT_FILE = "linear.json"
 # Folder of a stage that is under way, and what says which stage that is.
@@ -77,15 +77,15 @@ def linear(result: training.Result) -> dict[str, Any]:
     )
     with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
         follower = _Follower(workdir, stage, heard, result.is_chief)
-        subject = opening.of_run(
+        subject = loading.from_run(
             dataclasses.replace(found, config=run),
             train,
             training.open_test(run),
             options,
             strategy=strategy,
-            follower=follower,
-            heed=follower.heed,
-            say=terminal.info,
+            observer=follower,
+            cancellable=follower.heed,
+            log=terminal.info,
         )
         report = protocols.run(subject, ["linear"])
     report = {
@@ -149,7 +149,7 @@ def _read(path: str) -> dict[str, Any] | None:
     return checkpoints.read_json(path)
 
 
-class _Follower(classifiers.Follower):
+class _Follower(classifiers.TrainingObserver):
     """Shows the stage, keeps what it has come to, and ends it where it must.
 
     Args:

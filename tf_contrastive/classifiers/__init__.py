@@ -1,35 +1,34 @@
 """Classifiers on embeddings: neighbours, prototypes, softmax regression.
 
-Layer 3. They take NumPy arrays, return NumPy arrays, and depend on nothing but
-their arguments. Scores are [n, C]; column c stands for class `classes[c]`, the
-sorted ids that the training labels hold.
+They take and return NumPy arrays. Scores are [n, C]; column c is class
+`classes[c]` of the sorted ids that the training labels contain.
 """
 
-from tf_contrastive.classifiers.arrays import (
+from tf_contrastive.classifiers.embedding_arrays import (
     Scores,
     check_embeddings,
     check_labels,
+    check_train_and_test,
     normalize,
 )
 from tf_contrastive.classifiers.neighbors import knn, nearest_neighbors
 from tf_contrastive.classifiers.prototypes import prototype
 from tf_contrastive.classifiers.softmax import (
     Batches,
-    Follower,
     Linear,
-    linear,
+    TrainingObserver,
     train_linear,
 )
 
 __all__ = [
     "Batches",
-    "Follower",
     "Linear",
     "Scores",
+    "TrainingObserver",
     "check_embeddings",
     "check_labels",
+    "check_train_and_test",
     "knn",
-    "linear",
     "nearest_neighbors",
     "normalize",
     "prototype",

@@ -1,4 +1,4 @@
-"""Nearest neighbours by blocks, and the classifier they make."""
+"""Exact nearest neighbours, block by block, and the kNN classifier."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,17 +6,19 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.classifiers.arrays import check, normalize
+from tf_contrastive.classifiers.embedding_arrays import (
+    check_train_and_test,
+    normalize,
+)
 from tf_contrastive.config.evaluate import KNN_K
 
-# Sides of the blocks of similarities, 16 MiB of float32 each: what is chosen
-# from has hardly left the processor's caches.
+# Sides of the blocks of similarities, 16 MiB of float32 each, small enough for
+# the processor's caches.
 _QUERY_BLOCK = 1024
 _BANK_BLOCK = 4096
-# Queries, and queries times neighbours (8 bytes each), that are kept at a time:
-# more of them take further passes over the bank.
+# Queries, and queries times neighbours (8 bytes each), per pass over the bank.
 _QUERIES = 16_384
-_KEPT = 2**23
+_CANDIDATES = 2**23
 
 
 def nearest_neighbors(
@@ -24,38 +26,38 @@ def nearest_neighbors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k rows of `bank` with the largest dot product to each query.
 
-    Beside its result it needs memory for blocks of queries and bank alone,
-    whatever their numbers; equal products go to the earlier row of the bank.
+    In addition to the result it allocates only blocks of fixed size. Of equal
+    products the earlier row of the bank comes first.
 
     Args:
       bank: float32 [m, D].
       queries: float32 [n, D].
       k: neighbours, at most m.
-      cosine: whether both are l2-normalised here, a block at a time.
+      cosine: whether to l2-normalize both, a block at a time.
 
     Returns:
       (products float32 [n, k], best first; rows of the bank int64 [n, k]).
     """
-    found = list(_neighbors(bank, queries, k, cosine))
-    products, rows = zip(*found, strict=True)
+    parts = list(_neighbors(bank, queries, k, cosine))
+    products, rows = zip(*parts, strict=True)
     return np.concatenate(products), np.concatenate(rows).astype(np.int64)
 
 
 def _neighbors(
     bank: np.ndarray, queries: np.ndarray, k: int, cosine: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields `nearest_neighbors` of some queries after others."""
-    together = min(max(_KEPT // k, 1), _QUERIES)
-    for start in range(0, len(queries), together):
-        some = queries[start : start + together]
-        yield _neighbors_of(
-            bank, normalize(some) if cosine else some, k, cosine
-        )
+    """Yields (products, rows) of consecutive parts of the queries."""
+    size = min(max(_CANDIDATES // k, 1), _QUERIES)
+    for start in range(0, len(queries), size):
+        part = queries[start : start + size]
+        yield _search(bank, normalize(part) if cosine else part, k, cosine)
 
 
-def _neighbors_of(bank, queries, k, cosine):
-    """`nearest_neighbors` of queries that are kept track of all at once."""
-    # Of the bank, the walk's outer side, each block is normalised once.
+def _search(
+    bank: np.ndarray, queries: np.ndarray, k: int, cosine: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (products, rows) of queries, in one pass over the bank."""
+    # The bank is the outer loop, so that each block is normalized once.
     best = np.full([len(queries), k], -np.inf, np.float32)
     rows = np.zeros([len(queries), k], np.int32)
     products = np.empty([_QUERY_BLOCK, k + _BANK_BLOCK], np.float32)
@@ -65,17 +67,16 @@ def _neighbors_of(bank, queries, k, cosine):
         for first in range(0, len(queries), _QUERY_BLOCK):
             part = slice(first, first + _QUERY_BLOCK)
             query = queries[part]
-            # What was found before stands first, so that it wins ties.
+            # Earlier candidates come first, so that they win ties.
             candidates = products[: len(query), : k + block.shape[1]]
             candidates[:, :k] = best[part]
-            # NumPy's product: on CPUs its BLAS is several times as fast as
-            # the one of TensorFlow.
+            # On CPUs NumPy's BLAS is several times as fast as TensorFlow's.
             np.matmul(query, block, out=candidates[:, k:])
             top = tf.math.top_k(candidates, k)
             best[part] = top.values
             place = top.indices.numpy()
-            kept = np.take_along_axis(rows[part], np.minimum(place, k - 1), 1)
-            rows[part] = np.where(place < k, kept, place + (start - k))
+            old = np.take_along_axis(rows[part], np.minimum(place, k - 1), 1)
+            rows[part] = np.where(place < k, old, place + (start - k))
     return best, rows
 
 
@@ -87,31 +88,33 @@ def knn(
 ) -> np.ndarray | list[np.ndarray]:
     """Predicts the class whose neighbours have the largest sum of cosines.
 
-    The k nearest training rows by cosine vote, each with the weight of its
-    cosine (SINCERE, Appendix M, with k = 1 and 5). A class without neighbour
-    never wins, however negative the cosines; equal sums go to the smallest
-    class id.
+    The k nearest training rows by cosine vote with their cosine as weight. A
+    class without a neighbour never wins, even against negative sums; of equal
+    sums the smallest class id wins.
 
     Args:
-      train_embeddings: float [m, D], l2-normalised here.
+      train_embeddings: float [m, D], l2-normalized inside.
       train_labels: int [m], from 0.
-      test_embeddings: float [n, D], l2-normalised here.
-      k: neighbours that vote; more than m count as m. Of several such numbers
-        the neighbours are looked for once.
+      test_embeddings: float [n, D], l2-normalized inside.
+      k: number of neighbours, capped at m; or several numbers, which share one
+        search.
 
     Returns:
-      int64 [n], class ids; of several k a list of such, in their order.
+      int64 [n], class ids; for several k a list of such, in their order.
 
     Raises:
-      UserError: for k < 1, NaN, negative labels, or shapes that do not fit.
+      UserError: for k < 1, NaN, negative labels, or shapes that do not match.
+
+    Feeney and Hughes 2024 (SINCERE), appendix M, k = 1 and 5.
     """
-    several = [k] if np.ndim(k) == 0 else list(k)
-    if not several or min(several) < 1:
-        raise errors.UserError(f"k={k}: give at least 1 neighbour")
-    train, classes, index, test = check(
+    ks = [k] if isinstance(k, (int, np.integer)) else list(k)
+    if not ks or min(ks) < 1:
+        raise errors.UserError(f"k={k}: use at least 1 neighbour")
+    train, labels, test = check_train_and_test(
         train_embeddings, train_labels, test_embeddings
     )
-    counts = [min(count, len(train)) for count in several]
+    classes, index = np.unique(labels, return_inverse=True)
+    counts = [min(count, len(train)) for count in ks]
     votes = [
         _votes(
             cosines[start : start + _QUERY_BLOCK],
@@ -126,10 +129,19 @@ def knn(
     return winners[0] if np.ndim(k) == 0 else list(winners)
 
 
-def _votes(cosines, neighbors, num_classes, counts):
-    """Returns the class that wins each row, for each count: int [counts, b].
+def _votes(
+    cosines: np.ndarray,
+    neighbors: np.ndarray,
+    num_classes: int,
+    counts: Sequence[int],
+) -> np.ndarray:
+    """Returns the winning class of each row for each count, int [counts, b].
 
-    Cosines and the neighbours' classes are [b, k], best first.
+    Args:
+      cosines: float [b, k], best first.
+      neighbors: int [b, k], their classes.
+      num_classes: C.
+      counts: numbers of neighbours that vote, at most k.
     """
     votes = np.zeros([len(cosines), num_classes], np.float32)
     present = np.zeros(votes.shape, bool)

@@ -1,8 +1,12 @@
-"""Classes by the cosine to their mean embedding."""
+"""Classification by the cosine to class prototypes."""
 
 import numpy as np
 
-from tf_contrastive.classifiers.arrays import Scores, check, normalize
+from tf_contrastive.classifiers.embedding_arrays import (
+    Scores,
+    check_train_and_test,
+    normalize,
+)
 
 
 def prototype(
@@ -24,11 +28,12 @@ def prototype(
       Scores, cosines in [-1, 1].
 
     Raises:
-      UserError: for NaN, negative labels, or shapes that do not fit.
+      UserError: for NaN, negative labels, or shapes that do not match.
     """
-    train, classes, index, test = check(
+    train, labels, test = check_train_and_test(
         train_embeddings, train_labels, test_embeddings
     )
+    classes, index = np.unique(labels, return_inverse=True)
     order = np.argsort(index, kind="stable")
     starts = np.searchsorted(index[order], np.arange(len(classes)))
     sums = np.add.reduceat(normalize(train)[order], starts, axis=0)

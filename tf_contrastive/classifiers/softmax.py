@@ -1,17 +1,16 @@
-"""Softmax regression by gradient steps."""
+"""Softmax regression by stochastic gradient descent."""
 
 import itertools
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.classifiers.arrays import (
+from tf_contrastive.classifiers.embedding_arrays import (
     Scores,
-    check,
     check_embeddings,
     check_labels,
 )
@@ -21,14 +20,17 @@ from tf_contrastive.config.linear import LinearProtocol, LinearStage
 Batches = Iterable[tuple[np.ndarray, np.ndarray]]
 
 
-class Follower:
-    """Is told how a training goes; this one lets it go from start to end."""
+class TrainingObserver:
+    """Observer of a training; this base class does nothing."""
 
     def begin(self, state: tf.train.Checkpoint) -> int:
-        """Called before the first epoch, with all that training changes.
+        """Called before the first epoch; may restore `state`.
+
+        Args:
+          state: all that the training changes.
 
         Returns:
-          Epochs that `state`, restored here, has behind it; 0: none.
+          Number of epochs that `state` has completed.
         """
         del state
         return 0
@@ -37,9 +39,9 @@ class Follower:
         """Called after each epoch.
 
         Args:
-          done: epochs so far.
+          done: epochs completed.
           metrics: "loss" and "accuracy", means over the epoch; "step", steps
-            so far; "learning_rate", of the last one.
+            completed; "learning_rate", of the last step.
         """
 
 
@@ -51,34 +53,8 @@ class Linear(NamedTuple):
     classes: np.ndarray
 
     def scores(self, embeddings: np.ndarray) -> Scores:
-        """Logits of embeddings [n, D]."""
+        """Returns the logits of embeddings [n, D]."""
         return Scores(embeddings @ self.kernel + self.bias, self.classes)
-
-
-def linear(
-    train_embeddings: np.ndarray,
-    train_labels: np.ndarray,
-    test_embeddings: np.ndarray,
-    **options: Any,
-) -> tuple[Scores, list[float]]:
-    """Trains softmax regression on frozen embeddings, and scores with it.
-
-    Args:
-      train_embeddings: float [m, D].
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D].
-      **options: of `train_linear`.
-
-    Returns:
-      (Scores, logits; mean training loss of each epoch, in nats).
-
-    Raises:
-      UserError: for NaN, negative labels, shapes that do not fit, or a
-        diverged loss.
-    """
-    *_, test = check(train_embeddings, train_labels, test_embeddings)
-    model, losses = train_linear(train_embeddings, train_labels, **options)
-    return model.scores(test), losses
 
 
 def train_linear(
@@ -91,116 +67,127 @@ def train_linear(
     label_smoothing: float = LinearProtocol.label_smoothing,
     seed: int = Evaluation.seed,
     views: Callable[[int], Batches] | None = None,
-    follower: Follower | None = None,
+    observer: TrainingObserver | None = None,
 ) -> tuple[Linear, list[float]]:
     """Trains softmax regression on frozen embeddings.
 
-    Weights start at zero, and embeddings enter as they are. It runs on one
-    device, outside of any strategy's scope.
+    Weights start at zero. The training runs on one device, outside of the scope
+    of any strategy.
 
     Args:
       train_embeddings: float [m, D].
       train_labels: int [m], from 0.
-      optimizer: (rows of a step, steps of an epoch) -> what moves the weights.
-      epochs: passes over the training rows; each drops its last m % batch.
+      optimizer: (rows per step, steps per epoch) -> optimizer.
+      epochs: passes over the training rows; each drops the last m % batch.
       batch_size: rows per step, at most m.
-      label_smoothing: share of the target that is spread over all classes.
+      label_smoothing: fraction of the target spread over all classes.
       seed: seed of the order of rows; equal seeds give equal scores.
-      views: first step -> batches (embeddings [batch_size, D], labels
-        [batch_size]) from that step on, without end, on which it is trained
-        instead of the training rows, in as many steps: embeddings of augmented
-        images, as in the linear stage of Khosla et al. 2020, table 5. None:
-        the training rows, in a new order an epoch.
-      follower: is told of every epoch, and may begin at a later one.
+      views: first step -> endless batches (embeddings [batch_size, D], labels
+        [batch_size]) of augmented images, to train on instead of the training
+        rows, as in Khosla et al. 2020 (SupCon), table 5. None: the training
+        rows, shuffled each epoch.
+      observer: is called after each epoch; may resume a training.
 
     Returns:
       (the classifier; mean training loss of each epoch, in nats).
 
     Raises:
-      UserError: for NaN, negative labels, shapes that do not fit, or a
-        diverged loss.
+      UserError: for NaN, negative labels, or shapes that do not match.
+      DivergedError: if the loss is not finite.
     """
-    train, classes, index, _ = check(
-        train_embeddings, train_labels, train_embeddings[:1]
-    )
+    train = check_embeddings("train_embeddings", train_embeddings)
+    train_labels = check_labels("train_labels", train_labels, train)
+    classes, index = np.unique(train_labels, return_inverse=True)
     batch_size = min(batch_size, len(train))
     steps = len(train) // batch_size
-    follower = follower or Follower()
+    observer = observer or TrainingObserver()
     kernel = tf.Variable(tf.zeros([train.shape[1], len(classes)]))
     bias = tf.Variable(tf.zeros([len(classes)]))
     losses = tf.Variable(tf.zeros([epochs]))
-    mover = optimizer(batch_size, steps)
-    mover.build([kernel, bias])
-    done = follower.begin(
+    keras_optimizer = optimizer(batch_size, steps)
+    keras_optimizer.build([kernel, bias])
+    done = observer.begin(
         tf.train.Checkpoint(
-            kernel=kernel, bias=bias, losses=losses, optimizer=mover
+            kernel=kernel, bias=bias, losses=losses, optimizer=keras_optimizer
         )
     )
-    train_epoch = _linear_epoch(kernel, bias, mover, label_smoothing)
+    train_epoch = _epoch_function(
+        kernel, bias, keras_optimizer, label_smoothing
+    )
     if views is None:
-        parts = _reshuffled(train, index, steps * batch_size, seed)
+        parts = _shuffled(train, index, steps * batch_size, seed)
         parts = itertools.islice(parts, done, None)
     else:
-        found = views(done * steps)
-        parts = _gathered(found, classes, steps, train.shape[1])
+        batches = views(done * steps)
+        parts = _epochs_of_views(batches, classes, steps, train.shape[1])
     for epoch, part in zip(range(done, epochs), parts, strict=False):
         rows, labels, order = part
         loss, accuracy = train_epoch(
             rows, labels, tf.constant(order.reshape(steps, batch_size))
         )
         if not math.isfinite(loss):
-            raise errors.UserError(
-                f"the linear classifier diverged in epoch {epoch + 1}: give a"
-                " lower learning rate (`linear_learning_rate`)"
+            raise errors.DivergedError(
+                f"the linear classifier diverged in epoch {epoch + 1}: lower"
+                " `linear_learning_rate`"
             )
         losses[epoch].assign(loss)
         metrics = {
             "loss": float(loss),
             "accuracy": float(accuracy),
             "step": (epoch + 1) * steps,
-            "learning_rate": float(mover.learning_rate),
+            "learning_rate": float(keras_optimizer.learning_rate),
         }
-        follower.epoch(epoch + 1, metrics)
+        observer.epoch(epoch + 1, metrics)
     model = Linear(kernel.numpy(), bias.numpy(), classes)
     return model, losses.numpy().tolist()
 
 
-def _reshuffled(train, index, count, seed):
-    """Yields (rows, labels, order int64 [count]) of epochs without end."""
+# (rows float32 [m, D], class indices int64 [m], order int64 [count]).
+_Epochs = Iterator[tuple[tf.Tensor, tf.Tensor, np.ndarray]]
+
+
+def _shuffled(
+    train: np.ndarray, index: np.ndarray, count: int, seed: int
+) -> _Epochs:
+    """Yields the rows and a new order of `count` of them, endlessly."""
     rows, labels = tf.constant(train), tf.constant(index)
     generator = np.random.default_rng(seed)
     while True:
         yield rows, labels, generator.permutation(len(train))[:count]
 
 
-def _gathered(views, classes, steps, features):
-    """Likewise, of what comes next in `views`, in its own order."""
+def _epochs_of_views(
+    views: Batches, classes: np.ndarray, steps: int, features: int
+) -> _Epochs:
+    """Yields the next `steps` batches of `views` in their order, endlessly."""
     views = iter(views)
     while True:
         rows, labels = zip(*itertools.islice(views, steps), strict=True)
-        rows = check_embeddings("views", np.concatenate(rows))
+        rows = check_embeddings("views", np.concatenate(rows), features)
         labels = check_labels("labels of views", np.concatenate(labels), rows)
-        if rows.shape[1] != features:
-            raise errors.UserError(
-                f"views have {rows.shape[1]} features and train_embeddings"
-                f" {features}: embed both with one encoder"
-            )
         index = np.searchsorted(classes, labels)
         yield tf.constant(rows), tf.constant(index), np.arange(len(rows))
 
 
-def _linear_epoch(kernel, bias, optimizer, label_smoothing):
-    """Makes the function that trains kernel [D, C] and bias [C] an epoch long.
+def _epoch_function(
+    kernel: tf.Variable,
+    bias: tf.Variable,
+    optimizer: tf.keras.optimizers.Optimizer,
+    label_smoothing: float,
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+    """Makes the function that trains kernel [D, C] and bias [C] for an epoch.
 
-    It takes rows float32 [m, D], labels int64 [m] below C, and order int64
-    [steps, b], the rows of each step; it gives the epoch's mean loss and
-    accuracy. The gradient of softmax cross entropy is written out: a tape
-    inside a loop of thousands of tiny steps would take longer than the steps.
+    It maps rows float32 [m, D], labels int64 [m] below C, and order int64
+    [steps, b], the rows of each step, to the mean loss and accuracy. The
+    gradient of the softmax cross entropy is written out: a tape would take
+    longer than these small steps.
     """
     classes = bias.shape[0]
 
     @tf.function(reduce_retracing=True)
-    def train(rows, labels, order):
+    def train(
+        rows: tf.Tensor, labels: tf.Tensor, order: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         steps, batch = tf.shape(order)[0], tf.shape(order)[1]
         total, hits = tf.constant(0.0), tf.constant(0)
         for step in tf.range(steps):

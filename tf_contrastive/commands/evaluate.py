@@ -18,29 +18,28 @@ from tf_contrastive.config.evaluate import (
 )
 from tf_contrastive.config.smoke import smoke_evaluation
 from tf_contrastive.evaluation import (
+    artifacts,
     comparison,
-    opening,
+    loading,
     protocols,
-    records,
-    reports,
+    results,
 )
-from tf_contrastive.evaluation.subject import Subject
+from tf_contrastive.evaluation.context import EvaluationContext
 
 COMPARISON_FILE = "comparison.json"
-# Under the run's folder of TensorBoard's files, where it is a run of its own.
+# Subfolder of a run's TensorBoard files, shown as a run of its own.
 EVENTS = "evaluation"
 
 
 def run(options: Evaluate) -> int:
     """Prints a table of accuracies and writes `<workdir>/evaluation.json`.
 
-    Arrays and plots go into `<workdir>/evaluation/`, points and plots for
-    TensorBoard into `<workdir>/events/evaluation/`. An export (`--saved_model`)
-    is scored without a file, unless there is an `--output_dir`: its folder
-    belongs to whoever serves it.
+    Arrays and plots go to `<workdir>/evaluation/`, numbers and plots for
+    TensorBoard to `<workdir>/events/evaluation/`. The results of an export
+    (`saved_model`) are only written if `output_dir` is set.
 
     Args:
-      options: validated.
+      options: validated options.
 
     Returns:
       0.
@@ -50,38 +49,43 @@ def run(options: Evaluate) -> int:
         be scored.
     """
     extensions.add_papers()
-    chosen = options.evaluation
-    if chosen.compare:
-        return _compare(chosen)
-    if chosen.smoke:
-        options = _shrunk(options)
+    evaluation = options.evaluation
+    if evaluation.compare:
+        return _compare(evaluation)
+    if evaluation.smoke:
+        options = _shrink(options)
         options.validate()
-        chosen = options.evaluation
-    scores = _Scores(options)
-    if chosen.watch:
-        return watch.Watch(options, scores.place, scores)()
-    found = checkpoints.load_run(chosen.workdir) if chosen.workdir else None
-    scores(found)
-    for bad in scores.bad_images:
-        terminal.info(f"left out, cannot be read: {bad}")
+        evaluation = options.evaluation
+    scorer = _Scorer(options)
+    if evaluation.watch:
+        return watch.Watch(options, scorer.folder, scorer)()
+    workdir = evaluation.workdir
+    scorer(checkpoints.load_run(workdir) if workdir else None)
+    for name in scorer.bad_images:
+        terminal.info(f"left out, cannot be read: {name}")
     return 0
 
 
-def _shrunk(options: Evaluate) -> Evaluate:
-    """Makes what `--smoke` does of the options, and says how they differ."""
-    chosen = options.evaluation
-    name, data_dir = chosen.dataset, chosen.data_dir
-    if chosen.workdir:
-        data = checkpoints.load_run(chosen.workdir).config.data
+def _shrink(options: Evaluate) -> Evaluate:
+    """Shrinks an evaluation for `smoke`, and logs the changes."""
+    evaluation = options.evaluation
+    name, data_dir = evaluation.dataset, evaluation.data_dir
+    if evaluation.workdir:
+        data = checkpoints.load_run(evaluation.workdir).config.data
         name, data_dir = name or data.dataset, data_dir or data.data_dir
-    train = whole(chosen.train_split)
-    test = whole(chosen.test_split)
+    train = whole(evaluation.train_split)
+    test = whole(evaluation.test_split)
+
+    def count(split: str) -> int:
+        source = datasets.source(name, split, data_dir=data_dir or None)
+        return source.info.num_examples
+
     try:
-        counts = _counts(name, data_dir, train, test)
+        counts = count(train), count(test)
     except errors.AbsentDataError:
         terminal.info(f"smoke: {standing_in(name)}")
         name, train, test = stand_in(name), "train", "test"
-        counts = _counts(name, data_dir, train, test)
+        counts = count(train), count(test)
     small = smoke_evaluation(
         options,
         dataset=name,
@@ -97,150 +101,144 @@ def _shrunk(options: Evaluate) -> Evaluate:
     return small
 
 
-def _counts(name: str, data_dir: str, *splits: str) -> list[int]:
-    """How many examples each split of a dataset has."""
-    opened = (
-        datasets.source(name, split, data_dir=data_dir or None)
-        for split in splits
-    )
-    return [source.info.num_examples for source in opened]
-
-
-class _Scores:
-    """Scores a run at a checkpoint, or an export; shows and keeps the report.
+class _Scorer:
+    """Scores a run at a checkpoint, or an export; prints and writes a report.
 
     Attributes:
-      place: folder of all that is written; None: nothing is.
+      folder: folder of all output; None: nothing is written.
     """
 
     def __init__(self, options: Evaluate) -> None:
         self._options = options
-        chosen = options.evaluation
-        self.place = chosen.output_dir or chosen.workdir or None
-        self._folder = self._events = None
-        if self.place:
-            self._folder = os.path.join(self.place, comparison.FOLDER)
-            self._events = os.path.join(self.place, training.EVENTS, EVENTS)
-        self._recorder = records.Recorder(self._folder, self._events)
-        self._opened: tuple[datasets.Source, ...] | None = None
-        self._of_untrained: list[dict[str, Any]] = []
+        evaluation = options.evaluation
+        self.folder = evaluation.output_dir or evaluation.workdir or None
+        artifacts_folder = events = None
+        if self.folder:
+            artifacts_folder = os.path.join(self.folder, comparison.FOLDER)
+            events = os.path.join(self.folder, training.EVENTS, EVENTS)
+        self._recorder = artifacts.Recorder(artifacts_folder, events)
+        self._sources: tuple[datasets.Source, datasets.Source] | None = None
+        self._untrained_results: list[dict[str, Any]] = []
 
     @property
     def bad_images(self) -> Iterator[str]:
         """Names of images that could not be read."""
-        for source in self._opened or ():
+        for source in self._sources or ():
             yield from source.info.bad_images
 
     def __call__(
         self,
-        found: checkpoints.Run | None,
+        run: checkpoints.Run | None,
         *,
         untrained: bool = True,
-        heed: Callable[[Iterable], Iterable] = iter,
+        cancellable: Callable[[Iterable], Iterable] = iter,
     ) -> dict[str, Any]:
-        """Scores, shows and keeps.
+        """Scores, prints and writes.
 
         Args:
-          found: the run at a checkpoint; None: the export.
-          untrained: whether to score a random encoder, too, if that is wanted;
-            False: the one before stands for it.
-          heed: wraps walks over images.
+          run: the run at a checkpoint; None: the export.
+          untrained: whether to score a random encoder, if the options ask for
+            it; False: reuse its previous results.
+          cancellable: wraps iterables of images.
 
         Returns:
-          What is written to `evaluation.json`, but for the history.
+          The content of `evaluation.json`, without the history.
         """
-        chosen = self._options.evaluation
-        self._opened = self._opened or self._open(found)
-        self._recorder.step = found.step if found else 0
-        results, first = [], None
-        for subject in self._subjects(found, untrained, heed):
-            names = fields.split_list(chosen.protocols)
-            if first is None:
-                wanted, _ = protocols.choose(subject, names)
-                _hint(wanted, chosen)
-                if self.place:
-                    # Now, lest what took long be lost.
-                    reports.check(self.place)
-            part = protocols.run(subject, names, record=self._recorder)
-            results += part["results"]
-            first = first or part
-            # After each, lest what took long be lost with the next.
-            report = self._report(found, first, results)
+        sources = self._sources = self._sources or self._open(run)
+        self._recorder.step = run.step if run else 0
+        names = fields.split_list(self._options.evaluation.protocols)
+        rows: list[dict[str, Any]] = []
+        report: dict[str, Any] = {}
+        for context in self._contexts(run, sources, untrained, cancellable):
+            if not report:
+                selected, _ = protocols.select(context, names)
+                _suggest_small_scale(selected, self._options.evaluation)
+                if self.folder:
+                    # Before the work, rather than after it.
+                    results.check_writable(self.folder)
+            part = protocols.run(context, names, record=self._recorder)
+            rows += part["results"]
+            first = report or part | {"checksum": part["checksum_after"]}
+            report = self._report(run, sources[0].info.name, first, rows)
         if untrained:
-            of = [r for r in results if r["encoder"] == "untrained"]
-            self._of_untrained = of
-        elif self._of_untrained:
-            report = self._report(found, first, results + self._of_untrained)
-        _show(report)
-        if self.place:
-            path = os.path.join(self.place, reports.RESULTS_FILE)
+            self._untrained_results = [
+                row for row in rows if row["encoder"] == "untrained"
+            ]
+        elif self._untrained_results:
+            rows += self._untrained_results
+            report = self._report(run, report["dataset"], report, rows)
+        _print(report)
+        if self.folder:
+            path = os.path.join(self.folder, results.RESULTS_FILE)
             terminal.info(f"written: {path}")
         return report
 
     def _report(
         self,
-        found: checkpoints.Run | None,
+        run: checkpoints.Run | None,
+        dataset: str,
         first: dict[str, Any],
-        results: list[dict[str, Any]],
+        rows: list[dict[str, Any]],
     ) -> dict[str, Any]:
-        """Puts a report together, and keeps it where there is a place."""
-        chosen = self._options.evaluation
+        """Makes and writes the report; `first` is of the first encoder."""
+        evaluation = self._options.evaluation
         report = {
-            "dataset": self._opened[0].info.name,
-            "train_split": chosen.train_split,
-            "test_split": chosen.test_split,
-            "scale": chosen.scale,
-            "step": found.step if found else None,
-            "checksum": first["checksum_after"],
+            "dataset": dataset,
+            "train_split": evaluation.train_split,
+            "test_split": evaluation.test_split,
+            "scale": evaluation.scale,
+            "step": run.step if run else None,
+            "checksum": first["checksum"],
             "left_out": first["left_out"],
-            "results": results,
+            "results": rows,
         }
-        if self.place:
-            reports.write(self.place, report)
+        if self.folder:
+            results.write(self.folder, report)
         return report
 
     def _open(
-        self, found: checkpoints.Run | None
+        self, run: checkpoints.Run | None
     ) -> tuple[datasets.Source, datasets.Source]:
-        """Opens the two splits, and checks that they belong together."""
-        chosen = self._options.evaluation
-        name, data_dir = chosen.dataset, chosen.data_dir
-        if found:
-            name = name or found.config.data.dataset
-            data_dir = data_dir or found.config.data.data_dir
+        """Opens the two splits, and checks that they match."""
+        evaluation = self._options.evaluation
+        name, data_dir = evaluation.dataset, evaluation.data_dir
+        if run:
+            name = name or run.config.data.dataset
+            data_dir = data_dir or run.config.data.data_dir
         train, test = (
             datasets.source(name, split, data_dir=data_dir or None)
-            for split in (chosen.train_split, chosen.test_split)
+            for split in (evaluation.train_split, evaluation.test_split)
         )
         if train.info.has_labels and test.info.has_labels:
             training.check_scored(train.info, test.info)
         return train, test
 
-    def _subjects(
+    def _contexts(
         self,
-        found: checkpoints.Run | None,
+        run: checkpoints.Run | None,
+        sources: tuple[datasets.Source, datasets.Source],
         untrained: bool,
-        heed: Callable[[Iterable], Iterable],
-    ) -> Iterator[Subject]:
-        """Yields what is scored, one at a time."""
-        chosen = self._options.evaluation
-        data = (*self._opened, self._options)
-        others = {"folder": self._folder, "heed": heed, "say": terminal.info}
-        if not found:
-            yield opening.of_export(chosen.saved_model, *data, **others)
-            if chosen.untrained:
+        cancellable: Callable[[Iterable], Iterable],
+    ) -> Iterator[EvaluationContext]:
+        """Yields the encoders to score, one at a time."""
+        evaluation = self._options.evaluation
+        data = (*sources, self._options)
+        hooks: Any = {"cancellable": cancellable, "log": terminal.info}
+        if not run:
+            yield loading.from_export(evaluation.saved_model, *data, **hooks)
+            if evaluation.untrained:
                 terminal.info(
                     "no untrained baseline: only a run (--workdir) has one"
                 )
             return
-        yield opening.of_run(found, *data, **others)
-        if chosen.untrained and untrained:
-            yield opening.of_run(found, *data, trained=False, **others)
+        yield loading.from_run(run, *data, **hooks)
+        if evaluation.untrained and untrained:
+            yield loading.from_run(run, *data, trained=False, **hooks)
 
 
-def _hint(names: Iterable[str], chosen: Evaluation) -> None:
-    """Tells whoever waits on a CPU that they need not."""
-    if chosen.scale == "cpu" or any(
+def _suggest_small_scale(names: Iterable[str], evaluation: Evaluation) -> None:
+    """Logs which protocols take long without an accelerator."""
+    if evaluation.scale == "cpu" or any(
         tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")
     ):
         return
@@ -257,11 +255,11 @@ def _hint(names: Iterable[str], chosen: Evaluation) -> None:
         )
 
 
-def _show(report: dict[str, Any]) -> None:
+def _print(report: dict[str, Any]) -> None:
     if report["step"] is not None:
         terminal.info(f"step {report['step']:,}:")
-    print(reports.table(report["results"]))
-    for line in reports.numbers(report["results"]):
+    print(results.table(report["results"]))
+    for line in results.metric_lines(report["results"]):
         print(line)
     for name, reason in report["left_out"].items():
         print(f"left out: {name} ({reason})")
@@ -269,35 +267,35 @@ def _show(report: dict[str, Any]) -> None:
     print(f"encoder checksum unchanged: {checksum}", flush=True)
 
 
-def _compare(chosen: Evaluation) -> int:
+def _compare(evaluation: Evaluation) -> int:
     """Prints which of two encoders is better, by each protocol."""
-    a, b = read_sides(chosen.compare)
-    report = comparison.compare(a, b, chosen.seed)
+    a, b = read_sides(evaluation.compare)
+    report = comparison.compare(a, b, evaluation.seed)
     headings = ("protocol", "version", "A is", "A", "B", "A - B", "95 %", "p")
     rows = [
         (
-            records.name_of(result),
-            result["version"],
-            result["verdict"],
-            f"{result['top1_a']:.4f}",
-            f"{result['top1_b']:.4f}",
-            f"{result['difference']:+.4f}",
-            f"{result['low']:+.4f}..{result['high']:+.4f}",
-            f"{result['p_value']:.5f}",
-            f"{result['examples']:,}",
+            results.row_name(row),
+            row["version"],
+            row["verdict"],
+            f"{row['top1_a']:.4f}",
+            f"{row['top1_b']:.4f}",
+            f"{row['difference']:+.4f}",
+            f"{row['low']:+.4f}..{row['high']:+.4f}",
+            f"{row['p_value']:.5f}",
+            f"{row['examples']:,}",
         )
-        for result in report["results"]
+        for row in report["results"]
     ]
     print(f"A: {a}\nB: {b}")
     print(terminal.format_table([(*headings, "images"), *rows], texts=range(3)))
-    for left in report["left_out"]:
-        print(f"left out: {records.name_of(left)} ({left['reason']})")
+    for row in report["left_out"]:
+        print(f"left out: {results.row_name(row)} ({row['reason']})")
     print(
-        "better, worse: the 95 % interval of a paired bootstrap leaves 0 out,"
-        " and a paired permutation test has p <= 0.05; else tied"
+        "better, worse: the 95 % interval of a paired bootstrap excludes 0, and"
+        " a paired permutation test has p <= 0.05; otherwise tied"
     )
-    if chosen.output_dir:
-        path = os.path.join(chosen.output_dir, COMPARISON_FILE)
-        reports.write_json(path, report)
+    if evaluation.output_dir:
+        path = os.path.join(evaluation.output_dir, COMPARISON_FILE)
+        results.write_json(path, report)
         terminal.info(f"written: {path}")
     return 0

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, stages, terminal, training
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import reports
+from tf_contrastive.evaluation import results
 
 RESULT_FILE = "pretrain.json"
 
@@ -62,7 +62,7 @@ def _tell(
         print(f"{name:{width}}  {value}")
     if report:
         print()
-        print(reports.table(report["results"]))
+        print(results.table(report["results"]))
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
     # Evaluation needs labels.
     next_command = "evaluate" if result.has_labels else "export"

@@ -1,4 +1,4 @@
-"""`evaluate --watch`: scores each new checkpoint of a job that is running."""
+"""`evaluate --watch`: scores each new checkpoint of a running job."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -10,17 +10,16 @@ from tf_contrastive import checkpoints, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
-from tf_contrastive.evaluation import entries, protocols, reports
+from tf_contrastive.evaluation import protocols, results
 
-# Seconds within which a signal is heeded while nothing goes on.
+# Seconds between two checks for a signal while waiting.
 _NAP_SECONDS = 0.2
 
-# (run at a checkpoint, whether to score an untrained encoder too, what wraps
-# walks over images) -> the report.
+# (run at a checkpoint, untrained=, cancellable=) -> report.
 Score = Callable[..., dict[str, Any]]
 
 
-class _EndedError(Exception):
+class _CancelledError(Exception):
     """A signal ended the watch."""
 
 
@@ -28,22 +27,24 @@ class Watch:
     """Scores each new checkpoint of a run, once, until the run has ended.
 
     The run has ended with the checkpoint of its last step. A checkpoint that
-    is deleted before it could be read is passed over.
+    is deleted before it is read is skipped.
 
     Args:
-      options: validated.
-      folder: of `evaluation.json`, whose history tells what was scored.
-      score: (run, untrained=, heed=) -> report, which it has shown and kept.
+      options: validated options.
+      folder: folder of `evaluation.json`, whose history is used to resume.
+      score: (run, untrained=, cancellable=) -> report, already written.
     """
 
-    def __init__(self, options: Evaluate, folder: str, score: Score) -> None:
+    def __init__(
+        self, options: Evaluate, folder: str | None, score: Score
+    ) -> None:
         self._options = options
-        self._folder = folder
+        self._folder = folder or ""
         self._score = score
         self._run: checkpoints.Run | None = None
         self._scored = 0
-        self._passed_over: set[int] = set()
-        # Of `all` it is known once they were measured.
+        self._skipped: set[int] = set()
+        # What "all" stands for is known after the first measurement.
         self._measured: dict[str, Any] | None = None
 
     def __call__(self) -> int:
@@ -54,33 +55,33 @@ class Watch:
         """
         with preemption.PreemptionListener(
             tf.distribute.get_strategy(), action="ending the watch"
-        ) as self._heard:
+        ) as self._listener:
             try:
-                while not self._look():
+                while not self._score_new():
                     self._wait(self._options.evaluation.watch_every_seconds)
-                told = "the run has ended"
-            except _EndedError as ended:
-                told = f"ended by {ended}"
-        terminal.info(f"{told}: {self._scored} checkpoint(s) scored")
+                reason = "the run has ended"
+            except _CancelledError as error:
+                reason = f"ended by {error}"
+        terminal.info(f"{reason}: {self._scored} checkpoint(s) scored")
         return 0
 
-    def _heed(self, batches: Iterable) -> Iterator:
+    def _cancellable(self, batches: Iterable) -> Iterator:
         for batch in batches:
-            self._end_if_told()
+            self._raise_if_cancelled()
             yield batch
 
-    def _end_if_told(self) -> None:
-        if reason := self._heard.stop_reason():
-            raise _EndedError(reason)
+    def _raise_if_cancelled(self) -> None:
+        if reason := self._listener.stop_reason():
+            raise _CancelledError(reason)
 
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            self._end_if_told()
+            self._raise_if_cancelled()
             time.sleep(min(left, _NAP_SECONDS))
 
-    def _look(self) -> bool:
-        """Scores what is new; returns whether the run has ended."""
+    def _score_new(self) -> bool:
+        """Scores new checkpoints; returns whether the run has ended."""
         workdir = self._options.evaluation.workdir
         paths = checkpoints.saved(workdir)
         if self._run is None:
@@ -89,67 +90,67 @@ class Watch:
                 return False
             self._run = checkpoints.load_run(workdir)
         for path in paths:
-            self._end_if_told()
-            found = self._run.at(path)
-            if not self._is_done(found.step):
-                self._score_one(found)
-        return self._is_done(self._run.last_step)
+            self._raise_if_cancelled()
+            run = self._run.at(path)
+            if not self._is_done(run):
+                self._score_one(run)
+        return self._is_done(self._run, self._run.last_step)
 
-    def _is_done(self, step: int) -> bool:
-        if step in self._passed_over:
+    def _is_done(self, run: checkpoints.Run, step: int | None = None) -> bool:
+        step = run.step if step is None else step
+        if step in self._skipped:
             return True
-        chosen = self._options.evaluation
-        done = reports.measured(
+        evaluation = self._options.evaluation
+        measured = results.measured(
             self._folder,
             {
                 "step": step,
-                "dataset": chosen.dataset or self._run.config.data.dataset,
-                "train_split": chosen.train_split,
-                "test_split": chosen.test_split,
+                "dataset": evaluation.dataset or run.config.data.dataset,
+                "train_split": evaluation.train_split,
+                "test_split": evaluation.test_split,
             },
         )
-        wanted = self._wanted()
-        return None not in (done, wanted) and all(
-            done.get(name) == hyperparameters
-            for name, hyperparameters in wanted.items()
-        )
+        required = self._required()
+        if measured is None or required is None:
+            return False
+        return measured | required == measured
 
-    def _wanted(self) -> dict[str, Any] | None:
-        """What each checkpoint is measured by, as the history has it."""
+    def _required(self) -> dict[str, Any] | None:
+        """Returns protocol@version -> hyperparameters, if known."""
         names = fields.split_list(self._options.evaluation.protocols)
         if "all" in names:
             return self._measured
-        chosen = [(name, protocols.PROTOCOLS[name]) for name in names]
         return {
-            f"{name}@{p.version_of(self._options)}": entries.plain(
-                p.hyperparameters(self._options)
+            f"{name}@{protocol.version_of(self._options)}": results.as_json(
+                protocol.hyperparameters(self._options)
             )
-            for name, p in chosen
+            for name, protocol in protocols.PROTOCOLS.items()
+            if name in names
         }
 
-    def _score_one(self, found: checkpoints.Run) -> None:
-        if not checkpoints.is_whole(found.checkpoint):
-            # Deleted, or not written to its end yet.
-            self._pass_over_if_gone(found)
+    def _score_one(self, run: checkpoints.Run) -> None:
+        if not checkpoints.is_whole(run.checkpoint):
+            # Deleted, or still being written.
+            self._skip_if_deleted(run)
             return
         try:
             report = self._score(
-                found, untrained=not self._scored, heed=self._heed
+                run, untrained=not self._scored, cancellable=self._cancellable
             )
         except (tf.errors.OpError, ValueError, IndexError):
-            if not self._pass_over_if_gone(found):
+            if not self._skip_if_deleted(run):
                 raise
             return
         self._scored += 1
-        done = {key: report[key] for key in reports.KEYS}
-        self._measured = reports.measured(self._folder, done)
+        checkpoint = {key: report[key] for key in results.KEYS}
+        self._measured = results.measured(self._folder, checkpoint)
 
-    def _pass_over_if_gone(self, found: checkpoints.Run) -> bool:
-        if tf.io.gfile.exists(f"{found.checkpoint}.index"):
+    def _skip_if_deleted(self, run: checkpoints.Run) -> bool:
+        if tf.io.gfile.exists(f"{run.checkpoint}.index"):
             return False
-        self._passed_over.add(found.step)
+        self._skipped.add(run.step)
         terminal.info(
-            f"step {found.step:,}: its checkpoint was deleted before it could"
-            " be read, and is passed over"
+            f"step {run.step:,}: skipped, its checkpoint was deleted before it"
+            " could be read"
         )
         return True

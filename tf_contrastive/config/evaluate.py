@@ -45,6 +45,9 @@ PROTOCOLS = (
 )
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
+# Resamples of confidence intervals, and draws of permutation tests.
+BOOTSTRAP_RESAMPLES = 1000
+PERMUTATION_DRAWS = 100_000
 # The options that `scale` sets. The defaults are the papers'; those that take
 # hours on a CPU are reduced.
 SCALES: dict[str, dict[str, Any]] = {

@@ -1,36 +1,36 @@
-"""Evaluation of encoders that stay as they are.
+"""Evaluation of frozen encoders.
 
-Metrics and tests are plain functions on arrays, at hand here by name: `knn`,
+Metrics and tests are plain functions on arrays, available here by name: `knn`,
 `prototype`, `linear_probe`, `logistic_regression` and `separation_margin` take
-the same four, embeddings and labels of a training and of a test split.
-`protocols.run` goes from an encoder and two splits to a list of results that
-name their protocol, its version and all its hyperparameters.
+the embeddings and labels of a training and of a test split. `protocols.run`
+measures an encoder by named protocols; each result records the protocol, its
+version and its options.
 
-Importing this package imports none of its modules, nor what they need
-(TensorFlow, SciPy, scikit-learn, matplotlib): a name does, when first used.
+Functions and modules are imported when they are first used, and TensorFlow,
+SciPy, scikit-learn and matplotlib with them.
 """
 
 import importlib
+from typing import Any
 
 _FUNCTIONS = {
-    "knn": "arrays",
-    "linear_probe": "arrays",
-    "prototype": "arrays",
-    "kl_lower_bound": "bounds",
-    "eleven_point_average_precision": "calibration",
+    "eleven_point_average_precision": "average_precision",
     "expected_calibration_error": "calibration",
-    "mean_corruption_error": "calibration",
-    "mean_error": "calibration",
     "reliability": "calibration",
-    "contrastive_accuracy": "contrastive",
+    "knn": "classification",
+    "linear_probe": "classification",
+    "prototype": "classification",
+    "contrastive_accuracy": "contrastive_task",
+    "mean_corruption_error": "corruption_errors",
+    "mean_error": "corruption_errors",
     "alignment": "hypersphere",
+    "effective_rank": "hypersphere",
     "random_projections": "hypersphere",
     "uniformity": "hypersphere",
+    "kl_lower_bound": "kl_bound",
     "logistic_regression": "logistic",
     "neighbor_histograms": "separation",
     "separation_margin": "separation",
-    "effective_rank": "spectra",
-    "spectrum": "spectra",
     "bootstrap_difference": "statistics",
     "bootstrap_interval": "statistics",
     "compare": "statistics",
@@ -38,34 +38,35 @@ _FUNCTIONS = {
     "permutation_test": "statistics",
 }
 _MODULES = (
-    "arrays",
-    "bounds",
+    "artifacts",
+    "average_precision",
     "calibration",
-    "contrastive",
+    "classification",
+    "comparison",
+    "context",
+    "contrastive_task",
+    "corruption_errors",
     "corruptions",
     "finetune",
     "hypersphere",
-    "kmeans",
+    "kl_bound",
+    "loading",
     "logistic",
-    "opening",
-    "pictures",
+    "other_datasets",
+    "plots",
     "protocols",
+    "results",
     "robustness",
-    "scoring",
     "separation",
-    "spectra",
     "statistics",
-    "subject",
     "transfer",
-    "transforms",
-    "tsne",
-    "tuning",
+    "view_embeddings",
 )
 
 __all__ = sorted([*_FUNCTIONS, *_MODULES])
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _FUNCTIONS:
@@ -74,5 +75,5 @@ def __getattr__(name):
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return __all__

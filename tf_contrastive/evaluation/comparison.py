@@ -1,7 +1,9 @@
-"""Is one encoder better than another? Paired tests on the same test examples.
+"""Paired tests of whether one encoder is better than another.
 
-SINCERE's bootstrap of the difference, and SimCLR's permutation test (PAPERS
-5.5): a difference counts where both of them say so.
+Two encoders are compared on the same test examples, by the bootstrap of the
+difference (Feeney and Hughes 2024, SINCERE, section 5) and by a permutation
+test (Chen et al. 2020, SimCLR, appendix B.8). One is better if both find a
+significant difference.
 """
 
 import os
@@ -10,52 +12,64 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.evaluation import records, statistics
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.evaluation import artifacts, results, statistics
 
-# Of `statistics.compare`.
-_FOUND = ("difference", "low", "high", "p_value", "verdict")
-# Folder of a run's records.
+# Folder of a run's predictions and plots.
 FOLDER = "evaluation"
 
 
-def compare(a: str, b: str, seed: int = 0) -> dict[str, Any]:
+def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     """Compares two encoders by every protocol that both were measured by.
 
     Args:
-      a, b: a run, `RUN:ENCODER` of one, a folder of records, or a record.
-      seed: of resamples and draws.
+      a, b: a run, `RUN:ENCODER`, a folder of npz files of `artifacts`, or one
+        such file.
+      seed: seed of resamples and draws.
 
     Returns:
       {"a", "b", "results": [{"protocol", "variant", "version", "dataset",
-      "examples", "top1_a", "top1_b", "difference" (of a over b), "low", "high"
-      (95 %), "p_value", "verdict" ("better", "worse" or "tied": what a is)},
+      "examples", "top1_a", "top1_b", "difference" (a - b), "low", "high"
+      (95 %), "p_value", "verdict" ("better", "worse" or "tied": a against b)},
       ...], "left_out": [{"protocol", "variant", "reason"}, ...]}.
 
     Raises:
-      UserError: for no results, or none in common.
+      UserError: without results, or without common ones.
     """
-    ours, theirs = find(a), find(b)
-    results, left_out = [], []
-    for key in sorted({*ours, *theirs}):
-        reason = _differing(ours.get(key), theirs.get(key), a, b)
+    hits_a, hits_b = find(a), find(b)
+    rows, left_out = [], []
+    for key in sorted({*hits_a, *hits_b}):
+        protocol, variant = key
+        row: dict[str, Any] = {"protocol": protocol, "variant": variant}
+        reason = _difference(hits_a.get(key), hits_b.get(key), a, b)
         if reason:
-            named = {"protocol": key[0], "variant": key[1]}
-            left_out.append({**named, "reason": reason})
-        else:
-            results.append(_compared(key, ours[key], theirs[key], seed))
-    if not results:
+            left_out.append(row | {"reason": reason})
+            continue
+        correct_a, correct_b = hits_a[key].correct, hits_b[key].correct
+        rows.append(
+            row
+            | {
+                "version": hits_a[key].about["version"],
+                "dataset": hits_a[key].about["dataset"],
+                "examples": len(correct_a),
+                "top1_a": float(correct_a.mean()),
+                "top1_b": float(correct_b.mean()),
+                **statistics.compare(correct_a, correct_b, seed=seed),
+            }
+        )
+    if not rows:
         reasons = "; ".join(
-            f"{records.name_of(x)}: {x['reason']}" for x in left_out
+            f"{results.row_name(row)}: {row['reason']}" for row in left_out
         )
         raise errors.UserError(
             f"{a} and {b} have no result in common ({reasons}): evaluate both"
             " by the same protocols, hyperparameters and data"
         )
-    return {"a": a, "b": b, "results": results, "left_out": left_out}
+    return {"a": a, "b": b, "results": rows, "left_out": left_out}
 
 
-def find(name: str) -> dict[tuple[str, str], records.Hits]:
-    """Reads the results that a side of the comparison names.
+def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
+    """Reads the results of one side of a comparison.
 
     Args:
       name: see `compare`.
@@ -64,53 +78,35 @@ def find(name: str) -> dict[tuple[str, str], records.Hits]:
       UserError: if there are none.
     """
     if name.endswith(".npz"):
-        found = records.read(name)
+        hits = artifacts.read(name)
     else:
         folder, encoder = name, "trained"
-        # What follows a scheme or a drive begins with a slash.
-        place, colon, last = name.rpartition(":")
-        if colon and "/" not in last and not tf.io.gfile.isdir(name):
-            folder, encoder = place, last
+        # A colon followed by a slash belongs to a scheme or a drive.
+        prefix, colon, suffix = name.rpartition(":")
+        if colon and "/" not in suffix and not tf.io.gfile.isdir(name):
+            folder, encoder = prefix, suffix
         if tf.io.gfile.isdir(os.path.join(folder, FOLDER)):
             folder = os.path.join(folder, FOLDER)
-        found = records.read_all(folder, encoder)
-    if not found:
+        hits = artifacts.read_all(folder, encoder)
+    if not hits:
         raise errors.UserError(
             f"no results of {name} to compare: run `evaluate workdir=RUN`"
-            " first, and give RUN, RUN:untrained or a file of"
+            " first, and pass RUN, RUN:untrained or a file of"
             " RUN/evaluation/*.npz"
         )
-    return found
+    return hits
 
 
-def _differing(
-    ours: records.Hits | None, theirs: records.Hits | None, a: str, b: str
+def _difference(
+    hits_a: artifacts.Hits | None, hits_b: artifacts.Hits | None, a: str, b: str
 ) -> str | None:
-    """What keeps two results from being compared, or None."""
-    if ours is None or theirs is None:
-        return f"not measured of {a if ours is None else b}"
+    """Returns why two results cannot be compared, or None."""
+    if hits_a is None or hits_b is None:
+        return f"not measured for {a if hits_a is None else b}"
     for fact in ("dataset", "split", "labels", "version", "hyperparameters"):
-        mine, other = ours.about[fact], theirs.about[fact]
-        if mine != other:
+        value_a, value_b = hits_a.about[fact], hits_b.about[fact]
+        if value_a != value_b:
             if fact == "labels":
                 return "their test examples differ"
-            return f"{fact} {mine} of {a}, {other} of {b}"
+            return f"{fact} {value_a} of {a}, {value_b} of {b}"
     return None
-
-
-def _compared(
-    key: tuple[str, str], ours: records.Hits, theirs: records.Hits, seed: int
-) -> dict[str, Any]:
-    found = statistics.compare(
-        ours.correct, theirs.correct, seed=seed, labels=ours.classes
-    )
-    return {
-        "protocol": key[0],
-        "variant": key[1],
-        "version": ours.about["version"],
-        "dataset": ours.about["dataset"],
-        "examples": len(ours.correct),
-        "top1_a": ours.top1,
-        "top1_b": theirs.top1,
-        **{name: found[name] for name in _FOUND},
-    }

@@ -1,102 +1,321 @@
-"""The protocol `finetune`: the encoder trained on, with few labels.
+"""The protocol `finetune`: training a copy of the encoder with few labels.
 
-SimCLR, appendix B.5: all of the network and a new linear layer learn from 1 %,
-10 % or all of the labels, the same number of every class, and so does a network
-of random weights. What is trained is always a copy (`Subject.fresh`).
+Chen et al. 2020 (SimCLR), appendix B.5: the whole network and a new linear
+layer are trained on 1 %, 10 % or all of the labels, class-balanced; for
+comparison, so is a network with random weights. `transfer` trains by the same
+functions.
 """
 
+import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
-from tf_contrastive import classifiers, errors
+from tf_contrastive import classifiers, errors, optimizers, schedules
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
-from tf_contrastive.config.protocols import FinetuneProtocol
+from tf_contrastive.config.protocols import FinetuneProtocol, TransferProtocol
 from tf_contrastive.datasets.subsets import balanced_rows
-from tf_contrastive.evaluation import arrays, prepared, scoring
-from tf_contrastive.evaluation.subject import Subject
-from tf_contrastive.evaluation.tuning import Recipe, train
+from tf_contrastive.evaluation import classification
+from tf_contrastive.evaluation.context import (
+    Batches,
+    EvaluationContext,
+    holdout,
+    missing_labels,
+)
+from tf_contrastive.evaluation.results import Measurement
 
-# (scores of training examples, their rows int [h]) -> more for better ones.
+# (scores of training examples, their rows int [h]) -> larger is better.
 Score = Callable[[classifiers.Scores, np.ndarray], float]
 
-_HYPERPARAMETERS = FinetuneProtocol().hyperparameters()
+# Standard deviation of a new linear layer's weights (SimCLR's code).
+_HEAD_STDDEV = 0.01
+_DEFAULTS = FinetuneProtocol().hyperparameters()
 
 
-def choose(
-    subject: Subject,
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """How a network is trained, by SGD with Nesterov momentum 0.9.
+
+    Attributes:
+      steps: steps of the optimizer; the learning rate falls to zero over them
+        by a cosine without warm-up (the papers state no schedule).
+      learning_rate: its peak.
+      weight_decay: for weights of rank 2 and more; times the learning rate.
+      batch_size: images per step.
+      batch_norm_momentum: momentum of moving statistics; None: the encoder's.
+      augmentation: policy of the training images.
+      seed: seed of the order of images, the views, and the linear layer.
+    """
+
+    steps: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    batch_size: int = TransferProtocol.batch_size
+    batch_norm_momentum: float | None = None
+    augmentation: str = FinetuneProtocol.augmentation
+    seed: int = Evaluation.seed
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetunedClassifier:
+    """A fine-tuned encoder and its linear layer.
+
+    Attributes:
+      encoder: images -> h.
+      head: the linear layer.
+      losses: mean loss of each tenth of the training, in nats.
+    """
+
+    encoder: Callable[..., tf.Tensor]
+    head: classifiers.Linear
+    losses: list[float]
+
+    def scores(
+        self, context: EvaluationContext, batches: Batches
+    ) -> classifiers.Scores:
+        """Returns the logits of the images of batches, in order."""
+        h, _ = context.embed(batches, encoder=self.encoder)
+        return self.head.scores(h)
+
+
+# ---- Training ----------------------------------------------------------------
+
+
+def train(
+    context: EvaluationContext,
+    rows: np.ndarray,
+    recipe: Recipe,
+    *,
+    trained: bool,
+    label_sets: np.ndarray | None = None,
+) -> FinetunedClassifier:
+    """Trains a copy of the encoder, and a linear layer, on rows of train.
+
+    Args:
+      context: the encoder, which does not change, and its data.
+      rows: int [m], increasing: the training examples.
+      recipe: how to train.
+      trained: whether the copy starts from the encoder's weights, or from
+        random ones.
+      label_sets: bool [n, C], the classes that each training example shows, if
+        the training labels are row numbers
+        (`other_datasets.with_row_labels`): one logistic regression per class.
+        None: softmax regression of the labels.
+
+    Raises:
+      UserError: if there is no copy to train.
+      DivergedError: if the loss is not finite.
+    """
+    strategy = context.strategy
+    replicas = strategy.num_replicas_in_sync
+    encoder = context.new_encoder(trained)
+    if not list(encoder.trainable_variables):
+        raise errors.UserError(
+            "the encoder has no trainable weights: set `workdir` to a run, or"
+            " `saved_model` to an export of this package"
+        )
+    if recipe.batch_norm_momentum is not None:
+        # An export has no layers: its momentum is part of the graph.
+        for layer in getattr(encoder, "submodules", ()):
+            if isinstance(layer, tf.keras.layers.BatchNormalization):
+                layer.momentum = recipe.batch_norm_momentum
+    batch_size = min(recipe.batch_size, len(rows)) // replicas * replicas
+    if not batch_size:
+        raise errors.UserError(
+            f"{len(rows)} labels are fewer than the {replicas} replicas that"
+            " share a step: use a larger part of the labels"
+        )
+    classes = np.arange(
+        context.test.info.num_classes or 0
+        if label_sets is None
+        else label_sets.shape[1]
+    )
+    shape = [context.embeddings("test")[0].shape[1], len(classes)]
+    with strategy.scope():
+        initial = tf.random.stateless_normal(
+            shape, [recipe.seed, 1], stddev=_HEAD_STDDEV
+        )
+        kernel = tf.Variable(initial)
+        bias = tf.Variable(tf.zeros(shape[1:]))
+        optimizer = _optimizer(recipe, batch_size, encoder)
+        optimizer.build([*encoder.trainable_variables, kernel, bias])
+    step = _step_function(
+        strategy, encoder, kernel, bias, optimizer, label_sets
+    )
+    batches = context.training_batches(
+        recipe.augmentation, batch_size=batch_size, rows=rows, seed=recipe.seed
+    )
+    losses = [
+        step(_per_replica(strategy, images), _per_replica(strategy, labels))
+        for images, labels in itertools.islice(batches, recipe.steps)
+    ]
+    values = np.array([float(loss) for loss in losses])
+    if not np.isfinite(values).all():
+        raise errors.DivergedError(
+            f"fine-tuning diverged at learning rate {recipe.learning_rate:g}:"
+            " lower it"
+        )
+    return FinetunedClassifier(
+        encoder,
+        classifiers.Linear(kernel.numpy(), bias.numpy(), classes),
+        [float(p.mean()) for p in np.array_split(values, 10) if len(p)],
+    )
+
+
+def _optimizer(
+    recipe: Recipe, batch_size: int, encoder: Callable[..., tf.Tensor]
+) -> tf.keras.optimizers.Optimizer:
+    # Without layers, as in an export, only variables of rank 1 are exempt.
+    layers = [encoder] if isinstance(encoder, tf.Module) else []
+    return optimizers.build(
+        "sgd",
+        learning_rate=schedules.build(
+            "cosine",
+            base_learning_rate=recipe.learning_rate,
+            batch_size=batch_size,
+            steps_per_epoch=1,
+            epochs=recipe.steps,
+            scaling="none",
+        ),
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=recipe.weight_decay,
+        exempt=optimizers.biases_and_scales(*layers),
+    )
+
+
+def _step_function(
+    strategy: tf.distribute.Strategy,
+    encoder: Any,
+    kernel: tf.Variable,
+    bias: tf.Variable,
+    optimizer: tf.keras.optimizers.Optimizer,
+    label_sets: np.ndarray | None,
+) -> Callable[[Any, Any], tf.Tensor]:
+    """Returns (images, labels) of each replica -> mean loss, one step."""
+    variables = [*encoder.trainable_variables, kernel, bias]
+    replicas = strategy.num_replicas_in_sync
+
+    def losses_of(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        if label_sets is None:
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels, logits
+            )
+        # Summed over classes: like a softmax's, the gradient of a logit is the
+        # error of its probability, and learning rates are comparable.
+        targets = tf.gather(tf.constant(label_sets, tf.float32), labels)
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(targets, logits)
+        return tf.reduce_sum(losses, axis=1)
+
+    def replica_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            h = tf.cast(encoder(images, training=True), tf.float32)
+            losses = losses_of(h @ kernel + bias, labels)
+            # Gradients are summed over the replicas.
+            loss = tf.reduce_mean(losses) / replicas
+        gradients = tape.gradient(loss, variables)
+        optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return loss
+
+    @tf.function
+    def step(images: Any, labels: Any) -> tf.Tensor:
+        losses = strategy.run(replica_step, args=(images, labels))
+        return strategy.reduce("sum", losses, axis=None)
+
+    return step
+
+
+def _per_replica(strategy: tf.distribute.Strategy, rows: tf.Tensor) -> Any:
+    """Splits rows equally over the replicas."""
+    size = len(rows) // strategy.num_replicas_in_sync
+
+    def part(context: Any) -> tf.Tensor:
+        start = context.replica_id_in_sync_group * size
+        return rows[start : start + size]
+
+    return strategy.experimental_distribute_values_from_function(part)
+
+
+# ---- Selection ---------------------------------------------------------------
+
+
+def select_recipe(
+    context: EvaluationContext,
     rows: np.ndarray,
     recipes: Sequence[Recipe],
     *,
     trained: bool,
-    held: np.ndarray | None = None,
-    share: float = Evaluation.validation_fraction,
+    held_out: np.ndarray | None = None,
+    fraction: float = Evaluation.validation_fraction,
     score: Score | None = None,
-    sets: np.ndarray | None = None,
+    label_sets: np.ndarray | None = None,
 ) -> tuple[Recipe, list[float | None]]:
-    """Finds the recipe that does best on a held-out part of the labels.
+    """Selects the recipe with the best score on a held-out part of the labels.
 
     Args:
-      subject: see `train`.
-      rows: int [m], increasing: the training examples that there are.
-      recipes: to choose from; of a single one nothing is trained.
-      trained: see `train`.
-      held: those of `rows` to select on; None: a share of each class.
-      share: see `held`.
-      score: by which is chosen; None: top-1.
-      sets: see `train`.
+      context, trained, label_sets: see `train`.
+      rows: int [m], increasing: the available training examples.
+      recipes: candidates; a single one is returned without training.
+      held_out: rows to select on; None: a fraction of each class.
+      fraction: that fraction.
+      score: the score; None: top-1.
 
     Returns:
-      (the best one; of equal ones the first, score of each, None where it
-      diverged).
+      (the best recipe, of equal ones the first; the score of each, None where
+      the training diverged).
 
     Raises:
-      UserError: if all diverge, or there is nothing to select on.
+      UserError: if there is nothing to select on.
+      DivergedError: if all recipes diverge.
     """
     if len(recipes) == 1:
         return recipes[0], []
-    if held is None:
-        labels = subject.embeddings("train")[1]
-        _, places = subject.holdout(labels[rows], share)
-        held = rows[places]
-    score = score or score_of(subject, "top1")
-    fit = np.setdiff1d(rows, held)
-    images = subject.images("train", subject.train.select(held))
+    if held_out is None:
+        labels = context.embeddings("train")[1][rows]
+        seed = context.options.evaluation.seed
+        held_out = rows[holdout(labels, fraction, seed)[1]]
+    score = score or score_by(context, "top1")
+    fit_rows = np.setdiff1d(rows, held_out)
+    images = context.images("train", context.train.select(held_out))
     scores: list[float | None] = []
     for recipe in recipes:
         try:
-            model = train(subject, fit, recipe, trained=trained, sets=sets)
-        except errors.UserError as error:
-            if "diverged" not in str(error):
-                raise
-            scores.append(None)
-        else:
-            scores.append(score(model.scores(subject, images), held))
-        subject.say(
+            model = train(
+                context,
+                fit_rows,
+                recipe,
+                trained=trained,
+                label_sets=label_sets,
+            )
+            value = score(model.scores(context, images), held_out)
+        except errors.DivergedError:
+            value = None
+        scores.append(value)
+        context.log(
             f"learning rate {recipe.learning_rate:g}, weight decay"
             f" {recipe.weight_decay:g}: "
-            + ("diverged" if scores[-1] is None else f"{scores[-1]:.4f}")
-            + f" of {len(held):,} held-out examples"
+            + ("diverged" if value is None else f"{value:.4f}")
+            + f" of {len(held_out):,} held-out examples"
         )
-    best = max(
-        range(len(scores)),
-        key=lambda i: -1.0 if scores[i] is None else scores[i],
-    )
+    best = int(np.argmax([-1.0 if s is None else s for s in scores]))
     if scores[best] is None:
-        raise errors.UserError(
-            "fine-tuning diverged at every learning rate: give lower ones"
+        raise errors.DivergedError(
+            "fine-tuning diverged at every learning rate: use lower ones"
         )
     return recipes[best], scores
 
 
-def score_of(subject: Subject, metric: str) -> Score:
-    """What `choose` takes, of a name of `scoring.METRICS`."""
-    of = scoring.metric(metric)
+def score_by(context: EvaluationContext, metric: str) -> Score:
+    """Returns the score by a metric of `classification.METRICS`."""
+    function = classification.metric(metric)
 
     def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
-        return of(scores.top(1)[:, 0], subject.embeddings("train")[1][rows])
+        labels = context.embeddings("train")[1][rows]
+        return function(scores.top(1)[:, 0], labels)
 
     return score
 
@@ -104,58 +323,63 @@ def score_of(subject: Subject, metric: str) -> Score:
 # ---- The protocol ------------------------------------------------------------
 
 
-def needs(subject: Subject) -> str | None:
-    """What is absent for this protocol; None: nothing."""
-    if lacking := prepared.needs_labels(subject):
-        return lacking
-    if not subject.has_fresh():
-        return "nothing makes a copy of the encoder to train: give `workdir`"
+def needs(context: EvaluationContext) -> str | None:
+    """Returns why `finetune` cannot be measured, or None."""
+    if reason := missing_labels(context):
+        return reason
+    if not context.has_new_encoder():
+        return "the encoder has no trainable copy: set `workdir` to a run"
     return None
 
 
 def measure(
-    subject: Subject,
+    context: EvaluationContext,
     *,
-    fractions: Sequence[float] = _HYPERPARAMETERS["fractions"],
-    epochs: Sequence[int] = _HYPERPARAMETERS["epochs"],
+    fractions: Sequence[float] = _DEFAULTS["fractions"],
+    epochs: Sequence[int] = _DEFAULTS["epochs"],
     batch_size: int = FinetuneProtocol.batch_size,
-    learning_rates: Sequence[float] = _HYPERPARAMETERS["learning_rates"],
+    learning_rates: Sequence[float] = _DEFAULTS["learning_rates"],
     augmentation: str = FinetuneProtocol.augmentation,
     scratch: bool = FinetuneProtocol.scratch,
     validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
-) -> dict[str, Any]:
-    """Scores networks that were trained on with few labels.
+) -> Measurement:
+    """Scores networks that are fine-tuned with few labels.
 
     Args:
-      subject: whose encoder is copied and trained.
-      fractions: shares of the labels.
-      epochs: of each share, or one number for all.
-      batch_size: images per step, at most all.
-      learning_rates: per 256 images of a batch; the best on a held-out part of
-        the labels is taken, and trained again on all of them.
-      augmentation: policy of the images learned from.
-      scratch: whether to train a random network likewise. (An untrained
-        subject is one itself.)
-      validation_fraction: of the labels of a class, to choose learning rates
-        on.
-      seed: of the subsets, orders and views.
+      context: the encoder to copy, and its data.
+      fractions: fractions of the labels.
+      epochs: epochs for each fraction, or one number for all.
+      batch_size: images per step, at most the number of labels.
+      learning_rates: candidates, per 256 images of a batch; the best on a
+        held-out part of the labels is used on all of them.
+      augmentation: policy of the training images.
+      scratch: whether to train a random network too; ignored if the encoder is
+        untrained itself.
+      validation_fraction: held-out part of the labels of each class.
+      seed: seed of the subsets, orders and views.
 
     Returns:
-      Measurements "1%", "1% scratch" and so on, see `protocols`.
+      Measurements "1%", "1% scratch" and so on.
 
     Raises:
-      UserError: if there is no copy to train, or training diverges.
+      UserError: if there is no copy to train.
+      DivergedError: if training diverges at every learning rate.
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
-    labels = subject.embeddings("train")[1]
+    train_labels = context.embeddings("train")[1]
+    test_labels = context.embeddings("test")[1]
     starts = {"": True}
-    if scratch and subject.name != "untrained" and subject.has_fresh(False):
+    if (
+        scratch
+        and context.name != "untrained"
+        and context.has_new_encoder(trained=False)
+    ):
         starts[" scratch"] = False
-    parts = {}
+    parts: dict[str, Measurement] = {}
     for fraction, passes in zip(fractions, epochs, strict=True):
-        rows = balanced_rows(labels, fraction, seed)
+        rows = balanced_rows(train_labels, fraction, seed)
         batch = min(batch_size, len(rows))
         recipes = [
             Recipe(
@@ -169,31 +393,23 @@ def measure(
         ]
         for suffix, trained in starts.items():
             name = f"{100 * fraction:g}%{suffix}"
-            subject.say(f"fine-tuning, {name}: {len(rows):,} labels")
-            parts[name] = _scored(
-                subject, rows, recipes, trained, validation_fraction
+            context.log(f"fine-tuning, {name}: {len(rows):,} labels")
+            recipe, validation = select_recipe(
+                context,
+                rows,
+                recipes,
+                trained=trained,
+                fraction=validation_fraction,
             )
+            model = train(context, rows, recipe, trained=trained)
+            scores = model.scores(context, context.images("test"))
+            parts[name] = {
+                **classification.accuracies(scores, test_labels),
+                "metrics": {
+                    "labels": len(rows),
+                    "learning_rate": recipe.learning_rate,
+                    "validation": validation,
+                    "losses": model.losses,
+                },
+            }
     return {"parts": parts}
-
-
-def _scored(
-    subject: Subject,
-    rows: np.ndarray,
-    recipes: Sequence[Recipe],
-    trained: bool,
-    share: float,
-) -> dict[str, Any]:
-    """A measurement of what the best of the recipes makes of some labels."""
-    recipe, chosen = choose(
-        subject, rows, recipes, trained=trained, share=share
-    )
-    model = train(subject, rows, recipe, trained=trained)
-    scores = model.scores(subject, subject.images("test"))
-    return arrays.accuracies(scores, subject.embeddings("test")[1]) | {
-        "metrics": {
-            "labels": len(rows),
-            "learning_rate": recipe.learning_rate,
-            "validation": chosen,
-            "losses": model.losses,
-        }
-    }

@@ -1,11 +1,11 @@
-"""How representations are spread over the hypersphere.
+"""Distribution of representations on the hypersphere.
 
 The protocol `uniformity`: alignment and uniformity of Wang and Isola 2020, and
-how far random projections are from Gaussian.
+the distance of random projections from a Gaussian.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import scipy.stats
@@ -13,39 +13,41 @@ import scipy.stats
 from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
-from tf_contrastive.evaluation import plots, projected
+from tf_contrastive.evaluation import plots, view_embeddings
+from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.results import Measurement
 
-_FIELDS = RepresentationProtocols
-# Rows compared at a time, with all others: 1024 x 10,000 float32 are 40 MiB.
+_DEFAULTS = RepresentationProtocols
+# Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024
 # Wang and Isola 2020: uniformity is log E exp(-2 |x - y|^2).
 _UNIFORMITY_SCALE = 2.0
 
 
 def effective_rank(embeddings: np.ndarray) -> float:
-    """How many dimensions the embeddings use, 1 to min(n, D).
+    """Effective number of dimensions of the embeddings, 1 to min(n, D).
 
-    The exponential of the entropy of the normalised singular values of the
+    The exponential of the entropy of the normalized singular values of the
     centred embeddings.
 
     Args:
       embeddings: float [n, D].
 
     Raises:
-      UserError: for NaN, or shapes that do not fit.
+      UserError: for NaN, or another shape.
 
     Roy and Vetterli 2007.
     """
     x = classifiers.check_embeddings("embeddings", embeddings)
     x = x - x.mean(axis=0, dtype=np.float64)
-    # The smaller Gram matrix, in float64: far faster than singular values of
-    # tall arrays, and exact enough for what is not tiny.
+    # Eigenvalues of the smaller Gram matrix, in float64, are much faster than
+    # singular values, and precise enough for all but tiny values.
     gram = x.T @ x if len(x) >= x.shape[1] else x @ x.T
-    return rank_of(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0)))
+    return entropy_rank(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0)))
 
 
-def rank_of(values: np.ndarray) -> float:
-    """Returns the exponential of the entropy of non-negative values."""
+def entropy_rank(values: np.ndarray) -> float:
+    """Exponential of the entropy of normalized non-negative values."""
     total = values.sum()
     if not total > 0:
         return 1.0
@@ -53,45 +55,42 @@ def rank_of(values: np.ndarray) -> float:
 
 
 def alignment(projections: np.ndarray) -> float:
-    """Mean |x - y|^2 over pairs of views of an image, l2-normalised.
+    """Mean |x - y|^2 over pairs of views of an image, l2-normalized.
 
     Args:
       projections: float [n, V, P], V at least 2.
 
     Returns:
-      0 (all views of an image are one point) to 4; 2 at random.
+      0 (all views of an image coincide) to 4; 2 for random views.
 
     Raises:
-      UserError: for NaN, or shapes that do not fit.
+      UserError: for NaN, or another shape.
 
-    Wang and Isola 2020, equation for alpha = 2.
+    Wang and Isola 2020, alignment loss with alpha = 2.
     """
-    z = projected.normalized(projected.check_views(projections, 1)).astype(
-        np.float64
-    )
+    z = view_embeddings.check_views(projections, 1)
+    z = view_embeddings.normalize_views(z).astype(np.float64)
     views = z.shape[1]
-    # |sum of views|^2 holds every ordered pair, and each view with itself.
+    # |sum of views|^2 contains every ordered pair, and each view with itself.
     pairs = (z.sum(axis=1) ** 2).sum(axis=1) - (z**2).sum(axis=(1, 2))
     return float(2 - 2 * (pairs / (views * (views - 1))).mean())
 
 
 def uniformity(embeddings: np.ndarray) -> float:
-    """Log of the mean of exp(-2 |x - y|^2) over pairs, l2-normalised.
+    """Log of the mean of exp(-2 |x - y|^2) over pairs, l2-normalized.
 
     Args:
       embeddings: float [n, P], n at least 2.
 
     Returns:
-      0 (all is one point) down to about -4 (spread over the hypersphere).
+      0 (all rows coincide) down to about -4 (uniform on the hypersphere).
 
     Raises:
-      UserError: for NaN, or less than two rows.
+      UserError: for NaN, or fewer than two rows.
 
-    Wang and Isola 2020, equation for t = 2.
+    Wang and Isola 2020, uniformity loss with t = 2.
     """
-    rows = classifiers.check_embeddings("embeddings", embeddings)
-    _check_rows(rows, 2)
-    z = classifiers.normalize(rows)
+    z = classifiers.normalize(_check_two_rows(embeddings))
     total = 0.0
     for start in range(0, len(z), _BLOCK):
         # Of rows of length 1, |x - y|^2 = 2 - 2 x.y.
@@ -103,67 +102,78 @@ def uniformity(embeddings: np.ndarray) -> float:
     return float(np.log(total / (len(z) * (len(z) - 1))))
 
 
-def _check_rows(rows: np.ndarray, least: int) -> None:
-    if len(rows) < least:
-        raise errors.UserError(
-            f"embeddings have {len(rows)} row(s): give at least {least}"
-        )
+def _check_two_rows(embeddings: np.ndarray) -> np.ndarray:
+    rows = classifiers.check_embeddings("embeddings", embeddings)
+    if len(rows) < 2:
+        raise errors.UserError("embeddings have 1 row: pass at least 2")
+    return rows
+
+
+class RandomProjections(TypedDict):
+    """Result of `random_projections`."""
+
+    projections: np.ndarray
+    ks_prior: np.ndarray
+    ks_normal: np.ndarray
+    kurtosis: np.ndarray
 
 
 def random_projections(
     embeddings: np.ndarray,
-    count: int = _FIELDS.random_directions,
+    count: int = _DEFAULTS.random_directions,
     *,
     normalize: bool = True,
     seed: int = Evaluation.seed,
-) -> dict[str, np.ndarray]:
+) -> RandomProjections:
     """Projects embeddings on random orthogonal directions.
 
-    Uniform on the hypersphere, they would look Gaussian; the Kolmogorov-Smirnov
-    distances say how far they are from that.
+    Projections of a uniform distribution on the hypersphere look Gaussian; the
+    Kolmogorov-Smirnov distances measure the deviation from that.
 
     Args:
       embeddings: float [n, P], n at least 2.
-      count: directions, at most P.
-      normalize: l2-normalise the embeddings first, and compare them with the
-        uniform hypersphere; False: with the standard normal distribution.
-      seed: of the directions.
+      count: number of directions, at most P.
+      normalize: whether to l2-normalize the embeddings and to compare them with
+        the uniform hypersphere; False: with the standard normal distribution.
+      seed: seed of the directions.
 
     Returns:
-      {"projections" [n, k], and of each direction [k] "ks_prior" (distance of
-      its distribution to that of the prior, 0 to 1), "ks_normal" (to the normal
-      distribution of its own mean and deviation) and "kurtosis" (excess)}.
+      {"projections" float32 [n, k], and for each direction [k] "ks_prior"
+      (Kolmogorov-Smirnov distance to the prior, 0 to 1), "ks_normal" (to the
+      normal distribution with its mean and deviation) and "kurtosis" (excess)}.
 
     Raises:
-      UserError: for NaN, less than two rows, or count < 1.
+      UserError: for NaN, fewer than two rows, or count < 1.
 
     Chen et al. 2021 (Intriguing Properties), appendix B, figure B.1.
     """
-    rows = classifiers.check_embeddings("embeddings", embeddings)
-    _check_rows(rows, 2)
+    rows = _check_two_rows(embeddings)
     if count < 1:
-        raise errors.UserError(f"count={count}: give at least 1 direction")
+        raise errors.UserError(f"count={count}: must be at least 1")
     if normalize:
         rows = classifiers.normalize(rows)
     size = rows.shape[1]
     random = np.random.RandomState(seed % 2**32)
-    # A QR decomposition whose R has a positive diagonal is uniform.
+    # With a positive diagonal of R, the directions are uniformly distributed.
     directions, r = np.linalg.qr(random.normal(size=(size, min(count, size))))
     directions = directions * np.sign(np.diag(r))
-    found = rows.astype(np.float64) @ directions
+    projections = rows.astype(np.float64) @ directions
     prior = _sphere_marginal(size) if normalize else scipy.stats.norm.cdf
     return {
-        "projections": found.astype(np.float32),
-        "ks_prior": np.array([_ks(x, prior) for x in found.T]),
-        "ks_normal": np.array([_ks_normal(x) for x in found.T]),
+        "projections": projections.astype(np.float32),
+        "ks_prior": np.array([_ks(x, prior) for x in projections.T]),
+        "ks_normal": np.array([_ks_normal(x) for x in projections.T]),
         "kurtosis": np.array(
-            [scipy.stats.kurtosis(x) if np.ptp(x) else 0.0 for x in found.T]
+            [
+                scipy.stats.kurtosis(x) if np.ptp(x) else 0.0
+                for x in projections.T
+            ]
         ),
     }
 
 
 def _sphere_marginal(size: int) -> Callable:
-    """The distribution function of a coordinate on the sphere in R^size."""
+    """Returns the distribution function of a coordinate on the unit sphere."""
     if size == 1:  # Two points.
         return lambda x: np.where(x < -1, 0.0, np.where(x < 1, 0.5, 1.0))
     half = (size - 1) / 2
@@ -177,58 +187,55 @@ def _ks(values: np.ndarray, cdf: Callable) -> float:
 def _ks_normal(values: np.ndarray) -> float:
     deviation = values.std()
     if not deviation > 0:
-        return 0.5  # A point against any normal distribution around it.
+        return 0.5  # The distance of a point from a normal around it.
     return _ks(values, scipy.stats.norm(values.mean(), deviation).cdf)
 
 
 def measure(
-    subject: Any,
+    context: EvaluationContext,
     *,
-    view_examples: int = _FIELDS.view_examples,
-    random_directions: int = _FIELDS.random_directions,
+    view_examples: int = _DEFAULTS.view_examples,
+    random_directions: int = _DEFAULTS.random_directions,
     seed: int = Evaluation.seed,
-) -> dict[str, Any]:
-    """The protocol `uniformity`: how h and z are spread.
+) -> Measurement:
+    """The protocol `uniformity`: the distribution of h and of z.
 
-    Alignment is of two augmented views of test images; all else of test images
-    as they are.
+    Alignment is measured on two augmented views of test images, everything else
+    on the unaugmented test images.
 
     Args:
-      subject: an encoder under evaluation, see `subject.Subject`.
-      view_examples: test images of which views are made, at most.
-      random_directions: orthogonal directions of the histograms.
-      seed: which images, and which directions.
+      context: the encoder and its data.
+      view_examples: largest number of test images.
+      random_directions: number of directions of `random_projections`.
+      seed: seed of the choice of images and of the directions.
 
     Returns:
-      A measurement: metrics "alignment_x", "uniformity_x", "effective_rank_x",
-      "ks_prior_x", "ks_normal_x" and "kurtosis_x" (means over directions), of
-      x = h and, where there is a projection, z; a plot and an array of random
-      projections.
+      Metrics "alignment_x", "uniformity_x", "effective_rank_x", "ks_prior_x",
+      "ks_normal_x" and "kurtosis_x" (means over directions), with x = h and,
+      with a projection head, x = z; a plot and an array of projections each.
     """
-    made = projected.embed(subject, view_examples, seed)
-    _, normalize = projected.comparison(subject)
-    spaces = {"h": (made.h, subject.embeddings("test")[0], True)}
-    if made.z is not None:
-        z = subject.projections("test")[0]
-        spaces["z"] = (made.z, z, normalize)
-    found: dict[str, Any] = {"metrics": {}, "plots": {}, "arrays": {}}
-    for name, (views, rows, unit) in spaces.items():
-        rows = rows[projected.sample(len(rows), view_examples, seed)]
+    views = view_embeddings.embed_views(context, view_examples, seed)
+    _, normalize = view_embeddings.loss_similarity(context)
+    spaces = {"h": (views.h, context.embeddings("test")[0], True)}
+    if views.z is not None:
+        z = context.projections("test")[0]
+        spaces["z"] = (views.z, z, normalize)
+    measurement: Measurement = {"metrics": {}, "plots": {}, "arrays": {}}
+    for space, (pairs, rows, unit_length) in spaces.items():
+        rows = rows[view_embeddings.sample(len(rows), view_examples, seed)]
         histograms = random_projections(
-            rows, random_directions, normalize=unit, seed=seed
+            rows, random_directions, normalize=unit_length, seed=seed
         )
-        means = {
-            key: float(histograms[key].mean())
-            for key in ("ks_prior", "ks_normal", "kurtosis")
-        }
         values = {
-            "alignment": alignment(views),
+            "alignment": alignment(pairs),
             "uniformity": uniformity(rows),
             "effective_rank": effective_rank(rows),
-            **means,
+            "ks_prior": float(histograms["ks_prior"].mean()),
+            "ks_normal": float(histograms["ks_normal"].mean()),
+            "kurtosis": float(histograms["kurtosis"].mean()),
         }
-        found["metrics"] |= {f"{k}_{name}": v for k, v in values.items()}
-        plot = f"random_projections_{name}"
-        found["arrays"][plot] = histograms["projections"]
-        found["plots"][plot] = plots.projection_histograms(histograms)
-    return found
+        measurement["metrics"] |= {f"{k}_{space}": v for k, v in values.items()}
+        plot = f"random_projections_{space}"
+        measurement["arrays"][plot] = histograms["projections"]
+        measurement["plots"][plot] = plots.projection_histograms(histograms)
+    return measurement

@@ -1,13 +1,14 @@
-"""Logistic regression along a path of penalties: the papers' transfer probe.
+"""Logistic regression along a path of penalties.
 
-SimCLR, appendix B.8, after Kornblith et al. 2019, appendix A.4: multinomial
-logistic regression with an l2 penalty by L-BFGS, the penalty one of 45 that is
-chosen on examples held out of train; test is touched once.
+The protocol `logistic`: Chen et al. 2020 (SimCLR), appendix B.8, after
+Kornblith et al. 2019, appendix A.4. Multinomial logistic regression with an l2
+penalty by L-BFGS; the penalty is chosen out of 45 on examples held out of
+train, and test is scored once.
 """
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize
@@ -16,18 +17,18 @@ from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import LogisticProtocol
 from tf_contrastive.errors import UserError
-from tf_contrastive.evaluation import arrays, scoring, statistics
-from tf_contrastive.evaluation.splits import holdout
-from tf_contrastive.evaluation.subject import Subject
+from tf_contrastive.evaluation import classification, statistics
+from tf_contrastive.evaluation.context import EvaluationContext, holdout
+from tf_contrastive.evaluation.results import Measurement
 
-# L-BFGS: pairs of steps and gradients that it keeps; the relative decrease of
-# the objective at which it ends.
+# L-BFGS: number of pairs of steps and gradients in memory; relative decrease of
+# the objective at which it stops; largest number of steps.
 _MEMORY = 10
 _TOLERANCE = 1e-7
 _STEPS = 10_000
-# Share of the value before, below which a solution was far away.
-_FAR = 0.3
-# Directions with less than this share of the largest variance are rounding.
+# L-BFGS restarts if it reduced the objective below this fraction.
+_RESTART = 0.3
+# Directions with less than this fraction of the largest variance are rounding.
 _SMALLEST_VARIANCE = 1e-12
 
 
@@ -38,7 +39,7 @@ class Fit(NamedTuple):
       kernel: float64 [D, C].
       bias: float64 [C].
       objective: sum of cross entropies + penalty / 2 * |kernel|^2.
-      steps: of L-BFGS.
+      steps: steps of L-BFGS.
     """
 
     kernel: np.ndarray
@@ -47,7 +48,7 @@ class Fit(NamedTuple):
     steps: int
 
     def logits(self, embeddings: np.ndarray) -> np.ndarray:
-        """Scores float64 [n, C] of embeddings [n, D]."""
+        """Returns logits float64 [n, C] of embeddings [n, D]."""
         return embeddings @ self.kernel + self.bias
 
 
@@ -55,17 +56,16 @@ class Problem:
     """Softmax regression of one set of examples, at any penalty.
 
     The objective is that of scikit-learn's `LogisticRegression(C=1 / penalty)`
-    times the penalty: the bias is free. It is solved in other coordinates: the
-    embeddings' principal axes, each stretched by the curvature that the
-    objective has along it. L-BFGS then sees much the same curvature all around,
-    where embeddings of a few strong directions would take it hundreds of steps.
-    The rotation changes neither penalty nor solution, and the stretching is
-    undone.
+    times the penalty; the bias is not penalized. It is solved in preconditioned
+    coordinates, the embeddings' principal axes scaled by the objective's
+    curvature along them: embeddings with a few strong directions would
+    otherwise take L-BFGS hundreds of steps. The rotation changes neither
+    penalty nor solution, and the scaling is undone.
 
     Args:
       embeddings: float [n, D].
       labels: int [n], in [0, classes).
-      classes: C.
+      classes: number of classes, C.
     """
 
     def __init__(
@@ -76,15 +76,14 @@ class Problem:
         self._mean = embeddings.mean(axis=0, dtype=np.float64)
         centered = embeddings - self._mean
         self._axes, self._variances = _principal_axes(centered)
-        # Of these, which every step reads, half the bytes are half the time;
-        # sums are float64. Each product is several times as fast with the one
-        # that lies in memory as it goes.
+        # In float32, since every step is limited by reading them; sums are
+        # float64. Each product is faster with the layout that suits it.
         self._rows = (centered @ self._axes).astype(np.float32)
         self._columns = np.ascontiguousarray(self._rows.T)
         self._hits = (labels, np.arange(len(labels)))
 
     def relabelled(self, labels: np.ndarray, classes: int) -> "Problem":
-        """The same examples with other labels; what is large is shared."""
+        """Returns the same examples with other labels, sharing the arrays."""
         other = copy.copy(self)
         other._labels, other._classes = labels, classes
         other._hits = (labels, np.arange(len(labels)))
@@ -94,10 +93,10 @@ class Problem:
         """Minimises the objective.
 
         Args:
-          penalty: of the squared weights, against the sum of the examples'
-            losses in nats.
-          start: where to begin, such as the solution at another penalty; None:
-            at zero.
+          penalty: weight of the squared weights, against the sum of the
+            examples' losses in nats.
+          start: starting point, such as the solution at another penalty; None:
+            zero.
         """
         kernel = np.zeros([self._classes, len(self._variances)])
         bias = np.zeros(self._classes)
@@ -105,9 +104,9 @@ class Problem:
             kernel = start.kernel.T @ self._axes
             bias = start.bias + self._mean @ start.kernel
         steps, value, reached = 0, np.inf, 0.0
-        # L-BFGS ends by the decrease relative to the value that it started at,
-        # and goes by the curvature there: far from those it starts again.
-        while reached < _FAR * value:
+        # L-BFGS stops by the decrease relative to its initial value, and is
+        # preconditioned by the curvature there: far from these, restart it.
+        while reached < _RESTART * value:
             kernel, bias, value, reached, more = self._descend(
                 kernel, bias, penalty
             )
@@ -115,17 +114,19 @@ class Problem:
         kernel = self._axes @ kernel.T
         return Fit(kernel, bias - self._mean @ kernel, reached, steps)
 
-    def _descend(self, kernel, bias, penalty):
-        """One run of L-BFGS: (kernel, bias, value before, after, steps)."""
+    def _descend(
+        self, kernel: np.ndarray, bias: np.ndarray, penalty: float
+    ) -> tuple[np.ndarray, np.ndarray, float, float, int]:
+        """Runs L-BFGS: (kernel, bias, value before, value after, steps)."""
         loss, _, spread = self._losses(kernel, bias)
         before = loss + penalty / 2 * np.sum(kernel**2)
-        # Curvature along an axis: what the examples' own probabilities make of
-        # its variance, and the penalty.
+        # Curvature along an axis: its variance times the mean p (1 - p), and
+        # the penalty.
         stretch = np.sqrt(spread * self._variances + penalty)
         bias_stretch = np.sqrt(max(spread, 1e-12) * len(self._labels))
         scale = 1 / max(before, np.finfo(np.float64).tiny)
 
-        def objective(point):
+        def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
             kernel, bias = self._unpack(point)
             kernel = kernel / stretch
             loss, errors, _ = self._losses(kernel, bias / bias_stretch)
@@ -138,7 +139,7 @@ class Problem:
                 [gradient.ravel(), bias_gradient]
             )
 
-        found = optimize.minimize(
+        solution = optimize.minimize(
             objective,
             np.concatenate([(kernel * stretch).ravel(), bias * bias_stretch]),
             jac=True,
@@ -151,33 +152,34 @@ class Problem:
                 "maxfun": 2 * _STEPS,
             },
         )
-        kernel, bias = self._unpack(found.x)
+        kernel, bias = self._unpack(solution.x)
         return (
             kernel / stretch,
             bias / bias_stretch,
             before,
-            float(found.fun / scale),
-            int(found.nit),
+            float(solution.fun / scale),
+            int(solution.nit),
         )
 
-    def _unpack(self, point):
+    def _unpack(self, point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         kernel, bias = np.split(point, [-self._classes])
         return kernel.reshape(self._classes, -1), bias
 
-    def _losses(self, kernel, bias):
-        """Sum of the losses, their gradient by the logits, mean curvature.
+    def _losses(
+        self, kernel: np.ndarray, bias: np.ndarray
+    ) -> tuple[float, np.ndarray, float]:
+        """Computes the losses, their gradient by the logits, and curvature.
 
-        Logits are taken relative to that of the example's own class, so that
-        the loss of an example that is far on the right side keeps all its
-        digits, and does not become 1 - 1.
+        Logits are relative to that of the example's own class, so that the loss
+        of a confidently right example keeps its digits (rather than 1 - 1).
 
         Args:
           kernel: float64 [C, R] on the principal axes.
           bias: float64 [C].
 
         Returns:
-          (loss, errors float32 [C, n], mean of p (1 - p) over examples and
-          classes).
+          (sum of the losses, errors float32 [C, n], mean of p (1 - p) over
+          examples and classes).
         """
         logits = kernel.astype(np.float32) @ self._rows.T
         logits += bias.astype(np.float32)[:, np.newaxis]
@@ -187,7 +189,7 @@ class Problem:
         others = np.exp(logits - largest, out=logits)
         own = np.exp(-largest)
         missed = others.sum(axis=0)
-        # Where another class is ahead, own + missed is at least 1.
+        # If another class is ahead, own + missed is at least 1.
         total = own + missed
         losses = np.where(
             largest > 0, largest + np.log(total), np.log1p(missed)
@@ -207,8 +209,8 @@ def _principal_axes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     else:
         variances, left = np.linalg.eigh(rows @ rows.T)
         axes = rows.T @ (left / np.sqrt(np.maximum(variances, 1e-300)))
-    kept = variances > _SMALLEST_VARIANCE * max(variances[-1], 1e-300)
-    return axes[:, kept], variances[kept]
+    large = variances > _SMALLEST_VARIANCE * max(variances[-1], 1e-300)
+    return axes[:, large], variances[large]
 
 
 def path_of(
@@ -216,31 +218,35 @@ def path_of(
     lowest: float = LogisticProtocol.lowest_penalty,
     highest: float = LogisticProtocol.highest_penalty,
 ) -> np.ndarray:
-    """The path: `count` log-spaced penalties, the highest first.
+    """Returns `count` log-spaced penalties, the highest first.
 
-    The defaults are the papers' 45 from 1e-6 to 1e5, a factor of 10^(1/4) from
-    each to the next.
+    The defaults are the papers' 45 penalties from 1e-6 to 1e5, a factor of
+    10^(1/4) apart.
     """
     return np.geomspace(highest, lowest, count)
 
 
-def fit_path(
-    problem: Problem,
-    path: np.ndarray,
-    seen: Callable[[float, Fit], None] = lambda penalty, fit: None,
-) -> list[Fit]:
-    """Solves a problem at each penalty, from the last one's solution on.
+def fit_path(problem: Problem, path: np.ndarray) -> list[Fit]:
+    """Solves a problem at each penalty, starting from the previous solution.
 
     Args:
-      problem: what is solved.
-      path: penalties; falling ones start where the solution is near zero.
-      seen: is told of each.
+      problem: the problem.
+      path: penalties, decreasing: the first solutions are near zero.
     """
     fits: list[Fit] = []
     for penalty in path:
         fits.append(problem.solve(penalty, fits[-1] if fits else None))
-        seen(penalty, fits[-1])
     return fits
+
+
+class LogisticMeasurement(Measurement):
+    """Result of `logistic_regression`; see there."""
+
+    mean_per_class: float
+    scores: np.ndarray
+    classes: np.ndarray
+    penalty: float
+    path: list[dict[str, float]]
 
 
 def logistic_regression(
@@ -253,147 +259,141 @@ def logistic_regression(
     validation: float | np.ndarray = Evaluation.validation_fraction,
     metric: str = "top1",
     seed: int = Evaluation.seed,
-    say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Any]:
-    """Accuracy of logistic regression whose penalty is chosen on validation.
+    log: Callable[[str], None] = lambda line: None,
+) -> LogisticMeasurement:
+    """Accuracy of logistic regression with a penalty chosen on validation.
 
-    Fitted on train without validation at every penalty, each from the solution
-    at the one before; then, at the penalty that scores best on validation (of
-    equal ones the highest), on all of train; test is scored once.
+    The model is fitted on train without validation at every penalty, starting
+    from the previous solution; then, at the penalty that scores best on
+    validation (of equal ones the highest), on all of train; test is scored
+    once.
 
     Args:
       train_embeddings: float [m, D].
       train_labels: int [m], from 0.
       test_embeddings: float [n, D].
       test_labels: int [n], from 0.
-      path: penalties of |kernel|^2 / 2 against the sum of the losses, as
-        Kornblith et al. 2019 state it; None: `path_of()`.
-      validation: share of each class that is held out of train, or the rows of
-        train that are (int, for datasets with an official validation part).
-      metric: by which the penalty is chosen, a name of `scoring.METRICS`.
-      seed: of what is held out.
-      say: is told of progress.
+      path: penalties of |kernel|^2 / 2 against the sum of the losses, as in
+        Kornblith et al. 2019; None: `path_of()`.
+      validation: fraction of each class to hold out of train; or the held-out
+        rows of train, int, for datasets with an official validation split.
+      metric: metric that chooses the penalty, a name of
+        `classification.METRICS`.
+      seed: seed of the held-out rows.
+      log: receives progress.
 
     Returns:
       {"top1": fraction, "top5": fraction (of the best min(5, C) classes),
-      "mean_per_class": fraction, "predictions": int64 [n], "correct5": bool
-      [n], "scores": logits float64 [n, C] of `classes`, "classes": int64 [C],
-      "penalty": the chosen one, "path": [{"penalty", "objective",
-      "validation", "steps"}, ...]}.
+      "mean_per_class": fraction, "predictions": int64 [n], "correct",
+      "correct5": bool [n], "scores": logits float64 [n, C] of `classes`,
+      "classes": int64 [C], "penalty": the chosen one, "path": [{"penalty",
+      "objective", "validation", "steps"}, ...]}.
 
     Raises:
-      UserError: for NaN, negative labels, shapes that do not fit, an unknown
+      UserError: for NaN, negative labels, shapes that do not match, an unknown
         metric, or nothing to validate on.
     """
-    score = scoring.metric(metric)
-    train, labels, test, wanted = scoring.check(
-        train_embeddings, train_labels, test_embeddings, test_labels
+    score = classification.metric(metric)
+    train, labels, test = classifiers.check_train_and_test(
+        train_embeddings, train_labels, test_embeddings
     )
+    test_labels = classifiers.check_labels("test_labels", test_labels, test)
     classes, index = np.unique(labels, return_inverse=True)
-    fitted, held = _cut(labels, validation, seed)
-    problem = Problem(train[fitted], index[fitted], len(classes))
-    fits, records = _validated(
-        problem,
-        path_of() if path is None else path,
-        lambda fit: score(fit.logits(train[held]).argmax(axis=1), index[held]),
-    )
-    # The first of equal ones, which is the highest penalty.
-    best = max(range(len(records)), key=lambda i: records[i]["validation"])
-    penalty = records[best]["penalty"]
-    say(
-        f"logistic regression: penalty {penalty:.4g} of {len(records)}, with"
-        f" {records[best]['validation']:.4f} of {len(held):,} held-out examples"
+    fit_rows, held_out = _split(labels, validation, seed)
+    problem = Problem(train[fit_rows], index[fit_rows], len(classes))
+    path = path_of() if path is None else path
+    fits = fit_path(problem, path)
+    points = [
+        {
+            "penalty": float(penalty),
+            "objective": fit.objective,
+            "validation": score(
+                fit.logits(train[held_out]).argmax(axis=1), index[held_out]
+            ),
+            "steps": fit.steps,
+        }
+        for penalty, fit in zip(path, fits, strict=True)
+    ]
+    # The first of equal ones has the highest penalty.
+    best = int(np.argmax([point["validation"] for point in points]))
+    penalty = points[best]["penalty"]
+    log(
+        f"logistic regression: penalty {penalty:.4g} of {len(points)}, with"
+        f" {points[best]['validation']:.4f} of {len(held_out):,} held-out"
+        " examples"
     )
     refit = Problem(train, index, len(classes)).solve(penalty, fits[best])
     scores = classifiers.Scores(refit.logits(test), classes)
-    found = arrays.accuracies(scores, wanted)
+    found = classification.accuracies(scores, test_labels)
     return {
         **found,
-        "mean_per_class": scoring.mean_per_class(found["predictions"], wanted),
+        "mean_per_class": classification.mean_per_class(
+            found["predictions"], test_labels
+        ),
         "scores": scores.scores,
         "classes": classes,
         "penalty": penalty,
-        "path": records,
+        "path": points,
     }
 
 
-def _validated(
-    problem: Problem, path: np.ndarray, score: Callable[[Fit], float]
-) -> tuple[list[Fit], list[dict[str, float]]]:
-    """The fit at each penalty, and what is told of it."""
-    records: list[dict[str, float]] = []
-
-    def record(penalty: float, fit: Fit) -> None:
-        records.append(
-            {
-                "penalty": float(penalty),
-                "objective": fit.objective,
-                "validation": score(fit),
-                "steps": fit.steps,
-            }
-        )
-
-    return fit_path(problem, path, record), records
-
-
-def _cut(labels, validation, seed):
+def _split(
+    labels: np.ndarray, validation: float | np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns (rows to fit on, rows to select on) of train."""
     if np.ndim(validation) == 0:
         return holdout(labels, float(validation), seed)
-    held = np.unique(validation)
-    fitted = np.setdiff1d(np.arange(len(labels)), held)
-    if not (held.size and fitted.size):
+    held_out = np.unique(validation)
+    fit_rows = np.setdiff1d(np.arange(len(labels)), held_out)
+    if not (held_out.size and fit_rows.size):
         raise UserError(
-            f"validation names {held.size} of the {len(labels)} training rows:"
-            " name some of them, and leave some to fit on"
+            f"validation names {held_out.size} of the {len(labels)} training"
+            " rows: name at least one, and leave at least one to fit on"
         )
-    return fitted, held
+    return fit_rows, held_out
 
 
 # ---- The protocol ------------------------------------------------------------
 
 
 def measure(
-    subject: Subject,
+    context: EvaluationContext,
     *,
     penalties: int = LogisticProtocol.penalties,
     lowest_penalty: float = LogisticProtocol.lowest_penalty,
     highest_penalty: float = LogisticProtocol.highest_penalty,
     validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
-) -> dict[str, Any]:
+) -> Measurement:
     """The protocol `logistic`: see `logistic_regression`.
 
     Args:
-      subject: its embeddings are classified.
-      penalties: how many, log-spaced between the next two.
-      lowest_penalty, highest_penalty: ends of the path.
-      validation_fraction: of each class of train that they are chosen on.
-      seed: of what is held out.
-
-    Returns:
-      See `protocols`.
+      context: the encoder and its data.
+      penalties, lowest_penalty, highest_penalty: see `path_of`.
+      validation_fraction: part of each class of train that the penalty is
+        chosen on.
+      seed: seed of that part.
     """
-    wanted = subject.embeddings("test")[1]
     found = logistic_regression(
-        *subject.arrays(),
+        *context.labelled_embeddings(),
         path=path_of(penalties, lowest_penalty, highest_penalty),
         validation=validation_fraction,
         seed=seed,
-        say=subject.say,
+        log=context.log,
     )
+    labels = context.embeddings("test")[1]
+    path = found["path"]
     return {
         "top1": found["top1"],
         "top5": found["top5"],
         "metrics": {
             "mean_per_class": found["mean_per_class"],
             "mean_per_class_interval": statistics.interval(
-                found["correct"], wanted
+                found["correct"], labels
             ),
             "penalty": found["penalty"],
             **{
-                f"path_{key}": [point[key] for point in found["path"]]
-                for key in ("penalty", "objective", "validation", "steps")
+                f"path_{key}": [point[key] for point in path] for key in path[0]
             },
         },
         "predictions": found["predictions"],

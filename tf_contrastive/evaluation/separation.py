@@ -1,15 +1,17 @@
-"""How far test images are from their own class and from the others.
+"""Separation of classes: similarity to the own class and to other classes.
 
-The protocol `separation`: margins per class and neighbour histograms, of
-Feeney and Hughes 2024 (SINCERE), section 4.1 and figure 2.
+The protocol `separation`: margins per class and neighbour histograms of Feeney
+and Hughes 2024 (SINCERE), section 4.1 and figure 2.
 """
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from tf_contrastive import classifiers, errors
-from tf_contrastive.evaluation import plots, scoring
+from tf_contrastive.evaluation import plots
+from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.results import Measurement
 
 # 1024 x 8192 cosines of float32 are 32 MiB, whatever the sizes of the splits.
 _QUERY_BLOCK = 1024
@@ -25,12 +27,12 @@ def nearest_similarities(
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest cosine of each test row to its own class, and to others.
+    """Returns each test row's largest cosine to its class, and to others.
 
     Args:
-      train_embeddings: float [m, D], l2-normalised inside.
+      train_embeddings: float [m, D], l2-normalized inside.
       train_labels: int [m], from 0.
-      test_embeddings: float [n, D], l2-normalised inside.
+      test_embeddings: float [n, D], l2-normalized inside.
       test_labels: int [n], from 0.
 
     Returns:
@@ -38,12 +40,13 @@ def nearest_similarities(
       float32 [n], NaN where it has none of another class).
 
     Raises:
-      UserError: for NaN, negative labels, or shapes that do not fit.
+      UserError: for NaN, negative labels, or shapes that do not match.
     """
-    train, labels, test, wanted = scoring.check(
-        train_embeddings, train_labels, test_embeddings, test_labels
+    train, labels, test = classifiers.check_train_and_test(
+        train_embeddings, train_labels, test_embeddings
     )
-    # Rows of a class side by side: its largest cosine is a running maximum.
+    test_labels = classifiers.check_labels("test_labels", test_labels, test)
+    # Sorted by class, so that a class's largest cosine is a running maximum.
     order = np.argsort(labels, kind="stable")
     queries = classifiers.normalize(test)
     target = np.full(len(test), -np.inf, np.float32)
@@ -57,13 +60,22 @@ def nearest_similarities(
             best = np.maximum.reduceat(
                 queries[part] @ bank.T, starts, axis=1
             )  # [b, classes]
-            own = wanted[part, np.newaxis] == classes
-            for found, chosen in ((target, own), (noise, ~own)):
-                masked = np.where(chosen, best, -np.inf).max(axis=1)
-                found[part] = np.maximum(found[part], masked)
-    for found in (target, noise):
-        found[np.isneginf(found)] = np.nan
+            own = test_labels[part, np.newaxis] == classes
+            for largest, mask in ((target, own), (noise, ~own)):
+                masked = np.where(mask, best, -np.inf).max(axis=1)
+                largest[part] = np.maximum(largest[part], masked)
+    for largest in (target, noise):
+        largest[np.isneginf(largest)] = np.nan
     return target, noise
+
+
+class SeparationMargin(TypedDict):
+    """Result of `separation_margin`."""
+
+    mean: float
+    per_class: np.ndarray
+    target: np.ndarray
+    noise: np.ndarray
 
 
 def separation_margin(
@@ -71,30 +83,31 @@ def separation_margin(
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
-) -> dict[str, Any]:
-    """How much nearer test images are to their own class than to others.
+) -> SeparationMargin:
+    """Margin between the similarity to the own class and to other classes.
 
-    The margin of a class is the median of its test images' largest cosine to
-    train images of the class, less that to train images of others.
+    The margin of a class is the median, over its test images, of the largest
+    cosine to train images of the class, minus the median of the largest cosine
+    to train images of other classes.
 
     Args:
-      train_embeddings: float [m, D], l2-normalised inside.
+      train_embeddings: float [m, D], l2-normalized inside.
       train_labels: int [m], from 0.
-      test_embeddings: float [n, D], l2-normalised inside.
+      test_embeddings: float [n, D], l2-normalized inside.
       test_labels: int [n], from 0.
 
     Returns:
-      {"mean": over the classes that have a margin, "per_class" float [C] for
-      classes 0 to the largest id (NaN for a class that train or test lacks),
+      {"mean": mean over the classes that have a margin, "per_class": float [C]
+      for classes 0 to the largest id (NaN for one that train or test lacks),
       "target" float32 [n] and "noise" float32 [n], the largest cosines (NaN
       where train has no such image)}.
 
     Raises:
-      UserError: for NaN, negative labels, shapes that do not fit, less than
+      UserError: for NaN, negative labels, shapes that do not match, fewer than
         two classes in train, or no class that both splits have.
 
-    Feeney and Hughes 2024 (SINCERE), section 4.1 and table 1, by class as its
-    caption says (the authors' code takes the medians over all).
+    Feeney and Hughes 2024 (SINCERE), section 4.1 and table 1, per class as its
+    caption says (the authors' code takes medians over all images).
     """
     target, noise = nearest_similarities(
         train_embeddings, train_labels, test_embeddings, test_labels
@@ -102,8 +115,8 @@ def separation_margin(
     train_labels, test_labels = map(np.asarray, (train_labels, test_labels))
     if len(np.unique(train_labels)) < 2:
         raise errors.UserError(
-            f"train_labels hold class {train_labels[0]} alone: a margin needs"
-            " images of at least two classes"
+            f"train_labels hold only class {train_labels[0]}: a margin needs"
+            " at least two classes"
         )
     per_class = np.full(max(train_labels.max(), test_labels.max()) + 1, np.nan)
     for label in np.intersect1d(train_labels, test_labels):
@@ -111,8 +124,8 @@ def separation_margin(
         per_class[label] = np.median(target[rows]) - np.median(noise[rows])
     if np.isnan(per_class).all():
         raise errors.UserError(
-            "no class of test_labels is in train_labels: give two splits of one"
-            " dataset"
+            "no class of test_labels is in train_labels: pass two splits of"
+            " one dataset"
         )
     return {
         "mean": float(np.nanmean(per_class)),
@@ -122,95 +135,104 @@ def separation_margin(
     }
 
 
+class NeighborHistograms(TypedDict):
+    """Result of `neighbor_histograms`."""
+
+    edges: np.ndarray
+    target: np.ndarray
+    noise: np.ndarray
+    target_median: float
+    noise_median: float
+
+
 def neighbor_histograms(
     target: np.ndarray, noise: np.ndarray, bins: int = HISTOGRAM_BINS
-) -> dict[str, Any]:
-    """Histograms of what `nearest_similarities` returns.
+) -> NeighborHistograms:
+    """Histograms of the result of `nearest_similarities`.
 
     Args:
-      target, noise: float [n]; NaN is left out.
-      bins: over [-0.1, 1]; what lies outside goes into the last ones.
+      target, noise: float [n]; NaN is ignored.
+      bins: number of bins over [-0.1, 1]; values outside go into the last ones.
 
     Returns:
-      {"edges" [bins + 1], "target", "noise": shares [bins] that sum to 1,
-      "target_median", "noise_median"}; zeros and NaN where there are none.
+      {"edges" [bins + 1], "target", "noise": fractions [bins] that sum to 1,
+      "target_median", "noise_median"}; zeros and NaN without any value.
     """
-    found: dict[str, Any] = {"edges": np.linspace(*HISTOGRAM_RANGE, bins + 1)}
-    for name, values in (("target", target), ("noise", noise)):
+    edges = np.linspace(*HISTOGRAM_RANGE, bins + 1)
+
+    def histogram(values: np.ndarray) -> tuple[np.ndarray, float]:
         values = np.asarray(values)[np.isfinite(values)]
-        counts, _ = np.histogram(
-            np.clip(values, *HISTOGRAM_RANGE), found["edges"]
-        )
-        found[name] = counts / max(len(values), 1)
+        counts, _ = np.histogram(np.clip(values, *HISTOGRAM_RANGE), edges)
         median = np.median(values) if len(values) else np.nan
-        found[f"{name}_median"] = float(median)
-    return found
+        return counts / max(len(values), 1), float(median)
+
+    (target, target_median), (noise, noise_median) = map(
+        histogram, (target, noise)
+    )
+    return {
+        "edges": edges,
+        "target": target,
+        "noise": noise,
+        "target_median": target_median,
+        "noise_median": noise_median,
+    }
 
 
-def measure(subject: Any) -> dict[str, Any]:
+def measure(context: EvaluationContext) -> Measurement:
     """The protocol `separation`, of the embeddings h and the projections z.
 
-    The paper means the space in which the loss compares images, which is z;
-    what users get of an encoder is h.
-
-    Args:
-      subject: an encoder under evaluation, see `subject.Subject`.
+    The paper measures the space in which the loss compares images, which is z;
+    users of an encoder get h.
 
     Returns:
-      A measurement (see `protocols.Protocol`): metrics "margin" (mean over
-      classes), "margin_per_class", "margin_of_medians" (|median - median| over
-      all test images, as the authors' code computes), "target_median",
-      "noise_median"; a plot of histograms, all classes and each; the same of z,
-      where there is a projection, as "projection_margin" and so on. Where
-      nothing can be told apart, "margin" is None, and alone.
+      Metrics "margin" (mean over classes), "margin_per_class",
+      "margin_of_medians" (|median - median| over all test images, as the
+      authors' code computes it), "target_median", "noise_median"; a plot of
+      histograms for all classes and for each; with a projection head, the same
+      for z as "projection_margin" and so on. If train has one class only, or
+      none of test's classes, there is only "margin": None.
     """
-    _, train_labels = subject.embeddings("train")
-    _, labels = subject.embeddings("test")
-    kinds = np.unique(train_labels)
-    if len(kinds) < 2 or not np.isin(labels, kinds).any():
-        subject.say(
-            f"separation: train has images of {len(kinds)} class(es),"
-            f" {np.isin(kinds, labels).sum()} of which test has, too: no margin"
+    _, train_labels = context.embeddings("train")
+    _, labels = context.embeddings("test")
+    classes = np.unique(train_labels)
+    if len(classes) < 2 or not np.isin(labels, classes).any():
+        context.log(
+            f"separation: train has {len(classes)} class(es), test has"
+            f" {np.isin(classes, labels).sum()} of them: no margin"
         )
         return {"metrics": {"margin": None}}
-    spaces = {"": subject.embeddings}
-    if subject.projection is not None:
-        spaces["projection_"] = subject.projections
-    measured: dict[str, Any] = {"metrics": {}, "plots": {}, "arrays": {}}
-    for prefix, of_split in spaces.items():
-        four = (*of_split("train"), *of_split("test"))
-        names = subject.test.info.label_names
-        for kind, parts in _measure_space(four, names).items():
-            measured[kind] |= {f"{prefix}{k}": v for k, v in parts.items()}
-    return measured
-
-
-def _measure_space(
-    four: tuple[np.ndarray, ...], names: tuple[str, ...]
-) -> dict[str, Any]:
-    """Metrics, plot and arrays of one space's four arrays."""
-    labels = four[-1]
-    found = separation_margin(*four)
-    whole = neighbor_histograms(found["target"], found["noise"])
-    parts = {"all classes": whole}
-    for label in np.unique(labels):
-        rows = labels == label
-        name = names[label] if label < len(names) else f"class {label}"
-        parts[str(name)] = neighbor_histograms(
-            found["target"][rows], found["noise"][rows]
-        )
-    return {
-        "metrics": {
-            "margin": found["mean"],
+    measurement: Measurement = {"metrics": {}, "plots": {}, "arrays": {}}
+    spaces = {"": context.embeddings}
+    if context.projection is not None:
+        spaces["projection_"] = context.projections
+    for prefix, embeddings in spaces.items():
+        train, test = embeddings("train")[0], embeddings("test")[0]
+        margin = separation_margin(train, train_labels, test, labels)
+        target, noise = margin["target"], margin["noise"]
+        histograms = neighbor_histograms(target, noise)
+        titles = context.test.info.label_names
+        panels = {"all classes": histograms}
+        for label in np.unique(labels):
+            rows = labels == label
+            title = titles[label] if label < len(titles) else f"class {label}"
+            panels[title] = neighbor_histograms(target[rows], noise[rows])
+        target_median = histograms["target_median"]
+        noise_median = histograms["noise_median"]
+        metrics = {
+            "margin": margin["mean"],
             "margin_per_class": [
-                None if np.isnan(m) else float(m) for m in found["per_class"]
+                None if np.isnan(m) else float(m) for m in margin["per_class"]
             ],
-            "margin_of_medians": abs(
-                whole["target_median"] - whole["noise_median"]
-            ),
-            "target_median": whole["target_median"],
-            "noise_median": whole["noise_median"],
-        },
-        "plots": {"neighbors": plots.neighbor_histograms(parts)},
-        "arrays": {"target": found["target"], "noise": found["noise"]},
-    }
+            "margin_of_medians": abs(target_median - noise_median),
+            "target_median": target_median,
+            "noise_median": noise_median,
+        }
+        measurement["metrics"] |= {f"{prefix}{k}": metrics[k] for k in metrics}
+        measurement["plots"][f"{prefix}neighbors"] = plots.neighbor_histograms(
+            panels
+        )
+        measurement["arrays"] |= {
+            f"{prefix}target": target,
+            f"{prefix}noise": noise,
+        }
+    return measurement

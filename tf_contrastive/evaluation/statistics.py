@@ -1,50 +1,96 @@
-"""Intervals of accuracies, and tests of the difference of two of them.
+"""Confidence intervals of accuracies, and tests of their difference.
 
-A resample or a permutation is drawn by how often each distinct score occurs in
-it: the same distribution as drawing rows one by one, in memory and time that
-do not grow with the test set. RandomState, because its stream is frozen.
+A resample or permutation is drawn as the number of times that each distinct
+score occurs in it: the same distribution as drawing row by row, with time and
+memory that do not grow with the test set. RandomState is used because its
+stream is stable across NumPy versions.
 """
 
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 import scipy.stats
 
 from tf_contrastive import errors
+from tf_contrastive.config.evaluate import (
+    BOOTSTRAP_RESAMPLES,
+    PERMUTATION_DRAWS,
+    Evaluation,
+)
 
-# Of intervals; and a p-value below 1 - LEVEL is significant.
+# Confidence level of intervals, and the largest p-value that is significant.
 LEVEL = 0.95
-VERDICTS = ("better", "worse", "tied")
+SIGNIFICANCE = 0.05
 # Numbers drawn at a time: 32 MiB of int64.
 _BLOCK = 4_194_304
 # |d*| >= |d| compares sums of the same terms in another order.
 _ROUNDING = 1e-9
 
+Verdict = Literal["better", "worse", "tied"]
+
+
+class Interval(TypedDict):
+    """Result of `bootstrap_interval`."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class DifferenceInterval(TypedDict):
+    """Result of `bootstrap_difference`."""
+
+    difference: float
+    low: float
+    high: float
+
+
+class DifferenceTest(TypedDict):
+    """Result of `permutation_test`."""
+
+    difference: float
+    p_value: float
+
+
+class McNemarTest(DifferenceTest):
+    """Result of `mcnemar_test`."""
+
+    only_a: int
+    only_b: int
+
+
+class Comparison(DifferenceInterval):
+    """Result of `compare`."""
+
+    p_value: float
+    verdict: Verdict
+
+
+# ---- Validation --------------------------------------------------------------
+
 
 def _check_correct(name: str, correct: np.ndarray) -> np.ndarray:
-    """Returns `correct` as float64 [n], or says what is wrong."""
+    """Returns `correct` as float64 [n]."""
     array = np.asarray(correct)
     if array.ndim != 1 or not array.size:
         raise errors.UserError(
-            f"{name} has shape {list(array.shape)}: give one value for each"
+            f"{name} has shape {list(array.shape)}: pass one value for each"
             " test example, at least one"
         )
-    if array.dtype != bool and not np.issubdtype(array.dtype, np.number):
-        raise errors.UserError(
-            f"{name} are {array.dtype}: give true or false, or numbers from 0"
-            " to 1"
-        )
-    array = array.astype(np.float64)
-    bad = np.flatnonzero(~((array >= 0) & (array <= 1)))
+    is_number = np.issubdtype(array.dtype, np.number) or array.dtype == bool
+    values = array.astype(np.float64) if is_number else np.full(len(array), -1)
+    bad = np.flatnonzero(~((values >= 0) & (values <= 1)))
     if bad.size:
         raise errors.UserError(
-            f"{name}: value {bad[0]} is {array[bad[0]]:g}: give true or false,"
-            " or numbers from 0 to 1"
+            f"{name}: value {bad[0]} is {array[bad[0]]}: pass true or false, or"
+            " numbers from 0 to 1"
         )
-    return array
+    return values
 
 
-def _check_pair(correct_a, correct_b):
+def _check_pair(
+    correct_a: np.ndarray, correct_b: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     a = _check_correct("correct_a", correct_a)
     b = _check_correct("correct_b", correct_b)
     if len(a) != len(b):
@@ -55,100 +101,101 @@ def _check_pair(correct_a, correct_b):
     return a, b
 
 
-def _check_count(name: str, count: int) -> None:
+def _check_labels(
+    labels: np.ndarray | None, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (class index of each example [n], size of each class)."""
+    if labels is None:
+        return np.zeros(count, np.int64), np.array([count])
+    if np.shape(labels) != (count,):
+        raise errors.UserError(
+            f"labels have shape {list(np.shape(labels))}: pass one for each of"
+            f" the {count} test examples"
+        )
+    _, index, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    return index, sizes
+
+
+def _random(name: str, count: int, seed: int) -> np.random.RandomState:
     if count < 1:
-        raise errors.UserError(f"{name}={count}: give at least 1")
-
-
-def _check_seed(seed: int) -> np.random.RandomState:
+        raise errors.UserError(f"{name}={count}: must be at least 1")
     if not 0 <= seed < 2**32:
-        raise errors.UserError(f"seed={seed}: give 0 to {2**32 - 1}")
+        raise errors.UserError(f"seed={seed}: must be 0 to {2**32 - 1}")
     return np.random.RandomState(seed)
 
 
+# ---- Bootstrap ---------------------------------------------------------------
+
+
 class _Cells(NamedTuple):
-    """Distinct (class, value) pairs of examples, and how many have each."""
+    """Distinct (class, value) pairs, and the number of examples with each."""
 
     classes: np.ndarray  # int [k], index from 0
     values: np.ndarray  # float64 [k]
     counts: np.ndarray  # int [k]
 
     def means(self, counts: np.ndarray) -> np.ndarray:
-        """The metric of resamples that hold `counts` [r, k] of each: [r].
+        """Returns the metric [r] of resamples with `counts` [r, k] of each.
 
-        The mean over classes of the mean over their examples; a class that a
-        resample misses leaves it out.
+        The mean over classes of the mean over their examples, without classes
+        that a resample lacks.
         """
         member = np.eye(self.classes.max() + 1)[self.classes]  # [k, C]
         sums = counts @ (member * self.values[:, np.newaxis])
         sizes = counts @ member
         present = sizes > 0
-        shares = np.divide(sums, sizes, out=np.zeros(sums.shape), where=present)
-        return shares.sum(axis=1) / present.sum(axis=1)
-
-
-def _cells(values: np.ndarray, labels: np.ndarray | None) -> _Cells:
-    if labels is None:
-        values, counts = np.unique(values, return_counts=True)
-        return _Cells(np.zeros(len(values), np.int64), values, counts)
-    labels = np.asarray(labels)
-    if labels.shape != values.shape:
-        raise errors.UserError(
-            f"labels have shape {list(labels.shape)}: give one for each of the"
-            f" {len(values)} test examples"
-        )
-    _, classes = np.unique(labels, return_inverse=True)
-    pairs, counts = np.unique(
-        np.stack([classes, values], axis=1), axis=0, return_counts=True
-    )
-    return _Cells(pairs[:, 0].astype(np.int64), pairs[:, 1], counts)
+        means = np.divide(sums, sizes, out=np.zeros(sums.shape), where=present)
+        return means.sum(axis=1) / present.sum(axis=1)
 
 
 def _bootstrap(
     values: np.ndarray, labels: np.ndarray | None, resamples: int, seed: int
 ) -> tuple[float, float, float]:
     """Returns the metric of `values`, and the ends of its interval."""
-    _check_count("resamples", resamples)
-    random = _check_seed(seed)
-    cells = _cells(values, labels)
-    shares = cells.counts / len(values)
-    rows = max(_BLOCK // len(shares), 1)
-    drawn = [
+    random = _random("resamples", resamples, seed)
+    index, _ = _check_labels(labels, len(values))
+    pairs, counts = np.unique(
+        np.stack([index, values], axis=1), axis=0, return_counts=True
+    )
+    cells = _Cells(pairs[:, 0].astype(np.int64), pairs[:, 1], counts)
+    fractions = counts / len(values)
+    rows = max(_BLOCK // len(fractions), 1)
+    means = [
         cells.means(
             random.multinomial(
-                len(values), shares, size=min(rows, resamples - start)
+                len(values), fractions, size=min(rows, resamples - start)
             )
         )
         for start in range(0, resamples, rows)
     ]
     tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(np.concatenate(drawn), [tail, 100 - tail])
-    whole = cells.means(cells.counts[np.newaxis])[0]
-    return float(whole), float(low), float(high)
+    low, high = np.percentile(np.concatenate(means), [tail, 100 - tail])
+    mean = cells.means(cells.counts[np.newaxis])[0]
+    return float(mean), float(low), float(high)
 
 
 def bootstrap_interval(
     correct: np.ndarray,
-    resamples: int = 1000,
-    seed: int = 0,
+    resamples: int = BOOTSTRAP_RESAMPLES,
+    seed: int = Evaluation.seed,
     *,
     labels: np.ndarray | None = None,
-) -> dict[str, float]:
-    """The 95 % interval of an accuracy, by resampling the test set.
+) -> Interval:
+    """Computes the 95 % interval of an accuracy, by resampling the test set.
 
     Args:
       correct: bool [n], or scores in [0, 1], of each test example.
-      resamples: of n examples each, with replacement.
-      seed: of the resamples.
-      labels: int [n]; if given, the metric is the mean over classes of their
-        accuracies (a class that a resample misses leaves it out).
+      resamples: number of resamples of n examples, with replacement.
+      seed: seed of the resamples.
+      labels: int [n]; if set, the metric is the mean over classes of their
+        accuracies, without classes that a resample lacks.
 
     Returns:
       {"mean": the accuracy, "low", "high": the 2.5 % and the 97.5 % percentile
       of the resamples' accuracies}, fractions.
 
     Raises:
-      UserError: for no example, or values that are no such scores.
+      UserError: without examples, or for other values.
 
     Feeney and Hughes 2024 (SINCERE), section 5; Efron 1979.
     """
@@ -160,30 +207,23 @@ def bootstrap_interval(
 def interval(
     correct: np.ndarray, labels: np.ndarray | None = None
 ) -> list[float]:
-    """Ends of the 95 % interval of `bootstrap_interval`, as reports hold it.
-
-    Args:
-      correct, labels: see there.
-
-    Returns:
-      [low, high].
-    """
-    found = bootstrap_interval(np.asarray(correct), labels=labels)
-    return [found["low"], found["high"]]
+    """Returns [low, high] of `bootstrap_interval`."""
+    ends = bootstrap_interval(correct, labels=labels)
+    return [ends["low"], ends["high"]]
 
 
 def bootstrap_difference(
     correct_a: np.ndarray,
     correct_b: np.ndarray,
-    resamples: int = 1000,
-    seed: int = 0,
+    resamples: int = BOOTSTRAP_RESAMPLES,
+    seed: int = Evaluation.seed,
     *,
     labels: np.ndarray | None = None,
-) -> dict[str, float]:
-    """The 95 % interval of the difference of two accuracies, paired.
+) -> DifferenceInterval:
+    """Computes the 95 % interval of the difference of two accuracies, paired.
 
     Both models are scored on the same resamples. The difference is significant
-    where the interval leaves out 0.
+    if the interval excludes 0.
 
     Args:
       correct_a, correct_b: bool [n], or scores in [0, 1], of the same test
@@ -194,7 +234,7 @@ def bootstrap_difference(
       {"difference": mean(a) - mean(b), "low", "high"}, fractions.
 
     Raises:
-      UserError: for arrays that are no scores of the same examples.
+      UserError: for arrays that are not scores of the same examples.
 
     Feeney and Hughes 2024 (SINCERE), section 5.
     """
@@ -203,87 +243,73 @@ def bootstrap_difference(
     return {"difference": difference, "low": low, "high": high}
 
 
+# ---- Tests -------------------------------------------------------------------
+
+
 def permutation_test(
     correct_a: np.ndarray,
     correct_b: np.ndarray,
-    draws: int = 100_000,
-    seed: int = 0,
+    draws: int = PERMUTATION_DRAWS,
+    seed: int = Evaluation.seed,
     *,
     labels: np.ndarray | None = None,
-) -> dict[str, float]:
+) -> DifferenceTest:
     """Tests whether two accuracies differ, by swapping the models' answers.
 
     Each draw swaps the two answers to each example with probability 1/2; the
-    p-value is the share of draws whose |difference| is at least that observed.
-    For accuracies it converges to `mcnemar_test`.
+    p-value is the fraction of draws whose |difference| is at least the observed
+    one. For accuracies it converges to that of `mcnemar_test`.
 
     Args:
       correct_a, correct_b: bool [n], or scores in [0, 1], of the same test
         examples in the same order.
-      draws: permutations.
-      seed: of the permutations.
-      labels: int [n]; if given, of the mean over classes.
+      draws: number of permutations.
+      seed: seed of the permutations.
+      labels: int [n]; if set, the metric is the mean over classes.
 
     Returns:
       {"difference": mean(a) - mean(b), "p_value": two-sided}.
 
     Raises:
-      UserError: for arrays that are no scores of the same examples.
+      UserError: for arrays that are not scores of the same examples.
 
     Chen et al. 2020 (SimCLR), appendix B.8.
     """
     a, b = _check_pair(correct_a, correct_b)
-    _check_count("draws", draws)
-    random = _check_seed(seed)
-    terms = (a - b) * _weights(labels, len(a))
+    random = _random("draws", draws, seed)
+    index, sizes = _check_labels(labels, len(a))
+    terms = (a - b) * (1 / (len(sizes) * sizes[index]))
     observed = terms.sum()
-    # Of examples that weigh the same, only how many are swapped matters.
-    sizes, counts = np.unique(np.abs(terms[terms != 0]), return_counts=True)
-    hits, rows = 0, max(_BLOCK // max(len(sizes), 1), 1)
+    # Of examples with equal weights, only the number of swaps matters.
+    weights, counts = np.unique(np.abs(terms[terms != 0]), return_counts=True)
+    hits, rows = 0, max(_BLOCK // max(len(weights), 1), 1)
     for start in range(0, draws, rows):
-        shape = (min(rows, draws - start), len(sizes))
-        kept = random.binomial(counts, 0.5, size=shape)
-        drawn = np.abs((2 * kept - counts) @ sizes)
-        hits += int((drawn >= abs(observed) - _ROUNDING).sum())
+        shape = (min(rows, draws - start), len(weights))
+        unswapped = random.binomial(counts, 0.5, size=shape)
+        differences = np.abs((2 * unswapped - counts) @ weights)
+        hits += int((differences >= abs(observed) - _ROUNDING).sum())
     return {"difference": float(observed), "p_value": hits / draws}
 
 
-def _weights(labels: np.ndarray | None, count: int) -> np.ndarray:
-    """What each example weighs in the metric, [n], summing to 1."""
-    if labels is None:
-        return np.full(count, 1 / count)
-    if np.shape(labels) != (count,):
-        raise errors.UserError(
-            f"labels have shape {list(np.shape(labels))}: give one for each of"
-            f" the {count} test examples"
-        )
-    _, classes, sizes = np.unique(
-        labels, return_inverse=True, return_counts=True
-    )
-    return 1 / (len(sizes) * sizes[classes])
-
-
-def mcnemar_test(
-    correct_a: np.ndarray, correct_b: np.ndarray
-) -> dict[str, float]:
-    """McNemar's exact test: what the permutation test of accuracies samples.
+def mcnemar_test(correct_a: np.ndarray, correct_b: np.ndarray) -> McNemarTest:
+    """McNemar's exact test, the limit of `permutation_test` for accuracies.
 
     Args:
       correct_a, correct_b: bool [n] of the same test examples.
 
     Returns:
-      {"only_a", "only_b": examples that one model alone has right,
+      {"only_a", "only_b": numbers of examples that only one model has right,
       "difference": mean(a) - mean(b), "p_value": two-sided}.
 
     Raises:
-      UserError: for arrays that are no answers to the same examples.
+      UserError: for arrays that are not answers to the same examples.
 
     McNemar 1947.
     """
     a, b = _check_pair(correct_a, correct_b)
     if not np.isin(np.concatenate([a, b]), [0, 1]).all():
         raise errors.UserError(
-            "McNemar's test takes right and wrong, not scores between: give"
+            "McNemar's test takes right and wrong, not scores between: pass"
             " bool arrays, or use permutation_test"
         )
     only_a, only_b = int((a > b).sum()), int((b > a).sum())
@@ -298,18 +324,18 @@ def mcnemar_test(
     }
 
 
-def verdict(low: float, high: float, p_value: float) -> str:
-    """Says whether A is "better" or "worse" than B, or "tied" with it.
+def verdict(low: float, high: float, p_value: float) -> Verdict:
+    """Returns whether A is "better" or "worse" than B, or "tied" with it.
 
     Args:
-      low, high: of `bootstrap_difference`.
-      p_value: of `permutation_test`.
+      low, high: result of `bootstrap_difference`.
+      p_value: result of `permutation_test`.
 
     Returns:
-      "tied" unless both tests find a difference at 5 %: the interval leaves
-      out 0, and p is below 0.05.
+      "tied" unless both find a difference at the 5 % level: the interval
+      excludes 0, and p <= 0.05.
     """
-    if p_value < 1 - LEVEL:
+    if p_value <= SIGNIFICANCE:
         if low > 0:
             return "better"
         if high < 0:
@@ -321,12 +347,12 @@ def compare(
     correct_a: np.ndarray,
     correct_b: np.ndarray,
     *,
-    resamples: int = 1000,
-    draws: int = 100_000,
-    seed: int = 0,
+    resamples: int = BOOTSTRAP_RESAMPLES,
+    draws: int = PERMUTATION_DRAWS,
+    seed: int = Evaluation.seed,
     labels: np.ndarray | None = None,
-) -> dict[str, Any]:
-    """All that is to be said of two models on one test set.
+) -> Comparison:
+    """Compares two models on one test set, by interval and test.
 
     Args:
       correct_a, correct_b: bool [n], or scores in [0, 1], of the same test
@@ -338,15 +364,14 @@ def compare(
       {"difference", "low", "high", "p_value", "verdict": of A against B}.
 
     Raises:
-      UserError: for arrays that are no scores of the same examples.
+      UserError: for arrays that are not scores of the same examples.
     """
-    found = bootstrap_difference(
+    ends = bootstrap_difference(
         correct_a, correct_b, resamples, seed, labels=labels
     )
-    tested = permutation_test(correct_a, correct_b, draws, seed, labels=labels)
-    p_value = tested["p_value"]
+    test = permutation_test(correct_a, correct_b, draws, seed, labels=labels)
     return {
-        **found,
-        "p_value": p_value,
-        "verdict": verdict(found["low"], found["high"], p_value),
+        **ends,
+        "p_value": test["p_value"],
+        "verdict": verdict(ends["low"], ends["high"], test["p_value"]),
     }

@@ -1,25 +1,30 @@
-"""Corruptions by blur, and the filters that other ones are made with."""
+"""Corruptions by blur, and filters that other corruptions use."""
 
 import functools
+from typing import Any
 
 import numpy as np
 from scipy import ndimage, signal
 
 
-def smooth(x, sigma, mode="nearest", truncate=4.0):
-    """scikit-image's gaussian filter of [h, w] or, by channel, [h, w, c]."""
+def smooth(
+    x: np.ndarray, sigma: float, mode: str = "nearest", truncate: float = 4.0
+) -> np.ndarray:
+    """scikit-image's Gaussian filter of [h, w] or, per channel, [h, w, c]."""
     axes = (sigma, sigma, 0)[: x.ndim]
     return ndimage.gaussian_filter(x, axes, mode=mode, truncate=truncate)
 
 
-def gaussian_blur(x, sigma, random):
-    """A gaussian filter, sigma in pixels."""
+def gaussian_blur(
+    x: np.ndarray, sigma: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Gaussian filter, sigma in pixels."""
     return smooth(x, sigma)
 
 
 @functools.lru_cache
 def _disk(radius: float, smoothing: float) -> np.ndarray:
-    """A disk's kernel, its edge smoothed; without its rim of zeros."""
+    """Returns a disk kernel with a smoothed edge, without zero borders."""
     reach = 8 if radius <= 8 else radius
     line = np.arange(-reach, reach + 1)
     disk = (line**2 + line[:, np.newaxis] ** 2 <= radius**2).astype(np.float64)
@@ -33,26 +38,30 @@ def _disk(radius: float, smoothing: float) -> np.ndarray:
     return disk[inside[0] : inside[-1] + 1, inside[0] : inside[-1] + 1]
 
 
-def defocus_blur(x, level, random):
-    """A lens out of focus: each point becomes a disk."""
+def defocus_blur(
+    x: np.ndarray, level: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Out-of-focus blur: each point becomes a disk."""
     kernel = _disk(*level)[..., np.newaxis]
     if kernel.size <= 49:
         return ndimage.correlate(x, kernel, mode="mirror")
     reach = len(kernel) // 2
-    # The kernel is the same either way round, so that it may be convolved.
+    # The kernel is symmetric, so that convolution equals correlation.
     wide = np.pad(x, [(reach, reach), (reach, reach), (0, 0)], "reflect")
     return signal.fftconvolve(wide, kernel, "valid", axes=(0, 1))
 
 
-def glass_blur(x, level, random):
-    """Pixels take the place of near ones, between two light blurs."""
+def glass_blur(
+    x: np.ndarray, level: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Pixels swap places with near ones, between two light blurs."""
     sigma, reach, rounds = level
-    x = np.uint8(smooth(x, sigma) * 255)
+    x = (smooth(x, sigma) * 255).astype(np.uint8)
     height, width, _ = x.shape
     rows = np.arange(height - reach, reach, -1)
     columns = np.arange(width - reach, reach, -1)
-    # Which pixel stands where. Each takes one that may have been taken from
-    # elsewhere before: no way round a loop.
+    # The source of each pixel. Assignments are sequential, since a source may
+    # have been overwritten before.
     order = list(range(height * width))
     for _ in range(rounds):
         moves = random.randint(-reach, reach, size=(len(rows), len(columns), 2))
@@ -66,7 +75,9 @@ def glass_blur(x, level, random):
     return smooth(x / 255.0, sigma)
 
 
-def move(x: np.ndarray, radius: float, sigma: float, angle: float):
+def move(
+    x: np.ndarray, radius: float, sigma: float, angle: float
+) -> np.ndarray:
     """ImageMagick's motion blur of uint8 [h, w, ...], angle in degrees."""
     steps = np.arange(2 * int(np.ceil(radius)) + 1)
     weights = np.exp(-(steps**2) / (2.0 * sigma**2))
@@ -83,28 +94,33 @@ def move(x: np.ndarray, radius: float, sigma: float, angle: float):
     return np.around(moved) / 255
 
 
-def motion_blur(x, level, random):
-    """A camera that moves, somewhere about level."""
-    return move(np.around(x * 255), *level, random.uniform(-45, 45))
+def motion_blur(
+    x: np.ndarray, level: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Motion blur at a random angle of at most 45 degrees."""
+    radius, sigma = level
+    return move(np.around(x * 255), radius, sigma, random.uniform(-45, 45))
 
 
 def clipped_zoom(x: np.ndarray, factor: float) -> np.ndarray:
-    """The middle of [h, w, c], enlarged to the size of the whole."""
+    """Enlarges the middle of [h, w, c] to the size of the whole."""
     cut = []
     for side in x.shape[:2]:
-        kept = int(np.ceil(side / float(factor)))
-        start = (side - kept) // 2
-        cut.append(slice(start, start + kept))
+        size = int(np.ceil(side / float(factor)))
+        start = (side - size) // 2
+        cut.append(slice(start, start + size))
     large = ndimage.zoom(x[tuple(cut)], (factor, factor, 1), order=1)
     trim = []
-    for side, has in zip(x.shape[:2], large.shape[:2], strict=True):
-        start = (has - side) // 2
+    for side, available in zip(x.shape[:2], large.shape[:2], strict=True):
+        start = (available - side) // 2
         trim.append(slice(start, start + side))
     return large[tuple(trim)]
 
 
-def zoom_blur(x, factors, random):
-    """A camera that comes nearer: the mean of enlargements."""
+def zoom_blur(
+    x: np.ndarray, factors: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Mean of enlargements, as by a camera that moves closer."""
     x = x.astype(np.float32)
     zoomed = np.zeros_like(x)
     for factor in factors:

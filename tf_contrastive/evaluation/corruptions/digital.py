@@ -1,21 +1,61 @@
-"""Corruptions by digital processing: colours, geometry, coding."""
+"""Corruptions by noise and by digital processing."""
 
 import io
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
 from tf_contrastive.evaluation.corruptions import blur
 
+# ---- Noise -------------------------------------------------------------------
 
-def contrast(x, kept, random):
-    """Values nearer to the mean of their channel."""
+
+def gaussian_noise(
+    x: np.ndarray, scale: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Additive normal noise."""
+    return x + random.normal(size=x.shape, scale=scale)
+
+
+def shot_noise(
+    x: np.ndarray, photons: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Poisson noise of photon counts."""
+    return random.poisson(x * photons) / float(photons)
+
+
+def impulse_noise(
+    x: np.ndarray, fraction: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Salt-and-pepper noise, in equal parts, on a fraction of the values."""
+    hit = random.random_sample(x.shape) <= fraction
+    salt = random.random_sample(x.shape) <= 0.5
+    return np.where(hit, salt.astype(np.float64), x)
+
+
+def speckle_noise(
+    x: np.ndarray, scale: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Normal noise in proportion to each value."""
+    return x + x * random.normal(size=x.shape, scale=scale)
+
+
+# ---- Colours, geometry, compression ------------------------------------------
+
+
+def contrast(
+    x: np.ndarray, scale: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Moves values towards the mean of their channel."""
     means = np.mean(x, axis=(0, 1), keepdims=True)
-    return (x - means) * kept + means
+    return (x - means) * scale + means
 
 
-def saturate(x, level, random):
-    """HSV's saturation, scaled and shifted."""
+def saturate(
+    x: np.ndarray, level: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Scales and shifts HSV saturation."""
     from matplotlib import colors
 
     factor, added = level
@@ -24,18 +64,21 @@ def saturate(x, level, random):
     return colors.hsv_to_rgb(hue)
 
 
-def elastic_transform(x, level, random):
-    """A random affine map, then a smooth random displacement."""
+def elastic_transform(
+    x: np.ndarray, level: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """A random affine map and a smooth random displacement."""
     strength, sigma, shift = level
     height, width, channels = x.shape
-    middle = np.float32([height, width]) // 2
+    middle = np.array([height, width], np.float32) // 2
     reach = min(height, width) // 3
-    before = np.float32(
+    before = np.array(
         [
             middle + reach,
             [middle[0] + reach, middle[1] - reach],
             middle - reach,
-        ]
+        ],
+        np.float32,
     )
     moved = random.uniform(-shift, shift, size=before.shape)
     x = _affine(x, before, before + moved.astype(np.float32))
@@ -57,13 +100,13 @@ def elastic_transform(x, level, random):
     )
 
 
-def _affine(x: np.ndarray, before: np.ndarray, after: np.ndarray):
-    """Moves three points (x, y), and all others with them.
+def _affine(x: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """OpenCV's affine warp that moves three points (x, y).
 
-    As OpenCV does it: bilinear, at places rounded to 1/32 pixel.
+    Bilinear, at positions rounded to 1/32 pixel.
     """
     ones = np.ones([3, 1])
-    # From places in the result back to places in the source.
+    # From positions in the result to positions in the source.
     back = np.linalg.solve(
         np.hstack([after.astype(np.float64), ones]), before.astype(np.float64)
     )
@@ -83,24 +126,28 @@ def _affine(x: np.ndarray, before: np.ndarray, after: np.ndarray):
     )
 
 
-def pixelate(x, level, random):
-    """Scaled down and up again."""
+def pixelate(
+    x: np.ndarray, level: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Scales down and up again."""
     from PIL import Image
 
-    share, filter_name = level
+    scale, filter_name = level
     method = Image.Resampling[filter_name]
-    image = Image.fromarray(np.uint8(np.around(x * 255)))
+    image = Image.fromarray(np.around(x * 255).astype(np.uint8))
     height, width, _ = x.shape
-    small = (max(int(width * share), 1), max(int(height * share), 1))
+    small = (max(int(width * scale), 1), max(int(height * scale), 1))
     image = image.resize(small, method).resize((width, height), method)
     return np.asarray(image) / 255
 
 
-def jpeg_compression(x, quality, random):
-    """Through JPEG, at a quality of 1 to 100."""
+def jpeg_compression(
+    x: np.ndarray, quality: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """JPEG compression, at a quality of 1 to 100."""
     from PIL import Image
 
     file = io.BytesIO()
-    image = Image.fromarray(np.uint8(np.around(x * 255)))
+    image = Image.fromarray(np.around(x * 255).astype(np.uint8))
     image.save(file, "JPEG", quality=quality)
     return np.asarray(Image.open(file)) / 255

@@ -1,16 +1,18 @@
-"""What each corruption's severities stand for."""
+"""Parameters of each corruption at each severity."""
 
 from typing import Any
 
 import numpy as np
 
 
-def _elastic(side: float, *shares: tuple[float, float, float]):
-    return [tuple(side * share for share in row) for row in shares]
+def _elastic(
+    side: float, *rows: tuple[float, float, float]
+) -> list[tuple[float, ...]]:
+    return [tuple(side * value for value in row) for row in rows]
 
 
-# Corruption -> its level at severity 1 to 5: for photographs of 224 pixels
-# (ImageNet-C), and for pictures of 32 (CIFAR-10-C).
+# Corruption -> its level at severity 1 to 5, for images of 224 pixels
+# (ImageNet-C) and of 32 (CIFAR-10-C).
 LEVELS: dict[str, dict[str, list[Any]]] = {
     "imagenet": {
         "gaussian_noise": [0.08, 0.12, 0.18, 0.26, 0.38],

@@ -1,8 +1,9 @@
 """The corruption `spatter`: drops of water or mud on the lens.
 
-The original makes them, and the relief that lights them, by functions of
-OpenCV; those are ported here.
+The published code uses functions of OpenCV, which are ported here.
 """
+
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
@@ -14,8 +15,10 @@ _WATER = np.array([175, 238, 238]) / 255
 _MUD = np.array([63, 42, 20]) / 255
 
 
-def spatter(x, level, random):
-    """Drops of water, at the higher severities of mud."""
+def spatter(
+    x: np.ndarray, level: Any, random: np.random.RandomState
+) -> np.ndarray:
+    """Drops of water, or of mud at the higher severities."""
     mean, spread, sigma, threshold, strength, mud = level
     liquid = random.normal(size=x.shape[:2], loc=mean, scale=spread)
     liquid = blur.smooth(liquid, sigma)
@@ -49,12 +52,12 @@ def _edges(x: np.ndarray, low: int, high: int) -> np.ndarray:
     size = np.abs(dx) + np.abs(dy)
     wide = np.pad(size, 1)
 
-    def neighbor(down, right):
+    def neighbor(down: int, right: int) -> np.ndarray:
         rows = slice(1 + down, 1 + down + x.shape[0])
         return wide[rows, slice(1 + right, 1 + right + x.shape[1])]
 
-    # A crest is compared with its neighbours across: those at its sides, above
-    # and below, or on the diagonal that it is steep along.
+    # Non-maximum suppression along the gradient: horizontal, vertical or
+    # diagonal.
     tangent = np.tan(np.pi / 8)
     flat = np.abs(dy) < tangent * np.abs(dx)
     steep = np.abs(dy) > (tangent + 2) * np.abs(dx)

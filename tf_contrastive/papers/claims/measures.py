@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors, flags, losses
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import reports
+from tf_contrastive.evaluation import results
 from tf_contrastive.papers.claims import definitions
 from tf_contrastive.tensorboard import scalars
 
@@ -42,7 +42,7 @@ def _evaluation(unit: Unit) -> dict[str, float] | None:
     """
     if not unit.evaluation:
         return None
-    path = os.path.join(unit.evaluation, reports.RESULTS_FILE)
+    path = os.path.join(unit.evaluation, results.RESULTS_FILE)
     numbers = {}
     for row in checkpoints.read_json(path)["results"]:
         name = ":".join(filter(None, (row["protocol"], row["variant"])))

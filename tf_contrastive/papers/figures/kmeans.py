@@ -16,9 +16,8 @@ from tf_contrastive import classifiers, datasets, errors, views
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
-from tf_contrastive.evaluation import projected
-from tf_contrastive.evaluation.plots import canvas
-from tf_contrastive.evaluation.subject import Subject
+from tf_contrastive.evaluation import plots, view_embeddings
+from tf_contrastive.evaluation.context import EvaluationContext
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -240,7 +239,7 @@ def local_clusters(
 
 
 def measure(
-    subject: Subject,
+    subject: EvaluationContext,
     *,
     kmeans_images: int = _FIELDS.kmeans_images,
     kmeans_clusters: Sequence[int] = fields.read_counts(
@@ -264,18 +263,22 @@ def measure(
       plot for each image.
     """
     inner = local_features(
-        subject.encoder, subject.side, subject.channels, kmeans_scale
+        subject.encoder, subject.image_size, subject.channels, kmeans_scale
     )
-    if inner.side != kmeans_scale * subject.side:
-        subject.say(f"kmeans: the encoder only takes {inner.side} pixels")
-    rows = projected.sample(subject.test.info.num_examples, kmeans_images, seed)
+    if inner.side != kmeans_scale * subject.image_size:
+        subject.log(f"kmeans: the encoder only takes {inner.side} pixels")
+    rows = view_embeddings.sample(
+        subject.test.info.num_examples, kmeans_images, seed
+    )
     batches = datasets.evaluation_batches(
         subject.test,
         views.evaluation(inner.side),
         batch_size=subject.options.evaluation.embedding_batch_size,
         extra_channels=subject.channels - 3,
     )
-    images = np.concatenate([x for x, _ in projected.chosen(batches, rows)])
+    images = np.concatenate(
+        [x for x, _ in view_embeddings.select(batches, rows)]
+    )
     maps = {
         name: np.asarray(features, np.float32)
         for name, features in zip(inner.names, inner.make(images), strict=True)
@@ -314,7 +317,7 @@ def plot(
     from matplotlib import colormaps
 
     counts = list(next(iter(clusters.values())))
-    figure, axes = canvas.panels(len(clusters), len(counts) + 1, 1.6, 1.7)
+    figure, axes = plots.panels(len(clusters), len(counts) + 1, 1.6, 1.7)
     # Adjacent colours of the palette are shades of one hue.
     order = [*range(0, 20, 2), *range(1, 20, 2)]
     palette = colormaps["tab20"](order)[:, :3]
@@ -341,7 +344,7 @@ def plot(
     return figure
 
 
-def needs(subject: Subject) -> str | None:
+def needs(subject: EvaluationContext) -> str | None:
     """Returns what `kmeans` lacks, in one line, or None."""
     if not subject.test.info.num_examples:
         return f"{subject.test.info.name} has no images"

@@ -10,9 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.evaluation import hypersphere, projected
-from tf_contrastive.evaluation.plots import canvas
-from tf_contrastive.evaluation.subject import Subject
+from tf_contrastive.evaluation import hypersphere, plots, view_embeddings
+from tf_contrastive.evaluation.context import EvaluationContext
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +55,7 @@ def spectrum(weights: np.ndarray) -> dict[str, Any]:
         "shares": {
             k: float(values[:k].sum() / total) for k in _TOP if k < len(values)
         },
-        "effective_rank": hypersphere.rank_of(singular),
+        "effective_rank": hypersphere.entropy_rank(singular),
     }
 
 
@@ -86,7 +85,7 @@ def linear_map(projection: Callable, features: int) -> np.ndarray | None:
     return w.astype(np.float32)
 
 
-def measure(subject: Subject) -> dict[str, Any]:
+def measure(subject: EvaluationContext) -> dict[str, Any]:
     """Measures the spectrum of a run's linear projection.
 
     Returns:
@@ -122,13 +121,13 @@ def measure(subject: Subject) -> dict[str, Any]:
 
 def plot(arrays: Mapping[str, np.ndarray]) -> "Figure":
     """Plots singular values and eigenvalues, on linear and log scales."""
-    figure, axes = canvas.panels(1, 2, 4.0, 3.0)
+    figure, axes = plots.panels(1, 2, 4.0, 3.0)
     curves = {
-        "singular values": (arrays["singular_values"], canvas.QUIET),
-        "eigenvalues, magnitude": (arrays.get("eigenvalues"), canvas.FIRST),
+        "singular values": (arrays["singular_values"], plots.QUIET),
+        "eigenvalues, magnitude": (arrays.get("eigenvalues"), plots.FIRST),
     }
     for axis, scale in zip(axes[0], ("linear", "log"), strict=True):
-        canvas.plain(axis)
+        plots.plain(axis)
         for name, (values, color) in curves.items():
             if values is not None:
                 ranks = np.arange(1, len(values) + 1)
@@ -141,14 +140,14 @@ def plot(arrays: Mapping[str, np.ndarray]) -> "Figure":
     return figure
 
 
-def needs(subject: Subject) -> str | None:
+def needs(subject: EvaluationContext) -> str | None:
     """Returns what `spectrum` lacks, in one line, or None."""
     if subject.run is None:
         return (
             "an export does not record the kind of its projection head: set"
             " the `workdir` of a run"
         )
-    if missing := projected.needs(subject):
+    if missing := view_embeddings.missing_projections(subject):
         return missing
     kind = subject.run.projection.projection
     if kind != "linear":

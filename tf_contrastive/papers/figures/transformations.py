@@ -14,9 +14,8 @@ import tensorflow as tf
 from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
-from tf_contrastive.evaluation import projected, statistics
-from tf_contrastive.evaluation.plots import canvas
-from tf_contrastive.evaluation.subject import Subject
+from tf_contrastive.evaluation import plots, statistics, view_embeddings
+from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.views import ablation, color, prng
 
 if TYPE_CHECKING:
@@ -180,7 +179,7 @@ def predict(
 
 
 def measure(
-    subject: Subject,
+    subject: EvaluationContext,
     *,
     transforms_train: int = _FIELDS.transforms_train,
     transforms_test: int = _FIELDS.transforms_test,
@@ -202,21 +201,21 @@ def measure(
     """
     sizes = {"train": transforms_train, "test": transforms_test}
     rows = {
-        split: projected.sample(
+        split: view_embeddings.sample(
             subject.source(split).info.num_examples, size, seed
         )
         for split, size in sizes.items()
     }
 
     def images(split: str) -> Iterable[tuple[Any, Any]]:
-        return projected.chosen(subject.images(split), rows[split])
+        return view_embeddings.select(subject.images(split), rows[split])
 
     names = list(TASKS)
     if not any(
         (np.ptp(np.asarray(batch)[..., :3], axis=-1) > _COLOUR).any()
         for batch, _ in images("test")
     ):
-        subject.say("transforms: the images have no colour")
+        subject.log("transforms: the images have no colour")
         names.remove("color")
 
     def seed_of(task: str, split: str) -> int:
@@ -242,7 +241,7 @@ def measure(
             metrics[f"{task}_{space}_interval"] = statistics.interval(correct)
             metrics[f"{task}_chance"] = scores["chance"]
         line = ", ".join(f"{s} {metrics[f'{task}_{s}']:.3f}" for s in spaces)
-        subject.say(f"transforms, {task}: {line}")
+        subject.log(f"transforms, {task}: {line}")
     return {"metrics": metrics, "plots": {"transforms": plot(metrics)}}
 
 
@@ -261,10 +260,10 @@ def _take(
 def plot(metrics: Mapping[str, Any]) -> "Figure":
     """Plots the accuracies of h and z, and chance level."""
     names = [k.removesuffix("_h") for k in metrics if k.endswith("_h")]
-    figure, axes = canvas.panels(1, 1, 5.2, 3.0)
+    figure, axes = plots.panels(1, 1, 5.2, 3.0)
     axis = axes[0, 0]
-    canvas.plain(axis)
-    colors = {"h": canvas.FIRST, "z": canvas.SECOND}
+    plots.plain(axis)
+    colors = {"h": plots.FIRST, "z": plots.SECOND}
     spaces = [space for space in colors if f"{names[0]}_{space}" in metrics]
     places = np.arange(len(names))
     width = 0.8 / len(spaces)
@@ -297,7 +296,7 @@ def plot(metrics: Mapping[str, Any]) -> "Figure":
     return figure
 
 
-def needs(subject: Subject) -> str | None:
+def needs(subject: EvaluationContext) -> str | None:
     """Returns what `transforms` lacks, in one line, or None."""
     for source in (subject.train, subject.test):
         if source.info.num_examples < _MIN_IMAGES:

@@ -11,8 +11,8 @@ import numpy as np
 from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
-from tf_contrastive.evaluation.plots import canvas
-from tf_contrastive.evaluation.subject import Subject
+from tf_contrastive.evaluation import plots
+from tf_contrastive.evaluation.context import EvaluationContext
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,7 +83,7 @@ def choose(
 
 
 def measure(
-    subject: Subject,
+    subject: EvaluationContext,
     *,
     tsne_examples: int = _FIELDS.tsne_examples,
     tsne_classes: int = _FIELDS.tsne_classes,
@@ -138,14 +138,14 @@ def plot(
     """
     from matplotlib import colormaps
 
-    figure, axes = canvas.panels(1, len(maps), 4.4, 4.2)
+    figure, axes = plots.panels(1, len(maps), 4.4, 4.2)
     size = max(4, min(20, 10_000 / len(labels)))
     kinds = np.unique(labels)
     palette = colormaps["tab10" if len(kinds) <= 10 else "tab20"]
     for axis, (title, places) in zip(axes[0], maps.items(), strict=True):
         for number, kind in enumerate(kinds):
             named = 0 <= kind < len(label_names)
-            color = palette(number % palette.N) if kind >= 0 else canvas.FIRST
+            color = palette(number % palette.N) if kind >= 0 else plots.FIRST
             axis.scatter(
                 *places[labels == kind].T,
                 s=size,
@@ -169,7 +169,7 @@ def plot(
     return figure
 
 
-def needs(subject: Subject) -> str | None:
+def needs(subject: EvaluationContext) -> str | None:
     """Returns what `tsne` lacks, in one line, or None."""
     if subject.test.info.num_examples < 4:
         return f"{subject.test.info.name} has less than 4 images"

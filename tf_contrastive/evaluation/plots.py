@@ -1,75 +1,128 @@
-"""Figures of scores: margins, calibration, robustness."""
+"""Figures of evaluations.
 
+They are `matplotlib.figure.Figure`s drawn by Agg, without pyplot and its global
+state. matplotlib is imported when the first figure is drawn.
+"""
+
+import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_contrastive.evaluation.plots import canvas
+from tf_contrastive.evaluation import calibration
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from tf_contrastive.evaluation.hypersphere import RandomProjections
+    from tf_contrastive.evaluation.separation import NeighborHistograms
 
-def neighbor_histograms(parts: Mapping[str, Mapping[str, Any]]) -> "Figure":
+_DPI = 100
+# Blue and orange are distinguishable for the colour-blind, and in grey.
+FIRST, SECOND, QUIET = "#1f77b4", "#d95f02", "#888888"
+# Classes with a panel of their own; the others are only in "all classes".
+PANELS = 12
+
+
+# ---- Drawing -----------------------------------------------------------------
+
+
+def panels(
+    rows: int, columns: int, width: float, height: float, **options: Any
+) -> "tuple[Figure, np.ndarray]":
+    """Returns a figure and its axes [rows, columns], each in inches."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(
+        (columns * width, rows * height), dpi=_DPI, layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def plain(axis: "Axes") -> None:
+    """Removes the top and right spines."""
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+
+
+def png(figure: "Figure", dpi: int = _DPI) -> bytes:
+    """Encodes a figure as PNG."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", dpi=dpi)
+    return stream.getvalue()
+
+
+def pixels(figure: "Figure") -> np.ndarray:
+    """Draws a figure as uint8 [height, width, 3]."""
+    canvas: Any = figure.canvas  # The FigureCanvasAgg of `panels`.
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+# ---- Figures -----------------------------------------------------------------
+
+
+def neighbor_histograms(parts: "Mapping[str, NeighborHistograms]") -> "Figure":
     """Cosines to the nearest image of the same class, and of another.
 
     Args:
-      parts: title of a panel -> what `separation.neighbor_histograms` returns.
+      parts: title of a panel -> result of `separation.neighbor_histograms`.
 
-    SINCERE, figure 2; medians are dotted.
+    Medians are dotted lines. Feeney and Hughes 2024 (SINCERE), figure 2.
     """
-    shown = dict(list(parts.items())[: canvas.PANELS + 1])
-    columns = min(len(shown), 4)
-    rows = -(-len(shown) // columns)
-    start = min(_lowest(part) for part in shown.values())
-    figure, axes = canvas.panels(rows, columns, 3.2, 2.3)
-    for axis, (title, part) in zip(axes.flat, shown.items(), strict=False):
-        canvas.plain(axis)
-        for name, color in (("target", canvas.FIRST), ("noise", canvas.SECOND)):
+    parts = dict(list(parts.items())[: PANELS + 1])
+    columns = min(len(parts), 4)
+    rows = -(-len(parts) // columns)
+    start = min(_lowest(part) for part in parts.values())
+    figure, axes = panels(rows, columns, 3.2, 2.3)
+    for axis, (title, part) in zip(axes.flat, parts.items(), strict=False):
+        plain(axis)
+        for values, median, color, label in (
+            (part["target"], part["target_median"], FIRST, "same class"),
+            (part["noise"], part["noise_median"], SECOND, "other class"),
+        ):
             axis.stairs(
-                part[name],
+                values,
                 part["edges"],
                 fill=True,
                 color=color,
                 alpha=0.6,
-                label={
-                    "target": "same class",
-                    "noise": "other class",
-                }[name],
+                label=label,
             )
-            if np.isfinite(part[f"{name}_median"]):
-                axis.axvline(part[f"{name}_median"], color=color, linestyle=":")
+            if np.isfinite(median):
+                axis.axvline(median, color=color, linestyle=":")
         axis.set_title(title, fontsize=10)
         axis.tick_params(labelsize=8)
         axis.locator_params(axis="y", nbins=4)
         axis.set_xlim(start, part["edges"][-1])
-    for axis in axes.flat[len(shown) :]:
+    for axis in axes.flat[len(parts) :]:
         axis.set_visible(False)
     axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
     figure.supxlabel("cosine to the nearest training image", fontsize=10)
-    figure.supylabel("share of test images", fontsize=10)
+    figure.supylabel("fraction of test images", fontsize=10)
     return figure
 
 
-def _lowest(part: Mapping[str, Any]) -> float:
-    """Where a panel starts: by tenths, where the first image is."""
+def _lowest(part: "NeighborHistograms") -> float:
+    """Returns the edge of the first occupied bin, rounded down to tenths."""
     occupied = np.flatnonzero(np.asarray(part["target"]) + part["noise"])
     first = part["edges"][occupied[0] if len(occupied) else 0]
     return max(np.floor(10 * first) / 10, part["edges"][0])
 
 
 def reliability_diagram(
-    parts: Mapping[str, Mapping[str, np.ndarray]],
+    parts: Mapping[str, calibration.Reliability],
 ) -> "Figure":
-    """Accuracy by confidence, and how many images have it.
+    """Accuracy by confidence, and the distribution of confidences.
 
     Args:
-      parts: title of a panel -> what `calibration.reliability` returns.
+      parts: title of a panel -> result of `calibration.reliability`.
     """
-    from tf_contrastive.evaluation import calibration
-
-    figure, axes = canvas.panels(
+    figure, axes = panels(
         2,
         len(parts),
         3.2,
@@ -83,12 +136,12 @@ def reliability_diagram(
         widths, left = np.diff(edges), edges[:-1]
         middle = left + widths / 2
         top, bottom = column
-        top.plot([0, 1], [0, 1], color=canvas.QUIET, linestyle=":", linewidth=1)
+        top.plot([0, 1], [0, 1], color=QUIET, linestyle=":", linewidth=1)
         top.bar(
             middle[full],
             bins["accuracy"][full],
             widths[full],
-            color=canvas.FIRST,
+            color=FIRST,
             alpha=0.8,
             edgecolor="white",
             linewidth=0.5,
@@ -97,7 +150,7 @@ def reliability_diagram(
         top.plot(
             middle[full],
             bins["confidence"][full],
-            color=canvas.SECOND,
+            color=SECOND,
             marker="o",
             markersize=3,
             linestyle="none",
@@ -106,18 +159,16 @@ def reliability_diagram(
         error = calibration.calibration_error(bins)
         top.set_title(f"{title}: ECE {error:.3f}", fontsize=10)
         top.set_ylim(0, 1)
-        shares = bins["count"] / bins["count"].sum()
-        bottom.bar(
-            middle, shares, widths, color=canvas.QUIET, edgecolor="white"
-        )
+        fractions = bins["count"] / bins["count"].sum()
+        bottom.bar(middle, fractions, widths, color=QUIET, edgecolor="white")
         bottom.set_xlabel("confidence", fontsize=9)
         bottom.set_xlim(0, 1)
         for axis in column:
-            canvas.plain(axis)
+            plain(axis)
             axis.tick_params(labelsize=8)
     axes[0, 0].set_ylabel("accuracy", fontsize=9)
-    axes[1, 0].set_ylabel("share", fontsize=9)
-    # Outside, since bars may stand anywhere.
+    axes[1, 0].set_ylabel("fraction", fontsize=9)
+    # Outside of the axes, which may be full of bars.
     figure.legend(
         *axes[0, 0].get_legend_handles_labels(),
         loc="outside lower center",
@@ -133,19 +184,19 @@ def severity_curves(
     clean: float | None = None,
     label: str = "accuracy",
 ) -> "Figure":
-    """How a score falls with the severity of each corruption.
+    """Scores by severity of each corruption.
 
     Args:
       accuracies: corruption -> score at severity 1, 2, ...
       clean: score on clean images, at severity 0.
-      label: what the score is.
+      label: name of the score.
     """
     from matplotlib import colormaps
 
-    figure, axes = canvas.panels(1, 1, 6.4, 3.8)
+    figure, axes = panels(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
-    canvas.plain(axis)
-    colors = colormaps["tab20"].colors
+    plain(axis)
+    colors = colormaps["tab20"]
     start = [] if clean is None else [clean]
     curves = {name: [*start, *values] for name, values in accuracies.items()}
     first = 0 if start else 1
@@ -153,7 +204,7 @@ def severity_curves(
         axis.plot(
             range(first, first + len(values)),
             values,
-            color=colors[number % len(colors)],
+            color=colors(number % 20),
             marker="o",
             markersize=3,
             linewidth=1.2,
@@ -182,37 +233,37 @@ def severity_curves(
     return figure
 
 
-def projection_histograms(found: Mapping[str, np.ndarray]) -> "Figure":
+def projection_histograms(projections: "RandomProjections") -> "Figure":
     """Histograms of random projections, with the normal density of each.
 
     Args:
-      found: what `hypersphere.random_projections` returns.
+      projections: result of `hypersphere.random_projections`.
 
-    Intriguing Properties, figure B.1.
+    Chen et al. 2021 (Intriguing Properties), figure B.1.
     """
-    values = np.asarray(found["projections"])
-    shown = min(values.shape[1], canvas.PANELS)
-    columns = min(shown, 4)
-    rows = -(-shown // columns)
-    figure, axes = canvas.panels(rows, columns, 2.4, 1.7)
-    # One range for all; wide enough for one point, too.
+    values = np.asarray(projections["projections"])
+    count = min(values.shape[1], PANELS)
+    columns = min(count, 4)
+    rows = -(-count // columns)
+    figure, axes = panels(rows, columns, 2.4, 1.7)
+    # One range for all panels, not empty even for a single point.
     ends = values.min() - 1e-6, values.max() + 1e-6
     for number, axis in enumerate(axes.flat):
-        if number >= shown:
+        if number >= count:
             axis.set_visible(False)
             continue
         x = values[:, number]
-        canvas.plain(axis)
+        plain(axis)
         mean, deviation = x.mean(), x.std()
-        axis.hist(x, 50, ends, density=True, color=canvas.FIRST, alpha=0.7)
+        axis.hist(x, 50, ends, density=True, color=FIRST, alpha=0.7)
         if deviation > 0:
             grid = np.linspace(*ends, 200)
             density = np.exp(-(((grid - mean) / deviation) ** 2) / 2)
             density /= deviation * np.sqrt(2 * np.pi)
-            axis.plot(grid, density, color=canvas.SECOND, linewidth=1.2)
+            axis.plot(grid, density, color=SECOND, linewidth=1.2)
         axis.set_yticks([])
         axis.tick_params(labelsize=7)
-        axis.set_title(f"KS {found['ks_normal'][number]:.3f}", fontsize=8)
+        axis.set_title(f"KS {projections['ks_normal'][number]:.3f}", fontsize=8)
     figure.suptitle(
         "random orthogonal projections, and the normal density of each"
         " (KS: distance between them)",

@@ -1,0 +1,175 @@
+"""Files of an evaluation besides `evaluation.json`.
+
+`<folder>/<encoder>-<protocol>.npz` holds, for each variant of a protocol, which
+test examples were classified correctly, and the facts that say whether two
+evaluations used the same examples; `<encoder>-<protocol>-<plot>.png` are the
+plots. The same numbers and plots go to TensorBoard.
+"""
+
+import hashlib
+import io
+import json
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import errors
+from tf_contrastive.evaluation import plots, results
+from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.results import Measurement
+
+_DOTS_PER_INCH = 120
+# The npz entry that describes the other entries, in JSON.
+_ABOUT = "about"
+
+
+class Recorder:
+    """Saves measurements; the `record` argument of `protocols.run`.
+
+    Args:
+      folder: folder of arrays and plots; None: they are not saved.
+      events: folder of TensorBoard's files; None: they are not written.
+
+    Attributes:
+      step: step of the evaluated checkpoint; set it before each run.
+    """
+
+    def __init__(self, folder: str | None, events: str | None = None) -> None:
+        self._folder = folder
+        self._events = events
+        self.step = 0
+        self._writer: tf.summary.SummaryWriter | None = None
+
+    def __call__(
+        self,
+        context: EvaluationContext,
+        rows: list[dict[str, Any]],
+        parts: list[Measurement],
+    ) -> None:
+        """Saves one protocol's results.
+
+        Args:
+          context: the encoder and data that were measured.
+          rows: rows of the results, one per variant.
+          parts: their measurements.
+
+        Raises:
+          UserError: if a file cannot be written.
+        """
+        images = {}
+        for row, part in zip(rows, parts, strict=True):
+            for name, figure in part.get("plots", {}).items():
+                plot = "-".join(filter(None, (row["variant"], name)))
+                images[plot] = plots.png(figure, _DOTS_PER_INCH)
+                figure.clear()
+        protocol = rows[0]["protocol"]
+        if self._folder:
+            base = os.path.join(self._folder, f"{context.name}-{protocol}")
+            stream = io.BytesIO()
+            np.savez_compressed(stream, **_arrays(context, rows, parts))
+            results.write_file(f"{base}.npz", stream.getvalue())
+            for plot, encoded in images.items():
+                results.write_file(f"{base}-{plot}.png", encoded)
+        if self._events:
+            if self._writer is None:
+                self._writer = tf.summary.create_file_writer(self._events)
+            with self._writer.as_default(step=self.step):
+                for row in rows:
+                    for tag, value in results.scalars(row).items():
+                        tf.summary.scalar(tag, value)
+                for plot, encoded in images.items():
+                    pixels = tf.io.decode_png(encoded, channels=3)
+                    tag = f"{context.name}/{protocol}/{plot}"
+                    tf.summary.image(tag, pixels[tf.newaxis])
+            self._writer.flush()
+
+
+def _arrays(
+    context: EvaluationContext,
+    rows: list[dict[str, Any]],
+    parts: list[Measurement],
+) -> dict[str, np.ndarray]:
+    """Returns the entries of a protocol's npz file."""
+    about: dict[str, dict[str, Any]] = {}
+    entries: dict[str, np.ndarray] = {}
+    for row, part in zip(rows, parts, strict=True):
+        variant = row["variant"]
+        arrays = dict(part.get("arrays", {}))
+        facts = {
+            key: row[key]
+            for key in ("encoder", "protocol", "version", "hyperparameters")
+        }
+        if "predictions" in part:
+            arrays["predictions"] = np.asarray(part["predictions"])
+        if "correct" in part:
+            arrays["correct"] = np.asarray(part["correct"])
+            labels = results.scored_labels(context, part)
+            facts |= {
+                "dataset": part.get("dataset", context.test.info.name),
+                "split": context.test.info.split,
+                "labels": digest(labels),
+            }
+        about[variant] = facts
+        for name, array in arrays.items():
+            entries[_entry_name(variant, name)] = array
+    return {_ABOUT: np.array(json.dumps(about)), **entries}
+
+
+def _entry_name(variant: str, name: str) -> str:
+    return f"{variant}.{name}" if variant else name
+
+
+def digest(labels: np.ndarray) -> str:
+    """Returns the SHA-256 of labels in order, to compare test sets."""
+    return hashlib.sha256(np.asarray(labels, "<i8").tobytes()).hexdigest()
+
+
+class Hits(NamedTuple):
+    """Which test examples one variant of a protocol classified correctly.
+
+    Attributes:
+      about: "encoder", "protocol", "version", "hyperparameters", "dataset",
+        "split", "labels" (a digest).
+      correct: bool [n], or fractions.
+    """
+
+    about: dict[str, Any]
+    correct: np.ndarray
+
+
+def read(path: str) -> dict[tuple[str, str], Hits]:
+    """Reads the npz file of one protocol.
+
+    Returns:
+      (protocol, variant) -> hits, for the variants that have them.
+
+    Raises:
+      UserError: if it is not such a file.
+    """
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            arrays = dict(np.load(io.BytesIO(file.read()), allow_pickle=False))
+        about = json.loads(str(arrays[_ABOUT]))
+        return {
+            (facts["protocol"], variant): Hits(
+                facts, arrays[_entry_name(variant, "correct")]
+            )
+            for variant, facts in about.items()
+            if "labels" in facts
+        }
+    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+        raise errors.UserError(
+            f"{path} is not a results file ({errors.first_line(error)}): use"
+            " one that `evaluate` wrote, such as RUN/evaluation/trained-knn.npz"
+        ) from error
+
+
+def read_all(folder: str, encoder: str) -> dict[tuple[str, str], Hits]:
+    """Reads the npz files of one encoder in a folder."""
+    hits: dict[tuple[str, str], Hits] = {}
+    pattern = os.path.join(folder, f"{encoder}-*.npz")
+    for path in sorted(tf.io.gfile.glob(pattern)):
+        hits |= read(path)
+    return hits

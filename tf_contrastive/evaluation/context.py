@@ -1,0 +1,459 @@
+"""The encoder under evaluation, with the two splits that it is scored on.
+
+A protocol takes an `EvaluationContext` and asks it for images, augmented views,
+embeddings or projections. `loading` makes the context of a run or an export.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import (
+    classifiers,
+    datasets,
+    embedding,
+    errors,
+    exporting,
+    views,
+)
+from tf_contrastive.config.data import check_encoder_channels
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.views import resolve_views
+from tf_contrastive.views import Policy
+
+# Iterable of (images [b, S, S, K] or views [b, V, S, S, K], labels [b]).
+Batches = Iterable[tuple[Any, Any]]
+_Value = TypeVar("_Value")
+
+
+class EvaluationContext:
+    """An encoder and its data, as the protocols see them.
+
+    Attributes are the arguments, and `image_size` (side S of the images that
+    the encoder takes, in pixels) and `channels` (their K).
+
+    Args:
+      encoder: images float32 [n, S, S, K], colours in [0, 1] -> h [n, D], with
+        `training=`; a Keras model or a loaded export, made in the scope of
+        `strategy`. No protocol changes it: see `new_encoder`.
+      train, test: the two splits.
+      options: the protocols' options; None: their defaults.
+      name: the encoder's name in the results.
+      run: the resolved config of the run that made the encoder, if known.
+      projection: h [n, D] -> z [n, P]; None without a projection head.
+      classifier: h [n, D] -> logits [n, C] of the run's own classifier; None
+        without one.
+      make_encoder: trained -> a new encoder of the same kind that may be
+        changed, with the trained weights or (False) random ones; it may return
+        None. See `new_encoder`.
+      strategy: its replicas, on one host, share the images; None: the current
+        strategy.
+      observer: is called after each epoch of the linear protocol.
+      cancellable: wraps iterables of images, so that it can interrupt a pass.
+      log: receives progress, a line at a time.
+
+    Raises:
+      UserError: if the data lack channels that the encoder takes.
+    """
+
+    def __init__(
+        self,
+        encoder: Any,
+        train: datasets.Source,
+        test: datasets.Source,
+        options: Evaluate | None = None,
+        *,
+        name: str = "trained",
+        run: Pretrain | None = None,
+        projection: Callable[..., Any] | None = None,
+        classifier: Any = None,
+        make_encoder: Callable[[bool], Any] | None = None,
+        strategy: tf.distribute.Strategy | None = None,
+        observer: classifiers.TrainingObserver | None = None,
+        cancellable: Callable[[Iterable], Iterable] = iter,
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.encoder = encoder
+        self.train = train
+        self.test = test
+        self.options = options or Evaluate()
+        self.name = name
+        self.run = run
+        self.projection = projection
+        self.classifier = classifier
+        self.make_encoder = make_encoder
+        self.strategy = strategy or tf.distribute.get_strategy()
+        self.observer = observer
+        self.cancellable = cancellable
+        self.log = log
+        self.image_size, _, self.channels = exporting.image_shape(encoder)
+        self._cache: dict[Hashable, Any] = {}
+        self._has_warned = False
+        for source in (train, test):
+            check_encoder_channels(
+                self.channels - 3, source.info.name, source.info.extra_channels
+            )
+
+    def cached(self, key: Hashable, make: Callable[[], _Value]) -> _Value:
+        """Returns `make()` of the first call with this key."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+    # ---- Data ----------------------------------------------------------------
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether every example of both splits has one label."""
+        return self.train.info.has_labels and self.test.info.has_labels
+
+    @property
+    def num_classes(self) -> int | None:
+        """Number of classes; None without labels."""
+        return self.test.info.num_classes if self.has_labels else None
+
+    def source(self, split: str) -> datasets.Source:
+        """Returns the split "train" or "test"."""
+        sources = {"train": self.train, "test": self.test}
+        if split not in sources:
+            raise errors.unknown("split", split, sources)
+        return sources[split]
+
+    def images(
+        self, split: str, source: datasets.Source | None = None
+    ) -> Batches:
+        """Returns every image once, in order, in the evaluation preprocessing.
+
+        Args:
+          split: "train" or "test".
+          source: another dataset to use instead, such as a corrupted one.
+
+        Returns:
+          Batches of (images float32 [b, S, S, K], labels int32 [b], -1 where
+          there are none); can be iterated again.
+        """
+        batches = datasets.evaluation_batches(
+            source or self.source(split),
+            views.evaluation(self.image_size),
+            batch_size=self.options.evaluation.embedding_batch_size,
+            extra_channels=self.channels - 3,
+        )
+        return _Cancellable(batches, self.cancellable)
+
+    def views(
+        self, split: str, count: int = 2, augmentation: str | None = None
+    ) -> Batches:
+        """Returns augmented views of every image once, in order.
+
+        Args:
+          split: "train" or "test".
+          count: views per image, V.
+          augmentation: policy; None: the run's.
+
+        Returns:
+          Batches of (views float32 [b, V, S, S, K], labels int32 [b]); the
+          same views when iterated again.
+        """
+        policy = self._policy(augmentation)
+        batches = datasets.view_batches(
+            self.source(split),
+            views.geometric(policy, count),
+            finish=_finish(policy, count),
+            batch_size=self.options.evaluation.embedding_batch_size,
+            seed=self.options.evaluation.seed,
+            extra_channels=self.channels - 3,
+        )
+        return _Cancellable(batches, self.cancellable)
+
+    def training_batches(
+        self,
+        augmentation: str | None,
+        *,
+        batch_size: int,
+        rows: np.ndarray | None = None,
+        seed: int | None = None,
+        start_step: int = 0,
+    ) -> Batches:
+        """Returns an endless stream of training images, one view per epoch.
+
+        Args:
+          augmentation: policy; None: the run's; "none": the images unchanged,
+            in another order each epoch.
+          batch_size: images per batch, at most the number of images.
+          rows: int [m], increasing: training examples to use; None: all.
+          seed: seed of order and views; None: the options' seed.
+          start_step: first batch of the stream.
+
+        Returns:
+          Batches of (images float32 [b, S, S, K], labels int32 [b]); an epoch
+          has whole batches only.
+        """
+        policy = self._policy(augmentation)
+        source = self.train if rows is None else self.train.select(rows)
+        data = (self.run or Pretrain()).data
+        batches = datasets.training_batches(
+            source,
+            views.geometric(policy, 1),
+            finish=_finish(policy, 1),
+            batch_size=min(batch_size, source.info.num_examples),
+            seed=self.options.evaluation.seed if seed is None else seed,
+            start_step=start_step,
+            shuffle_buffer=data.shuffle_buffer,
+            cache=data.cache,
+            extra_channels=self.channels - 3,
+        )
+        batches = batches.map(lambda pixels, labels: (pixels[:, 0], labels))
+        return _Cancellable(batches, self.cancellable)
+
+    def _policy(self, augmentation: str | None) -> Policy:
+        """Builds a policy by name, with the run's options of views."""
+        options = (self.run or Pretrain()).views
+        if augmentation is not None:
+            options = dataclasses.replace(options, augmentation=augmentation)
+        options = resolve_views(options, self.train.info.name, self.image_size)
+        return views.build(
+            options.augmentation,
+            image_size=self.image_size,
+            **options.options(),
+        )
+
+    # ---- Embeddings ----------------------------------------------------------
+
+    def embeddings(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Embeds a split in its own order; cached.
+
+        Args:
+          split: "train" or "test".
+
+        Returns:
+          (h float32 [n, D], labels int32 [n], -1 where there are none); not to
+          be modified.
+
+        Raises:
+          UserError: if there are no images, h is not finite, or a label is out
+            of range.
+        """
+
+        def embed() -> tuple[np.ndarray, np.ndarray]:
+            start = time.monotonic()
+            h, labels = self.embed(self.images(split))
+            self._validate(split, h, labels)
+            self.log(
+                f"{self.name} encoder: embedded {len(labels):,} images"
+                f" ({split}) in {time.monotonic() - start:.1f} s"
+            )
+            return h, labels
+
+        return self.cached(("h", split), embed)
+
+    def projections(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Projects a split's embeddings: (z float32 [n, P], labels); cached."""
+
+        def project() -> tuple[np.ndarray, np.ndarray]:
+            h, labels = self.embeddings(split)
+            return self.project(h), labels
+
+        return self.cached(("z", split), project)
+
+    def labelled_embeddings(
+        self,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns (train h, train labels, test h, test labels).
+
+        The first call logs a warning if test has classes that train lacks.
+        """
+        train, test = self.embeddings("train"), self.embeddings("test")
+        unseen = sorted({*test[1].tolist()} - {*train[1].tolist()})
+        if unseen and not self._has_warned:
+            self._has_warned = True
+            self.log(
+                f"warning: {len(unseen)} classes of the test split have no"
+                " training example and count as missed"
+                f" ({', '.join(map(str, unseen[:10]))})"
+            )
+        return *train, *test
+
+    def project(self, h: np.ndarray) -> np.ndarray:
+        """Projects embeddings [n, D] to z float32 [n, P].
+
+        Raises:
+          ValueError: without a projection head.
+        """
+        if self.projection is None:
+            raise ValueError(f"the {self.name} encoder has no projection")
+        return self._apply(self.projection, h)
+
+    def logits(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (logits [n, C] of the run's own classifier, labels [n]).
+
+        Raises:
+          ValueError: without such a classifier.
+        """
+        if self.classifier is None:
+            raise ValueError(f"the {self.name} encoder has no classifier")
+        h, labels = self.embeddings(split)
+        return self._apply(self.classifier, h), labels
+
+    def _apply(self, head: Callable[..., Any], h: np.ndarray) -> np.ndarray:
+        rows = self.options.evaluation.embedding_batch_size
+        parts = [
+            np.asarray(head(tf.constant(part), training=False), np.float32)
+            for part in np.split(h, range(rows, len(h), rows))
+        ]
+        return np.concatenate(parts)
+
+    def embed(
+        self, batches: Batches, encoder: Callable[..., Any] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Embeds batches of (images [b, S, S, K], labels [b]).
+
+        Args:
+          batches: such as `images` returns.
+          encoder: another encoder to use, such as a fine-tuned one.
+
+        Returns:
+          (h float32 [n, D], labels int32 [n]).
+
+        Raises:
+          UserError: if there is no image.
+        """
+        if encoder is not None:
+            with self.strategy.scope():
+                return embedding.embed(encoder, batches)
+        parts = list(self.embed_batches(batches))
+        if not parts:
+            raise errors.UserError(
+                "nothing to embed: the split holds no readable image"
+            )
+        h, labels = zip(*parts, strict=True)
+        return np.concatenate(h), np.concatenate(labels)
+
+    def embed_batches(
+        self, batches: Batches
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (h [b, D], labels int32 [b]) of each batch, on demand."""
+        encode = None
+        for images, labels in batches:
+            # One graph per size of a first batch; it fits the later batches.
+            encode = encode or self.cached(
+                ("embedder", len(images)),
+                lambda: embedding.embedder(self.encoder, self.strategy),
+            )
+            yield encode(images), np.asarray(labels, np.int32)
+
+    def _validate(self, split: str, h: np.ndarray, labels: np.ndarray) -> None:
+        info = self.source(split).info
+        classifiers.check_embeddings(f"embeddings of {info.split}", h)
+        if not info.has_labels or info.num_classes is None:
+            return
+        wrong = labels[(labels < 0) | (labels >= info.num_classes)]
+        if wrong.size:
+            raise errors.UserError(
+                f"{info.name} {info.split} holds label {wrong[0]} but declares"
+                f" {info.num_classes} classes, 0 to {info.num_classes - 1}: fix"
+                " its labels"
+            )
+
+    # ---- Other encoders ------------------------------------------------------
+
+    def new_encoder(self, trained: bool = True) -> Any:
+        """Makes a new encoder of the same kind, which may be changed.
+
+        Args:
+          trained: whether it has the weights under evaluation, or random ones.
+
+        Returns:
+          images [n, S, S, K] -> h [n, D], with `training=`, `variables` and
+          `trainable_variables`, made in the strategy's scope.
+
+        Raises:
+          UserError: if there is no way to make one (an export has no random
+            weights).
+        """
+        encoder = None
+        if self.make_encoder is not None:
+            with self.strategy.scope():
+                encoder = self.make_encoder(trained)
+        if encoder is None:
+            kind = "trainable" if trained else "random"
+            raise errors.UserError(
+                f"this encoder has no {kind} copy: set `workdir` to a run"
+            )
+        return encoder
+
+    def has_new_encoder(self, trained: bool = True) -> bool:
+        """Whether `new_encoder` can make such an encoder."""
+        return self.make_encoder is not None and (
+            trained or self.run is not None
+        )
+
+
+def missing_labels(context: EvaluationContext) -> str | None:
+    """Returns why the data have no classes to score, or None."""
+    for source in (context.train, context.test):
+        if not source.info.has_labels:
+            return (
+                f"{source.info.name} {source.info.split} has no labels to score"
+                " against: set dataset=NAME to a labelled dataset"
+            )
+    return None
+
+
+def holdout(
+    labels: np.ndarray, fraction: float, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Splits training rows for a selection: stratified, by the seed.
+
+    Args:
+      labels: int [n], of the training rows.
+      fraction: part of each class to hold out, in (0, 1).
+      seed: seed of the choice.
+
+    Returns:
+      (rows to fit on, rows to select on), int64, increasing, disjoint; a class
+      with one example is only in the first.
+
+    Raises:
+      UserError: if no row would be held out.
+    """
+    # RandomState's stream is stable across NumPy versions; Generator's is not.
+    random = np.random.RandomState(seed % 2**32)
+    parts = []
+    for label in np.unique(labels):
+        rows = random.permutation(np.flatnonzero(labels == label))
+        count = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
+        parts.append(rows[:count])
+    held_out = np.sort(np.concatenate(parts))
+    if not held_out.size:
+        raise errors.UserError(
+            f"{len(labels)} training examples leave none to select on: every"
+            " class has only one; use more examples"
+        )
+    return np.setdiff1d(np.arange(len(labels)), held_out), held_out
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cancellable:
+    """Batches that can be iterated again, each time under `wrap`."""
+
+    batches: tf.data.Dataset
+    wrap: Callable[[Iterable], Iterable]
+
+    def __iter__(self) -> Iterator:
+        return iter(self.wrap(self.batches))
+
+
+def _finish(policy: Policy, count: int) -> datasets.Finish:
+    """Returns the host's part of a policy, on views [B, V, S, S, K]."""
+    color = views.photometric(policy, count)
+
+    @tf.autograph.experimental.do_not_convert
+    def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        return color(pixels, views.prng.fold(seeds, count))
+
+    return finish

@@ -1,0 +1,177 @@
+"""Lower bounds of a divergence by a contrastive loss.
+
+The protocol `kl_bound`: Feeney and Hughes 2024 (SINCERE), theorem 11.
+"""
+
+import numpy as np
+import tensorflow as tf
+from scipy import special
+
+from tf_contrastive import classifiers, errors, losses
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import RepresentationProtocols
+from tf_contrastive.evaluation import view_embeddings
+from tf_contrastive.evaluation.context import (
+    EvaluationContext,
+    missing_labels,
+)
+from tf_contrastive.evaluation.results import Measurement
+
+_DEFAULTS = RepresentationProtocols
+
+
+def density_ratio_bound(target: np.ndarray, noise: np.ndarray) -> float:
+    """Lower bound of KL(p-||p+) + KL(p+||p-), from scores of samples.
+
+    ln n - L, L = mean of -log(exp f(x) / (exp f(x) + sum_n exp f(x_n))), the
+    loss of recognizing a sample x of p+ among n samples of p-. It is tightest
+    for the density ratio, f = log p+ - log p-.
+
+    Args:
+      target: float [k], scores f of samples of p+.
+      noise: float [k, n], scores of samples of p-, a row for each of `target`.
+
+    Returns:
+      Nats; below 0 where the scores are worse than chance.
+
+    Raises:
+      UserError: for NaN, or shapes that do not match.
+
+    Feeney and Hughes 2024 (SINCERE), equations 9, 10 and 11.
+    """
+    target = np.asarray(target, np.float64)
+    noise = np.asarray(noise, np.float64)
+    matches = target.ndim == 1 and noise.shape[:1] == target.shape
+    if not matches or noise.ndim != 2 or not noise.size:
+        raise errors.UserError(
+            f"target {list(target.shape)} and noise {list(noise.shape)}: pass"
+            " scores [k] and [k, n], at least one of each"
+        )
+    if not (np.isfinite(target).all() and np.isfinite(noise).all()):
+        raise errors.UserError(
+            "target or noise hold NaN or infinity: pass finite scores"
+        )
+    odds = special.logsumexp(noise, axis=1) - target
+    return float(np.log(noise.shape[1]) - np.logaddexp(0, odds).mean())
+
+
+def kl_lower_bound(
+    projections: np.ndarray,
+    labels: np.ndarray,
+    temperature: float,
+    *,
+    normalize: bool = True,
+) -> float:
+    """Lower bound of the symmetric divergence between classes and their noise.
+
+    The mean of ln |N(i)| - SINCERE's loss of i, over anchors i with positives
+    and negatives in the batch. (The authors' code adds 1 to |N|; the theorem
+    does not.)
+
+    Args:
+      projections: float [B, V, P] of one batch of held-out images; all are
+        compared with all.
+      labels: int [B].
+      temperature: divisor of the similarities, above 0.
+      normalize: whether to l2-normalize the projections.
+
+    Returns:
+      Nats.
+
+    Raises:
+      UserError: for NaN, shapes that do not match, or no such anchor.
+
+    Feeney and Hughes 2024 (SINCERE), theorem 11.
+    """
+    z = np.asarray(projections)
+    if z.ndim != 3 or not z.size:
+        raise errors.UserError(
+            f"projections have shape {list(z.shape)}: pass [images, views,"
+            " features], at least one of each"
+        )
+    if not temperature > 0:
+        raise errors.UserError(f"temperature={temperature}: must be above 0")
+    classifiers.check_embeddings("projections", z.reshape(-1, z.shape[-1]))
+    labels = classifiers.check_labels("labels", labels, z)
+    logs, sincere = _anchor_terms(z, labels, temperature, normalize)
+    if not logs.size:
+        raise errors.UserError(
+            "no image has both a positive and a negative in the batch: pass at"
+            " least two classes, and two views or two images of one class"
+        )
+    return float((logs - sincere).mean())
+
+
+def _anchor_terms(
+    z: np.ndarray, labels: np.ndarray, temperature: float, normalize: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (ln |N(i)|, SINCERE's loss) [k] of anchors that have both."""
+    views = z.shape[1]
+    _, index, counts = np.unique(
+        labels, return_inverse=True, return_counts=True
+    )
+    positives = views * counts[index] - 1
+    negatives = views * (len(labels) - counts[index])
+    loss = losses.build("sincere", temperature=temperature, normalize=normalize)
+    per_anchor = loss.per_anchor(tf.constant(z, tf.float32), labels).numpy()
+    counted = (positives > 0) & (negatives > 0)
+    logs = np.repeat(np.log(negatives[counted]), views)
+    return logs, per_anchor[counted].astype(np.float64).ravel()
+
+
+def measure(
+    context: EvaluationContext,
+    *,
+    view_examples: int = _DEFAULTS.view_examples,
+    kl_batch_size: int = _DEFAULTS.kl_batch_size,
+    seed: int = Evaluation.seed,
+) -> Measurement:
+    """The protocol `kl_bound`, on two views of test images.
+
+    Args:
+      context: the encoder and its data.
+      view_examples: largest number of test images.
+      kl_batch_size: largest number of images that are compared with one
+        another; it limits the bound.
+      seed: seed of the batches.
+
+    Returns:
+      Metrics "kl_lower_bound" and "sincere_loss" (nats, means over anchors),
+      "upper_bound" (mean ln |N|, which "kl_lower_bound" cannot exceed),
+      "temperature", "images". If no batch has two images of one class and one
+      of another, only "kl_lower_bound": None.
+    """
+    z, labels = view_embeddings.project_views(context, view_examples, seed)
+    temperature, normalize = view_embeddings.loss_similarity(context)
+    order = np.random.RandomState(seed % 2**32).permutation(len(labels))
+    parts = [
+        _anchor_terms(
+            z[rows], labels[rows].astype(np.int64), temperature, normalize
+        )
+        for rows in np.array_split(order, -(-len(order) // kl_batch_size))
+    ]
+    logs, sincere = map(np.concatenate, zip(*parts, strict=True))
+    if not logs.size:
+        context.log(
+            f"kl_bound: no batch of {kl_batch_size} images of"
+            f" {context.test.info.name} has two classes: no bound"
+        )
+        return {"metrics": {"kl_lower_bound": None}}
+    return {
+        "metrics": {
+            "kl_lower_bound": float((logs - sincere).mean()),
+            "sincere_loss": float(sincere.mean()),
+            "upper_bound": float(logs.mean()),
+            "temperature": temperature,
+            "images": len(labels),
+        }
+    }
+
+
+def needs(context: EvaluationContext) -> str | None:
+    """Returns why `kl_bound` cannot be measured, or None."""
+    if reason := missing_labels(context):
+        return reason
+    if context.num_classes == 1:
+        return f"{context.test.info.name} has only one class"
+    return view_embeddings.missing_projections(context)

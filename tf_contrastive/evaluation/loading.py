@@ -1,0 +1,85 @@
+"""Evaluation contexts of a run's encoder and of an export's."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, datasets, exporting
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.evaluation.context import EvaluationContext
+
+
+def from_run(
+    run: checkpoints.Run,
+    train: datasets.Source,
+    test: datasets.Source,
+    options: Evaluate | None = None,
+    *,
+    trained: bool = True,
+    strategy: tf.distribute.Strategy | None = None,
+    **arguments: Any,
+) -> EvaluationContext:
+    """Loads a run's encoder, or an untrained one of the same kind.
+
+    Args:
+      run: result of `checkpoints.load_run`.
+      train, test, options, strategy, **arguments: see `EvaluationContext`.
+      trained: whether to use the checkpoint's weights, or random ones.
+    """
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        encoder = checkpoints.load_encoder(run, trained=trained)
+        features = encoder.output_shape[-1]
+        projection = checkpoints.load_projection(run, features, trained=trained)
+        classifier = checkpoints.load_classifier(run, features, trained=trained)
+
+    def make_encoder(with_weights: bool) -> tf.keras.Model:
+        # Weights from memory: the checkpoint may be deleted in the meantime.
+        copy = checkpoints.load_encoder(run, trained=False, synchronized=True)
+        if with_weights:
+            copy.set_weights(encoder.get_weights())
+        return copy
+
+    return EvaluationContext(
+        encoder,
+        train,
+        test,
+        options,
+        name="trained" if trained else "untrained",
+        run=run.config,
+        projection=projection,
+        classifier=classifier,
+        make_encoder=make_encoder,
+        strategy=strategy,
+        **arguments,
+    )
+
+
+def from_export(
+    path: str,
+    train: datasets.Source,
+    test: datasets.Source,
+    options: Evaluate | None = None,
+    **arguments: Any,
+) -> EvaluationContext:
+    """Loads an export's encoder.
+
+    Args:
+      path: argument of `exporting.load`.
+      train, test, options, **arguments: see `EvaluationContext`.
+    """
+    encoder: Any = exporting.load(path)
+
+    def project(h: tf.Tensor, training: bool = False) -> tf.Tensor:
+        del training
+        return encoder.projection(h)
+
+    return EvaluationContext(
+        encoder,
+        train,
+        test,
+        options,
+        projection=project if hasattr(encoder, "projection") else None,
+        make_encoder=lambda trained: exporting.load(path) if trained else None,
+        **arguments,
+    )

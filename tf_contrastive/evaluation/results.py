@@ -1,0 +1,291 @@
+"""Results of protocols: measurements, rows, tables and `evaluation.json`.
+
+`evaluation.json` holds the latest results and a history: for each evaluated
+checkpoint, its numbers once.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, errors, terminal
+from tf_contrastive.evaluation import statistics
+from tf_contrastive.evaluation.context import EvaluationContext
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESULTS_FILE = "evaluation.json"
+# Two history entries with equal values of these describe the same checkpoint.
+KEYS = ("step", "dataset", "train_split", "test_split")
+
+
+class Measurement(TypedDict, total=False):
+    """Result of a protocol; each protocol sets the fields that it has.
+
+    Attributes:
+      top1, top5: fractions.
+      metrics: name -> number, list of numbers, or None.
+      predictions: int [n], class ids.
+      correct, correct5: for each scored example, bool or a fraction [n].
+      labels: int [n], if other examples than the test split are scored.
+      dataset: name of the dataset, if other examples are scored.
+      plots: name -> figure.
+      arrays: name -> array to save.
+      parts: variant -> measurement, for a protocol with several results; then
+        no other field is set.
+    """
+
+    top1: float
+    top5: float
+    metrics: dict[str, Any]
+    predictions: np.ndarray
+    correct: np.ndarray
+    correct5: np.ndarray
+    labels: np.ndarray
+    dataset: str
+    plots: dict[str, "Figure"]
+    arrays: dict[str, np.ndarray]
+    parts: dict[str, "Measurement"]
+
+
+# ---- Rows --------------------------------------------------------------------
+
+
+def scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
+    """Returns the labels of the examples that a measurement scored, [n]."""
+    labels = part.get("labels")
+    return context.embeddings("test")[1] if labels is None else labels
+
+
+def result_row(
+    context: EvaluationContext,
+    part: Measurement,
+    *,
+    protocol: str,
+    variant: str,
+    version: str,
+    hyperparameters: dict[str, Any],
+    seconds: float,
+) -> dict[str, Any]:
+    """Makes one row of the results; see `protocols.run`.
+
+    Args:
+      context: the encoder and data that were measured.
+      part: the measurement, or one of its parts.
+      protocol, variant, version, hyperparameters, seconds: fields of the row.
+    """
+    correct, correct5 = part.get("correct"), part.get("correct5")
+    scored = correct if correct is not None else part.get("labels")
+    row = {
+        "encoder": context.name,
+        "protocol": protocol,
+        "variant": variant,
+        "version": version,
+        "scale": context.options.evaluation.scale,
+        "hyperparameters": hyperparameters,
+        "top1": part.get("top1"),
+        "top1_interval": None
+        if correct is None
+        else statistics.interval(correct),
+        "top5": part.get("top5"),
+        "top5_interval": None
+        if correct5 is None
+        else statistics.interval(correct5),
+        "metrics": part.get("metrics", {}),
+        "examples": context.test.info.num_examples
+        if scored is None
+        else len(scored),
+        "seconds": round(seconds, 3),
+    }
+    if "dataset" in part:
+        row["dataset"] = part["dataset"]
+    return as_json(row)
+
+
+def as_json(value: Any) -> Any:
+    """Converts NumPy values for JSON; NaN and infinity become None."""
+    if isinstance(value, Mapping):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_json(item) for item in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return as_json(value.tolist())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """Returns a row's protocol and variant, such as "knn k=1"."""
+    return " ".join(filter(None, (row["protocol"], row["variant"])))
+
+
+def scalars(row: Mapping[str, Any]) -> dict[str, float]:
+    """Returns TensorBoard tag -> number for one row.
+
+    Tags start with the encoder's name, unlike those of training.
+    """
+    prefix = [row["encoder"], row["protocol"], row["variant"]]
+    values = {"top1": row["top1"], "top5": row["top5"], **row["metrics"]}
+    return {
+        "/".join(filter(None, (*prefix, name))): float(value)
+        for name, value in values.items()
+        if isinstance(value, (int, float))
+    }
+
+
+# ---- Tables ------------------------------------------------------------------
+
+_HEADINGS = (
+    "encoder",
+    "protocol",
+    "version",
+    "top-1",
+    "95 %",
+    "top-5",
+    "images",
+    "seconds",
+)
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Formats results as a table, a line per row."""
+    rows = [
+        (
+            result["encoder"],
+            row_name(result),
+            result["version"],
+            _fraction(result["top1"]),
+            _interval(result["top1_interval"]),
+            _fraction(result["top5"]),
+            f"{result['examples']:,}",
+            f"{result['seconds']:.1f}",
+        )
+        for result in results
+    ]
+    return terminal.format_table([_HEADINGS, *rows], texts=range(3))
+
+
+def metric_lines(results: list[dict[str, Any]]) -> Iterator[str]:
+    """Yields a line for each result that has other metrics than accuracies."""
+    for result in results:
+        metrics = result["metrics"]
+        numbers = []
+        for name, value in metrics.items():
+            if isinstance(value, (int, float)):
+                interval = metrics.get(f"{name}_interval")
+                suffix = f" ({_interval(interval)})" if interval else ""
+                numbers.append(f"{name} {value:.4g}{suffix}")
+        if numbers:
+            name = f"{result['encoder']} {row_name(result)}"
+            yield f"{name}: {', '.join(numbers)}"
+
+
+def _fraction(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _interval(interval: list[float] | None) -> str:
+    return "-" if interval is None else f"{interval[0]:.4f}..{interval[1]:.4f}"
+
+
+# ---- Files -------------------------------------------------------------------
+
+
+def write_file(path: str, content: bytes) -> None:
+    """Writes a file, so that readers see the previous one or the new one.
+
+    Raises:
+      UserError: if it cannot be written.
+    """
+    advice = "set `output_dir` to a folder that you may write"
+    with errors.write_errors(path, advice):
+        tf.io.gfile.makedirs(os.path.dirname(path) or ".")
+        with tf.io.gfile.GFile(f"{path}.part", "wb") as file:
+            file.write(content)
+        tf.io.gfile.rename(f"{path}.part", path, overwrite=True)
+
+
+def write_json(path: str, content: dict[str, Any]) -> None:
+    """Writes a JSON file with `write_file`."""
+    write_file(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def check_writable(folder: str) -> None:
+    """Raises `UserError` if `write` could not write into `folder`."""
+    read(folder)
+    path = os.path.join(folder, f"{RESULTS_FILE}.check")
+    write_file(path, b"")
+    tf.io.gfile.remove(path)
+
+
+def read(folder: str) -> dict[str, Any]:
+    """Reads a folder's `evaluation.json`; empty if there is none.
+
+    Raises:
+      UserError: if the file holds something else.
+    """
+    return checkpoints.read_json(os.path.join(folder, RESULTS_FILE), {})
+
+
+def write(folder: str, report: dict[str, Any]) -> None:
+    """Writes a report, with the history of the previous ones.
+
+    Raises:
+      UserError: if it cannot be written.
+    """
+    history = _extended(read(folder).get("history", []), report)
+    path = os.path.join(folder, RESULTS_FILE)
+    write_json(path, report | {"history": history})
+
+
+def _extended(
+    history: list[dict[str, Any]], report: dict[str, Any]
+) -> list[dict[str, Any]]:
+    results = report["results"]
+    entry = {
+        **{key: report[key] for key in KEYS},
+        "checksum": report["checksum"],
+        "protocols": {
+            f"{row['protocol']}@{row['version']}": row["hyperparameters"]
+            for row in results
+        },
+        "metrics": {
+            tag: value for row in results for tag, value in scalars(row).items()
+        },
+    }
+    others = []
+    for previous in history:
+        if not _is_same(previous, entry):
+            others.append(previous)
+        elif previous["checksum"] == entry["checksum"]:
+            for field in ("protocols", "metrics"):
+                entry[field] = previous[field] | entry[field]
+    return sorted([*others, entry], key=lambda e: e["step"] or 0)
+
+
+def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return all(entry.get(key) == other[key] for key in KEYS)
+
+
+def measured(
+    folder: str, checkpoint: Mapping[str, Any]
+) -> dict[str, dict[str, Any]] | None:
+    """Looks up which protocols a checkpoint was measured by.
+
+    Args:
+      folder: folder of `evaluation.json`.
+      checkpoint: values of `KEYS`.
+
+    Returns:
+      "protocol@version" -> hyperparameters; None if it was not measured.
+    """
+    for entry in read(folder).get("history", []):
+        if _is_same(entry, checkpoint):
+            return entry["protocols"]
+    return None

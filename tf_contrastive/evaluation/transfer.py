@@ -1,0 +1,490 @@
+"""The protocol `transfer`: the encoder on other datasets.
+
+Chen et al. 2020 (SimCLR), appendix B.8: logistic regression on the frozen
+encoder, fine-tuning, and a random network, on 12 datasets, each with its own
+metric. Hyperparameters are chosen on validation; the final model is trained on
+train and validation, and test is scored once. Feeney and Hughes 2024 (SINCERE),
+appendix J: six of the datasets by top-1, at 32 pixels. VOC2007, whose images
+show objects of several classes, is scored by the 11-point mean average
+precision of one classifier per class.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_contrastive import classifiers, datasets, errors
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import (
+    TRANSFER_METHODS,
+    TRANSFER_SUITES,
+    TransferProtocol,
+)
+from tf_contrastive.evaluation import (
+    classification,
+    finetune,
+    logistic,
+    other_datasets,
+    statistics,
+)
+from tf_contrastive.evaluation.average_precision import (
+    eleven_point_average_precision,
+)
+from tf_contrastive.evaluation.context import EvaluationContext, holdout
+from tf_contrastive.evaluation.results import Measurement
+
+_MEAN_AVERAGE_PRECISION = "mean_average_precision"
+_SINCERE_IMAGE_SIZE = 32
+
+
+# ---- Datasets ----------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A dataset and its metric.
+
+    Attributes:
+      dataset: name in TensorFlow Datasets, or of a dataset that is prepared
+        under that name in the same folder.
+      metric: name of `classification.METRICS`, or "mean_average_precision".
+      validation: official validation split; None: part of train is held out.
+      test: the split that is scored.
+    """
+
+    dataset: str
+    metric: str
+    validation: str | None = None
+    test: str = "test"
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may show objects of several classes."""
+        return self.metric == _MEAN_AVERAGE_PRECISION
+
+
+# Kornblith et al. 2019, table 1; SimCLR, appendix B.8. Of SUN397 and DTD the
+# first train/test split is used. TFDS's Caltech-101 has 30 random training
+# images per class, the others are its test split.
+TARGETS = {
+    "food101": Target("food101", "top1", test="validation"),
+    "cifar10": Target("cifar10", "top1"),
+    "cifar100": Target("cifar100", "top1"),
+    "birdsnap": Target("birdsnap", "top1"),
+    "sun397": Target("sun397/standard-part1-120k", "top1"),
+    "cars": Target("cars196", "top1"),
+    "aircraft": Target("fgvc_aircraft", "mean_per_class", "validation"),
+    "dtd": Target("dtd", "top1", "validation"),
+    "pets": Target("oxford_iiit_pet", "mean_per_class"),
+    "caltech101": Target("caltech101", "mean_per_class"),
+    "voc2007": Target("voc/2007", _MEAN_AVERAGE_PRECISION, "validation"),
+    "flowers": Target("oxford_flowers102", "mean_per_class", "validation"),
+}
+_SINCERE = ("pets", "dtd", "aircraft", "food101", "flowers", "cars")
+
+
+def targets(suite: str) -> dict[str, Target]:
+    """Returns the datasets of a suite by name.
+
+    Raises:
+      UserError: for an unknown suite.
+    """
+    if suite not in TRANSFER_SUITES:
+        raise errors.unknown("suite", suite, TRANSFER_SUITES)
+    if suite == "simclr":
+        return TARGETS
+    return {
+        name: dataclasses.replace(TARGETS[name], metric="top1")
+        for name in _SINCERE
+    }
+
+
+def _source(
+    context: EvaluationContext, name: str, split: str, examples: int
+) -> datasets.Source | None:
+    """Opens the first examples of a split (0: all); None: not prepared."""
+    source = other_datasets.source(context, name, split)
+    if source is None or not 0 < examples < source.info.num_examples:
+        return source
+    return other_datasets.source(context, name, f"{split}[:{examples}]")
+
+
+def _open(
+    context: EvaluationContext, target: Target, examples: int
+) -> tuple[EvaluationContext, np.ndarray | None] | None:
+    """Opens a dataset: its context and the rows of its validation split.
+
+    The context's train split includes validation; the rows are None if part of
+    train is to be held out. Training labels of a multi-label dataset are row
+    numbers. None: the dataset is not prepared.
+    """
+    train = _source(context, target.dataset, "train", examples)
+    test = _source(context, target.dataset, target.test, examples)
+    if train is None or test is None:
+        return None
+    held_out = None
+    if target.validation:
+        validation = _source(
+            context, target.dataset, target.validation, examples
+        )
+        if validation is None:
+            return None
+        splits = f"{train.info.split}+{validation.info.split}"
+        whole = other_datasets.source(context, target.dataset, splits)
+        if whole is None:
+            return None
+        held_out = np.arange(train.info.num_examples, whole.info.num_examples)
+        train = whole
+    if target.multi_label:
+        train = other_datasets.with_row_labels(train)
+    other = EvaluationContext(
+        context.encoder,
+        train,
+        test,
+        context.options,
+        name=context.name,
+        run=context.run,
+        make_encoder=context.make_encoder,
+        strategy=context.strategy,
+        cancellable=context.cancellable,
+        log=context.log,
+    )
+    return other, held_out
+
+
+# ---- The protocol ------------------------------------------------------------
+
+
+def needs(context: EvaluationContext) -> str | None:
+    """Returns why `transfer` cannot be measured, or None."""
+    if context.channels != 3:
+        return "it needs an encoder of three channels"
+    suite = targets(context.options.transfer.suite).values()
+    if any(_open(context, target, 0) for target in suite):
+        return None
+    return _not_prepared(context, suite)
+
+
+def _not_prepared(context: EvaluationContext, suite: Iterable[Target]) -> str:
+    names = ", ".join(target.dataset for target in suite)
+    folder = other_datasets.data_dir(context) or "TFDS's default folder"
+    return f"none of its datasets is prepared in {folder} (`data_dir`): {names}"
+
+
+def measure(
+    context: EvaluationContext,
+    *,
+    suite: str = TransferProtocol.suite,
+    methods: Sequence[str] = TRANSFER_METHODS,
+    examples: int = TransferProtocol.examples,
+    batch_size: int = TransferProtocol.batch_size,
+    grid: dict[str, Any] | None = None,
+    scratch_grid: dict[str, Any] | None = None,
+    validation_fraction: float = Evaluation.validation_fraction,
+    seed: int = Evaluation.seed,
+) -> Measurement:
+    """Scores the encoder on each dataset that is prepared.
+
+    Args:
+      context: the encoder; its own dataset is not used.
+      suite: "simclr" or "sincere".
+      methods: out of "linear", "finetune" and "scratch".
+      examples: examples of each split, from its start; 0: all.
+      batch_size: images per step of fine-tuning.
+      grid: {"steps", "learning_rates", "weight_decays"} of fine-tuning; None:
+        the papers'.
+      scratch_grid: the same for a random network.
+      validation_fraction: part of train to hold out if a dataset has no
+        validation split.
+      seed: seed of held-out rows, orders and views.
+
+    Returns:
+      Measurements "DATASET METHOD". Their metrics include the dataset's own
+      "metric" and "score".
+
+    Raises:
+      UserError: for an unknown name, or if no dataset is prepared.
+    """
+    for method in methods:
+        if method not in TRANSFER_METHODS:
+            raise errors.unknown("method", method, TRANSFER_METHODS)
+    defaults = TransferProtocol().hyperparameters()
+    grids = {
+        "finetune": grid or defaults["grid"],
+        "scratch": scratch_grid or defaults["scratch_grid"],
+    }
+    if suite == "sincere" and context.image_size != _SINCERE_IMAGE_SIZE:
+        context.log(
+            f"transfer: SINCERE uses images of {_SINCERE_IMAGE_SIZE} pixels,"
+            f" and this encoder takes {context.image_size}"
+        )
+    is_export = context.run is None and context.has_new_encoder()
+    if is_export and "finetune" in methods:
+        context.log(
+            "transfer: BatchNormalization of an export has a fixed momentum;"
+            " set `workdir` to its run to use the papers'"
+        )
+    skipped: list[str] = []
+    parts: dict[str, Measurement] = {}
+    for name, target in targets(suite).items():
+        opened = _open(context, target, examples)
+        if opened is None:
+            skipped.append(target.dataset)
+            continue
+        other, held_out = opened
+        if held_out is None:
+            labels = other.embeddings("train")[1]
+            _, held_out = holdout(
+                labels, validation_fraction, other.options.evaluation.seed
+            )
+        for method in methods:
+            context.log(f"transfer: {name}, {method}")
+            if method == "linear":
+                part = _linear(other, target, held_out, seed)
+            elif other.has_new_encoder(method == "finetune"):
+                part = _finetune(
+                    other,
+                    target,
+                    held_out,
+                    _recipes(other, grids[method], batch_size, seed),
+                    trained=method == "finetune",
+                )
+            else:
+                context.log(f"transfer: the encoder has no copy for {method}")
+                continue
+            parts[f"{name} {method}"] = {**part, "dataset": target.dataset}
+    if not parts:
+        reason = _not_prepared(context, targets(suite).values())
+        raise errors.UserError(f"transfer: {reason}")
+    if skipped:
+        context.log(f"transfer: left out, not prepared: {', '.join(skipped)}")
+    return {"parts": parts}
+
+
+def _linear(
+    other: EvaluationContext, target: Target, held_out: np.ndarray, seed: int
+) -> Measurement:
+    """Measures logistic regression on the frozen encoder."""
+    path = logistic.path_of(*other.options.logistic.hyperparameters().values())
+    if target.multi_label:
+        return _multi_label_linear(other, target, held_out, path)
+    found = logistic.logistic_regression(
+        *other.labelled_embeddings(),
+        path=path,
+        validation=held_out,
+        metric=target.metric,
+        seed=seed,
+        log=other.log,
+    )
+    part: Measurement = {
+        "top1": found["top1"],
+        "top5": found["top5"],
+        "predictions": found["predictions"],
+        "correct": found["correct"],
+        "correct5": found["correct5"],
+    }
+    return _with_score(other, target, part, {"penalty": found["penalty"]})
+
+
+def _with_score(
+    other: EvaluationContext,
+    target: Target,
+    part: Measurement,
+    metrics: Mapping[str, Any],
+) -> Measurement:
+    """Adds the dataset's own score to a measurement."""
+    labels = other.embeddings("test")[1]
+    by_class = labels if target.metric == "mean_per_class" else None
+    return {
+        **part,
+        "labels": labels,
+        "metrics": {
+            "metric": target.metric,
+            "score": classification.metric(target.metric)(
+                part["predictions"], labels
+            ),
+            "score_interval": statistics.interval(part["correct"], by_class),
+            **metrics,
+        },
+    }
+
+
+def _recipes(
+    other: EvaluationContext, grid: dict[str, Any], batch_size: int, seed: int
+) -> list[finetune.Recipe]:
+    """Returns the points of a grid."""
+    examples = other.train.info.num_examples
+    batch_size = min(batch_size, examples)
+    steps_per_epoch = max(examples / batch_size, 1)
+    return [
+        finetune.Recipe(
+            steps=grid["steps"],
+            learning_rate=rate,
+            weight_decay=decay / rate,
+            batch_size=batch_size,
+            batch_norm_momentum=max(1 - 10 / steps_per_epoch, 0.9),
+            seed=seed,
+        )
+        for rate in grid["learning_rates"]
+        for decay in grid["weight_decays"]
+    ]
+
+
+def _finetune(
+    other: EvaluationContext,
+    target: Target,
+    held_out: np.ndarray,
+    recipes: Sequence[finetune.Recipe],
+    *,
+    trained: bool,
+) -> Measurement:
+    """Measures the fine-tuned network, by the best recipe on validation."""
+    rows = np.arange(other.train.info.num_examples)
+    label_sets = None
+    score: finetune.Score
+    if target.multi_label:
+        shown, counted = _label_sets(other, target, other.train)
+
+        def mean_precision(
+            scores: classifiers.Scores, rows: np.ndarray
+        ) -> float:
+            return mean_average_precision(
+                scores.scores, shown[rows], counted[rows]
+            )[0]
+
+        label_sets, score = shown, mean_precision
+    else:
+        score = finetune.score_by(other, target.metric)
+    recipe, validation = finetune.select_recipe(
+        other,
+        rows,
+        recipes,
+        trained=trained,
+        held_out=held_out,
+        score=score,
+        label_sets=label_sets,
+    )
+    model = finetune.train(
+        other, rows, recipe, trained=trained, label_sets=label_sets
+    )
+    scores = model.scores(other, other.images("test"))
+    metrics = {
+        "learning_rate": recipe.learning_rate,
+        "weight_decay": recipe.weight_decay,
+        "validation": validation,
+        "losses": model.losses,
+    }
+    if target.multi_label:
+        return _multi_label_part(other, target, scores.scores, metrics)
+    part = classification.accuracies(scores, other.embeddings("test")[1])
+    return _with_score(other, target, part, metrics)
+
+
+# ---- Several classes per image -----------------------------------------------
+
+
+def _label_sets(
+    other: EvaluationContext, target: Target, source: datasets.Source
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (classes shown, classes that count), bool [n, C].
+
+    As in VOC's evaluation, a difficult object neither counts as right nor as
+    wrong.
+    """
+    shown, not_difficult = (
+        other_datasets.label_sets(
+            other, target.dataset, source.info.split, feature
+        )
+        for feature in ("labels", "labels_no_difficult")
+    )
+    return shown, not_difficult | ~shown
+
+
+def _multi_label_linear(
+    other: EvaluationContext,
+    target: Target,
+    held_out: np.ndarray,
+    path: np.ndarray,
+) -> Measurement:
+    """Measures one classifier per class, at the penalty of the best mean AP."""
+    train, test = (other.embeddings(split)[0] for split in ("train", "test"))
+    shown, counted = _label_sets(other, target, other.train)
+    fit_rows = np.setdiff1d(np.arange(len(train)), held_out)
+    scores = _scores_along_path(
+        train[fit_rows], shown[fit_rows], path, train[held_out]
+    )
+    means = [
+        mean_average_precision(at, shown[held_out], counted[held_out])[0]
+        for at in scores
+    ]
+    best = int(np.argmax(means))  # Of equal ones the highest penalty.
+    # The whole path again, since each solution starts from the previous one.
+    final = _scores_along_path(train, shown, path[: best + 1], test)[-1]
+    metrics = {"penalty": float(path[best]), "validation": means}
+    return _multi_label_part(other, target, final, metrics)
+
+
+def _scores_along_path(
+    train: np.ndarray, shown: np.ndarray, path: np.ndarray, test: np.ndarray
+) -> np.ndarray:
+    """Returns log odds [path, n, C] of each class of test at each penalty."""
+    zeros = np.zeros(len(train), np.int64)
+    shared = logistic.Problem(train, zeros, 2)
+    scores = np.zeros([len(path), len(test), shown.shape[1]])
+    for column, present in enumerate(shown.T):
+        problem = shared.relabelled(present.astype(np.int64), 2)
+        # A softmax of two classes has half of a sigmoid's weights in each:
+        # twice the penalty on them is equivalent.
+        for row, fit in enumerate(logistic.fit_path(problem, 2 * path)):
+            logits = fit.logits(test)
+            scores[row, :, column] = logits[:, 1] - logits[:, 0]
+    return scores
+
+
+def _multi_label_part(
+    other: EvaluationContext,
+    target: Target,
+    scores: np.ndarray,
+    metrics: Mapping[str, Any],
+) -> Measurement:
+    """Returns the measurement of each class's scores [n, C] of test."""
+    shown, counted = _label_sets(other, target, other.test)
+    mean, precisions = mean_average_precision(scores, shown, counted)
+    predictions = scores.argmax(axis=1)
+    correct = shown[np.arange(len(predictions)), predictions]
+    return {
+        "top1": float(correct.mean()),
+        "predictions": predictions,
+        "correct": correct,
+        "labels": shown.argmax(axis=1),
+        "metrics": {
+            "metric": target.metric,
+            "score": mean,
+            "precisions": precisions,
+            **metrics,
+        },
+    }
+
+
+def mean_average_precision(
+    scores: np.ndarray, shown: np.ndarray, counted: np.ndarray
+) -> tuple[float, list[float | None]]:
+    """Returns the mean AP over the classes shown, and each class's AP or None.
+
+    Args:
+      scores: float [n, C].
+      shown: bool [n, C], whether an image shows a class.
+      counted: bool [n, C], whether it counts for the class.
+    """
+    precisions = [
+        eleven_point_average_precision(
+            scores[counts, column], shown[counts, column].astype(np.int64)
+        )
+        if (shown[:, column] & counts).any()
+        else None
+        for column, counts in enumerate(counted.T)
+    ]
+    known = [p for p in precisions if p is not None]
+    return float(np.mean(known)) if known else 0.0, precisions

@@ -1,0 +1,164 @@
+"""Embeddings of augmented test images, which several protocols share."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tf_contrastive import classifiers, errors, losses
+from tf_contrastive.evaluation.context import Batches, EvaluationContext
+from tf_contrastive.losses import metrics
+
+
+class ViewEmbeddings(NamedTuple):
+    """Embeddings of two views of each of n test images."""
+
+    h: np.ndarray  # float32 [n, 2, D]
+    z: np.ndarray | None  # float32 [n, 2, P]; None without a projection head.
+    labels: np.ndarray  # int32 [n], -1 where there are none.
+
+
+def embed_views(
+    context: EvaluationContext, examples: int, seed: int
+) -> ViewEmbeddings:
+    """Embeds two views of test images, by the run's own augmentation; cached.
+
+    Args:
+      context: the encoder and its data.
+      examples: number of images; if there are more, random ones are taken.
+      seed: seed of that choice.
+
+    Raises:
+      UserError: for NaN.
+    """
+
+    def embed() -> ViewEmbeddings:
+        rows = sample(context.test.info.num_examples, examples, seed)
+        h, labels = context.embed(_flat_views(context, rows))
+        h = h.reshape([-1, 2, h.shape[-1]])
+        finite = np.isfinite(h).all(axis=(1, 2))
+        if not finite.all():
+            raise errors.UserError(
+                f"embeddings of {(~finite).sum()} of {len(h)} test images hold"
+                " NaN or infinity: check whether the encoder diverged"
+            )
+        z = None
+        if context.projection is not None:
+            z = context.project(h.reshape([-1, h.shape[-1]]))
+            z = z.reshape([*h.shape[:2], -1])
+        return ViewEmbeddings(h, z, labels[::2])
+
+    return context.cached(("views", examples, seed), embed)
+
+
+def project_views(
+    context: EvaluationContext, examples: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (z float32 [n, 2, P], labels [n]) of `embed_views`."""
+    views = embed_views(context, examples, seed)
+    if views.z is None:
+        raise ValueError(f"the {context.name} encoder has no projection")
+    return views.z, views.labels
+
+
+def sample(count: int, size: int, seed: int) -> np.ndarray:
+    """Returns at most `size` random rows out of `count`, increasing."""
+    rows = np.random.RandomState(seed % 2**32).permutation(count)[:size]
+    return np.sort(rows)
+
+
+def select(
+    batches: Batches, rows: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the given rows of batches of (pixels, labels).
+
+    Args:
+      batches: batches in order; the first row is row 0.
+      rows: int, increasing.
+    """
+    start = 0
+    for pixels, labels in batches:
+        end = start + len(labels)
+        part = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)]
+        if len(part):
+            yield (
+                np.asarray(pixels)[part - start],
+                np.asarray(labels)[part - start],
+            )
+        start = end
+
+
+def _flat_views(
+    context: EvaluationContext, rows: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (views [2b, S, S, K], labels [2b]) of some test images."""
+    size = context.options.evaluation.embedding_batch_size
+    pending: list[tuple[np.ndarray, np.ndarray]] = []
+    for pixels, labels in select(context.views("test", 2), rows):
+        pixels = np.reshape(pixels, [-1, *pixels.shape[2:]])
+        pending.append((pixels, np.repeat(labels, 2)))
+        if sum(len(part) for _, part in pending) >= size:
+            yield _concatenated(pending)
+            pending = []
+    if pending:
+        yield _concatenated(pending)
+
+
+def _concatenated(
+    parts: Iterable[tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
+    pixels, labels = zip(*parts, strict=True)
+    return np.concatenate(pixels), np.concatenate(labels)
+
+
+def check_views(projections: np.ndarray, minimum: int) -> np.ndarray:
+    """Returns projections as float32 [n, V, P].
+
+    Args:
+      projections: float [n, V, P], V at least 2.
+      minimum: smallest n.
+
+    Raises:
+      UserError: for NaN, or another shape.
+    """
+    z = np.asarray(projections)
+    if z.ndim != 3 or not z.size or z.shape[1] < 2 or len(z) < minimum:
+        raise errors.UserError(
+            f"projections have shape {list(z.shape)}: pass [images, views,"
+            f" features] with at least {minimum} image(s), 2 views and 1"
+            " feature"
+        )
+    flat = classifiers.check_embeddings("projections", z.reshape(len(z), -1))
+    return flat.reshape(z.shape)
+
+
+def normalize_views(z: np.ndarray) -> np.ndarray:
+    """Returns `z` [n, V, P], l2-normalized."""
+    return classifiers.normalize(z.reshape(-1, z.shape[-1])).reshape(z.shape)
+
+
+def loss_similarity(context: EvaluationContext) -> tuple[float, bool]:
+    """Returns how the run's loss compares projections.
+
+    Returns:
+      (temperature of the loss, or the default if it has none or there is no
+      run; whether the loss l2-normalizes).
+    """
+    temperature, normalize = None, True
+    if context.run is not None:
+        options = context.run.loss
+        loss = losses.build(options.loss, **options.options())
+        temperature, normalize = loss.temperature, loss.normalize
+    return temperature or metrics.DEFAULT_TEMPERATURE, normalize
+
+
+def missing_projections(context: EvaluationContext) -> str | None:
+    """Returns why projections cannot be compared, or None."""
+    if context.projection is None:
+        return (
+            f"the {context.name} encoder has no projection head (an export has"
+            " none): set `workdir` to a run"
+        )
+    if context.test.info.num_examples < 2:
+        return f"{context.test.info.name} has fewer than 2 images to compare"
+    return None
