@@ -402,8 +402,8 @@ def test_a_run_of_another_backbone_is_exported(name, monkeypatch, tmp_path):
     [
         ({"name": "keras:MobilNetV2"}, "did you mean 'keras:MobileNetV2'"),
         ({"name": "torch:resnet18"}, "keras:NAME"),
-        ({"name": "keras:MobileNetV2", "width": 2.0}, "a width of its own"),
-        ({"name": "keras:VGG16", "stem": "cifar"}, "a stem of its own"),
+        ({"name": "keras:MobileNetV2", "width": 2.0}, "width=2.0"),
+        ({"name": "keras:VGG16", "stem": "cifar"}, "stem=cifar"),
         (
             {"name": "keras:VGG16", "image_shape": (16, 16, 3)},
             "takes no images of 16 x 16 x 3: give a larger --image_size",

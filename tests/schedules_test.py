@@ -404,8 +404,7 @@ def test_bad_names_options_and_durations_are_told():
     for boundaries in ((5, 30), (30, 100), (60, 30), (30, 30)):
         with pytest.raises(
             errors.UserError,
-            match="give epochs that rise, from --warmup_epochs=10 to less than"
-            " --epochs=100",
+            match="from warmup_epochs=10 to less than epochs=100",
         ):
             _simclr(name="piecewise", boundaries=boundaries)
 

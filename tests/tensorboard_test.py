@@ -427,9 +427,7 @@ def test_a_profile_beyond_the_run_is_refused_before_anything_is_written(
     tmp_path,
 ):
     with pytest.raises(
-        errors.UserError,
-        match=r"--profile_steps=7,11: the run has 10 steps: give steps from 1"
-        " to 10",
+        errors.UserError, match="profile_steps=7,11: the run has 10 steps"
     ):
         training.pretrain(_run(tmp_path / "run", profile_steps="7,11"))
     assert not (tmp_path / "run").exists()

@@ -257,9 +257,7 @@ def test_mixed_views_need_pairs_on_every_replica():
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     info = datasets.source("digits", "train").info
     with pytest.raises(
-        errors.UserError,
-        match=r"--batch_size=62 gives each of 2 replica\(s\) an odd number of"
-        r" images, which cannot be mixed in pairs: give a multiple of 4",
+        errors.UserError, match=r"batch_size=62 .* multiple of 4"
     ):
         training.resolve(run, info, strategy)
 
@@ -525,7 +523,7 @@ def test_unlabelled_folders_train_without_labels(tmp_path, capsys):
 def test_batch_must_be_divisible_by_the_replicas(tmp_path):
     options = _options(tmp_path / "run", batch_size=63, strategy="mirrored")
     runtime = dataclasses.replace(options.runtime, virtual_devices=2)
-    with pytest.raises(errors.UserError, match="not divisible by the 2"):
+    with pytest.raises(errors.UserError, match="batch_size=63"):
         training.pretrain(dataclasses.replace(options, runtime=runtime))
 
 

@@ -351,7 +351,7 @@ def test_options_reach_the_operations():
     [
         ("simclrr", {}, "augmentation=simclrr.*did you mean simclr"),
         ("ablation:bluur", {}, "did you mean blur"),
-        ("ablation:blur+blur", {}, "each operation once"),
+        ("ablation:blur+blur", {}, "distinct operations"),
         ("ablation", {}, "ablation:OP"),
         ("simclr", {"blurr": True}, "'blurr': did you"),
         ("simclr", {"color_jitter_style": "torch"}, "color_jitter_style=torch"),
