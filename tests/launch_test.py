@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -393,15 +392,15 @@ def test_hosts_get_their_tf_config(project):
         env, tf_config, *command = shlex.split(line)
         assert env == "env"
         name, _, value = tf_config.partition("=")
-        found = cluster.from_environment({name: value})
-        assert found.rank == index
-        assert [x for _, x in found.tasks] == ["a:2222", "b:99"]
+        workers = cluster.from_environment({name: value})
+        assert workers.rank == index
+        assert [x for _, x in workers.tasks] == ["a:2222", "b:99"]
         assert command == [
             *(".venv/bin/python", "-m", "tf_contrastive", "pretrain", _AWKWARD)
         ]
     assert project.calls() == []
-    alone = project.run("launch/multiworker", "--hosts=a,b:99").stdout
-    exported = project.run("bash", "-c", f"{alone}\nprintenv TF_CONFIG")
+    lines = project.run("launch/multiworker", "--hosts=a,b:99").stdout
+    exported = project.run("bash", "-c", f"{lines}\nprintenv TF_CONFIG")
     assert exported.stdout.strip() == value
 
 
@@ -518,8 +517,9 @@ def _free_port():
     return port - 1 if port == 65535 else port
 
 
-def _pretrain(workdir, folder, **changes):
-    """A small run on two workers: three epochs of three steps."""
+@pytest.mark.slow
+def test_two_workers_train_one_run(tmp_path):
+    folder = tmp_path / "temporary"
     folder.mkdir()
     flags = {
         "dataset": "digits",
@@ -531,69 +531,33 @@ def _pretrain(workdir, folder, **changes):
         "projection_output": 16,
         "loss": "supcon",
         "batch_size": 64,
-        "epochs": 3,
-        "warmup_epochs": 1,
-        "workdir": workdir,
+        "epochs": 1,
+        "warmup_epochs": 0,
+        "workdir": tmp_path / "run",
         **small.UNWATCHED,
-    } | changes
-    return subprocess.Popen(
+    }
+    done = subprocess.run(
         [
             *("launch/multiworker", f"--port={_free_port()}", "pretrain"),
             *(f"--{name}={value}" for name, value in flags.items()),
         ],
         cwd=_ROOT,
         env={**os.environ, "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
+        timeout=400,
     )
-
-
-@pytest.mark.slow
-def test_two_workers_train_one_run(tmp_path):
-    folder = tmp_path / "temporary"
-    process = _pretrain(tmp_path / "run", folder)
-    out, err = process.communicate(timeout=400)
-    assert process.returncode == 0, err
-    assert "on 2 replica(s)" in err
+    assert done.returncode == 0, done.stderr
+    assert "on 2 replica(s)" in done.stderr
     # Only the first worker reports and keeps its files.
-    assert not [line for line in out.splitlines() if line.startswith("[1]")]
-    assert "[0] steps" in out
+    lines = done.stdout.splitlines()
+    assert not [line for line in lines if line.startswith("[1]")]
+    assert "[0] steps" in done.stdout
     names = {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
-    assert "ckpt-9.index" in names
+    assert "ckpt-3.index" in names
     assert not [name for name in names if "worker" in name or "temp" in name]
     # The other one's temporary files are gone. (A drill compares the weights.)
     assert not list(folder.glob("tf_contrastive_worker_*"))
-
-
-@pytest.mark.slow
-def test_a_killed_worker_ends_all(tmp_path):
-    process = _pretrain(tmp_path / "run", tmp_path / "temporary", epochs=9999)
-    lines = []
-    for line in process.stderr:
-        lines.append(line)
-        if line.startswith("[0] epoch 2"):
-            break
-    else:
-        raise AssertionError("".join(lines))
-    children = subprocess.run(
-        ["pgrep", "-P", str(process.pid), "-f", "tf_contrastive"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    pids = [int(pid) for pid in children.stdout.split()]
-    assert len(pids) == 2
-    os.kill(pids[1], signal.SIGKILL)
-    killed = time.monotonic()
-    _, err = process.communicate(timeout=200)
-    # By TensorFlow's heartbeat, or else by --patience.
-    assert time.monotonic() - killed < 120
-    assert process.returncode == 128 + signal.SIGKILL
-    assert "worker 1 exited with status 137" in err
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
 
 
 if __name__ == "__main__":
