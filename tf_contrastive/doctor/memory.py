@@ -59,13 +59,7 @@ class Memory:
 def predict(
     model: models.ContrastiveModel, run: Pretrain, replicas: int
 ) -> Memory:
-    """Predicts memory from the variables and the shapes of the layers.
-
-    Args:
-      model: the compiled model of `run`.
-      run: a resolved config.
-      replicas: number of replicas that share the batch.
-    """
+    """Predicts the memory of a resolved run from its compiled model."""
     variables = [*model.encoder.variables, *model.projection_head.variables]
     trainable = [*model.pretrained_variables]
     slots = [*model.optimizer.variables]

@@ -133,9 +133,7 @@ def _shuffled(
 
     Args:
       fractions: probability that an anchor is of each class.
-      sizes: examples of each class.
-      examples: examples of all classes.
-      batch: images of a batch.
+      sizes: examples of each class; of all classes there are `examples`.
 
     Returns:
       (other images of an anchor's class, fraction of anchors without any).

@@ -24,17 +24,7 @@ def sections(
     model: models.ContrastiveModel,
     step: StepTime | None,
 ) -> dict[str, Section]:
-    """Describes a run.
-
-    Args:
-      facts: what is known of the run.
-      strategy: the run's strategy.
-      model: the run's model.
-      step: duration of a step; None if not measured.
-
-    Returns:
-      Heading -> name -> value.
-    """
+    """Returns heading -> name -> value, of a run and its parts."""
     run, info = facts.run, facts.info
     views, schedule = run.views, run.schedule
     return {

@@ -42,16 +42,10 @@ def measure_input(
     run: Pretrain,
     seconds: float,
 ) -> float | None:
-    """Measures the speed of the run's input in images per second.
+    """Measures the input of a resolved run in images per second.
 
-    Args:
-      source: the training data, of which a part is read.
-      strategy: its replicas share the batches.
-      run: a resolved config.
-      seconds: duration of the measurement, after the first batch.
-
-    Returns:
-      None for batches of a data service.
+    Reads a part of the data, for `seconds` after the first batch. Returns None
+    for batches of a data service.
     """
     if run.data.data_service:
         return None
@@ -88,13 +82,13 @@ def synthetic_batches(
     strategy: tf.distribute.Strategy,
     static: bool = True,
 ) -> tf.distribute.DistributedDataset:
-    """Endless batches of noise, in the form that the run's step takes.
+    """Endless batches of noise, in the form that a resolved run's step takes.
 
     Args:
       run: a resolved config.
       num_classes: None without labels.
-      images: per replica.
-      strategy: each of its replicas gets a batch.
+      images: number of images per replica.
+      strategy: the strategy of the step.
       static: whether the graph knows the batch size.
     """
     rng = np.random.default_rng(0)
@@ -126,17 +120,9 @@ def measure_step(
     """Measures the run's training step on noise, which trains the weights.
 
     Accelerators are measured with the whole batch. CPUs are measured with
-    smaller batches, from which the cost of a step and of an image follow.
-
-    Args:
-      model: the model of `run`, compiled with one step per execution.
-      run: a resolved config.
-      num_classes: None without labels.
-      strategy: the strategy of the model.
-      seconds: duration of the measurement, about, after tracing.
-
-    Returns:
-      None if even the smallest batch takes longer than `seconds`.
+    smaller batches, from which the cost of a step and of an image follow, for
+    about `seconds` after tracing. Returns None if even the smallest batch takes
+    longer.
 
     Raises:
       tf.errors.ResourceExhaustedError: if the batch does not fit the device.
