@@ -63,10 +63,11 @@ def _pretrain(folder, *flags):
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
     return subprocess.run(
         [
-            *(sys.executable, "-m", "tests.small", "pretrain"),
+            *(sys.executable, "-m", "tf_contrastive", "pretrain"),
             *("--dataset=digits", "--image_size=8", "--encoder=resnet10"),
-            *("--width=0.125", "--epochs=1", "--batch_size=512"),
-            *("--warmup_epochs=0", f"--workdir={folder}/run", *flags),
+            *("--width=0.0625", "--epochs=1", "--batch_size=512"),
+            *("--warmup_epochs=0", "--histograms_every_epochs=0"),
+            *("--projector_examples=0", f"--workdir={folder}/run", *flags),
         ],
         cwd=_ROOT,
         capture_output=True,
