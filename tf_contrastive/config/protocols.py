@@ -17,12 +17,6 @@ from tf_contrastive.config.fields import (
 from tf_contrastive.config.views import augmentation_name
 from tf_contrastive.errors import UserError
 
-# Bins of the expected calibration error.
-CALIBRATION_BINS = 15
-# Resamples of bootstraps and draws of permutation tests.
-RESAMPLES = 1000
-DRAWS = 100_000
-
 
 @dataclasses.dataclass(frozen=True)
 class LogisticProtocol:
@@ -74,9 +68,7 @@ class RobustnessProtocol:
         0, "test images to corrupt, from the first; 0: all", minimum=0
     )
     bins: int = option(
-        CALIBRATION_BINS,
-        "confidence bins of the expected calibration error",
-        minimum=1,
+        15, "confidence bins of the expected calibration error", minimum=1
     )
     baseline: str = option(
         "",
