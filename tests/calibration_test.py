@@ -6,7 +6,7 @@ from sklearn import metrics
 
 from tf_contrastive import evaluation
 from tf_contrastive.errors import UserError
-from tf_contrastive.evaluation import calibration
+from tf_contrastive.evaluation import calibration, corruption_errors
 
 _CONFIDENCES = [0.95, 0.85, 0.86, 0.55, 0.35, 0.62]
 _CORRECT = [1, 1, 0, 1, 0, 0]
@@ -81,13 +81,13 @@ def test_a_calibrated_classifier_has_no_error():
 @pytest.mark.parametrize(
     ("probabilities", "labels", "message"),
     [
-        ([[0.5, 0.5]], [2], "label 0 is 2: give 0 to 1"),
-        ([[0.5, 0.5]], [-1], "label 0 is -1: give 0 to 1"),
-        ([[0.5, 0.5]], [0.0], "labels are float64 \\[1\\]: give an integer"),
-        ([[2.0, 1.0]], [0], "sums to 3, its least is 1: give probabilities"),
+        ([[0.5, 0.5]], [2], "label 0 is 2"),
+        ([[0.5, 0.5]], [-1], "label 0 is -1"),
+        ([[0.5, 0.5]], [0.0], "labels are float64"),
+        ([[2.0, 1.0]], [0], "sums to 3"),
         ([[np.nan, 1.0]], [0], "row 0 of probabilities sums to nan"),
-        ([[1.5, -0.5]], [0], "its least is -0.5"),
-        (np.zeros([0, 3]), [], "have shape \\[0, 3\\]: give \\[examples,"),
+        ([[1.5, -0.5]], [0], "minimum is -0.5"),
+        (np.zeros([0, 3]), [], "probabilities"),
         ([[0.5, 0.5]], [0, 1], "for each of the 1 rows"),
     ],
 )
@@ -105,7 +105,7 @@ def test_what_are_no_probabilities_is_refused(probabilities, labels, message):
 # ---- Corruptions -------------------------------------------------------------
 
 
-def _constant(error, names=tuple(calibration.ALEXNET)):
+def _constant(error, names=tuple(corruption_errors.ALEXNET)):
     return {name: [error] * 5 for name in names}
 
 
@@ -116,13 +116,13 @@ def test_corruption_golden():
 
 
 def test_alexnet_against_itself_is_a_hundred():
-    errors = {name: [e] * 5 for name, e in calibration.ALEXNET.items()}
+    errors = {name: [e] * 5 for name, e in corruption_errors.ALEXNET.items()}
     # By other names, and beside corruptions that AlexNet was not tried on.
     errors["elastic"] = errors.pop("elastic_transform")
     errors["frosted_glass_blur"] = errors.pop("glass_blur")
     errors["saturate"] = [0.3] * 5
     found = evaluation.mean_corruption_error(
-        errors, clean_error=calibration.ALEXNET_CLEAN
+        errors, clean_error=corruption_errors.ALEXNET_CLEAN
     )
     assert found["mce"] == pytest.approx(100)
     assert found["relative_mce"] == pytest.approx(100)
@@ -137,7 +137,7 @@ def test_other_data_need_a_baseline():
     assert found == none
     few = _constant(0.5, ["fog", "frost", "contrast"])
     assert evaluation.mean_corruption_error(few, 0.1) == none
-    short = {name: [0.5] * 3 for name in calibration.ALEXNET}
+    short = {name: [0.5] * 3 for name in corruption_errors.ALEXNET}
     assert evaluation.mean_corruption_error(short, 0.1) == none
     assert evaluation.mean_error(few) == pytest.approx(50)
     baseline = {"fog": [0.6, 0.8], "frost": 0.5, "clean": 0.2}
@@ -152,16 +152,16 @@ def test_other_data_need_a_baseline():
 @pytest.mark.parametrize(
     ("errors", "options", "message"),
     [
-        ({}, {}, "no errors: give at least one corruption"),
-        ({"fog": [50.0]}, {}, "errors of fog are \\[50.0\\]: give shares of"),
+        ({}, {}, "no errors"),
+        ({"fog": [50.0]}, {}, "errors of fog"),
         ({"fog": [np.nan]}, {}, "errors of fog are \\[nan\\]"),
         ({"fog": [0.5]}, {"baseline": {"frost": 0.5}}, "baseline lacks fog"),
         (
             {"fog": [0.5] * 3},
             {"baseline": {"fog": [0.5, 0.6]}},
-            "has 2 errors of fog, and there are 3",
+            "has 2 errors of fog",
         ),
-        ({"fog": [0.5]}, {"baseline": {"fog": 0.0}}, "makes no error"),
+        ({"fog": [0.5]}, {"baseline": {"fog": 0.0}}, "has no error"),
         ({"elastic": [0.5], "elastic_transform": [0.5]}, {}, "twice"),
     ],
 )
@@ -206,8 +206,8 @@ def test_average_precision_equals_the_curve_of_scikit_learn():
     [
         ([], [], "at least one"),
         ([0.1], [1, 0], "scores \\[1\\] and labels \\[2\\]"),
-        ([0.1, np.nan], [1, 0], "scores hold 1 NaN"),
-        ([0.1, 0.2], [1, 2], "labels hold 2: give 1 for"),
+        ([0.1, np.nan], [1, 0], "NaN"),
+        ([0.1, 0.2], [1, 2], "labels hold 2"),
         ([0.1, 0.2], [0, 0], "no example of the class"),
     ],
 )

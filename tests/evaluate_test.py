@@ -367,7 +367,7 @@ def test_what_does_not_compare_is_left_out_with_its_reason(
     assert [results.row_name(r) for r in report["results"]] == ["prototype"]
     reasons = {r["variant"]: r["reason"] for r in report["left_out"]}
     assert "hyperparameters {'k': [1, 5]}" in reasons["k=1"]
-    assert "not measured of" in reasons["k=3"]
+    assert "not measured for" in reasons["k=3"]
 
 
 # ---- Watching ----------------------------------------------------------------
@@ -437,7 +437,7 @@ def test_checkpoints_come_and_go_while_it_watches(run, capsys, monkeypatch):
     thread.join()
     assert _steps(run) == [5, 15]
     err = capsys.readouterr().err
-    assert "step 10: its checkpoint was deleted before it could" in err
+    assert "step 10: skipped" in err
     assert "the run has ended: 2 checkpoint(s) scored" in err
 
 

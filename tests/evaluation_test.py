@@ -90,7 +90,7 @@ def test_classes_that_training_never_saw_count_as_missed():
 
 def test_unlabelled_test_examples_are_refused():
     train, labels = _arrays()
-    with pytest.raises(errors.UserError, match="test_labels hold -1"):
+    with pytest.raises(errors.UserError, match="test_labels"):
         evaluation.knn(train, labels, train, np.full_like(labels, -1))
 
 
@@ -425,7 +425,7 @@ def test_a_probe_on_views_equals_one_on_rows_in_the_same_order():
 
 def test_views_of_another_encoder_are_refused():
     train, labels = _arrays()
-    with pytest.raises(errors.UserError, match="views have 4 features and"):
+    with pytest.raises(errors.UserError, match="views"):
         evaluation.linear_probe(
             train,
             labels,

@@ -10,13 +10,20 @@ import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 from sklearn import linear_model
 
-from tf_contrastive import checkpoints, datasets, embedding, errors, exporting
+from tf_contrastive import (
+    checkpoints,
+    datasets,
+    embedding,
+    errors,
+    evaluation,
+    exporting,
+)
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import TransferProtocol
 from tf_contrastive.datasets import tfds_source
+from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import (
-    calibration,
     finetune,
     loading,
     logistic,
@@ -95,20 +102,20 @@ def _subject(train=None, test=None, strategy=None, **given):
 
 def test_subsets_are_balanced_nested_and_seeded():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 100))
-    tenth = finetune.balanced_rows(labels, 0.1, seed=0)
+    tenth = balanced_rows(labels, 0.1, seed=0)
     assert np.bincount(labels[tenth]).tolist() == [10] * 10
     assert (np.diff(tenth) > 0).all()
-    hundredth = finetune.balanced_rows(labels, 0.01, seed=0)
+    hundredth = balanced_rows(labels, 0.01, seed=0)
     assert np.bincount(labels[hundredth]).tolist() == [1] * 10
     assert set(hundredth) < set(tenth)
-    other = finetune.balanced_rows(labels, 0.1, seed=1)
+    other = balanced_rows(labels, 0.1, seed=1)
     assert set(other) != set(tenth)
-    assert len(finetune.balanced_rows(labels, 1.0, seed=0)) == 1000
+    assert len(balanced_rows(labels, 1.0, seed=0)) == 1000
     # A share of less than one example of each class is one.
-    assert len(finetune.balanced_rows(labels, 1e-6, seed=0)) == 10
+    assert len(balanced_rows(labels, 1e-6, seed=0)) == 10
     # A class that has fewer gives all.
     few = np.array([0] * 50 + [1] * 2)
-    drawn = finetune.balanced_rows(few, 0.5, seed=0)
+    drawn = balanced_rows(few, 0.5, seed=0)
     assert np.bincount(few[drawn]).tolist() == [13, 2]
 
 
@@ -237,7 +244,7 @@ def test_what_diverges_is_passed_over_or_told():
     )
     assert best is recipes[1]
     assert scores[0] is None
-    with pytest.raises(errors.UserError, match="diverged at learning rate"):
+    with pytest.raises(errors.DivergedError):
         finetune.train(scored, np.arange(100), recipes[0], trained=True)
 
 
@@ -262,9 +269,9 @@ def test_an_encoder_that_nothing_copies_is_told():
     bare = EvaluationContext(
         _network(), _source(slice(0, 40)), _source(slice(40, 80))
     )
-    assert "give --workdir" in finetune.needs(bare)
+    assert "workdir" in finetune.needs(bare)
     assert finetune.needs(_subject()) is None
-    with pytest.raises(errors.UserError, match="--workdir"):
+    with pytest.raises(errors.UserError, match="workdir"):
         finetune.train(
             bare, np.arange(20), finetune.Recipe(1, 0.1), trained=True
         )
@@ -345,8 +352,37 @@ def test_the_papers_datasets_and_metrics():
             grid["learning_rates"], np.geomspace(low, high, 7), rtol=2e-3
         )
         assert len(grid["weight_decays"]) == decays
-    with pytest.raises(errors.UserError, match="unknown suite 'simclrr'"):
+    with pytest.raises(errors.UserError, match="simclrr"):
         transfer.targets("simclrr")
+
+
+def test_a_damaged_dataset_is_not_taken_for_a_missing_one(monkeypatch):
+    def source(name, split, data_dir):
+        raise raised[name]
+
+    raised = {
+        "cifar10": errors.AbsentDataError("not prepared"),
+        "birdsnap": errors.UnknownDatasetError("not in TFDS"),
+        "pets": errors.UserError("cannot be read"),
+    }
+    monkeypatch.setattr(datasets, "source", source)
+    scored = _subject()
+    for name in ("cifar10", "birdsnap"):
+        assert other_datasets.source(scored, name, "test") is None
+    with pytest.raises(errors.UserError, match="cannot be read"):
+        other_datasets.source(scored, "pets", "test")
+
+
+def test_only_divergence_is_skipped(monkeypatch):
+    def fail(*args, **kwargs):
+        raise errors.UserError("a message that mentions diverged")
+
+    monkeypatch.setattr(finetune, "train", fail)
+    recipes = [finetune.Recipe(1, rate) for rate in (0.1, 0.2)]
+    with pytest.raises(errors.UserError, match="mentions"):
+        finetune.select_recipe(
+            _subject(), np.arange(100), recipes, trained=True
+        )
 
 
 def _only(monkeypatch, there):
@@ -625,7 +661,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
         counts = plain[:, c] | ~shown[:, c]
         assert 0 < counts.sum() < 150
         expected.append(
-            calibration.eleven_point_average_precision(
+            evaluation.eleven_point_average_precision(
                 model.decision_function(test)[counts],
                 shown[counts, c].astype(int),
             )
@@ -640,7 +676,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
 def test_where_none_is_prepared_it_says_which_there_could_be(monkeypatch):
     _only(monkeypatch, {})
     assert "none of its datasets is prepared" in transfer.needs(_subject())
-    with pytest.raises(errors.UserError, match="no dataset is prepared"):
+    with pytest.raises(errors.UserError, match="data_dir"):
         transfer.measure(_subject())
 
 

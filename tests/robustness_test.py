@@ -14,8 +14,8 @@ from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.protocols import CORRUPTIONS, EXTRA_CORRUPTIONS
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import (
-    calibration,
     classification,
+    corruption_errors,
     corruptions,
     other_datasets,
     protocols,
@@ -247,7 +247,7 @@ def test_odd_images_keep_their_shape(name, shape, value):
 def test_names_are_those_of_the_flags():
     assert tuple(corruptions.STANDARD) == CORRUPTIONS
     assert tuple(corruptions.EXTRA) == EXTRA_CORRUPTIONS
-    assert set(calibration.ALEXNET) == set(corruptions.STANDARD)
+    assert set(corruption_errors.ALEXNET) == set(corruptions.STANDARD)
     for levels in corruptions.LEVELS.values():
         assert set(levels) == set(corruptions.CORRUPTIONS)
         assert {len(row) for row in levels.values()} == {5}
@@ -257,8 +257,8 @@ def test_names_are_those_of_the_flags():
     ("arguments", "message"),
     [
         (("fogg", 1), "unknown corruption 'fogg': did you mean 'fog'"),
-        (("fog", 6), "severity 6: give one from 1 to 5"),
-        (("fog", 1, 0, "mnist"), "unknown levels 'mnist'"),
+        (("fog", 6), "severity=6"),
+        (("fog", 1, 0, "mnist"), "mnist"),
     ],
 )
 def test_what_there_is_not_is_refused(arguments, message):
@@ -374,7 +374,7 @@ def test_a_baseline_makes_it_mce(tmp_path, _measured):
     clean = 1 - found["clean_top1"]
     assert found["relative_mce"] == pytest.approx(100 * (mean - clean) / 0.4)
     path.write_text("[")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="robustness_baseline"):
         robustness.measure(_subject(), corruptions=_NAMES, baseline=str(path))
 
 
@@ -412,7 +412,7 @@ def test_unlabelled_data_and_unknown_names_are_told():
         _encoder(), datasets.from_arrays(images), datasets.from_arrays(images)
     )
     needs = protocols.PROTOCOLS["robustness"].needs
-    assert "has no labels to score" in needs(bare)
+    assert "no labels" in needs(bare)
     assert needs(_subject()) is None
     with pytest.raises(UserError, match="unknown corruption 'fogg'"):
         robustness.measure(_subject(), corruptions=["fogg"])

@@ -31,6 +31,10 @@ class AbsentDataError(UserError):
     """Data that was not found."""
 
 
+class UnknownDatasetError(UserError):
+    """A name of a dataset that is neither prepared nor known to TFDS."""
+
+
 class DivergedError(UserError):
     """A training whose loss is not finite."""
 

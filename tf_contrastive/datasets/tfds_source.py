@@ -66,7 +66,7 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
         own = [*embedded, *(f"{scheme}:PATH" for scheme in DATASET_SCHEMES)]
         match = errors.nearest(base, [*embedded, *known])
         hint = f"did you mean {match!r}? " if match else ""
-        return errors.UserError(
+        return errors.UnknownDatasetError(
             f"unknown dataset {name!r}: {hint}known: {', '.join(own)}, the"
             f" prepared datasets in {place}, and the {len(known)} names of"
             " tfds.list_builders()"

@@ -119,10 +119,7 @@ def prototype(
     """Accuracy of the nearest class prototype by cosine.
 
     Args:
-      train_embeddings: float [m, D], l2-normalized inside.
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D], l2-normalized inside.
-      test_labels: int [n], from 0.
+      train_embeddings, train_labels, test_embeddings, test_labels: see `knn`.
 
     Returns:
       {"top1": fraction, "top5": fraction, "predictions": int64 [n],
@@ -177,10 +174,8 @@ def linear_probe(
     decay and no warm-up; with a cosine schedule, since the paper states none.
 
     Args:
-      train_embeddings: float [m, D].
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D].
-      test_labels: int [n], from 0.
+      train_embeddings, train_labels, test_embeddings, test_labels: see `knn`;
+        not normalized.
       epochs, batch_size, label_smoothing, seed, views, observer: see
         `classifiers.train_linear`.
       optimizer: name for `optimizers.build`.

@@ -29,7 +29,8 @@ def source(
     """
     try:
         return datasets.source(name, split, data_dir=data_dir(context))
-    except errors.AbsentDataError:
+    # A dataset that TFDS does not know may be prepared under its name.
+    except (errors.AbsentDataError, errors.UnknownDatasetError):
         return None
 
 

@@ -91,10 +91,8 @@ def separation_margin(
     to train images of other classes.
 
     Args:
-      train_embeddings: float [m, D], l2-normalized inside.
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D], l2-normalized inside.
-      test_labels: int [n], from 0.
+      train_embeddings, train_labels, test_embeddings, test_labels: see
+        `nearest_similarities`.
 
     Returns:
       {"mean": mean over the classes that have a margin, "per_class": float [C]

@@ -261,8 +261,7 @@ def permutation_test(
     one. For accuracies it converges to that of `mcnemar_test`.
 
     Args:
-      correct_a, correct_b: bool [n], or scores in [0, 1], of the same test
-        examples in the same order.
+      correct_a, correct_b: see `bootstrap_difference`.
       draws: number of permutations.
       seed: seed of the permutations.
       labels: int [n]; if set, the metric is the mean over classes.
@@ -355,10 +354,8 @@ def compare(
     """Compares two models on one test set, by interval and test.
 
     Args:
-      correct_a, correct_b: bool [n], or scores in [0, 1], of the same test
-        examples in the same order.
-      resamples, draws, seed, labels: see `bootstrap_difference` and
-        `permutation_test`.
+      correct_a, correct_b: see `bootstrap_difference`.
+      resamples, draws, seed, labels: see there and `permutation_test`.
 
     Returns:
       {"difference", "low", "high", "p_value", "verdict": of A against B}.
