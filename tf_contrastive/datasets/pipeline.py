@@ -245,14 +245,9 @@ def _batches(
     extra_channels: int | None,
     whole: bool = True,
 ) -> tf.data.Dataset:
-    """Makes batches of draws: views, then everything else.
+    """Makes batches of `rows` draws (see `sampler`): views, then the rest.
 
-    Args:
-      source: their source.
-      draws: (index, key, record) each, see `sampler`.
-      make_views, finish, extra_channels: see `training_batches`.
-      rows: draws of a batch.
-      whole: whether to drop a last, smaller batch.
+    `whole`: whether to drop a last, smaller batch.
     """
     shape = source.info.image_shape
 
@@ -306,12 +301,9 @@ def _batches(
 def _with_extra(
     images: tf.Tensor, example: Record, channels: int | None
 ) -> tf.Tensor:
-    """Appends feature `extra` to images [b, (V,) S, S, 3], unchanged.
+    """Appends channels of feature `extra`, [b, k] or [b, S, S, k], to images.
 
-    Args:
-      images: float32.
-      example: with "extra" [b, k] or [b, S, S, k], if the dataset has it.
-      channels: number of channels to append; None: all.
+    Images are float32 [b, (V,) S, S, 3]; `channels` None: all.
     """
     if "extra" not in example or channels == 0:
         return images

@@ -146,11 +146,7 @@ def _passes(
 ) -> tf.data.Dataset:
     """Returns infinite draws: pass after pass, of `length` examples each.
 
-    Args:
-      source, seed, buffer: see `shuffled`.
-      start: (pass, examples of it to skip); earlier passes are not replayed.
-      length: examples of every pass.
-      label: the class to draw, or None for all.
+    `start` is (pass, examples of it to skip); earlier passes are not replayed.
     """
     first, done = start
 

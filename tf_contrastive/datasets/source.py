@@ -206,12 +206,7 @@ class Source:
     def relabelled(
         self, label: Callable[[Record], tf.Tensor], info: Info
     ) -> "Source":
-        """Returns the same examples with other labels.
-
-        Args:
-          label: record -> int64 [].
-          info: metadata of the result.
-        """
+        """Returns the same examples with labels `label(record)`, int64 []."""
         if self.arrays is None:
             files = self.record_files()
 

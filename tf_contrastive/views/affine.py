@@ -41,14 +41,9 @@ def matrices(kind: tf.Tensor, argument: tf.Tensor, size: int) -> tf.Tensor:
 
 
 def gather(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """Reads each view at places of its own.
+    """Reads views [m, S, T, c] at places of their own: [m, h, w, c].
 
-    Args:
-      pixels: [m, S, T, c].
-      places: int32 [m, h, w], row times T plus column.
-
-    Returns:
-      [m, h, w, c].
+    `places` are int32 [m, h, w], row times T plus column.
     """
     rows, columns, depth = pixels.shape[1:]
     height, width = places.shape[1:]
@@ -62,15 +57,9 @@ def gather(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
 
 
 def transform(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
-    """Transforms views, each by its matrix.
+    """Transforms views float32 [m, S, S, 3] by matrices float64 [m, 6].
 
-    Args:
-      pixels: float32 [m, S, S, 3].
-      matrix: float64 [m, 6].
-      fill: value of the pixels beyond the border.
-
-    Returns:
-      float32 [m, S, S, 3].
+    `fill` is the value of the pixels beyond the border.
     """
     size = pixels.shape[1]
     a, b, c, d, e, f = tf.unstack(matrix, axis=1)
@@ -91,14 +80,9 @@ def transform(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
 
 
 def shift(pixels: tf.Tensor, down: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Reads views from rows below and columns to the right.
+    """Reads views [m, S, S, 3] from `down` rows below, `right` columns right.
 
-    Args:
-      pixels: float32 [m, S, S, 3].
-      down, right: int32 [m] pixels. Reads beyond the border give the border.
-
-    Returns:
-      float32 [m, S, S, 3].
+    Both are int32 [m]. Reads beyond the border give the border.
     """
     size = pixels.shape[1]
     place = tf.range(size)

@@ -188,11 +188,8 @@ def _distort_in_turn(
 ) -> tf.Tensor:
     """Applies L operations per view, one after the other.
 
-    Args:
-      pixels: float32 [m, S, S, 3] in [0, 1].
-      choices, strength: [m, L], see `_distort`.
-      uniforms: float32 [m, 3 L], three numbers for each.
-      static: see `selection.apply_choice`.
+    Pixels are float32 [m, S, S, 3] in [0, 1]; choices and strengths [m, L], and
+    `uniforms` [m, 3 L]: see `_distort`.
     """
     layers = choices.shape[1]
     numbers = tf.reshape(uniforms, [-1, layers, 3])

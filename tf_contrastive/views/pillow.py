@@ -85,14 +85,8 @@ def transform(
 ) -> tf.Tensor:
     """Multiplies the colours of each view by a matrix, and adds a colour.
 
-    Args:
-      pixels: float32 [m, S, S, 3].
-      matrix: float32 [m, 3, 3].
-      shift: float32 [m, 3, 1].
-      static: whether it is for a device, whose matrix products may be rounded.
-
-    Returns:
-      float32 [m, S, S, 3].
+    Pixels are float32 [m, S, S, 3], matrices [m, 3, 3], shifts [m, 3, 1].
+    `static`: for a device, whose matrix products may be rounded.
     """
     size = pixels.shape[1]
     if static:
@@ -238,10 +232,7 @@ def cutout(
 ) -> tf.Tensor:
     """Fills the part inside the view of a square of side 2 * half at (y, x).
 
-    Args:
-      rows: float32 [m, S, 3 S].
-      half, y, x: float32 [m], whole numbers of pixels.
-      fill: value of the square.
+    `half`, `y` and `x` are float32 [m], whole numbers of pixels.
     """
     size = rows.shape[1]
     down = _covered(tf.range(size, dtype=tf.float32), y, half)

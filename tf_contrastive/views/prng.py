@@ -61,15 +61,7 @@ def _rounds(
 def threefry(
     key: tuple[tf.Tensor, tf.Tensor], counter: tuple[tf.Tensor, tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Threefry-2x32 with 20 rounds.
-
-    Args:
-      key: two uint32 tensors.
-      counter: two uint32 tensors that broadcast against the key.
-
-    Returns:
-      Two uint32 tensors of random bits.
-    """
+    """Threefry-2x32 with 20 rounds: two uint32 tensors of random bits."""
     parity = tf.bitwise.bitwise_xor(
         tf.bitwise.bitwise_xor(key[0], key[1]), tf.constant(_PARITY, tf.uint32)
     )

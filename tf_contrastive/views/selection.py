@@ -19,17 +19,9 @@ def apply_where(
     parameters: tf.Tensor,
     static: bool,
 ) -> tf.Tensor:
-    """Applies an operation to the views of a mask.
+    """Applies an operation to the views of a mask, bool [m].
 
-    Args:
-      mask: bool [m].
-      operation: from views and parameters to views.
-      views: float32 [m, ...].
-      parameters: [m, p].
-      static: see `apply_choice`.
-
-    Returns:
-      float32 [m, ...].
+    Views are float32 [m, ...], parameters [m, p]; `static`: see `apply_choice`.
     """
     if static:
         mask = tf.reshape(mask, [-1] + [1] * (views.shape.rank - 1))

@@ -95,14 +95,9 @@ def resample(
 ) -> tf.Tensor:
     """Reads every output at its place minus its displacement, bilinearly.
 
-    Args:
-      pixels: float32 [m, S, S, 3].
-      displacement: float32 [m, 2, S, S] in pixels, rows and columns. Reads
-        beyond the border give the border.
-      static: whether it is for a device.
-
-    Returns:
-      float32 [m, S, S, 3].
+    Displacements are float32 [m, 2, S, S] in pixels, rows and columns. Reads
+    beyond the border of pixels [m, S, S, 3] give the border. `static`: for a
+    device.
     """
     size = pixels.shape[1]
     place = np.indices([size, size]).astype(np.float32)
