@@ -797,7 +797,7 @@ def test_noise_is_gaussian_with_a_level_per_view():
 
 def test_sobel_equals_scipy():
     pixels = pixel_patches(3, 24).numpy()
-    result = ablation.sobel(pixels)
+    result = ablation.sobel(tf.constant(pixels))
     for view, image in zip(result, pixels, strict=True):
         for channel in range(3):
             gradients = [
