@@ -1,9 +1,10 @@
 """Gradient cache: a large batch's gradient in the memory of a part of it.
 
-Layer 4. A contrastive loss needs all projections of a batch at once, but not
-the activations that led to them. So they are made twice: first without a tape,
-for the loss and its gradient by the projections; then part by part with a tape,
-which takes that gradient back through the network (Gao et al. 2021, section 3).
+A contrastive loss needs all projections of a batch at once, but not the
+activations that lead to them. So they are computed twice: first without a tape,
+for the loss and its gradient with respect to the projections; then part by part
+with a tape, which takes that gradient back through the network (Gao et al.
+2021, section 3).
 """
 
 import contextlib
@@ -13,14 +14,82 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
 
 
-def checked(x: tf.Tensor, chunks: int) -> tf.Tensor:
-    """Returns `x` [B, ...], if it can be cut into so many chunks.
+class GradientCache(ContrastiveStep):
+    """Passes a replica's images through the network in chunks.
+
+    The loss still sees the whole batch, so the step is the same, except where
+    layers look at the batch: BatchNormalization takes the statistics of one
+    chunk at a time (of all replicas, if it is synchronized) and updates the
+    moving ones by each, and dropout draws once for the loss and again for the
+    gradient.
+    """
+
+    def __init__(
+        self, *args: Any, grad_cache_chunks: int = 1, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if grad_cache_chunks < 1:
+            raise ValueError(
+                f"grad_cache_chunks={grad_cache_chunks}: must be at least 1"
+            )
+        self.grad_cache_chunks = grad_cache_chunks
+
+    def gradients(
+        self, batch: Batch
+    ) -> tuple[list[tf.Tensor], Results, tf.Tensor]:
+        """Like `ContrastiveStep.gradients`, with the activations of a chunk."""
+        chunks = self.grad_cache_chunks
+        if chunks == 1:
+            return super().gradients(batch)
+        batch = batch._replace(views=check_divisible(batch.views, chunks))
+        with preserve_state(self.encoder, self.projection_head):
+            features, projections = in_chunks(
+                lambda views: self.encode(views, training=True),
+                batch.views,
+                chunks,
+            )
+        with tf.GradientTape() as tape:
+            tape.watch(projections)
+            step = self.optimizer.iterations
+            results = self.contrast(projections, batch, step)
+            objective = self.objective(results)
+        cache = tape.gradient(objective, projections)
+        variables = self.trained_variables(batch)
+
+        def chunk_gradients(
+            views: tf.Tensor,
+            labels: tf.Tensor | None,
+            targets: tf.Tensor | None,
+            cache: tf.Tensor,
+        ) -> tuple[list[tf.Tensor], Results]:
+            chunk = Batch(views, labels, targets)
+            with tf.GradientTape() as tape:
+                features, projections = self.encode(views, training=True)
+                # The gradient of this sum is the cache, taken back.
+                objective = tf.reduce_sum(projections * cache)
+                results = self.classify(features, chunk, training=True)
+                results = {name: x / chunks for name, x in results.items()}
+                if results:
+                    objective += self.objective(results)
+            return tape.gradient(objective, variables), results
+
+        gradients, chunk_results = sum_over_chunks(
+            chunk_gradients,
+            (batch.views, batch.labels, batch.targets, cache),
+            chunks,
+        )
+        return gradients, results | chunk_results, features
+
+
+def check_divisible(x: tf.Tensor, chunks: int) -> tf.Tensor:
+    """Returns `x` [B, ...], if B is a multiple of `chunks`.
 
     Raises:
-      ValueError: if not; where B is known only once the step runs, that raises
-        an InvalidArgumentError.
+      ValueError: if it is not; InvalidArgumentError in the step, if B is known
+        only there.
     """
     size = x.shape[0]
     message = (
@@ -38,35 +107,36 @@ def checked(x: tf.Tensor, chunks: int) -> tf.Tensor:
 
 
 def in_chunks(
-    function: Callable[[tf.Tensor], tf.Tensor], x: tf.Tensor, chunks: int
-) -> tf.Tensor:
-    """Applies `function` to parts of `x`, one after the other.
+    function: Callable[[tf.Tensor], Any], x: tf.Tensor, chunks: int
+) -> Any:
+    """Applies `function` to chunks of `x`, one after the other.
 
     Args:
-      function: [b, ...] -> a tensor whose axis 0 is that of its argument.
+      function: [b, ...] -> a structure of tensors [b, ...].
       x: [B, ...], B a multiple of `chunks`.
-      chunks: how many parts.
+      chunks: number of chunks.
 
     Returns:
       The results, concatenated on axis 0.
     """
-    outputs = []
+    outputs: list[Any] = []
     for index in range(chunks):
-        outputs.append(function(_chunk(x, index, chunks, after=outputs[-1:])))
-    return tf.concat(outputs, 0)
+        after = tf.nest.flatten(outputs[-1:])
+        outputs.append(function(_chunk(x, index, chunks, after)))
+    return tf.nest.map_structure(lambda *parts: tf.concat(parts, 0), *outputs)
 
 
 def sum_over_chunks(
     function: Callable[..., Any], arguments: tuple[Any, ...], chunks: int
 ) -> Any:
-    """Sums `function` over parts of its arguments, one after the other.
+    """Sums `function` over chunks of its arguments, one after the other.
 
     Args:
-      function: takes parts [b, ...] of all arguments; returns a structure of
+      function: takes chunks [b, ...] of all arguments; returns a structure of
         tensors.
-      arguments: tensors [B, ...], B a multiple of `chunks`, or None; all of
-        them are computed before the first part is.
-      chunks: how many parts.
+      arguments: tensors [B, ...], B a multiple of `chunks`, or None; all are
+        computed before the first chunk is.
+      chunks: number of chunks.
     """
     after = [x for x in arguments if x is not None]
     total = None
@@ -86,7 +156,7 @@ def sum_over_chunks(
 def _chunk(
     x: tf.Tensor, index: int, chunks: int, after: list[tf.Tensor]
 ) -> tf.Tensor:
-    """Cuts part `index` of `chunks` out of `x`, once `after` is computed."""
+    """Returns chunk `index` of `x`, once `after` is computed."""
     parts = tf.reshape(x, [chunks, -1, *x.shape[1:]])
     if after:
         index += _zero(after)
@@ -96,32 +166,32 @@ def _chunk(
 
 
 def _zero(after: list[tf.Tensor]) -> tf.Tensor:
-    """The number 0, int32 [], known only once `after` is computed.
+    """Returns 0, int32 [], which is known only once `after` is computed.
 
-    An executor runs what it can at once, which for two parts takes the memory
-    of two; and a compiler that sees a part pass through the network twice keeps
-    its activations. XLA knows no control dependencies, so this is one of data.
+    An executor that runs two chunks at once needs the memory of two; and a
+    compiler that sees a chunk pass through the network twice keeps its
+    activations. XLA has no control dependencies, so this is one of data.
     """
     samples = [tf.cast(tf.reshape(x, [-1])[0], tf.float32) for x in after]
-    # Never true, not even of a NaN, which compilers cannot tell beforehand.
+    # Never true, not even for a NaN; compilers cannot know that.
     return tf.cast(tf.tanh(tf.add_n(samples)) > 2.0, tf.int32)
 
 
 @contextlib.contextmanager
-def unchanged(*layers: tf.keras.layers.Layer) -> Iterator[None]:
+def preserve_state(*layers: tf.keras.layers.Layer) -> Iterator[None]:
     """Restores the state of `layers`, such as moving statistics, at the end.
 
-    For use in a replica. Their weights are no state, frozen ones neither.
+    For use in a replica. Weights are not state, even if they are frozen.
     """
-    # Elsewhere than on one replica, a layer can only write to what says how
-    # replicas' values are to be joined.
-    alone = distribution.num_replicas() == 1
+    # On several replicas, a layer can only write to variables that say how
+    # replicas' values are aggregated.
+    single = distribution.num_replicas() == 1
     state = [
         v
         for layer in layers
         for v in layer.non_trainable_variables
         if not v.trainable
-        and (alone or v.aggregation != tf.VariableAggregation.NONE)
+        and (single or v.aggregation != tf.VariableAggregation.NONE)
     ]
     before = [tf.identity(v) for v in state]
     yield

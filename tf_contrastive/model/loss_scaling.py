@@ -1,38 +1,75 @@
-"""Losses scaled for float16, and steps that are passed over."""
+"""Loss scaling for float16, and skipping of non-finite updates."""
 
 from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
 
-def is_guarded(optimizer: Any) -> bool:
-    """Whether the optimizer passes over gradients that are not finite."""
+
+class LossScaling(ContrastiveStep):
+    """Follows optimizers that are `LossScaleOptimizer`s; others are untouched.
+
+    Such an optimizer skips updates that are not finite. A skipped step counts
+    as a step, since data and random numbers follow from the step's number; its
+    results leave the running means unchanged.
+    """
+
+    def objective(self, results: Results) -> tf.Tensor:
+        """The sum of the scaled losses."""
+        optimizers = {"loss": self.optimizer}
+        if "probe_loss" in results:
+            optimizers["probe_loss"] = self.probe_optimizer
+        scaled = {
+            name: optimizer.get_scaled_loss(results[name])
+            for name, optimizer in optimizers.items()
+            if name in results and uses_loss_scaling(optimizer)
+        }
+        return super().objective({**results, **scaled})
+
+    def update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> None:
+        """Unscales the gradients, and counts the step."""
+        if not uses_loss_scaling(self.optimizer):
+            super().update(gradients, loss)
+            return
+        count = len(self.pretrained_variables)
+        step = tf.identity(self.optimizer.iterations)
+        unscaled = self.optimizer.get_unscaled_gradients(gradients[:count])
+        if len(gradients) > count:
+            unscaled += self.probe_optimizer.get_unscaled_gradients(
+                gradients[count:]
+            )
+        super().update(unscaled, loss)
+        self.optimizer.iterations.assign(step + 1)
+        if len(gradients) > count:
+            self.probe_optimizer.iterations.assign(step + 1)
+
+    def record(
+        self, results: Results, batch: Batch, features: tf.Tensor | None
+    ) -> Results:
+        """Adds the finite results to the running means."""
+        if not uses_loss_scaling(self.optimizer):
+            return super().record(results, batch, features)
+        weights = {
+            name: tf.cast(tf.math.is_finite(value), tf.float32)
+            for name, value in results.items()
+        }
+        finite = {
+            name: tf.where(weights[name] > 0, value, 0.0)
+            for name, value in results.items()
+        }
+        return self.means.update(finite, weights)
+
+
+def uses_loss_scaling(optimizer: Any) -> bool:
+    """Returns whether an optimizer scales losses and skips bad updates."""
     return isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
 
 
-def scaled(loss: tf.Tensor, optimizer: Any) -> tf.Tensor:
-    """The loss as the optimizer wishes to have it differentiated."""
-    return optimizer.get_scaled_loss(loss) if is_guarded(optimizer) else loss
-
-
-def unscaled(gradients: list[tf.Tensor], optimizer: Any) -> list[tf.Tensor]:
-    """Undoes `scaled` in the gradients."""
-    if not is_guarded(optimizer):
-        return gradients
-    return optimizer.get_unscaled_gradients(gradients)
-
-
-def passing_over(optimizer: Any) -> Any:
-    """Makes an optimizer pass over gradients that are not finite."""
+def skip_non_finite_updates(
+    optimizer: tf.keras.optimizers.Optimizer,
+) -> tf.keras.mixed_precision.LossScaleOptimizer:
+    """Makes an optimizer skip updates that are not finite; its scale is 1."""
     return tf.keras.mixed_precision.LossScaleOptimizer(
         optimizer, dynamic=True, initial_scale=1, dynamic_growth_steps=2**62
     )
-
-
-def replicas() -> int:
-    """What a loss is divided by: gradients are summed over replicas.
-
-    Each replica's loss is a local one, whose mean over replicas is the global
-    one.
-    """
-    return tf.distribute.get_strategy().num_replicas_in_sync

@@ -1,23 +1,114 @@
-"""Momentum contrast: a slow copy of the network, and a queue of its keys.
+"""Momentum encoder: a slow copy of the network, and a queue of its keys.
 
-Layer 4. He et al. 2020 ("MoCo"), section 3.2 and algorithm 1, with the
-statistics of the global batch in place of shuffled batch normalization.
+He et al. 2020 (MoCo), section 3.2 and algorithm 1, with BatchNorm statistics of
+the global batch in place of shuffled ones.
 """
 
+import inspect
 import types
+from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import distribution
+from tf_contrastive.config.loss import Loss
+from tf_contrastive.distribution.autograph import as_written
 from tf_contrastive.losses import similarity
+from tf_contrastive.model import gradient_cache, ring_buffer
+from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
+
+
+class MomentumEncoder(ContrastiveStep):
+    """Trains with MoCo: view 0 of an image is the query, view 1 the key.
+
+    A slow copy of encoder and head makes the keys; negatives are the keys of
+    earlier batches. Without `momentum` it changes nothing.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        momentum: float | None = None,
+        queue_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        loss = self.contrastive_loss
+        takes_keys = "keys" in inspect.signature(loss).parameters
+        if takes_keys and momentum is None:
+            raise ValueError("the loss takes keys: pass momentum")
+        if momentum is not None and not takes_keys:
+            raise ValueError(
+                f"momentum={momentum} makes keys, which the loss does not take:"
+                ' use the loss "moco"'
+            )
+        if momentum is None and queue_size is not None:
+            raise ValueError(f"queue_size={queue_size} needs a momentum")
+        self.key_branch = None
+        if momentum is not None:
+            self.key_branch = KeyBranch(
+                self.encoder,
+                self.projection_head,
+                momentum=momentum,
+                queue_size=(
+                    Loss.queue_size if queue_size is None else queue_size
+                ),
+                normalize=loss.normalize,
+            )
+
+    def batch(self, data: Any, training: bool) -> Batch:
+        """Unpacks the data, and makes the keys of view 1.
+
+        Raises:
+          ValueError: for another number of views than 2.
+        """
+        batch = super().batch(data, training)
+        if self.key_branch is None:
+            return batch
+        if batch.views.shape[1] != 2:
+            raise ValueError(
+                f"{batch.views.shape[1]} views per image: with a momentum there"
+                " must be 2, the query's and the key's"
+            )
+        return _with_keys(self, batch, training)
+
+    def loss_arguments(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """The keys of this batch, and the queue of earlier ones."""
+        if self.key_branch is None:
+            return super().loss_arguments(batch)
+        return {
+            "keys": batch.keys,
+            "queue": self.key_branch.queue,
+            "queue_mask": self.key_branch.filled(),
+        }
+
+    @as_written
+    def learn(self, batch: Batch) -> Results:
+        """One training step, after which the key branch follows."""
+        results = super().learn(batch)
+        if self.key_branch is not None:
+            self.key_branch.follow()
+            self.key_branch.enqueue(batch.keys[:, 0])
+        return results
+
+
+@as_written
+def _with_keys(model: MomentumEncoder, batch: Batch, training: bool) -> Batch:
+    # The gradient cache's chunks bound the memory of the keys, too.
+    chunks = model.grad_cache_chunks if training else 1
+    keys = gradient_cache.in_chunks(
+        lambda images: model.key_branch(images, training=training),
+        gradient_cache.check_divisible(batch.views[:, 1], chunks),
+        chunks,
+    )
+    return batch._replace(views=batch.views[:, :1], keys=keys[:, tf.newaxis])
 
 
 class KeyBranch(tf.keras.layers.Layer):
     """Key encoder, key head, and the keys of the latest batches.
 
-    It starts with the weights of the query branch, which it follows at a
-    distance; only its BatchNormalization layers take their moving statistics
-    from what passes through themselves. Nothing here has a gradient.
+    It starts with the weights of the query branch and follows them slowly; its
+    BatchNormalization layers keep moving statistics of their own inputs.
+    Nothing here has a gradient.
 
     Args:
       encoder: the query encoder, images [N, H, W, K] -> h [N, D].
@@ -59,7 +150,8 @@ class KeyBranch(tf.keras.layers.Layer):
         self.enqueued = self.add_weight(
             "enqueued", [], tf.int64, initializer="zeros", trainable=False
         )
-        # Held where Keras does not look: queries are no part of this layer.
+        # Keras does not look into a namespace: the queries' weights are not
+        # weights of this layer.
         self._followed = types.SimpleNamespace(
             keys=_trainable(self.encoder, self.projection_head),
             queries=_trainable(encoder, projection_head),
@@ -68,7 +160,7 @@ class KeyBranch(tf.keras.layers.Layer):
 
     @property
     def trainable_weights(self) -> list[tf.Variable]:
-        """None: what is followed is not trained."""
+        """Returns an empty list: the key branch follows, and is not trained."""
         return []
 
     @property
@@ -88,11 +180,11 @@ class KeyBranch(tf.keras.layers.Layer):
         return tf.stop_gradient(keys)
 
     def filled(self) -> tf.Tensor:
-        """Which slots of the queue hold a key, bool [Q]."""
+        """Returns which slots of the queue hold a key, bool [Q]."""
         return tf.range(self.queue_size, dtype=tf.int64) < self.enqueued
 
     def follow(self) -> None:
-        """k <- m k + (1 - m) q; call it once the step has updated q."""
+        """Updates k to m k + (1 - m) q, after the step has updated q."""
         m, followed = self._momentum, self._followed
         averages = [
             m * k + (1 - m) * q
@@ -101,37 +193,19 @@ class KeyBranch(tf.keras.layers.Layer):
         distribution.assign(followed.keys, averages)
 
     def enqueue(self, keys: tf.Tensor) -> None:
-        """Puts this replica's keys [B, P], and the others', into the queue.
-
-        The keys of the global batch, in the order of the replicas, take the
-        place of the oldest ones.
+        """Puts the keys [B, P] of all replicas in place of the oldest ones.
 
         Raises:
-          ValueError: if the queue has no room for the global batch; if its size
-            is known only once the step runs, that raises InvalidArgumentError.
+          ValueError: if the queue has no room for the global batch.
         """
         if self._normalize:
             keys = similarity.l2_normalize(keys)
-        keys = distribution.cross_replica_concat(keys)
-        size = keys.shape[0]
-        message = (
-            f"queue_size={self.queue_size} is less than the"
-            f" {size or 'number of'} images of a global batch: give a longer"
-            " queue"
-        )
-        count = tf.shape(keys, tf.int64)[0]
-        if size is None:
-            tf.debugging.assert_less_equal(
-                count, tf.constant(self.queue_size, tf.int64), message
-            )
-        elif size > self.queue_size:
-            raise ValueError(message)
-        slots = tf.range(count) + self.enqueued
-        queue = tf.tensor_scatter_nd_update(
-            self.queue, slots[:, tf.newaxis] % self.queue_size, keys
-        )
-        distribution.assign(
-            [self.queue, self.enqueued], [queue, self.enqueued + count]
+        ring_buffer.enqueue(
+            [self.queue],
+            self.enqueued,
+            [keys],
+            f"queue_size={self.queue_size} is less than the {{size}} images of"
+            " a global batch: use a longer queue",
         )
 
 
@@ -145,11 +219,11 @@ def _clone(
     """Copies a built layer or model, weights included.
 
     Args:
-      layer: what is copied.
+      layer: to be copied.
       input_shape: of one example.
 
     Returns:
-      The copy, and the shape of what it makes of one example.
+      The copy, and the shape of its output for one example.
     """
     clone = tf.keras.models.clone_model(layer)
     output = clone(tf.keras.Input(input_shape))

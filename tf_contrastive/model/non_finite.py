@@ -1,26 +1,28 @@
-"""Steps whose loss or gradient is no number: which, and on which replicas.
+"""Detection of steps whose loss or gradient is not finite.
 
-A replica notes its own without asking the others; what they noted is joined
-when the host reads it.
+A replica records its own steps without asking the others; the records are
+combined when the host reads them.
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.model.contrastive import ContrastiveStep
 
 
 @dataclasses.dataclass(frozen=True)
-class NonFinite:
-    """What went wrong so far.
+class NonFiniteSteps:
+    """Steps whose loss or gradient was not finite.
 
     Attributes:
-      count: bad steps, of the replica that had most; 0: none.
+      count: of the replica that had most; 0: none.
       step: the first of them, counted from 1; 0: none.
-      replicas: those on which it was one.
+      replicas: those on which that step was not finite.
     """
 
     count: int
@@ -28,49 +30,69 @@ class NonFinite:
     replicas: tuple[int, ...]
 
 
-class FiniteGuard:
-    """Notes non-finite steps; make it in the strategy's scope."""
+class NonFiniteMonitor:
+    """Records non-finite steps; create it in the strategy's scope."""
 
     def __init__(self) -> None:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        # Per replica: its first bad step counted from 1, and how many it had.
-        self._noted = tf.Variable(
+        # Per replica: its first non-finite step, counted from 1, and how many.
+        self._records = tf.Variable(
             tf.zeros([replicas, 2], tf.int32),
             trainable=False,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
         )
 
-    def note(
-        self, step: tf.Tensor, loss: tf.Tensor, gradients: Iterable[tf.Tensor]
+    def record(
+        self, step: tf.Tensor, loss: tf.Tensor, gradients: Sequence[tf.Tensor]
     ) -> None:
-        """Looks at a step, counted from 0, of this replica.
+        """Looks at a step of this replica.
 
         Args:
-          step: integer [].
+          step: integer [], counted from 0.
           loss: float32 [].
-          gradients: by the variables, of this replica alone.
+          gradients: of this replica, before they are summed over replicas.
         """
-        # A sum is finite where its parts are; a pass of its own for each
-        # element would cost more.
+        # A sum is finite if its parts are; testing each element costs more.
         parts = [
             loss,
             *(tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients),
         ]
         bad = tf.cast(~tf.math.is_finite(tf.add_n(parts)), tf.int32)
         here = tf.one_hot(
-            distribution.replica_id(), self._noted.shape[0], dtype=tf.int32
+            distribution.replica_id(), self._records.shape[0], dtype=tf.int32
         )
-        noted = tf.convert_to_tensor(self._noted)
-        is_first = here * bad * tf.cast(tf.equal(noted[:, 0], 0), tf.int32)
+        records = tf.convert_to_tensor(self._records)
+        is_first = here * bad * tf.cast(tf.equal(records[:, 0], 0), tf.int32)
         first = is_first * (tf.cast(step, tf.int32) + 1)
-        self._noted.assign_add(tf.stack([first, here * bad], axis=1))
+        self._records.assign_add(tf.stack([first, here * bad], axis=1))
 
-    def read(self) -> NonFinite:
-        """What all replicas noted; where there are several workers, all ask."""
-        first, count = np.transpose(self._noted.numpy())
+    def read(self) -> NonFiniteSteps:
+        """Combines the records; with several workers, all must call it."""
+        first, count = np.transpose(self._records.numpy())
         if not count.any():
-            return NonFinite(0, 0, ())
+            return NonFiniteSteps(0, 0, ())
         step = first[first > 0].min()
         replicas = np.flatnonzero(first == step).tolist()
-        return NonFinite(int(count.max()), int(step), tuple(replicas))
+        return NonFiniteSteps(int(count.max()), int(step), tuple(replicas))
+
+
+class NonFinite(ContrastiveStep):
+    """Records each step whose loss or gradient is not finite."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._non_finite = NonFiniteMonitor()
+
+    def update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> None:
+        """Looks at the loss and the pretrained variables' gradients."""
+        pretrained = gradients[: len(self.pretrained_variables)]
+        if self.dtype_policy.compute_dtype == "float16":
+            # There gradients overflow now and then, and the loss scale falls.
+            pretrained = []
+        self._non_finite.record(self.optimizer.iterations, loss, pretrained)
+        super().update(gradients, loss)
+
+    def non_finite_steps(self) -> NonFiniteSteps:
+        """Returns the non-finite steps so far."""
+        return self._non_finite.read()

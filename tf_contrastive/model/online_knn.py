@@ -1,26 +1,61 @@
-"""The nearest neighbour among recent training images, while training.
+"""Online kNN: accuracy of the nearest neighbor among recent training images.
 
-Layer 4. A number that tells day by day whether features get better, without a
-classifier that must catch up with them. It is no result: its images are those
-of training, augmented, and their features of many steps; `evaluate` has the
-protocol that compares with others.
+It shows during training whether features improve, without a classifier that
+must catch up with them. It is not a result to report: its images are augmented
+training images, and their features are of many steps.
 """
+
+from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import distribution
 from tf_contrastive.losses import similarity
+from tf_contrastive.model import ring_buffer
+from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
+
+# Another name than that of the protocol of `evaluate`, as it does not compare.
+METRIC = "online_knn_top1"
+
+
+class OnlineKNN(ContrastiveStep):
+    """Classifies view 0 of each training batch by the bank's nearest features.
+
+    Without `online_knn_size` it changes nothing.
+    """
+
+    def __init__(
+        self, *args: Any, online_knn_size: int = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.neighbors = None
+        if online_knn_size:
+            features = self.encoder.output_shape[-1]
+            self.neighbors = OnlineNeighbors(online_knn_size, features)
+            self.means.add(METRIC)
+
+    def record(
+        self, results: Results, batch: Batch, features: tf.Tensor | None
+    ) -> Results:
+        """Adds the accuracy, and the features to the bank."""
+        means = super().record(results, batch, features)
+        if self.neighbors is None or features is None or batch.labels is None:
+            return means
+        view = features[:, 0]  # [B, D]
+        top1, has_neighbors = self.neighbors(view, batch.labels)
+        self.neighbors.enqueue(view, batch.labels)
+        weights = {METRIC: has_neighbors}
+        return means | self.means.update({METRIC: top1}, weights)
 
 
 class OnlineNeighbors(tf.keras.layers.Layer):
-    """A bank of the latest features and labels, asked by the next batch.
+    """A bank of the latest features and labels, which the next batch searches.
 
-    Features enter l2-normalised, as they are in training; the oldest leave.
-    An image that comes again while it is still in the bank may find itself:
-    let the bank hold a small part of the images of an epoch.
+    Features are l2-normalised; the oldest leave first. An image that returns
+    while it is in the bank may find itself: use a bank that holds a small
+    fraction of an epoch's images.
 
     Args:
-      size: Q, features kept; at least a global batch.
+      size: Q, features in the bank; at least a global batch.
       features: D.
 
     Raises:
@@ -35,7 +70,7 @@ class OnlineNeighbors(tf.keras.layers.Layer):
         self.bank = self.add_weight(
             "bank", [size, features], initializer="zeros", trainable=False
         )
-        # -1: nothing is there.
+        # -1: an empty slot.
         self.labels = self.add_weight(
             "labels",
             [size],
@@ -51,65 +86,47 @@ class OnlineNeighbors(tf.keras.layers.Layer):
     def call(
         self, features: tf.Tensor, labels: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Classifies this replica's features by their nearest neighbours.
+        """Classifies this replica's features by their nearest neighbors.
 
         Args:
-          features: [B, D], without a gradient from here.
+          features: [B, D]; they get no gradient from here.
           labels: int [B].
 
         Returns:
-          (share of them whose nearest neighbour has their label, float32 []; 1,
-          or 0 where there is no neighbour yet, float32 []).
+          (fraction whose nearest neighbor has their label, float32 []; 1, or 0
+          while the bank is empty, float32 []).
         """
-        rows = similarity.l2_normalize(_finite(features)[0])
+        rows = similarity.l2_normalize(_finite_rows(features)[0])
         cosines = tf.matmul(rows, self.bank, transpose_b=True)  # [B, Q]
         cosines = tf.where(self.labels >= 0, cosines, -2.0)
         nearest = tf.gather(self.labels, tf.argmax(cosines, axis=1))
         hits = tf.equal(nearest, tf.cast(labels, tf.int32))
-        any_there = tf.reduce_any(self.labels >= 0)
         return (
             tf.reduce_mean(tf.cast(hits, tf.float32)),
-            tf.cast(any_there, tf.float32),
+            tf.cast(tf.reduce_any(self.labels >= 0), tf.float32),
         )
 
-    def enter(self, features: tf.Tensor, labels: tf.Tensor) -> None:
-        """Puts features [B, D] of all replicas in the place of the oldest.
+    def enqueue(self, features: tf.Tensor, labels: tf.Tensor) -> None:
+        """Puts features [B, D] of all replicas in place of the oldest ones.
 
-        Features that are no numbers leave a gap.
+        Features that are not finite leave their slot empty.
 
         Raises:
-          ValueError: if there is no room for the global batch; if its size is
-            known only once the step runs, that raises InvalidArgumentError.
+          ValueError: if the bank has no room for the global batch.
         """
-        rows, good = _finite(features)
-        labels = tf.where(good, tf.cast(labels, tf.int32), -1)
-        rows = distribution.cross_replica_concat(similarity.l2_normalize(rows))
-        labels = distribution.cross_replica_concat(labels)
-        count = rows.shape[0]
-        message = (
-            f"online neighbours of {self.size} images have no room for the"
-            f" {count or 'number of'} images of a global batch: give more"
-        )
-        if count is None:
-            tf.debugging.assert_less_equal(
-                tf.shape(rows)[0], self.size, message
-            )
-        elif count > self.size:
-            raise ValueError(message)
-        count = tf.shape(rows, tf.int64)[0]
-        slots = (tf.range(count) + self.entered)[:, tf.newaxis] % self.size
-        distribution.assign(
-            [self.bank, self.labels, self.entered],
-            [
-                tf.tensor_scatter_nd_update(self.bank, slots, rows),
-                tf.tensor_scatter_nd_update(self.labels, slots, labels),
-                self.entered + count,
-            ],
+        rows, finite = _finite_rows(features)
+        labels = tf.where(finite, tf.cast(labels, tf.int32), -1)
+        ring_buffer.enqueue(
+            [self.bank, self.labels],
+            self.entered,
+            [similarity.l2_normalize(rows), labels],
+            f"online_knn_size={self.size} is less than the {{size}} images of"
+            " a global batch: use a larger one",
         )
 
 
-def _finite(features: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Features float32 [B, D], zero where they are no numbers; which are."""
+def _finite_rows(features: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Features float32 [B, D] with non-finite rows zeroed; finite rows [B]."""
     rows = tf.stop_gradient(tf.cast(features, tf.float32))
-    good = tf.reduce_all(tf.math.is_finite(rows), axis=1)
-    return tf.where(good[:, tf.newaxis], rows, 0.0), good
+    finite = tf.reduce_all(tf.math.is_finite(rows), axis=1)
+    return tf.where(finite[:, tf.newaxis], rows, 0.0), finite

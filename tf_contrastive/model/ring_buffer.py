@@ -1,0 +1,43 @@
+"""Ring buffers: variables that hold the latest rows of all replicas."""
+
+import tensorflow as tf
+
+from tf_contrastive import distribution
+
+
+def enqueue(
+    buffers: list[tf.Variable],
+    entered: tf.Variable,
+    rows: list[tf.Tensor],
+    message: str,
+) -> None:
+    """Replaces the oldest rows of buffers by new ones, on all replicas.
+
+    Args:
+      buffers: variables [Q, ...] of the same Q.
+      entered: int64 [], the number of rows that ever entered.
+      rows: for each buffer this replica's rows [B, ...]; those of the global
+        batch enter, in the order of the replicas.
+      message: of the error; `{size}` is the global batch's size.
+
+    Raises:
+      ValueError: if the global batch has more than Q rows;
+        InvalidArgumentError in the step, if its size is known only there.
+    """
+    capacity = buffers[0].shape[0]
+    rows = [distribution.cross_replica_concat(x) for x in rows]
+    size = rows[0].shape[0]
+    count = tf.shape(rows[0], tf.int64)[0]
+    message = message.format(size=size or "number of")
+    if size is None:
+        tf.debugging.assert_less_equal(
+            count, tf.constant(capacity, tf.int64), message
+        )
+    elif size > capacity:
+        raise ValueError(message)
+    slots = (tf.range(count) + entered)[:, tf.newaxis] % capacity
+    updated = [
+        tf.tensor_scatter_nd_update(buffer, slots, x)
+        for buffer, x in zip(buffers, rows, strict=True)
+    ]
+    distribution.assign([*buffers, entered], [*updated, entered + count])
