@@ -16,7 +16,7 @@ from tf_contrastive import (
     errors,
     flags,
     schedules,
-    training,
+    train,
 )
 from tf_contrastive.commands import evaluate as evaluating
 from tf_contrastive.commands import pretrain as pretraining
@@ -548,7 +548,7 @@ def _distinct():
 @pytest.fixture
 def untraced(monkeypatch):
     """No graph and no TensorBoard: half the time."""
-    monkeypatch.setattr(training, "watch", lambda *_: [])
+    monkeypatch.setattr(train, "watch", lambda *_: [])
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
@@ -568,7 +568,7 @@ def test_a_smoke_run_logs_its_changes(tmp_path, capsys):
         "--data_dir=/nowhere",
         f"--workdir={tmp_path}",
     )
-    tried = training.shrink(run)
+    tried = train.shrink(run)
     printed = capsys.readouterr().err
     for text in (
         "digits/1000 replaces imagenet2012",
@@ -582,12 +582,12 @@ def test_a_smoke_run_logs_its_changes(tmp_path, capsys):
 
 def test_smoke_uses_available_data_and_reports_typos(capsys):
     run = _run(dataset="digits", image_size=0, smoke=True)
-    tried = training.shrink(run)
+    tried = train.shrink(run)
     assert tried.data.dataset == "digits"
     assert tried.views.image_size == 8
     assert "replaces" not in capsys.readouterr().err
     with pytest.raises(errors.UserError, match="did you mean 'cifar10'"):
-        training.shrink(dataclasses.replace(run, data=Data("cifr10")))
+        train.shrink(dataclasses.replace(run, data=Data("cifr10")))
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import small
 import tensorflow as tf
 from image_helpers import write_records
 
-from tf_contrastive import checkpoints, datasets, errors, flags, training
+from tf_contrastive import checkpoints, datasets, errors, flags, train
 from tf_contrastive.config import fields
 from tf_contrastive.datasets import data_service
 from tf_contrastive.tensorboard import scalars
@@ -185,7 +185,7 @@ def test_a_strategy_trains_from_the_service(service, tmp_path, capsys):
         strategy="mirrored",
         virtual_devices=2,
     )
-    result = training.pretrain(run)
+    result = train.pretrain(run)
     assert result.step == 6 and np.isfinite(result.metrics["loss"])
     said = capsys.readouterr().err
     assert "epoch 1: 96 of 96 examples came from the data service" in said

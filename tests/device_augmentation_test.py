@@ -8,7 +8,7 @@ import small
 import tensorflow as tf
 from PIL import Image
 
-from tf_contrastive import datasets, errors, heads, losses, training
+from tf_contrastive import datasets, errors, heads, losses, train
 from tf_contrastive import model as models
 from tf_contrastive.commands import evaluate
 from tf_contrastive.config import fields
@@ -55,7 +55,7 @@ def _mixed_source(folder, n=16):
 
 def _batches(source, run, count=2, strategy=None):
     strategy = strategy or tf.distribute.get_strategy()
-    batches = iter(training.batches(source, strategy, run, 0))
+    batches = iter(train.batches(source, strategy, run, 0))
     return [next(batches) for _ in range(count)]
 
 
@@ -75,7 +75,7 @@ def _model(run, **options):
         heads.build("mlp", output=8),
         losses.build(options.pop("loss", "ntxent")),
         heads.LinearProbe(CLASSES),
-        augment=training.augment_on_device(run),
+        augment=train.augment_on_device(run),
         **options,
     )
     model.compile(optimizer=tf.keras.optimizers.SGD(0.05))
@@ -90,7 +90,7 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
     source = _source() if kind == "one shape" else _mixed_source(tmp_path)
     host = _run(augmentation=augmentation)
     device = _run(augmentation=augmentation, augment_on="device")
-    augment = training.augment_on_device(device)
+    augment = train.augment_on_device(device)
     pairs = zip(_batches(source, host), _batches(source, device), strict=True)
     for (views, labels), ((framed, seeds), device_labels) in pairs:
         assert seeds.dtype == tf.int32 and seeds.shape == (8, 2, 2)
@@ -107,7 +107,7 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
 def test_images_of_several_shapes_become_the_views_of_each_alone(tmp_path):
     source = _mixed_source(tmp_path)
     run = _run()
-    policy = training.make_policy(run)
+    policy = train.make_policy(run)
     device = _batches(source, _run(augment_on="device"))
     draws = datasets.training_batches(
         source,
@@ -147,11 +147,11 @@ def test_training_on_the_device_is_training_on_the_host(options):
         model = _model(run, **options)
         strategy = tf.distribute.get_strategy()
         history = model.fit(
-            training.batches(_source(), strategy, run, 0),
+            train.batches(_source(), strategy, run, 0),
             steps_per_epoch=2,
             epochs=2,
             verbose=0,
-            validation_data=training.batches(_source(), strategy, run, 0),
+            validation_data=train.batches(_source(), strategy, run, 0),
             validation_steps=1,
         )
         results[place] = history.history
@@ -170,7 +170,7 @@ def test_replicas_change_colours_of_their_own_images():
     run = _run(augment_on="device")
     whole, _ = _batches(_source(), _run())[0]
     with strategy.scope():
-        augment = training.augment_on_device(run)
+        augment = train.augment_on_device(run)
     ((inputs, _),) = _batches(_source(), run, 1, strategy)
 
     @tf.function
@@ -196,7 +196,7 @@ def test_a_run_on_the_device_trains_without_labels(tmp_path):
         epochs=1,
         workdir=str(tmp_path / "run"),
     )
-    result = training.pretrain(run)
+    result = train.pretrain(run)
     assert result.step == 2 and np.isfinite(result.metrics["loss"])
     assert (tmp_path / "run" / "config.flags").read_text().count(
         "--augment_on=device\n"
@@ -212,7 +212,7 @@ def test_extra_channels_pass_by_the_colours():
     ((without, _),) = _batches(source, plain, 1)
     run = _run(extra_channels=16, augment_on="device")
     ((inputs, _),) = _batches(source, run, 1)
-    made = training.augment_on_device(run)(*inputs)
+    made = train.augment_on_device(run)(*inputs)
     for found in (views, made):
         assert found.shape == (8, 2, SIDE, SIDE, 19)
         np.testing.assert_allclose(found[..., :3], without, atol=2e-4)
@@ -243,7 +243,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
         epochs=10,
         workdir=str(tmp_path / "run"),
     )
-    training.pretrain(run)
+    train.pretrain(run)
     options = fields.replace(
         Evaluate(),
         workdir=str(tmp_path / "run"),
@@ -260,9 +260,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
 
 def test_auto_is_the_host_where_there_is_no_accelerator(tmp_path):
     run = _run(augment_on="auto")
-    resolved = training.resolve(
-        run, _source().info, tf.distribute.get_strategy()
-    )
+    resolved = train.resolve(run, _source().info, tf.distribute.get_strategy())
     assert resolved.views.augment_on == "host"
 
 

@@ -10,9 +10,9 @@ from tf_contrastive import (
     datasets,
     embedding,
     evaluation,
-    training,
     views,
 )
+from tf_contrastive import train as training
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.losses import metrics

@@ -16,12 +16,12 @@ from tf_contrastive import (
     datasets,
     doctor,
     encoders,
-    training,
+    train,
 )
-from tf_contrastive import model as models
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Doctor, Pretrain
 from tf_contrastive.doctor import advice, memory, positives, speed
+from tf_contrastive.model import building
 
 _SMALL = {
     "dataset": "digits",
@@ -56,9 +56,9 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     run = fields.replace(Pretrain(), **(flags | {"workdir": str(tmp_path)}))
     source = datasets.source("digits", run.data.split)
     strategy = tf.distribute.get_strategy()
-    run = training.resolve(run, source.info, strategy)
-    model, _ = training.build(run, strategy, source.info, 4)
-    saved = checkpoints.Checkpoints(model, run, training.metadata(source.info))
+    run = train.resolve(run, source.info, strategy)
+    model, _ = train.build(run, strategy, source.info, 4)
+    saved = checkpoints.Checkpoints(model, run, train.metadata(source.info))
     saved.save()
     saved.finish()
 
@@ -229,7 +229,7 @@ def _saved_bytes(encoder, images, side):
 def test_predicted_activations_equal_what_the_gradient_saves(
     name, side, stem, precision
 ):
-    with models.precision(precision):
+    with building.precision(precision):
         encoder = encoders.build(
             name, width=0.25, stem=stem, image_shape=(side, side, 3)
         )
@@ -245,8 +245,8 @@ def test_variables_are_counted_exactly():
     strategy = tf.distribute.get_strategy()
     info = datasets.source("digits", "train[:256]").info
     run = _options(loss="moco", queue_size=64)
-    run = training.resolve(run, info, strategy)
-    model, _ = training.build(run, strategy, info, 4)
+    run = train.resolve(run, info, strategy)
+    model, _ = train.build(run, strategy, info, 4)
     predicted = memory.predict(model, run, 2)
 
     def nbytes(*owners):

@@ -22,15 +22,13 @@ from tf_contrastive import (
     embedding,
     errors,
     exporting,
-    training,
+    train,
 )
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.evaluation import artifacts, comparison, loading, results
 from tf_contrastive.evaluation.context import EvaluationContext
-
-pass
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RUN = {
@@ -64,7 +62,7 @@ def _report(folder):
 def trained(tmp_path_factory):
     """A run of three epochs on the digits, with a checkpoint of each."""
     workdir = tmp_path_factory.mktemp("trained") / "run"
-    training.pretrain(fields.replace(small.RUN, workdir=str(workdir), **_RUN))
+    train.pretrain(fields.replace(small.RUN, workdir=str(workdir), **_RUN))
     return workdir
 
 

@@ -21,10 +21,9 @@ from tf_contrastive import (
     errors,
     evaluation,
     exporting,
-    model,
-    training,
     views,
 )
+from tf_contrastive import train as training
 from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
@@ -34,8 +33,6 @@ from tf_contrastive.config.evaluate import PROTOCOLS, SCALES, evaluate
 from tf_contrastive.config.export import Export, Exporting
 from tf_contrastive.evaluation import protocols, results
 from tf_contrastive.evaluation.context import EvaluationContext
-
-pass
 
 _CLASSIFIERS = ["knn", "prototype", "linear"]
 
@@ -226,7 +223,7 @@ def workdir(tmp_path_factory):
         workdir=folder,
     )
     source = datasets.source("digits", "train")
-    built = model.build(run, source.info.num_classes)
+    built = training.build_model(run, source.info.num_classes)
     return _saved(built, run, source)
 
 
@@ -551,7 +548,7 @@ def with_extra(tmp_path_factory):
         extra_channels=2,
         workdir=folder,
     )
-    return _saved(model.build(run, 4), run, source), source
+    return _saved(training.build_model(run, 4), run, source), source
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from replicas import Recorder
 
 from tf_contrastive import heads, losses
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.model import ContrastiveModel, gradient_cache, precision
+from tf_contrastive.model import ContrastiveModel, gradient_cache
+from tf_contrastive.model.building import precision
 
 _ROOT = Path(__file__).resolve().parents[1]
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 8, 4

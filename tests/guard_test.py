@@ -8,6 +8,7 @@ from tf_contrastive import callbacks, heads, losses, optimizers
 from tf_contrastive import model as models
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.model import building, loss_scaling
 
 
 def _strategy(replicas):
@@ -22,9 +23,9 @@ def _strategy(replicas):
 def _model(strategy, optimizer=None, precision="float32"):
     probe_optimizer = tf.keras.optimizers.SGD(0.1, 0.9, jit_compile=False)
     if isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer):
-        probe_optimizer = models.passing_over(probe_optimizer)
+        probe_optimizer = loss_scaling.skip_non_finite_updates(probe_optimizer)
     tf.keras.utils.set_random_seed(0)
-    with strategy.scope(), models.precision(precision):
+    with strategy.scope(), building.precision(precision):
         encoder = tf.keras.Sequential(
             [
                 tf.keras.layers.Flatten(input_shape=(2, 2, 3)),
@@ -118,7 +119,7 @@ def test_a_gradient_that_is_not_finite_is_noted_where_the_loss_is(capsys):
 def test_passing_over_leaves_weights_and_goes_on_with_the_next_step(replicas):
     strategy = _strategy(replicas)
     lars = optimizers.LARS(0.1, momentum=0.9)
-    model = _model(strategy, models.passing_over(lars))
+    model = _model(strategy, loss_scaling.skip_non_finite_updates(lars))
     _fit(model, strategy, _batches(2))
     before = _trainables(model)
     slots = [v.numpy() for v in model.optimizer.inner_optimizer.variables]
@@ -154,7 +155,9 @@ class _Kept:
 def test_the_policy_ends_the_run_after_so_many(capsys):
     strategy = _strategy(1)
     runtime = Runtime(nan_policy="skip:2")
-    model = _model(strategy, models.passing_over(optimizers.LARS(0.1)))
+    model = _model(
+        strategy, loss_scaling.skip_non_finite_updates(optimizers.LARS(0.1))
+    )
     keeper = callbacks.CheckpointCallback(_Kept(), runtime)
     _fit(model, strategy, _batches(4, bad=[(1, 0), (3, 0)]), [keeper])
     said = capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, training
+from tf_contrastive import checkpoints, train
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
 
@@ -70,7 +70,7 @@ def _signal_at(step, number, monkeypatch):
 def whole(tmp_path_factory):
     """The values of a run that nobody told to end."""
     workdir = tmp_path_factory.mktemp("whole")
-    training.pretrain(_run(workdir))
+    train.pretrain(_run(workdir))
     return _values(workdir)
 
 
@@ -82,14 +82,14 @@ def test_a_signal_saves_this_step_and_the_same_command_goes_on(
     with monkeypatch.context() as patch:
         _signal_at(7, number, patch)
         with pytest.raises(preemption.InterruptedRunError) as told:
-            training.pretrain(_run(tmp_path / "cut", steps_per_execution=1))
+            train.pretrain(_run(tmp_path / "cut", steps_per_execution=1))
     assert told.value.status == 42
     name = signal.Signals(number).name
     assert f"ended by {name}, saved at step 7: repeat" in str(told.value)
     assert f"{name}: saving after this step" in capfd.readouterr().err
     assert signal.getsignal(number) == before
     assert checkpoints.load_run(str(tmp_path / "cut")).step == 7
-    result = training.pretrain(_run(tmp_path / "cut"))
+    result = train.pretrain(_run(tmp_path / "cut"))
     assert (result.start_step, result.step) == (7, 12)
     cut = _values(tmp_path / "cut")
     assert whole.keys() == cut.keys()

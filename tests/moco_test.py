@@ -12,12 +12,11 @@ from tf_contrastive import (
     encoders,
     heads,
     losses,
-    training,
+    train,
 )
-from tf_contrastive import model as models
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.model import ContrastiveModel, building
 from tf_contrastive.model.momentum_encoder import KeyBranch
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
@@ -322,7 +321,7 @@ def test_ways_to_run_a_step_change_nothing(trained, options):
 
 
 def test_half_precision_keeps_a_float32_queue():
-    with models.precision("mixed_bfloat16"):
+    with building.precision("mixed_bfloat16"):
         model = _model()
         history = _fit(model)
     assert np.isfinite(history["loss"][0])
@@ -366,7 +365,7 @@ def _pretrain(workdir, **options):
         "epochs": 1,
         "log_every_steps": 2,
     }
-    return training.pretrain(
+    return train.pretrain(
         fields.replace(
             small.RUN, **{**values, "workdir": str(workdir), **options}
         )

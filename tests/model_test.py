@@ -10,8 +10,7 @@ import replicas as on_replicas
 import small
 import tensorflow as tf
 
-from tf_contrastive import distribution, heads, losses, optimizers
-from tf_contrastive import model as models
+from tf_contrastive import distribution, heads, losses, optimizers, train
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.errors import UserError
@@ -329,7 +328,7 @@ def _config(**values):
 
 @small.encoder()
 def test_cross_entropy_trains_a_classifier():
-    model = models.build(_config(loss="cross_entropy"), _CLASSES)
+    model = train.build_model(_config(loss="cross_entropy"), _CLASSES)
     kernel, bias = model.projection_head.get_weights()
     assert kernel.shape == (512 // 8, _CLASSES)
     assert np.std(kernel) > 0 and not bias.any()
@@ -341,13 +340,13 @@ def test_cross_entropy_trains_a_classifier():
     assert logits.dtype == tf.float32
     assert np.mean(np.argmax(logits, -1) == labels) > 0.9
     with pytest.raises(UserError, match="cross_entropy needs classes"):
-        models.build(_config(loss="cross_entropy"), None)
+        train.build_model(_config(loss="cross_entropy"), None)
 
 
 @pytest.mark.slow
 @small.encoder()
 def test_the_model_is_what_the_config_says():
-    model = models.build(
+    model = train.build_model(
         _config(
             loss="moco",
             temperature=0.3,
@@ -372,7 +371,7 @@ def test_the_model_is_what_the_config_says():
         strict=True,
     ):
         np.testing.assert_allclose(k, (start + q) / 2, atol=1e-6)
-    assert models.build(_config(), None).key_branch is None
+    assert train.build_model(_config(), None).key_branch is None
 
 
 def test_views_of_a_wrong_shape_are_told():

@@ -6,7 +6,7 @@ import replicas as on_replicas
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, heads, losses, training
+from tf_contrastive import checkpoints, heads, losses, train
 from tf_contrastive import model as models
 from tf_contrastive.config import fields
 from tf_contrastive.model.online_knn import OnlineNeighbors
@@ -161,7 +161,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path):
         run = fields.replace(
             small.RUN, workdir=str(folder), epochs=epochs, **_RUN
         )
-        return training.pretrain(run)
+        return train.pretrain(run)
 
     whole = pretrain(tmp_path / "whole", 2)
     assert 0 < whole.metrics["online_knn_top1"] <= 1

@@ -12,7 +12,7 @@ from tf_contrastive import (
     losses,
     optimizers,
     schedules,
-    training,
+    train,
 )
 from tf_contrastive import model as models
 from tf_contrastive.config import fields
@@ -21,6 +21,7 @@ from tf_contrastive.config.optimizer import (
     OPTIMIZER_OPTIONS,
     OPTIMIZERS,
 )
+from tf_contrastive.model import building
 
 # The last is exempt, whatever its rank.
 SHAPES = ((4, 3), (3,), (2, 2, 3), (), (2, 3))
@@ -372,7 +373,7 @@ def test_a_bias_of_rank_two_is_exempt_in_every_context(replicas, policy):
         "mirrored" if replicas > 1 else "default",
         virtual_devices=replicas if replicas > 1 else 0,
     )
-    with strategy.scope(), models.precision(policy):
+    with strategy.scope(), building.precision(policy):
         layer = tf.keras.layers.EinsumDense(
             "ab,bcd->acd", [2, 3], bias_axes="cd", bias_initializer="ones"
         )
@@ -423,7 +424,7 @@ def test_lars_takes_a_trust_of_one_where_a_norm_is_zero(
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_slots_are_float32_under_mixed_precision(name):
-    with models.precision("mixed_bfloat16"):
+    with building.precision("mixed_bfloat16"):
         layer = tf.keras.layers.Dense(3)
         layer.build([None, 4])
     variables = layer.trainable_variables
@@ -581,7 +582,7 @@ def test_flags_reach_the_optimizer_and_its_schedule(name):
     )
     run.validate()
     model = _model(4)
-    rates = training.compile_model(model, run, steps_per_epoch=10)
+    rates = train.compile_model(model, run, steps_per_epoch=10)
     kept = model.optimizer.get_config()
     for option, value in _FLAGS[name].items():
         assert kept[option.removeprefix("optimizer_")] == value
@@ -605,7 +606,7 @@ def test_a_run_s_biases_and_scales_are_exempt():
     layer = tf.keras.layers.EinsumDense("ab,bcd->acd", [2, 3], bias_axes="cd")
     outputs = tf.keras.layers.Flatten()(layer(inputs))
     model = _model(4, tf.keras.Model(inputs, outputs))
-    training.compile_model(model, run, steps_per_epoch=1)
+    train.compile_model(model, run, steps_per_epoch=1)
     layer.bias.assign(tf.ones([2, 3]))
     before = layer.kernel.numpy()
     model.optimizer.apply_gradients(

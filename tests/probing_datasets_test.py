@@ -16,7 +16,7 @@ import tensorflow as tf
 from PIL import Image
 from scipy import stats
 
-from tf_contrastive import __main__, datasets, training, views
+from tf_contrastive import __main__, datasets, train, views
 from tf_contrastive.commands import datasets as command
 from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
@@ -530,13 +530,13 @@ def test_no_augmentation_changes_the_bits(augmentation, augment_on):
     )
     batches = datasets.training_batches(
         source,
-        training.framing(run),
-        finish=training.finishing(run),
+        train.framing(run),
+        finish=train.finishing(run),
         batch_size=24,
         seed=3,
         extra_channels=6,
     )
-    step = training.augment_on_device(run)
+    step = train.augment_on_device(run)
     for given, which in batches.take(2):
         which = which.numpy()
         pixels = step(*given) if step else given

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, model, training, views
+from tf_contrastive import checkpoints, datasets, train, views
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -36,7 +36,7 @@ def make(folder, *, branches=False, **options):
         },
     )
     source = datasets.source("digits", "train")
-    network = model.build(run, 10)
+    network = train.build_model(run, 10)
     network.compile(
         optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
         probe_optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
@@ -45,9 +45,7 @@ def make(folder, *, branches=False, **options):
         for variable in network.encoder.trainable_variables:
             if "gamma" in variable.name:
                 variable.assign(tf.ones_like(variable))
-    saved = checkpoints.Checkpoints(
-        network, run, training.metadata(source.info)
-    )
+    saved = checkpoints.Checkpoints(network, run, train.metadata(source.info))
     batches = datasets.evaluation_batches(
         source, views.evaluation(8), batch_size=100
     )

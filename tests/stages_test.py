@@ -22,15 +22,15 @@ from tf_contrastive import (
     embedding,
     errors,
     stages,
-    training,
 )
+from tf_contrastive import train as training
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.encoders import resnet
-from tf_contrastive.evaluation import loading, protocols
+from tf_contrastive.evaluation import linear_stage, loading, protocols
 from tf_contrastive.evaluation.context import EvaluationContext
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
@@ -89,7 +89,7 @@ def _points(workdir, tag):
 
 def _classifier(workdir):
     """All values of the linear stage's last checkpoint."""
-    path, _ = checkpoints.newest(str(Path(workdir) / stages.STATE))
+    path, _ = checkpoints.newest(str(Path(workdir) / linear_stage.STATE))
     reader = tf.train.load_checkpoint(path)
     return {
         name: reader.get_tensor(name)
@@ -127,7 +127,7 @@ def _stage(result, workdir, **changes):
     run = fields.replace(
         result.config, **{"workdir": str(workdir), **_SECOND, **changes}
     )
-    return stages.linear(dataclasses.replace(result, config=run))
+    return training.linear(dataclasses.replace(result, config=run))
 
 
 class _Usual(NamedTuple):
@@ -247,7 +247,7 @@ def test_a_finished_run_takes_another_linear_stage(begun, capsys):
     assert result["hyperparameters"]["optimizer"] == "adam"
     assert "--linear_optimizer=adam\n" in (begun / "config.flags").read_text()
     # The state of the former was of no use.
-    newest, _ = checkpoints.newest(str(begun / stages.STATE))
+    newest, _ = checkpoints.newest(str(begun / linear_stage.STATE))
     assert checkpoints.step_of(newest) == 3
 
 
@@ -424,7 +424,7 @@ def test_a_stage_that_was_killed_goes_on_bit_for_bit(
     }
     straight = shutil.copytree(begun, tmp_path / "straight")
     expected = _stage(first[1], straight, **chosen)
-    follow = stages._Follower.epoch
+    follow = linear_stage.Progress.epoch
 
     def kill(self, done, metrics):
         # The third epoch is trained, and kept by nobody.
@@ -434,7 +434,7 @@ def test_a_stage_that_was_killed_goes_on_bit_for_bit(
 
     monkeypatch.setattr(stages, "_SAVE_SECONDS", 0.0)
     with monkeypatch.context() as patched, pytest.raises(_Killed):
-        patched.setattr(stages._Follower, "epoch", kill)
+        patched.setattr(linear_stage.Progress, "epoch", kill)
         _stage(first[1], begun, **chosen)
     assert not (begun / "linear.json").exists()
     found = _stage(first[1], begun, **chosen)
@@ -444,7 +444,7 @@ def test_a_stage_that_was_killed_goes_on_bit_for_bit(
 
 
 def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
-    show = stages._Follower._show
+    show = linear_stage.Progress._show
 
     def signalled(self, metrics):
         show(self, metrics)
@@ -458,7 +458,7 @@ def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
             match="SIGTERM, saved at epoch 2 of the linear stage: repeat",
         ) as ended,
     ):
-        patched.setattr(stages._Follower, "_show", signalled)
+        patched.setattr(linear_stage.Progress, "_show", signalled)
         _stage(first[1], begun)
     assert ended.value.status == errors.EXIT_RESUME
     assert _scores(_stage(first[1], begun)) == _scores(usual.report)

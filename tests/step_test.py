@@ -17,9 +17,9 @@ from tf_contrastive import (
     heads,
     losses,
     optimizers,
-    training,
 )
 from tf_contrastive import model as models
+from tf_contrastive import train as training
 from tf_contrastive.benchmarks import step
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES

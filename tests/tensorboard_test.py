@@ -26,7 +26,7 @@ from tf_contrastive import (
     model,
     optimizers,
     tensorboard,
-    training,
+    train,
     views,
 )
 from tf_contrastive.config import fields
@@ -72,8 +72,8 @@ def _run(workdir, **changes):
 def runs(tmp_path_factory):
     """Folder of two runs that differ in their loss; the first one's result."""
     folder = tmp_path_factory.mktemp("runs")
-    result = training.pretrain(_run(folder / "a"))
-    training.pretrain(
+    result = train.pretrain(_run(folder / "a"))
+    train.pretrain(
         _run(
             folder / "b",
             loss="ntxent",
@@ -249,7 +249,7 @@ def test_histograms_are_of_the_start_and_of_each_epoch(server, runs):
 
 def test_looking_changes_nothing_of_the_run(runs, tmp_path):
     folder, result = runs
-    blind = training.pretrain(
+    blind = train.pretrain(
         _run(
             tmp_path,
             histograms_every_epochs=0,
@@ -292,7 +292,7 @@ def test_the_projector_shows_features_labels_and_pictures(
     assert heading == ["label", "image"]
     # The same images, embedded by the checkpoint's encoder.
     run = checkpoints.load_run(str(folder / name))
-    _, validation = training.open_dataset(run.config)
+    _, validation = train.open_data(run.config)
     rows_of_cut = np.array([int(row) for _, row in rows])
     (batch,) = datasets.evaluation_batches(
         validation.select(rows_of_cut),
@@ -429,7 +429,7 @@ def test_a_profile_beyond_the_run_is_refused_before_anything_is_written(
     with pytest.raises(
         errors.UserError, match="profile_steps=7,11: the run has 10 steps"
     ):
-        training.pretrain(_run(tmp_path / "run", profile_steps="7,11"))
+        train.pretrain(_run(tmp_path / "run", profile_steps="7,11"))
     assert not (tmp_path / "run").exists()
 
 

@@ -18,7 +18,7 @@ from tf_contrastive import (
     errors,
     exporting,
     flags,
-    training,
+    train,
 )
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.config import fields
@@ -76,7 +76,7 @@ def _weights(workdir):
 def finished(tmp_path_factory):
     """A finished run: its folder and its result."""
     workdir = tmp_path_factory.mktemp("run")
-    return workdir, training.pretrain(_options(workdir))
+    return workdir, train.pretrain(_options(workdir))
 
 
 def test_a_run_leaves_config_checkpoints_and_events(finished):
@@ -114,8 +114,8 @@ def test_config_flags_hold_what_auto_chose_and_repeat_the_run(finished):
 def test_a_workdir_need_not_be_on_a_disk(tmp_path, monkeypatch):
     # TensorFlow's own filesystem in memory stands for gs:// and others.
     workdir = f"ram://{tmp_path.name}/run"
-    first = training.pretrain(_options(workdir, epochs=1, schedule="constant"))
-    again = training.pretrain(_options(workdir, epochs=1, schedule="constant"))
+    first = train.pretrain(_options(workdir, epochs=1, schedule="constant"))
+    again = train.pretrain(_options(workdir, epochs=1, schedule="constant"))
     assert first.step == again.start_step == again.step == 4
     run = checkpoints.load_run(workdir)
     assert run.step == 4 and run.config == first.config
@@ -144,9 +144,9 @@ def test_another_experiment_is_refused_naming_the_flags(finished):
         match=r"another experiment \(--temperature=0.5, there \(not given\);"
         r" --batch_size=32, there 64\)",
     ):
-        training.pretrain(_options(workdir, temperature=0.5, batch_size=32))
+        train.pretrain(_options(workdir, temperature=0.5, batch_size=32))
     # What does not decide what is computed may change.
-    training.pretrain(_options(workdir, log_every_steps=7))
+    train.pretrain(_options(workdir, log_every_steps=7))
 
 
 def test_a_run_is_loaded_by_value(finished):
@@ -168,11 +168,11 @@ def test_a_run_is_loaded_by_value(finished):
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_run(finished, tmp_path):
     workdir, result = finished
-    again = training.pretrain(_options(tmp_path))
+    again = train.pretrain(_options(tmp_path))
     assert again.metrics == result.metrics
     for name, value in _weights(workdir).items():
         np.testing.assert_array_equal(_weights(tmp_path)[name], value)
-    other = training.pretrain(_options(tmp_path / "other", seed=1))
+    other = train.pretrain(_options(tmp_path / "other", seed=1))
     assert other.metrics["loss"] != result.metrics["loss"]
 
 
@@ -193,8 +193,8 @@ def _resumed(options, monkeypatch):
         patched.setattr(
             callbacks.CheckpointCallback, "on_train_batch_end", stop
         )
-        training.pretrain(fields.replace(options, steps_per_execution=1))
-    result = training.pretrain(options)
+        train.pretrain(fields.replace(options, steps_per_execution=1))
+    result = train.pretrain(options)
     assert result.start_step == 3
 
 
@@ -222,7 +222,7 @@ _MIXED = {
 @pytest.mark.slow
 def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    result = training.pretrain(_options(straight, **_MIXED))
+    result = train.pretrain(_options(straight, **_MIXED))
     options = _options(stopped, **_MIXED, checkpoint_every_steps=3)
     _resumed(options, monkeypatch)
     _assert_same_weights(stopped, straight)
@@ -236,7 +236,7 @@ def test_a_run_of_mixed_views_resumes_bit_for_bit(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_mixed_views_are_the_same_coloured_by_host_or_step(tmp_path):
     metrics = [
-        training.pretrain(
+        train.pretrain(
             _options(
                 tmp_path / place,
                 **_MIXED,
@@ -259,7 +259,7 @@ def test_mixed_views_need_pairs_on_every_replica():
     with pytest.raises(
         errors.UserError, match=r"batch_size=62 .* multiple of 4"
     ):
-        training.resolve(run, info, strategy)
+        train.resolve(run, info, strategy)
 
 
 # ---- What follows from the data ---------------------------------------------
@@ -279,12 +279,12 @@ def test_mixed_views_need_pairs_on_every_replica():
 def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
     run = fields.replace(small.RUN, **given)
     info = datasets.Info(name, "train", 512, 10, (side, side, 3))
-    found = training.resolve(run, info, tf.distribute.get_strategy())
+    found = train.resolve(run, info, tf.distribute.get_strategy())
     views = found.views
     assert views.image_size == side
     assert (views.flip, views.color_jitter_strength, views.blur) == expected
     # What is resolved stays.
-    assert training.resolve(found, info, None) == found
+    assert train.resolve(found, info, None) == found
 
 
 def _noise(side, channels=3, n=30):
@@ -299,18 +299,18 @@ def test_unknown_colours_are_computed_from_evenly_spread_examples(
 ):
     images = _noise(6)
     source = datasets.from_arrays(images)
-    found = training.channel_statistics(source)
+    found = datasets.channel_statistics(source)
     unit = images / 255
     np.testing.assert_allclose(found.mean, unit.mean((0, 1, 2)), atol=1e-9)
     np.testing.assert_allclose(found.std, unit.std((0, 1, 2)), atol=1e-9)
     assert "30 of 30 images" in capsys.readouterr().err
     monkeypatch.setattr(config, "STANDARDIZE_EXAMPLES", 3)
-    few = training.channel_statistics(source)
+    few = datasets.channel_statistics(source)
     np.testing.assert_allclose(
         few.mean, unit[[0, 14, 29]].mean((0, 1, 2)), atol=1e-9
     )
     flat = datasets.from_arrays(np.full([4, 2, 2], 51, np.uint8))
-    constant = training.channel_statistics(flat)
+    constant = datasets.channel_statistics(flat)
     np.testing.assert_allclose(constant, ((0.2,) * 3, (1 / 255,) * 3))
 
 
@@ -320,14 +320,14 @@ def test_images_of_any_size_count_alike_for_the_colours(tmp_path):
         Image.fromarray(pixels).save(tmp_path / f"{i}.png")
     (tmp_path / "broken.png").write_bytes(b"no picture")
     source = datasets.source(f"folder:{tmp_path}")
-    found = training.channel_statistics(source)
+    found = datasets.channel_statistics(source)
     np.testing.assert_allclose(found, [[0.5] * 3, [0.5] * 3])
 
 
 def _measured(name, monkeypatch, **options):
     with monkeypatch.context() as patched:
         patched.setattr(config, "CHANNEL_STATISTICS", {})
-        return training.channel_statistics(datasets.source(name, **options))
+        return datasets.channel_statistics(datasets.source(name, **options))
 
 
 def test_the_known_colours_of_digits_are_theirs(monkeypatch):
@@ -354,7 +354,7 @@ def test_the_known_colours_are_those_of_the_data(
     monkeypatch.setattr(config, "STANDARDIZE_EXAMPLES", examples)
     found = _measured(name, monkeypatch, data_dir=str(_PREPARED))
     np.testing.assert_allclose(found, CHANNEL_STATISTICS[name], atol=atol)
-    used = training.channel_statistics(
+    used = datasets.channel_statistics(
         datasets.source(name, data_dir=str(_PREPARED))
     )
     assert used == CHANNEL_STATISTICS[name]
@@ -372,9 +372,9 @@ def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
         epochs=1,
         standardize="dataset",
     )
-    result = training.pretrain(options)
+    result = train.pretrain(options)
     found = channel_statistics(result.config.encoder.standardize)
-    expected = training.channel_statistics(datasets.source(f"folder:{root}"))
+    expected = datasets.channel_statistics(datasets.source(f"folder:{root}"))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     (root / "16.png").write_bytes((root / "0.png").read_bytes())
     encoder = checkpoints.load_encoder(
@@ -401,7 +401,7 @@ def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys):
         "schedule": "constant",
     }
     for workdir, devices in ((one, 0), (two, 2)):
-        training.pretrain(_options(workdir, virtual_devices=devices, **step))
+        train.pretrain(_options(workdir, virtual_devices=devices, **step))
     assert "on 2 replica(s)" in capsys.readouterr().err
 
     def moved(workdir):
@@ -425,7 +425,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
         r"\(s\) 0: lower --learning_rate.*"
         r"last good checkpoint: none was saved yet",
     ):
-        training.pretrain(options)
+        train.pretrain(options)
     assert tf.train.latest_checkpoint(tmp_path / "checkpoints") is None
 
 
@@ -439,7 +439,7 @@ def test_a_run_starts_from_another_s_encoder(source, finished, tmp_path):
     expected = checkpoints.load_encoder(checkpoints.load_run(str(workdir)))
     run = _options(tmp_path / "next", init_from=path, epochs=1)
     run = fields.replace(run, learning_rate=1e-30, warmup_epochs=0)
-    training.pretrain(run)
+    train.pretrain(run)
     started = checkpoints.load_encoder(
         checkpoints.load_run(str(tmp_path / "next"))
     )
@@ -457,19 +457,19 @@ def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):
         match=r"holds another encoder: \d+ variables match, 0 are missing,"
         r" 0 unexpected, \d+ of another shape \(such as stem_conv/kernel",
     ):
-        training.pretrain(run)
+        train.pretrain(run)
     run = _options(
         tmp_path / "next", init_from=str(workdir), encoder="resnet18"
     )
     with pytest.raises(
         errors.UserError, match=r"[1-9]\d* are missing, 0 unexp"
     ):
-        training.pretrain(run)
+        train.pretrain(run)
     assert not (tmp_path / "next" / "checkpoints").exists()
 
 
 def test_validation_is_measured_on_what_was_cut_off(tmp_path):
-    result = training.pretrain(
+    result = train.pretrain(
         _options(tmp_path, validation_fraction=0.25, epochs=1)
     )
     assert result.step == 192 // 64
@@ -480,7 +480,7 @@ def test_validation_is_measured_on_what_was_cut_off(tmp_path):
 
 @pytest.mark.slow
 def test_bfloat16_trains_and_keeps_float32_weights(tmp_path):
-    result = training.pretrain(
+    result = train.pretrain(
         _options(tmp_path, precision="mixed_bfloat16", epochs=1)
     )
     assert np.isfinite(result.metrics["loss"])
@@ -524,7 +524,7 @@ def test_batch_must_be_divisible_by_the_replicas(tmp_path):
     options = _options(tmp_path / "run", batch_size=63, strategy="mirrored")
     runtime = dataclasses.replace(options.runtime, virtual_devices=2)
     with pytest.raises(errors.UserError, match="batch_size=63"):
-        training.pretrain(dataclasses.replace(options, runtime=runtime))
+        train.pretrain(dataclasses.replace(options, runtime=runtime))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-from tf_contrastive import datasets, terminal, training, views
+from tf_contrastive import datasets, terminal, train, views
 from tf_contrastive.benchmarks import measure, operations
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
@@ -218,7 +218,7 @@ def _batches(
     if case.image_size <= CIFAR_STEM_MAX_SIDE:
         values.update(blur=False, color_jitter_strength=0.5)
     chosen = fields.replace(Pretrain(), **values)
-    return training.batches(source, tf.distribute.get_strategy(), chosen, 0)
+    return train.batches(source, tf.distribute.get_strategy(), chosen, 0)
 
 
 def _augmented(

@@ -19,13 +19,14 @@ from tf_contrastive import (
     doctor,
     flags,
     terminal,
-    training,
+    train,
 )
 from tf_contrastive import model as models
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model import building
 
 # Steps that build graphs and fill pipelines, before anything is timed.
 _WARM_UP = 3
@@ -66,14 +67,13 @@ def run(options: Benchmark) -> measure.Report:
         else distribution.strategy("mirrored", virtual_devices=n)
         for n in sorted(counts, reverse=True)
     }
-    source, _ = training.open_dataset(base)
+    source, _ = train.open_data(base)
     source = datasets.in_memory(source, base.data.cache)
     rows = []
     for precision in fields.split_list(chosen.precisions):
         for count in counts:
             strategy = strategies[count]
-            run = training.resolve(base, source.info, strategy)
-            run = training.standardize(run, source)
+            run = train.resolve(base, source, strategy)
             run = fields.replace(run, precision=precision)
             terminal.info(
                 f"{run.encoder.encoder}, {precision}, {count} replica(s)"
@@ -92,15 +92,8 @@ def _model(case: Case) -> models.ContrastiveModel:
     """Returns the model of `pretrain`, compiled as there."""
     run, info = case.run, case.source.info
     steps = datasets.steps_per_epoch(info.num_examples, run.schedule.batch_size)
-    with case.strategy.scope(), models.precision(run.runtime.precision):
-        model = models.build(
-            run,
-            info.num_classes,
-            training.augment_on_device(run),
-            training.mixing(run, info.num_classes),
-        )
-        one = fields.replace(run, steps_per_execution=1)
-        training.compile_model(model, one, steps)
+    one_step = fields.replace(run, steps_per_execution=1)
+    model, _ = train.build(one_step, case.strategy, info, steps)
     return model
 
 
@@ -133,7 +126,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> measure.Row:
     replicas = strategy.num_replicas_in_sync
     size = run.schedule.batch_size
     model = _model(case)
-    with models.precision(run.runtime.precision):
+    with building.precision(run.runtime.precision):
         step = model.make_train_function()
         passes = bare(model.encoder, strategy)
         batches = iter(
@@ -184,7 +177,7 @@ def _end_to_end(
     case: Case, model: models.ContrastiveModel, step: Callable, seconds: float
 ) -> tuple[float, float]:
     """Returns (images per second, fraction of time waiting for input)."""
-    batches = iter(training.batches(case.source, case.strategy, case.run, 0))
+    batches = iter(train.batches(case.source, case.strategy, case.run, 0))
     for _ in range(_WARM_UP):
         _finished(step, batches)
     waited = model.input_wait_seconds

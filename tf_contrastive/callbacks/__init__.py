@@ -7,6 +7,7 @@ from tf_contrastive.callbacks.checkpointing import (
     CheckpointCallback,
     NonFiniteError,
 )
+from tf_contrastive.callbacks.data_service import DeliveredExamples
 from tf_contrastive.callbacks.progress import CollapseWarning, Progress
 from tf_contrastive.callbacks.steps_per_execution import (
     AdaptiveStepsPerExecution,
@@ -23,6 +24,7 @@ __all__ = [
     "AdaptiveStepsPerExecution",
     "CheckpointCallback",
     "CollapseWarning",
+    "DeliveredExamples",
     "NonFiniteError",
     "Profile",
     "Progress",

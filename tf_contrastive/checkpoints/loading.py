@@ -7,10 +7,10 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive import model as models
 from tf_contrastive.checkpoints import storage
 from tf_contrastive.checkpoints.workdir import check_run
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model import building
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +65,8 @@ def load_encoder(
         (They start switched off, which would be too weak a baseline.)
       synchronized: whether its BatchNormalization synchronizes in training.
     """
-    with models.precision("float32"):
-        encoder = models.build_encoder(
+    with building.precision("float32"):
+        encoder = building.build_encoder(
             run.config, synchronized=synchronized, zero_init_residual=trained
         )
     if trained:
@@ -106,8 +106,8 @@ def load_classifier(
 
 
 def _load_head(run: Run, features: int, trained: bool) -> tf.keras.layers.Layer:
-    with models.precision("float32"):
-        head = models.build_head(run.config, run.metadata.get("num_classes"))
+    with building.precision("float32"):
+        head = building.build_head(run.config, run.metadata.get("num_classes"))
         head(tf.keras.Input([features]))
     if trained and head.variables:
         restore_part(run, projection_head=head)

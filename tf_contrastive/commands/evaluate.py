@@ -6,7 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, errors, terminal, training
+from tf_contrastive import (
+    checkpoints,
+    datasets,
+    errors,
+    tensorboard,
+    terminal,
+)
 from tf_contrastive.commands import extensions, watch
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import stand_in, standing_in, whole
@@ -115,7 +121,7 @@ class _Scorer:
         artifacts_folder = events = None
         if self.folder:
             artifacts_folder = os.path.join(self.folder, comparison.FOLDER)
-            events = os.path.join(self.folder, training.EVENTS, EVENTS)
+            events = os.path.join(self.folder, tensorboard.EVENTS, EVENTS)
         self._recorder = artifacts.Recorder(artifacts_folder, events)
         self._sources: tuple[datasets.Source, datasets.Source] | None = None
         self._untrained_results: list[dict[str, Any]] = []
@@ -210,7 +216,7 @@ class _Scorer:
             for split in (evaluation.train_split, evaluation.test_split)
         )
         if train.info.has_labels and test.info.has_labels:
-            training.check_scored(train.info, test.info)
+            datasets.check_scorable(train.info, test.info)
         return train, test
 
     def _contexts(

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, stages, terminal, training
+from tf_contrastive import checkpoints, terminal, train
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import results
@@ -17,19 +17,19 @@ RESULT_FILE = "pretrain.json"
 def run(options: Pretrain) -> int:
     """Runs the command and returns its exit status."""
     extensions.add_papers()
-    result = training.pretrain(options)
+    result = train.pretrain(options)
     path = os.path.join(options.runtime.workdir, RESULT_FILE)
     if result.is_chief:
         _name_bad_images(result.bad_images)
         if result.start_step < result.step:
             _write(path, _rows(result))
-    report = stages.linear(result) if options.linear.schedule.epochs else None
+    report = train.linear(result) if options.linear.schedule.epochs else None
     if result.is_chief:
         _tell(result, report, path)
     return 0
 
 
-def _rows(result: training.Result) -> dict[str, Any]:
+def _rows(result: train.Result) -> dict[str, Any]:
     return {
         "loss_function": result.config.loss.loss,
         "steps": result.step,
@@ -39,7 +39,7 @@ def _rows(result: training.Result) -> dict[str, Any]:
 
 
 def _tell(
-    result: training.Result, report: dict[str, Any] | None, path: str
+    result: train.Result, report: dict[str, Any] | None, path: str
 ) -> None:
     """Prints the results, and adds those of the linear stage to the file."""
     workdir = result.config.runtime.workdir

@@ -1,6 +1,7 @@
 """Losses: their options, defaults and requirements."""
 
 import dataclasses
+import math
 from typing import Any
 
 from tf_contrastive.config.fields import component_option, given_options, option
@@ -223,3 +224,14 @@ def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
             f"loss={loss} needs labels, and {dataset} has none: use a labelled"
             f" dataset, or a loss without labels ({', '.join(VIEW_LOSSES)})"
         )
+
+
+def chance_loss(loss: Loss, views: int, batch_size: int) -> float | None:
+    """Returns the loss, in nats, at which all candidates look alike.
+
+    None, if it is not known.
+    """
+    changed = set(loss.options()) & {*OTHER_SOFTMAX}
+    if loss.loss not in SOFTMAX_OVER_VIEWS or changed:
+        return None
+    return math.log(views * batch_size - 1)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_contrastive import errors
 from tf_contrastive.config.data import Data
 from tf_contrastive.config.dataset_names import read_probing
 from tf_contrastive.datasets.array_source import digits, from_arrays
@@ -25,6 +26,7 @@ from tf_contrastive.datasets.pipeline import (
     view_batches,
 )
 from tf_contrastive.datasets.source import Info, Source
+from tf_contrastive.datasets.statistics import channel_statistics
 from tf_contrastive.datasets.subsets import cifar2, imagenet100, subset
 from tf_contrastive.datasets.tfds_source import open_tfds
 from tf_contrastive.datasets.tfrecord import tfrecord
@@ -36,6 +38,8 @@ __all__ = [
     "Finish",
     "Info",
     "Source",
+    "channel_statistics",
+    "check_scorable",
     "check_service",
     "evaluation_batches",
     "from_arrays",
@@ -108,3 +112,18 @@ def load(
     """
     opened = source(name, split, data_dir=data_dir)
     return opened.examples(), opened.info
+
+
+def check_scorable(train: Info, test: Info) -> None:
+    """Raises `UserError` for splits on which no classifier can be scored."""
+    for info in (train, test):
+        if not info.has_labels:
+            raise errors.UserError(
+                f"{info.name} {info.split} has no labels to score against, one"
+                " per image: set dataset=NAME of a labelled dataset"
+            )
+    if train.num_classes != test.num_classes:
+        raise errors.UserError(
+            f"{train.name}: {train.split} has {train.num_classes} classes and"
+            f" {test.split} {test.num_classes}: use splits of the same classes"
+        )

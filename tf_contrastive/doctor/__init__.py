@@ -6,12 +6,12 @@ import time
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, schedules, training
-from tf_contrastive import model as models
+from tf_contrastive import checkpoints, datasets, schedules, train
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import SUPERVISED_LOSSES
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import advice, memory, positives, report, speed
+from tf_contrastive.model import building
 
 # Seconds for reading labels, for the input, and for the step.
 _LABELS = 2.0
@@ -50,7 +50,7 @@ def inspect(run: Pretrain) -> Report:
     Raises:
       UserError: for what `pretrain` rejects before its first step.
     """
-    strategy, source, _, run = training.prepare(run)
+    strategy, source, _, run = train.prepare(run)
     info, replicas = source.info, strategy.num_replicas_in_sync
     batch_size = run.schedule.batch_size
     steps_per_epoch = datasets.steps_per_epoch(info.num_examples, batch_size)
@@ -59,7 +59,7 @@ def inspect(run: Pretrain) -> Report:
 
     start = time.perf_counter()
     one_step = fields.replace(run, steps_per_execution=1)
-    model, _ = training.build(one_step, strategy, info, steps_per_epoch)
+    model, _ = train.build(one_step, strategy, info, steps_per_epoch)
     trace_seconds = _TRACE_BY_BUILD * (time.perf_counter() - start)
     predicted = memory.predict(model, run, replicas)
     expected = _expected(run, source)
@@ -69,7 +69,7 @@ def inspect(run: Pretrain) -> Report:
         # Memory that does not suffice is a warning, not an error.
         with (
             contextlib.suppress(tf.errors.ResourceExhaustedError),
-            models.precision(run.runtime.precision),
+            building.precision(run.runtime.precision),
         ):
             step = speed.measure_step(
                 model, run, info.num_classes, strategy, _STEPS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import datasets, training
+from tf_contrastive import datasets, train
 from tf_contrastive import model as models
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
@@ -65,7 +65,7 @@ def measure_input(
         size = replicas
     run = fields.replace(run, batch_size=size)
     source = datasets.in_memory(source, run.data.cache)
-    batches = iter(training.batches(source, strategy, run, 0))
+    batches = iter(train.batches(source, strategy, run, 0))
     # Pipelines prepare a few batches while the first is waited for.
     next(batches)
     start, steps = time.perf_counter(), 0

@@ -21,6 +21,7 @@ from tf_contrastive.exporting.parts import (
 from tf_contrastive.exporting.saved_model import (
     DETAILS_FILE,
     KERAS_FILE,
+    copy_weights,
     details,
     export,
     load,
@@ -46,6 +47,7 @@ __all__ = [
     "as_jpeg",
     "check_installed",
     "compare",
+    "copy_weights",
     "details",
     "export",
     "extra",

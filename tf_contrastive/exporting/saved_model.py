@@ -217,3 +217,35 @@ def load(path: str) -> Callable[..., tf.Tensor]:
             " tf_contrastive: write one by `python -m tf_contrastive export`"
         )
     return encoder
+
+
+def copy_weights(path: str, encoder: tf.keras.Model) -> None:
+    """Copies weights and moving statistics into an encoder: all, or none.
+
+    Args:
+      path: folder of a run or of an export.
+      encoder: of the same architecture.
+
+    Raises:
+      UserError: if the name or shape of any variable differs.
+    """
+    theirs = {v.name: v for v in load(path).variables}
+    mine = {v.name: v for v in encoder.variables}
+    missing = [name for name in mine if name not in theirs]
+    unexpected = [name for name in theirs if name not in mine]
+    reshaped = [
+        f"{name} {theirs[name].shape} for {variable.shape}"
+        for name, variable in mine.items()
+        if name in theirs and theirs[name].shape != variable.shape
+    ]
+    if missing or unexpected or reshaped:
+        matched = len(mine) - len(missing) - len(reshaped)
+        first = ", ".join((*reshaped[:1], *missing[:1], *unexpected[:1]))
+        raise errors.UserError(
+            f"init_from={path} holds another encoder: {matched} variables"
+            f" match, {len(missing)} are missing, {len(unexpected)} unexpected,"
+            f" {len(reshaped)} of another shape (such as {first}): set its"
+            " `encoder`, `width`, `stem` and `image_size`"
+        )
+    for name, variable in mine.items():
+        variable.assign(theirs[name])

@@ -1,19 +1,18 @@
-"""The model of a resolved config: encoder, head, loss, probe."""
+"""Encoder and projection head of a resolved run, and Keras' precision."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors, heads, losses
+from tf_contrastive import encoders, errors, heads
 from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.model.contrastive import ContrastiveModel
 
 
 @contextlib.contextmanager
 def precision(policy: str) -> Iterator[None]:
-    """Makes layers built inside follow a Keras precision policy."""
+    """Sets Keras' precision policy for the layers created inside."""
     before = tf.keras.mixed_precision.global_policy()
     tf.keras.mixed_precision.set_global_policy(policy)
     try:
@@ -28,8 +27,8 @@ def build_encoder(
     synchronized: bool = True,
     zero_init_residual: bool = True,
 ) -> tf.keras.Model:
-    """Makes the encoder of a resolved config, with weights from its seed."""
-    # Made first after seeding, so that its weights follow from the seed alone.
+    """Creates the encoder of a resolved run, with weights from its seed."""
+    # Created first after seeding, so that its weights depend on the seed only.
     tf.keras.utils.set_random_seed(run.runtime.seed)
     side = run.views.image_size
     statistics = channel_statistics(run.encoder.standardize)
@@ -46,7 +45,7 @@ def build_encoder(
 
 
 def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
-    """Makes the projection head of a resolved config.
+    """Creates the projection head of a resolved run.
 
     Raises:
       UserError: for cross entropy without classes.
@@ -55,9 +54,9 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
         if not num_classes:
             raise errors.UserError(
                 f"loss=cross_entropy needs classes, and {run.data.dataset}"
-                " has none: give a labelled dataset"
+                " has none: use a labelled dataset"
             )
-        # Its logits take the place of projections.
+        # Logits instead of projections.
         return heads.LinearProbe(
             num_classes, kernel_initializer="glorot_uniform", name="projection"
         )
@@ -68,41 +67,4 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
         hidden=projection.projection_hidden,
         output=projection.projection_output,
         batch_norm=projection.projection_batch_norm,
-    )
-
-
-def build(
-    run: Pretrain,
-    num_classes: int | None,
-    augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
-    mix: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None,
-) -> ContrastiveModel:
-    """Makes the model of a resolved config, to be compiled.
-
-    Args:
-      run: the config, in which `auto` has been resolved.
-      num_classes: classes of the probe; None for data without labels.
-      augment, mix: see `ContrastiveModel`.
-    """
-    encoder = build_encoder(run)
-    head = build_head(run, num_classes)
-    loss = losses.build(run.loss.loss, **run.loss.options())
-    probe = None
-    if run.probe.probe and num_classes:
-        probe = heads.LinearProbe(num_classes)
-    of_loss = {}
-    if run.loss.loss == "moco":
-        of_loss["momentum"] = run.loss.key_momentum
-        of_loss["queue_size"] = run.loss.queue_size
-    return ContrastiveModel(
-        encoder,
-        head,
-        loss,
-        probe,
-        grad_cache_chunks=run.loss.grad_cache_chunks,
-        augment=augment,
-        mix=mix,
-        online_knn_size=run.probe.online_knn_size if num_classes else 0,
-        seed=run.runtime.seed,
-        **of_loss,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive import distribution
 from tf_contrastive.config.loss import Loss
 from tf_contrastive.distribution.autograph import as_written
 from tf_contrastive.losses import similarity

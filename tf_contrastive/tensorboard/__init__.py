@@ -12,4 +12,7 @@ from tf_contrastive.tensorboard.histograms import (
     images_per_batch,
 )
 
-__all__ = ["Histograms", "HostCopy", "images_per_batch"]
+__all__ = ["EVENTS", "Histograms", "HostCopy", "images_per_batch"]
+
+# Folder of the event files in a workdir.
+EVENTS = "events"

@@ -1,0 +1,46 @@
+"""Mean and standard deviation of a dataset's channels."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import terminal
+from tf_contrastive.config.data import (
+    CHANNEL_STATISTICS,
+    STANDARDIZE_EXAMPLES,
+    ChannelStatistics,
+)
+from tf_contrastive.config.dataset_names import dataset_family
+from tf_contrastive.datasets.source import Source
+
+
+def channel_statistics(source: Source) -> ChannelStatistics:
+    """Returns a dataset's known statistics, or computes them.
+
+    They are computed on at most STANDARDIZE_EXAMPLES examples, evenly spread
+    over the split; every image has the same weight.
+    """
+    info = source.info
+    if known := CHANNEL_STATISTICS.get(dataset_family(info.name)):
+        return known
+    count = min(info.num_examples, STANDARDIZE_EXAMPLES)
+    rows = np.linspace(0, info.num_examples - 1, count).round().astype(int)
+    terminal.info(
+        f"standardize: colours of {count:,} of {info.num_examples:,} images"
+    )
+
+    @tf.autograph.experimental.do_not_convert
+    def moments(example: dict[str, tf.Tensor]) -> tf.Tensor:
+        pixels = tf.cast(example["image"], tf.float64) / 255
+        return tf.stack(
+            [
+                tf.reduce_mean(pixels, [0, 1]),
+                tf.reduce_mean(pixels**2, [0, 1]),
+            ]
+        )
+
+    per_image = source.select(rows).examples().map(moments, tf.data.AUTOTUNE)
+    batches = per_image.batch(256).as_numpy_iterator()
+    mean, square = np.concatenate(list(batches)).mean(axis=0)
+    # A constant channel is left to the first normalization layer.
+    std = np.maximum(np.sqrt(np.maximum(square - mean**2, 0)), 1 / 255)
+    return ChannelStatistics(tuple(mean.tolist()), tuple(std.tolist()))

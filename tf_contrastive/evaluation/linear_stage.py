@@ -1,0 +1,231 @@
+"""The linear stage: a classifier on the frozen encoder of a finished run.
+
+It computes what `evaluate --protocols=linear` computes, and can be interrupted
+and resumed.
+"""
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import (
+    checkpoints,
+    classifiers,
+    datasets,
+    distribution,
+    errors,
+    terminal,
+)
+from tf_contrastive.checkpoints import preemption
+from tf_contrastive.config.evaluate import Evaluate, Evaluation
+from tf_contrastive.config.linear import LinearProtocol
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.evaluation import loading, protocols
+
+RESULT_FILE = "linear.json"
+# Folder of an unfinished stage, and the file in it that identifies the stage.
+STATE = "linear"
+_IDENTITY_FILE = "stage.json"
+# Seconds between two of its checkpoints, and between two lines of progress.
+_SAVE_SECONDS = 60.0
+_ADVICE = "make room, and repeat the command to resume"
+
+
+def run(
+    config: Pretrain,
+    open_splits: Callable[[], tuple[datasets.Source, datasets.Source]],
+    *,
+    strategy: tf.distribute.Strategy,
+    is_chief: bool,
+    events: str,
+) -> dict[str, Any]:
+    """Trains a linear classifier on a run's encoder, and scores it.
+
+    The encoder is that of the newest checkpoint, in float32 and inference mode.
+    Replicas of one host share the images that it embeds; of several workers
+    each computes the whole stage, and the chief writes the result.
+
+    Args:
+      config: of the run, resolved.
+      open_splits: opens the training and the test split.
+      strategy: of the run.
+      is_chief: whether this process writes.
+      events: folder of TensorBoard's events.
+
+    Returns:
+      The content of `<workdir>/linear.json`: that of `evaluation.json`, and
+      "stage". If the file is of this stage already, nothing is computed.
+
+    Raises:
+      UserError: for data that cannot be scored, or a diverged loss; its
+        subclass InterruptedRunError, if the run was told to end.
+    """
+    workdir = config.runtime.workdir
+    # All workers wait until the chief has saved.
+    distribution.any_worker(strategy, False)
+    saved = checkpoints.load_run(workdir)
+    options = as_evaluation(config)
+    stage = _identity(options, saved)
+    path = os.path.join(workdir, RESULT_FILE)
+    report = checkpoints.read_json(path, {})
+    if report.get("stage") == stage:
+        return report
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        strategy = tf.distribute.get_strategy()
+    train, test = open_splits()
+    terminal.info(
+        f"linear     {options.linear.optimizer.optimizer},"
+        f" {options.linear.schedule.epochs} epochs of"
+        f" {train.info.num_examples:,} images, augmentation"
+        f" {options.linear.augmentation}"
+    )
+    with preemption.PreemptionListener(
+        tf.distribute.get_strategy()
+    ) as listener:
+        progress = Progress(workdir, events, stage, listener, is_chief)
+        subject = loading.from_run(
+            dataclasses.replace(saved, config=config),
+            train,
+            test,
+            options,
+            strategy=strategy,
+            observer=progress,
+            cancellable=progress.interruptible,
+            log=terminal.info,
+        )
+        scores = protocols.run(subject, ["linear"])
+    report = {
+        "dataset": train.info.name,
+        "train_split": config.data.split,
+        "test_split": config.data.test_split,
+        "step": saved.step,
+        "checksum": scores["checksum_after"],
+        "results": scores["results"],
+        "stage": stage,
+    }
+    if is_chief:
+        checkpoints.write_json(path, report, advice=_ADVICE)
+    return report
+
+
+def as_evaluation(config: Pretrain) -> Evaluate:
+    """Returns the options of `evaluate` that compute a run's linear stage."""
+    return Evaluate(
+        Evaluation(
+            workdir=config.runtime.workdir,
+            protocols="linear",
+            untrained=False,
+            train_split=config.data.split,
+            test_split=config.data.test_split,
+            seed=config.runtime.seed,
+        ),
+        LinearProtocol(**vars(config.linear)),
+    )
+
+
+def _identity(options: Evaluate, saved: checkpoints.Run) -> dict[str, Any]:
+    """Returns what the stage's result depends on, as read back from JSON."""
+    protocol = protocols.PROTOCOLS["linear"]
+    identity = {
+        "step": saved.step,
+        "train_split": options.evaluation.train_split,
+        "test_split": options.evaluation.test_split,
+        "version": protocol.version_of(options),
+        "hyperparameters": protocol.hyperparameters(options),
+    }
+    return json.loads(json.dumps(identity))
+
+
+class Progress(classifiers.TrainingObserver):
+    """Logs the stage, saves its state, and ends it when the run is to end.
+
+    Args:
+      workdir: of the run.
+      events: folder of TensorBoard's events.
+      stage: identity of the stage; the state of another one is removed.
+      listener: says whether the run should end.
+      is_chief: whether this process logs and saves.
+    """
+
+    def __init__(
+        self,
+        workdir: str,
+        events: str,
+        stage: dict[str, Any],
+        listener: preemption.PreemptionListener,
+        is_chief: bool,
+    ) -> None:
+        self._folder = os.path.join(workdir, STATE)
+        self._events = events
+        self._stage = stage
+        self._listener = listener
+        self._is_chief = is_chief
+        self._manager: tf.train.CheckpointManager | None = None
+        self._epoch = self._saved_epoch = 0
+        self._saved_at = time.monotonic()
+
+    def begin(self, state: tf.train.Checkpoint) -> int:
+        """Restores the newest epoch of this stage; returns its number."""
+        if not self._is_chief:
+            return 0
+        path = os.path.join(self._folder, _IDENTITY_FILE)
+        if checkpoints.read_json(path, {}) != self._stage:
+            with errors.write_errors(path, _ADVICE):
+                if tf.io.gfile.exists(self._folder):
+                    tf.io.gfile.rmtree(self._folder)
+            checkpoints.write_json(path, self._stage, advice=_ADVICE)
+        newest, _ = checkpoints.newest(self._folder)
+        if newest:
+            state.restore(newest).assert_consumed()
+            self._epoch = self._saved_epoch = checkpoints.step_of(newest)
+            terminal.info(f"linear stage: resumed after epoch {self._epoch:,}")
+        self._manager = tf.train.CheckpointManager(
+            state, self._folder, max_to_keep=2, checkpoint_name="ckpt"
+        )
+        self._writer = tf.summary.create_file_writer(self._events)
+        return self._epoch
+
+    def epoch(self, done: int, metrics: dict[str, float]) -> None:
+        """Logs an epoch, and saves it if the last save was long ago."""
+        self._epoch = done
+        if self._is_chief:
+            with self._writer.as_default(step=metrics["step"]):
+                for name in ("loss", "accuracy", "learning_rate"):
+                    tf.summary.scalar(f"linear/{name}", metrics[name])
+            self._writer.flush()
+        epochs = self._stage["hyperparameters"]["epochs"]
+        is_last = done == epochs
+        if is_last or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
+            self._save()
+            terminal.info(
+                f"linear stage: epoch {done}/{epochs}"
+                f"  loss {metrics['loss']:.4f}"
+                f"  accuracy {metrics['accuracy']:.3f}"
+            )
+        self._end_if_interrupted()
+
+    def interruptible(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yields `batches` until the run is to end."""
+        for batch in batches:
+            self._end_if_interrupted()
+            yield batch
+
+    def _end_if_interrupted(self) -> None:
+        if reason := self._listener.stop_reason():
+            self._save()
+            raise preemption.InterruptedRunError(
+                f"ended by {reason}, saved at epoch {self._saved_epoch} of the"
+                " linear stage: repeat the command to resume"
+            )
+
+    def _save(self) -> None:
+        if self._manager and self._epoch > self._saved_epoch:
+            with errors.write_errors(self._folder, _ADVICE):
+                self._manager.save(checkpoint_number=self._epoch)
+            self._saved_epoch = self._epoch
+        self._saved_at = time.monotonic()

@@ -1,0 +1,745 @@
+"""A run, from top to bottom: options in, a trained encoder out.
+
+`pretrain` is the run. Below it, in the order in which it calls them, are the
+parts that other commands use, too.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_contrastive import (
+    callbacks,
+    checkpoints,
+    datasets,
+    distribution,
+    errors,
+    exporting,
+    heads,
+    losses,
+    optimizers,
+    schedules,
+    tensorboard,
+    terminal,
+)
+from tf_contrastive.checkpoints import preemption
+from tf_contrastive.config import fields, resolution
+from tf_contrastive.config.data import (
+    check_sampler,
+    kind_of,
+    stand_in,
+    standing_in,
+    whole,
+    write_statistics,
+)
+from tf_contrastive.config.encoder import ENCODERS
+from tf_contrastive.config.loss import chance_loss, check_chunks, check_labels
+from tf_contrastive.config.pretrain import Pretrain, check_multi_label
+from tf_contrastive.config.runtime import (
+    check_divisible,
+    check_profile_steps,
+    read_step_window,
+    skipped_steps,
+)
+from tf_contrastive.config.smoke import smoke
+from tf_contrastive.evaluation import linear_stage
+from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.model.building import build_encoder, build_head, precision
+from tf_contrastive.model.loss_scaling import skip_non_finite_updates
+from tf_contrastive.tensorboard import projector, run_summary, scalars
+from tf_contrastive.views import from_config
+
+# Encoded examples among which those are chosen whose views TensorBoard shows.
+_SHUFFLED_EXAMPLES = 1024
+
+Schedules = dict[str, tf.keras.optimizers.schedules.LearningRateSchedule]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The outcome of a run.
+
+    Attributes:
+      config: the options, with `auto` resolved.
+      start_step: the step that it was resumed from, 0 for a new run.
+      step: the last step.
+      seconds: of fitting, in this process.
+      metrics: means over the last epoch; accuracies in [0, 1].
+      bad_images: names of the images that could not be read and were skipped.
+      has_labels: whether the images had labels.
+      is_chief: whether this process is the one that reports.
+      strategy: that it was trained under.
+    """
+
+    config: Pretrain
+    start_step: int
+    step: int
+    seconds: float
+    metrics: dict[str, float]
+    bad_images: tuple[str, ...]
+    has_labels: bool
+    is_chief: bool
+    strategy: tf.distribute.Strategy
+
+
+def pretrain(run: Pretrain) -> Result:
+    """Trains an encoder, or resumes its training.
+
+    Args:
+      run: all options; results go to `run.runtime.workdir`.
+
+    Raises:
+      UserError: for invalid input, before the first step and before anything
+        is written; its subclasses NonFiniteError, if the loss is not finite,
+        and InterruptedRunError, if the run was told to end or lost a worker:
+        the same command resumes it.
+    """
+    # ---- Strategy, data, and the options that follow from them
+    strategy, source, validation, run, steps_per_epoch = prepare(run)
+    total_steps = steps_per_epoch * run.schedule.epochs
+    check_profile_steps(run.runtime.profile_steps, total_steps)
+    validation_options = {}
+    if validation:
+        validation_options = validation_batches(validation, strategy, run)
+    checkpoints.check_workdir(run)
+    source = datasets.in_memory(
+        source, "none" if run.data.data_service else run.data.cache
+    )
+    delivered = datasets.DeliveryCounter() if run.data.data_service else None
+
+    # ---- Model and optimizers
+    is_chief = distribution.is_chief(strategy)
+    host_copy = None
+    if is_chief and (
+        run.runtime.histograms_every_epochs or run.runtime.projector_examples
+    ):
+        host_copy = tensorboard.HostCopy(run, source.info.num_classes)
+    model, rates = build(run, strategy, source.info, steps_per_epoch)
+
+    # ---- Checkpoints
+    saved = checkpoints.Checkpoints(model, run, metadata(source.info))
+    start_step = saved.restore()
+    if is_chief:
+        _announce(run, source.info, strategy, steps_per_epoch, start_step)
+
+    # ---- Callbacks, fit
+    with preemption.PreemptionListener(strategy) as listener:
+        watchers = [callbacks.CheckpointCallback(saved, run.runtime, listener)]
+        if not run.runtime.steps_per_execution:
+            # First, so that it times the step without the other callbacks.
+            adaptive = callbacks.AdaptiveStepsPerExecution(
+                saved, run.runtime, strategy
+            )
+            watchers.insert(0, adaptive)
+        summaries = None
+        if is_chief and start_step < total_steps:
+            summaries = _summaries(
+                run,
+                model,
+                host_copy,
+                source,
+                steps_per_epoch,
+                rates,
+                delivered,
+            )
+            watchers += [
+                summaries,
+                *_reports(run, steps_per_epoch, summaries, delivered),
+            ]
+        with _saving_on_error(saved, strategy, delivered):
+            seconds, metrics = fit(
+                model,
+                functools.partial(
+                    batches, source, strategy, run, delivered=delivered
+                ),
+                start_step=start_step,
+                steps_per_epoch=steps_per_epoch,
+                epochs=run.schedule.epochs,
+                callbacks=watchers,
+                **validation_options,
+            )
+        if summaries:
+            if run.runtime.projector_examples:
+                host_copy.update(model)
+                events = _events(run)
+                projector.write(events, host_copy, validation or source, run)
+            summaries.close(run_summary.write_end)
+    return Result(
+        config=run,
+        start_step=start_step,
+        step=saved.step,
+        seconds=seconds,
+        metrics=metrics,
+        bad_images=source.info.bad_images,
+        has_labels=source.info.has_labels,
+        is_chief=is_chief,
+        strategy=strategy,
+    )
+
+
+def linear(result: Result) -> dict[str, Any]:
+    """Trains and scores a linear classifier on a finished run's encoder.
+
+    Args:
+      result: of `pretrain`.
+
+    Returns:
+      The report in `<workdir>/linear.json`.
+
+    Raises:
+      UserError: see `evaluation.linear_stage.run`.
+    """
+    run = result.config
+    return linear_stage.run(
+        run,
+        lambda: (open_data(run)[0], open_test(run)),
+        strategy=result.strategy,
+        is_chief=result.is_chief,
+        events=_events(run),
+    )
+
+
+# ---- Strategy, data, and the options that follow from them -------------------
+
+
+class Prepared(NamedTuple):
+    """A run whose strategy and data are known; `run` is resolved."""
+
+    strategy: tf.distribute.Strategy
+    source: datasets.Source
+    validation: datasets.Source | None
+    run: Pretrain
+    steps_per_epoch: int
+
+
+def prepare(run: Pretrain) -> Prepared:
+    """Creates the strategy, opens the data, and resolves the options.
+
+    Raises:
+      UserError: for options that cannot work.
+    """
+    run.validate()
+    if run.runtime.smoke:
+        run = shrink(run)
+        run.validate()
+    strategy = distribution.strategy(
+        run.runtime.strategy,
+        virtual_devices=run.runtime.virtual_devices,
+        tpu=run.runtime.tpu,
+        cross_device_ops=run.runtime.cross_device_ops,
+    )
+    replicas, batch_size = (
+        strategy.num_replicas_in_sync,
+        run.schedule.batch_size,
+    )
+    check_divisible(batch_size, replicas)
+    check_chunks(run.loss.grad_cache_chunks, batch_size, replicas)
+    if run.data.data_service:
+        datasets.check_service(run.data.data_service)
+    source, validation = open_data(run)
+    run = resolve(run, source, strategy)
+    steps = datasets.steps_per_epoch(source.info.num_examples, batch_size)
+    return Prepared(strategy, source, validation, run, steps)
+
+
+def open_data(run: Pretrain) -> tuple[datasets.Source, datasets.Source | None]:
+    """Opens the training split and, if one is cut off, its validation part.
+
+    Raises:
+      UserError: for data that are absent, or lack the labels that they need.
+    """
+    name, source = run.data.dataset, open_train(run)
+    if source.info.multi_label:
+        check_multi_label(run, name)
+    else:
+        check_labels(run.loss.loss, name, source.info.has_labels)
+        check_sampler(run.data.sampler, name, source.info.has_labels)
+    if run.linear.schedule.epochs:
+        # Checked now, so that a run does not end in an error at its end.
+        datasets.check_scorable(source.info, open_test(run).info)
+    if not run.data.validation_fraction:
+        return source, None
+    return source.split_validation(
+        run.data.validation_fraction, run.runtime.seed
+    )
+
+
+def open_train(run: Pretrain) -> datasets.Source:
+    """Opens the whole training split."""
+    return datasets.source(
+        run.data.dataset,
+        run.data.split,
+        data_dir=run.data.data_dir or None,
+        max_bad_images=run.data.max_bad_images,
+    )
+
+
+def open_test(run: Pretrain) -> datasets.Source:
+    """Opens the split on which the linear stage is scored."""
+    return datasets.source(
+        run.data.dataset,
+        run.data.test_split,
+        data_dir=run.data.data_dir or None,
+    )
+
+
+def resolve(
+    run: Pretrain, source: datasets.Source, strategy: tf.distribute.Strategy
+) -> Pretrain:
+    """Replaces `auto` and 0 in the options by their values on these data."""
+    run = resolution.resolve(
+        run,
+        dataset=source.info.name,
+        image_shape=source.info.image_shape,
+        extra_channels=source.info.extra_channels,
+        multi_label=source.info.multi_label,
+        replicas=strategy.num_replicas_in_sync,
+        on_tpu=isinstance(strategy, tf.distribute.TPUStrategy),
+        on_gpu=bool(tf.config.list_logical_devices("GPU")),
+    )
+    if run.encoder.standardize == "dataset":
+        statistics = write_statistics(datasets.channel_statistics(source))
+        run = fields.replace(run, standardize=statistics)
+    return run
+
+
+def shrink(run: Pretrain) -> Pretrain:
+    """Returns a run of two small steps (`smoke`), and logs the changes."""
+    name = run.data.dataset
+    full = fields.replace(
+        run,
+        split=whole(run.data.split),
+        test_split=whole(run.data.test_split),
+    )
+    try:
+        info = open_train(full).info
+        side = resolution.image_side(info.image_shape)
+    except errors.AbsentDataError:
+        terminal.info(f"smoke      {standing_in(name)}")
+        name, side = stand_in(name), kind_of(name).side
+        full = fields.replace(
+            full, dataset=name, split="train", test_split="test"
+        )
+        info = open_train(full).info
+    test_examples = 0
+    if run.linear.schedule.epochs:
+        test_examples = open_test(full).info.num_examples
+    small = smoke(
+        run,
+        dataset=name,
+        side=side,
+        examples=info.num_examples,
+        test_examples=test_examples,
+    )
+    changes = fields.differences(fields.replace(run, smoke=False), small)
+    terminal.info(f"smoke      {', '.join(changes)}")
+    return small
+
+
+# ---- Views and batches -------------------------------------------------------
+
+
+def batches(
+    source: datasets.Source,
+    strategy: tf.distribute.Strategy,
+    run: Pretrain,
+    start_step: int,
+    delivered: datasets.DeliveryCounter | None = None,
+) -> Any:
+    """Returns the distributed batches of a resolved run, from a step on.
+
+    Args:
+      source: the training data.
+      strategy: whose replicas share the batches.
+      run: a resolved config.
+      start_step: the first step.
+      delivered: counts what comes from a data service.
+    """
+    geometric, finish = from_config.on_host(run.views)
+
+    def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        return datasets.training_batches(
+            source,
+            geometric,
+            finish=finish,
+            batch_size=run.schedule.batch_size,
+            replica_batch_size=context.get_per_replica_batch_size(
+                run.schedule.batch_size
+            ),
+            seed=run.runtime.seed,
+            start_step=start_step,
+            sampler=run.data.sampler,
+            shuffle_buffer=run.data.shuffle_buffer,
+            cache=run.data.cache,
+            extra_channels=run.data.extra_channels,
+            num_pipelines=context.num_input_pipelines,
+            pipeline_id=context.input_pipeline_id,
+            data_service=run.data.data_service,
+            delivered=delivered,
+        )
+
+    return strategy.distribute_datasets_from_function(of_host)
+
+
+def validation_batches(
+    validation: datasets.Source,
+    strategy: tf.distribute.Strategy,
+    run: Pretrain,
+) -> dict[str, Any]:
+    """Returns `fit`'s options that measure the loss on the validation part.
+
+    Every epoch has the same batches in the same views, so that epochs compare.
+
+    Raises:
+      UserError: if a replica would get fewer than 2 examples.
+    """
+    replicas, examples = (
+        strategy.num_replicas_in_sync,
+        validation.info.num_examples,
+    )
+    size = min(run.schedule.batch_size, examples)
+    if size < 2 * replicas:
+        raise errors.UserError(
+            f"validation_fraction={run.data.validation_fraction:g} cuts off"
+            f" {examples} examples, fewer than 2 for each of {replicas}"
+            " replicas: use a larger fraction, or 0"
+        )
+    run = fields.replace(
+        run,
+        batch_size=size - size % replicas,
+        sampler="shuffle",
+        data_service="",
+    )
+    return {
+        "validation_data": batches(validation, strategy, run, start_step=0),
+        "validation_steps": datasets.steps_per_epoch(
+            examples, run.schedule.batch_size
+        ),
+    }
+
+
+# ---- Model and optimizers ----------------------------------------------------
+
+
+def build(
+    run: Pretrain,
+    strategy: tf.distribute.Strategy,
+    info: datasets.Info,
+    steps_per_epoch: int,
+) -> tuple[ContrastiveModel, Schedules]:
+    """Returns the compiled model of a resolved run, and its learning rates.
+
+    Returns:
+      (model, TensorBoard tag -> schedule).
+
+    Raises:
+      UserError: if `init_from` holds another encoder, or the loss needs classes
+        that there are not.
+    """
+    with strategy.scope(), precision(run.runtime.precision):
+        model = build_model(run, info.num_classes)
+        if run.encoder.init_from:
+            exporting.copy_weights(run.encoder.init_from, model.encoder)
+        return model, compile_model(model, run, steps_per_epoch)
+
+
+def build_model(run: Pretrain, num_classes: int | None) -> ContrastiveModel:
+    """Returns the model of a resolved run, with weights drawn from its seed.
+
+    Args:
+      run: a resolved config.
+      num_classes: classes of the probe; None for data without labels.
+    """
+    encoder = build_encoder(run)
+    head = build_head(run, num_classes)
+    loss = losses.build(run.loss.loss, **run.loss.options())
+    probe = None
+    if run.probe.probe and num_classes:
+        probe = heads.LinearProbe(num_classes)
+    momentum_options: dict[str, Any] = {}
+    if run.loss.loss == "moco":
+        momentum_options["momentum"] = run.loss.key_momentum
+        momentum_options["queue_size"] = run.loss.queue_size
+    return ContrastiveModel(
+        encoder,
+        head,
+        loss,
+        probe,
+        grad_cache_chunks=run.loss.grad_cache_chunks,
+        augment=from_config.on_device(run.views),
+        mix=from_config.mixing(run.views, num_classes),
+        online_knn_size=run.probe.online_knn_size if num_classes else 0,
+        seed=run.runtime.seed,
+        **momentum_options,
+    )
+
+
+def compile_model(
+    model: ContrastiveModel, run: Pretrain, steps_per_epoch: int
+) -> Schedules:
+    """Gives the model its optimizers; returns TensorBoard tag -> schedule."""
+    schedule = functools.partial(
+        schedules.build,
+        run.schedule.schedule,
+        batch_size=run.schedule.batch_size,
+        steps_per_epoch=steps_per_epoch,
+        epochs=run.schedule.epochs,
+        **run.schedule.options(),
+    )
+    rate = schedule(
+        base_learning_rate=run.schedule.learning_rate,
+        warmup_epochs=run.schedule.warmup_epochs,
+        scaling=run.schedule.learning_rate_scaling,
+        floor=run.schedule.learning_rate_floor,
+    )
+    probe_rate = schedule(base_learning_rate=run.probe.probe_learning_rate)
+    optimizer = optimizers.build(
+        run.optimizer.optimizer,
+        learning_rate=rate,
+        exempt=optimizers.biases_and_scales(
+            model.encoder, model.projection_head
+        ),
+        **run.optimizer.options(),
+    )
+    probe_optimizer = optimizers.build(
+        "sgd",
+        learning_rate=probe_rate,
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=0.0,
+    )
+    if skipped_steps(run.runtime.nan_policy):
+        optimizer = skip_non_finite_updates(optimizer)
+        probe_optimizer = skip_non_finite_updates(probe_optimizer)
+    model.compile(
+        optimizer=optimizer,
+        probe_optimizer=probe_optimizer,
+        # 0: a callback sets it before each execution.
+        steps_per_execution=run.runtime.steps_per_execution or 1,
+    )
+    rates = {"optimizer/learning_rate": rate}
+    return rates | ({"probe/learning_rate": probe_rate} if model.probe else {})
+
+
+def metadata(info: datasets.Info) -> dict[str, Any]:
+    """Returns what later commands need to know of a run's data."""
+    return {
+        "dataset": info.name,
+        "split": info.split,
+        "num_examples": info.num_examples,
+        "num_classes": info.num_classes,
+        "image_shape": info.image_shape,
+        "label_names": list(info.label_names),
+        "tensorflow": tf.__version__,
+    }
+
+
+# ---- Callbacks, fit ----------------------------------------------------------
+
+
+def _events(run: Pretrain) -> str:
+    return os.path.join(run.runtime.workdir, tensorboard.EVENTS)
+
+
+def _announce(
+    run: Pretrain,
+    info: datasets.Info,
+    strategy: tf.distribute.Strategy,
+    steps_per_epoch: int,
+    start_step: int,
+) -> None:
+    """Logs what is about to run, and what `auto` became."""
+    size, encoder = run.views.image_size, run.encoder.encoder
+    mixed = "".join(
+        f", {name} of alpha {alpha:g}"
+        for name, alpha in (
+            ("MixUp", run.views.mixup_alpha),
+            ("CutMix", run.views.cutmix_alpha),
+        )
+        if alpha
+    )
+    if encoder in ENCODERS:
+        encoder += f", width {run.encoder.width:g}, {run.encoder.stem} stem"
+    resumed = f", resumed at step {start_step:,}" if start_step else ""
+    lines = [
+        f"data       {info.name} {info.split}: {info.num_examples:,} images,"
+        f" {info.labelling}",
+        f"views      {run.views.views} x {run.views.augmentation} at"
+        f" {size}x{size}{mixed}",
+        f"encoder    {encoder}, {run.runtime.precision}",
+        f"loss       {run.loss.loss}, {run.optimizer.optimizer},"
+        f" {run.schedule.epochs} epochs of {steps_per_epoch} steps of"
+        f" {run.schedule.batch_size} images on"
+        f" {strategy.num_replicas_in_sync} replica(s)",
+        f"workdir    {run.runtime.workdir}{resumed}",
+    ]
+    terminal.info("\n".join(lines))
+
+
+def _summaries(
+    run: Pretrain,
+    model: ContrastiveModel,
+    host_copy: tensorboard.HostCopy | None,
+    source: datasets.Source,
+    steps_per_epoch: int,
+    rates: Schedules,
+    delivered: datasets.DeliveryCounter | None,
+) -> callbacks.TensorBoard:
+    """Returns the callback that writes TensorBoard's events."""
+    curves: dict[str, Callable[[int], Any]] = dict(rates)
+    if delivered:
+        curves["input/examples_of_epoch"] = lambda step: delivered.examples(
+            step // steps_per_epoch
+        )
+    every_epochs = run.runtime.histograms_every_epochs
+    pixels, labels = _example_views(run, source)
+    return callbacks.TensorBoard(
+        _events(run),
+        every_steps=run.runtime.log_every_steps,
+        batch_size=run.schedule.batch_size,
+        schedules=curves,
+        first_summaries=[
+            lambda: tf.summary.image("views", callbacks.view_grid(pixels)),
+            lambda: scalars.write_layout(
+                probe=model.probe is not None, ranks=bool(every_epochs)
+            ),
+            lambda: run_summary.write_texts(run, model),
+            lambda: run_summary.write_hparams(run),
+        ],
+        histograms=(
+            tensorboard.Histograms(host_copy, model, pixels, labels)
+            if every_epochs
+            else None
+        ),
+        histograms_every_epochs=every_epochs,
+    )
+
+
+def _example_views(
+    run: Pretrain, source: datasets.Source
+) -> tuple[tf.Tensor, tf.Tensor | None]:
+    """A small batch (views [B, V, S, S, K], labels or None), not mixed."""
+    run = fields.replace(
+        run, augment_on="host", mixup_alpha=0.0, cutmix_alpha=0.0
+    )
+    images = callbacks.GRID_IMAGES
+    if run.runtime.histograms_every_epochs:
+        images = tensorboard.images_per_batch(
+            run.views.image_size, run.views.views
+        )
+    geometric, finish = from_config.on_host(run.views)
+    stream = datasets.training_batches(
+        source,
+        geometric,
+        finish=finish,
+        batch_size=min(images, source.info.num_examples),
+        seed=run.runtime.seed,
+        shuffle_buffer=min(run.data.shuffle_buffer, _SHUFFLED_EXAMPLES),
+        cache="none",
+        extra_channels=run.data.extra_channels,
+    )
+    first = next(iter(stream.take(1)))
+    return first if isinstance(first, tuple) else (first, None)
+
+
+def _reports(
+    run: Pretrain,
+    steps_per_epoch: int,
+    summaries: callbacks.TensorBoard,
+    delivered: datasets.DeliveryCounter | None,
+) -> Iterator[tf.keras.callbacks.Callback]:
+    """Yields the callbacks that report on the terminal, and the profile."""
+    if terminal.shows_progress():
+        yield callbacks.Progress(
+            epochs=run.schedule.epochs,
+            steps_per_epoch=steps_per_epoch,
+            batch_size=run.schedule.batch_size,
+            excluded_seconds=summaries.histogram_seconds,
+        )
+    yield callbacks.CollapseWarning(
+        chance_loss(run.loss, run.views.views, run.schedule.batch_size)
+    )
+    if window := read_step_window(run.runtime.profile_steps):
+        events = _events(run)
+        yield callbacks.Profile(events, *window)
+    if delivered:
+        yield callbacks.DeliveredExamples(delivered)
+
+
+@contextlib.contextmanager
+def _saving_on_error(
+    saved: checkpoints.Checkpoints,
+    strategy: tf.distribute.Strategy,
+    delivered: datasets.DeliveryCounter | None,
+) -> Iterator[None]:
+    """Saves the present step before an error of TensorFlow ends the run.
+
+    Raises:
+      InterruptedRunError: for a lost data service, or a lost worker.
+    """
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Saving needs all workers.
+            raise preemption.lost_worker(error, saved.directory) from error
+        saved.finish()
+        if delivered and delivered.lost:
+            raise preemption.LostServiceError(
+                f"{delivered.lost}; saved at step {saved.step:,}"
+            ) from error
+        raise
+
+
+def fit(
+    model: ContrastiveModel,
+    batches_from: Callable[[int], Any],
+    *,
+    start_step: int,
+    steps_per_epoch: int,
+    epochs: int,
+    **options: Any,
+) -> tuple[float, dict[str, float]]:
+    """Fits from `start_step` to the end of the last epoch.
+
+    An interrupted epoch is finished by a `fit` of its own, since Keras starts
+    at the beginning of an epoch.
+
+    Args:
+      model: compiled.
+      batches_from: step -> distributed batches from that step on.
+      start_step: steps that are trained already.
+      steps_per_epoch: of a whole epoch.
+      epochs: in all.
+      **options: of `tf.keras.Model.fit`.
+
+    Returns:
+      (seconds, means over the last epoch by metric; {} if nothing was left).
+    """
+    started = time.perf_counter()
+    epoch, done = divmod(start_step, steps_per_epoch)
+    # (first step, first epoch, epoch to stop before, steps of an epoch)
+    pieces = []
+    if done:
+        pieces.append((start_step, epoch, epoch + 1, steps_per_epoch - done))
+        epoch += 1
+    if epoch < epochs:
+        pieces.append((epoch * steps_per_epoch, epoch, epochs, steps_per_epoch))
+    metrics: dict[str, float] = {}
+    for step, first, stop, steps in pieces:
+        history = model.fit(
+            batches_from(step),
+            initial_epoch=first,
+            epochs=stop,
+            steps_per_epoch=steps,
+            verbose=0,
+            **options,
+        )
+        metrics = {k: float(v[-1]) for k, v in history.history.items()}
+    return time.perf_counter() - started, metrics

@@ -1,0 +1,58 @@
+"""What host and step do with the views of a run, as its options say."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import views
+from tf_contrastive.config.views import Views
+from tf_contrastive.views.mixing import Mixing
+
+
+def policy(options: Views) -> views.Policy:
+    """Returns the augmentation policy of resolved options."""
+    return views.build(
+        options.augmentation,
+        image_size=options.image_size,
+        **options.options(),
+    )
+
+
+def on_host(
+    options: Views,
+) -> tuple[Callable[..., tf.Tensor], Callable[[tf.Tensor, tf.Tensor], Any]]:
+    """Returns what the host does, in two parts.
+
+    Returns:
+      (crop, resize and flip: images, seeds -> views; the rest: views, seeds ->
+      what the step takes, with seeds if it augments or mixes views).
+    """
+    count = options.views
+    on_device = options.augment_on == "device"
+    color = views.photometric(policy(options), count, static=False)
+
+    @tf.autograph.experimental.do_not_convert
+    def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> Any:
+        seeds = views.prng.fold(seeds, count)
+        if not on_device:
+            pixels = color(pixels, seeds)
+        return (pixels, seeds) if on_device or options.mixed else pixels
+
+    return views.geometric(policy(options), count), finish
+
+
+def on_device(options: Views) -> Callable[..., tf.Tensor] | None:
+    """Returns the photometric augmentation in the step, if it is there."""
+    if options.augment_on != "device":
+        return None
+    color = views.photometric(policy(options), options.views, static=True)
+    # Compiled, since one kernel replaces dozens.
+    return tf.function(color, jit_compile=True)
+
+
+def mixing(options: Views, num_classes: int | None) -> Mixing | None:
+    """Returns what mixes views of several images in the step, if anything."""
+    if not options.mixed:
+        return None
+    return Mixing(num_classes, options.mixup_alpha, options.cutmix_alpha)
