@@ -50,7 +50,7 @@ def inspect(run: Pretrain) -> Report:
     Raises:
       UserError: for what `pretrain` rejects before its first step.
     """
-    strategy, source, _, run = train.prepare(run)
+    strategy, source, _, run, _ = train.prepare(run)
     info, replicas = source.info, strategy.num_replicas_in_sync
     batch_size = run.schedule.batch_size
     steps_per_epoch = datasets.steps_per_epoch(info.num_examples, batch_size)
