@@ -25,8 +25,6 @@ callbacks exporting
 embedding
 evaluation
 train
-training
-stages
 doctor
 benchmarks papers
 commands
