@@ -16,7 +16,7 @@ import tensorflow as tf
 from PIL import Image
 from scipy import stats
 
-from tf_contrastive import __main__, datasets, train, views
+from tf_contrastive import __main__, datasets, views
 from tf_contrastive.commands import datasets as command
 from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
@@ -528,15 +528,16 @@ def test_no_augmentation_changes_the_bits(augmentation, augment_on):
         extra_channels=6,
         randaugment_layers=1,
     )
+    geometric, finish = from_config.on_host(run.views)
     batches = datasets.training_batches(
         source,
-        train.framing(run),
-        finish=train.finishing(run),
+        geometric,
+        finish=finish,
         batch_size=24,
         seed=3,
         extra_channels=6,
     )
-    step = train.augment_on_device(run)
+    step = from_config.on_device(run.views)
     for given, which in batches.take(2):
         which = which.numpy()
         pixels = step(*given) if step else given
