@@ -36,6 +36,7 @@ from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import finetune
 from tf_contrastive.papers.datasets import bits as bits_module
 from tf_contrastive.papers.datasets import digits as digits_module
+from tf_contrastive.views import from_config
 
 extensions.add_papers()
 
