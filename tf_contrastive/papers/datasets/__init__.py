@@ -6,11 +6,14 @@ depend on the seed in the name and on the index or the contents of an image,
 never on the epoch: they are equal in every view, slice and process.
 """
 
+from collections.abc import Callable
+
+from tf_contrastive.datasets.source import Source
 from tf_contrastive.papers.datasets.bits import kbits, randbit
 from tf_contrastive.papers.datasets.digits import digit_on_image, multidigits
 
 # Additions to `datasets.DERIVED`.
-DATASETS = {
+DATASETS: dict[str, Callable[..., Source]] = {
     "multidigits": multidigits,
     "digit_on_image": digit_on_image,
     "randbit": randbit,

@@ -18,6 +18,7 @@ from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import plots, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.results import Measurement
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -239,7 +240,7 @@ def local_clusters(
 
 
 def measure(
-    subject: EvaluationContext,
+    context: EvaluationContext,
     *,
     kmeans_images: int = _FIELDS.kmeans_images,
     kmeans_clusters: Sequence[int] = fields.read_counts(
@@ -247,11 +248,11 @@ def measure(
     ),
     kmeans_scale: int = _FIELDS.kmeans_scale,
     seed: int = Evaluation.seed,
-) -> dict[str, Any]:
+) -> Measurement:
     """Clusters local features of test images; no labels are needed.
 
     Args:
-      subject: the encoder and its data.
+      context: the encoder and its data.
       kmeans_images: number of random test images.
       kmeans_clusters: numbers of clusters.
       kmeans_scale: see `local_features`.
@@ -263,18 +264,18 @@ def measure(
       plot for each image.
     """
     inner = local_features(
-        subject.encoder, subject.image_size, subject.channels, kmeans_scale
+        context.encoder, context.image_size, context.channels, kmeans_scale
     )
-    if inner.side != kmeans_scale * subject.image_size:
-        subject.log(f"kmeans: the encoder only takes {inner.side} pixels")
+    if inner.side != kmeans_scale * context.image_size:
+        context.log(f"kmeans: the encoder only takes {inner.side} pixels")
     rows = view_embeddings.sample(
-        subject.test.info.num_examples, kmeans_images, seed
+        context.test.info.num_examples, kmeans_images, seed
     )
     batches = datasets.evaluation_batches(
-        subject.test,
+        context.test,
         views.evaluation(inner.side),
-        batch_size=subject.options.evaluation.embedding_batch_size,
-        extra_channels=subject.channels - 3,
+        batch_size=context.options.evaluation.embedding_batch_size,
+        extra_channels=context.channels - 3,
     )
     images = np.concatenate(
         [x for x, _ in view_embeddings.select(batches, rows)]
@@ -344,8 +345,8 @@ def plot(
     return figure
 
 
-def needs(subject: EvaluationContext) -> str | None:
+def needs(context: EvaluationContext) -> str | None:
     """Returns what `kmeans` lacks, in one line, or None."""
-    if not subject.test.info.num_examples:
-        return f"{subject.test.info.name} has no images"
+    if not context.test.info.num_examples:
+        return f"{context.test.info.name} has no images"
     return None

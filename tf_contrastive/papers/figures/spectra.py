@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_contrastive import errors
 from tf_contrastive.evaluation import hypersphere, plots, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.results import Measurement
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +86,7 @@ def linear_map(projection: Callable, features: int) -> np.ndarray | None:
     return w.astype(np.float32)
 
 
-def measure(subject: EvaluationContext) -> dict[str, Any]:
+def measure(context: EvaluationContext) -> Measurement:
     """Measures the spectrum of a run's linear projection.
 
     Returns:
@@ -95,8 +96,8 @@ def measure(subject: EvaluationContext) -> dict[str, Any]:
     Raises:
       UserError: if the projection is not linear.
     """
-    features = subject.embeddings("test")[0].shape[1]
-    projection = subject.projection
+    features = context.embeddings("test")[0].shape[1]
+    projection = context.projection
     w = linear_map(projection, features) if projection else None
     if w is None:
         raise errors.UserError(
@@ -140,16 +141,16 @@ def plot(arrays: Mapping[str, np.ndarray]) -> "Figure":
     return figure
 
 
-def needs(subject: EvaluationContext) -> str | None:
+def needs(context: EvaluationContext) -> str | None:
     """Returns what `spectrum` lacks, in one line, or None."""
-    if subject.run is None:
+    if context.run is None:
         return (
             "an export does not record the kind of its projection head: set"
             " the `workdir` of a run"
         )
-    if missing := view_embeddings.missing_projections(subject):
+    if missing := view_embeddings.missing_projections(context):
         return missing
-    kind = subject.run.projection.projection
+    kind = context.run.projection.projection
     if kind != "linear":
         return f"the projection is {kind}, not linear (projection=linear)"
     return None

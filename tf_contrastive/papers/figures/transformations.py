@@ -16,6 +16,7 @@ from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import plots, statistics, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.results import Measurement
 from tf_contrastive.views import ablation, color, prng
 
 if TYPE_CHECKING:
@@ -32,58 +33,33 @@ class Task(NamedTuple):
 
     Attributes:
       fractions: of the classes; class 0 is the unchanged image.
-      apply: (pixels float32 [n, S, S, 3], classes int [n], seeds int32 [n, 2])
-        -> float32 [n, S, S, 3].
+      change: (pixels float32 [n, S, S, 3], seeds int32 [n, 2]) -> the images of
+        classes 1, 2, ..., each float32 [n, S, S, 3].
     """
 
     fractions: tuple[float, ...]
-    apply: Callable[[tf.Tensor, np.ndarray, np.ndarray], tf.Tensor]
+    change: Callable[[tf.Tensor, np.ndarray], list[tf.Tensor]]
 
 
-def _if_one(
-    change: Callable[[tf.Tensor, np.ndarray], tf.Tensor],
-) -> Callable[[tf.Tensor, np.ndarray, np.ndarray], tf.Tensor]:
-    """Transforms the images of class 1."""
-
-    def apply(
-        pixels: tf.Tensor, kinds: np.ndarray, seeds: np.ndarray
-    ) -> tf.Tensor:
-        changed = change(pixels, seeds)
-        return tf.where((kinds == 1)[:, None, None, None], changed, pixels)
-
-    return apply
-
-
-def _gray(pixels: tf.Tensor, seeds: np.ndarray) -> tf.Tensor:
+def _gray(pixels: tf.Tensor, seeds: np.ndarray) -> list[tf.Tensor]:
     operation = color.Grayscale(probability=1.0)
-    return operation(pixels, prng.uniform(seeds, operation.streams))
+    return [operation(pixels, prng.uniform(seeds, operation.streams))]
 
 
-def _noise(pixels: tf.Tensor, seeds: np.ndarray) -> tf.Tensor:
+def _noise(pixels: tf.Tensor, seeds: np.ndarray) -> list[tf.Tensor]:
     operation = ablation.Noise(size=pixels.shape[1])
-    return operation(pixels, prng.uniform(seeds, operation.streams))
-
-
-def _sobel(pixels: tf.Tensor, seeds: np.ndarray) -> tf.Tensor:
-    del seeds
-    return ablation.sobel(pixels)
-
-
-def _rotate(
-    pixels: tf.Tensor, kinds: np.ndarray, seeds: np.ndarray
-) -> tf.Tensor:
-    del seeds
-    rotated = tf.stack([tf.image.rot90(pixels, k) for k in range(4)], axis=1)
-    return tf.gather(rotated, kinds, axis=1, batch_dims=1)
+    return [operation(pixels, prng.uniform(seeds, operation.streams))]
 
 
 # In the table's order. Colour is removed from a fifth of the images, as in
 # SimCLR's augmentation, so that chance level is 80 %.
 TASKS = {
-    "color": Task((0.8, 0.2), _if_one(_gray)),
-    "rotation": Task((0.25,) * 4, _rotate),
-    "noise": Task((0.5, 0.5), _if_one(_noise)),
-    "sobel": Task((0.5, 0.5), _if_one(_sobel)),
+    "color": Task((0.8, 0.2), _gray),
+    "rotation": Task(
+        (0.25,) * 4, lambda x, _: [tf.image.rot90(x, k) for k in (1, 2, 3)]
+    ),
+    "noise": Task((0.5, 0.5), _noise),
+    "sobel": Task((0.5, 0.5), lambda x, _: [ablation.sobel(x)]),
 }
 
 
@@ -102,7 +78,7 @@ def transformed(
       (images float32 [b, S, S, K], class of each transformation int64 [b]).
       Channels beyond the colours are unchanged.
     """
-    fractions, apply = TASKS[task]
+    fractions, change = TASKS[task]
     # Two streams, so that the numbers do not depend on the size of batches.
     which, how = (np.random.RandomState([seed % 2**32, k]) for k in (0, 1))
     for images, _ in batches:
@@ -110,7 +86,10 @@ def transformed(
         uniform = which.uniform(size=len(images))
         kinds = np.searchsorted(np.cumsum(fractions)[:-1], uniform, "right")
         seeds = how.randint(-(2**31), 2**31, size=(len(images), 2))
-        pixels = apply(images[..., :3], kinds, seeds.astype(np.int32))
+        pixels = images[..., :3]
+        changed = change(pixels, seeds.astype(np.int32))
+        pixels = tf.stack([pixels, *changed], axis=1)
+        pixels = tf.gather(pixels, kinds, axis=1, batch_dims=1)
         yield tf.concat([pixels, images[..., 3:]], axis=-1), kinds
 
 
@@ -179,17 +158,17 @@ def predict(
 
 
 def measure(
-    subject: EvaluationContext,
+    context: EvaluationContext,
     *,
     transforms_train: int = _FIELDS.transforms_train,
     transforms_test: int = _FIELDS.transforms_test,
     transforms_hidden: int = _FIELDS.transforms_hidden,
     seed: int = Evaluation.seed,
-) -> dict[str, Any]:
+) -> Measurement:
     """Predicts transformations from h and, if there is a projection, from z.
 
     Args:
-      subject: the encoder and its data.
+      context: the encoder and its data.
       transforms_train, transforms_test: largest numbers of images.
       transforms_hidden: units of the hidden layer.
       seed: of the images, the transformations and the networks.
@@ -202,27 +181,27 @@ def measure(
     sizes = {"train": transforms_train, "test": transforms_test}
     rows = {
         split: view_embeddings.sample(
-            subject.source(split).info.num_examples, size, seed
+            context.source(split).info.num_examples, size, seed
         )
         for split, size in sizes.items()
     }
 
     def images(split: str) -> Iterable[tuple[Any, Any]]:
-        return view_embeddings.select(subject.images(split), rows[split])
+        return view_embeddings.select(context.images(split), rows[split])
 
     names = list(TASKS)
     if not any(
         (np.ptp(np.asarray(batch)[..., :3], axis=-1) > _COLOUR).any()
         for batch, _ in images("test")
     ):
-        subject.log("transforms: the images have no colour")
+        context.log("transforms: the images have no colour")
         names.remove("color")
 
     def seed_of(task: str, split: str) -> int:
         return 100 * seed + 2 * list(TASKS).index(task) + (split == "test")
 
     # One stream of batches, since each call would trace the encoder again.
-    embedded = subject.embed_batches(
+    embedded = context.embed_batches(
         batch
         for task in names
         for split in rows
@@ -232,8 +211,8 @@ def measure(
     for task in names:
         arrays = [_take(embedded, len(rows[split])) for split in rows]
         spaces = {"h": arrays}
-        if subject.projection is not None:
-            spaces["z"] = [(subject.project(h), kinds) for h, kinds in arrays]
+        if context.projection is not None:
+            spaces["z"] = [(context.project(h), kinds) for h, kinds in arrays]
         for space, (train, test) in spaces.items():
             scores = predict(*train, *test, hidden=transforms_hidden, seed=seed)
             correct = scores["predictions"] == test[1]
@@ -241,7 +220,7 @@ def measure(
             metrics[f"{task}_{space}_interval"] = statistics.interval(correct)
             metrics[f"{task}_chance"] = scores["chance"]
         line = ", ".join(f"{s} {metrics[f'{task}_{s}']:.3f}" for s in spaces)
-        subject.log(f"transforms, {task}: {line}")
+        context.log(f"transforms, {task}: {line}")
     return {"metrics": metrics, "plots": {"transforms": plot(metrics)}}
 
 
@@ -296,9 +275,9 @@ def plot(metrics: Mapping[str, Any]) -> "Figure":
     return figure
 
 
-def needs(subject: EvaluationContext) -> str | None:
+def needs(context: EvaluationContext) -> str | None:
     """Returns what `transforms` lacks, in one line, or None."""
-    for source in (subject.train, subject.test):
+    for source in (context.train, context.test):
         if source.info.num_examples < _MIN_IMAGES:
             return f"{source.info.name} has less than {_MIN_IMAGES} images"
     return None

@@ -4,7 +4,7 @@ Chen et al. 2020 (SimCLR), appendix B.5, shows ten random classes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import plots
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.results import Measurement
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,17 +84,17 @@ def choose(
 
 
 def measure(
-    subject: EvaluationContext,
+    context: EvaluationContext,
     *,
     tsne_examples: int = _FIELDS.tsne_examples,
     tsne_classes: int = _FIELDS.tsne_classes,
     tsne_perplexity: float = _FIELDS.tsne_perplexity,
     seed: int = Evaluation.seed,
-) -> dict[str, Any]:
+) -> Measurement:
     """Maps test embeddings; without labels, in one colour.
 
     Args:
-      subject: the encoder and its data.
+      context: the encoder and its data.
       tsne_examples: largest number of test images.
       tsne_classes: largest number of classes, chosen randomly.
       tsne_perplexity: see `tsne`.
@@ -104,11 +105,11 @@ def measure(
       "images"; a plot of both maps; arrays "tsne_h", "tsne_z" [n, 2],
       "tsne_rows" [n] (of the test split) and "tsne_labels" [n].
     """
-    h, labels = subject.embeddings("test")
+    h, labels = context.embeddings("test")
     rows = choose(labels, tsne_classes, tsne_examples, seed)
     spaces = {"h": h}
-    if subject.projection is not None:
-        spaces["z"] = subject.projections("test")[0]
+    if context.projection is not None:
+        spaces["z"] = context.projections("test")[0]
     maps, metrics = {}, {}
     for name, embeddings in spaces.items():
         maps[name], metrics[f"divergence_{name}"] = tsne(
@@ -116,7 +117,7 @@ def measure(
         )
     arrays = {f"tsne_{name}": places for name, places in maps.items()}
     arrays |= {"tsne_rows": rows, "tsne_labels": labels[rows]}
-    figure = plot(maps, labels[rows], subject.test.info.label_names)
+    figure = plot(maps, labels[rows], context.test.info.label_names)
     return {
         "metrics": {**metrics, "images": len(rows)},
         "plots": {"tsne": figure},
@@ -169,8 +170,8 @@ def plot(
     return figure
 
 
-def needs(subject: EvaluationContext) -> str | None:
+def needs(context: EvaluationContext) -> str | None:
     """Returns what `tsne` lacks, in one line, or None."""
-    if subject.test.info.num_examples < 4:
-        return f"{subject.test.info.name} has less than 4 images"
+    if context.test.info.num_examples < 4:
+        return f"{context.test.info.name} has less than 4 images"
     return None
