@@ -127,6 +127,7 @@ def test_the_wheel_is_tested_without_the_sources(release):
     shutil.rmtree(work)
 
 
+@pytest.mark.slow
 def test_a_wheel_that_lacks_a_file_fails(release):
     release.fake_python(_VERSION)
     root = release.folder / "project"
