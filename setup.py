@@ -9,7 +9,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 # Ranges that pip resolves to a working set on its own.
 INSTALL_REQUIRES = [
-    # A range, so that a TPU VM's own 2.15.0 wheel satisfies it and stays.
+    # A range that admits the 2.15.0 wheel of TPU VMs.
     "tensorflow>=2.15,<2.16",
     "tensorflow-datasets>=4.9.4,<4.10",
     "tensorflow-addons>=0.23,<0.24",
@@ -19,20 +19,19 @@ INSTALL_REQUIRES = [
     "scikit-learn>=1.3,<2",
     "scipy>=1.10,<2",
     "matplotlib>=3.7,<4",
-    # These two come with scikit-learn and matplotlib, and are called directly,
-    # too: to hold back threads, and to corrupt images.
+    # Required by scikit-learn and matplotlib, and also used directly: to limit
+    # threads, and to corrupt images.
     "threadpoolctl>=2,<4",
     "Pillow>=10",
     "numpy>=1.24,<2",
-    # Code that tensorflow-metadata 1.17 and later generated needs protobuf 5,
-    # which TensorFlow 2.15 excludes and they do not declare: importing
-    # tensorflow_datasets would fail.
+    # tensorflow-metadata 1.17 and later need protobuf 5 without declaring it,
+    # which TensorFlow 2.15 excludes: importing tensorflow_datasets would fail.
     "tensorflow-metadata>=1.14,<1.17",
     "protobuf>=3.20.3,<5",
-    # Of tensorflow-datasets: 1.14 needs Python 3.11, and pip's older resolvers
-    # take very long to find that out.
+    # Required by tensorflow-datasets. 1.14 needs Python 3.11, which old
+    # versions of pip take very long to find out.
     'etils>=1.6,<1.14; python_version < "3.11"',
-    # TensorBoard 2.15 imports pkg_resources, which later setuptools dropped.
+    # TensorBoard 2.15 imports pkg_resources, which later versions removed.
     "setuptools<81",
 ]
 
@@ -42,7 +41,7 @@ EXTRAS_REQUIRE = {
     "beam": [
         "apache-beam>=2.60,<3",
         "tensorflow-hub>=0.16,<0.17",
-        # tensorflow-hub takes any; later ones need a later TensorFlow.
+        # Required by tensorflow-hub; later versions need a later TensorFlow.
         "tf-keras>=2.15,<2.16",
         "pyarrow>=14",
     ],
@@ -56,9 +55,10 @@ EXTRAS_REQUIRE = {
         "pytest>=8",
         "pytest-xdist>=3.7",
         "ruff>=0.6",
+        "mypy>=2.4",
         "pdoc>=16",
         "selenium>=4.20",
-        # Of the gRPC client, and the oracle of what is written for a server.
+        # For examples/grpc_client.py and the tests of serving.
         "tensorflow-serving-api>=2.15,<2.16",
     ],
 }
@@ -86,7 +86,7 @@ setuptools.setup(
     packages=setuptools.find_packages(
         include=["tf_contrastive", "tf_contrastive.*"]
     ),
-    # The papers' numbers, and the claims as they are run.
+    # The papers' claims and numbers.
     package_data={"tf_contrastive.papers.claims": ["*.json"]},
     python_requires=">=3.10,<3.12",
     install_requires=INSTALL_REQUIRES,
