@@ -54,20 +54,20 @@ def test_no_cluster_is_none():
     for environment in ({}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}):
         assert cluster.from_environment(environment) is None
     with pytest.raises(errors.UserError, match="TF_CONFIG is not set") as told:
-        cluster.needed({})
+        cluster.require({})
     assert "launch/multiworker" in str(told.value)
 
 
 _MALFORMED = [
-    ("{'cluster': 1}", "is no JSON (Expecting property name"),
-    ("[1]", "is no object of cluster and task"),
-    ('{"cluster": [1]}', "has a cluster that is no object"),
-    ('{"cluster": {"worker": "a:1"}}', 'no list of "host:port"'),
-    ('{"cluster": {"worker": [1]}}', 'no list of "host:port"'),
+    ("{'cluster': 1}", "is not JSON (Expecting property name"),
+    ("[1]", "is not an object with cluster and task"),
+    ('{"cluster": [1]}', "has a cluster that is not an object"),
+    ('{"cluster": {"worker": "a:1"}}', 'not a list of "host:port"'),
+    ('{"cluster": {"worker": [1]}}', 'not a list of "host:port"'),
     ('{"cluster": {"worker": []}}', "without chief and worker"),
     ('{"cluster": {"chief": ["a:1", "b:1"]}}', "has more than one chief"),
     ('{"cluster": {"ps": ["a:1"]}}', "has a job 'ps': only chief and worker"),
-    ('{"cluster": {"worker": ["a"]}}', "the address 'a', which is no host:"),
+    ('{"cluster": {"worker": ["a"]}}', "the address 'a', not a host:"),
     ('{"cluster": {"worker": ["a:0"]}}', "the address 'a:0'"),
     ('{"cluster": {"worker": ["a:1", "a:1"]}}', "gives two tasks the address"),
     ('{"cluster": {"worker": ["a:1"]}}', "no task with a type and an index"),
@@ -118,7 +118,7 @@ def test_hosts_expand_as_tensorflow_does(text):
     ["", "n[1-", "n1]", "n[3-1]", "n[a-b]", "n[]", "a,,b", "n[1-99999999]"],
 )
 def test_no_list_of_hosts_is_told(text):
-    with pytest.raises(errors.UserError, match="is no list of nodes"):
+    with pytest.raises(errors.UserError, match="is not a list of nodes"):
         slurm.expand_hosts(text)
 
 
@@ -129,7 +129,7 @@ def test_tasks_per_node_expand():
         "2(x3),1"
     ) == slurm_cluster_resolver.expand_tasks_per_node("2(x3),1")
     for text in ("", "2(x", "2x3", "1(x99999999)"):
-        with pytest.raises(errors.UserError, match="no tasks per node"):
+        with pytest.raises(errors.UserError, match="not a list of tasks"):
             slurm.expand_tasks(text)
 
 
@@ -189,7 +189,7 @@ def test_the_script_of_a_batch_job_is_no_worker():
     }
     assert cluster.from_environment(environment) is None
     with pytest.raises(errors.UserError, match="by srun, or by launch/slurm"):
-        cluster.needed(environment)
+        cluster.require(environment)
 
 
 def test_tf_config_goes_before_slurm():
@@ -203,7 +203,7 @@ def test_tf_config_goes_before_slurm():
         ({"STEP_NUM_TASKS": "8"}, "task 0 of 8, but 7 task(s) on 4 of 4"),
         ({"STEP_NODELIST": "n1"}, "on 4 of 1 node(s)"),
         ({"PROCID": "7"}, "task 7 of 7"),
-        ({"PROCID": "x"}, "SLURM_PROCID=x is no whole number"),
+        ({"PROCID": "x"}, "SLURM_PROCID=x is not a whole number"),
         ({"STEP_NUM_TASKS": ""}, "SLURM_NTASKS and SLURM_NPROCS are not set"),
         # As --distribution=cyclic would place them.
         ({"PROCID": "1", "NODEID": "1", "LOCALID": "0"}, "distribution=block"),
@@ -256,22 +256,22 @@ def test_an_absent_worker_is_named_to_all_in_time():
     first, second, third = _local(3)
     address = third.tasks[2][1]
     told, told_second = _outcomes([first, second], timeout=1)
-    assert f"1 of 3 did not come up: worker 2 ({address}) within 1 s" in told
-    assert "gave up waiting" in told_second or "did not let" in told_second
+    assert f"1 of 3 did not start: worker 2 ({address}) within 1 s" in told
+    assert "stopped waiting" in told_second or "did not answer" in told_second
 
 
 def test_an_absent_first_worker_is_named():
     first, second = _local(2)
     (told,) = _outcomes([second], timeout=0.5)
-    assert f"worker 0 ({first.tasks[0][1]}) did not let this worker" in told
+    assert f"worker 0 ({first.tasks[0][1]}) did not answer this worker" in told
 
 
 def test_workers_of_different_clusters_are_told():
     first, second = _local(2)
     other = {"worker": (*first.jobs["worker"], "127.0.0.1:9")}
     told = _outcomes([first, dataclasses.replace(second, jobs=other)])
-    assert "worker 1 was given other addresses than worker 0" in told[0]
-    assert "gave up waiting for all workers" in told[1]
+    assert "worker 1 has other addresses than worker 0" in told[0]
+    assert "stopped waiting for all workers" in told[1]
 
 
 def test_a_taken_port_is_told():
@@ -279,7 +279,7 @@ def test_a_taken_port_is_told():
     port = int(first.tasks[0][1].rpartition(":")[2])
     with socket.create_server(("", port)):
         (told,) = _outcomes([first])
-    assert f"is to listen at 127.0.0.1:{port}, but cannot" in told
+    assert f"cannot listen at 127.0.0.1:{port}" in told
 
 
 def test_strangers_at_the_port_are_no_workers():

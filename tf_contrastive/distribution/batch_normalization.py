@@ -1,16 +1,17 @@
 """Batch normalization over the global batch, stable in float32.
 
-Layer 2. Contrastive losses need statistics of the global batch: with those of
-its own replica alone, a network can tell from them which images belong
-together. Keras' synchronized layer takes E[x^2] - E[x]^2 in float32, which for
-a channel of mean 100 and deviation 0.1 is off by half and may be negative, and
-one infinite activation makes its moving statistics NaN for ever.
+Contrastive losses need statistics of the global batch: those of one replica
+reveal to the network which images belong together. Keras' synchronized layer
+computes E[x^2] - E[x]^2 in float32, which for a channel of mean 100 and
+deviation 0.1 is off by half and may be negative, and one infinite activation
+makes its moving statistics NaN forever.
 """
+
+from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.distribution.autograph import as_written
 
 # As in SimCLR and SupCon. (Keras' defaults are 0.99 and 1e-3.)
 _MOMENTUM = 0.9
@@ -21,17 +22,17 @@ _EPSILON = 1e-5
 class BatchNormalization(tf.keras.layers.BatchNormalization):
     """Batch normalization with the statistics of the global batch.
 
-    In training the mean and the biased variance are those of all replicas'
-    batches together, in float32 under every precision policy; a batch of which
-    they are not finite leaves the moving statistics as they are. The result is
-    the same, to rounding, on any number of replicas that share the batch.
+    In training, the mean and the biased variance are those of all replicas'
+    batches together, in float32 under every precision policy. If they are not
+    finite, the moving statistics do not change. The result is the same, to
+    rounding, on any number of replicas that share the batch.
 
     Args:
       axis: the axis of the channels.
-      momentum: share of the moving statistics that a step keeps.
+      momentum: fraction of the moving statistics that a step keeps.
       epsilon: added to the variance.
-      synchronized: False takes the statistics of the replica alone. Variables,
-        their names and inference are the same either way.
+      synchronized: whether statistics span all replicas. Variables, their
+        names and inference do not depend on it.
       **kwargs: `center`, `scale`, initializers, regularizers, constraints,
         `name`, `dtype` and `trainable` as in the Keras layer. A frozen layer
         (`trainable=False`) normalizes by its moving statistics.
@@ -45,12 +46,12 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 
     def __init__(
         self,
-        axis=-1,
-        momentum=_MOMENTUM,
-        epsilon=_EPSILON,
-        synchronized=True,
-        **kwargs,
-    ):
+        axis: int = -1,
+        momentum: float = _MOMENTUM,
+        epsilon: float = _EPSILON,
+        synchronized: bool = True,
+        **kwargs: Any,
+    ) -> None:
         for key in ("renorm", "virtual_batch_size", "adjustment"):
             if kwargs.get(key):
                 raise ValueError(f"{key} has no synchronized form: omit it")
@@ -61,20 +62,22 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         )
         self.synchronized = synchronized
 
-    def build(self, input_shape):
-        """Makes the variables, for inputs [N, ..., C] or as `axis` says."""
+    def build(self, input_shape: Any) -> None:
+        """Creates the variables for inputs [N, ..., C], or as `axis` says."""
         super().build(input_shape)
         if len(self.axis) != 1:
-            raise ValueError(f"give one axis of channels, not {self.axis}")
+            raise ValueError(f"axis={self.axis}: must be a single axis")
 
-    @as_written
-    def call(self, inputs, training=False):
+    @distribution.do_not_convert_self
+    def call(
+        self, inputs: tf.Tensor, training: bool | tf.Tensor | None = False
+    ) -> tf.Tensor:
         """Normalizes `inputs`.
 
         Args:
-          inputs: [N, ..., C], of any rank from 2 on.
-          training: whether by the batch's own statistics, which then enter the
-            moving ones; bool, or a bool tensor. In a model, the model's.
+          inputs: [N, ..., C], of rank 2 or higher.
+          training: whether to use the batch's statistics, which then update
+            the moving ones; bool, or a bool tensor. In a model, the model's.
 
         Returns:
           The shape of `inputs`, in the layer's compute dtype.
@@ -92,26 +95,28 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
             return self._normalize_by_batch(inputs)
         return self._normalize_by_moving(inputs)
 
-    def _normalize_by_moving(self, inputs):
+    def _normalize_by_moving(self, inputs: tf.Tensor) -> tf.Tensor:
         return super().call(inputs, training=False)
 
-    def _normalize_by_batch(self, inputs):
+    def _normalize_by_batch(self, inputs: tf.Tensor) -> tf.Tensor:
         inputs = tf.cast(inputs, self.compute_dtype)
-        alone = not self.synchronized or distribution.num_replicas() == 1
+        local = not self.synchronized or distribution.num_replicas() == 1
         channels_last = self.axis[0] == inputs.shape.rank - 1
-        if alone and self.fused and channels_last:
+        if local and self.fused and channels_last:
             outputs, mean, variance = self._fused(inputs)
         else:
-            outputs, mean, variance = self._synchronized(inputs, alone)
+            outputs, mean, variance = self._synchronized(inputs, local)
         self.add_update(lambda: self._update_moving(mean, variance))
         return outputs
 
-    def _fused(self, inputs):
-        """One kernel for one replica: up to twice as fast, equal to rounding.
+    def _fused(
+        self, inputs: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Normalizes by one kernel: up to twice as fast, equal to rounding.
 
-        The kernel rounds the mean to float32, which costs digits where it is
-        large; less the first example's mean, it is not. (Inputs in half
-        precision have fewer digits than that, and would lose some of them.)
+        The kernel rounds the mean to float32, and a large mean loses digits.
+        Subtracting the first example's mean makes it small. (Half-precision
+        inputs have fewer digits, and the subtraction would lose some.)
         """
         channels = self.moving_mean.shape
         shift = tf.zeros(channels)
@@ -123,22 +128,24 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             inputs, gamma, beta, epsilon=self.epsilon, is_training=True
         )
-        # The kernel gives the unbiased variance, but only as a statistic.
+        # The kernel normalizes by the biased variance and returns the unbiased.
         n = tf.cast(tf.size(inputs) // channels[0], variance.dtype)
         return outputs, shift + mean, variance * (n - 1) / n
 
-    def _synchronized(self, inputs, alone):
-        """Two collectives: a common shift, then all sums of d = x - shift.
+    def _synchronized(
+        self, inputs: tf.Tensor, local: bool
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Normalizes by two collectives: a shift, then sums of d = x - shift.
 
-        The shift cancels in value and gradient, so it needs none; with it, no
-        digits are lost in the sums, nor in the output, which is made of d, too.
+        The shift cancels in value and gradient, and needs no gradient. With it,
+        neither the sums nor the output, which is computed from d, lose digits.
         """
         x = tf.cast(inputs, self.moving_mean.dtype)
         axes = [i for i in range(x.shape.rank) if i != self.axis[0]]
         sum_over_replicas = (
-            tf.identity if alone else distribution.cross_replica_sum
+            tf.identity if local else distribution.cross_replica_sum
         )
-        replicas = 1 if alone else distribution.num_replicas()
+        replicas = 1 if local else distribution.num_replicas()
         local_mean = tf.reduce_mean(tf.stop_gradient(x), axes)
         shift = sum_over_replicas(local_mean) / replicas  # [C]
         d = x - self._broadcast(shift, x)
@@ -159,16 +166,16 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         outputs = d * self._broadcast(scale, x) + self._broadcast(offset, x)
         return tf.cast(outputs, inputs.dtype), shift + mean_d, variance
 
-    def _broadcast(self, vector, x):
-        """Shapes a vector of channels to go with `x`."""
+    def _broadcast(self, vector: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+        """Reshapes a vector of channels to broadcast to `x`."""
         shape = [1] * x.shape.rank
         shape[self.axis[0]] = -1
         return tf.reshape(vector, shape)
 
-    def _update_moving(self, mean, variance):
-        # Loss scaling skips the weights' step when an activation overflows;
-        # this is the same for the statistics. They are those of all replicas,
-        # so that all agree on it.
+    def _update_moving(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
+        # Loss scaling skips the step of the weights when an activation
+        # overflows, and this the step of the statistics. All replicas have the
+        # same statistics, so they all agree.
         finite = tf.reduce_all(
             tf.math.is_finite(mean) & tf.math.is_finite(variance)
         )
@@ -179,6 +186,6 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
             change = (value - moving) * (1 - self.momentum)
             moving.assign_add(tf.where(finite, change, tf.zeros_like(change)))
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments."""
         return {**super().get_config(), "synchronized": self.synchronized}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive.distribution.autograph import as_written
+from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import metrics
 from tf_contrastive.model.running_means import RunningMeans
 
@@ -99,7 +99,7 @@ class ContrastiveStep(tf.keras.Model):
             )
         return Batch(views, labels, labels, seeds)
 
-    @as_written
+    @do_not_convert_self
     def learn(self, batch: Batch) -> Results:
         """One training step."""
         gradients, results, features = self.gradients(batch)
@@ -108,7 +108,7 @@ class ContrastiveStep(tf.keras.Model):
         self.update(gradients, results["loss"])
         return self.record(results, batch, features)
 
-    @as_written
+    @do_not_convert_self
     def score(self, batch: Batch) -> Results:
         """One test step."""
         features, projections = self.encode(batch.views, training=False)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config.loss import Loss
-from tf_contrastive.distribution.autograph import as_written
+from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import similarity
 from tf_contrastive.model import gradient_cache, ring_buffer
 from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
@@ -82,7 +82,7 @@ class MomentumEncoder(ContrastiveStep):
             "queue_mask": self.key_branch.filled(),
         }
 
-    @as_written
+    @do_not_convert_self
     def learn(self, batch: Batch) -> Results:
         """One training step, after which the key branch follows."""
         results = super().learn(batch)
@@ -92,7 +92,7 @@ class MomentumEncoder(ContrastiveStep):
         return results
 
 
-@as_written
+@do_not_convert_self
 def _with_keys(model: MomentumEncoder, batch: Batch, training: bool) -> Batch:
     # The gradient cache's chunks bound the memory of the keys, too.
     chunks = model.grad_cache_chunks if training else 1

@@ -1,8 +1,7 @@
-"""Coming up together: nobody goes on before all of a cluster are there.
+"""Start-up barrier: no worker proceeds until all have connected.
 
-The first task listens on its own port, the one that TensorFlow's server takes
-afterwards; the others tell it that they are there, and it tries their ports in
-turn.
+Each task listens on its own port, which TensorFlow's server uses afterwards.
+The others report to the first one, which checks that it can reach their ports.
 """
 
 import contextlib
@@ -12,21 +11,22 @@ import socket
 import time
 
 from tf_contrastive import errors, terminal
-from tf_contrastive.distribution.cluster.tasks import Cluster
+from tf_contrastive.distribution.cluster.tf_config import Cluster
 
-# What the first task answers to the others.
+# Answers of the first task.
 _GO, _GIVE_UP = b"go\n", b"give up\n"
 
 
 def wait_for_all(cluster: Cluster, timeout: float) -> None:
-    """Returns once every process of the cluster is up and can be reached.
+    """Waits until every process of the cluster runs and can be reached.
 
     Args:
       cluster: of this process; must be equal on all of them.
       timeout: in seconds.
 
     Raises:
-      UserError: naming what did not come up in time, or cannot be reached.
+      UserError: naming the tasks that did not start in time, or that cannot be
+        reached.
     """
     deadline = time.monotonic() + timeout
     others = len(cluster.tasks) - 1
@@ -44,7 +44,7 @@ def wait_for_all(cluster: Cluster, timeout: float) -> None:
         except TimeoutError as error:
             raise errors.UserError(
                 f"{cluster.origin}: {error} within {timeout:g} s: start every"
-                " worker by the same command, each where its address says"
+                " worker by the same command, each at its own address"
             ) from error
 
 
@@ -61,8 +61,9 @@ def _listen(cluster: Cluster) -> socket.socket:
         )
     except OSError as error:
         raise errors.UserError(
-            f"{cluster.origin}: {name} is to listen at {address}, but cannot"
-            f" ({error.strerror}): end what runs there, or take another port"
+            f"{cluster.origin}: {name} cannot listen at {address}"
+            f" ({error.strerror}): stop the process that does, or use another"
+            " port"
         ) from error
 
 
@@ -71,7 +72,7 @@ def _fingerprint(cluster: Cluster) -> str:
 
 
 def _gather(cluster: Cluster, server: socket.socket, deadline: float) -> None:
-    """Waits for the others, and tells all of them whether to go on."""
+    """Waits for the other tasks and answers whether to proceed."""
     present: dict[int, socket.socket] = {}
     verdict = _GIVE_UP
     try:
@@ -83,9 +84,9 @@ def _gather(cluster: Cluster, server: socket.socket, deadline: float) -> None:
                 if not 0 < rank < len(cluster.tasks):
                     raise ValueError(rank)
             except (OSError, ValueError, TypeError):
-                connection.close()  # Whoever that was.
+                connection.close()  # Not a worker.
                 continue
-            # One that was started anew takes its own place.
+            # A restarted worker replaces its former connection.
             present[rank] = connection
             _check_peer(cluster, rank, fingerprint)
         verdict = _GO
@@ -99,15 +100,15 @@ def _check_peer(cluster: Cluster, rank: int, fingerprint: str) -> None:
     name, address = cluster.tasks[rank]
     if fingerprint != _fingerprint(cluster):
         raise errors.UserError(
-            f"{cluster.origin}: {name} was given other addresses than"
-            f" {cluster.tasks[0][0]}: give all workers the same cluster"
+            f"{cluster.origin}: {name} has other addresses than"
+            f" {cluster.tasks[0][0]}: set the same cluster on all workers"
         )
     try:
         socket.create_connection(_split(address), timeout=5).close()
     except OSError as error:
         raise errors.UserError(
-            f"{cluster.origin}: {name} is up, but cannot be reached at"
-            f" {address} ({error}): give an address that the other workers can"
+            f"{cluster.origin}: {name} is running, but cannot be reached at"
+            f" {address} ({error}): set an address that the other workers can"
             " connect to"
         ) from error
 
@@ -129,35 +130,35 @@ def _accept(
         ]
         more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
         raise TimeoutError(
-            f"{len(absent)} of {len(cluster.tasks)} did not come up:"
+            f"{len(absent)} of {len(cluster.tasks)} did not start:"
             f" {', '.join(absent[:3])}{more}"
         ) from None
 
 
 def _report(cluster: Cluster, deadline: float) -> None:
-    """Tells the first task that this one is up, and waits for its word."""
+    """Reports to the first task and waits for its answer."""
     name, address = cluster.tasks[0]
     hello = json.dumps([cluster.rank, _fingerprint(cluster)]) + "\n"
     while (left := deadline - time.monotonic()) > 0:
-        # What answers may be another run's server that is about to end: only
-        # the word itself counts.
-        word = b""
+        # Another run's server, about to end, may still listen there: only the
+        # protocol's own answers count.
+        answer = b""
         with (
             contextlib.suppress(OSError),
             socket.create_connection(_split(address), left) as connection,
         ):
             connection.sendall(hello.encode())
             connection.settimeout(max(deadline - time.monotonic(), 0.001))
-            word = _read_line(connection)
-        if word == _GO:
+            answer = _read_line(connection)
+        if answer == _GO:
             return
-        if word == _GIVE_UP:
+        if answer == _GIVE_UP:
             raise errors.UserError(
-                f"{cluster.origin}: {name} ({address}) gave up waiting for all"
-                " workers: see what it says"
+                f"{cluster.origin}: {name} ({address}) stopped waiting for all"
+                " workers: see its message"
             )
         time.sleep(0.2)
-    raise TimeoutError(f"{name} ({address}) did not let this worker go on")
+    raise TimeoutError(f"{name} ({address}) did not answer this worker")
 
 
 def _split(address: str) -> tuple[str, int]:
@@ -166,7 +167,7 @@ def _split(address: str) -> tuple[str, int]:
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    """Reads up to a newline, or the end."""
+    """Reads up to a newline or the end."""
     line = b""
     while not line.endswith(b"\n") and len(line) < 256:
         received = connection.recv(256)

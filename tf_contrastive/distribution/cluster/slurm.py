@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tf_contrastive import errors
-from tf_contrastive.distribution.cluster.tasks import Cluster
+from tf_contrastive.distribution.cluster.tf_config import Cluster
 
 # Ports of SLURM jobs: below those that Linux gives to outgoing connections.
 _FIRST_PORT, _NUM_PORTS, _PORTS_PER_STEP = 16384, 16384, 16
-# SLURM itself knows no more hosts in a range.
+# SLURM's own limit of hosts in a range.
 _MAX_HOSTS = 65536
 
 
 def in_step(environment: Mapping[str, str]) -> bool:
     """Whether this process is a task that srun started."""
-    # The script of a batch job has SLURM_PROCID, too, but it is one process.
+    # A batch script has SLURM_PROCID, too, but is a single process.
     return "SLURM_PROCID" in environment and any(
         name in environment
         for name in (
@@ -29,15 +29,26 @@ def in_step(environment: Mapping[str, str]) -> bool:
 
 
 def read(environment: Mapping[str, str]) -> Cluster:
-    """The tasks of a SLURM step, in blocks: rank 0 and on, node by node.
+    """Reads the tasks of a SLURM step: ranks from 0, node by node.
 
     Raises:
-      UserError: if the variables are no such step, or its tasks in no blocks.
+      UserError: if the variables are not of such a step, or its tasks are not
+        distributed in blocks.
     """
     number = functools.partial(_number, environment)
     rank = number("SLURM_PROCID")
     size = number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
-    hosts, per_host = _nodes(environment)
+    hosts = expand_hosts(
+        _variable(environment, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
+    )
+    per_host = expand_tasks(
+        _variable(
+            environment,
+            "SLURM_STEP_TASKS_PER_NODE",
+            "SLURM_TASKS_PER_NODE",
+            default=f"1(x{len(hosts)})",
+        )
+    )
     if len(hosts) != len(per_host) or sum(per_host) != size or rank >= size:
         raise errors.UserError(
             f"SLURM: task {rank} of {size}, but {sum(per_host)} task(s) on"
@@ -62,7 +73,7 @@ def read(environment: Mapping[str, str]) -> Cluster:
 def _variable(
     environment: Mapping[str, str], *names: str, default: str | None = None
 ) -> str:
-    """The first of some variables that is set."""
+    """Returns the first variable that is set."""
     for name in names:
         if environment.get(name):
             return environment[name]
@@ -80,63 +91,47 @@ def _number(
     value = _variable(environment, *names, default=default)
     if not value.isdecimal():
         raise errors.UserError(
-            f"SLURM: {names[0]}={value} is no whole number: start the"
+            f"SLURM: {names[0]}={value} is not a whole number: start the"
             " command by srun, or set TF_CONFIG"
         )
     return int(value)
 
 
-def _nodes(environment: Mapping[str, str]) -> tuple[list[str], list[int]]:
-    """Returns (hosts of a step, tasks on each of them)."""
-    hosts = expand_hosts(
-        _variable(environment, "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
-    )
-    per_host = expand_tasks(
-        _variable(
-            environment,
-            "SLURM_STEP_TASKS_PER_NODE",
-            "SLURM_TASKS_PER_NODE",
-            default=f"1(x{len(hosts)})",
-        )
-    )
-    return hosts, per_host
-
-
 def _check_place(
     environment: Mapping[str, str], rank: int, node: int, local: int
 ) -> None:
-    """Raises `UserError` if a task is elsewhere than where blocks put it."""
-    said = (
+    """Raises `UserError` if a task is not where blocks would place it."""
+    actual = (
         _number(environment, "SLURM_NODEID", default=str(node)),
         _number(environment, "SLURM_LOCALID", default=str(local)),
     )
-    if said != (node, local):
+    if actual != (node, local):
         raise errors.UserError(
-            f"SLURM: task {rank} is number {said[1]} on node {said[0]}, in"
-            f" blocks it would be number {local} on node {node}: give srun"
+            f"SLURM: task {rank} is number {actual[1]} on node {actual[0]}, in"
+            f" blocks it would be number {local} on node {node}: run srun with"
             " --distribution=block"
         )
 
 
 def _first_port(job: int, step: int) -> int:
-    """Where a step's ports begin: neighbours in number do not overlap."""
+    """Returns a step's first port; steps of close numbers do not overlap."""
     # Steps of one job that run at the same time are few, jobs follow closely.
     return (job + 101 * step) * _PORTS_PER_STEP % _NUM_PORTS
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Hosts of a SLURM list, as `scontrol show hostnames` prints them.
+    """Expands a SLURM list of hosts, as `scontrol show hostnames` does.
 
-    `gpu[001-003,7],b2` are gpu001, gpu002, gpu003, gpu7 and b2; several
-    brackets multiply, the last one fastest.
+    `gpu[001-003,7],b2` is gpu001, gpu002, gpu003, gpu7 and b2; several brackets
+    multiply, and the last one varies fastest.
 
     Raises:
-      UserError: if it is no such list.
+      UserError: if it is not such a list.
     """
     parts = re.findall(r"(?:[^,\[\]\s]|\[[^\[\]\s]*\])+", text)
     if ",".join(parts) != text or not parts:
         raise _wrong_hosts(text)
-    hosts = []
+    hosts: list[str] = []
     for part in parts:
         pieces = [
             list(_expand_ranges(piece[1:-1], text))
@@ -164,24 +159,24 @@ def _expand_ranges(ranges: str, text: str) -> Iterator[str]:
 
 def _wrong_hosts(text: str) -> errors.UserError:
     return errors.UserError(
-        f"SLURM: {text!r} is no list of nodes, such as gpu[001-003,7],b2: start"
-        " the command by srun, or set TF_CONFIG"
+        f"SLURM: {text!r} is not a list of nodes, such as gpu[001-003,7],b2:"
+        " start the command by srun, or set TF_CONFIG"
     )
 
 
 def expand_tasks(text: str) -> list[int]:
-    """Tasks on each node, of SLURM's short form: `2(x3),1` is 2, 2, 2, 1.
+    """Expands SLURM's list of tasks per node: `2(x3),1` is 2, 2, 2, 1.
 
     Raises:
-      UserError: if it is no such list.
+      UserError: if it is not such a list.
     """
     counts = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part)
         if not match or int(match[2] or 1) > _MAX_HOSTS:
             raise errors.UserError(
-                f"SLURM: {text!r} are no tasks per node, such as 2(x3),1: start"
-                " the command by srun, or set TF_CONFIG"
+                f"SLURM: {text!r} is not a list of tasks per node, such as"
+                " 2(x3),1: start the command by srun, or set TF_CONFIG"
             )
         counts += [int(match[1])] * int(match[2] or 1)
     return counts

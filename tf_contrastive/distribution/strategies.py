@@ -1,0 +1,211 @@
+"""The strategy of a run, and what its workers agree on."""
+
+import os
+import signal
+import threading
+
+import tensorflow as tf
+
+from tf_contrastive import errors
+from tf_contrastive.config.runtime import (
+    STRATEGIES,
+    Runtime,
+    check_cross_device_ops,
+)
+from tf_contrastive.distribution import cluster
+
+# How long the workers of a cluster wait for each other, in seconds.
+_WORKER_TIMEOUT = 300.0
+
+_ALL_REDUCE = {
+    "nccl": tf.distribute.NcclAllReduce,
+    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
+    "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
+}
+
+
+def is_chief(strategy: tf.distribute.Strategy) -> bool:
+    """Whether this is the process that writes checkpoints and logs."""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.task_type:
+        return True
+    if resolver.task_type == "worker":
+        return (
+            "chief" not in resolver.cluster_spec().jobs
+            and resolver.task_id == 0
+        )
+    return resolver.task_type == "chief"
+
+
+def any_worker(strategy: tf.distribute.Strategy, flag: bool) -> bool:
+    """Whether `flag` is set on any worker; all workers must call it."""
+    return _sum_over_replicas(strategy, int(flag)) > 0
+
+
+def mean_over_workers(strategy: tf.distribute.Strategy, number: int) -> int:
+    """Returns the workers' mean, rounded down; all workers must call it."""
+    total = _sum_over_replicas(strategy, number)
+    return total // strategy.num_replicas_in_sync
+
+
+def _sum_over_replicas(strategy: tf.distribute.Strategy, number: int) -> int:
+    """Sums the number of each replica's worker over all replicas."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return number * strategy.num_replicas_in_sync
+    numbers = strategy.experimental_distribute_values_from_function(
+        lambda _: tf.constant(number)
+    )
+    total = strategy.reduce(tf.distribute.ReduceOp.SUM, numbers, axis=None)
+    return int(total)
+
+
+def _split_cpu(virtual_devices: int) -> list[str]:
+    """Splits the first CPU into virtual devices and returns their names."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    devices = [tf.config.LogicalDeviceConfiguration()] * virtual_devices
+    try:
+        current = tf.config.get_logical_device_configuration(cpu) or []
+        if len(current) < virtual_devices:
+            tf.config.set_logical_device_configuration(cpu, devices)
+    except RuntimeError as error:
+        raise errors.UserError(
+            f"virtual_devices={virtual_devices}: TensorFlow has already"
+            f" started with {max(len(current), 1)} CPU device(s); create the"
+            " strategy before any other use of TensorFlow"
+        ) from error
+    return [f"CPU:{i}" for i in range(virtual_devices)]
+
+
+def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+    try:
+        # In this order, and on pods before any op: the second call adds the
+        # hosts' devices, which fails once TensorFlow has started.
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu)
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except Exception as error:
+        # The resolver, the cloud client and the runtime raise many types.
+        raise errors.UserError(
+            f"strategy=tpu: no TPU at {tpu!r} ({errors.first_line(error)}): run"
+            " on a TPU VM, set tpu=NAME, or use strategy=auto"
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def _mirrored(
+    virtual_devices: int, cross_device_ops: str
+) -> tf.distribute.Strategy:
+    if virtual_devices:
+        devices = _split_cpu(virtual_devices)
+        # Virtual devices share a few threads, on which a ring of collectives
+        # can starve; a sum on one device cannot.
+        if cross_device_ops == "auto":
+            cross_device_ops = "reduction_to_one_device"
+    else:
+        devices = None
+    if cross_device_ops == "auto":
+        return tf.distribute.MirroredStrategy(devices)
+    return tf.distribute.MirroredStrategy(
+        devices, cross_device_ops=_ALL_REDUCE[cross_device_ops]()
+    )
+
+
+def _multiworker(
+    cross_device_ops: str, timeout: float
+) -> tf.distribute.Strategy:
+    """Waits for the environment's cluster and makes its strategy."""
+    workers = cluster.require()
+    # TensorFlow would block forever and ignore signals.
+    cluster.wait_for_all(workers, timeout)
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({k: list(v) for k, v in workers.jobs.items()}),
+        task_type=workers.task_type,
+        task_id=workers.index,
+        num_accelerators={"GPU": gpus} if gpus else {},
+        rpc_layer="grpc",
+    )
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=tf.distribute.experimental.CommunicationImplementation(
+            cross_device_ops.upper()
+        )
+    )
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    if threading.current_thread() is threading.main_thread():
+        # TensorFlow's server has replaced the handler by one that ignores
+        # SIGTERM, unknown to Python: install Python's again.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    return strategy
+
+
+def _has_tpu(tpu: str) -> bool:
+    """Whether a TPU is named or attached, without starting TensorFlow.
+
+    A TPU VM has its driver's device nodes, by generation.
+    """
+    if tpu != "local" or os.environ.get("TPU_NAME"):
+        return True
+    exists = tf.io.gfile.exists
+    return exists("/dev/accel0") or (
+        exists("/dev/vfio/0") and exists("/lib/libtpu.so")
+    )
+
+
+def _automatic(virtual_devices: int, tpu: str) -> str:
+    """Returns the strategy's name for the devices and the environment."""
+    if virtual_devices:
+        return "mirrored"
+    if _has_tpu(tpu):
+        return "tpu"
+    workers = cluster.from_environment()
+    if workers is not None and len(workers.tasks) > 1:
+        return "multiworker"
+    if len(tf.config.list_physical_devices("GPU")) > 1:
+        return "mirrored"
+    return "default"
+
+
+def strategy(
+    name: str = Runtime.strategy,
+    *,
+    virtual_devices: int = Runtime.virtual_devices,
+    tpu: str = Runtime.tpu,
+    cross_device_ops: str = Runtime.cross_device_ops,
+    timeout: float = _WORKER_TIMEOUT,
+) -> tf.distribute.Strategy:
+    """Creates the strategy of a run, before any other use of TensorFlow.
+
+    Args:
+      name: auto, default, mirrored, multiworker (from `TF_CONFIG`, or as a step
+        of a SLURM job) or tpu. auto: virtual devices if set, else a TPU if
+        there is one, else the workers if there are several, else the GPUs if
+        there are several.
+      virtual_devices: CPU devices to mirror over, without GPUs.
+      tpu: "local" on a TPU VM, else the TPU's name.
+      cross_device_ops: how replicas add, see
+        `config.runtime.CROSS_DEVICE_OPS`.
+      timeout: how long to wait for the other workers, in seconds.
+
+    Raises:
+      UserError: for an unknown name, a malformed cluster, absent devices, or
+        workers that do not start.
+    """
+    if name not in STRATEGIES:
+        raise errors.unknown("strategy", name, STRATEGIES)
+    if name == "auto":
+        name = _automatic(virtual_devices, tpu)
+    check_cross_device_ops(cross_device_ops, name, virtual_devices)
+    if cross_device_ops == "nccl" and not tf.config.list_physical_devices(
+        "GPU"
+    ):
+        raise errors.UserError(
+            "cross_device_ops=nccl needs GPUs, and TensorFlow sees none: set"
+            " cross_device_ops=auto, or fix the GPU drivers"
+        )
+    if name == "tpu":
+        return _tpu_strategy(tpu)
+    if name == "multiworker":
+        return _multiworker(cross_device_ops, timeout)
+    if name == "mirrored":
+        return _mirrored(virtual_devices, cross_device_ops)
+    return tf.distribute.get_strategy()
