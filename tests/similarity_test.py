@@ -24,16 +24,16 @@ def _whole(z, temperature, weights, include_self):
     return value, tape.gradient(value, z)
 
 
-@pytest.mark.parametrize("kept", [2**24, 0])
+@pytest.mark.parametrize("stored", [2**24, 0])
 @pytest.mark.parametrize("include_self", [False, True])
 @pytest.mark.parametrize("temperature", [0.005, 0.1])
 @pytest.mark.parametrize(
     ("images", "block_size"), [(5, 0), (5, 3), (8, 4), (7, 14), (800, 0)]
 )
 def test_log_sum_exp(
-    images, block_size, temperature, include_self, kept, monkeypatch
+    images, block_size, temperature, include_self, stored, monkeypatch
 ):
-    monkeypatch.setattr(similarity.half, "_KEPT", kept)
+    monkeypatch.setattr(similarity.symmetric, "_MAX_STORED", stored)
     z = _RNG.normal(size=[images, 2, 6]).astype(np.float32)
     weights = _RNG.uniform(size=2 * images)
     expected, gradient = _whole(z, temperature, weights, include_self)
@@ -65,7 +65,7 @@ def test_log_sum_exp(
 
 @pytest.mark.parametrize("labels", [None, np.array([3, 1, 3, 3, -2, 1])])
 @pytest.mark.parametrize("views", [1, 3])
-def test_positives_are_counted_and_summed_without_pairs(labels, views):
+def test_positives_without_pairs(labels, views):
     z = _RNG.normal(size=[6, views, 4]).astype(np.float32)
     batch = similarity.gather(z, labels)
     flat = batch.anchors.embeddings.numpy()
@@ -79,15 +79,15 @@ def test_positives_are_counted_and_summed_without_pairs(labels, views):
     )
 
 
-def test_memory_is_that_of_a_few_blocks():
+def test_memory_is_a_few_blocks():
     # Half of what one 16,384 x 16,384 float32 matrix takes would not fit.
     z = tf.zeros([16384, 4])
-    sides = similarity.Side(*([z] + [tf.range(16384)] * 3))
+    sides = similarity.EmbeddingSet(*([z] + [tf.range(16384)] * 3))
     block = []
 
-    def function(found):
-        block.append(found.similarities.shape)
-        return tf.reduce_sum(found.similarities, -1)
+    def function(x):
+        block.append(x.similarities.shape)
+        return tf.reduce_sum(x.similarities, -1)
 
     similarity.Rows(function, sides, sides).total(tf.ones([16384]))
     assert all(np.prod(shape) <= 2**21 for shape in block)

@@ -263,6 +263,20 @@ def validate_fields(config: Any) -> None:
             raise UserError(f"{field.name}={value}: must be {allowed}")
 
 
+def check_options(group: type, prefix: str, values: Mapping[str, Any]) -> None:
+    """Raises `UserError` for the first value that its option does not allow.
+
+    Args:
+      group: the dataclass of the options, such as `Loss`.
+      prefix: what may precede an option's name in the name of its field.
+      values: by the options' names.
+    """
+    known = {f.name.removeprefix(prefix): f for f in dataclasses.fields(group)}
+    for name, value in values.items():
+        if allowed := problem(known[name], value):
+            raise UserError(f"{name}={value}: must be {allowed}")
+
+
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what `field` allows, or None if `value` is allowed."""
     about = field.metadata

@@ -1,59 +1,44 @@
-"""What every contrastive loss shares: arguments, checks and the reduction."""
+"""Base classes of the losses: the call, its checks and the reduction."""
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable
+from typing import Any, cast
 
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors
-from tf_contrastive.config.loss import REDUCTIONS
+from tf_contrastive import distribution
+from tf_contrastive.config import fields
+from tf_contrastive.config.loss import Loss
 from tf_contrastive.losses import similarity
 
-# (coefficient, values of each anchor [A] or the rows that give them)
+# (coefficient, the values [A] of all anchors or the rows that compute them)
 Term = tuple[float, Any]
 
 
 class ContrastiveLoss:
     """A loss over the embeddings of the global batch.
 
-    Called inside a replica it returns replicas * (sum over the local anchors)
-    / (anchors counted in the global batch): the mean of that over replicas is
-    the global mean. A training step divides it by `num_replicas_in_sync` and
-    sums gradients over replicas, which gives the gradient of the global mean.
-    Anchors without a positive contribute 0 and leave the count; if none is
+    In a replica, a call returns replicas * (sum over the local anchors) /
+    (anchors counted in the global batch), whose mean over replicas is the
+    global mean. A training step divides the loss by `num_replicas_in_sync` and
+    sums gradients over replicas: the result is the gradient of the global mean.
+    Anchors without a positive contribute 0 and are not counted. If none is
     counted, the loss is 0.
 
-    Args:
-      temperature: what similarities are divided by, above 0.
-      normalize: l2-normalise projections first; False: raw dot products.
-      reduction: "mean" over the counted anchors, or "sum" over them as SupCon
-        prints it (Eq. 19), of the global batch.
-      block_size: anchors compared at a time; 0: as many as suit the batch. It
-        changes speed and memory alone.
+    Subclasses are dataclasses (`kw_only=True, eq=False`) whose fields are their
+    options; `config.loss` defines the defaults and the allowed values.
     """
 
-    # Whether calling it without labels is an error.
-    needs_labels = False
+    # Whether a call without labels is an error.
+    needs_labels: bool = False
+    # The values of losses that do not have the option.
+    temperature: float | None = None
+    normalize: bool = True
+    reduction: str = "mean"
+    block_size: int = 0
 
-    def __init__(
-        self,
-        *,
-        temperature: float | None = None,
-        normalize: bool = True,
-        reduction: str = "mean",
-        block_size: int = 0,
-    ) -> None:
-        if temperature is not None and not temperature > 0:
-            raise ValueError(f"temperature={temperature}: must be above 0")
-        if block_size < 0:
-            raise ValueError(
-                f"block_size={block_size}: must be at least 1, or 0 for"
-                " automatic"
-            )
-        check_choice("reduction", reduction, REDUCTIONS)
-        self.temperature = temperature
-        self.normalize = normalize
-        self.reduction = reduction
-        self.block_size = block_size
+    def __post_init__(self) -> None:
+        fields.check_options(Loss, "loss_", self.get_config())
 
     def __call__(
         self,
@@ -65,40 +50,66 @@ class ContrastiveLoss:
 
         Args:
           projections: [B, V, P] of this replica, any floating dtype.
-          labels: int [B] or multi-hot [B, C], where the loss uses them.
-          seed: int32 [2]; only losses that draw random numbers read it.
+          labels: int [B] or multi-hot [B, C], if the loss uses them.
+          seed: int32 [2]; used by losses that draw random numbers.
 
         Returns:
-          float32 [], scaled as the class says.
+          float32 [], scaled as the class describes.
 
         Raises:
-          ValueError: for projections that are not [B, V, P], or for a missing
-            or misshapen `labels`.
+          ValueError: for projections that are not [B, V, P], or for missing or
+            misshapen `labels`.
         """
         del seed
-        batch = self._gather(projections, labels)
-        return self._reduce(self._terms(batch), self._counted(batch))
+        return self._reduce(
+            *self._terms(check_projections(projections), labels)
+        )
 
     def per_anchor(
         self, projections: tf.Tensor, labels: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """The loss of each local anchor, unscaled, float32 [B, V].
+        """Computes the unscaled loss of each local anchor, float32 [B, V].
 
-        Args and errors are those of a call.
+        Views that are not anchors have 0. Arguments and errors are those of a
+        call.
         """
-        batch = self._gather(projections, labels)
-        return self._spread(
-            self._terms(batch), self._counted(batch), projections
-        )
+        projections = check_projections(projections)
+        terms, counted = self._terms(projections, labels)
+        values = tf.add_n([_values(term) for term in terms])
+        values = tf.where(counted, values, 0.0)
+        batch, views = tf.unstack(tf.shape(projections)[:2])
+        values = tf.reshape(values, [batch, -1])
+        missing = views - tf.shape(values)[1]
+        return tf.pad(values, [[0, 0], [0, missing]])
 
-    def _gather(self, projections, labels) -> similarity.Batch:
-        return similarity.gather(
-            check_projections(projections),
-            self._checked_labels(labels, projections),
-            normalize=self.normalize,
-        )
+    def get_config(self) -> dict[str, Any]:
+        """Returns all constructor arguments."""
+        names = (field.name for field in dataclasses.fields(cast(Any, self)))
+        return {name: getattr(self, name) for name in names}
 
-    def _checked_labels(self, labels, projections) -> tf.Tensor | None:
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "ContrastiveLoss":
+        """Makes the loss that `get_config` describes."""
+        return cls(**config)
+
+    def _terms(
+        self, projections: tf.Tensor, labels: tf.Tensor | None
+    ) -> tuple[list[Term], tf.Tensor]:
+        """Returns the terms of each anchor's loss; bool [A], who is counted."""
+        raise NotImplementedError
+
+    def _reduce(self, terms: list[Term], counted: tf.Tensor) -> tf.Tensor:
+        """Reduces [A] to this replica's loss, as the class describes."""
+        counted = tf.cast(counted, tf.float32)
+        weights = counted * distribution.num_replicas()
+        if self.reduction == "mean":
+            total = distribution.cross_replica_sum(tf.reduce_sum(counted))
+            weights /= tf.maximum(total, 1.0)
+        return tf.add_n([_total(term, weights) for term in terms])
+
+    def _checked_labels(
+        self, labels: tf.Tensor | None, projections: tf.Tensor
+    ) -> tf.Tensor | None:
         if not self.needs_labels:
             return None
         if labels is None:
@@ -119,33 +130,80 @@ class ContrastiveLoss:
             )
         return labels
 
-    def _terms(self, batch: similarity.Batch) -> list[Term]:
-        """What the loss of each anchor is the sum of."""
-        raise TypeError(f"{type(self).__name__} defines no _terms")
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class AnchorLoss(ContrastiveLoss):
+    """A mean over anchors, each compared with the global batch's embeddings.
+
+    Args:
+      normalize: whether projections are l2-normalised first; False: raw dot
+        products.
+      reduction: "mean" over the counted anchors of the global batch, or their
+        "sum", as Khosla et al. 2020 print SupCon (Eq. 19).
+      block_size: anchors compared at a time, which changes speed and memory
+        only; 0: automatic.
+    """
+
+    normalize: bool = True
+    reduction: str = "mean"
+    block_size: int = 0
+
+    def _terms(
+        self, projections: tf.Tensor, labels: tf.Tensor | None
+    ) -> tuple[list[Term], tf.Tensor]:
+        batch = self._gather(projections, labels)
+        return self._terms_of(batch), self._counted(batch)
+
+    def _gather(
+        self, projections: tf.Tensor, labels: tf.Tensor | None
+    ) -> similarity.Batch:
+        return similarity.gather(
+            projections,
+            self._checked_labels(labels, projections),
+            normalize=self.normalize,
+        )
+
+    def _terms_of(self, batch: similarity.Batch) -> list[Term]:
+        """Returns the terms whose sum is the loss of each anchor."""
+        raise NotImplementedError
 
     def _counted(self, batch: similarity.Batch) -> tf.Tensor:
-        """Whether each anchor enters the mean, bool [A]."""
+        """Returns whether each anchor is counted, bool [A]."""
         return similarity.num_positives(batch) > 0
 
-    def _reduce(self, terms: list[Term], counted: tf.Tensor) -> tf.Tensor:
-        """The loss of this replica, of which the class speaks."""
-        counted = tf.cast(counted, tf.float32)
-        weights = counted * distribution.num_replicas()
-        if self.reduction == "mean":
-            total = distribution.cross_replica_sum(tf.reduce_sum(counted))
-            weights /= tf.maximum(total, 1.0)
-        return tf.add_n([_total(term, weights) for term in terms])
+    def _rows(
+        self,
+        function: Callable[[similarity.Block], tf.Tensor],
+        batch: similarity.Batch,
+        negatives: str = "all_views",
+    ) -> similarity.Rows | similarity.PerView:
+        """Applies `function` to each anchor's row of similarities.
 
-    def _spread(
-        self, terms: list[Term], counted: tf.Tensor, projections: tf.Tensor
-    ) -> tf.Tensor:
-        """The terms' sum as [B, V]; 0 for views that are no anchors."""
-        values = tf.add_n([_values(term) for term in terms])
-        values = tf.where(counted, values, 0.0)
-        batch, views = tf.unstack(tf.shape(projections)[:2])
-        values = tf.reshape(values, [batch, -1])
-        missing = views - tf.shape(values)[1]
-        return tf.pad(values, [[0, 0], [0, missing]])
+        Args:
+          function: block -> [R], see `similarity.Rows`.
+          batch: the anchors and candidates.
+          negatives: "other_view": the candidates of an anchor are those of the
+            other one of two views.
+        """
+        sides = [(batch.anchors, batch.candidates)]
+        if negatives == "other_view":
+            if batch.num_views != 2:
+                raise ValueError(
+                    "negatives='other_view' compares two views, but the"
+                    f" projections have {batch.num_views}: pass [B, 2, P]"
+                )
+            sides = [
+                (
+                    batch.anchors.of_view(view, 2),
+                    batch.candidates.of_view(1 - view, 2),
+                )
+                for view in (0, 1)
+            ]
+        rows = [
+            similarity.Rows(function, *side, block_size=self.block_size)
+            for side in sides
+        ]
+        return rows[0] if len(rows) == 1 else similarity.PerView(rows)
 
 
 def _total(term: Term, weights: tf.Tensor) -> tf.Tensor:
@@ -162,7 +220,7 @@ def _values(term: Term) -> tf.Tensor:
 
 
 def check_projections(projections: tf.Tensor) -> tf.Tensor:
-    """Raises `ValueError` for what is not floating [B, V, P]."""
+    """Returns `projections` as a tensor; they must be floating [B, V, P]."""
     projections = tf.convert_to_tensor(projections)
     if projections.shape.rank != 3 or not projections.dtype.is_floating:
         raise ValueError(
@@ -171,42 +229,3 @@ def check_projections(projections: tf.Tensor) -> tf.Tensor:
             " (images, views per image, projection size)"
         )
     return projections
-
-
-def check_choice(option: str, given: str, known: tuple[str, ...]) -> None:
-    """Raises `ValueError` for a value that an option does not have."""
-    if given not in known:
-        raise errors.unknown(option, given, known)
-
-
-def check_at_least(option: str, given: float, least: float) -> None:
-    """Raises `ValueError` for a number below `least`."""
-    if not given >= least:
-        raise ValueError(f"{option}={given}: must be at least {least}")
-
-
-def check_two_views(name: str, batch: similarity.Batch) -> None:
-    """Raises `ValueError` unless every image has two views."""
-    if batch.num_views != 2:
-        raise ValueError(
-            f"{name} compares two views, and the projections have"
-            f" {batch.num_views}: give [B, 2, P]"
-        )
-
-
-def against_other_view(
-    function, batch: similarity.Batch, block_size: int
-) -> similarity.PerView:
-    """Rows of each view's anchors against the candidates of the other view."""
-    check_two_views("negatives='other_view'", batch)
-    return similarity.PerView(
-        [
-            similarity.Rows(
-                function,
-                batch.anchors.of_view(view, 2),
-                batch.candidates.of_view(1 - view, 2),
-                block_size=block_size,
-            )
-            for view in (0, 1)
-        ]
-    )

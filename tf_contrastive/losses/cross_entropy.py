@@ -1,40 +1,46 @@
 """Cross entropy, the supervised baseline of the papers."""
 
+import dataclasses
+
 import tensorflow as tf
 
+from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.losses import base
 
+_DEFAULTS = LOSS_OPTIONS["cross_entropy"]
 
+
+@dataclasses.dataclass(kw_only=True, eq=False)
 class CrossEntropy(base.ContrastiveLoss):
     """Softmax cross entropy of the logits of a dense head.
 
-    Khosla et al. 2020, sections 1 and 5: what SupCon is compared with. The
-    projections are logits [B, V, C]. Labels: int [B]; or float [B, V, C], a
+    Khosla et al. 2020, sections 1 and 5: the baseline of SupCon. The
+    projections are logits [B, V, C]. Labels are int [B]; or float [B, V, C], a
     distribution over the classes for each view, as MixUp and CutMix make them;
     or multi-hot [B, C], which take the sigmoid form, averaged over classes.
     Every view of every image is counted.
 
+    Example:
+      >>> logits = tf.constant([[[2.0, 0.0]], [[0.0, 1.0]]])  # [B, V, C]
+      >>> print(f"{CrossEntropy()(logits, labels=[0, 1]):.4f}")
+      0.2201
+
     Args:
-      label_smoothing: share of the target that is spread over all classes (in
-        the sigmoid form, over yes and no).
-      **options: those of `ContrastiveLoss`, without temperature.
+      label_smoothing: fraction of the target that is spread over all classes
+        (in the sigmoid form, over yes and no).
+      reduction: "mean" over the views of the global batch, or "sum".
     """
 
     needs_labels = True
 
-    def __init__(self, *, label_smoothing: float, **options) -> None:
-        super().__init__(**options)
-        if not 0 <= label_smoothing < 1:
-            raise ValueError(
-                f"label_smoothing={label_smoothing}: must be in [0, 1)"
-            )
-        self._smoothing = label_smoothing
+    label_smoothing: float = _DEFAULTS["label_smoothing"]
+    reduction: str = _DEFAULTS["reduction"]
 
-    def _gather(self, projections, labels):
-        """Returns logits and targets [A, C], and the loss they take."""
-        logits = base.check_projections(projections)
-        labels = self._checked_labels(labels, logits)
-        views, classes = logits.shape[1:]
+    def _terms(
+        self, projections: tf.Tensor, labels: tf.Tensor | None
+    ) -> tuple[list[base.Term], tf.Tensor]:
+        labels = self._checked_labels(labels, projections)
+        views, classes = projections.shape[1:]
         rank = labels.shape.rank
         if rank > 1 and labels.shape[-1] != classes:
             raise ValueError(
@@ -51,11 +57,22 @@ class CrossEntropy(base.ContrastiveLoss):
             target = tf.repeat(target[:, tf.newaxis], views, axis=1)
         logits, target = (
             tf.reshape(tf.cast(x, tf.float32), [-1, classes])
-            for x in (logits, target)
+            for x in (projections, target)
         )
-        return logits, target, _sigmoid if rank == 2 else _softmax
+        smoothing = self.label_smoothing
+        if rank == 2:
+            target += smoothing * (0.5 - target)
+            losses = tf.reduce_mean(
+                tf.nn.sigmoid_cross_entropy_with_logits(target, logits), axis=-1
+            )
+        else:
+            target += smoothing * (1 / classes - target)
+            losses = tf.nn.softmax_cross_entropy_with_logits(target, logits)
+        return [(1.0, losses)], tf.ones(tf.shape(logits)[:1], tf.bool)
 
-    def _checked_labels(self, labels, projections):
+    def _checked_labels(
+        self, labels: tf.Tensor | None, projections: tf.Tensor
+    ) -> tf.Tensor:
         if labels is not None:
             labels = tf.convert_to_tensor(labels)
         if labels is None or labels.shape.rank != 3:
@@ -71,23 +88,3 @@ class CrossEntropy(base.ContrastiveLoss):
                 " [B, V, C]"
             )
         return labels
-
-    def _terms(self, batch):
-        logits, target, form = batch
-        return [(1.0, form(target, logits, self._smoothing))]
-
-    def _counted(self, batch):
-        return tf.ones(tf.shape(batch[0])[:1], tf.bool)
-
-
-def _softmax(target, logits, smoothing):
-    """Against distributions over the classes, [A]."""
-    target += smoothing * (1 / logits.shape[-1] - target)
-    return tf.nn.softmax_cross_entropy_with_logits(target, logits)
-
-
-def _sigmoid(target, logits, smoothing):
-    """Against a yes or no for each class, their mean, [A]."""
-    target += smoothing * (0.5 - target)
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(target, logits)
-    return tf.reduce_mean(losses, axis=-1)

@@ -1,15 +1,19 @@
 """Alignment to views and to a prior: the generalized contrastive losses."""
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.config.loss import NORMALIZATIONS
+from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.losses import base, similarity
 
-# Named, since the automatic choice differs between devices.
+# Explicit, since the automatic choice differs between devices.
 _ALGORITHM = "philox"
+_ALIGN_UNIFORM = LOSS_OPTIONS["align_uniform"]
+_NORMAL = LOSS_OPTIONS["swd_normal"]
+_HYPERSPHERE = LOSS_OPTIONS["swd_hypersphere"]
 
 
 def alignment(projections: tf.Tensor) -> tf.Tensor:
@@ -26,109 +30,124 @@ def alignment(projections: tf.Tensor) -> tf.Tensor:
 
 
 class _Generalized(base.ContrastiveLoss):
-    """alignment + weight * distribution; no mean over anchors.
+    """alignment + weight * distribution, which is not a mean over anchors."""
 
-    Args:
-      weight: lambda, at least 0.
-      **options: those of `ContrastiveLoss`.
-    """
+    weight: float
 
-    def __init__(self, *, weight: float, **options) -> None:
-        super().__init__(**options)
-        base.check_at_least("weight", weight, 0.0)
-        self._weight = weight
-
-    def __call__(self, projections, labels=None, seed=None):
+    def __call__(
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None = None,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Computes the loss; see `ContrastiveLoss`."""
         del labels
         projections = base.check_projections(projections)
         projections = tf.cast(projections, tf.float32)
         if self.normalize:
             projections = similarity.l2_normalize(projections)
-        return alignment(projections) + self._weight * self._distribution(
+        return alignment(projections) + self.weight * self._distribution(
             projections, seed
         )
 
-    def per_anchor(self, projections, labels=None):
-        """Raises `TypeError`: the loss is no mean over anchors."""
+    def per_anchor(
+        self, projections: tf.Tensor, labels: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Raises `TypeError`: the loss is not a mean over anchors."""
         raise TypeError(
-            f"{type(self).__name__} is no mean over anchors, and has no loss of"
-            " each"
+            f"{type(self).__name__} is not a mean over anchors, which have no"
+            " losses of their own"
         )
 
-    def _distribution(self, projections, seed) -> tf.Tensor:
+    def _distribution(
+        self, projections: tf.Tensor, seed: tf.Tensor | None
+    ) -> tf.Tensor:
         """L_distribution of (normalised) projections [B, V, P], []."""
-        raise TypeError(f"{type(self).__name__} defines no _distribution")
+        raise NotImplementedError
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class AlignUniform(_Generalized):
     """Alignment, and uniformity on the hypersphere by a log-sum-exp.
 
-    Chen et al. 2021 (Intriguing Properties), table 1, row 1, d being the size
-    P of a projection, n the images:
+    Chen et al. 2021 (Intriguing Properties), table 1, row 1, for projections of
+    size d and n images:
 
         1/(n d) sum |z_i - z_j|^2
             + weight * mean_i log sum_j exp(z_i . z_j / t)
 
-    j runs over all embeddings, i among them, as the table and the authors'
-    code have it (which subtracts the constant ln d, and halves the first
-    term). Labels are ignored.
+    j runs over all embeddings including i, as in the table and the authors'
+    code (which subtracts the constant ln d, and halves the first term). Ignores
+    labels.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{AlignUniform()(z):.4f}")
+      2.9069
 
     Args:
-      include_self: False: leave i out, as NT-Xent does.
-      **options: `weight`, and those of `ContrastiveLoss`.
+      temperature: divisor of similarities, above 0.
+      weight: lambda, at least 0.
+      include_self: whether j includes i, which NT-Xent excludes.
+      normalize, block_size: see `AnchorLoss`.
     """
 
-    def __init__(self, *, include_self: bool, **options) -> None:
-        super().__init__(**options)
-        self._include_self = include_self
+    temperature: float = _ALIGN_UNIFORM["temperature"]
+    weight: float = _ALIGN_UNIFORM["weight"]
+    include_self: bool = _ALIGN_UNIFORM["include_self"]
+    normalize: bool = _ALIGN_UNIFORM["normalize"]
+    block_size: int = _ALIGN_UNIFORM["block_size"]
 
-    def _distribution(self, projections, seed):
+    def _distribution(
+        self, projections: tf.Tensor, seed: tf.Tensor | None
+    ) -> tf.Tensor:
         del seed
-        # Normalised already, where they are to be.
+        # The projections are normalised already.
         batch = similarity.gather(projections, normalize=False)
         batch = batch._replace(normalized=self.normalize)
         rows = similarity.LogSumExp(
             batch,
             self.temperature,
-            include_self=self._include_self,
+            include_self=self.include_self,
             block_size=self.block_size,
         )
-        anchors = tf.shape(batch.anchors.images)
-        # An embedding that is alone has nothing to be spread among.
-        spread = self._include_self or tf.size(batch.candidates.images) > 1
-        share = tf.cast(spread, tf.float32) / tf.cast(anchors[0], tf.float32)
-        return rows.total(tf.fill(anchors, share))
+        anchors = tf.shape(batch.anchors.image_ids)
+        # A single embedding has nothing to be spread among.
+        counted = self.include_self or tf.size(batch.candidates.image_ids) > 1
+        weight = tf.cast(counted, tf.float32) / tf.cast(anchors[0], tf.float32)
+        return rows.total(tf.fill(anchors, weight))
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class SlicedWasserstein(_Generalized):
     """Alignment, and the sliced Wasserstein distance to a prior.
 
     Chen et al. 2021 (Intriguing Properties), table 1, rows 2 to 4, and
-    Algorithm 1: all embeddings [b, d] of the global batch, and as many draws of
-    the prior, are projected by one random orthogonal matrix, and the distance
+    Algorithm 1: the embeddings [b, d] of the global batch and as many samples
+    of the prior are projected by one random orthogonal matrix, and the distance
     is that of the sorted columns:
 
         scale * (1/(n d) sum |z_i - z_j|^2 + weight * sum_k |sort(H W)_k -
             sort(P W)_k|^2 / (d * d'))
 
-    Labels are ignored.
+    Ignores labels. Without a `seed`, each call draws other samples.
 
     Args:
+      weight: lambda, at least 0.
       normalization: "paper": over d * d', d' = d, as printed, which grows with
-        the batch; "mean": over b * d', as the authors' code has it.
+        the batch; "mean": over b * d', as in the authors' code.
+      normalize: whether projections are l2-normalised first.
       scale: of the whole loss (the paper: 1000 on the hypersphere).
-      **options: `weight`, and those of `ContrastiveLoss`.
     """
 
-    def __init__(self, *, normalization: str, scale: float, **options) -> None:
-        super().__init__(**options)
-        base.check_choice("normalization", normalization, NORMALIZATIONS)
-        if not scale > 0:
-            raise ValueError(f"scale={scale}: must be above 0")
-        self._per_row = normalization == "mean"
-        self._scale = scale
-        # Counts the calls that bring no seed.
+    weight: float = _NORMAL["weight"]
+    normalization: str = _NORMAL["normalization"]
+    normalize: bool = _NORMAL["normalize"]
+    scale: float = _NORMAL["scale"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Counts the calls without a seed.
         self._calls = tf.Variable(
             0,
             dtype=tf.int32,
@@ -136,35 +155,40 @@ class SlicedWasserstein(_Generalized):
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def __call__(self, projections, labels=None, seed=None):
+    def __call__(
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None = None,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Computes the loss; see `ContrastiveLoss`."""
-        return self._scale * super().__call__(projections, labels, seed)
+        return self.scale * super().__call__(projections, labels, seed)
 
-    def _distribution(self, projections, seed):
+    def _distribution(
+        self, projections: tf.Tensor, seed: tf.Tensor | None
+    ) -> tf.Tensor:
         size = projections.shape[-1]
         h = distribution.cross_replica_concat(projections)
         h = tf.reshape(h, [-1, size])
         if seed is None:
-            seed = self._next_seed()
+            if distribution.num_replicas() > 1:
+                raise ValueError(
+                    f"{type(self).__name__} on several replicas needs a seed"
+                    " int32 [2], the same on all of them"
+                )
+            seed = tf.stack([self._calls.assign_add(1), 0])
         seeds = tf.random.split(seed, 2, alg=_ALGORITHM)
         directions = _random_orthogonal(seeds[0], size)
-        drawn = self._prior(seeds[1], tf.shape(h))
-        distance = sliced_wasserstein(h, drawn, directions)
+        prior = self._prior(seeds[1], tf.shape(h))
+        distance = sliced_wasserstein(h, prior, directions)
         rows = tf.cast(tf.shape(h)[0], tf.float32)
-        return distance / (size * (rows if self._per_row else size))
+        per_row = self.normalization == "mean"
+        return distance / (size * (rows if per_row else size))
 
     @staticmethod
-    def _prior(seed, shape) -> tf.Tensor:
-        """Draws from the prior, float32 of `shape`."""
-        raise TypeError("SlicedWasserstein has no prior; its subclasses have")
-
-    def _next_seed(self) -> tf.Tensor:
-        if distribution.num_replicas() > 1:
-            raise ValueError(
-                f"{type(self).__name__} on several replicas needs a seed int32"
-                " [2], the same on all of them"
-            )
-        return tf.stack([self._calls.assign_add(1), 0])
+    def _prior(seed: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+        """Samples the prior, float32 of `shape`."""
+        raise NotImplementedError
 
 
 def sliced_wasserstein(
@@ -174,24 +198,24 @@ def sliced_wasserstein(
 
     The squared distance of sorted projections, summed over directions.
     """
-    mine, theirs = (
+    h, prior = (
         tf.sort(tf.matmul(directions, x, transpose_a=True, transpose_b=True))
         for x in (h, prior)
     )
-    return tf.reduce_sum((mine - theirs) ** 2)
+    return tf.reduce_sum((h - prior) ** 2)
 
 
 def _uniform(shape: Any, seed: tf.Tensor) -> tf.Tensor:
-    """Numbers in (0, 1), float32 of `shape`.
+    """Uniform numbers in (0, 1), float32 of `shape`.
 
-    Made of whole numbers, which XLA draws as TensorFlow's kernels do. Its
-    fractions and normal numbers are others, whatever the algorithm.
+    Made from integers, which XLA draws as TensorFlow's kernels do. Its floats
+    and normal numbers differ from theirs, whatever the algorithm.
     """
-    drawn = tf.random.stateless_uniform(
+    integers = tf.random.stateless_uniform(
         shape, seed, None, None, tf.int32, alg=_ALGORITHM
     )
-    # The upper 23 bits: as many as keep 1 away.
-    upper = tf.bitwise.right_shift(tf.bitcast(drawn, tf.uint32), 9)
+    # The upper 23 bits: with more of them, 1 would be possible.
+    upper = tf.bitwise.right_shift(tf.bitcast(integers, tf.uint32), 9)
     return (tf.cast(tf.cast(upper, tf.int32), tf.float32) + 0.5) * 2.0**-23
 
 
@@ -206,25 +230,53 @@ def _random_orthogonal(seed: tf.Tensor, size: int) -> tf.Tensor:
     return q * tf.sign(tf.linalg.diag_part(r))
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class SWDHypersphere(SlicedWasserstein):
-    """Table 1, row 2: the prior is uniform on the unit hypersphere."""
+    """Table 1, row 2: the prior is uniform on the unit hypersphere.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{SWDHypersphere()(z, seed=[3, 4]):.2f}")
+      470.64
+
+    Arguments as for `SlicedWasserstein`.
+    """
+
+    normalize: bool = _HYPERSPHERE["normalize"]
+    scale: float = _HYPERSPHERE["scale"]
 
     @staticmethod
-    def _prior(seed, shape):
+    def _prior(seed: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
         return similarity.l2_normalize(_normal(shape, seed))
 
 
 class SWDNormal(SlicedWasserstein):
-    """Table 1, row 4: the prior is a standard normal."""
+    """Table 1, row 4: the prior is a standard normal.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{SWDNormal()(z, seed=[3, 4]):.4f}")
+      3.7242
+
+    Arguments as for `SlicedWasserstein`.
+    """
 
     @staticmethod
-    def _prior(seed, shape):
+    def _prior(seed: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
         return _normal(shape, seed)
 
 
 class SWDHypercube(SlicedWasserstein):
-    """Table 1, row 3: the prior is uniform in [-1, 1]^d."""
+    """Table 1, row 3: the prior is uniform in [-1, 1]^d.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{SWDHypercube()(z, seed=[3, 4]):.4f}")
+      3.6644
+
+    Arguments as for `SlicedWasserstein`.
+    """
 
     @staticmethod
-    def _prior(seed, shape):
+    def _prior(seed: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
         return 2 * _uniform(shape, seed) - 1

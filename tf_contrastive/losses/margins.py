@@ -1,144 +1,167 @@
 """Losses of single positives against single negatives: margins, logistic."""
 
+import dataclasses
+
 import tensorflow as tf
 
-from tf_contrastive.config.loss import MININGS, NEGATIVES, REDUCTIONS
-from tf_contrastive.losses import base, similarity
-from tf_contrastive.losses.similarity import MASKED, Block, count, masked_sum
+from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.losses import base
+from tf_contrastive.losses.similarity import (
+    MASKED,
+    Batch,
+    Block,
+    count,
+    masked_sum,
+    num_positives,
+    scan,
+)
+
+_MARGIN = LOSS_OPTIONS["margin"]
+_NT_LOGISTIC = LOSS_OPTIONS["nt_logistic"]
+_TRIPLET = LOSS_OPTIONS["triplet"]
 
 
-class _PositiveAgainstNegatives(base.ContrastiveLoss):
-    """An image's other views against the views of other images, one by one.
+class _PositiveAgainstNegatives(base.AnchorLoss):
+    """An image's other views against the views of other images, pair by pair.
 
-    With more than two views, the mean over the positives.
-
-    Args:
-      negatives: "other_view": of two views, an anchor's negatives are of the
-        other one; or "all_views".
-      mining: "none", or "semi_hard" (SimCLR, section 5.1): of the negatives
-        less similar than the positive, and within the margin if there is one,
-        the most similar alone.
-      negative_reduction: "mean" or "sum" over an anchor's negatives.
-      **options: those of `ContrastiveLoss`.
+    With more than two views, the mean over the positives. Subclasses have the
+    fields `negatives`, `mining` and `negative_reduction`.
     """
 
-    def __init__(
-        self, *, negatives: str, mining: str, negative_reduction: str, **options
-    ) -> None:
-        super().__init__(**options)
-        base.check_choice("negatives", negatives, NEGATIVES)
-        base.check_choice("mining", mining, MININGS)
-        base.check_choice("negative_reduction", negative_reduction, REDUCTIONS)
-        self._other_view = negatives == "other_view"
-        self._semi_hard = mining == "semi_hard"
-        self._mean = negative_reduction == "mean"
+    negatives: str
+    mining: str
+    negative_reduction: str
 
-    def _terms(self, batch):
-        def of_rows(block):
-            return self._of_rows(block, batch.num_views)
+    def _terms_of(self, batch: Batch) -> list[base.Term]:
+        def losses(block: Block) -> tf.Tensor:
+            return self._losses(block, batch.num_views)
 
-        if self._other_view:
-            rows = base.against_other_view(of_rows, batch, self.block_size)
-        else:
-            rows = similarity.Rows(
-                of_rows,
-                batch.anchors,
-                batch.candidates,
-                block_size=self.block_size,
-            )
-        return [(1.0, rows)]
+        return [(1.0, self._rows(losses, batch, self.negatives))]
 
-    def _of_rows(self, block: Block, views: int) -> tf.Tensor:
+    def _losses(self, block: Block, views: int) -> tf.Tensor:
+        """Computes the loss of a block's anchors, [R]."""
         s, negatives = block.similarities, ~block.same_image
         losses = [tf.zeros_like(s[:, 0])]
         for offset in range(1, views):
             view = (block.anchors.views[:, tf.newaxis] + offset) % views
             is_positive = block.same_image & (block.candidates.views == view)
             positive = masked_sum(s, is_positive)
-            losses.append(self._of_positive(positive, s, negatives))
+            losses.append(self._pair_losses(positive, s, negatives))
         return tf.add_n(losses) / max(views - 1, 1)
 
-    def _of_positive(self, positive, s, negatives) -> tf.Tensor:
-        """The loss of one positive [R] and the negatives, [R]."""
+    def _pair_losses(
+        self, positive: tf.Tensor, s: tf.Tensor, negatives: tf.Tensor
+    ) -> tf.Tensor:
+        """Compares one positive [R] with the negatives [R, N], [R]."""
         p = positive[:, tf.newaxis]
-        if self._semi_hard:
+        if self.mining == "semi_hard":
             closest = tf.reduce_max(
                 tf.where(negatives & self._is_semi_hard(p, s), s, MASKED), -1
             )
-            found = closest > MASKED
-            closest = tf.where(found, closest, positive)
-            joined = tf.where(found, self._repel(positive, closest), 0.0)
+            has_negative = closest > MASKED
+            closest = tf.where(has_negative, closest, positive)
+            joined = tf.where(has_negative, self._repel(positive, closest), 0.0)
         else:
             joined = masked_sum(self._repel(p, s), negatives)
-            if self._mean:
+            if self.negative_reduction == "mean":
                 joined /= tf.maximum(count(negatives), 1.0)
         return self._attract(positive) + joined
 
-    def _attract(self, positive) -> tf.Tensor:
-        """What a positive costs by itself."""
+    def _attract(self, positive: tf.Tensor) -> tf.Tensor:
+        """Computes the loss of a positive similarity."""
         return tf.zeros_like(positive)
 
-    def _repel(self, positive, negative) -> tf.Tensor:
-        """What a negative costs."""
-        raise TypeError(f"{type(self).__name__} defines no _repel")
+    def _repel(self, positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
+        """Computes the loss of a negative similarity."""
+        raise NotImplementedError
 
-    def _is_semi_hard(self, positive, negative) -> tf.Tensor:
+    def _is_semi_hard(
+        self, positive: tf.Tensor, negative: tf.Tensor
+    ) -> tf.Tensor:
         return negative < positive
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class Margin(_PositiveAgainstNegatives):
     """Margin triplet: a hinge on the difference of two similarities.
 
-    Chen et al. 2020, table 2 (its negative is printed there):
+    Chen et al. 2020, table 2 (which prints its negative):
 
         loss_i = mean over negatives n of max(z_i . z_n - z_i . z_p + margin, 0)
 
-    Labels are ignored. Options are those of `NTLogistic`, without temperature.
+    Ignores labels.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{Margin(margin=0.4)(z):.4f}")
+      0.4226
 
     Args:
       margin: at least 0.
-      **options: `negatives`, `mining`, `negative_reduction`, and those of
-        `ContrastiveLoss`.
+      negatives: "other_view": of two views, an anchor's negatives are of the
+        other one; or "all_views".
+      mining: "none", or "semi_hard" (SimCLR, section 5.1): only the most
+        similar of the negatives that are less similar than the positive, but
+        by less than the margin.
+      negative_reduction: "mean" or "sum" over an anchor's negatives.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
-    def __init__(self, *, margin: float, **options) -> None:
-        super().__init__(**options)
-        base.check_at_least("margin", margin, 0.0)
-        self._margin = margin
+    margin: float = _MARGIN["margin"]
+    negatives: str = _MARGIN["negatives"]
+    mining: str = _MARGIN["mining"]
+    negative_reduction: str = _MARGIN["negative_reduction"]
 
-    def _repel(self, positive, negative):
-        return tf.nn.relu(negative - positive + self._margin)
+    def _repel(self, positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(negative - positive + self.margin)
 
-    def _is_semi_hard(self, positive, negative):
-        within = positive - negative < self._margin
+    def _is_semi_hard(
+        self, positive: tf.Tensor, negative: tf.Tensor
+    ) -> tf.Tensor:
+        within = positive - negative < self.margin
         return (negative < positive) & within
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class NTLogistic(_PositiveAgainstNegatives):
-    """NT-Logistic: every pair a classification of its own.
+    """NT-Logistic: a binary classification of every pair.
 
-    Chen et al. 2020, table 2 (its negative is printed there):
+    Chen et al. 2020, table 2 (which prints its negative):
 
         loss_i = -log sigmoid(z_i . z_p / t)
             - mean over negatives n of log sigmoid(-z_i . z_n / t)
 
-    Labels are ignored. With `mining="semi_hard"` an anchor whose positive is
-    the least similar keeps the positive's term alone.
+    Ignores labels.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{NTLogistic(temperature=0.5)(z):.4f}")
+      1.4483
 
     Args:
-      **options: `negatives`, `mining`, `negative_reduction`, and those of
-        `ContrastiveLoss`.
+      temperature: divisor of similarities, above 0.
+      negatives, negative_reduction: as for `Margin`.
+      mining: "none", or "semi_hard": only the most similar of the negatives
+        that are less similar than the positive; without any, only the
+        positive's term is left.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
-    def _attract(self, positive):
+    temperature: float = _NT_LOGISTIC["temperature"]
+    negatives: str = _NT_LOGISTIC["negatives"]
+    mining: str = _NT_LOGISTIC["mining"]
+    negative_reduction: str = _NT_LOGISTIC["negative_reduction"]
+
+    def _attract(self, positive: tf.Tensor) -> tf.Tensor:
         return tf.nn.softplus(-positive / self.temperature)
 
-    def _repel(self, positive, negative):
+    def _repel(self, positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
         del positive
         return tf.nn.softplus(negative / self.temperature)
 
 
-class Triplet(base.ContrastiveLoss):
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Triplet(base.AnchorLoss):
     """Triplet loss, batch-hard, on squared Euclidean distances.
 
     Khosla et al. 2020, supplement, section 4 (after Schroff et al. 2015, with
@@ -146,30 +169,32 @@ class Triplet(base.ContrastiveLoss):
 
         loss_i = max(max_p |z_i - z_p|^2 - min_n |z_i - z_n|^2 + margin, 0)
 
-    Labels as for `SupCon`; an anchor without a positive or a negative leaves
-    the mean. TensorFlow Addons calls it TripletHardLoss (with plain distances
+    Labels as for `SupCon`; an anchor without a positive or a negative is not
+    counted. TensorFlow Addons calls it TripletHardLoss (with plain distances
     by default).
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{Triplet(margin=0.2)(z, labels=[0, 0, 1, 1]):.4f}")
+      1.3525
 
     Args:
       margin: at least 0; 2 * temperature makes it the linear part of SupCon
         with one positive and one negative.
-      **options: those of `ContrastiveLoss`.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     needs_labels = True
 
-    def __init__(self, *, margin: float, **options) -> None:
-        super().__init__(**options)
-        base.check_at_least("margin", margin, 0.0)
-        self._margin = margin
+    margin: float = _TRIPLET["margin"]
 
-    def _terms(self, batch):
+    def _terms_of(self, batch: Batch) -> list[base.Term]:
         candidates = batch.candidates.embeddings
-        # Only which pairs are hardest is found by walking: their distances
-        # then come from differences, which lose no digits.
+        # The scan only finds the hardest pairs. Their distances are computed
+        # from differences, which lose no digits.
         norms = tf.reduce_sum(tf.stop_gradient(candidates) ** 2, axis=-1)
 
-        def hardest(block):
+        def hardest(block: Block) -> tuple[tf.Tensor, tf.Tensor]:
             distances = norms - 2 * block.similarities
             far = tf.where(block.positives, distances, MASKED)
             near = tf.where(block.negatives, distances, -MASKED)
@@ -178,7 +203,7 @@ class Triplet(base.ContrastiveLoss):
                 tf.argmin(near, axis=-1, output_type=tf.int32),
             )
 
-        pair = similarity.scan(
+        pair = scan(
             hardest,
             batch.anchors,
             batch.candidates,
@@ -191,9 +216,9 @@ class Triplet(base.ContrastiveLoss):
             )
             for i in pair
         )
-        return [(1.0, tf.nn.relu(far - near + self._margin))]
+        return [(1.0, tf.nn.relu(far - near + self.margin))]
 
-    def _counted(self, batch):
-        positives = similarity.num_positives(batch)
-        others = tf.size(batch.candidates.images) - 1
+    def _counted(self, batch: Batch) -> tf.Tensor:
+        positives = num_positives(batch)
+        others = tf.size(batch.candidates.image_ids) - 1
         return (positives > 0) & (positives < tf.cast(others, tf.float32))

@@ -1,14 +1,15 @@
-"""Numbers that tell how well the contrastive task is solved.
+"""Metrics of the contrastive task.
 
-Layer 3. They walk the same similarities as the loss and have no gradient.
+They walk the same similarities as the loss and have no gradient.
 """
 
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.losses import similarity
 
-# What `contrastive_task` measures, in the order in which it is shown.
+# The metrics of `contrastive_task`, in the order of display.
 NAMES = (
     "accuracy",
     "entropy",
@@ -21,12 +22,10 @@ NAMES = (
     "kl_lower_bound",
     "embedding_std",
 )
-# Those that are means over anchors.
+# The means over anchors.
 _OF_ROWS = NAMES[:-1]
-# The temperature of the softmax where the loss has none.
-DEFAULT_TEMPERATURE = 0.1
-# Anchors of a replica that are measured, at most: their mean is as good, and
-# the loss would otherwise take less time than its metrics.
+# Largest number of anchors measured per replica: their mean is as good, and
+# more of them would make the metrics slower than the loss.
 MAX_ANCHORS = 1024
 # Wang and Isola 2020: uniformity is log E exp(-2 |x - y|^2).
 _UNIFORMITY_SCALE = 2.0
@@ -36,38 +35,37 @@ def contrastive_task(
     projections: tf.Tensor,
     labels: tf.Tensor | None = None,
     *,
-    temperature: float | None = DEFAULT_TEMPERATURE,
+    temperature: float | None = None,
     normalize: bool = True,
     block_size: int = 0,
     max_anchors: int = MAX_ANCHORS,
 ) -> dict[str, tf.Tensor]:
-    """How well positives are told from all others of the global batch.
+    """Measures how well positives are distinguished in the global batch.
 
     Args:
       projections: [B, V, P] of this replica.
       labels: int [B] or multi-hot [B, C] if positives are of the same class;
         None: the other views of the image.
-      temperature: that of the loss; None, for one without: 0.1.
-      normalize: that of the loss.
+      temperature: the loss's; None: NT-Xent's default.
+      normalize: whether the loss normalises projections.
       block_size: anchors compared at a time; 0: automatic.
-      max_anchors: of each replica the first so many embeddings are anchors,
-        against the candidates of the whole batch.
+      max_anchors: the first embeddings of each replica are anchors, at most
+        this many; they are compared with the candidates of the whole batch.
 
     Returns:
-      For every name of `NAMES` a float32 [], the mean over the anchors of all
+      A float32 [] for every name of `NAMES`, the mean over the anchors of all
       replicas (`cos` is the similarity of the loss, a dot product if that is
       not normalised):
 
-      - accuracy: share in [0, 1] whose nearest of all V * G - 1 others is a
+      - accuracy: fraction in [0, 1] whose nearest of all V * G - 1 others is a
         positive.
       - entropy: of the softmax over these others, nats; ln(V * G - 1) at the
         start of a run.
-      - one_view_accuracy: the share whose nearest among the next view of every
-        image is its own, as SimCLR's table 4 counts. google-research/simclr
-        reports this alone, which looks better than what is trained. Without a
-        second view it is 0.
+      - one_view_accuracy: fraction whose nearest among the next views of all
+        images is of its own image, as in SimCLR's table 4 and in the log of
+        google-research/simclr. Higher than accuracy; 0 without a second view.
       - positive_similarity, negative_similarity: mean cos to the positives,
-        and to what is neither positive nor self.
+        and to those that are neither positive nor the anchor.
       - positives_per_anchor: |P(i)|.
       - alignment: mean |z_i - z_p|^2 over positives; uniformity: log of the
         mean of exp(-2 |z_i - z_j|^2) over all others, at least about -4 on the
@@ -76,12 +74,12 @@ def contrastive_task(
         of the symmetric divergence between the classes' and the noise's
         densities (Feeney and Hughes 2024, theorem 11).
       - embedding_std: the standard deviation of the l2-normalised z, over all
-        dimensions together: 1 where their mean is 0, 0 where all are one point,
+        dimensions together: 1 if their mean is 0, 0 if all are the same point,
         which is collapse (Chen and He 2020, figure 2, times sqrt(P)).
     """
-    temperature = temperature or DEFAULT_TEMPERATURE
+    temperature = temperature or LOSS_OPTIONS["ntxent"]["temperature"]
     batch = similarity.gather(projections, labels, normalize=normalize)
-    anchors = similarity.Side(*(x[:max_anchors] for x in batch.anchors))
+    anchors = similarity.EmbeddingSet(*(x[:max_anchors] for x in batch.anchors))
     rows = similarity.scan(
         lambda block: _of_rows(block, temperature, batch.num_views),
         anchors,
@@ -111,7 +109,7 @@ def contrastive_task(
     packed = tf.concat(
         [sums, of_unit, counts, tf.fill([of_unit.shape[0]], n)], 0
     )
-    # One collective for all of them.
+    # A single collective for all sums and counts.
     sums, counts = tf.split(distribution.cross_replica_sum(packed), 2)
     means = sums / tf.maximum(counts, 1.0)
     centre = means[len(_OF_ROWS) :]
@@ -123,7 +121,7 @@ def contrastive_task(
 def _of_rows(
     block: similarity.Block, temperature: float, views: int
 ) -> dict[str, tf.Tensor]:
-    """The metrics of each anchor, and whether it has positives, negatives."""
+    """Measures each anchor, and whether it has positives and negatives."""
     s, positives, negatives = (
         block.similarities,
         block.positives,
@@ -169,16 +167,16 @@ def _log(count: tf.Tensor) -> tf.Tensor:
 
 
 def _wins(
-    similarities: tf.Tensor, wanted: tf.Tensor, others: tf.Tensor
+    similarities: tf.Tensor, positives: tf.Tensor, others: tf.Tensor
 ) -> tf.Tensor:
-    """1 where the nearest candidate is wanted, none of the others, [R]."""
+    """Returns 1 where the nearest candidate is a positive, else 0, [R]."""
     best, other = (
         tf.reduce_max(tf.where(mask, similarities, similarity.MASKED), axis=-1)
-        for mask in (wanted, others)
+        for mask in (positives, others)
     )
-    found = tf.reduce_any(wanted, axis=-1)
-    # Not "at least": where all embeddings are one, nothing is told apart.
-    return tf.cast((best > other) & found, tf.float32)
+    has_positive = tf.reduce_any(positives, axis=-1)
+    # Strictly greater: equal embeddings cannot be distinguished.
+    return tf.cast((best > other) & has_positive, tf.float32)
 
 
 def _entropy(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -194,23 +192,23 @@ def _entropy(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
 
 
 def _lengths(block: similarity.Block) -> tf.Tensor:
-    """What dot products are divided by to be cosines, [R, N]."""
-    mine, theirs = (
-        tf.norm(side.embeddings, axis=-1)
-        for side in (block.anchors, block.candidates)
+    """Products of lengths, which turn dot products into cosines, [R, N]."""
+    anchors, candidates = (
+        tf.norm(x.embeddings, axis=-1)
+        for x in (block.anchors, block.candidates)
     )
-    return tf.maximum(mine[:, tf.newaxis] * theirs, 1e-30)
+    return tf.maximum(anchors[:, tf.newaxis] * candidates, 1e-30)
 
 
 def effective_rank(embeddings: tf.Tensor) -> tf.Tensor:
-    """How many dimensions embeddings [n, D] use, float32 [], 1 to min(n, D).
+    """Number of dimensions that embeddings [n, D] use, 1 to min(n, D).
 
     The exponential of the entropy of the normalised singular values of the
-    centred embeddings (Roy and Vetterli 2007). It falls to 1 when features
-    collapse.
+    centred embeddings, float32 [] (Roy and Vetterli 2007). It falls to 1 when
+    features collapse.
     """
     x = tf.cast(embeddings, tf.float32)
     x -= tf.reduce_mean(x, axis=0)
     values = tf.linalg.svd(x, compute_uv=False)
-    shares = values / tf.maximum(tf.reduce_sum(values), 1e-30)
-    return tf.exp(-tf.reduce_sum(tf.math.xlogy(shares, shares)))
+    p = values / tf.maximum(tf.reduce_sum(values), 1e-30)
+    return tf.exp(-tf.reduce_sum(tf.math.xlogy(p, p)))

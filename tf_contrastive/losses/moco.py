@@ -1,12 +1,16 @@
 """Momentum contrast: keys of a slower encoder, and a queue of them."""
 
+import dataclasses
+
 import tensorflow as tf
 
+from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.losses import base, similarity
 
 
-class MoCo(base.ContrastiveLoss):
-    """MoCo: a query against its key, and a queue of earlier keys as negatives.
+@dataclasses.dataclass(kw_only=True, eq=False)
+class MoCo(base.AnchorLoss):
+    """MoCo: a query against its key, with a queue of earlier keys as negatives.
 
     He et al. 2020, Eq. 1 (InfoNCE):
 
@@ -14,19 +18,31 @@ class MoCo(base.ContrastiveLoss):
             (exp(q_i . k_i / t) + sum_{k in queue} exp(q_i . k / t)))
 
     `ContrastiveModel(..., momentum=0.999)` makes keys and queue. All queries
-    are counted; keys and queue get no gradient; labels are ignored.
+    are counted; keys and queue get no gradient; ignores labels.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> queue = tf.random.stateless_normal([16, 8], seed=[3, 4])
+      >>> print(f"{MoCo(temperature=0.5)(z, keys=z, queue=queue):.4f}")
+      1.3101
+
+    Args:
+      temperature: divisor of similarities, above 0.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
+
+    temperature: float = LOSS_OPTIONS["moco"]["temperature"]
 
     def __call__(
         self,
-        projections,
-        labels=None,
-        seed=None,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None = None,
+        seed: tf.Tensor | None = None,
         *,
-        keys=None,
-        queue=None,
-        queue_mask=None,
-    ):
+        keys: tf.Tensor | None = None,
+        queue: tf.Tensor | None = None,
+        queue_mask: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         """Computes the loss over the global batch.
 
         Args:
@@ -35,10 +51,10 @@ class MoCo(base.ContrastiveLoss):
           seed: ignored.
           keys: [B, V, P], the positive of each query.
           queue: [Q, P], the same on every replica.
-          queue_mask: bool [Q], which of them are negatives; None: all.
+          queue_mask: bool [Q], which keys are negatives; None: all.
 
         Returns:
-          float32 [], scaled as `ContrastiveLoss` says.
+          float32 [], scaled as `ContrastiveLoss` describes.
 
         Raises:
           ValueError: for a missing or misshapen argument.
@@ -52,17 +68,17 @@ class MoCo(base.ContrastiveLoss):
 
     def per_anchor(
         self,
-        projections,
-        labels=None,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None = None,
         *,
-        keys=None,
-        queue=None,
-        queue_mask=None,
-    ):
-        """The loss of each query, unscaled, float32 [B, V]."""
+        keys: tf.Tensor | None = None,
+        queue: tf.Tensor | None = None,
+        queue_mask: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Computes the unscaled loss of each query, float32 [B, V]."""
         del labels
         queries = base.check_projections(projections)
-        keys, queue = self._checked(queries, keys, queue)
+        keys, queue = _checked(queries, keys, queue)
         size = queries.shape[-1]
         q, k, negatives = (
             similarity.l2_normalize(x)
@@ -73,40 +89,44 @@ class MoCo(base.ContrastiveLoss):
         rows = tf.shape(q)[0]
         if queue_mask is None:
             queue_mask = tf.ones(tf.shape(negatives)[:1], tf.bool)
-        # A negative is of class 1, and a slot that is not filled of class 0.
+        # Queries and negatives are of class 1, empty slots of class 0.
         noise = similarity.Rows(
             lambda block: similarity.log_sum_exp(
                 block.similarities / self.temperature, block.same_class
             ),
-            _side(q, tf.ones([rows], tf.int32)),
-            _side(negatives, tf.cast(queue_mask, tf.int32)),
+            _embedding_set(q, tf.ones([rows], tf.int32)),
+            _embedding_set(negatives, tf.cast(queue_mask, tf.int32)),
             block_size=self.block_size,
         )
         positive = tf.reduce_sum(q * tf.reshape(k, [-1, size]), axis=-1)
         values = tf.nn.softplus(noise.values() - positive / self.temperature)
         return tf.reshape(values, tf.shape(queries)[:2])
 
-    def _checked(self, queries, keys, queue):
-        if keys is None or queue is None:
-            raise ValueError(
-                "MoCo needs keys [B, V, P] and a queue [Q, P]: train it by"
-                " ContrastiveModel(..., momentum=0.999)"
-            )
-        keys, queue = tf.convert_to_tensor(keys), tf.convert_to_tensor(queue)
-        size = queries.shape[-1:]
-        if not (
-            keys.shape.is_compatible_with(queries.shape)
-            and queue.shape.rank == 2
-            and queue.shape[1:].is_compatible_with(size)
-        ):
-            raise ValueError(
-                f"keys of shape {keys.shape} and a queue of shape"
-                f" {queue.shape} for queries of shape {queries.shape}: must be"
-                " [B, V, P] and [Q, P]"
-            )
-        return tf.stop_gradient(keys), tf.stop_gradient(queue)
+
+def _checked(
+    queries: tf.Tensor, keys: tf.Tensor | None, queue: tf.Tensor | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    if keys is None or queue is None:
+        raise ValueError(
+            "MoCo needs keys [B, V, P] and a queue [Q, P]: train it by"
+            " ContrastiveModel(..., momentum=0.999)"
+        )
+    keys, queue = tf.convert_to_tensor(keys), tf.convert_to_tensor(queue)
+    if not (
+        keys.shape.is_compatible_with(queries.shape)
+        and queue.shape.rank == 2
+        and queue.shape[1:].is_compatible_with(queries.shape[-1:])
+    ):
+        raise ValueError(
+            f"keys of shape {keys.shape} and a queue of shape {queue.shape}"
+            f" for queries of shape {queries.shape}: must be [B, V, P] and"
+            " [Q, P]"
+        )
+    return tf.stop_gradient(keys), tf.stop_gradient(queue)
 
 
-def _side(embeddings: tf.Tensor, classes: tf.Tensor) -> similarity.Side:
+def _embedding_set(
+    embeddings: tf.Tensor, classes: tf.Tensor
+) -> similarity.EmbeddingSet:
     zeros = tf.zeros_like(classes)
-    return similarity.Side(embeddings, zeros, zeros, classes)
+    return similarity.EmbeddingSet(embeddings, zeros, zeros, classes)

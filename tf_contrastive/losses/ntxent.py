@@ -1,100 +1,130 @@
 """SimCLR's loss, its decoupled form, and N-pairs."""
 
+import dataclasses
+
 import tensorflow as tf
 
-from tf_contrastive.config.loss import NEGATIVES
+from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.losses import base, similarity
 
+_NTXENT = LOSS_OPTIONS["ntxent"]
+_DECOUPLED = LOSS_OPTIONS["decoupled_ntxent"]
+_NPAIRS = LOSS_OPTIONS["npairs"]
 
-class NTXent(base.ContrastiveLoss):
-    """NT-Xent: an image's other views are its positives; labels are ignored.
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class NTXent(base.AnchorLoss):
+    """NT-Xent: the positives are the image's other views; ignores labels.
 
     Chen et al. 2020, Eq. 1, averaged over all anchors of the global batch:
 
         loss_i = -log(exp(z_i . z_j(i) / t) / sum_{k != i} exp(z_i . z_k / t))
 
-    With more than two views each other one is a positive, averaged outside of
-    the logarithm: SupCon with the image's index as its label. It is InfoNCE
+    With more than two views, each other view is a positive, averaged outside
+    of the logarithm: SupCon with the image's index as its label. It is InfoNCE
     with the batch as negatives. google-research/simclr's code returns twice
     this (the sum of both directions instead of their mean); keras-cv calls it
     SimCLRLoss, lightly NTXentLoss.
 
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{NTXent(temperature=0.5)(z):.4f}")
+      1.9838
+
     Args:
+      temperature: divisor of similarities, above 0.
       negatives: "all_views", or "other_view" (footnote 4 and appendix B.10):
         of two views, an anchor's candidates are the other view of each image.
-      **options: those of `ContrastiveLoss`.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
-    def __init__(self, *, negatives: str, **options) -> None:
-        super().__init__(**options)
-        base.check_choice("negatives", negatives, NEGATIVES)
-        self._other_view = negatives == "other_view"
+    temperature: float = _NTXENT["temperature"]
+    negatives: str = _NTXENT["negatives"]
 
-    def _terms(self, batch):
+    def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
         positives = max(batch.num_views - 1, 1)
         mean = similarity.positive_sums(batch) / positives
         return [(1.0, self._denominators(batch)), (-1 / self.temperature, mean)]
 
-    def _denominators(self, batch):
-        if not self._other_view:
+    def _denominators(
+        self, batch: similarity.Batch
+    ) -> similarity.Rows | similarity.PerView:
+        if self.negatives == "all_views":
             return similarity.LogSumExp(
                 batch, self.temperature, block_size=self.block_size
             )
         bounded = batch.bounded(self.temperature)
-        return base.against_other_view(
+        return self._rows(
             lambda block: similarity.log_sum_exp(
                 block.similarities / self.temperature, bounded=bounded
             ),
             batch,
-            self.block_size,
+            self.negatives,
         )
 
 
-class DecoupledNTXent(base.ContrastiveLoss):
-    """NT-Xent with a weight of its own for the distribution term.
+@dataclasses.dataclass(kw_only=True, eq=False)
+class DecoupledNTXent(base.AnchorLoss):
+    """NT-Xent with a separate weight of the distribution term.
 
     Chen et al. 2021 (Intriguing Properties), Eq. 5, averaged over anchors:
 
         loss_i = -z_i . z_j(i) + weight * log sum_{k != i} exp(z_i . z_k / t)
 
     With weight = temperature it is temperature * NT-Xent. More than two views
-    as in `NTXent`; labels are ignored.
+    as in `NTXent`; ignores labels.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{DecoupledNTXent(weight=0.5)(z):.4f}")
+      0.9873
 
     Args:
+      temperature: divisor of similarities, above 0.
       weight: lambda, at least 0.
-      **options: those of `ContrastiveLoss`.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
-    def __init__(self, *, weight: float, **options) -> None:
-        super().__init__(**options)
-        base.check_at_least("weight", weight, 0.0)
-        self._weight = weight
+    temperature: float = _DECOUPLED["temperature"]
+    weight: float = _DECOUPLED["weight"]
 
-    def _terms(self, batch):
+    def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
         positives = max(batch.num_views - 1, 1)
         mean = similarity.positive_sums(batch) / positives
         distribution = similarity.LogSumExp(
             batch, self.temperature, block_size=self.block_size
         )
-        return [(-1.0, mean), (self._weight, distribution)]
+        return [(-1.0, mean), (self.weight, distribution)]
 
 
-class NPairs(base.ContrastiveLoss):
-    """N-pairs: of an anchor's class, one other image is the positive.
+@dataclasses.dataclass(kw_only=True, eq=False)
+class NPairs(base.AnchorLoss):
+    """N-pairs: the positive is one other image of the anchor's class.
 
     Khosla et al. 2020, supplement, Eq. 21 (after Sohn 2016):
 
         loss_i = -log(exp(z_i . z_k(i) / t) / sum_{a != i} exp(z_i . z_a / t))
 
-    k(i) is the next image of the class in the order of the global batch, after
-    the last the first, in the anchor's view. With more than one view the
-    image's own other views are among the negatives, as the equation has it.
-    Labels as for `SupCon`; an image alone in its class leaves the mean.
+    k(i) is the anchor's view of the class's next image, in the cyclic order of
+    the global batch. The image's own other views are negatives, as in the
+    equation. Labels as for `SupCon`; an image that is the only one of its class
+    is not counted.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{NPairs()(z, labels=[0, 0, 1, 1]):.4f}")
+      1.7869
+
+    Args:
+      temperature: divisor of similarities, above 0.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     needs_labels = True
 
-    def _terms(self, batch):
+    temperature: float = _NPAIRS["temperature"]
+
+    def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
         partners = tf.gather(
             batch.candidates.embeddings, self._partners(batch)[0]
         )
@@ -104,17 +134,18 @@ class NPairs(base.ContrastiveLoss):
         )
         return [(1.0, denominators), (-1 / self.temperature, positive)]
 
-    def _counted(self, batch):
+    def _counted(self, batch: similarity.Batch) -> tf.Tensor:
         return self._partners(batch)[1]
 
-    def _partners(self, batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Position of k(i) among the candidates [A]; whether there is one."""
-        images = tf.size(batch.candidates.images) // batch.num_views
+    def _partners(self, batch: similarity.Batch) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns k(i) as int32 [A] candidates; bool [A], if there is one."""
+        images = tf.size(batch.candidates.image_ids) // batch.num_views
 
-        def next_image(block):
+        def next_image(block: similarity.Block) -> tuple[tf.Tensor, tf.Tensor]:
             allowed = block.same_class & block.same_view & ~block.same_image
             steps = tf.math.floormod(
-                block.candidates.images - block.anchors.images[:, tf.newaxis],
+                block.candidates.image_ids
+                - block.anchors.image_ids[:, tf.newaxis],
                 images,
             )
             steps = tf.where(allowed, steps, images)

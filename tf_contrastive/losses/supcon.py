@@ -1,236 +1,247 @@
-"""The supervised contrastive losses, L_out and L_in."""
+"""The supervised contrastive losses: SupCon (L_out, L_in) and SINCERE."""
+
+import dataclasses
 
 import tensorflow as tf
 
-from tf_contrastive.config.loss import CONTRASTS, DENOMINATORS, EPSILON_PLACES
+from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.losses import base, similarity
 from tf_contrastive.losses.similarity import (
+    Batch,
     Block,
     count,
     log_sum_exp,
     masked_sum,
 )
 
+_SUPCON = LOSS_OPTIONS["supcon"]
+_EPS_SUPINFONCE = LOSS_OPTIONS["eps_supinfonce"]
 
-class SupCon(base.ContrastiveLoss):
-    """SupCon, L_out: the mean over positives stands outside of the logarithm.
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SupCon(base.AnchorLoss):
+    """SupCon, L_out: the mean over positives is outside of the logarithm.
 
     Khosla et al. 2020, Eq. 2 (19 in the supplement):
 
         loss_i = -1/|P(i)| sum_{p in P(i)} log(
             exp(z_i . z_p / t) / sum_{a != i} exp(z_i . z_a / t))
 
-    P(i) are all other embeddings of i's class in the global batch, its other
-    views included. Labels are needed: int [B], or multi-hot [B, C] in which
+    P(i) are all other embeddings of i's class in the global batch, including
+    its other views. Labels are required: int [B], or multi-hot [B, C], where
     any shared class makes a positive (an image's views always share one).
-    Peers call it SupConLoss (HobbitLong/SupContrast, which multiplies by
-    temperature / base_temperature), contrastive_loss with
+    Other packages call it SupConLoss (HobbitLong/SupContrast, which multiplies
+    by temperature / base_temperature), contrastive_loss with
     `summation_location=OUTSIDE` (google-research/supcon, which multiplies by
     the temperature) and SupConLoss (pytorch-metric-learning).
 
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{SupCon(temperature=0.5)(z, labels=[0, 0, 1, 1]):.4f}")
+      2.0146
+
     Args:
-      contrast: "all_views" are anchors, or "one_view": view 0 alone, against
-        the candidates of all views.
-      denominator: "all" others; "one_positive": the term's own and all
-        negatives, as in SINCERE; "only_negatives".
+      temperature: divisor of similarities, above 0.
+      contrast: which views are anchors: "all_views", or "one_view": view 0,
+        against the candidates of all views.
+      denominator: "all" others; "one_positive": the term's own positive and
+        all negatives, as in SINCERE; "only_negatives".
       positives_cap: positives kept per anchor (section 7), or None for all. An
         image's other views come first, then other images in the order of the
-        global batch. Those that are dropped leave the denominator, too.
-      keep_dropped_positives: leave them there.
-      scale_by_temperature: multiply the loss by the temperature, as the
-        authors' code does.
-      **options: those of `ContrastiveLoss`.
+        global batch. Dropped positives also leave the denominator.
+      keep_dropped_positives: whether they stay in the denominator.
+      scale_by_temperature: whether to multiply the loss by the temperature, as
+        in the authors' code.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     needs_labels = True
 
-    def __init__(
-        self,
-        *,
-        contrast: str,
-        denominator: str,
-        positives_cap: int | None,
-        keep_dropped_positives: bool,
-        scale_by_temperature: bool,
-        **options,
-    ) -> None:
-        super().__init__(**options)
-        base.check_choice("contrast", contrast, CONTRASTS)
-        base.check_choice("denominator", denominator, DENOMINATORS)
-        if positives_cap is not None and positives_cap < 1:
-            raise ValueError(
-                f"positives_cap={positives_cap} keeps no positive: give at"
-                " least 1, or None for all"
-            )
-        self._one_view = contrast == "one_view"
-        self._denominator = denominator
-        self._cap = positives_cap
-        self._keep_dropped = keep_dropped_positives
-        self._factor = self.temperature if scale_by_temperature else 1.0
+    temperature: float = _SUPCON["temperature"]
+    contrast: str = _SUPCON["contrast"]
+    denominator: str = _SUPCON["denominator"]
+    positives_cap: int | None = _SUPCON["positives_cap"]
+    keep_dropped_positives: bool = _SUPCON["keep_dropped_positives"]
+    scale_by_temperature: bool = _SUPCON["scale_by_temperature"]
 
-    def _gather(self, projections, labels):
+    def _gather(
+        self, projections: tf.Tensor, labels: tf.Tensor | None
+    ) -> Batch:
         batch = super()._gather(projections, labels)
-        return batch.of_view(0) if self._one_view else batch
+        return batch.of_view(0) if self.contrast == "one_view" else batch
 
-    def _terms(self, batch):
+    def _terms_of(self, batch: Batch) -> list[base.Term]:
+        factor = self.temperature if self.scale_by_temperature else 1.0
         if self._is_linear(batch):
             positives = tf.maximum(similarity.num_positives(batch), 1.0)
             mean = similarity.positive_sums(batch) / positives
             denominators = similarity.LogSumExp(
                 batch, self.temperature, block_size=self.block_size
             )
-            return [
-                (self._factor, denominators),
-                (-self._factor / self.temperature, mean),
-            ]
+            return [(factor, denominators), (-factor / self.temperature, mean)]
         bounded = batch.bounded(self.temperature)
-        rows = similarity.Rows(
-            lambda block: self._of_rows(block, bounded),
-            batch.anchors,
-            batch.candidates,
-            block_size=self.block_size,
-        )
-        return [(self._factor, rows)]
+        rows = self._rows(lambda block: self._losses(block, bounded), batch)
+        return [(factor, rows)]
 
-    def _is_linear(self, batch: similarity.Batch) -> bool:
-        """Whether positives enter by their sum alone, without a mask."""
+    def _is_linear(self, batch: Batch) -> bool:
+        """Whether only the positives' sum matters, which needs no mask."""
         return (
-            self._denominator == "all"
-            and self._cap is None
+            self.denominator == "all"
+            and self.positives_cap is None
             and batch.anchors.classes.shape.rank == 1
         )
 
-    def _of_rows(self, block: Block, bounded: bool) -> tf.Tensor:
-        """The loss of a block's anchors, [R]; of any options."""
+    def _losses(self, block: Block, bounded: bool) -> tf.Tensor:
+        """Computes the loss of a block's anchors for any options, [R]."""
         logits = block.similarities / self.temperature
         positives, rest = self._split_candidates(block)
-        if self._denominator == "one_positive":
-            # Of each term, by the softmax of a positive and the rest.
+        if self.denominator == "one_positive":
+            # The softmax of each positive and the rest.
             noise = log_sum_exp(logits, rest, bounded=bounded)
             terms = -tf.nn.softplus(noise[:, tf.newaxis] - logits)
             return -self._mean(terms, positives, bounded=False)
-        if self._denominator == "all":
+        if self.denominator == "all":
             rest |= positives
         denominator = log_sum_exp(logits, rest, bounded=bounded)
         loss = denominator - self._mean(logits, positives, bounded=bounded)
-        # Without negatives there is nothing to tell a positive from.
+        # Without negatives, a positive is compared with nothing.
         return tf.where(tf.reduce_any(rest, -1), loss, 0.0)
 
     def _split_candidates(self, block: Block) -> tuple[tf.Tensor, tf.Tensor]:
-        """Kept positives, and the rest of the denominator, bool [R, N]."""
+        """Returns kept positives and the denominator's rest, bool [R, N]."""
         positives, rest = block.positives, block.negatives
-        if self._cap is None:
+        if self.positives_cap is None:
             return positives, rest
         own = positives & block.same_image
-        own_kept = own & (_rank(own) <= self._cap)
-        left = self._cap - tf.reduce_sum(
-            tf.cast(own_kept, tf.int32), -1, keepdims=True
+        own &= _rank(own) <= self.positives_cap
+        left = self.positives_cap - tf.reduce_sum(
+            tf.cast(own, tf.int32), -1, keepdims=True
         )
         foreign = positives & ~block.same_image
-        kept = own_kept | (foreign & (_rank(foreign) <= left))
-        if self._keep_dropped:
-            rest |= positives & ~kept
-        return kept, rest
+        capped = own | (foreign & (_rank(foreign) <= left))
+        if self.keep_dropped_positives:
+            rest |= positives & ~capped
+        return capped, rest
 
     def _mean(
         self, logs: tf.Tensor, positives: tf.Tensor, *, bounded: bool
     ) -> tf.Tensor:
-        """The mean over positives, of logarithms, [R]."""
+        """Computes the mean of logarithms over positives, [R]."""
         del bounded
         return masked_sum(logs, positives) / tf.maximum(count(positives), 1.0)
 
 
 class SupConIn(SupCon):
-    """SupCon, L_in: the mean over positives stands inside of the logarithm.
+    """SupCon, L_in: the mean over positives is inside of the logarithm.
 
     Khosla et al. 2020, Eq. 1:
 
         loss_i = -log(1/|P(i)| sum_{p in P(i)}
             exp(z_i . z_p / t) / sum_{a != i} exp(z_i . z_a / t))
 
-    Never above L_out (Jensen); the paper finds L_out the better one. Options,
-    labels and reduction are `SupCon`'s. google-research/supcon has it as
+    Never above L_out (Jensen); the paper prefers L_out. Options, labels and
+    reduction as for `SupCon`. google-research/supcon calls it
     `summation_location=INSIDE`.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{SupConIn(temperature=0.5)(z, labels=[0, 0, 1, 1]):.4f}")
+      1.8750
     """
 
-    def _is_linear(self, batch):
+    def _is_linear(self, batch: Batch) -> bool:
         return False
 
-    def _mean(self, logs, positives, *, bounded):
-        """The logarithm of the mean of what `logs` are the logarithms of."""
+    def _mean(
+        self, logs: tf.Tensor, positives: tf.Tensor, *, bounded: bool
+    ) -> tf.Tensor:
+        """Computes the logarithm of the mean of exp(logs), [R]."""
         number = tf.math.log(tf.maximum(count(positives), 1.0))
         return log_sum_exp(logs, positives, bounded=bounded) - number
 
 
 def _rank(mask: tf.Tensor) -> tf.Tensor:
-    """How many columns of the mask there are up to each, int32 [R, N]."""
+    """Counts the mask's columns up to and including each, int32 [R, N]."""
     return tf.cumsum(tf.cast(mask, tf.int32), axis=-1)
 
 
-class Sincere(base.ContrastiveLoss):
-    """SINCERE: SupCon whose denominators hold no positive but the term's own.
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Sincere(base.AnchorLoss):
+    """SINCERE: SupCon whose denominators have only the term's own positive.
 
     Feeney and Hughes 2024, Eq. 12:
 
         loss_i = -1/|P(i)| sum_{p in P(i)} log(exp(z_i . z_p / t) /
             (exp(z_i . z_p / t) + sum_{n in N(i)} exp(z_i . z_n / t)))
 
-    The paper takes the noise of the partner instead of the anchor's, with the
-    same mean over a batch. N(i) are the embeddings of other classes; without
-    any the loss is 0. The authors' code (tufts-ml/SupContrast) calls it
-    SINCERELoss, and gives NaN for a class of one embedding.
+    The paper uses the partner's noise instead of the anchor's, with the same
+    mean over a batch. N(i) are the embeddings of other classes; without any,
+    the loss is 0. Labels as for `SupCon`. The authors' code (tufts-ml/
+    SupContrast) calls it SINCERELoss; it returns NaN for a class of one
+    embedding.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{Sincere(temperature=0.5)(z, labels=[0, 0, 1, 1]):.4f}")
+      1.6337
 
     Args:
-      epsilon: margin in the logit, above 0 in `EpsSupInfoNCE`.
-      **options: those of `ContrastiveLoss`.
+      temperature: divisor of similarities, above 0.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     needs_labels = True
 
-    def __init__(self, *, epsilon: float = 0.0, **options) -> None:
-        super().__init__(**options)
-        base.check_at_least("epsilon", epsilon, 0.0)
-        self._epsilon = epsilon
+    temperature: float = LOSS_OPTIONS["sincere"]["temperature"]
 
-    def _terms(self, batch):
+    def _terms_of(self, batch: Batch) -> list[base.Term]:
         bounded = batch.bounded(self.temperature)
+        epsilon = self._logit_epsilon()
 
-        def of_rows(block):
+        def losses(block: Block) -> tf.Tensor:
             logits = block.similarities / self.temperature
             noise = log_sum_exp(logits, block.negatives, bounded=bounded)
-            odds = noise[:, tf.newaxis] - logits + self._epsilon
-            losses = masked_sum(tf.nn.softplus(odds), block.positives)
+            odds = noise[:, tf.newaxis] - logits + epsilon
+            sums = masked_sum(tf.nn.softplus(odds), block.positives)
             positives = tf.maximum(count(block.positives), 1.0)
-            return losses / positives - self._epsilon
+            return sums / positives - epsilon
 
-        rows = similarity.Rows(
-            of_rows,
-            batch.anchors,
-            batch.candidates,
-            block_size=self.block_size,
-        )
-        return [(1.0, rows)]
+        return [(1.0, self._rows(losses, batch))]
+
+    def _logit_epsilon(self) -> float:
+        """The margin in the logit."""
+        return 0.0
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class EpsSupInfoNCE(Sincere):
     """epsilon-SupInfoNCE: SINCERE with a margin.
 
-    Barbano et al. 2023, as Feeney and Hughes 2024 print it, Eq. 15:
+    Barbano et al. 2023, as printed by Feeney and Hughes 2024, Eq. 15:
 
         loss_i = -1/|P(i)| sum_{p in P(i)} log(exp(z_i . z_p / t) /
             (exp(z_i . z_p / t - epsilon) + sum_{n in N(i)} exp(z_i . z_n / t)))
 
-    It falls with epsilon, to -epsilon at the least.
+    It decreases with epsilon, down to -epsilon.
+
+    Example:
+      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
+      >>> print(f"{EpsSupInfoNCE(epsilon=0.1)(z, labels=[0, 0, 1, 1]):.4f}")
+      3.3068
 
     Args:
+      temperature: divisor of similarities, above 0.
       epsilon: at least 0.
-      epsilon_in: "logit", as the equation has it, or "cosine": a margin of
+      epsilon_in: "logit", as in the equation, or "cosine": a margin of
         similarities, which is epsilon / temperature in the logit.
-      **options: those of `ContrastiveLoss`.
+      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
-    def __init__(self, *, epsilon: float, epsilon_in: str, **options) -> None:
-        base.check_choice("epsilon_in", epsilon_in, EPSILON_PLACES)
-        super().__init__(epsilon=epsilon, **options)
-        if epsilon_in == "cosine":
-            self._epsilon = epsilon / self.temperature
+    temperature: float = _EPS_SUPINFONCE["temperature"]
+    epsilon: float = _EPS_SUPINFONCE["epsilon"]
+    epsilon_in: str = _EPS_SUPINFONCE["epsilon_in"]
+
+    def _logit_epsilon(self) -> float:
+        if self.epsilon_in == "cosine":
+            return self.epsilon / self.temperature
+        return self.epsilon

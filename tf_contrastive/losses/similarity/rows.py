@@ -1,14 +1,19 @@
-"""Functions of each anchor's row, made by walking blocks of rows."""
+"""Functions of each anchor's row, computed block by block."""
 
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.losses.similarity.batch import Side, shape
-from tf_contrastive.losses.similarity.blocks import Block
+from tf_contrastive.losses.similarity.batch import (
+    Batch,
+    Block,
+    EmbeddingSet,
+    count,
+    shape,
+)
 
-# Numbers of a block of the similarity matrix, by measurement (`benchmark
+# Entries of a block of the similarity matrix, by measurement (`benchmark
 # loss`): small enough for the cache, large enough for the matrix products.
 _ROWS_BLOCK = 2**20
 
@@ -16,7 +21,7 @@ _ROWS_BLOCK = 2**20
 def rows_per_block(
     candidates: int | tf.Tensor, block_size: int = 0
 ) -> int | tf.Tensor:
-    """Anchors compared at a time: `block_size`, unless it is 0 (automatic)."""
+    """Returns the anchors compared at a time: `block_size`; 0: automatic."""
     if block_size:
         return block_size
     if isinstance(candidates, int):
@@ -24,15 +29,17 @@ def rows_per_block(
     return tf.clip_by_value(_ROWS_BLOCK // candidates, 128, 1024)
 
 
-def _is_one_block(anchors: Side, candidates: Side, block_size: int) -> bool:
-    """Whether there is nothing to walk: a small batch."""
+def _is_one_block(
+    anchors: EmbeddingSet, candidates: EmbeddingSet, block_size: int
+) -> bool:
+    """Whether the batch is small enough to need no loop."""
     total, columns = (shape(x.embeddings)[0] for x in (anchors, candidates))
     known = isinstance(total, int) and isinstance(columns, int)
     return known and total <= rows_per_block(columns, block_size)
 
 
 def split(x: tf.Tensor, rows: int | tf.Tensor) -> tf.Tensor:
-    """Cuts the first axis into blocks, padded with zeros: [n, rows, ...]."""
+    """Splits the first axis into blocks, padded with zeros: [n, rows, ...]."""
     total = shape(x)[0]
     blocks = -(-total // rows)
     padding = [[0, blocks * rows - total]] + [[0, 0]] * (x.shape.rank - 1)
@@ -40,11 +47,11 @@ def split(x: tf.Tensor, rows: int | tf.Tensor) -> tf.Tensor:
 
 
 def join(x: tf.Tensor, total: int | tf.Tensor) -> tf.Tensor:
-    """Undoes `_split`: [n, rows, ...] -> [total, ...]."""
+    """Reverses `split`: [n, rows, ...] -> [total, ...]."""
     return tf.reshape(x, [-1, *x.shape[2:]])[:total]
 
 
-def _compare(anchors: Side, candidates: Side) -> Block:
+def _compare(anchors: EmbeddingSet, candidates: EmbeddingSet) -> Block:
     products = tf.matmul(
         anchors.embeddings, candidates.embeddings, transpose_b=True
     )
@@ -53,8 +60,8 @@ def _compare(anchors: Side, candidates: Side) -> Block:
 
 def scan(
     function: Callable[[Block], Any],
-    anchors: Side,
-    candidates: Side,
+    anchors: EmbeddingSet,
+    candidates: EmbeddingSet,
     *,
     outputs: Any = tf.float32,
     block_size: int = 0,
@@ -63,9 +70,9 @@ def scan(
 
     Args:
       function: block -> a nest of [R].
-      anchors: of A rows.
-      candidates: of N rows.
-      outputs: the nest of its types.
+      anchors: A embeddings.
+      candidates: N embeddings.
+      outputs: the nest of the function's dtypes.
       block_size: anchors at a time; 0: automatic.
 
     Returns:
@@ -78,13 +85,13 @@ def scan(
     )
     if _is_one_block(anchors, candidates, block_size):
         return function(_compare(anchors, candidates))
-    found = tf.map_fn(
-        lambda side: function(_compare(Side(*side), candidates)),
-        Side(*(split(x, rows) for x in anchors)),
+    blocks = tf.map_fn(
+        lambda block: function(_compare(EmbeddingSet(*block), candidates)),
+        EmbeddingSet(*(split(x, rows) for x in anchors)),
         fn_output_signature=outputs,
         parallel_iterations=1,
     )
-    return tf.nest.map_structure(lambda x: join(x, total), found)
+    return tf.nest.map_structure(lambda x: join(x, total), blocks)
 
 
 class Rows:
@@ -93,18 +100,18 @@ class Rows:
     Args:
       function: block -> [R], differentiable by `block.similarities`, and
         finite for an anchor of zeros.
-      anchors: of A rows.
-      candidates: of N rows.
+      anchors: A embeddings.
+      candidates: N embeddings.
       block_size: anchors at a time; 0: automatic.
 
-    A second derivative is not defined.
+    The second derivative is not defined.
     """
 
     def __init__(
         self,
         function: Callable[[Block], tf.Tensor],
-        anchors: Side,
-        candidates: Side,
+        anchors: EmbeddingSet,
+        candidates: EmbeddingSet,
         *,
         block_size: int = 0,
     ) -> None:
@@ -114,15 +121,15 @@ class Rows:
         self._block_size = block_size
 
     def values(self) -> tf.Tensor:
-        """The function's values, float32 [A].
+        """Returns the function's values, float32 [A].
 
-        Rows are walked once, and once more by the gradient.
+        Rows are walked once, and once more for the gradient.
         """
         if self._is_one_block():
             return self._function(_compare(self._anchors, self._candidates))
 
         @tf.custom_gradient
-        def of_embeddings(anchors, candidates):
+        def of_embeddings(anchors: tf.Tensor, candidates: tf.Tensor) -> Any:
             del anchors, candidates
             values = scan(
                 self._function,
@@ -137,16 +144,16 @@ class Rows:
         )
 
     def total(self, weights: tf.Tensor) -> tf.Tensor:
-        """Sum of weights [A] * values, float32 [].
+        """Returns the sum of weights [A] * values, float32 [].
 
-        Since the weights are known, a row's gradient is made as soon as its
-        value: rows are walked once in all.
+        The weights are known, so a row's gradient is computed together with
+        its value: rows are walked only once.
         """
         if self._is_one_block():
             return tf.reduce_sum(weights * self.values())
 
         @tf.custom_gradient
-        def of_embeddings(anchors, candidates):
+        def of_embeddings(anchors: tf.Tensor, candidates: tf.Tensor) -> Any:
             del anchors, candidates
             total, *gradients = self._differentiate(weights)
             return total, lambda upstream: [upstream * g for g in gradients]
@@ -161,19 +168,24 @@ class Rows:
     def _differentiate(
         self, weights: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """The weighted sum, and its gradients by anchors and candidates."""
+        """Returns the weighted sum, its gradients by anchors and candidates."""
         anchors, candidates = tf.nest.map_structure(
             tf.stop_gradient, (self._anchors, self._candidates)
         )
         total = shape(anchors.embeddings)[0]
         rows = rows_per_block(shape(candidates.embeddings)[0], self._block_size)
-        sides = [split(x, rows) for x in anchors]
+        anchor_blocks = [split(x, rows) for x in anchors]
         weights = split(tf.stop_gradient(weights), rows)
         blocks = shape(weights)[0]
 
-        def one_block(k, value, by_anchors, by_candidates):
-            side = Side(*(x[k] for x in sides))
-            block = _compare(side, candidates)
+        def one_block(
+            k: tf.Tensor,
+            value: tf.Tensor,
+            by_anchors: tf.TensorArray,
+            by_candidates: tf.Tensor,
+        ) -> tuple[tf.Tensor, ...]:
+            own = EmbeddingSet(*(x[k] for x in anchor_blocks))
+            block = _compare(own, candidates)
             with tf.GradientTape() as tape:
                 tape.watch(block.similarities)
                 weighted = tf.reduce_sum(weights[k] * self._function(block))
@@ -186,11 +198,11 @@ class Rows:
                 k + 1,
                 value + weighted,
                 by_anchors.write(k, tf.matmul(g, candidates.embeddings)),
-                by_candidates + tf.matmul(g, side.embeddings, transpose_a=True),
+                by_candidates + tf.matmul(g, own.embeddings, transpose_a=True),
             )
 
         by_anchors = tf.TensorArray(
-            tf.float32, blocks, element_shape=sides[0].shape[1:]
+            tf.float32, blocks, element_shape=anchor_blocks[0].shape[1:]
         )
         _, value, by_anchors, by_candidates = tf.while_loop(
             lambda k, *_: k < blocks,
@@ -202,7 +214,7 @@ class Rows:
 
 
 class PerView:
-    """Rows that differ by the anchor's view, put in the anchors' order.
+    """Rows of each view's anchors, joined in the anchors' order.
 
     Args:
       rows: of the anchors of view 0, of view 1, ...
@@ -212,12 +224,47 @@ class PerView:
         self._rows = rows
 
     def values(self) -> tf.Tensor:
-        """The values of all anchors, float32 [A]."""
+        """Returns the values of all anchors, float32 [A]."""
         return tf.reshape(tf.stack([r.values() for r in self._rows], 1), [-1])
 
     def total(self, weights: tf.Tensor) -> tf.Tensor:
-        """Sum of weights [A] * values, float32 []."""
+        """Returns the sum of weights [A] * values, float32 []."""
         count = len(self._rows)
         return tf.add_n(
             [r.total(weights[v::count]) for v, r in enumerate(self._rows)]
         )
+
+
+def num_positives(batch: Batch) -> tf.Tensor:
+    """Counts the positives of each anchor, |P(i)|, float32 [A]."""
+    anchors, candidates = batch.anchors, batch.candidates
+    if not batch.labelled:
+        return tf.fill(tf.shape(anchors.image_ids), batch.num_views - 1.0)
+    if anchors.classes.shape.rank == 2:
+        return scan(lambda block: count(block.positives), anchors, candidates)
+    ordered = tf.sort(candidates.classes)
+    first = tf.searchsorted(ordered, anchors.classes, side="left")
+    end = tf.searchsorted(ordered, anchors.classes, side="right")
+    return tf.cast(end - first - 1, tf.float32)
+
+
+def positive_sums(batch: Batch) -> tf.Tensor:
+    """Sums z_i . z_p over positives, float32 [A]; for int labels or none.
+
+    A dot product with the sum of the class, which needs no pairs.
+    """
+    anchors, candidates = batch.anchors, batch.candidates
+    z = anchors.embeddings
+    if not batch.labelled:
+        of_image = tf.reshape(z, [-1, batch.num_views, z.shape[-1]])
+        sums = tf.reduce_sum(of_image, axis=1, keepdims=True)
+        return tf.reshape(tf.reduce_sum(of_image * (sums - of_image), -1), [-1])
+    ordered = tf.sort(candidates.classes)
+    # A class is identified by the position of its first member.
+    sums = tf.math.unsorted_segment_sum(
+        candidates.embeddings,
+        tf.searchsorted(ordered, candidates.classes),
+        shape(ordered)[0],
+    )
+    sums = tf.gather(sums, tf.searchsorted(ordered, anchors.classes))
+    return tf.reduce_sum(z * (sums - z), axis=-1)
