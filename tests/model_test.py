@@ -53,10 +53,17 @@ def _model(loss="supcon", probe=True):
 class Noting(optimizers.LARS):
     """LARS that keeps the last step's aggregated gradient."""
 
-    _SLOTS = (*optimizers.LARS._SLOTS, "gradient")
+    def build(self, var_list):
+        super().build(var_list)
+        if not hasattr(self, "noted"):
+            self.noted = [
+                self.add_variable_from_reference(variable, "gradient")
+                for variable in var_list
+            ]
 
     def update_step(self, gradient, variable):
-        self._slot("gradient", variable).assign(gradient)
+        index = self._index_dict[self._var_key(variable)]
+        self.noted[index].assign(gradient)
         super().update_step(gradient, variable)
 
 
@@ -84,7 +91,7 @@ def _train(replicas, loss="supcon", steps=1):
         v.name: gradient.numpy()
         for v, gradient in zip(
             model.pretrained_variables,
-            model.optimizer._slots["gradient"],
+            model.optimizer.noted,
             strict=True,
         )
     }

@@ -1,10 +1,10 @@
-"""Optimizers: LARS, SGD, RMSProp, Adam and AdamW, as the papers mean them.
+"""Optimizers as in the papers: LARS, SGD, RMSProp, Adam and AdamW.
 
 `weight_decay` is L2: it enters the gradient, and with it the momentum and the
-trust ratio; that of AdamW alone is decoupled. Variables of rank 0 and 1, which
-are most biases and the gamma and beta of BatchNorm, are neither decayed nor
-adapted; those of a higher rank can be exempt by their role in a layer
-(`biases_and_scales`). No names are matched.
+trust ratio; AdamW's is decoupled. Variables of rank 0 and 1, which are most
+biases and the gamma and beta of BatchNorm, are neither decayed nor adapted.
+Variables of higher rank can be exempt by their role in a layer
+(`biases_and_scales`), but not by their name.
 """
 
 from collections.abc import Iterable
@@ -14,10 +14,9 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS, Optimizer
-from tf_contrastive.optimizers.adam import Adam, AdamW
-from tf_contrastive.optimizers.lars import LARS
-from tf_contrastive.optimizers.rmsprop import RMSProp
-from tf_contrastive.optimizers.sgd import SGD
+from tf_contrastive.optimizers.adaptive import Adam, AdamW, RMSProp
+from tf_contrastive.optimizers.base import LearningRate
+from tf_contrastive.optimizers.sgd import LARS, SGD
 
 __all__ = [
     "LARS",
@@ -30,7 +29,7 @@ __all__ = [
     "build",
 ]
 
-# Where layers of Keras hold what is neither decayed nor adapted.
+# Attributes of Keras layers that are neither decayed nor adapted.
 _EXEMPT_ROLES = ("bias", "gamma", "beta")
 OPTIMIZERS = {
     "lars": LARS,
@@ -42,16 +41,16 @@ OPTIMIZERS = {
 
 
 def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
-    """Returns what `build` is to exempt: variables that shift or scale.
+    """Returns the variables that shift or scale, for `build(exempt=...)`.
 
-    They are those that a layer holds as its `bias`, `gamma` or `beta`, of any
-    rank: multi-head attention has biases of rank 2, and a normalization over
-    several axes has a gamma of their rank.
+    These are the `bias`, `gamma` and `beta` of layers, of any rank: multi-head
+    attention has biases of rank 2, and a normalization over several axes has a
+    gamma of their rank.
 
     Args:
       *models: Keras models or layers, built.
     """
-    found = {}
+    variables = {}
     for model in models:
         for layer in (model, *model.submodules):
             if not isinstance(layer, tf.keras.layers.Layer):
@@ -59,29 +58,30 @@ def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
             for role in _EXEMPT_ROLES:
                 variable = getattr(layer, role, None)
                 if isinstance(variable, tf.Variable):
-                    found[id(variable)] = variable
-    return list(found.values())
+                    variables[id(variable)] = variable
+    return list(variables.values())
 
 
 def build(
     name: str = Optimizer.optimizer,
     *,
-    learning_rate: float | tf.keras.optimizers.schedules.LearningRateSchedule,
+    learning_rate: LearningRate,
     exempt: Iterable[tf.Variable] = (),
     **options: Any,
 ) -> tf.keras.optimizers.Optimizer:
-    """Builds an optimizer; make it under the strategy's scope.
+    """Builds an optimizer by its name, under the strategy's scope.
 
     Args:
       name: a key of `OPTIMIZERS`.
       learning_rate: a number or a schedule.
-      exempt: variables of rank 2 and more that are not to be decayed or
+      exempt: variables of rank 2 and more that are neither decayed nor
         adapted, such as those of `biases_and_scales`.
-      **options: those of the optimizer, such as `momentum=0.9`; what is not
-        given has the default of `config.OPTIMIZER_OPTIONS[name]`.
+      **options: arguments of the optimizer, such as `momentum=0.9`. The default
+        of `weight_decay` is that of `config.optimizer.OPTIMIZER_OPTIONS[name]`;
+        it is 0 in the constructors, as in Keras and PyTorch.
 
     Raises:
-      UserError: for an unknown name or option.
+      UserError: for an unknown name, option or value.
     """
     if name not in OPTIMIZERS:
         raise errors.unknown("optimizer", name, OPTIMIZERS)

@@ -1,100 +1,66 @@
-"""What all optimizers share: learning rate, slots, weight decay."""
+"""L2 weight decay and exemption, which all optimizers share."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive.config import fields
+from tf_contrastive.config.optimizer import Optimizer
 
-class Optimizer(tf.keras.optimizers.Optimizer):
-    """The learning rate, slots and decay of all; a subclass gives the move.
+LearningRate = float | tf.keras.optimizers.schedules.LearningRateSchedule
 
-    A slot is float32 [the variable's shape], one for each variable, and starts
-    at zero; variables are float32 under the mixed precision policies, too.
+
+class L2Decay(tf.keras.optimizers.Optimizer):
+    """Adds L2 decay and exemption to the optimizer of Keras that follows.
+
+    The first base class, as in `class SGD(L2Decay, tf.keras.optimizers.SGD)`.
+    `weight_decay * w` enters the gradient, and with it the momentum and the
+    trust ratio. Variables of rank 0 and 1, and those passed to `exempt`, are
+    not decayed. Slots are float32 under every precision policy.
     """
 
-    _SLOTS: tuple[str, ...] = ()
-    # Whether the decay stands beside the gradient, not in it.
-    _DECOUPLED = False
-
-    def __init__(self, learning_rate, weight_decay, name, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Keras compiles one function per variable, which fails under
         # MirroredStrategy on several GPUs.
         kwargs["jit_compile"] = False
-        super().__init__(name=name or type(self).__name__, **kwargs)
-        self._learning_rate = self._build_learning_rate(learning_rate)
-        self.weight_decay = weight_decay
-        self._exempt = frozenset()
+        super().__init__(*args, **kwargs)
+        self._exempt: frozenset[Any] = frozenset()
 
     def exempt(self, variables: Iterable[tf.Variable]) -> None:
-        """Neither decays nor adapts `variables`, whatever their rank.
+        """Excludes variables of any rank from decay and adaptation.
 
-        It is no part of `get_config`: a copy must be told again.
+        `get_config` does not include them: exempt them in a copy, too.
         """
         self._exempt |= {self._var_key(variable) for variable in variables}
 
-    def _is_exempt(self, variable):
+    def is_exempt(self, variable: tf.Variable) -> bool:
+        """Whether a variable is neither decayed nor adapted."""
         return (
             variable.shape.rank <= 1 or self._var_key(variable) in self._exempt
         )
 
-    def _is_decayed(self, variable):
-        # The former is Keras' `exclude_from_weight_decay`, of decay alone.
-        return self._use_weight_decay(variable) and not self._is_exempt(
-            variable
-        )
+    def decay(self, variable: tf.Variable) -> tf.Tensor | float:
+        """Returns the gradient of the L2 term of a variable."""
+        # Keras' `exclude_from_weight_decay` concerns the decay only.
+        is_decayed = self._use_weight_decay(variable)
+        if self.weight_decay and is_decayed and not self.is_exempt(variable):
+            return self.weight_decay * variable
+        return 0.0
 
-    def build(self, var_list):
-        """Makes the slots of the variables; called by Keras, or in advance."""
-        super().build(var_list)
-        if getattr(self, "_built", False):
-            return
-        self._built = True
-        self._slots = {
-            name: [
-                self.add_variable_from_reference(variable, name)
-                for variable in var_list
-            ]
-            for name in self._SLOTS
-        }
+    def _apply_weight_decay(self, variables: list[tf.Variable]) -> None:
+        """Disables Keras' decoupled decay."""
 
-    def _slot(self, name, variable):
-        return self._slots[name][self._index_dict[self._var_key(variable)]]
-
-    def _apply_weight_decay(self, variables):
-        """Keras' decay, which is AdamW's; here `update_step` does it."""
-
-    def update_step(self, gradient, variable):
-        """Moves `variable`; called by Keras, once per variable."""
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Updates `variable`; called by Keras, once per variable."""
         gradient = tf.convert_to_tensor(gradient)
-        rate = tf.cast(self.learning_rate, variable.dtype)
-        decay = 0.0
-        if self.weight_decay and self._is_decayed(variable):
-            decay = self.weight_decay * variable
-        if self._DECOUPLED:
-            move = self._move(gradient, variable, rate) + rate * decay
-        else:
-            move = self._move(gradient + decay, variable, rate)
-        variable.assign_sub(move)
+        self._update(gradient + self.decay(variable), variable)
 
-    def _move(self, gradient, variable, rate):
-        """What `variable` loses in this step; updates its slots."""
-        raise NotImplementedError
+    def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Updates `variable` by a gradient that includes the decay."""
+        super().update_step(gradient, variable)
 
-    def _average(self, name, variable, value, share):
-        """Updates a slot to the moving average of `value`, and returns it."""
-        slot = self._slot(name, variable)
-        average = share * slot + (1 - share) * value
-        slot.assign(average)
-        return average
 
-    def _accelerate(self, push, variable):
-        """Adds `push` to the velocity, and returns that."""
-        slot = self._slot("velocity", variable)
-        velocity = self.momentum * slot + push
-        slot.assign(velocity)
-        return velocity
-
-    def get_config(self):
-        """Returns all constructor arguments, schedules serialized."""
-        rate = self._serialize_hyperparameter(self._learning_rate)
-        return {**super().get_config(), "learning_rate": rate}
+def check_options(**options: Any) -> None:
+    """Raises `UserError` for the first value that its option does not allow."""
+    fields.check_options(Optimizer, "optimizer_", options)
