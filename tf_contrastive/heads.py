@@ -1,14 +1,16 @@
 """Heads: features h [N, D] to projections z [N, P], or to class logits.
 
-The loss sees a projection; what is kept and used afterwards is h (SimCLR,
+The loss is computed on projections; evaluation and exports use h (SimCLR,
 section 4.2).
 """
+
+from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.encoder import Projection
-from tf_contrastive.distribution.autograph import as_written
+from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 
@@ -16,58 +18,64 @@ from tf_contrastive.distribution.batch_normalization import BatchNormalization
 class MLP(tf.keras.Model):
     """Dense layers with ReLU between them: z = W2 relu(W1 h) for two layers.
 
-    As SimCLR builds it, BatchNorm follows every dense layer: the hidden ones
-    before their ReLU, and the last without beta, so that z keeps no offset
-    that all images share. Without BatchNorm, hidden layers have biases.
+    As in SimCLR, BatchNorm follows every dense layer: the hidden ones before
+    their ReLU, and the last one without beta, so that z has no offset that all
+    images share. Without BatchNorm, hidden layers have biases.
+
+    Example:
+      >>> MLP(output=128)(tf.ones([4, 512])).shape
+      TensorShape([4, 128])
 
     Args:
       layers: dense layers; 1 is the linear head.
       hidden: units of the hidden layers; None or 0: as many as features.
       output: size P of a projection.
       batch_norm: whether BatchNorm follows the dense layers.
-      synchronized: whether it spans all replicas.
+      synchronized: whether BatchNorm spans all replicas.
       **kwargs: `name` and others of a Keras model.
 
-    The input is [..., D]; the output float32 [..., P] under any precision
-    policy. Variables are made by the first call, or by `build([None, D])`.
+    The input is [..., D], the output float32 [..., P] under any precision
+    policy. The first call or `build([None, D])` creates the variables.
 
     SimCLR, section 2.1 and its appendix B.
     """
 
     def __init__(
         self,
-        layers=Projection.projection_layers,
-        hidden=Projection.projection_hidden,
-        output=Projection.projection_output,
-        batch_norm=Projection.projection_batch_norm,
-        synchronized=True,
-        **kwargs,
-    ):
+        layers: int = Projection.projection_layers,
+        hidden: int | None = Projection.projection_hidden,
+        output: int = Projection.projection_output,
+        batch_norm: bool = Projection.projection_batch_norm,
+        synchronized: bool = True,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self._options = {
+        self._options: dict[str, Any] = {
             "layers": layers,
             "hidden": hidden,
             "output": output,
             "batch_norm": batch_norm,
             "synchronized": synchronized,
         }
-        self._stack = []
+        self._stack: list[tf.keras.layers.Layer] = []
 
-    def build(self, input_shape):
-        """Makes the layers, for features [..., D]."""
+    def build(self, input_shape: Any) -> None:
+        """Creates the layers for features [..., D]."""
         o = self._options
         shape = tf.TensorShape(input_shape)
         hidden = [o["hidden"] or shape[-1]] * (o["layers"] - 1)
         for i, units in enumerate([*hidden, o["output"]]):
             self._stack += self._block(i + 1, units, last=i == len(hidden))
         for layer in self._stack:
-            # Absolute, so that a first call and `build` give the same names.
+            # An absolute name, the same in a first call and in `build`.
             with tf.name_scope(f"{self.name}/{layer.name}/"):
                 layer.build(shape)
             shape = layer.compute_output_shape(shape)
         self.built = True
 
-    def _block(self, number, units, last):
+    def _block(
+        self, number: int, units: int, last: bool
+    ) -> list[tf.keras.layers.Layer]:
         o = self._options
         bias = not (last or o["batch_norm"])
         block = [
@@ -85,8 +93,10 @@ class MLP(tf.keras.Model):
             block.append(tf.keras.layers.ReLU(name=f"relu{number}"))
         return block
 
-    @as_written
-    def call(self, features, training=None):
+    @do_not_convert_self
+    def call(
+        self, features: tf.Tensor, training: bool | tf.Tensor | None = None
+    ) -> tf.Tensor:
         """Projects `features` [..., D] to float32 [..., P]."""
         x = features
         for layer in self._stack:
@@ -96,18 +106,20 @@ class MLP(tf.keras.Model):
                 x = layer(x)
         return tf.cast(x, tf.float32)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Any) -> tf.TensorShape:
         """Returns [..., P]."""
         return tf.TensorShape(input_shape)[:-1].concatenate(
             self._options["output"]
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments."""
         return {"name": self.name, **self._options}
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> "MLP":
         """Makes the head that `get_config` describes."""
         return cls(**config)
 
@@ -116,24 +128,29 @@ class MLP(tf.keras.Model):
 class LinearProbe(tf.keras.layers.Dense):
     """A linear classifier of features: [..., D] to logits float32 [..., C].
 
-    Its weights start at zero: behind a fixed encoder the problem is convex, so
-    that no symmetry is to be broken, and every run starts from the same loss,
-    ln C. To train an encoder through it, let its kernel start elsewhere: one
-    of zeros passes no gradient on.
+    Its weights start at zero: on a frozen encoder the problem is convex and
+    needs no symmetry breaking, and every run starts from the same loss, ln C.
+    To train an encoder through it, use another initializer: a kernel of zeros
+    passes no gradient to the features.
 
     Args:
       num_classes: C.
-      kernel_initializer: where its kernel starts.
+      kernel_initializer: of the kernel.
       **kwargs: `name` and others of a Keras layer.
     """
 
-    def __init__(self, num_classes, kernel_initializer="zeros", **kwargs):
+    def __init__(
+        self,
+        num_classes: int,
+        kernel_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
         kwargs["dtype"] = "float32"
         super().__init__(
             num_classes, kernel_initializer=kernel_initializer, **kwargs
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments."""
         return {
             "name": self.name,
@@ -145,7 +162,7 @@ class LinearProbe(tf.keras.layers.Dense):
         }
 
 
-def _identity(**options):
+def _identity(**options: Any) -> tf.keras.Model:
     """z = h."""
     del options
     return tf.keras.Sequential(
@@ -154,14 +171,13 @@ def _identity(**options):
     )
 
 
-def _linear(layers, hidden, **options):
+def _linear(**options: Any) -> tf.keras.Model:
     """z = W h."""
-    del layers, hidden
-    return MLP(layers=1, name="projection", **options)
+    return MLP(**{**options, "layers": 1}, name="projection")
 
 
-def _mlp(**options):
-    return MLP(name="projection", **options)
+def _mlp(**options: Any) -> tf.keras.Model:
+    return MLP(**options, name="projection")
 
 
 HEADS = {"identity": _identity, "linear": _linear, "mlp": _mlp}
@@ -176,15 +192,12 @@ def build(
     batch_norm: bool = Projection.projection_batch_norm,
     synchronized: bool = True,
 ) -> tf.keras.Model:
-    """Builds a projection head.
+    """Builds a projection head by its name.
 
     Args:
       name: "identity" (z = h), "linear" or "mlp".
-      layers: dense layers of an mlp, hidden ones and the last.
-      hidden: units of its hidden layers; None or 0: as many as features.
-      output: size P of a projection, of linear and mlp.
-      batch_norm: whether BatchNorm follows their dense layers.
-      synchronized: whether it spans all replicas.
+      layers: dense layers of an mlp, including the last.
+      hidden, output, batch_norm, synchronized: see `MLP`; for linear and mlp.
 
     Returns:
       A model: features [N, D] to float32 [N, P], built by its first call.
@@ -198,8 +211,8 @@ def build(
         raise errors.unknown("projection", name, HEADS)
     if name == "mlp" and layers < 2:
         raise errors.UserError(
-            f"an mlp of {layers} layer(s): give at least 2, or the projection"
-            " 'linear'"
+            f"layers={layers}: an mlp has at least 2; use the projection"
+            " 'linear' for 1"
         )
     return HEADS[name](
         layers=layers,

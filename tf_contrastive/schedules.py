@@ -1,8 +1,9 @@
-"""Learning rates: a linear warm-up, then one of several ways down.
+"""Learning rates: a linear warm-up, then one of several decays.
 
-Everything that a user states in epochs becomes steps here, once.
+Everything that a user sets in epochs becomes steps here.
 """
 
+import dataclasses
 import math
 from typing import Any
 
@@ -18,115 +19,110 @@ from tf_contrastive.config.schedule import (
     resolve_warmup,
 )
 
+_EXPONENTIAL = SCHEDULE_OPTIONS["exponential"]
+_PIECEWISE = SCHEDULE_OPTIONS["piecewise"]
+_serializable = tf.keras.utils.register_keras_serializable("tf_contrastive")
 
+
+@dataclasses.dataclass(eq=False)
 class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """A linear warm-up from `floor * peak` to `peak`; subclasses go on.
+    """A linear warm-up from `floor * peak` to `peak`; subclasses decay it."""
+
+    peak: float
+    _: dataclasses.KW_ONLY
+    steps_per_epoch: int
+    epochs: float
+    warmup_epochs: float = 0.0
+    floor: float = Schedule.learning_rate_floor
+
+    def __call__(self, step: int | tf.Tensor) -> tf.Tensor:
+        """Returns the learning rate, float32 [], of `step`, int []."""
+        step = tf.cast(step, tf.float32)
+        fraction = tf.where(
+            step < self._warmup_steps,
+            step / max(self._warmup_steps, 1),
+            self._decay(step),
+        )
+        return self.peak * (self.floor + (1 - self.floor) * fraction)
+
+    def _decay(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns the fraction between floor and peak after the warm-up."""
+        raise NotImplementedError
+
+    @property
+    def _warmup_steps(self) -> int:
+        return self._steps(self.warmup_epochs)
+
+    def _steps(self, epochs: float) -> int:
+        return round(epochs * self.steps_per_epoch)
+
+    def _remaining(self, step: tf.Tensor) -> tf.Tensor:
+        """Returns what remains of the run after the warm-up, from 1 to 0."""
+        steps = max(self._steps(self.epochs) - self._warmup_steps, 1)
+        # A run that continues beyond its end keeps the last value.
+        return 1 - tf.minimum((step - self._warmup_steps) / steps, 1.0)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns all constructor arguments."""
+        return dataclasses.asdict(self)
+
+
+@_serializable
+class Constant(_Schedule):
+    """Stays at the peak after the warm-up.
 
     Args:
       peak: the highest learning rate.
       steps_per_epoch: steps of an epoch.
-      epochs: epochs of the run, the warm-up included.
+      epochs: epochs of the run, including the warm-up.
       warmup_epochs: epochs until the first step at the peak.
-      floor: share of the peak from which it rises and towards which it decays.
+      floor: fraction of the peak at which the warm-up starts, and towards which
+        other schedules decay.
     """
 
-    def __init__(
-        self, peak, *, steps_per_epoch, epochs, warmup_epochs=0.0, floor=0.0
-    ):
-        self.peak = peak
-        self.steps_per_epoch = steps_per_epoch
-        self.epochs = epochs
-        self.warmup_epochs = warmup_epochs
-        self.floor = floor
-        self._warmup_steps = self._steps(warmup_epochs)
-
-    def _steps(self, epochs):
-        return round(epochs * self.steps_per_epoch)
-
-    def __call__(self, step):
-        """Returns the learning rate, float32 [], of `step`, int []."""
-        step = tf.cast(step, tf.float32)
-        share = tf.where(
-            step < self._warmup_steps,
-            step / max(self._warmup_steps, 1),
-            self._share(step),
-        )
-        return self.peak * (self.floor + (1 - self.floor) * share)
-
-    def _share(self, step):
-        """The part between floor and peak, at a step after the warm-up."""
-        raise NotImplementedError
-
-    def _left(self, step):
-        """What is left of the run after the warm-up, from 1 to 0."""
-        way = max(self._steps(self.epochs) - self._warmup_steps, 1)
-        # A run that is continued beyond its end stays at the last value.
-        return 1 - tf.minimum((step - self._warmup_steps) / way, 1.0)
-
-    def get_config(self):
-        """Returns all constructor arguments."""
-        return {
-            "peak": self.peak,
-            "steps_per_epoch": self.steps_per_epoch,
-            "epochs": self.epochs,
-            "warmup_epochs": self.warmup_epochs,
-            "floor": self.floor,
-        }
-
-
-@tf.keras.utils.register_keras_serializable("tf_contrastive")
-class Constant(_Schedule):
-    """Stays at the peak once it is there. Arguments as of `Exponential`."""
-
-    def _share(self, step):
+    def _decay(self, step: tf.Tensor) -> tf.Tensor:
         return tf.ones_like(step)
 
 
-@tf.keras.utils.register_keras_serializable("tf_contrastive")
+@_serializable
 class Cosine(_Schedule):
-    """Falls to `floor * peak` by half a cosine, without restarts.
+    """Decays to `floor * peak` by half a cosine, without restarts.
 
     SimCLR, section 2.2; SGDR (arXiv 1608.03983), equation 5 with one cycle.
-    Arguments as of `Exponential`.
+    Arguments as for `Constant`.
     """
 
-    def _share(self, step):
-        return 0.5 * (1 - tf.cos(math.pi * self._left(step)))
+    def _decay(self, step: tf.Tensor) -> tf.Tensor:
+        return 0.5 * (1 - tf.cos(math.pi * self._remaining(step)))
 
 
-@tf.keras.utils.register_keras_serializable("tf_contrastive")
+@_serializable
 class Linear(_Schedule):
-    """Falls to `floor * peak` in a line. Arguments as of `Exponential`."""
+    """Decays to `floor * peak` linearly. Arguments as for `Constant`."""
 
-    def _share(self, step):
-        return self._left(step)
+    def _decay(self, step: tf.Tensor) -> tf.Tensor:
+        return self._remaining(step)
 
 
-@tf.keras.utils.register_keras_serializable("tf_contrastive")
+@_serializable
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Exponential(_Schedule):
-    """Decays by the same factor every so many epochs after the warm-up.
-
-    Args:
-      peak: the highest learning rate.
-      decay_rate: the factor, in (0, 1].
-      decay_epochs: epochs from decay to decay, which may be fractions.
-      staircase: whether it decays at once after so many epochs, or a little at
-        every step.
-      **run: `steps_per_epoch`, of the run; its `epochs`; `warmup_epochs` of
-        linear warm-up, by default none; `floor`, share of the peak from which
-        it rises and towards which it decays, by default 0.
+    """Decays by the same factor at equal intervals after the warm-up.
 
     Khosla et al. 2020, supplement: the learning rate of RMSProp in the linear
-    stage.
+    stage. Further arguments as for `Constant`.
+
+    Args:
+      decay_rate: the factor, in (0, 1].
+      decay_epochs: epochs between decays, which may be fractions.
+      staircase: whether to decay once per interval, instead of at every step.
     """
 
-    def __init__(self, peak, *, decay_rate, decay_epochs, staircase, **run):
-        super().__init__(peak, **run)
-        self.decay_rate = decay_rate
-        self.decay_epochs = decay_epochs
-        self.staircase = staircase
+    decay_rate: float = _EXPONENTIAL["decay_rate"]
+    decay_epochs: float = _EXPONENTIAL["decay_epochs"]
+    staircase: bool = _EXPONENTIAL["staircase"]
 
-    def _share(self, step):
+    def _decay(self, step: tf.Tensor) -> tf.Tensor:
         decay_steps = self.decay_epochs * self.steps_per_epoch
         decays = (step - self._warmup_steps) / decay_steps
         if self.staircase:
@@ -134,49 +130,30 @@ class Exponential(_Schedule):
         # Keeps digits that a power of the rounded rate would lose.
         return tf.exp(math.log(self.decay_rate) * decays)
 
-    def get_config(self):
-        """Returns all constructor arguments."""
-        return {
-            **super().get_config(),
-            "decay_rate": self.decay_rate,
-            "decay_epochs": self.decay_epochs,
-            "staircase": self.staircase,
-        }
 
-
-@tf.keras.utils.register_keras_serializable("tf_contrastive")
+@_serializable
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Piecewise(_Schedule):
     """Decays by the same factor at each of the given epochs.
 
-    Args:
-      peak: the highest learning rate.
-      decay_rate: the factor, in (0, 1].
-      boundaries: rising epochs of the run, warm-up included, whose first step
-        is the first at the next lower rate.
-      **run: as of `Exponential`.
+    He et al. 2016 (arXiv 1512.03385), section 3.4. Further arguments as for
+    `Constant`.
 
-    He et al. 2016 (arXiv 1512.03385), section 3.4.
+    Args:
+      decay_rate: the factor, in (0, 1].
+      boundaries: rising epochs of the run, including the warm-up, whose first
+        step has the next lower rate.
     """
 
-    def __init__(self, peak, *, decay_rate, boundaries, **run):
-        super().__init__(peak, **run)
-        self.decay_rate = decay_rate
-        self.boundaries = tuple(boundaries)
+    decay_rate: float = _PIECEWISE["decay_rate"]
+    boundaries: tuple[float, ...] = _PIECEWISE["boundaries"]
 
-    def _share(self, step):
+    def _decay(self, step: tf.Tensor) -> tf.Tensor:
         starts = [float(self._steps(epochs)) for epochs in self.boundaries]
-        # Looked up, since powers of floats are not exact.
-        shares = [self.decay_rate**n for n in range(len(starts) + 1)]
+        # A table, since powers of floats are not exact.
+        rates = [self.decay_rate**n for n in range(len(starts) + 1)]
         passed = tf.reduce_sum(tf.cast(step >= starts, tf.int32))
-        return tf.gather(tf.constant(shares, tf.float32), passed)
-
-    def get_config(self):
-        """Returns all constructor arguments."""
-        return {
-            **super().get_config(),
-            "decay_rate": self.decay_rate,
-            "boundaries": list(self.boundaries),
-        }
+        return tf.gather(tf.constant(rates, tf.float32), passed)
 
 
 SCHEDULES = {
@@ -227,10 +204,10 @@ def build(
     floor: float = Schedule.learning_rate_floor,
     **options: Any,
 ) -> tf.keras.optimizers.schedules.LearningRateSchedule:
-    """Builds the learning rate schedule of a run.
+    """Builds the learning rate schedule of a run by its name.
 
     Args:
-      name: a key of `SCHEDULES`: what follows the warm-up.
+      name: a key of `SCHEDULES`: the decay after the warm-up.
       base_learning_rate: before scaling, see `peak`.
       batch_size: images per step over all replicas.
       steps_per_epoch: steps of an epoch.
@@ -238,12 +215,9 @@ def build(
       warmup_epochs: epochs of linear warm-up, which may be fractions; -1: 10,
         and at most a tenth of the run.
       scaling: how the peak grows with the batch, see `peak`.
-      floor: share of the peak at which the warm-up starts, and towards which
-        the rate decays.
-      **options: those of the schedule; what is not given has the default of
-        `config.SCHEDULE_OPTIONS[name]`. exponential: `decay_rate`,
-        `decay_epochs` from decay to decay after the warm-up, `staircase`;
-        piecewise: `decay_rate`, `boundaries`, epochs of the run.
+      floor: fraction of the peak at which the warm-up starts, and towards
+        which the rate decays.
+      **options: further arguments of `Exponential` or `Piecewise`.
 
     Returns:
       A serializable schedule: step int [] to float32 [].
@@ -261,12 +235,12 @@ def build(
     warmup_epochs = resolve_warmup(warmup_epochs, epochs)
     if not 0 <= warmup_epochs <= epochs:
         raise errors.UserError(
-            f"warmup_epochs={warmup_epochs:g}: give -1, or 0 to"
+            f"warmup_epochs={warmup_epochs:g}: must be -1, or from 0 to"
             f" epochs={epochs:g}"
         )
-    options = {**known, **options}
-    if "boundaries" in options:
-        check_boundaries(options["boundaries"], warmup_epochs, epochs)
+    if "boundaries" in known:
+        boundaries = options.get("boundaries", known["boundaries"])
+        check_boundaries(boundaries, warmup_epochs, epochs)
     return SCHEDULES[name](
         peak(base_learning_rate, batch_size, scaling),
         steps_per_epoch=steps_per_epoch,

@@ -1,8 +1,7 @@
 """Encoders: images [N, H, W, K] in [0, 1] to features h [N, D].
 
-Layer 3. Our own residual networks, and the backbones of Keras and KerasCV with
-their batch normalization exchanged for ours. An encoder standardises its input
-itself, so that nothing else has to know how.
+Residual networks, and the backbones of Keras and KerasCV with synchronized
+batch normalization. Every encoder standardises its input in its first layer.
 """
 
 from collections.abc import Sequence
@@ -21,20 +20,22 @@ from tf_contrastive.encoders import backbones, resnet
 __all__ = ["build"]
 
 
-def _standardize(x, mean, std, scale):
-    """(x - mean) / std of the colours, in float32, without weights.
+def _standardize(
+    x: tf.Tensor, mean: Sequence[float], std: Sequence[float], scale: float
+) -> tf.Tensor:
+    """Computes (x - mean) / std of the colours, in float32.
 
-    Channels beyond the colours enter as they are.
+    Further channels are unchanged.
     """
     channels = x.shape[-1]
     extra = max(channels - 3, 0)
-    if channels < 3:  # No colours; the first normalization sees to them.
+    if channels < 3:  # Without colours; the first BatchNorm standardises them.
         factors, offsets = [1.0] * channels, [0.0] * channels
     else:
         pairs = list(zip(mean, std, strict=True))
         factors = [1 / s for _, s in pairs] + [1.0] * extra
         offsets = [-m / s for m, s in pairs] + [0.0] * extra
-    # Half precision would round the pixels before they are centered.
+    # Half precision would round the pixels before they are centred.
     return tf.keras.layers.Rescaling(
         [f * scale for f in factors],
         [o * scale for o in offsets],
@@ -61,20 +62,20 @@ def build(
     """Builds an encoder with random weights.
 
     Args:
-      name: one of `config.ENCODERS`, or `keras:NAME` or `keras_cv:NAME` for
-        one of `config.KERAS_BACKBONES` or `config.KERAS_CV_BACKBONES`, whose
-        width and stem are their own.
-      width: multiplier of the channels; those of the first stage, 64 * width,
-        are rounded to a multiple of 8 (what accelerators tile by), and each
-        further stage has twice the channels.
+      name: one of `config.encoder.ENCODERS`, or `keras:NAME` or `keras_cv:NAME`
+        with one of its `KERAS_BACKBONES` or `KERAS_CV_BACKBONES`, which have a
+        fixed width and stem.
+      width: multiplier of the channels. The first stage has 64 * width,
+        rounded to a multiple of 8 (the tile size of accelerators); each further
+        stage has twice as many.
       stem: "imagenet" (7x7/2 and 3x3/2 pooling), "cifar" (3x3/1, no pooling),
         or "auto", by the shorter side of the images.
       image_shape: (height, width, channels), in pixels.
-      mean, std: of each of the three colours, by which they are standardised;
-        images of fewer channels enter as they are.
+      mean, std: of each of the three colours, to standardise them; images of
+        fewer channels are not standardised.
       synchronized: whether BatchNorm spans all replicas.
-      zero_init_residual: whether residual branches start switched off, as is
-        best for training; a random network to compare with wants them on.
+      zero_init_residual: whether the last scale of residual branches starts at
+        zero, which is best for training, but not for an untrained baseline.
 
     Returns:
       A model: float images [N, H, W, K] in [0, 1] to features float32 [N, D]
@@ -82,8 +83,8 @@ def build(
       basic and 2048 * width of bottleneck networks.
 
     Raises:
-      UserError: for an unknown name or stem, a width or stem for a network
-        that has none, or images too small for it.
+      UserError: for an unknown name or stem, a width or stem for a backbone of
+        Keras or KerasCV, or images too small for the network.
 
     He et al. 2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
     """
@@ -97,10 +98,9 @@ def build(
         )
     images = tf.keras.Input(image_shape, name="images")
     if name in resnet.RESNETS:
-        standardized = _standardize(images, mean, std, 1.0)
         x = resnet.features(
             name,
-            standardized,
+            _standardize(images, mean, std, 1.0),
             width=width,
             stem=stem,
             synchronized=synchronized,
@@ -109,8 +109,11 @@ def build(
     else:
         check_backbone(name, width, stem)
         scale = backbones.input_scale(name)
-        standardized = _standardize(images, mean, std, scale)
-        x = backbones.features(name, standardized, synchronized=synchronized)
+        x = backbones.features(
+            name,
+            _standardize(images, mean, std, scale),
+            synchronized=synchronized,
+        )
     features = tf.keras.layers.GlobalAveragePooling2D(
         dtype="float32", name="features"
     )(x)

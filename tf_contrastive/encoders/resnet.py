@@ -16,24 +16,26 @@ from tf_contrastive.encoders.convolution import Conv2D
 
 
 class _Layers(NamedTuple):
-    """The layers that all blocks are made of, with the model's options."""
+    """The layers of all blocks, with the model's options."""
 
     synchronized: bool
     last_gamma: str
 
-    def convolution(self, x, channels, side, stride, name):
-        """A convolution without bias, since normalization follows it.
+    def convolution(
+        self, x: tf.Tensor, channels: int, side: int, stride: int, name: str
+    ) -> tf.Tensor:
+        """Applies a convolution without bias, since normalization follows.
 
         A strided one is padded by (side - 1) / 2 on both sides, as in SimCLR
-        and torch: TensorFlow's own "same" would shift the features by a pixel
-        between even and odd image sides.
+        and PyTorch. With TensorFlow's "same" padding, features would shift by a
+        pixel between even and odd image sides.
         """
         if stride > 1 and side > 1:
             x = tf.keras.layers.ZeroPadding2D(side // 2, name=f"{name}_pad")(x)
-        # Exports are made of Keras' own layers: they must pass gradients
-        # wherever they are loaded.
-        kind = Conv2D if self.synchronized else tf.keras.layers.Conv2D
-        return kind(
+        # Exports, which are not synchronized, use Keras' own layer, to have
+        # gradients wherever they are loaded.
+        layer = Conv2D if self.synchronized else tf.keras.layers.Conv2D
+        return layer(
             channels,
             side,
             stride,
@@ -43,17 +45,26 @@ class _Layers(NamedTuple):
             name=name,
         )(x)
 
-    def normalization(self, x, name, relu=True, gamma="ones"):
+    def normalization(
+        self, x: tf.Tensor, name: str, relu: bool = True, gamma: str = "ones"
+    ) -> tf.Tensor:
         x = BatchNormalization(
             synchronized=self.synchronized, gamma_initializer=gamma, name=name
         )(x)
         return tf.keras.layers.ReLU(name=f"{name}_relu")(x) if relu else x
 
-    def residual(self, x, branch, channels, stride, name):
-        """relu(shortcut + branch); a projection only where the shape changes.
+    def residual(
+        self,
+        x: tf.Tensor,
+        branch: tf.Tensor,
+        channels: int,
+        stride: int,
+        name: str,
+    ) -> tf.Tensor:
+        """Computes relu(shortcut + branch), projecting x if the shape changes.
 
-        The branch's last gamma starts at zero, unless `build` was told
-        otherwise, so that a block starts as the identity (Goyal et al. 2017).
+        With `zero_init_residual`, the branch's last gamma starts at zero, so
+        that a block starts as the identity (Goyal et al. 2017).
         """
         if stride > 1 or x.shape[-1] != channels:
             x = self.convolution(x, channels, 1, stride, f"{name}_shortcut")
@@ -62,7 +73,9 @@ class _Layers(NamedTuple):
         return tf.keras.layers.ReLU(name=f"{name}_relu")(x)
 
 
-def _basic(layers: _Layers, x, channels, stride, name):
+def _basic(
+    layers: _Layers, x: tf.Tensor, channels: int, stride: int, name: str
+) -> tf.Tensor:
     """Two 3x3 convolutions."""
     y = layers.convolution(x, channels, 3, stride, f"{name}_conv1")
     y = layers.normalization(y, f"{name}_norm1")
@@ -73,7 +86,9 @@ def _basic(layers: _Layers, x, channels, stride, name):
     return layers.residual(x, y, channels, stride, name)
 
 
-def _bottleneck(layers: _Layers, x, channels, stride, name):
+def _bottleneck(
+    layers: _Layers, x: tf.Tensor, channels: int, stride: int, name: str
+) -> tf.Tensor:
     """1x1 down, 3x3, and 1x1 up to four times the channels."""
     y = layers.convolution(x, channels, 1, 1, f"{name}_conv1")
     y = layers.normalization(y, f"{name}_norm1")
@@ -87,9 +102,9 @@ def _bottleneck(layers: _Layers, x, channels, stride, name):
 
 
 class Spec(NamedTuple):
-    """A residual network: its block, and how many of it each stage has."""
+    """A residual network: its block, and the number of blocks per stage."""
 
-    block: Callable
+    block: Callable[[_Layers, tf.Tensor, int, int, str], tf.Tensor]
     repeats: tuple[int, int, int, int]
 
 
@@ -104,13 +119,13 @@ RESNETS = {
 }
 
 
-def _stem(layers: _Layers, x, channels, stem):
+def _stem(layers: _Layers, x: tf.Tensor, channels: int, stem: str) -> tf.Tensor:
     if stem == "cifar":
         x = layers.convolution(x, channels, 3, 1, "stem_conv")
         return layers.normalization(x, "stem_norm")
     x = layers.convolution(x, channels, 7, 2, "stem_conv")
     x = layers.normalization(x, "stem_norm")
-    # After a ReLU, zeros pad a maximum as well as minus infinity.
+    # After a ReLU, padding a maximum with zeros equals minus infinity.
     x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
     return tf.keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
 
@@ -129,21 +144,13 @@ def features(
     Args:
       name: one of `RESNETS`.
       images: standardised, [N, H, W, K].
-      width: multiplier of the channels; those of the first stage, 64 * width,
-        are rounded to a multiple of 8 (what accelerators tile by), and each
-        further stage has twice the channels.
-      stem: "imagenet" (7x7/2 and 3x3/2 pooling), "cifar" (3x3/1, no pooling),
-        or "auto", by the shorter side of the images.
-      synchronized: whether BatchNorm spans all replicas.
-      zero_init_residual: whether residual branches start switched off.
+      width, stem, synchronized, zero_init_residual: see `encoders.build`.
 
     Returns:
       [N, H', W', D].
 
     Raises:
       UserError: for an unknown stem, or images too small for it.
-
-    He et al. 2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
     """
     if stem not in STEMS:
         raise errors.unknown("stem", stem, STEMS)
@@ -157,6 +164,6 @@ def features(
     for stage, count in enumerate(repeats):
         for i in range(count):
             stride = 2 if stage and not i else 1
-            label = f"stage{stage + 1}_block{i + 1}"
-            x = block(layers, x, channels << stage, stride, label)
+            block_name = f"stage{stage + 1}_block{i + 1}"
+            x = block(layers, x, channels << stage, stride, block_name)
     return x

@@ -1,0 +1,187 @@
+"""The contract of losses, optimizers, schedules and layers.
+
+Each is built with its defaults, rebuilt from its configuration with equal
+results, and built by its name; an unknown option is named in the error.
+"""
+
+import inspect
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import encoders, errors, heads, losses
+from tf_contrastive import optimizers as optimizers_
+from tf_contrastive import schedules as schedules_
+from tf_contrastive.config.loss import LOSS_OPTIONS, SUPERVISED_LOSSES
+from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
+from tf_contrastive.config.schedule import SCHEDULE_OPTIONS
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.encoders.convolution import Conv2D
+
+_RNG = np.random.default_rng(0)
+_Z = _RNG.normal(size=[6, 2, 4]).astype(np.float32)
+_LABELS = np.array([0, 0, 1, 1, 0, 3])
+_RUN = {"steps_per_epoch": 7, "epochs": 90}
+
+
+def _changed(options):
+    """Returns options that differ from the given defaults."""
+    others = {
+        "reduction": "sum",
+        "negatives": "all_views",
+        "mining": "semi_hard",
+        "momentum_style": "pytorch",
+        "boundaries": (1.5, 3.0),
+        "positives_cap": 2,
+        "contrast": "one_view",
+        "denominator": "one_positive",
+        "epsilon_in": "cosine",
+        "normalization": "paper",
+        "negative_reduction": "sum",
+    }
+    return {
+        name: others[name]
+        if name in others
+        else not value
+        if isinstance(value, bool)
+        else value / 2 + 0.01
+        if isinstance(value, float)
+        else value + 1
+        for name, value in options.items()
+    }
+
+
+def _value(loss):
+    if isinstance(loss, losses.MoCo):
+        return loss(_Z, keys=_Z[::-1].copy(), queue=_Z[:, 0]).numpy()
+    return loss(_Z, _LABELS, seed=tf.constant([1, 2])).numpy()
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_loss(name):
+    kind, options = losses.LOSSES[name], LOSS_OPTIONS[name]
+    assert kind().get_config() == options
+    assert _value(losses.build(name)) == _value(kind())
+    changed = kind(**_changed(options))
+    assert _value(kind.from_config(changed.get_config())) == _value(changed)
+    assert _value(changed) != _value(kind())
+    assert kind.needs_labels == (name in SUPERVISED_LOSSES)
+    with pytest.raises(errors.UserError, match="'nois'"):
+        losses.build(name, nois=1)
+
+
+def _weights(optimizer):
+    """Returns weights after two steps."""
+    variable = tf.Variable([[1.0, -2.0], [0.5, 3.0]])
+    for gradient in ([[0.1, 0.2], [-0.3, 0.4]], [[0.3, 0.1], [0.2, -0.1]]):
+        optimizer.apply_gradients([(tf.constant(gradient), variable)])
+    return variable.numpy()
+
+
+@pytest.mark.parametrize("name", optimizers_.OPTIMIZERS)
+def test_optimizer(name):
+    kind, options = optimizers_.OPTIMIZERS[name], OPTIMIZER_OPTIONS[name]
+    rate = schedules_.Cosine(0.1, **_RUN)
+    # As in Keras, constructors decay nothing by default.
+    decay = options["weight_decay"]
+    config = kind(learning_rate=rate).get_config()
+    assert {**options, "weight_decay": 0.0}.items() <= config.items()
+    np.testing.assert_array_equal(
+        _weights(optimizers_.build(name, learning_rate=rate)),
+        _weights(kind(rate, weight_decay=decay)),
+    )
+    changed = kind(rate, **_changed(options), clipnorm=0.4)
+    again = kind.from_config(changed.get_config())
+    assert again.get_config() == changed.get_config()
+    np.testing.assert_array_equal(_weights(again), _weights(changed))
+    assert np.any(_weights(kind(rate)) != _weights(changed))
+    with pytest.raises(errors.UserError, match="'nois'"):
+        optimizers_.build(name, learning_rate=0.1, nois=1)
+
+
+@pytest.mark.parametrize("name", schedules_.SCHEDULES)
+def test_schedule(name):
+    kind, options = schedules_.SCHEDULES[name], SCHEDULE_OPTIONS[name]
+    schedule = kind(0.3, **_RUN)
+    assert options.items() <= schedule.get_config().items()
+    built = schedules_.build(
+        name, base_learning_rate=0.3, batch_size=256, **_RUN
+    )
+    changed = kind(
+        0.3, **_RUN, warmup_epochs=1.5, floor=0.1, **_changed(options)
+    )
+    serialized = tf.keras.optimizers.schedules.serialize(changed)
+    again = tf.keras.optimizers.schedules.deserialize(serialized)
+    for step in (0, 5, 20, 300, 700):
+        assert built(step) == schedule(step)
+        assert again(step) == changed(step)
+    with pytest.raises(errors.UserError, match="'nois'"):
+        schedules_.build(
+            name, base_learning_rate=0.3, batch_size=256, **_RUN, nois=1
+        )
+
+
+_IMAGES = _RNG.uniform(size=[3, 8, 8, 4]).astype(np.float32)
+_LAYERS = [
+    BatchNormalization(momentum=0.5, epsilon=0.1, synchronized=False),
+    Conv2D(5, 3, padding="same", use_bias=False),
+    heads.MLP(layers=3, hidden=6, output=5, batch_norm=False),
+    heads.LinearProbe(3, kernel_initializer="glorot_uniform"),
+]
+
+
+@pytest.mark.parametrize("layer", _LAYERS, ids=lambda layer: layer.name)
+def test_layer(layer):
+    outputs = layer(_IMAGES, training=True)
+    again = type(layer).from_config(layer.get_config())
+    again.build(_IMAGES.shape)
+    again.set_weights(layer.get_weights())
+    assert again.get_config() == layer.get_config()
+    np.testing.assert_array_equal(again(_IMAGES), layer(_IMAGES))
+    assert again(_IMAGES, training=True).shape == outputs.shape
+
+
+@pytest.mark.parametrize("name", heads.HEADS)
+def test_head(name):
+    head = heads.build(name, output=5)
+    outputs = head(_IMAGES[:, 0, 0])
+    again = type(head).from_config(head.get_config())
+    again(_IMAGES[:, 0, 0])
+    again.set_weights(head.get_weights())
+    np.testing.assert_array_equal(again(_IMAGES[:, 0, 0]), outputs)
+    assert outputs.dtype == tf.float32
+
+
+def test_encoder():
+    encoder = encoders.build("resnet10", width=0.125, image_shape=(8, 8, 4))
+    again = tf.keras.models.model_from_json(encoder.to_json())
+    again.set_weights(encoder.get_weights())
+    np.testing.assert_array_equal(again(_IMAGES), encoder(_IMAGES))
+
+
+@pytest.mark.parametrize(
+    "module", [losses, optimizers_, schedules_, heads, encoders]
+)
+def test_unknown_names_are_answered_with_the_nearest(module):
+    required = {
+        name: 1
+        for name, parameter in inspect.signature(
+            module.build
+        ).parameters.items()
+        if parameter.kind == parameter.KEYWORD_ONLY
+        and parameter.default is parameter.empty
+    }
+    known = {
+        losses: "supcon",
+        optimizers_: "adamw",
+        schedules_: "cosine",
+        heads: "linear",
+        encoders: "resnet50",
+    }[module]
+    with pytest.raises(errors.UserError, match=f"did you mean '{known}'"):
+        module.build(f"{known}x", **required)
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
