@@ -13,6 +13,7 @@ import tensorflow as tf
 from tf_contrastive import encoders, errors, heads, losses
 from tf_contrastive import optimizers as optimizers_
 from tf_contrastive import schedules as schedules_
+from tf_contrastive.config.encoder import PROJECTIONS
 from tf_contrastive.config.loss import LOSS_OPTIONS, SUPERVISED_LOSSES
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.schedule import SCHEDULE_OPTIONS
@@ -143,7 +144,7 @@ def test_layer(layer):
     assert again(_IMAGES, training=True).shape == outputs.shape
 
 
-@pytest.mark.parametrize("name", heads.HEADS)
+@pytest.mark.parametrize("name", PROJECTIONS)
 def test_head(name):
     head = heads.build(name, output=5)
     outputs = head(_IMAGES[:, 0, 0])

@@ -320,7 +320,7 @@ def _softmax(x):
 class TestClosedFormGradients:
     """SC Eq 3 to 14, SI Eq 13 and SR's table, of an anchor alone."""
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(1))
     @pytest.mark.parametrize("temperature", [0.1, 0.5])
     @pytest.mark.parametrize("name", ["supcon", "supcon_in"])
     def test_supcon(self, name, temperature, seed):
@@ -352,7 +352,7 @@ class TestClosedFormGradients:
         actual = _anchor_gradient(name, w, labels, index, **options)
         _near(actual, expected / (temperature * norm))
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(1))
     @pytest.mark.parametrize("temperature", [0.1, 0.5])
     @pytest.mark.parametrize("epsilon", [0.0, 0.5])
     def test_sincere(self, epsilon, temperature, seed):
@@ -395,7 +395,7 @@ class TestClosedFormGradients:
         loss = losses.build("sincere", temperature=temperature, normalize=False)
         _near(_gradient(loss, z, labels), expected)
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(1))
     def test_of_losses_with_one_positive(self, seed):
         """SR Table 2, whose losses and gradients are printed negated."""
         z, _ = _unit(seed)
@@ -462,7 +462,7 @@ _INVARIANT = [
 
 
 class TestIdentities:
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(1))
     def test_classes_of_one_image_make_ntxent(self, seed):
         z, _ = _random(seed)
         labels = np.arange(len(z))
@@ -471,7 +471,7 @@ class TestIdentities:
             loss = losses.build(name, temperature=0.2)
             _close(loss.per_anchor(z, labels), expected)
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(1))
     def test_one_positive_makes_supcon_and_sincere_one(self, seed):
         z, labels = _random(seed, batch=8, views=1, classes=4)
         sincere = losses.build("sincere", temperature=0.5)
@@ -502,7 +502,7 @@ class TestIdentities:
         )
         _close(value, -0.5)
 
-    @pytest.mark.parametrize("seed", range(5))
+    @pytest.mark.parametrize("seed", range(2))
     def test_bounds(self, seed):
         z, labels = _random(seed)
         out, inside, sincere = (
@@ -582,7 +582,7 @@ class TestIdentities:
             # The near view is pushed away, up to 1 - 1 / |P|.
             assert 0.75 < max(of_positives) < 0.8
 
-    @pytest.mark.parametrize("seed", range(3))
+    @pytest.mark.parametrize("seed", range(1))
     @pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
     def test_decoupled_by_its_temperature(self, temperature, seed):
         z, _ = _random(seed)

@@ -218,7 +218,7 @@ def test_compiled_steps_follow_the_update_rule(name, options):
     _assert_close(variables, _transcribed(name, 20, options))
 
 
-@variants
+@pytest.mark.parametrize("name,options", VARIANTS[::3], ids=str)
 def test_two_replicas_equal_one(name, options):
     strategy = distribution.strategy("mirrored", virtual_devices=2)
     with strategy.scope():

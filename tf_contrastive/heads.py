@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config.encoder import Projection
+from tf_contrastive.config.encoder import PROJECTIONS, Projection
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
@@ -162,27 +162,6 @@ class LinearProbe(tf.keras.layers.Dense):
         }
 
 
-def _identity(**options: Any) -> tf.keras.Model:
-    """z = h."""
-    del options
-    return tf.keras.Sequential(
-        [tf.keras.layers.Activation("linear", dtype="float32")],
-        name="projection",
-    )
-
-
-def _linear(**options: Any) -> tf.keras.Model:
-    """z = W h."""
-    return MLP(**{**options, "layers": 1}, name="projection")
-
-
-def _mlp(**options: Any) -> tf.keras.Model:
-    return MLP(**options, name="projection")
-
-
-HEADS = {"identity": _identity, "linear": _linear, "mlp": _mlp}
-
-
 def build(
     name: str = Projection.projection,
     *,
@@ -207,17 +186,20 @@ def build(
 
     SimCLR, section 4.2 and figure 8.
     """
-    if name not in HEADS:
-        raise errors.unknown("projection", name, HEADS)
-    if name == "mlp" and layers < 2:
+    if name not in PROJECTIONS:
+        raise errors.unknown("projection", name, PROJECTIONS)
+    if name == "identity":
+        return tf.keras.Sequential(
+            [tf.keras.layers.Activation("linear", dtype="float32")],
+            name="projection",
+        )
+    if name == "linear":
+        layers = 1
+    elif layers < 2:
         raise errors.UserError(
             f"layers={layers}: an mlp has at least 2; use the projection"
             " 'linear' for 1"
         )
-    return HEADS[name](
-        layers=layers,
-        hidden=hidden,
-        output=output,
-        batch_norm=batch_norm,
-        synchronized=synchronized,
+    return MLP(
+        layers, hidden, output, batch_norm, synchronized, name="projection"
     )

@@ -30,9 +30,10 @@ def alignment(projections: tf.Tensor) -> tf.Tensor:
 
 
 class _Generalized(base.ContrastiveLoss):
-    """alignment + weight * distribution, which is not a mean over anchors."""
+    """scale * (alignment + weight * distribution), not a mean over anchors."""
 
     weight: float
+    scale: float = 1.0
 
     def __call__(
         self,
@@ -46,8 +47,9 @@ class _Generalized(base.ContrastiveLoss):
         projections = tf.cast(projections, tf.float32)
         if self.normalize:
             projections = similarity.l2_normalize(projections)
-        return alignment(projections) + self.weight * self._distribution(
-            projections, seed
+        return self.scale * (
+            alignment(projections)
+            + self.weight * self._distribution(projections, seed)
         )
 
     def per_anchor(
@@ -154,15 +156,6 @@ class SlicedWasserstein(_Generalized):
             trainable=False,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
-
-    def __call__(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None = None,
-        seed: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Computes the loss; see `ContrastiveLoss`."""
-        return self.scale * super().__call__(projections, labels, seed)
 
     def _distribution(
         self, projections: tf.Tensor, seed: tf.Tensor | None

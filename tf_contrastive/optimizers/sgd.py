@@ -117,17 +117,9 @@ class LARS(SGD):
     trust 1 and no decay.
 
     Args:
-      learning_rate: a number or a schedule.
-      momentum: fraction of the velocity that a step keeps.
-      nesterov: whether to use Nesterov's form.
-      weight_decay: coefficient of the L2 term.
+      learning_rate, momentum, nesterov, weight_decay, momentum_style, name,
+        **kwargs: see `SGD`.
       trust_coefficient: eta; None disables adaptation, but not the decay.
-      momentum_style: "classic" or "pytorch".
-      name: of the optimizer.
-      **kwargs: `clipnorm` and others of a Keras optimizer.
-
-    Raises:
-      UserError: for a value that is not allowed.
 
     You et al. 2017 (arXiv 1708.03888), algorithm 1; SimCLR, section 2.2.
     """
