@@ -1,4 +1,4 @@
-"""Checkpoints that are whole, in order, and found again after a disaster."""
+"""Checkpoints: resume, damage, killed writers, a full disk, replicas."""
 
 import json
 import os
@@ -42,14 +42,14 @@ def _run(workdir, **options):
     return fields.replace(Pretrain(), workdir=str(workdir), **options)
 
 
-def _kept(workdir, model=None, **options):
+def _checkpoints(workdir, model=None, **options):
     return checkpoints.Checkpoints(
         model or _model(), _run(workdir, **options), METADATA
     )
 
 
 def _advance(model, value):
-    """Stands for a step: all that a checkpoint holds becomes `value`."""
+    """Replaces a step: all values of a checkpoint become `value`."""
     for variable in (*model.encoder.weights, *model.optimizer.variables):
         if variable.dtype.is_floating:
             variable.assign(tf.fill(variable.shape, float(value)))
@@ -58,11 +58,11 @@ def _advance(model, value):
 
 def _trained(workdir, steps=(1, 2, 3), **options):
     model = _model()
-    kept = _kept(workdir, model, **options)
+    saver = _checkpoints(workdir, model, **options)
     for step in steps:
         _advance(model, step)
-        kept.save()
-    kept.finish()
+        saver.save()
+    saver.finish()
     return model
 
 
@@ -72,17 +72,17 @@ def _newest(workdir, suffix):
 
 
 @pytest.mark.parametrize("where", ["local", "ram"])
-def test_values_are_those_of_the_moment_of_saving(where, tmp_path):
+def test_a_checkpoint_holds_the_values_at_its_step(where, tmp_path):
     workdir = str(tmp_path) if where == "local" else f"ram://{tmp_path.name}"
     model = _model()
-    kept = _kept(workdir, model)
-    assert kept.restore() == 0
+    saver = _checkpoints(workdir, model)
+    assert saver.restore() == 0
     _advance(model, 5)
-    kept.save()
+    saver.save()
     _advance(model, 6)  # While the files are being written.
-    kept.save()
+    saver.save()
     _advance(model, 7)
-    kept.finish()
+    saver.finish()
     for path, step in (("ckpt-5", 5), ("ckpt-6", 6), ("ckpt-7", 7)):
         reader = tf.compat.v1.train.NewCheckpointReader(
             os.path.join(workdir, "checkpoints", path)
@@ -93,15 +93,13 @@ def test_values_are_those_of_the_moment_of_saving(where, tmp_path):
                 if "rate" not in name and "projection" not in name:
                     np.testing.assert_array_equal(value, step, err_msg=name)
     again = _model()
-    assert _kept(workdir, again).restore() == 7
+    assert _checkpoints(workdir, again).restore() == 7
     for old, new in zip(model.weights, again.weights, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
 
 
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "index", "data gone"])
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(
-    harm, tmp_path, capsys
-):
+def test_a_damaged_checkpoint_is_skipped(harm, tmp_path, capsys):
     _trained(tmp_path)
     data = Path(_newest(tmp_path, ".data-00000-of-00001"))
     contents = bytearray(data.read_bytes())
@@ -115,24 +113,22 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     else:
         os.remove(data)
     model = _model()
-    assert _kept(tmp_path, model).restore() == 2
+    assert _checkpoints(tmp_path, model).restore() == 2
     np.testing.assert_array_equal(model.encoder.weights[0].numpy(), 2.0)
-    said = capsys.readouterr().err
-    assert "ckpt-3 is damaged" in said and "going back to step 2" in said
+    output = capsys.readouterr().err
+    assert "ckpt-3 is damaged" in output and "going back to step 2" in output
     # `evaluate`, `export` and `embed` do the same.
     assert checkpoints.load_run(str(tmp_path)).step == 2
 
 
-def test_no_whole_checkpoint_is_an_error_and_no_fresh_start(tmp_path):
+def test_only_damaged_checkpoints_are_an_error(tmp_path):
     _trained(tmp_path, steps=(1,))
     os.truncate(_newest(tmp_path, ".data-00000-of-00001"), 5)
     with pytest.raises(errors.UserError, match=r"no checkpoint .* is whole"):
-        _kept(tmp_path).restore()
+        _checkpoints(tmp_path).restore()
 
 
-def test_a_first_checkpoint_that_was_never_finished_is_written_again(
-    tmp_path, capsys
-):
+def test_an_unfinished_first_checkpoint_is_written_again(tmp_path, capsys):
     _trained(tmp_path, steps=(1,))
     folder = tmp_path / "checkpoints"
     # Killed between the making of the index and its contents.
@@ -141,51 +137,51 @@ def test_a_first_checkpoint_that_was_never_finished_is_written_again(
     with pytest.raises(errors.UserError, match=r"no checkpoint .* yet"):
         checkpoints.load_run(str(tmp_path))
     model = _model()
-    kept = _kept(tmp_path, model)
-    assert kept.restore() == 0
+    saver = _checkpoints(tmp_path, model)
+    assert saver.restore() == 0
     assert "ckpt-1 was never finished" in capsys.readouterr().err
     _advance(model, 1)
-    kept.finish()
-    assert _kept(tmp_path, _model()).restore() == 1
+    saver.finish()
+    assert _checkpoints(tmp_path, _model()).restore() == 1
 
 
-def test_leftovers_of_a_killed_writer_are_cleared_and_its_checkpoint_listed(
+def test_files_of_a_killed_writer_are_removed(
     tmp_path,
 ):
     _trained(tmp_path, steps=(1, 2), keep_checkpoints=2)
     folder = tmp_path / "checkpoints"
     state = (folder / "checkpoint").read_text()
     _trained(tmp_path, steps=(3,), keep_checkpoints=3)
-    (folder / "checkpoint").write_text(state)  # Killed before it was renewed.
+    (folder / "checkpoint").write_text(state)  # Killed before it was updated.
     unfinished = folder / "ckpt-4_temp"
     unfinished.mkdir()
     (unfinished / "part-00000-of-00001.data").write_bytes(b"half")
     model = _model()
-    kept = _kept(tmp_path, model, keep_checkpoints=2)
-    assert kept.restore() == 3
+    saver = _checkpoints(tmp_path, model, keep_checkpoints=2)
+    assert saver.restore() == 3
     assert not unfinished.exists()
     for step in (4, 5):
         _advance(model, step)
-        kept.save()
-    kept.finish()
+        saver.save()
+    saver.finish()
     assert sorted(p.name for p in folder.glob("*.index")) == [
         "ckpt-4.index",
         "ckpt-5.index",
     ]
 
 
-def test_one_an_hour_is_kept_for_good(tmp_path, monkeypatch):
+def test_one_checkpoint_per_hour_is_permanent(tmp_path, monkeypatch):
     now = [1e9]
     monkeypatch.setattr("time.time", lambda: now[0])
     model = _model()
-    kept = _kept(
+    saver = _checkpoints(
         tmp_path, model, keep_checkpoints=2, keep_checkpoint_every_hours=1.0
     )
     for step in range(1, 11):
         now[0] += 1200  # Twenty minutes.
         _advance(model, step)
-        kept.save()
-        kept._checkpoint.sync()
+        saver.save()
+        saver._checkpoint.sync()
     steps = sorted(
         checkpoints.step_of(str(p.with_suffix("")))
         for p in (tmp_path / "checkpoints").glob("*.index")
@@ -202,57 +198,61 @@ def test_another_order_of_variables_is_refused(tmp_path):
     order = metadata["variables"]
     order[1], order[2] = order[2], order[1]
     path.write_text(json.dumps(metadata))
-    with pytest.raises(errors.UserError, match="with other variables") as told:
-        _kept(tmp_path)
-    assert order[1][0] in str(told.value)
+    with pytest.raises(
+        errors.UserError, match="with other variables"
+    ) as raised:
+        _checkpoints(tmp_path)
+    assert order[1][0] in str(raised.value)
     # Nothing was written.
     assert json.loads(path.read_text()) == metadata
 
 
-def test_a_full_disk_is_told_and_the_one_before_stays_whole(tmp_path):
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path):
     model = _model(units=4000)
-    kept = _kept(tmp_path, model)
+    saver = _checkpoints(tmp_path, model)
     _advance(model, 1)
-    kept.finish()
+    saver.finish()
     # No file may grow larger than 10 kB: what a full disk does to a writer.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
         _advance(model, 2)
-        with pytest.raises(errors.UserError, match="cannot be written") as told:
-            kept.finish()
+        with pytest.raises(
+            errors.UserError, match="cannot be written"
+        ) as raised:
+            saver.finish()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert "at step 2" in str(told.value)
-    assert "the newest whole one: step 1" in str(told.value)
+    assert "at step 2" in str(raised.value)
+    assert "newest whole checkpoint: step 1" in str(raised.value)
     again = _model(units=4000)
-    assert _kept(tmp_path, again).restore() == 1
+    assert _checkpoints(tmp_path, again).restore() == 1
     # With room again, it goes on.
     _advance(again, 2)
-    _kept(tmp_path, again).finish()
+    _checkpoints(tmp_path, again).finish()
     assert checkpoints.newest(str(tmp_path / "checkpoints"))[0].endswith("-2")
 
 
-def test_replicas_and_no_replicas_read_each_others(tmp_path):
+def test_checkpoints_do_not_depend_on_the_replicas(tmp_path):
     strategy = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"],
         cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
     mirrored = _model(strategy)
-    kept = _kept(tmp_path, mirrored)
+    saver = _checkpoints(tmp_path, mirrored)
     _advance(mirrored, 3)
-    kept.save()
-    kept.finish()
+    saver.save()
+    saver.finish()
     single = _model()
-    assert _kept(tmp_path, single).restore() == 3
+    assert _checkpoints(tmp_path, single).restore() == 3
     for old, new in zip(mirrored.weights, single.weights, strict=True):
         np.testing.assert_array_equal(old.numpy(), new.numpy())
     shutil.rmtree(tmp_path / "checkpoints")
     _trained(tmp_path, steps=(4,))
     again = _model(strategy)
-    assert _kept(tmp_path, again).restore() == 4
+    assert _checkpoints(tmp_path, again).restore() == 4
 
 
 if __name__ == "__main__":

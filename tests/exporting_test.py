@@ -7,7 +7,6 @@ import random
 import struct
 import subprocess
 import sys
-import time
 import zlib
 
 import numpy as np
@@ -27,7 +26,7 @@ from tf_contrastive import (
     views,
 )
 from tf_contrastive.distribution import batch_normalization
-from tf_contrastive.exporting import image_headers, model_card, versions
+from tf_contrastive.exporting import image_headers, model_card, versioning
 from tf_contrastive.model import ContrastiveModel
 
 SIZE = 16
@@ -600,22 +599,6 @@ def test_an_interrupted_export_leaves_no_version(
     assert tf.io.gfile.listdir(base) == []
 
 
-def test_folders_of_killed_exports_are_removed_after_a_day(tmp_path):
-    folders = [tmp_path / f"partial-{i:032x}" for i in range(2)]
-    for folder, days in zip(folders, (1.1, 0.9), strict=True):
-        (folder / "variables").mkdir(parents=True)
-        for path in (folder, folder / "variables"):
-            os.utime(path, (time.time() - days * 24 * 3600,) * 2)
-    others = [tmp_path / "partial-results", tmp_path / f"partial-{9:032x}"]
-    others[0].mkdir()
-    others[1].write_text("a file of the user's")
-    for path in others:
-        os.utime(path, (0, 0))
-    assert exporting.export(_tiny_model(5), str(tmp_path)) == f"{tmp_path}/1"
-    assert [folder.exists() for folder in folders] == [False, True]
-    assert all(path.exists() for path in others)
-
-
 def test_simultaneous_exports_make_two_versions(tmp_path, monkeypatch):
     base, text = str(tmp_path), model_card.text
     paths = []
@@ -624,11 +607,11 @@ def test_simultaneous_exports_make_two_versions(tmp_path, monkeypatch):
         monkeypatch.setattr(model_card, "text", text)
         paths.append(exporting.export(_tiny_model(7), base))
         # The first export has looked at the folder before that.
-        monkeypatch.setattr(versions, "versions", outdated)
+        monkeypatch.setattr(versioning, "versions", outdated)
         return text(*args)
 
     def outdated(path):
-        monkeypatch.setattr(versions, "versions", exporting.versions)
+        monkeypatch.setattr(versioning, "versions", exporting.versions)
         return []
 
     monkeypatch.setattr(model_card, "text", export_another)

@@ -162,7 +162,7 @@ def test_the_policy_ends_the_run_after_so_many(capsys):
     _fit(model, strategy, _batches(4, bad=[(1, 0), (3, 0)]), [keeper])
     said = capsys.readouterr().err
     assert "skipped, 1 of at most 2" in said
-    assert "passed over, 2 of at most 2" in said
+    assert "skipped, 2 of at most 2" in said
     with pytest.raises(callbacks.NonFiniteError, match="not finite at step 2"):
         _fit(model, strategy, _batches(1, bad=[(0, 0)]), [keeper])
 

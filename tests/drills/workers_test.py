@@ -212,7 +212,7 @@ def test_a_signal_to_one_worker_ends_both_at_the_same_step(
     assert [worker.returncode for worker in workers] == [42, 42], told
     step = _steps(tmp_path)
     assert (
-        f"ended by another worker was told to end, saved at step {step}"
+        f"ended by the interruption of another worker, saved at step {step}"
         in (told[0])
     )
     assert f"ended by SIGTERM, saved at step {step}" in told[1]

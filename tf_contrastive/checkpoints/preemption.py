@@ -133,7 +133,7 @@ class PreemptionListener:
         """
         if not distribution.any_worker(self._strategy, bool(self._reason)):
             return None
-        return self._reason or "another worker was told to end"
+        return self._reason or "the interruption of another worker"
 
 
 def _notice(host: str) -> str | None:

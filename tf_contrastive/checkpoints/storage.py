@@ -13,11 +13,10 @@ CONFIG_FILE = "config.flags"
 CHECKPOINTS = "checkpoints"
 METADATA_FILE = "metadata.json"
 PREFIX = "ckpt"
+_ADVICE = "choose a folder that can be written"
 
 
-def write_text(
-    path: str, text: str, advice: str = "choose a folder that can be written"
-) -> None:
+def write_text(path: str, text: str, advice: str = _ADVICE) -> None:
     """Writes a small file atomically, and its folder if that is missing.
 
     Args:
@@ -37,9 +36,7 @@ def write_text(
 
 
 def write_json(
-    path: str,
-    content: dict[str, Any],
-    advice: str = "choose a folder that can be written",
+    path: str, content: dict[str, Any], advice: str = _ADVICE
 ) -> None:
     """Writes an object as JSON; see `write_text`."""
     write_text(path, json.dumps(content, indent=2) + "\n", advice)

@@ -36,27 +36,27 @@ def run(options: Embed) -> int:
         file cannot be written.
     """
     extensions.add_papers()
-    chosen = options.embedding
-    output_files.check_format(chosen.file_format)
+    settings = options.embedding
+    output_files.check_format(settings.file_format)
     pipeline = None
-    if chosen.runner:
+    if settings.runner:
         if importlib.util.find_spec("apache_beam") is None:
             raise errors.UserError(
-                f"runner={chosen.runner} needs apache-beam, which is not"
+                f"runner={settings.runner} needs apache-beam, which is not"
                 " installed: pip install 'tf_contrastive[beam]', or leave"
                 " `runner` out"
             )
         from tf_contrastive.embedding import beam
 
-        pipeline = beam.pipeline(chosen.runner, chosen.beam_options)
-    name, data_dir = _input(chosen)
+        pipeline = beam.pipeline(settings.runner, settings.beam_options)
+    name, data_dir = _input(settings)
     source = datasets.source(
         name,
-        chosen.split,
+        settings.split,
         data_dir=data_dir or None,
-        max_bad_images=chosen.max_bad_images,
+        max_bad_images=settings.max_bad_images,
     )
-    encoder = exporting.load(chosen.workdir or chosen.saved_model)
+    encoder = exporting.load(settings.workdir or settings.saved_model)
     shape = exporting.image_shape(encoder)
     extra = shape[2] - 3
     check_encoder_channels(extra, source.info.name, source.info.extra_channels)
@@ -66,13 +66,13 @@ def run(options: Embed) -> int:
     job = jobs.Job(
         source,
         shape[0],
-        _absolute(chosen.output) if chosen.runner else chosen.output,
-        chosen.file_format,
+        _absolute(settings.output) if settings.runner else settings.output,
+        settings.file_format,
         extra,
-        chosen.embedding_batch_size,
-        chosen.shard_size,
-        chosen.max_bad_images,
-        (name, chosen.split, data_dir) if of_tfds else (),
+        settings.embedding_batch_size,
+        settings.shard_size,
+        settings.max_bad_images,
+        (name, settings.split, data_dir) if of_tfds else (),
     )
     shards = jobs.begin(job, {"encoder": embedding.checksum(encoder)})
     total = len(job.shards())
@@ -82,14 +82,14 @@ def run(options: Embed) -> int:
         )
     if not shards or pipeline is None:
         jobs.run(job, encoder, shards, terminal.info)
-    elif chosen.saved_model:
-        path = _absolute(exporting.find(chosen.saved_model) or "")
+    elif settings.saved_model:
+        path = _absolute(exporting.find(settings.saved_model) or "")
         beam.run(pipeline, job, path, features, shards)
     else:
         # An export next to the output, where Beam's workers can read it.
         folder = f"{job.name}.model-{uuid.uuid4().hex}"
         try:
-            path = exporting.export(chosen.workdir, folder)
+            path = exporting.export(settings.workdir, folder)
             beam.run(pipeline, job, path, features, shards)
         finally:
             if tf.io.gfile.exists(folder):
@@ -100,22 +100,22 @@ def run(options: Embed) -> int:
     # The source does not count images that it skipped when it was opened.
     skipped = len(bad) - len(source.info.bad_images)
     written = source.info.num_examples - skipped
-    files = f", in {total} files" if chosen.shard_size else ""
+    files = f", in {total} files" if settings.shard_size else ""
     print(
-        f"{chosen.output}: {written} embeddings of {features} features{files}"
+        f"{settings.output}: {written} embeddings of {features} features{files}"
     )
     return 0
 
 
-def _input(chosen: Embedding) -> tuple[str, str]:
+def _input(settings: Embedding) -> tuple[str, str]:
     """Returns name and data_dir of the dataset, by default the run's.
 
     Paths become absolute, so that Beam's workers find them, and a job can be
     resumed from another folder.
     """
-    name, data_dir = chosen.input, chosen.data_dir
-    if chosen.workdir:
-        data = checkpoints.load_run(chosen.workdir).config.data
+    name, data_dir = settings.input, settings.data_dir
+    if settings.workdir:
+        data = checkpoints.load_run(settings.workdir).config.data
         name, data_dir = name or data.dataset, data_dir or data.data_dir
     scheme, _, path = name.partition(":")
     if scheme in datasets.SCHEMES:

@@ -49,23 +49,24 @@ def run(options: Export) -> int:
         package; if the folder cannot be written.
     """
     extensions.add_papers()
-    chosen = options.exporting
-    formats = fields.split_list(chosen.format)
+    settings = options.exporting
+    formats = fields.split_list(settings.format)
     exporting.check_installed(formats)
-    saved = checkpoints.load_run(chosen.workdir)
-    parts = exporting.Parts.load(chosen.workdir, chosen.checkpoint)
-    output_dir = chosen.output_dir or os.path.join(chosen.workdir, "export")
+    parts = exporting.Parts.load(settings.workdir, settings.checkpoint)
+    saved = parts.run
+    assert saved is not None  # They were read from a workdir.
+    output_dir = settings.output_dir or os.path.join(settings.workdir, "export")
     path = exporting.export(
         parts,
         output_dir,
-        head=_head(chosen, saved, parts.encoder),
+        head=_head(settings, saved, parts.encoder),
         formats=formats,
         images=(
-            _images(chosen, saved, parts.encoder)
+            _images(settings, saved, parts.encoder)
             if set(formats) - {"savedmodel"}
             else None
         ),
-        max_image_pixels=chosen.max_image_pixels,
+        max_image_pixels=settings.max_image_pixels,
     )
     details = exporting.details(path)
     print(
@@ -81,13 +82,13 @@ def run(options: Export) -> int:
     return 0
 
 
-def _source(chosen: Exporting, saved: checkpoints.Run) -> datasets.Source:
+def _source(settings: Exporting, saved: checkpoints.Run) -> datasets.Source:
     """Opens the split that the run was trained on."""
     data = saved.config.data
     return datasets.source(
         data.dataset,
         data.split,
-        data_dir=chosen.data_dir or data.data_dir or None,
+        data_dir=settings.data_dir or data.data_dir or None,
         max_bad_images=data.max_bad_images,
     )
 
@@ -105,17 +106,17 @@ def _batches(
 
 
 def _head(
-    chosen: Exporting, saved: checkpoints.Run, encoder: tf.keras.Model
+    settings: Exporting, saved: checkpoints.Run, encoder: tf.keras.Model
 ) -> Callable[[tf.Tensor], tf.Tensor] | None:
     """Makes the classifier behind the encoder."""
-    if chosen.head == "none":
+    if settings.head == "none":
         return None
-    if chosen.head == "probe":
+    if settings.head == "probe":
         return exporting.ProbeHead.from_run(saved, encoder.output_shape[-1])
-    source = _source(chosen, saved)
+    source = _source(settings, saved)
     if not source.info.has_labels:
         raise errors.UserError(
-            f"head={chosen.head} needs labels, and {source.info.name} has"
+            f"head={settings.head} needs labels, and {source.info.name} has"
             " none: use head=none"
         )
     terminal.info(
@@ -123,18 +124,18 @@ def _head(
     )
     data = embedding.embed(encoder, _batches(source, encoder))
     classes = source.info.num_classes
-    if chosen.head == "knn":
-        return exporting.NeighborsHead(*data, classes, chosen.head_knn_k)
-    return exporting.PrototypeHead(*data, classes, chosen.head_temperature)
+    if settings.head == "knn":
+        return exporting.NeighborsHead(*data, classes, settings.head_knn_k)
+    return exporting.PrototypeHead(*data, classes, settings.head_temperature)
 
 
 def _images(
-    chosen: Exporting, saved: checkpoints.Run, encoder: tf.keras.Model
+    settings: Exporting, saved: checkpoints.Run, encoder: tf.keras.Model
 ) -> np.ndarray:
     """Returns images of the run's data, or photographs if that is absent."""
-    count = chosen.calibration_images
+    count = settings.calibration_images
     try:
-        source = _source(chosen, saved)
+        source = _source(settings, saved)
     except errors.UserError as error:
         terminal.info(
             f"checking with photographs instead of the run's data: {error}"

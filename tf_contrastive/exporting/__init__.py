@@ -33,7 +33,7 @@ from tf_contrastive.exporting.tensorflow_serving import (
     photographs,
 )
 from tf_contrastive.exporting.tflite_onnx import check_installed, compare
-from tf_contrastive.exporting.versions import find, versions
+from tf_contrastive.exporting.versioning import find, versions
 
 __all__ = [
     "DETAILS_FILE",

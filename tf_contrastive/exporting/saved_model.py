@@ -16,7 +16,7 @@ from tf_contrastive.exporting import (
     model_card,
     tensorflow_serving,
     tflite_onnx,
-    versions,
+    versioning,
 )
 from tf_contrastive.exporting.parts import Parts, image_shape
 from tf_contrastive.exporting.serving_module import ServingModule
@@ -119,7 +119,7 @@ def export(
         module = ServingModule(
             parts.encoder, parts.projection, head, names_file, max_image_pixels
         )
-        return versions.write_version(save, output_dir)
+        return versioning.write_version(save, output_dir)
 
 
 def _details(
@@ -188,7 +188,7 @@ def details(path: str) -> dict[str, Any]:
     return checkpoints.read_json(os.path.join(path, DETAILS_FILE))
 
 
-def load(path: str) -> Callable[..., tf.Tensor]:
+def load(path: str) -> tf.Module:
     """Loads the encoder of a run or of an export.
 
     Args:
@@ -207,7 +207,7 @@ def load(path: str) -> Callable[..., tf.Tensor]:
         raise errors.UserError(
             f"{path} is not a folder: use the folder of a run or of an export"
         )
-    saved_model = versions.find(path)
+    saved_model = versioning.find(path)
     if saved_model is None:
         return checkpoints.load_encoder(checkpoints.load_run(path))
     encoder = tf.saved_model.load(saved_model)

@@ -21,25 +21,22 @@ class ServingModule(tf.Module):
 
     - `serving_default`: images uint8 [N, H, W, 3] of any size -> `embedding`
       float32 [N, D].
-    - `serving_float`: images float32 [N, H, W, 3] in [0, 1] of any size ->
-      `embedding`. Any other value fails the request.
+    - `serving_float`: the same of float32 in [0, 1]; other values fail.
     - `serving_bytes`: bytes string [N], JPEG, PNG, GIF (first frame) or BMP ->
       `embedding` and `ok` bool [N]. A file that cannot be decoded gets zeros
-      and False, and does not affect the others. EXIF rotation is ignored, as in
-      training.
+      and False, and does not affect the others.
     - `project`, with a projection head: images as for `serving_default` ->
       `projection` float32 [N, P].
     - `classify`, with a classifier: images as for `serving_default` -> `labels`
-      int64 [N], class ids, and `probabilities` float32 [N, C]. The asset
-      `label_names.txt` has the name of a class in each line.
+      int64 [N], class ids, and `probabilities` float32 [N, C].
 
     An encoder of more than three channels takes float32 [N, S, S, K] in all of
     them, and has neither `serving_float` nor `serving_bytes`: encoded images do
     not hold the other channels, and how to resize those is not known.
 
     The loaded object is called as the encoder is, has `variables` and
-    `trainable_variables`, and passes gradients; its `projection`, if there is a
-    head, maps features [N, D] to [N, P].
+    `trainable_variables`, and passes gradients; its `projection` maps features
+    [N, D] to [N, P].
 
     Args:
       encoder: plain float32 Keras model, [N, S, S, K] -> [N, D].

@@ -1,13 +1,12 @@
 """Numbered versions of a SavedModel: each folder is complete, or not there.
 
-Model servers poll a folder `BASE/<version>` and serve the highest number.
+Model servers poll a folder `BASE/<version>` and serve the highest number. A
+killed export leaves a folder `BASE/partial-...`, which can be deleted.
 """
 
 import contextlib
 import os
-import re
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -15,11 +14,6 @@ import tensorflow as tf
 
 # What makes a folder a SavedModel; it is written last.
 GRAPH_FILE = "saved_model.pb"
-# Folders that a version is written into first.
-_PARTIAL = re.compile("partial-[0-9a-f]{32}")
-# Seconds after which such a folder was left by a killed export: one takes
-# minutes, and the clocks of two machines differ by hours at most.
-_ABANDONED_SECONDS = 24 * 3600
 
 
 def versions(base: str) -> list[int]:
@@ -53,7 +47,6 @@ def write_version(save: Callable[[str], None], base: str) -> str:
     # Only filesystems of the machine rename folders. Object stores copy file
     # by file, and servers wait for the last one.
     if "://" not in base:
-        _remove_abandoned(base)
         partial = os.path.join(base, f"partial-{uuid.uuid4().hex}")
         with _removed_on_error(partial):
             save(partial)
@@ -92,19 +85,6 @@ def _rename_to_next(partial: str, base: str) -> str:
                 raise
         else:
             return path
-
-
-def _remove_abandoned(base: str) -> None:
-    """Removes the partial folders of killed exports."""
-    for name in tf.io.gfile.listdir(base):
-        path = os.path.join(base, name)
-        # Another export may remove it at the same time, another user own it.
-        with contextlib.suppress(OSError, tf.errors.OpError):
-            if _PARTIAL.fullmatch(name):
-                times = [os.stat(f).st_mtime for f, _, _ in os.walk(path)]
-                age = time.time() - max(times, default=time.time())
-                if age > _ABANDONED_SECONDS:
-                    tf.io.gfile.rmtree(path)
 
 
 @contextlib.contextmanager
