@@ -18,10 +18,10 @@ from tf_contrastive import (
     encoders,
     train,
 )
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Doctor, Pretrain
 from tf_contrastive.doctor import advice, memory, positives, speed
-from tf_contrastive.model import building
 
 _SMALL = {
     "dataset": "digits",
@@ -229,7 +229,7 @@ def _saved_bytes(encoder, images, side):
 def test_predicted_activations_equal_what_the_gradient_saves(
     name, side, stem, precision
 ):
-    with building.precision(precision):
+    with networks.precision(precision):
         encoder = encoders.build(
             name, width=0.25, stem=stem, image_shape=(side, side, 3)
         )

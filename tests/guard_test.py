@@ -6,9 +6,10 @@ import tensorflow as tf
 
 from tf_contrastive import callbacks, heads, losses, optimizers
 from tf_contrastive import model as models
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.model import building, loss_scaling
+from tf_contrastive.model import loss_scaling
 
 
 def _strategy(replicas):
@@ -25,7 +26,7 @@ def _model(strategy, optimizer=None, precision="float32"):
     if isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer):
         probe_optimizer = loss_scaling.skip_non_finite_updates(probe_optimizer)
     tf.keras.utils.set_random_seed(0)
-    with strategy.scope(), building.precision(precision):
+    with strategy.scope(), networks.precision(precision):
         encoder = tf.keras.Sequential(
             [
                 tf.keras.layers.Flatten(input_shape=(2, 2, 3)),

@@ -14,9 +14,10 @@ from tf_contrastive import (
     losses,
     train,
 )
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.model import ContrastiveModel, building
+from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.momentum_encoder import KeyBranch
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
@@ -321,7 +322,7 @@ def test_ways_to_run_a_step_change_nothing(trained, options):
 
 
 def test_half_precision_keeps_a_float32_queue():
-    with building.precision("mixed_bfloat16"):
+    with networks.precision("mixed_bfloat16"):
         model = _model()
         history = _fit(model)
     assert np.isfinite(history["loss"][0])

@@ -14,11 +14,11 @@ from tf_contrastive import (
     train,
 )
 from tf_contrastive import model as models
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.optimizer import (
     MOMENTUM_STYLES,
 )
-from tf_contrastive.model import building
 
 # The last is exempt, whatever its rank.
 SHAPES = ((4, 3), (3,), (2, 2, 3), (), (2, 3))
@@ -370,7 +370,7 @@ def test_a_bias_of_rank_two_is_exempt(replicas, policy):
         "mirrored" if replicas > 1 else "default",
         virtual_devices=replicas if replicas > 1 else 0,
     )
-    with strategy.scope(), building.precision(policy):
+    with strategy.scope(), networks.precision(policy):
         layer = tf.keras.layers.EinsumDense(
             "ab,bcd->acd", [2, 3], bias_axes="cd", bias_initializer="ones"
         )
@@ -419,7 +419,7 @@ def test_trust_is_one_if_a_norm_is_zero(weights, gradients, expected, style):
 
 @pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
 def test_slots_are_float32_under_mixed_precision(name):
-    with building.precision("mixed_bfloat16"):
+    with networks.precision("mixed_bfloat16"):
         layer = tf.keras.layers.Dense(3)
         layer.build([None, 4])
     variables = layer.trainable_variables

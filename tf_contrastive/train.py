@@ -29,6 +29,11 @@ from tf_contrastive import (
     terminal,
 )
 from tf_contrastive.checkpoints import preemption
+from tf_contrastive.checkpoints.networks import (
+    build_encoder,
+    build_head,
+    precision,
+)
 from tf_contrastive.config import fields, resolution
 from tf_contrastive.config.data import (
     check_sampler,
@@ -50,7 +55,6 @@ from tf_contrastive.config.runtime import (
 from tf_contrastive.config.smoke import smoke
 from tf_contrastive.evaluation import linear_stage
 from tf_contrastive.model import ContrastiveModel
-from tf_contrastive.model.building import build_encoder, build_head, precision
 from tf_contrastive.model.loss_scaling import skip_non_finite_updates
 from tf_contrastive.tensorboard import projector, run_summary, scalars
 from tf_contrastive.views import from_config

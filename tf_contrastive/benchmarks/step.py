@@ -23,10 +23,10 @@ from tf_contrastive import (
 )
 from tf_contrastive import model as models
 from tf_contrastive.benchmarks import measure
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.model import building
 
 # Steps that build graphs and fill pipelines, before anything is timed.
 _WARM_UP = 3
@@ -126,7 +126,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> measure.Row:
     replicas = strategy.num_replicas_in_sync
     size = run.schedule.batch_size
     model = _model(case)
-    with building.precision(run.runtime.precision):
+    with networks.precision(run.runtime.precision):
         step = model.make_train_function()
         passes = bare(model.encoder, strategy)
         batches = iter(

@@ -7,10 +7,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.checkpoints import storage
+from tf_contrastive.checkpoints import networks, storage
 from tf_contrastive.checkpoints.workdir import check_run
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.model import building
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +64,8 @@ def load_encoder(
         (They start switched off, which would be too weak a baseline.)
       synchronized: whether its BatchNormalization synchronizes in training.
     """
-    with building.precision("float32"):
-        encoder = building.build_encoder(
+    with networks.precision("float32"):
+        encoder = networks.build_encoder(
             run.config, synchronized=synchronized, zero_init_residual=trained
         )
     if trained:
@@ -106,8 +105,8 @@ def load_classifier(
 
 
 def _load_head(run: Run, features: int, trained: bool) -> tf.keras.layers.Layer:
-    with building.precision("float32"):
-        head = building.build_head(run.config, run.metadata.get("num_classes"))
+    with networks.precision("float32"):
+        head = networks.build_head(run.config, run.metadata.get("num_classes"))
         head(tf.keras.Input([features]))
     if trained and head.variables:
         restore_part(run, projection_head=head)

@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import distribution, errors, flags
-from tf_contrastive import model as models
 from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -38,7 +37,7 @@ class Checkpoints:
 
     def __init__(
         self,
-        model: models.ContrastiveModel,
+        model: tf.keras.Model,
         run_config: Pretrain,
         metadata: dict[str, Any],
     ) -> None:
@@ -147,7 +146,7 @@ class Checkpoints:
             self.save()
 
 
-def _names_and_shapes(model: models.ContrastiveModel) -> list[list[Any]]:
+def _names_and_shapes(model: tf.keras.Model) -> list[list[Any]]:
     """Returns [name, shape] of each variable that is pretrained.
 
     An optimizer's slots are stored by position: with another order, variables
@@ -160,7 +159,7 @@ def _names_and_shapes(model: models.ContrastiveModel) -> list[list[Any]]:
     ]
 
 
-def _tracked(model: models.ContrastiveModel) -> dict[str, Any]:
+def _tracked(model: tf.keras.Model) -> dict[str, Any]:
     """Returns the objects of a checkpoint, by their names in it."""
     tracked = {
         "encoder": model.encoder,

@@ -7,11 +7,11 @@ import time
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, datasets, schedules, train
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import SUPERVISED_LOSSES
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import advice, memory, positives, report, speed
-from tf_contrastive.model import building
 
 # Seconds for reading labels, for the input, and for the step.
 _LABELS = 2.0
@@ -69,7 +69,7 @@ def inspect(run: Pretrain) -> Report:
         # Memory that does not suffice is a warning, not an error.
         with (
             contextlib.suppress(tf.errors.ResourceExhaustedError),
-            building.precision(run.runtime.precision),
+            networks.precision(run.runtime.precision),
         ):
             step = speed.measure_step(
                 model, run, info.num_classes, strategy, _STEPS

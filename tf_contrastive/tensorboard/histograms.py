@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from tf_contrastive import model as models
 from tf_contrastive import optimizers
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import metrics
-from tf_contrastive.model import building
 from tf_contrastive.tensorboard import scalars
 
 # Leaves the accelerators' memory to the training step.
@@ -41,9 +41,9 @@ class HostCopy:
     """
 
     def __init__(self, run: Pretrain, num_classes: int | None) -> None:
-        with tf.device(DEVICE), building.precision("float32"):
-            self.encoder = building.build_encoder(run, synchronized=False)
-            self.head = building.build_head(run, num_classes)
+        with tf.device(DEVICE), networks.precision("float32"):
+            self.encoder = networks.build_encoder(run, synchronized=False)
+            self.head = networks.build_head(run, num_classes)
             self.head(tf.keras.Input(self.encoder.output_shape[1:]))
 
     @property
