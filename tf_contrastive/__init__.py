@@ -10,7 +10,7 @@ Modules in the order of the data flow:
 - `model`: `ContrastiveModel`, the training step.
 - `checkpoints`, `callbacks`: resume, progress, TensorBoard.
 - `exporting`: SavedModels.
-- `training`: a whole run.
+- `train`: a whole run.
 - `embedding`, `evaluation`: the trained encoder.
 
 Importing this package does not import TensorFlow; its modules do, when they are
@@ -38,7 +38,7 @@ _MODULES = (
     "model",
     "optimizers",
     "schedules",
-    "training",
+    "train",
     "views",
 )
 
