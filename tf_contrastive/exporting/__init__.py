@@ -13,9 +13,7 @@ from tf_contrastive.exporting.classifier_heads import (
 from tf_contrastive.exporting.model_card import signature_rows
 from tf_contrastive.exporting.parts import (
     Parts,
-    extra,
     image_shape,
-    image_size,
     plain_encoder,
 )
 from tf_contrastive.exporting.saved_model import (
@@ -50,10 +48,8 @@ __all__ = [
     "copy_weights",
     "details",
     "export",
-    "extra",
     "find",
     "image_shape",
-    "image_size",
     "load",
     "photographs",
     "plain_encoder",

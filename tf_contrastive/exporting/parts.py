@@ -127,13 +127,3 @@ def _plain_head(head: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
         plain.build(tf.TensorShape([None, head.variables[0].shape[0]]))
         plain.set_weights(head.get_weights())
     return plain
-
-
-def image_size(encoder: Any) -> int:
-    """Returns S of `image_shape`."""
-    return image_shape(encoder)[0]
-
-
-def extra(encoder: Any) -> int:
-    """Returns the number of channels in addition to three colours."""
-    return image_shape(encoder)[2] - 3
