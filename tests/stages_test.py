@@ -524,7 +524,7 @@ def test_a_test_split_that_is_not_there_is_refused_at_the_start(tmp_path):
 
 
 def test_a_diverged_stage_names_its_flag(first, begun):
-    with pytest.raises(errors.UserError, match="--linear_learning_rate"):
+    with pytest.raises(errors.UserError, match="linear_learning_rate"):
         _stage(
             first[1],
             begun,
