@@ -1,6 +1,7 @@
 """What `auto` and 0 become once a run's data and devices are known."""
 
 import dataclasses
+from typing import Any
 
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, check_extra_channels
@@ -47,7 +48,7 @@ def resolve(
     check_extra_channels(extra, dataset, extra_channels)
     if run.views.mixed:
         check_pairs(run.schedule.batch_size, replicas)
-    values = {
+    values: dict[str, Any] = {
         "extra_channels": extra_channels if extra < 0 else extra,
         # The probe takes one class per image.
         "probe": run.probe.probe and not multi_label,
