@@ -13,6 +13,7 @@ from tf_contrastive import model as models
 from tf_contrastive.commands import evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.views import from_config
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -75,7 +76,7 @@ def _model(run, **options):
         heads.build("mlp", output=8),
         losses.build(options.pop("loss", "ntxent")),
         heads.LinearProbe(CLASSES),
-        augment=train.augment_on_device(run),
+        augment=from_config.on_device(run.views),
         **options,
     )
     model.compile(optimizer=tf.keras.optimizers.SGD(0.05))
@@ -90,7 +91,7 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
     source = _source() if kind == "one shape" else _mixed_source(tmp_path)
     host = _run(augmentation=augmentation)
     device = _run(augmentation=augmentation, augment_on="device")
-    augment = train.augment_on_device(device)
+    augment = from_config.on_device(device.views)
     pairs = zip(_batches(source, host), _batches(source, device), strict=True)
     for (views, labels), ((framed, seeds), device_labels) in pairs:
         assert seeds.dtype == tf.int32 and seeds.shape == (8, 2, 2)
@@ -107,7 +108,7 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
 def test_images_of_several_shapes_become_the_views_of_each_alone(tmp_path):
     source = _mixed_source(tmp_path)
     run = _run()
-    policy = train.make_policy(run)
+    policy = from_config.policy(run.views)
     device = _batches(source, _run(augment_on="device"))
     draws = datasets.training_batches(
         source,
@@ -170,7 +171,7 @@ def test_replicas_change_colours_of_their_own_images():
     run = _run(augment_on="device")
     whole, _ = _batches(_source(), _run())[0]
     with strategy.scope():
-        augment = train.augment_on_device(run)
+        augment = from_config.on_device(run.views)
     ((inputs, _),) = _batches(_source(), run, 1, strategy)
 
     @tf.function
@@ -212,7 +213,7 @@ def test_extra_channels_pass_by_the_colours():
     ((without, _),) = _batches(source, plain, 1)
     run = _run(extra_channels=16, augment_on="device")
     ((inputs, _),) = _batches(source, run, 1)
-    made = train.augment_on_device(run)(*inputs)
+    made = from_config.on_device(run.views)(*inputs)
     for found in (views, made):
         assert found.shape == (8, 2, SIDE, SIDE, 19)
         np.testing.assert_allclose(found[..., :3], without, atol=2e-4)
@@ -260,7 +261,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
 
 def test_auto_is_the_host_where_there_is_no_accelerator(tmp_path):
     run = _run(augment_on="auto")
-    resolved = train.resolve(run, _source().info, tf.distribute.get_strategy())
+    resolved = train.resolve(run, _source(), tf.distribute.get_strategy())
     assert resolved.views.augment_on == "host"
 
 

@@ -192,7 +192,7 @@ def test_batches_of_unknown_size():
             return 2 * part
 
         return gradient_cache.in_chunks(
-            function, gradient_cache.checked(x, 3), 3
+            function, gradient_cache.check_divisible(x, 3), 3
         ), sizes
 
     x = np.arange(12, dtype=np.float32).reshape([6, 2])

@@ -82,8 +82,7 @@ def test_the_first_bad_step_and_its_replicas_are_named(replicas, replica):
 
     @tf.function
     def step(number, loss):
-        guard = model._meters.guard
-        guard.note(number, loss, [tf.ones([3])])
+        model._non_finite.record(number, loss, [tf.ones([3])])
 
     def run(number, losses_of):
         values = strategy.experimental_distribute_values_from_function(
@@ -108,7 +107,7 @@ def test_the_first_bad_step_and_its_replicas_are_named(replicas, replica):
 def test_a_gradient_that_is_not_finite_is_noted_where_the_loss_is(capsys):
     strategy = _strategy(1)
     model = _model(strategy)
-    model._meters.guard.note(
+    model._non_finite.record(
         tf.constant(6, tf.int64),
         tf.constant(0.5),
         [tf.ones([2]), tf.constant([1.0, np.inf])],

@@ -43,7 +43,7 @@ def test_it_is_the_nearest_of_the_latest():
     for features, labels in _batches():
         share, there = neighbors(features, labels)
         found.append(float(share) if there else None)
-        neighbors.enter(features, labels)
+        neighbors.enqueue(features, labels)
     assert found == pytest.approx(_expected(_batches(), 20))
     assert int(neighbors.entered) == 48
     assert set(found[1:]) != {found[1]}
@@ -52,7 +52,7 @@ def test_it_is_the_nearest_of_the_latest():
 def test_features_that_are_no_numbers_leave_a_gap():
     neighbors = OnlineNeighbors(4, 2)
     features = np.array([[1, 0], [np.nan, 0], [0, 1]], np.float32)
-    neighbors.enter(features, np.array([5, 6, 7]))
+    neighbors.enqueue(features, np.array([5, 6, 7]))
     assert neighbors.labels.numpy().tolist() == [5, -1, 7, -1]
     assert np.isfinite(neighbors.bank).all()
     share, there = neighbors(features[[0, 2]], np.array([5, 7]))
@@ -61,7 +61,7 @@ def test_features_that_are_no_numbers_leave_a_gap():
 
 def test_more_than_it_holds_is_refused():
     with pytest.raises(ValueError, match="no room for the 8 images"):
-        OnlineNeighbors(7, 5).enter(*next(_batches()))
+        OnlineNeighbors(7, 5).enqueue(*next(_batches()))
     with pytest.raises(ValueError, match="size=0"):
         OnlineNeighbors(0, 5)
 

@@ -26,7 +26,7 @@ from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 from tf_contrastive.encoders import resnet
-from tf_contrastive.views import mixing
+from tf_contrastive.views import from_config, mixing
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -131,7 +131,7 @@ def _augment(policy):
         augment_on="device",
         blur=True,
     )
-    return training.augment_on_device(run)
+    return from_config.on_device(run.views)
 
 
 # Those that run always stand for the others: each takes seconds to compile.

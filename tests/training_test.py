@@ -21,7 +21,7 @@ from tf_contrastive import (
     train,
 )
 from tf_contrastive.commands import pretrain as command
-from tf_contrastive.config import fields
+from tf_contrastive.config import fields, resolution
 from tf_contrastive.config.data import CHANNEL_STATISTICS, channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -255,11 +255,11 @@ def test_mixed_views_are_the_same_coloured_by_host_or_step(tmp_path):
 def test_mixed_views_need_pairs_on_every_replica():
     run = _options("w", **_MIXED, batch_size=62)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    info = datasets.source("digits", "train").info
+    source = datasets.source("digits", "train")
     with pytest.raises(
         errors.UserError, match=r"batch_size=62 .* multiple of 4"
     ):
-        train.resolve(run, info, strategy)
+        train.resolve(run, source, strategy)
 
 
 # ---- What follows from the data ---------------------------------------------
@@ -278,13 +278,13 @@ def test_mixed_views_need_pairs_on_every_replica():
 )
 def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
     run = fields.replace(small.RUN, **given)
-    info = datasets.Info(name, "train", 512, 10, (side, side, 3))
-    found = train.resolve(run, info, tf.distribute.get_strategy())
-    views = found.views
+    data = {"dataset": name, "image_shape": (side, side, 3)}
+    resolved = resolution.resolve(run, **data)
+    views = resolved.views
     assert views.image_size == side
     assert (views.flip, views.color_jitter_strength, views.blur) == expected
     # What is resolved stays.
-    assert train.resolve(found, info, None) == found
+    assert resolution.resolve(resolved, **data) == resolved
 
 
 def _noise(side, channels=3, n=30):

@@ -169,7 +169,7 @@ def pretrain(run: Pretrain) -> Result:
                 **validation_options,
             )
         if summaries:
-            if run.runtime.projector_examples:
+            if host_copy and run.runtime.projector_examples:
                 host_copy.update(model)
                 events = _events(run)
                 projector.write(events, host_copy, validation or source, run)
@@ -497,7 +497,7 @@ def compile_model(
         **run.schedule.options(),
     )
     rate = schedule(
-        base_learning_rate=run.schedule.learning_rate,
+        base_learning_rate=run.schedule.learning_rate or 0.0,
         warmup_epochs=run.schedule.warmup_epochs,
         scaling=run.schedule.learning_rate_scaling,
         floor=run.schedule.learning_rate_floor,
@@ -618,7 +618,7 @@ def _summaries(
         ],
         histograms=(
             tensorboard.Histograms(host_copy, model, pixels, labels)
-            if every_epochs
+            if host_copy and every_epochs
             else None
         ),
         histograms_every_epochs=every_epochs,

@@ -22,16 +22,17 @@ _ROOT = Path(__file__).resolve().parents[2]
 _FIVE_STEPS = """
 import sys
 import numpy as np, tensorflow as tf
-from tf_contrastive import (
-    config, distribution, heads, losses, optimizers, training)
+from tf_contrastive import distribution, heads, losses, optimizers, train
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 strategy = distribution.strategy("auto")
-run = config.replace(
-    config.Pretrain(), dataset="digits", split="train[:256]", batch_size=32,
+run = fields.replace(
+    Pretrain(), dataset="digits", split="train[:256]", batch_size=32,
     augmentation="simclr", blur=False, image_size=8, workdir="unused")
-source, _ = training.open_dataset(run)
-run = training.resolve(run, source.info, strategy)
+source, _ = train.open_data(run)
+run = train.resolve(run, source, strategy)
 if "local" in sys.argv:
     distribution.cross_replica_concat = lambda x: x
     distribution.replica_id = lambda: tf.constant(0)
@@ -46,7 +47,7 @@ with strategy.scope():
     model = ContrastiveModel(
         encoder, heads.build("linear", output=16), losses.build("supcon"))
     model.compile(optimizers.LARS(0.5, weight_decay=1e-4))
-model.fit(training.batches(source, strategy, run, 0), steps_per_epoch=5,
+model.fit(train.batches(source, strategy, run, 0), steps_per_epoch=5,
           verbose=0)
 values = [v.numpy() for v in model.weights]  # Of all workers, on all of them.
 np.savez(sys.argv[1], *values)

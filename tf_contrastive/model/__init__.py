@@ -100,3 +100,38 @@ class ContrastiveModel(
             seed=seed,
             **kwargs,
         )
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments, serialized as Keras does."""
+        branch = self.key_branch
+        serialize = tf.keras.saving.serialize_keras_object
+        return {
+            "encoder": serialize(self.encoder),
+            "projection_head": serialize(self.projection_head),
+            "loss": serialize(self.contrastive_loss),
+            "probe": serialize(self.probe),
+            "momentum": branch.momentum if branch else None,
+            "queue_size": branch.queue_size if branch else None,
+            "grad_cache_chunks": self.grad_cache_chunks,
+            "augment": serialize(self.augment),
+            "mix": serialize(self.mix),
+            "online_knn_size": self.neighbors.size if self.neighbors else 0,
+            "seed": self.seed,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> "ContrastiveModel":
+        """Creates a model with new weights from `get_config`'s result."""
+        parts = ("encoder", "projection_head", "loss", "probe")
+        arguments = {
+            name: tf.keras.saving.deserialize_keras_object(
+                value, custom_objects=custom_objects
+            )
+            if name in (*parts, "augment", "mix")
+            else value
+            for name, value in config.items()
+        }
+        return cls(**arguments)

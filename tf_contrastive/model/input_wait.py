@@ -11,6 +11,8 @@ from tf_contrastive.model.contrastive import ContrastiveStep, Results
 class InputWait(ContrastiveStep):
     """Measures how long `fit` waits for batches, without a host round trip."""
 
+    train_function: Any
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Keras does not look into a namespace: this is not a weight.

@@ -15,10 +15,10 @@ from tf_contrastive.config.loss import Loss
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import similarity
 from tf_contrastive.model import gradient_cache, ring_buffer
-from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
+from tf_contrastive.model.contrastive import Batch, Results
 
 
-class MomentumEncoder(ContrastiveStep):
+class MomentumEncoder(gradient_cache.GradientCache):
     """Trains with MoCo: view 0 of an image is the query, view 1 the key.
 
     A slow copy of encoder and head makes the keys; negatives are the keys of
@@ -70,7 +70,7 @@ class MomentumEncoder(ContrastiveStep):
                 f"{batch.views.shape[1]} views per image: with a momentum there"
                 " must be 2, the query's and the key's"
             )
-        return _with_keys(self, batch, training)
+        return self._with_keys(batch, self.key_branch, training)
 
     def loss_arguments(self, batch: Batch) -> dict[str, tf.Tensor]:
         """The keys of this batch, and the queue of earlier ones."""
@@ -86,22 +86,25 @@ class MomentumEncoder(ContrastiveStep):
     def learn(self, batch: Batch) -> Results:
         """One training step, after which the key branch follows."""
         results = super().learn(batch)
-        if self.key_branch is not None:
+        if self.key_branch is not None and batch.keys is not None:
             self.key_branch.follow()
             self.key_branch.enqueue(batch.keys[:, 0])
         return results
 
-
-@do_not_convert_self
-def _with_keys(model: MomentumEncoder, batch: Batch, training: bool) -> Batch:
-    # The gradient cache's chunks bound the memory of the keys, too.
-    chunks = model.grad_cache_chunks if training else 1
-    keys = gradient_cache.in_chunks(
-        lambda images: model.key_branch(images, training=training),
-        gradient_cache.check_divisible(batch.views[:, 1], chunks),
-        chunks,
-    )
-    return batch._replace(views=batch.views[:, :1], keys=keys[:, tf.newaxis])
+    @do_not_convert_self
+    def _with_keys(
+        self, batch: Batch, key_branch: "KeyBranch", training: bool
+    ) -> Batch:
+        # The gradient cache's chunks bound the memory of the keys, too.
+        chunks = self.grad_cache_chunks if training else 1
+        keys = gradient_cache.in_chunks(
+            lambda images: key_branch(images, training=training),
+            gradient_cache.check_divisible(batch.views[:, 1], chunks),
+            chunks,
+        )
+        return batch._replace(
+            views=batch.views[:, :1], keys=keys[:, tf.newaxis]
+        )
 
 
 class KeyBranch(tf.keras.layers.Layer):
@@ -136,7 +139,7 @@ class KeyBranch(tf.keras.layers.Layer):
             raise ValueError(f"momentum={momentum}: must be in [0, 1)")
         if queue_size < 1:
             raise ValueError(f"queue_size={queue_size}: must be at least 1")
-        self._momentum = momentum
+        self.momentum = momentum
         self._normalize = normalize
         self.queue_size = queue_size
         self.encoder, features = _clone(encoder, encoder.input_shape[1:])
@@ -186,7 +189,7 @@ class KeyBranch(tf.keras.layers.Layer):
 
     def follow(self) -> None:
         """Updates k to m k + (1 - m) q, after the step has updated q."""
-        m, followed = self._momentum, self._followed
+        m, followed = self.momentum, self._followed
         averages = [
             m * k + (1 - m) * q
             for k, q in zip(followed.keys, followed.queries, strict=True)

@@ -51,14 +51,15 @@ class OnlineProbe(ContrastiveStep):
         self, features: tf.Tensor, batch: Batch, training: bool
     ) -> Results:
         """The probe's softmax cross entropy and accuracy."""
-        if not self._is_trained(batch):
+        if self.probe is None or batch.labels is None:
             return {}
         flat = tf.reshape(features, [-1, features.shape[-1]])  # [B * V, D]
         logits = self.probe(tf.stop_gradient(flat), training=training)
         labels = tf.cast(batch.labels, tf.int32)
         labels = tf.repeat(labels, features.shape[1])  # [B * V]
-        if batch.targets.shape.rank == 3:
-            fractions = tf.reshape(batch.targets, [-1, batch.targets.shape[-1]])
+        targets = tf.convert_to_tensor(batch.targets)
+        if targets.shape.rank == 3:
+            fractions = tf.reshape(targets, [-1, targets.shape[-1]])
             losses = tf.nn.softmax_cross_entropy_with_logits(fractions, logits)
         else:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
@@ -73,19 +74,16 @@ class OnlineProbe(ContrastiveStep):
     def trained_variables(self, batch: Batch) -> list[tf.Variable]:
         """The pretrained variables, then the probe's."""
         variables = super().trained_variables(batch)
-        if self._is_trained(batch):
-            return variables + self.probe.trainable_variables
-        return variables
+        if self.probe is None or batch.labels is None:
+            return variables
+        return variables + self.probe.trainable_variables
 
     def update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> None:
         """Applies gradients, those of the probe by its own optimizer."""
         count = len(self.pretrained_variables)
         super().update(gradients[:count], loss)
-        if probe_gradients := gradients[count:]:
+        if self.probe is not None and gradients[count:]:
             variables = self.probe.trainable_variables
             self.probe_optimizer.apply_gradients(
-                zip(probe_gradients, variables, strict=True)
+                zip(gradients[count:], variables, strict=True)
             )
-
-    def _is_trained(self, batch: Batch) -> bool:
-        return self.probe is not None and batch.labels is not None

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import views
+from tf_contrastive import errors, views
 from tf_contrastive.config.views import Views
 from tf_contrastive.views.mixing import Mixing
 
@@ -55,4 +55,8 @@ def mixing(options: Views, num_classes: int | None) -> Mixing | None:
     """Returns what mixes views of several images in the step, if anything."""
     if not options.mixed:
         return None
+    if num_classes is None:
+        raise errors.UserError(
+            "mixing views needs labels: use a labelled dataset"
+        )
     return Mixing(num_classes, options.mixup_alpha, options.cutmix_alpha)
