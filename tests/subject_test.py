@@ -110,7 +110,7 @@ def test_unlabelled_images_have_label_minus_one():
     assert scored.embeddings("test")[1].tolist() == [-1] * 5
     (batch,) = scored.views("test", 2, "crop")
     assert batch[1].numpy().tolist() == [-1] * 5
-    assert not scored.has_labels and scored.num_classes is None
+    assert "no labels" in context.missing_labels(scored)
 
 
 def test_a_stream_is_of_the_chosen_rows_alone():

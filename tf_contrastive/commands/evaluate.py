@@ -93,10 +93,7 @@ def _shrink(options: Evaluate) -> Evaluate:
         name, train, test = stand_in(name), "train", "test"
         counts = count(train), count(test)
     small = smoke_evaluation(
-        options,
-        dataset=name,
-        train=(train, counts[0]),
-        test=(test, counts[1]),
+        options, dataset=name, train=(train, counts[0]), test=(test, counts[1])
     )
     before = fields.replace(options, smoke=False)
     changes = fields.differences(before, small)

@@ -107,16 +107,6 @@ class EvaluationContext:
 
     # ---- Data ----------------------------------------------------------------
 
-    @property
-    def has_labels(self) -> bool:
-        """Whether every example of both splits has one label."""
-        return self.train.info.has_labels and self.test.info.has_labels
-
-    @property
-    def num_classes(self) -> int | None:
-        """Number of classes; None without labels."""
-        return self.test.info.num_classes if self.has_labels else None
-
     def source(self, split: str) -> datasets.Source:
         """Returns the split "train" or "test"."""
         sources = {"train": self.train, "test": self.test}

@@ -5,54 +5,15 @@ The protocol `kl_bound`: Feeney and Hughes 2024 (SINCERE), theorem 11.
 
 import numpy as np
 import tensorflow as tf
-from scipy import special
 
 from tf_contrastive import classifiers, errors, losses
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import view_embeddings
-from tf_contrastive.evaluation.context import (
-    EvaluationContext,
-    missing_labels,
-)
+from tf_contrastive.evaluation.context import EvaluationContext, missing_labels
 from tf_contrastive.evaluation.results import Measurement
 
 _DEFAULTS = RepresentationProtocols
-
-
-def density_ratio_bound(target: np.ndarray, noise: np.ndarray) -> float:
-    """Lower bound of KL(p-||p+) + KL(p+||p-), from scores of samples.
-
-    ln n - L, L = mean of -log(exp f(x) / (exp f(x) + sum_n exp f(x_n))), the
-    loss of recognizing a sample x of p+ among n samples of p-. It is tightest
-    for the density ratio, f = log p+ - log p-.
-
-    Args:
-      target: float [k], scores f of samples of p+.
-      noise: float [k, n], scores of samples of p-, a row for each of `target`.
-
-    Returns:
-      Nats; below 0 where the scores are worse than chance.
-
-    Raises:
-      UserError: for NaN, or shapes that do not match.
-
-    Feeney and Hughes 2024 (SINCERE), equations 9, 10 and 11.
-    """
-    target = np.asarray(target, np.float64)
-    noise = np.asarray(noise, np.float64)
-    matches = target.ndim == 1 and noise.shape[:1] == target.shape
-    if not matches or noise.ndim != 2 or not noise.size:
-        raise errors.UserError(
-            f"target {list(target.shape)} and noise {list(noise.shape)}: pass"
-            " scores [k] and [k, n], at least one of each"
-        )
-    if not (np.isfinite(target).all() and np.isfinite(noise).all()):
-        raise errors.UserError(
-            "target or noise hold NaN or infinity: pass finite scores"
-        )
-    odds = special.logsumexp(noise, axis=1) - target
-    return float(np.log(noise.shape[1]) - np.logaddexp(0, odds).mean())
 
 
 def kl_lower_bound(
@@ -172,6 +133,6 @@ def needs(context: EvaluationContext) -> str | None:
     """Returns why `kl_bound` cannot be measured, or None."""
     if reason := missing_labels(context):
         return reason
-    if context.num_classes == 1:
+    if context.test.info.num_classes == 1:
         return f"{context.test.info.name} has only one class"
     return view_embeddings.missing_projections(context)

@@ -123,13 +123,7 @@ def reliability_diagram(
       parts: title of a panel -> result of `calibration.reliability`.
     """
     figure, axes = panels(
-        2,
-        len(parts),
-        3.2,
-        2.2,
-        sharex=True,
-        sharey="row",
-        height_ratios=[3, 1],
+        2, len(parts), 3.2, 2.2, sharex=True, sharey="row", height_ratios=[3, 1]
     )
     for column, (title, bins) in zip(axes.T, parts.items(), strict=True):
         edges, full = bins["edges"], bins["count"] > 0

@@ -26,10 +26,7 @@ from tf_contrastive.evaluation import (
     transfer,
     view_embeddings,
 )
-from tf_contrastive.evaluation.context import (
-    EvaluationContext,
-    missing_labels,
-)
+from tf_contrastive.evaluation.context import EvaluationContext, missing_labels
 from tf_contrastive.evaluation.results import Measurement, result_row
 
 Recorder = Callable[
@@ -93,10 +90,7 @@ PROTOCOLS = {
     ),
     "prototype": Protocol(1, classification.measure_prototype, lambda o: {}),
     "head": Protocol(
-        1,
-        classification.measure_head,
-        lambda o: {},
-        classification.needs_head,
+        1, classification.measure_head, lambda o: {}, classification.needs_head
     ),
     "linear": Protocol(
         1,
