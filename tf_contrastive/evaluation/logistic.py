@@ -324,11 +324,11 @@ def logistic_regression(
     )
     refit = Problem(train, index, len(classes)).solve(penalty, fits[best])
     scores = classifiers.Scores(refit.logits(test), classes)
-    found = classification.accuracies(scores, test_labels)
+    measurement = classification.accuracies(scores, test_labels)
     return {
-        **found,
+        **measurement,
         "mean_per_class": classification.mean_per_class(
-            found["predictions"], test_labels
+            measurement["predictions"], test_labels
         ),
         "scores": scores.scores,
         "classes": classes,
@@ -374,7 +374,7 @@ def measure(
         chosen on.
       seed: seed of that part.
     """
-    found = logistic_regression(
+    measurement = logistic_regression(
         *context.labelled_embeddings(),
         path=path_of(penalties, lowest_penalty, highest_penalty),
         validation=validation_fraction,
@@ -382,21 +382,21 @@ def measure(
         log=context.log,
     )
     labels = context.embeddings("test")[1]
-    path = found["path"]
+    path = measurement["path"]
     return {
-        "top1": found["top1"],
-        "top5": found["top5"],
+        "top1": measurement["top1"],
+        "top5": measurement["top5"],
         "metrics": {
-            "mean_per_class": found["mean_per_class"],
+            "mean_per_class": measurement["mean_per_class"],
             "mean_per_class_interval": statistics.interval(
-                found["correct"], labels
+                measurement["correct"], labels
             ),
-            "penalty": found["penalty"],
+            "penalty": measurement["penalty"],
             **{
                 f"path_{key}": [point[key] for point in path] for key in path[0]
             },
         },
-        "predictions": found["predictions"],
-        "correct": found["correct"],
-        "correct5": found["correct5"],
+        "predictions": measurement["predictions"],
+        "correct": measurement["correct"],
+        "correct5": measurement["correct5"],
     }

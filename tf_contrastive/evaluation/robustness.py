@@ -106,12 +106,12 @@ def measure(
     baseline_errors = _read_baseline(baseline)
     classifier = _train_classifier(context, linear, seed)
     prepared = _prepared_sources(context, corruptions)
-    made = [name for name in corruptions if name not in prepared]
+    generated = [name for name in corruptions if name not in prepared]
     context.log(
-        f"robustness: {len(prepared)} corruptions prepared, {len(made)} made"
-        " here"
+        f"robustness: {len(prepared)} corruptions prepared, {len(generated)}"
+        " generated"
     )
-    batches = _batches(context, prepared, made, examples, seed)
+    batches = _batches(context, prepared, generated, examples, seed)
     return _report(
         _predict(context, classifier, batches),
         corruptions,
@@ -222,16 +222,16 @@ def _prepared_sources(
                 )
                 for severity in SEVERITIES
             ]
-            found = [source for source in sources if source is not None]
-            if len(found) == len(SEVERITIES):
-                prepared[name] = found
+            available = [source for source in sources if source is not None]
+            if len(available) == len(SEVERITIES):
+                prepared[name] = available
     return prepared
 
 
 def _batches(
     context: EvaluationContext,
     prepared: Mapping[str, list[datasets.Source]],
-    made: Sequence[str],
+    generated: Sequence[str],
     examples: int,
     seed: int,
 ) -> Iterator[tuple[Cell, Any, Any]]:
@@ -243,7 +243,7 @@ def _batches(
     for images, labels in _take(context.images("test"), examples):
         yield CLEAN, images, labels
         pixels = np.around(images[..., :3].numpy() * 255).astype(np.uint8)
-        for name in made:
+        for name in generated:
             for severity in SEVERITIES:
                 corrupted = corruptions.corrupt_batch(
                     pixels, name, severity, first, seed
@@ -308,7 +308,7 @@ def _report(
         np.mean([predicted[Cell(name, s)].correct for name in names], axis=0)
         for s in SEVERITIES
     ]
-    made = [name for name in names if name not in prepared]
+    generated = [name for name in names if name not in prepared]
     panels = {"clean": diagrams[CLEAN]}
     for severity in (SEVERITIES[0], SEVERITIES[-1]):
         cells = [predicted[Cell(name, severity)] for name in names]
@@ -333,8 +333,8 @@ def _report(
             **relative,
             **{f"error_{name}": row for name, row in by_name.items()},
             "prepared": list(prepared),
-            "made": made,
-            "stand_ins": [n for n in made if n in corruptions.STAND_INS],
+            "made": generated,
+            "stand_ins": [n for n in generated if n in corruptions.STAND_INS],
         },
         "plots": {
             "reliability": plots.reliability_diagram(panels),

@@ -270,7 +270,7 @@ def _linear(
     path = logistic.path_of(*other.options.logistic.hyperparameters().values())
     if target.multi_label:
         return _multi_label_linear(other, target, held_out, path)
-    found = logistic.logistic_regression(
+    measurement = logistic.logistic_regression(
         *other.labelled_embeddings(),
         path=path,
         validation=held_out,
@@ -279,13 +279,13 @@ def _linear(
         log=other.log,
     )
     part: Measurement = {
-        "top1": found["top1"],
-        "top5": found["top5"],
-        "predictions": found["predictions"],
-        "correct": found["correct"],
-        "correct5": found["correct5"],
+        "top1": measurement["top1"],
+        "top5": measurement["top5"],
+        "predictions": measurement["predictions"],
+        "correct": measurement["correct"],
+        "correct5": measurement["correct5"],
     }
-    return _with_score(other, target, part, {"penalty": found["penalty"]})
+    return _with_score(other, target, part, {"penalty": measurement["penalty"]})
 
 
 def _with_score(
@@ -345,16 +345,16 @@ def _finetune(
     label_sets = None
     score: finetune.Score
     if target.multi_label:
-        shown, counted = _label_sets(other, target, other.train)
+        present, counted = _label_sets(other, target, other.train)
 
         def mean_precision(
             scores: classifiers.Scores, rows: np.ndarray
         ) -> float:
             return mean_average_precision(
-                scores.scores, shown[rows], counted[rows]
+                scores.scores, present[rows], counted[rows]
             )[0]
 
-        label_sets, score = shown, mean_precision
+        label_sets, score = present, mean_precision
     else:
         score = finetune.score_by(other, target.metric)
     recipe, validation = finetune.select_recipe(
@@ -388,18 +388,18 @@ def _finetune(
 def _label_sets(
     other: EvaluationContext, target: Target, source: datasets.Source
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (classes shown, classes that count), bool [n, C].
+    """Returns (classes present, classes that count), bool [n, C].
 
     As in VOC's evaluation, a difficult object neither counts as right nor as
     wrong.
     """
-    shown, not_difficult = (
+    present, not_difficult = (
         other_datasets.label_sets(
             other, target.dataset, source.info.split, feature
         )
         for feature in ("labels", "labels_no_difficult")
     )
-    return shown, not_difficult | ~shown
+    return present, not_difficult | ~present
 
 
 def _multi_label_linear(
@@ -410,31 +410,31 @@ def _multi_label_linear(
 ) -> Measurement:
     """Measures one classifier per class, at the penalty of the best mean AP."""
     train, test = (other.embeddings(split)[0] for split in ("train", "test"))
-    shown, counted = _label_sets(other, target, other.train)
+    present, counted = _label_sets(other, target, other.train)
     fit_rows = np.setdiff1d(np.arange(len(train)), held_out)
     scores = _scores_along_path(
-        train[fit_rows], shown[fit_rows], path, train[held_out]
+        train[fit_rows], present[fit_rows], path, train[held_out]
     )
     means = [
-        mean_average_precision(at, shown[held_out], counted[held_out])[0]
+        mean_average_precision(at, present[held_out], counted[held_out])[0]
         for at in scores
     ]
     best = int(np.argmax(means))  # Of equal ones the highest penalty.
     # The whole path again, since each solution starts from the previous one.
-    final = _scores_along_path(train, shown, path[: best + 1], test)[-1]
+    final = _scores_along_path(train, present, path[: best + 1], test)[-1]
     metrics = {"penalty": float(path[best]), "validation": means}
     return _multi_label_part(other, target, final, metrics)
 
 
 def _scores_along_path(
-    train: np.ndarray, shown: np.ndarray, path: np.ndarray, test: np.ndarray
+    train: np.ndarray, present: np.ndarray, path: np.ndarray, test: np.ndarray
 ) -> np.ndarray:
     """Returns log odds [path, n, C] of each class of test at each penalty."""
     zeros = np.zeros(len(train), np.int64)
     shared = logistic.Problem(train, zeros, 2)
-    scores = np.zeros([len(path), len(test), shown.shape[1]])
-    for column, present in enumerate(shown.T):
-        problem = shared.relabelled(present.astype(np.int64), 2)
+    scores = np.zeros([len(path), len(test), present.shape[1]])
+    for column, labels in enumerate(present.T):
+        problem = shared.relabelled(labels.astype(np.int64), 2)
         # A softmax of two classes has half of a sigmoid's weights in each:
         # twice the penalty on them is equivalent.
         for row, fit in enumerate(logistic.fit_path(problem, 2 * path)):
@@ -450,15 +450,15 @@ def _multi_label_part(
     metrics: Mapping[str, Any],
 ) -> Measurement:
     """Returns the measurement of each class's scores [n, C] of test."""
-    shown, counted = _label_sets(other, target, other.test)
-    mean, precisions = mean_average_precision(scores, shown, counted)
+    present, counted = _label_sets(other, target, other.test)
+    mean, precisions = mean_average_precision(scores, present, counted)
     predictions = scores.argmax(axis=1)
-    correct = shown[np.arange(len(predictions)), predictions]
+    correct = present[np.arange(len(predictions)), predictions]
     return {
         "top1": float(correct.mean()),
         "predictions": predictions,
         "correct": correct,
-        "labels": shown.argmax(axis=1),
+        "labels": present.argmax(axis=1),
         "metrics": {
             "metric": target.metric,
             "score": mean,
@@ -469,20 +469,20 @@ def _multi_label_part(
 
 
 def mean_average_precision(
-    scores: np.ndarray, shown: np.ndarray, counted: np.ndarray
+    scores: np.ndarray, present: np.ndarray, counted: np.ndarray
 ) -> tuple[float, list[float | None]]:
     """Returns the mean AP over the classes shown, and each class's AP or None.
 
     Args:
       scores: float [n, C].
-      shown: bool [n, C], whether an image shows a class.
+      present: bool [n, C], whether an image shows a class.
       counted: bool [n, C], whether it counts for the class.
     """
     precisions = [
         eleven_point_average_precision(
-            scores[counts, column], shown[counts, column].astype(np.int64)
+            scores[counts, column], present[counts, column].astype(np.int64)
         )
-        if (shown[:, column] & counts).any()
+        if (present[:, column] & counts).any()
         else None
         for column, counts in enumerate(counted.T)
     ]
