@@ -28,6 +28,11 @@ true
 {% else %}{{ default_is_public(doc) }}{% endif %}
 {% endmacro %}
 """
+# pdoc does not resolve fields that a TypedDict inherits from another module.
+IGNORED_WARNINGS = (
+    "Cannot determine where .* is taken from",
+    "Error parsing type annotation .* Import of Figure failed",
+)
 # Public names of TensorFlow classes that are defined in private modules.
 PUBLIC_MODULES = {
     "tensorflow": [tf.Module, tf.Tensor, tf.Variable],
@@ -69,6 +74,8 @@ def write(folder: pathlib.Path) -> list[str]:
     ):
         warnings.simplefilter("always")
         warnings.simplefilter("ignore", DeprecationWarning)
+        for message in IGNORED_WARNINGS:
+            warnings.filterwarnings("ignore", message)
         template = pathlib.Path(templates) / "module.html.jinja2"
         template.write_text(TEMPLATE.replace("PACKAGE", PACKAGE))
         pdoc.render.configure(
