@@ -171,7 +171,9 @@ def test_workers_that_do_not_come_up_are_told_in_time(alone):
 
 _TPU = """
 import tensorflow as tf
-from tf_contrastive import training
+from tf_contrastive import train
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 
 calls = []
 
@@ -196,9 +198,9 @@ tf.config.experimental_connect_to_cluster = record("connect")
 tf.tpu.experimental.initialize_tpu_system = record("initialize")
 tf.distribute.TPUStrategy = record("strategy")
 try:
-    training.pretrain(
-        config.replace(
-            config.Pretrain(), strategy="tpu", tpu="pod-1", workdir="/nowhere"
+    train.pretrain(
+        fields.replace(
+            Pretrain(), strategy="tpu", tpu="pod-1", workdir="/nowhere"
         )
     )
 finally:

@@ -406,7 +406,7 @@ def test_a_run_of_another_backbone_is_exported(name, monkeypatch, tmp_path):
         ({"name": "keras:VGG16", "stem": "cifar"}, "stem=cifar"),
         (
             {"name": "keras:VGG16", "image_shape": (16, 16, 3)},
-            "16 x 16 x 3.* image_size",
+            "16 x 16 x 3.*image_size",
         ),
     ],
 )

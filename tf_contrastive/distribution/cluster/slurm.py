@@ -108,7 +108,7 @@ def _check_place(
     if actual != (node, local):
         raise errors.UserError(
             f"SLURM: task {rank} is number {actual[1]} on node {actual[0]}, in"
-            f" blocks it would be number {local} on node {node}: run srun with"
+            f" blocks it would be number {local} on node {node}: use srun"
             " --distribution=block"
         )
 
