@@ -427,7 +427,7 @@ def test_a_stopped_run_resumes_bit_for_bit(tmp_path, monkeypatch):
     [
         ({"momentum": 1.0}, r"momentum=1.0: must be in \[0, 1\)"),
         ({"queue_size": 0}, "queue_size=0: must be at least 1"),
-        ({"momentum": None}, "the loss takes keys: give a momentum"),
+        ({"momentum": None}, "the loss takes keys"),
         ({"loss": "ntxent"}, "makes keys, which the loss does not take"),
         (
             {"loss": "ntxent", "momentum": None},
