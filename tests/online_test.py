@@ -60,7 +60,9 @@ def test_features_that_are_no_numbers_leave_a_gap():
 
 
 def test_more_than_it_holds_is_refused():
-    with pytest.raises(ValueError, match="online_knn_size=7 is less than the 8 images"):
+    with pytest.raises(
+        ValueError, match="online_knn_size=7 is less than the 8 images"
+    ):
         OnlineNeighbors(7, 5).enqueue(*next(_batches()))
     with pytest.raises(ValueError, match="size=0"):
         OnlineNeighbors(0, 5)

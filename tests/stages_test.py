@@ -21,7 +21,6 @@ from tf_contrastive import (
     distribution,
     embedding,
     errors,
-    stages,
 )
 from tf_contrastive import train as training
 from tf_contrastive.checkpoints import preemption
@@ -384,7 +383,7 @@ def test_a_run_killed_between_its_stages_goes_on(both, tmp_path, monkeypatch):
         raise _Killed
 
     with monkeypatch.context() as patched, pytest.raises(_Killed):
-        patched.setattr(stages, "linear", kill)
+        patched.setattr(training, "linear", kill)
         command.run(_options(tmp_path, **_SECOND))
     loss = _read(tmp_path / "pretrain.json")["loss"]
     assert not (tmp_path / "linear.json").exists()
@@ -432,19 +431,19 @@ def test_a_stage_that_was_killed_goes_on_bit_for_bit(
             raise _Killed
         follow(self, done, metrics)
 
-    monkeypatch.setattr(stages, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(linear_stage, "_SAVE_SECONDS", 0.0)
     with monkeypatch.context() as patched, pytest.raises(_Killed):
         patched.setattr(linear_stage.Progress, "epoch", kill)
         _stage(first[1], begun, **chosen)
     assert not (begun / "linear.json").exists()
     found = _stage(first[1], begun, **chosen)
-    assert "linear stage: goes on after epoch 2" in capsys.readouterr().err
+    assert "linear stage: resumed after epoch 2" in capsys.readouterr().err
     assert _scores(found) == _scores(expected)
     _assert_same(_classifier(begun), _classifier(straight))
 
 
 def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
-    show = linear_stage.Progress._show
+    show = linear_stage.Progress._summarize
 
     def signalled(self, metrics):
         show(self, metrics)
@@ -458,7 +457,7 @@ def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
             match="SIGTERM, saved at epoch 2 of the linear stage: repeat",
         ) as ended,
     ):
-        patched.setattr(linear_stage.Progress, "_show", signalled)
+        patched.setattr(linear_stage.Progress, "_summarize", signalled)
         _stage(first[1], begun)
     assert ended.value.status == errors.EXIT_RESUME
     assert _scores(_stage(first[1], begun)) == _scores(usual.report)
