@@ -16,7 +16,6 @@ import tensorflow as tf
 from tf_contrastive import (
     datasets,
     distribution,
-    doctor,
     flags,
     terminal,
     train,
@@ -27,6 +26,7 @@ from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.datasets import synthetic
 
 # Steps that build graphs and fill pipelines, before anything is timed.
 _WARM_UP = 3
@@ -130,7 +130,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> measure.Row:
         step = model.make_train_function()
         passes = bare(model.encoder, strategy)
         batches = iter(
-            doctor.speed.synthetic_batches(
+            synthetic.batches(
                 run, case.source.info.num_classes, size // replicas, strategy
             )
         )

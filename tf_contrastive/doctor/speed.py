@@ -12,6 +12,7 @@ from tf_contrastive import datasets, train
 from tf_contrastive import model as models
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.datasets import synthetic
 
 # Upper bounds of what the input is measured on: images of the data, of a batch.
 _EXAMPLES = 2048
@@ -75,41 +76,6 @@ def measure_input(
     return steps * size / spent
 
 
-def synthetic_batches(
-    run: Pretrain,
-    num_classes: int | None,
-    images: int,
-    strategy: tf.distribute.Strategy,
-    static: bool = True,
-) -> tf.distribute.DistributedDataset:
-    """Endless batches of noise, in the form that a resolved run's step takes.
-
-    Args:
-      run: a resolved config.
-      num_classes: None without labels.
-      images: number of images per replica.
-      strategy: the strategy of the step.
-      static: whether the graph knows the batch size.
-    """
-    rng = np.random.default_rng(0)
-    side, count = run.views.image_size, run.views.views
-    channels = 3 + max(run.data.extra_channels, 0)
-    views = rng.random([images, count, side, side, channels], np.float32)
-    seeds = rng.integers(0, 2**31 - 1, [images, count, 2]).astype(np.int32)
-    rows = np.arange(images, dtype=np.int32)
-    on_device = run.views.augment_on == "device" or run.views.mixed
-    inputs = (views, seeds) if on_device else views
-    labels = () if num_classes is None else (rows % num_classes,)
-
-    def dataset(_: tf.distribute.InputContext) -> tf.data.Dataset:
-        examples = tf.data.Dataset.from_tensors((inputs, *labels))
-        if not static:
-            examples = examples.unbatch().batch(images)
-        return examples.cache().repeat()
-
-    return strategy.distribute_datasets_from_function(dataset)
-
-
 def measure_step(
     model: models.ContrastiveModel,
     run: Pretrain,
@@ -131,7 +97,7 @@ def measure_step(
     images = run.schedule.batch_size // replicas
     step = model.make_train_function()
     if any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
-        batches = iter(synthetic_batches(run, num_classes, images, strategy))
+        batches = iter(synthetic.batches(run, num_classes, images, strategy))
         return StepTime(_median(lambda: step(batches), seconds), images, images)
     size = math.lcm(run.loss.grad_cache_chunks, 2)
     if size > images:
@@ -144,7 +110,7 @@ def measure_step(
 
     def timed(images: int) -> float:
         batches = iter(
-            synthetic_batches(run, num_classes, images, strategy, static=False)
+            synthetic.batches(run, num_classes, images, strategy, static=False)
         )
         return _median(lambda: step(batches), seconds / 4)
 

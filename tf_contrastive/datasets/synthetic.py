@@ -1,0 +1,41 @@
+"""Noise in the form of a run's batches, to measure its step alone."""
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive.config.pretrain import Pretrain
+
+
+def batches(
+    run: Pretrain,
+    num_classes: int | None,
+    images: int,
+    strategy: tf.distribute.Strategy,
+    static: bool = True,
+) -> tf.distribute.DistributedDataset:
+    """Endless batches of noise, in the form that a resolved run's step takes.
+
+    Args:
+      run: a resolved config.
+      num_classes: None without labels.
+      images: number of images per replica.
+      strategy: the strategy of the step.
+      static: whether the graph knows the batch size.
+    """
+    rng = np.random.default_rng(0)
+    side, count = run.views.image_size, run.views.views
+    channels = 3 + max(run.data.extra_channels, 0)
+    views = rng.random([images, count, side, side, channels], np.float32)
+    seeds = rng.integers(0, 2**31 - 1, [images, count, 2]).astype(np.int32)
+    rows = np.arange(images, dtype=np.int32)
+    on_device = run.views.augment_on == "device" or run.views.mixed
+    inputs = (views, seeds) if on_device else views
+    labels = () if num_classes is None else (rows % num_classes,)
+
+    def dataset(_: tf.distribute.InputContext) -> tf.data.Dataset:
+        examples = tf.data.Dataset.from_tensors((inputs, *labels))
+        if not static:
+            examples = examples.unbatch().batch(images)
+        return examples.cache().repeat()
+
+    return strategy.distribute_datasets_from_function(dataset)
