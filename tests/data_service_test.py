@@ -220,7 +220,7 @@ def _servers(process):
     """
     while True:
         listed = subprocess.run(
-            ["ps", "-eo", "pid=,ppid=,args="],
+            ["ps", "-ww", "-eo", "pid=,ppid=,args="],
             capture_output=True,
             text=True,
             check=True,

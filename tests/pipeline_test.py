@@ -267,7 +267,7 @@ def test_rare_classes_cycle_through_their_examples_in_new_views():
 
 def test_balance_without_labels_is_refused():
     source = datasets.from_arrays(np.zeros([9, 4, 4], np.uint8))
-    with pytest.raises(errors.UserError, match="needs labels"):
+    with pytest.raises(errors.UserError, match="class_balanced"):
         batches(source, 1, sampler="class_balanced")
 
 

@@ -204,6 +204,8 @@ def test_half_of_the_views_are_mirrored():
 def test_views_do_not_depend_on_batch_threads_or_parts(case):
     images, keys = patches(7, 48), seeds(7)
     policy = build(case, 33)
+    # Graphs round the blends of these two differently in the last bit.
+    atol = 1e-6 if case in ("pytorch", "linear") else 0
     make_views = views.views(policy, 2)
     eager = make_views(images, keys).numpy()
     assert eager.shape == (7, 2, 33, 33, 3) and eager.dtype == np.float32
@@ -212,17 +214,17 @@ def test_views_do_not_depend_on_batch_threads_or_parts(case):
     data = tf.data.Dataset.from_tensor_slices((images, keys))
     batches = data.batch(3).map(make_views, 4)
     result = np.concatenate(list(batches.as_numpy_iterator()))
-    np.testing.assert_array_equal(result, eager)
+    np.testing.assert_allclose(result, eager, rtol=0, atol=atol)
     # Alone.
     folded = prng.fold(keys, 2)
     for i in (0, 6):
         one = policy(images[i], folded[i, 0])
-        np.testing.assert_array_equal(one, eager[i, 0])
+        np.testing.assert_allclose(one, eager[i, 0], rtol=0, atol=atol)
     # Cropped image by image, changed as a batch.
     crop = views.geometric(policy, 2)
     cropped = [crop(images[i : i + 1], keys[i : i + 1]) for i in range(7)]
     result = views.photometric(policy, 2)(tf.concat(cropped, 0), folded)
-    np.testing.assert_array_equal(result, eager)
+    np.testing.assert_allclose(result, eager, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(
