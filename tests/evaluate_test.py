@@ -115,7 +115,7 @@ def test_predictions_are_kept_per_example(evaluated):
         assert facts["hyperparameters"] == row["hyperparameters"]
 
 
-def test_points_stand_in_tensorboard_under_names_of_their_own(evaluated):
+def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
     report = _report(evaluated)
     points = _points(evaluated / "events" / "evaluation")
     step = checkpoints.load_run(str(evaluated)).step
@@ -201,7 +201,7 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_absent_is_left_out_by_all_and_said(trained, tmp_path, capsys):
+def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
     """An export of unlabelled data: what needs no labels is left."""
     folder = tmp_path / "flat"
     folder.mkdir()
@@ -233,7 +233,7 @@ def test_what_is_absent_is_left_out_by_all_and_said(trained, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_paper_scale_on_a_cpu_is_told_of_the_other(run, capsys):
+def test_paper_scale_on_a_cpu_suggests_the_other(run, capsys):
     _evaluate(
         workdir=str(run),
         protocols="linear",
@@ -278,7 +278,7 @@ def _record(folder, **hits):
     return str(folder)
 
 
-def test_better_worse_and_tied_are_told_apart(tmp_path, capsys):
+def test_comparison_finds_better_worse_and_tied(tmp_path, capsys):
     weak = [True] * 30 + [False] * 30
     strong = [True] * 50 + [False] * 10
     # 10 examples that a alone has right, 3 that b alone has (SimCLR, B.8).
@@ -342,7 +342,7 @@ def test_words_after_compare_are_its_sides(evaluated):
     assert "prototype" in done.stdout and "95 %" in done.stdout
 
 
-def test_what_does_not_compare_is_left_out_with_its_reason(
+def test_incomparable_results_are_left_out_with_a_reason(
     evaluated, run, tmp_path
 ):
     _evaluate(
@@ -406,7 +406,7 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
     assert "3 checkpoint(s) scored" in capsys.readouterr().err
 
 
-def test_checkpoints_come_and_go_while_it_watches(run, capsys, monkeypatch):
+def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
     last = sorted((run / "checkpoints").glob("ckpt-15*"))
     away = run / "away"
     away.mkdir()
@@ -420,7 +420,7 @@ def test_checkpoints_come_and_go_while_it_watches(run, capsys, monkeypatch):
                 os.remove(path)
         return load(found, *args, **kwargs)
 
-    monkeypatch.setattr(loading, "of_run", deleted_meanwhile)
+    monkeypatch.setattr(loading, "from_run", deleted_meanwhile)
 
     def finish():
         while _steps_or_none(run) != [5]:

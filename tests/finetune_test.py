@@ -130,7 +130,7 @@ _HYPERPARAMETERS = {
 }
 
 
-def test_a_trained_encoder_gains_from_few_labels_and_stays_as_it_is():
+def test_a_trained_encoder_gains_from_few_labels():
     scored = _subject()
     before = embedding.checksum(scored.encoder)
     parts = finetune.measure(scored, **_HYPERPARAMETERS)["parts"]
@@ -233,7 +233,7 @@ def test_rates_are_chosen_on_held_out_labels():
     assert alone is recipes[0] and not scores
 
 
-def test_what_diverges_is_passed_over_or_told():
+def test_a_diverging_recipe_is_skipped_or_an_error():
     scored = _subject()
     recipes = [
         finetune.Recipe(steps=12, learning_rate=rate, augmentation="none")
@@ -248,7 +248,7 @@ def test_what_diverges_is_passed_over_or_told():
         finetune.train(scored, np.arange(100), recipes[0], trained=True)
 
 
-def test_momentum_of_batch_statistics_is_that_of_the_recipe():
+def test_batch_norm_momentum_is_the_recipe_s():
     scored = _subject()
     recipe = finetune.Recipe(
         steps=1,
@@ -265,7 +265,7 @@ def test_momentum_of_batch_statistics_is_that_of_the_recipe():
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_an_encoder_that_nothing_copies_is_told():
+def test_an_encoder_without_a_copy_names_workdir():
     bare = EvaluationContext(
         _network(), _source(slice(0, 40)), _source(slice(40, 80))
     )
@@ -512,7 +512,7 @@ def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
         ("train[-30:]", 30),
     ):
         source = datasets.source("voc/2007", split, data_dir=_voc)
-        found = other_datasets.numbered(source)
+        found = other_datasets.with_row_labels(source)
         assert found.info.num_classes == rows
         plain = [e["image"] for e in source.examples().as_numpy_iterator()]
         # In any order, and of some of them.
@@ -598,7 +598,7 @@ def test_a_multi_label_step_is_that_of_their_logistic_losses():
         scored.test,
         scored.options,
         run=scored.run,
-        make_encoder=scored.fresh,
+        make_encoder=scored.make_encoder,
     )
     recipe = finetune.Recipe(
         steps=1, learning_rate=0.1, batch_size=30, augmentation="none"
@@ -673,7 +673,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
     assert part["top1"] == part["correct"].mean() > 0.8
 
 
-def test_where_none_is_prepared_it_says_which_there_could_be(monkeypatch):
+def test_missing_datasets_are_named(monkeypatch):
     _only(monkeypatch, {})
     assert "none of its datasets is prepared" in transfer.needs(_subject())
     with pytest.raises(errors.UserError, match="data_dir"):

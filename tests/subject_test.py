@@ -1,4 +1,4 @@
-"""Subjects: what an encoder is scored on, every example once."""
+"""Evaluation contexts: each example is embedded and scored once."""
 
 import dataclasses
 
@@ -45,8 +45,9 @@ def _numbers(h):
 # ---- Every example once ------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [1, 7, 53, 1000])
-@pytest.mark.parametrize("replicas", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("replicas", "size"), [(1, 1), (1, 1000), (2, 7), (3, 53)]
+)
 def test_every_example_counts_once_on_any_replicas(size, replicas):
     on = on_replicas.strategy(replicas)
     with on.scope():
@@ -169,7 +170,7 @@ def test_a_holdout_is_stratified_seeded_and_disjoint():
         context.holdout(np.arange(5), 0.2)
 
 
-def test_an_encoder_without_a_maker_says_what_to_give():
+def test_an_encoder_without_a_copy_names_workdir():
     scored = _subject()
     assert not scored.has_new_encoder()
     with pytest.raises(errors.UserError, match="workdir"):
@@ -235,7 +236,7 @@ def test_a_learning_rate_that_diverges_is_not_chosen():
         ("supcon", ("rmsprop", 350, 0.05, "exponential", None)),
     ],
 )
-def test_recipes_are_the_papers_and_flags_beside_them_win(recipe, told):
+def test_recipes_are_the_papers_and_options_override_them(recipe, told):
     hyperparameters = evaluate(linear_recipe=recipe).linear.hyperparameters()
     found = (
         *(hyperparameters[k] for k in ("optimizer", "epochs", "learning_rate")),
