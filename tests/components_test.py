@@ -19,6 +19,7 @@ from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.schedule import SCHEDULE_OPTIONS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.encoders.convolution import Conv2D
+from tf_contrastive.model import ContrastiveModel
 
 _RNG = np.random.default_rng(0)
 _Z = _RNG.normal(size=[6, 2, 4]).astype(np.float32)
@@ -160,6 +161,30 @@ def test_encoder():
     again = tf.keras.models.model_from_json(encoder.to_json())
     again.set_weights(encoder.get_weights())
     np.testing.assert_array_equal(again(_IMAGES), encoder(_IMAGES))
+
+
+@pytest.mark.parametrize("loss", ["supcon", "moco"])
+def test_model(loss):
+    options = {"momentum": 0.9, "queue_size": 16} if loss == "moco" else {}
+    model = ContrastiveModel(
+        encoders.build("resnet10", width=0.0625, image_shape=(8, 8, 3)),
+        heads.build("mlp", output=4),
+        losses.build(loss, temperature=0.2),
+        heads.LinearProbe(4),
+        grad_cache_chunks=2,
+        online_knn_size=12,
+        seed=3,
+        **options,
+    )
+    again = ContrastiveModel.from_config(model.get_config())
+    again.set_weights(model.get_weights())
+    views = _RNG.random([4, 2, 8, 8, 3], np.float32)
+    results = []
+    for built in (model, again):
+        built.compile(optimizers_.build("sgd", learning_rate=0.1))
+        logs = built.train_on_batch(views, np.arange(4), return_dict=True)
+        results.append(logs)
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(
