@@ -545,10 +545,18 @@ def _distinct():
     return list(first.values())
 
 
+class _NoSummaries(tf.keras.callbacks.Callback):
+    def histogram_seconds(self):
+        return 0.0
+
+    def close(self, *_):
+        pass
+
+
 @pytest.fixture
 def untraced(monkeypatch):
     """No graph and no TensorBoard: half the time."""
-    monkeypatch.setattr(train, "watch", lambda *_: [])
+    monkeypatch.setattr(train, "_summaries", lambda *_: _NoSummaries())
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
