@@ -20,8 +20,9 @@ config
 distribution flags
 classifiers datasets encoders heads losses optimizers schedules views
 model
-checkpoints tensorboard
-callbacks exporting
+checkpoints
+exporting tensorboard
+callbacks
 embedding
 evaluation
 train

@@ -56,7 +56,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     run = fields.replace(Pretrain(), **(flags | {"workdir": str(tmp_path)}))
     source = datasets.source("digits", run.data.split)
     strategy = tf.distribute.get_strategy()
-    run = train.resolve(run, source.info, strategy)
+    run = train.resolve(run, source, strategy)
     model, _ = train.build(run, strategy, source.info, 4)
     saved = checkpoints.Checkpoints(model, run, train.metadata(source.info))
     saved.save()
@@ -243,10 +243,10 @@ def test_predicted_activations_equal_what_the_gradient_saves(
 @small.encoder()
 def test_variables_are_counted_exactly():
     strategy = tf.distribute.get_strategy()
-    info = datasets.source("digits", "train[:256]").info
+    source = datasets.source("digits", "train[:256]")
     run = _options(loss="moco", queue_size=64)
-    run = train.resolve(run, info, strategy)
-    model, _ = train.build(run, strategy, info, 4)
+    run = train.resolve(run, source, strategy)
+    model, _ = train.build(run, strategy, source.info, 4)
     predicted = memory.predict(model, run, 2)
 
     def nbytes(*owners):
