@@ -255,7 +255,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
     assert re.search(r"trained +knn k=5 +1 +1\.0000", capsys.readouterr().out)
     without = datasets.from_arrays(np.stack(_images(48)), labels)
     monkeypatch.setattr(datasets, "source", lambda *_, **__: without)
-    with pytest.raises(errors.UserError, match="has 0 channels of feature"):
+    with pytest.raises(errors.UserError, match="takes 3 channels"):
         evaluate.run(options)
 
 

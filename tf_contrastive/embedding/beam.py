@@ -135,7 +135,7 @@ def pipeline(
     Raises:
       UserError: for an unknown runner, or options that Beam refuses.
     """
-    flags = [f"runner={runner}", *shlex.split(options)]
+    flags = [f"--runner={runner}", *shlex.split(options)]
     try:
         parsed = pipeline_options.PipelineOptions(flags)
         return apache_beam.Pipeline(options=parsed)
