@@ -32,7 +32,6 @@ class MLP(tf.keras.Model):
       output: size P of a projection.
       batch_norm: whether BatchNorm follows the dense layers.
       synchronized: whether BatchNorm spans all replicas.
-      **kwargs: `name` and others of a Keras model.
 
     The input is [..., D], the output float32 [..., P] under any precision
     policy. The first call or `build([None, D])` creates the variables.
@@ -64,34 +63,28 @@ class MLP(tf.keras.Model):
         o = self._options
         shape = tf.TensorShape(input_shape)
         hidden = [o["hidden"] or shape[-1]] * (o["layers"] - 1)
-        for i, units in enumerate([*hidden, o["output"]]):
-            self._stack += self._block(i + 1, units, last=i == len(hidden))
+        for i, units in enumerate([*hidden, o["output"]], start=1):
+            last = i > len(hidden)
+            bias = not (last or o["batch_norm"])
+            self._stack.append(
+                tf.keras.layers.Dense(units, use_bias=bias, name=f"dense{i}")
+            )
+            if o["batch_norm"]:
+                self._stack.append(
+                    BatchNormalization(
+                        center=not last,
+                        synchronized=o["synchronized"],
+                        name=f"norm{i}",
+                    )
+                )
+            if not last:
+                self._stack.append(tf.keras.layers.ReLU(name=f"relu{i}"))
         for layer in self._stack:
             # An absolute name, the same in a first call and in `build`.
             with tf.name_scope(f"{self.name}/{layer.name}/"):
                 layer.build(shape)
             shape = layer.compute_output_shape(shape)
         self.built = True
-
-    def _block(
-        self, number: int, units: int, last: bool
-    ) -> list[tf.keras.layers.Layer]:
-        o = self._options
-        bias = not (last or o["batch_norm"])
-        block = [
-            tf.keras.layers.Dense(units, use_bias=bias, name=f"dense{number}")
-        ]
-        if o["batch_norm"]:
-            block.append(
-                BatchNormalization(
-                    center=not last,
-                    synchronized=o["synchronized"],
-                    name=f"norm{number}",
-                )
-            )
-        if not last:
-            block.append(tf.keras.layers.ReLU(name=f"relu{number}"))
-        return block
 
     @do_not_convert_self
     def call(
@@ -100,10 +93,8 @@ class MLP(tf.keras.Model):
         """Projects `features` [..., D] to float32 [..., P]."""
         x = features
         for layer in self._stack:
-            if isinstance(layer, BatchNormalization):
-                x = layer(x, training=training)
-            else:
-                x = layer(x)
+            is_norm = isinstance(layer, BatchNormalization)
+            x = layer(x, training=training) if is_norm else layer(x)
         return tf.cast(x, tf.float32)
 
     def compute_output_shape(self, input_shape: Any) -> tf.TensorShape:
@@ -132,18 +123,10 @@ class LinearProbe(tf.keras.layers.Dense):
     needs no symmetry breaking, and every run starts from the same loss, ln C.
     To train an encoder through it, use another initializer: a kernel of zeros
     passes no gradient to the features.
-
-    Args:
-      num_classes: C.
-      kernel_initializer: of the kernel.
-      **kwargs: `name` and others of a Keras layer.
     """
 
     def __init__(
-        self,
-        num_classes: int,
-        kernel_initializer: Any = "zeros",
-        **kwargs: Any,
+        self, num_classes: int, kernel_initializer: Any = "zeros", **kwargs: Any
     ) -> None:
         kwargs["dtype"] = "float32"
         super().__init__(
@@ -171,20 +154,13 @@ def build(
     batch_norm: bool = Projection.projection_batch_norm,
     synchronized: bool = True,
 ) -> tf.keras.Model:
-    """Builds a projection head by its name.
+    """Builds a projection head by its name: features [N, D] to z [N, P].
 
-    Args:
-      name: "identity" (z = h), "linear" or "mlp".
-      layers: dense layers of an mlp, including the last.
-      hidden, output, batch_norm, synchronized: see `MLP`; for linear and mlp.
-
-    Returns:
-      A model: features [N, D] to float32 [N, P], built by its first call.
+    The names are "identity" (z = h), "linear" and "mlp", whose `layers` include
+    the last one; other arguments as for `MLP`. SimCLR, section 4.2, figure 8.
 
     Raises:
       UserError: for an unknown name, or an mlp of less than two layers.
-
-    SimCLR, section 4.2 and figure 8.
     """
     if name not in PROJECTIONS:
         raise errors.unknown("projection", name, PROJECTIONS)

@@ -57,7 +57,7 @@ class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
         return round(epochs * self.steps_per_epoch)
 
     def _remaining(self, step: tf.Tensor) -> tf.Tensor:
-        """Returns what remains of the run after the warm-up, from 1 to 0."""
+        """What remains of the run after the warm-up, from 1 to 0."""
         steps = max(self._steps(self.epochs) - self._warmup_steps, 1)
         # A run that continues beyond its end keeps the last value.
         return 1 - tf.minimum((step - self._warmup_steps) / steps, 1.0)
@@ -73,8 +73,7 @@ class Constant(_Schedule):
 
     Args:
       peak: the highest learning rate.
-      steps_per_epoch: steps of an epoch.
-      epochs: epochs of the run, including the warm-up.
+      steps_per_epoch, epochs: of the run, including the warm-up.
       warmup_epochs: epochs until the first step at the peak.
       floor: fraction of the peak at which the warm-up starts, and towards which
         other schedules decay.
@@ -109,13 +108,10 @@ class Linear(_Schedule):
 class Exponential(_Schedule):
     """Decays by the same factor at equal intervals after the warm-up.
 
-    Khosla et al. 2020, supplement: the learning rate of RMSProp in the linear
-    stage. Further arguments as for `Constant`.
-
-    Args:
-      decay_rate: the factor, in (0, 1].
-      decay_epochs: epochs between decays, which may be fractions.
-      staircase: whether to decay once per interval, instead of at every step.
+    The intervals are `decay_epochs`, which may be fractions; `staircase` decays
+    once per interval, instead of at every step. Khosla et al. 2020, supplement:
+    the learning rate of RMSProp in the linear stage. Further arguments as for
+    `Constant`.
     """
 
     decay_rate: float = _EXPONENTIAL["decay_rate"]
@@ -136,13 +132,9 @@ class Exponential(_Schedule):
 class Piecewise(_Schedule):
     """Decays by the same factor at each of the given epochs.
 
-    He et al. 2016 (arXiv 1512.03385), section 3.4. Further arguments as for
-    `Constant`.
-
-    Args:
-      decay_rate: the factor, in (0, 1].
-      boundaries: rising epochs of the run, including the warm-up, whose first
-        step has the next lower rate.
+    The boundaries rise and include the warm-up; the first step of each has the
+    next lower rate. He et al. 2016 (arXiv 1512.03385), section 3.4. Further
+    arguments as for `Constant`.
     """
 
     decay_rate: float = _PIECEWISE["decay_rate"]
@@ -172,15 +164,7 @@ def peak(
 ) -> float:
     """Scales a base learning rate to the global batch.
 
-    Args:
-      base_learning_rate: per 256 images (linear), or per root of an image.
-      batch_size: images per step over all replicas.
-      scaling: "linear": base * batch / 256; "sqrt": base * sqrt(batch); or
-        "none".
-
-    Raises:
-      UserError: for an unknown scaling.
-
+    "linear": base * batch / 256; "sqrt": base * sqrt(batch); "none": base.
     SimCLR, section 2.2 and appendix B.1.
     """
     if scaling not in SCALINGS:
@@ -210,17 +194,12 @@ def build(
       name: a key of `SCHEDULES`: the decay after the warm-up.
       base_learning_rate: before scaling, see `peak`.
       batch_size: images per step over all replicas.
-      steps_per_epoch: steps of an epoch.
-      epochs: epochs of the run.
+      steps_per_epoch, epochs: of the run.
       warmup_epochs: epochs of linear warm-up, which may be fractions; -1: 10,
         and at most a tenth of the run.
       scaling: how the peak grows with the batch, see `peak`.
-      floor: fraction of the peak at which the warm-up starts, and towards
-        which the rate decays.
+      floor: see `Constant`.
       **options: further arguments of `Exponential` or `Piecewise`.
-
-    Returns:
-      A serializable schedule: step int [] to float32 [].
 
     Raises:
       UserError: for an unknown name, scaling or option, a warm-up beyond the

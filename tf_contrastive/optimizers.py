@@ -1,0 +1,396 @@
+"""Optimizers as in the papers: LARS, SGD, RMSProp, Adam and AdamW.
+
+`weight_decay` is L2: it enters the gradient, and with it the momentum and the
+trust ratio; AdamW's is decoupled. Variables of rank 0 and 1, and those passed
+to `exempt`, are neither decayed nor adapted. Every optimizer also takes
+`clipnorm` and the other arguments of a Keras optimizer.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from tf_contrastive import errors
+from tf_contrastive.config import fields
+from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS, Optimizer
+
+_SGD = OPTIMIZER_OPTIONS["sgd"]
+_LARS = OPTIMIZER_OPTIONS["lars"]
+_RMSPROP = OPTIMIZER_OPTIONS["rmsprop"]
+_ADAM = OPTIMIZER_OPTIONS["adam"]
+_NAMES = {name for options in OPTIMIZER_OPTIONS.values() for name in options}
+
+_Schedule: TypeAlias = tf.keras.optimizers.schedules.LearningRateSchedule
+LearningRate: TypeAlias = float | _Schedule
+_serializable = tf.keras.utils.register_keras_serializable("tf_contrastive")
+
+
+class _L2Decay(tf.keras.optimizers.Optimizer):
+    """Adds L2 decay and exemption to the optimizer of Keras that follows.
+
+    The first base class, as in `class SGD(_L2Decay, tf.keras.optimizers.SGD)`.
+    Slots are float32 under every precision policy.
+    """
+
+    # Options that Keras' optimizer does not have.
+    _own_options: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        *,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        checked = {k: v for k, v in options.items() if k in _NAMES}
+        fields.check_options(Optimizer, "optimizer_", checked)
+        own = {option: options.pop(option) for option in self._own_options}
+        # Keras compiles one function per variable, which fails under
+        # MirroredStrategy on several GPUs.
+        options["jit_compile"] = False
+        name = name or type(self).__name__
+        super().__init__(learning_rate, name=name, **options)
+        for option, value in own.items():
+            setattr(self, option, value)
+        self._exempt: frozenset[Any] = frozenset()
+
+    def exempt(self, variables: Iterable[tf.Variable]) -> None:
+        """Excludes variables of any rank from decay and adaptation.
+
+        `get_config` does not include them: exempt them in a copy, too.
+        """
+        self._exempt |= {self._var_key(variable) for variable in variables}
+
+    def is_exempt(self, variable: tf.Variable) -> bool:
+        """Whether a variable is neither decayed nor adapted."""
+        return (
+            variable.shape.rank <= 1 or self._var_key(variable) in self._exempt
+        )
+
+    def decay(self, variable: tf.Variable) -> tf.Tensor | float:
+        """Returns the gradient of the L2 term of a variable."""
+        # Keras' `exclude_from_weight_decay` concerns the decay only.
+        is_decayed = self._use_weight_decay(variable)
+        if self.weight_decay and is_decayed and not self.is_exempt(variable):
+            return self.weight_decay * variable
+        return 0.0
+
+    def _apply_weight_decay(self, variables: list[tf.Variable]) -> None:
+        """Disables Keras' decoupled decay."""
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Updates `variable`; called by Keras, once per variable."""
+        gradient = tf.convert_to_tensor(gradient)
+        self._update(gradient + self.decay(variable), variable)
+
+    def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Updates `variable` by a gradient that includes the decay."""
+        super().update_step(gradient, variable)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns all constructor arguments, schedules serialized."""
+        own = {option: getattr(self, option) for option in self._own_options}
+        return {**super().get_config(), **own}
+
+
+@_serializable
+class SGD(_L2Decay, tf.keras.optimizers.SGD):
+    """Stochastic gradient descent with momentum.
+
+    g <- g + weight_decay * w, and, by the style of the momentum,
+
+        classic:  v <- momentum * v + lr * g;  w <- w - v
+        pytorch:  v <- momentum * v + g;       w <- w - lr * v
+
+    which differ once the learning rate changes. Nesterov's form replaces v in
+    the step by its next value with the same gradient: momentum * v + lr * g, or
+    momentum * v + g. Sutskever et al. 2013, section 2.
+
+    Raises:
+      UserError: for a value that is not allowed, as in the other optimizers.
+    """
+
+    _own_options: tuple[str, ...] = ("momentum_style",)
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        momentum: float = _SGD["momentum"],
+        nesterov: bool = _SGD["nesterov"],
+        weight_decay: float = 0.0,
+        *,
+        momentum_style: str = _SGD["momentum_style"],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            momentum=momentum,
+            nesterov=nesterov,
+            weight_decay=weight_decay,
+            momentum_style=momentum_style,
+            **kwargs,
+        )
+
+    def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        # Keras' own step has only one style, and compiled graphs round it
+        # differently when LARS scales its gradient.
+        rate = tf.cast(self.learning_rate, variable.dtype)
+        if self.momentum_style == "classic":
+            gradient = rate * self._adapt(gradient, variable)
+        slot, velocity, step = self._accelerate(gradient, variable)
+        slot.assign(velocity)
+        if self.momentum_style == "pytorch":
+            step = rate * self._adapt(step, variable)
+        variable.assign_sub(step)
+
+    def _accelerate(
+        self, update: tf.Tensor, variable: tf.Variable
+    ) -> tuple[tf.Variable, tf.Tensor, tf.Tensor]:
+        """Returns the slot of the velocity, its next value, and the step."""
+        slot = self.momentums[self._index_dict[self._var_key(variable)]]
+        velocity = self.momentum * slot + update
+        if not self.nesterov:
+            return slot, velocity, velocity
+        return slot, velocity, self.momentum * velocity + update
+
+    def _adapt(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+        """Scales what the learning rate multiplies."""
+        del variable
+        return direction
+
+
+@_serializable
+class LARS(SGD):
+    """Layer-wise adaptive rate scaling, for large batches.
+
+    `SGD` in which each variable has its own learning rate, trust * lr:
+
+        trust = trust_coefficient * |w| / |g|, or 1 if either norm is 0.
+
+    |g| is the norm after the decay, as in Google's SimCLR and SupCon. In the
+    PyTorch style it is the norm of what lr multiplies: the velocity, or what
+    replaces it in Nesterov's form, as in their code with
+    `classic_momentum=False`. Exempt variables, and those of rank <= 1, have
+    trust 1 and no decay. You et al. 2017 (arXiv 1708.03888), algorithm 1;
+    SimCLR, section 2.2.
+
+    Args: as for `SGD`, and
+      trust_coefficient: eta; None disables adaptation, but not the decay.
+    """
+
+    _own_options = ("momentum_style", "trust_coefficient")
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        momentum: float = _LARS["momentum"],
+        nesterov: bool = _LARS["nesterov"],
+        weight_decay: float = 0.0,
+        trust_coefficient: float | None = _LARS["trust_coefficient"],
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            momentum,
+            nesterov,
+            weight_decay,
+            trust_coefficient=trust_coefficient,
+            **kwargs,
+        )
+
+    def _adapt(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+        if not self.is_adapted(variable):
+            return direction
+        return self._trust(direction, variable) * direction
+
+    def _trust(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+        weight_norm, norm = tf.norm(variable), tf.norm(direction)
+        return tf.where(
+            (weight_norm > 0) & (norm > 0),
+            self.trust_coefficient * tf.math.divide_no_nan(weight_norm, norm),
+            1.0,
+        )
+
+    def is_adapted(self, variable: tf.Variable) -> bool:
+        """Whether a variable has its own learning rate."""
+        return self.trust_coefficient is not None and not self.is_exempt(
+            variable
+        )
+
+    def trust_ratio(
+        self, gradient: tf.Tensor, variable: tf.Variable
+    ) -> tf.Tensor:
+        """Returns the trust of an adapted variable in a step, float32 [].
+
+        `gradient` is that of the loss, without the decay. The method changes
+        neither the variable nor its slots.
+        """
+        direction = tf.convert_to_tensor(gradient) + self.decay(variable)
+        if self.momentum_style == "pytorch":
+            direction = self._accelerate(direction, variable)[-1]
+        return self._trust(direction, variable)
+
+
+@_serializable
+class RMSProp(_L2Decay, tf.keras.optimizers.RMSprop):
+    """RMSProp with the constants of SupCon's linear stage.
+
+    g <- g + weight_decay * w;  s <- rho * s + (1 - rho) * g^2;
+    v <- momentum * v + lr * g / sqrt(s + epsilon);  w <- w - v.
+
+    s starts at 0 (at 1 in TensorFlow 1, which SupCon used). An epsilon of 1
+    limits how much small gradients are scaled up. Tieleman and Hinton 2012,
+    lecture 6.5.
+    """
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        rho: float = _RMSPROP["rho"],
+        momentum: float = _RMSPROP["momentum"],
+        epsilon: float = _RMSPROP["epsilon"],
+        weight_decay: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            rho=rho,
+            momentum=momentum,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            **kwargs,
+        )
+
+
+@_serializable
+class Adam(_L2Decay, tf.keras.optimizers.Adam):
+    """Adam, with L2 weight decay.
+
+    g <- g + weight_decay * w;  m <- beta_1 * m + (1 - beta_1) * g;
+    s <- beta_2 * s + (1 - beta_2) * g^2;  at step t = 1, 2, ...
+
+        w <- w - lr * m / (1 - beta_1^t) / (sqrt(s / (1 - beta_2^t)) + epsilon)
+
+    Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1. Keras has only the slots:
+    its step is that of section 2, where epsilon is added before the bias of s
+    is corrected, and the powers of beta lose digits.
+    """
+
+    def __init__(
+        self,
+        learning_rate: LearningRate,
+        beta_1: float = _ADAM["beta_1"],
+        beta_2: float = _ADAM["beta_2"],
+        epsilon: float = _ADAM["epsilon"],
+        weight_decay: float = 0.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            learning_rate,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            weight_decay=weight_decay,
+            **kwargs,
+        )
+
+    def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        variable.assign_sub(self._step(gradient, variable))
+
+    def _step(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
+        """Updates the slots and returns what the variable loses."""
+        index = self._index_dict[self._var_key(variable)]
+        rate = tf.cast(self.learning_rate, variable.dtype)
+        t = tf.cast(self.iterations + 1, tf.float32)
+
+        def average(
+            slot: tf.Variable, value: tf.Tensor, beta: float
+        ) -> tf.Tensor:
+            mean = beta * slot + (1 - beta) * value
+            slot.assign(mean)
+            # 1 - beta^t, accurate where beta^t is near 1.
+            log = math.log(beta) if beta else -math.inf
+            return mean / -tf.math.expm1(log * t)
+
+        mean = average(self._momentums[index], gradient, self.beta_1)
+        square = average(self._velocities[index], gradient**2, self.beta_2)
+        return rate * mean / (tf.sqrt(square) + self.epsilon)
+
+
+@_serializable
+class AdamW(Adam):
+    """Adam with decoupled weight decay; arguments as for `Adam`.
+
+    The L2 term leaves the gradient. Instead, a step also subtracts
+    lr * weight_decay * w, as in PyTorch and Keras. (The paper multiplies the
+    decay by the schedule, but not by the highest learning rate.)
+
+    Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2.
+    """
+
+    def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
+        """Updates `variable`; called by Keras, once per variable."""
+        step = self._step(tf.convert_to_tensor(gradient), variable)
+        rate = tf.cast(self.learning_rate, variable.dtype)
+        variable.assign_sub(step + rate * self.decay(variable))
+
+
+OPTIMIZERS = {
+    "lars": LARS,
+    "sgd": SGD,
+    "rmsprop": RMSProp,
+    "adam": Adam,
+    "adamw": AdamW,
+}
+
+
+def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
+    """Returns the variables that shift or scale, for `build(exempt=...)`.
+
+    These are the `bias`, `gamma` and `beta` of the layers of built models, of
+    any rank: multi-head attention has biases of rank 2, and a normalization
+    over several axes has a gamma of their rank.
+    """
+    layers = [layer for m in models for layer in (m, *m.submodules)]
+    variables = [
+        getattr(layer, role, None)
+        for layer in layers
+        if isinstance(layer, tf.keras.layers.Layer)
+        for role in ("bias", "gamma", "beta")
+    ]
+    unique = {id(v): v for v in variables if isinstance(v, tf.Variable)}
+    return list(unique.values())
+
+
+def build(
+    name: str = Optimizer.optimizer,
+    *,
+    learning_rate: LearningRate,
+    exempt: Iterable[tf.Variable] = (),
+    **options: Any,
+) -> tf.keras.optimizers.Optimizer:
+    """Builds an optimizer by its name, under the strategy's scope.
+
+    Args:
+      name: a key of `OPTIMIZERS`.
+      learning_rate: a number or a schedule.
+      exempt: variables of rank 2 and more that are neither decayed nor
+        adapted, such as those of `biases_and_scales`.
+      **options: arguments of the optimizer, such as `momentum=0.9`. The default
+        of `weight_decay` is that of `config.optimizer.OPTIMIZER_OPTIONS[name]`;
+        it is 0 in the constructors, as in Keras and PyTorch.
+
+    Raises:
+      UserError: for an unknown name, option or value.
+    """
+    if name not in OPTIMIZERS:
+        raise errors.unknown("optimizer", name, OPTIMIZERS)
+    known = OPTIMIZER_OPTIONS[name]
+    for option in options:
+        if option not in known:
+            raise errors.unknown(f"option of {name}", option, known)
+    optimizer = OPTIMIZERS[name](learning_rate, **{**known, **options})
+    optimizer.exempt(exempt)
+    return optimizer
