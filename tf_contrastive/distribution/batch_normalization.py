@@ -3,8 +3,7 @@
 Contrastive losses need statistics of the global batch: those of one replica
 reveal to the network which images belong together. Keras' synchronized layer
 computes E[x^2] - E[x]^2 in float32, which for a channel of mean 100 and
-deviation 0.1 is off by half and may be negative, and one infinite activation
-makes its moving statistics NaN forever.
+deviation 0.1 is off by half, and one infinite activation makes it NaN forever.
 """
 
 from typing import Any
@@ -12,10 +11,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import distribution
-
-# As in SimCLR and SupCon. (Keras' defaults are 0.99 and 1e-3.)
-_MOMENTUM = 0.9
-_EPSILON = 1e-5
 
 
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
@@ -33,13 +28,11 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
       epsilon: added to the variance.
       synchronized: whether statistics span all replicas. Variables, their
         names and inference do not depend on it.
-      **kwargs: `center`, `scale`, initializers, regularizers, constraints,
-        `name`, `dtype` and `trainable` as in the Keras layer. A frozen layer
-        (`trainable=False`) normalizes by its moving statistics.
+      **kwargs: as in the Keras layer. A frozen layer (`trainable=False`)
+        normalizes by its moving statistics.
 
     Raises:
-      ValueError: for several axes, or Keras' batch renormalization and virtual
-        batches, which have no synchronized form.
+      ValueError: for several axes, batch renormalization or virtual batches.
 
     Ioffe and Szegedy 2015, algorithm 1; "global BN" of SimCLR, section 2.2.
     """
@@ -47,8 +40,9 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def __init__(
         self,
         axis: int = -1,
-        momentum: float = _MOMENTUM,
-        epsilon: float = _EPSILON,
+        # As in SimCLR and SupCon. (Keras' defaults are 0.99 and 1e-3.)
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
         synchronized: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -72,31 +66,23 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def call(
         self, inputs: tf.Tensor, training: bool | tf.Tensor | None = False
     ) -> tf.Tensor:
-        """Normalizes `inputs`.
+        """Normalizes inputs [N, ..., C], in the layer's compute dtype.
 
-        Args:
-          inputs: [N, ..., C], of rank 2 or higher.
-          training: whether to use the batch's statistics, which then update
-            the moving ones; bool, or a bool tensor. In a model, the model's.
-
-        Returns:
-          The shape of `inputs`, in the layer's compute dtype.
+        In training by the batch's statistics, which update the moving ones.
         """
         if not self.trainable:
             training = False
+        normalize_by_moving = super().call
         static = tf.get_static_value(training)
         if static is None and training is not None:
             return tf.cond(
                 tf.cast(training, tf.bool),
                 lambda: self._normalize_by_batch(inputs),
-                lambda: self._normalize_by_moving(inputs),
+                lambda: normalize_by_moving(inputs, training=False),
             )
         if static:
             return self._normalize_by_batch(inputs)
-        return self._normalize_by_moving(inputs)
-
-    def _normalize_by_moving(self, inputs: tf.Tensor) -> tf.Tensor:
-        return super().call(inputs, training=False)
+        return normalize_by_moving(inputs, training=False)
 
     def _normalize_by_batch(self, inputs: tf.Tensor) -> tf.Tensor:
         inputs = tf.cast(inputs, self.compute_dtype)

@@ -89,14 +89,10 @@ def cross_replica_concat(x: tf.Tensor) -> tf.Tensor:
 def assign(
     variables: Sequence[tf.Variable], values: Sequence[tf.Tensor]
 ) -> None:
-    """Assigns the same values on all replicas to mirrored variables.
+    """Assigns values that are equal on all replicas to mirrored variables.
 
     `Variable.assign` fails in a replica, unless the variable has an aggregation
     for different values.
-
-    Args:
-      variables: made under the strategy's scope.
-      values: one for each of them, equal on all replicas.
     """
 
     def assign_copies(
@@ -118,10 +114,10 @@ def assign(
 def do_not_convert_self(function: _Function) -> _Function:
     """Keeps AutoGraph from converting a function, but not what it calls.
 
-    Converting functions that need no conversion takes a third of the time of
-    tracing a step. `tf.autograph.experimental.do_not_convert` would also keep
-    users' layers from being converted, which may need it, and would hide the
-    arguments of a layer's `call` from Keras.
+    Converting takes a third of the time of tracing a step.
+    `tf.autograph.experimental.do_not_convert` would also keep users' layers
+    from being converted, which may need it, and would hide the arguments of a
+    layer's `call` from Keras.
     """
     function.autograph_info__ = {}  # type: ignore[attr-defined] # For AutoGraph.
     return function

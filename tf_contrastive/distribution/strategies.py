@@ -3,16 +3,12 @@
 import os
 import signal
 import threading
+from collections.abc import Collection
 
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config.runtime import (
-    STRATEGIES,
-    Runtime,
-    check_cross_device_ops,
-)
-from tf_contrastive.distribution import cluster
+from tf_contrastive.distribution import cluster, rendezvous
 
 # How long the workers of a cluster wait for each other, in seconds.
 _WORKER_TIMEOUT = 300.0
@@ -21,6 +17,14 @@ _ALL_REDUCE = {
     "nccl": tf.distribute.NcclAllReduce,
     "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
     "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
+}
+# Strategy -> its `cross_device_ops` besides auto.
+_CROSS_DEVICE_OPS: dict[str, Collection[str]] = {
+    "auto": (),
+    "default": (),
+    "mirrored": _ALL_REDUCE,
+    "multiworker": ("nccl", "ring"),
+    "tpu": (),
 }
 
 
@@ -95,18 +99,14 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
 def _mirrored(
     virtual_devices: int, cross_device_ops: str
 ) -> tf.distribute.Strategy:
-    if virtual_devices:
-        devices = _split_cpu(virtual_devices)
+    devices = _split_cpu(virtual_devices) if virtual_devices else None
+    if virtual_devices and cross_device_ops == "auto":
         # Virtual devices share a few threads, on which a ring of collectives
         # can starve; a sum on one device cannot.
-        if cross_device_ops == "auto":
-            cross_device_ops = "reduction_to_one_device"
-    else:
-        devices = None
-    if cross_device_ops == "auto":
-        return tf.distribute.MirroredStrategy(devices)
+        cross_device_ops = "reduction_to_one_device"
+    all_reduce = _ALL_REDUCE.get(cross_device_ops)
     return tf.distribute.MirroredStrategy(
-        devices, cross_device_ops=_ALL_REDUCE[cross_device_ops]()
+        devices, cross_device_ops=all_reduce and all_reduce()
     )
 
 
@@ -116,7 +116,7 @@ def _multiworker(
     """Waits for the environment's cluster and makes its strategy."""
     workers = cluster.require()
     # TensorFlow would block forever and ignore signals.
-    cluster.wait_for_all(workers, timeout)
+    rendezvous.wait_for_all(workers, timeout)
     gpus = len(tf.config.list_physical_devices("GPU"))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({k: list(v) for k, v in workers.jobs.items()}),
@@ -138,24 +138,19 @@ def _multiworker(
     return strategy
 
 
-def _has_tpu(tpu: str) -> bool:
-    """Whether a TPU is named or attached, without starting TensorFlow.
-
-    A TPU VM has its driver's device nodes, by generation.
-    """
-    if tpu != "local" or os.environ.get("TPU_NAME"):
-        return True
-    exists = tf.io.gfile.exists
-    return exists("/dev/accel0") or (
-        exists("/dev/vfio/0") and exists("/lib/libtpu.so")
-    )
-
-
 def _automatic(virtual_devices: int, tpu: str) -> str:
     """Returns the strategy's name for the devices and the environment."""
     if virtual_devices:
         return "mirrored"
-    if _has_tpu(tpu):
+    # The driver's device nodes on a TPU VM, by generation: TensorFlow must not
+    # start yet.
+    exists = tf.io.gfile.exists
+    if (
+        tpu != "local"
+        or os.environ.get("TPU_NAME")
+        or exists("/dev/accel0")
+        or (exists("/dev/vfio/0") and exists("/lib/libtpu.so"))
+    ):
         return "tpu"
     workers = cluster.from_environment()
     if workers is not None and len(workers.tasks) > 1:
@@ -166,11 +161,11 @@ def _automatic(virtual_devices: int, tpu: str) -> str:
 
 
 def strategy(
-    name: str = Runtime.strategy,
+    name: str = "auto",
     *,
-    virtual_devices: int = Runtime.virtual_devices,
-    tpu: str = Runtime.tpu,
-    cross_device_ops: str = Runtime.cross_device_ops,
+    virtual_devices: int = 0,
+    tpu: str = "local",
+    cross_device_ops: str = "auto",
     timeout: float = _WORKER_TIMEOUT,
 ) -> tf.distribute.Strategy:
     """Creates the strategy of a run, before any other use of TensorFlow.
@@ -182,19 +177,24 @@ def strategy(
         there are several.
       virtual_devices: CPU devices to mirror over, without GPUs.
       tpu: "local" on a TPU VM, else the TPU's name.
-      cross_device_ops: how replicas add, see
-        `config.runtime.CROSS_DEVICE_OPS`.
+      cross_device_ops: how replicas add: auto, nccl, ring (of multiworker),
+        hierarchical_copy or reduction_to_one_device (of mirrored).
       timeout: how long to wait for the other workers, in seconds.
 
     Raises:
       UserError: for an unknown name, a malformed cluster, absent devices, or
         workers that do not start.
     """
-    if name not in STRATEGIES:
-        raise errors.unknown("strategy", name, STRATEGIES)
+    if name not in _CROSS_DEVICE_OPS:
+        raise errors.unknown("strategy", name, _CROSS_DEVICE_OPS)
     if name == "auto":
         name = _automatic(virtual_devices, tpu)
-    check_cross_device_ops(cross_device_ops, name, virtual_devices)
+    known = ("auto", *_CROSS_DEVICE_OPS[name])
+    if cross_device_ops not in known:
+        raise errors.UserError(
+            f"cross_device_ops={cross_device_ops} is not for strategy={name}:"
+            f" set cross_device_ops={' or '.join(known)}"
+        )
     if cross_device_ops == "nccl" and not tf.config.list_physical_devices(
         "GPU"
     ):

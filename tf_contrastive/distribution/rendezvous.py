@@ -11,7 +11,7 @@ import socket
 import time
 
 from tf_contrastive import errors, terminal
-from tf_contrastive.distribution.cluster.tf_config import Cluster
+from tf_contrastive.distribution.cluster import Cluster
 
 # Answers of the first task.
 _GO, _GIVE_UP = b"go\n", b"give up\n"
@@ -25,22 +25,20 @@ def wait_for_all(cluster: Cluster, timeout: float) -> None:
       timeout: in seconds.
 
     Raises:
-      UserError: naming the tasks that did not start in time, or that cannot be
-        reached.
+      UserError: naming the tasks that are absent, or cannot be reached.
     """
     deadline = time.monotonic() + timeout
     others = len(cluster.tasks) - 1
     with _listen(cluster) as server:
         try:
-            if cluster.rank == 0:
-                if others:
-                    terminal.info(
-                        f"workers    waiting for {others} more, at most"
-                        f" {timeout:g} s"
-                    )
-                _gather(cluster, server, deadline)
-            else:
+            if cluster.rank:
                 _report(cluster, deadline)
+            elif others:
+                terminal.info(
+                    f"workers    waiting for {others} more, at most"
+                    f" {timeout:g} s"
+                )
+                _gather(cluster, server, deadline)
         except TimeoutError as error:
             raise errors.UserError(
                 f"{cluster.origin}: {error} within {timeout:g} s: start every"
@@ -50,11 +48,10 @@ def wait_for_all(cluster: Cluster, timeout: float) -> None:
 
 def _listen(cluster: Cluster) -> socket.socket:
     name, address = cluster.tasks[cluster.rank]
-    port = int(address.rpartition(":")[2])
     both = socket.has_dualstack_ipv6()
     try:
         return socket.create_server(
-            ("", port),
+            ("", _split(address)[1]),
             family=socket.AF_INET6 if both else socket.AF_INET,
             dualstack_ipv6=both,
             backlog=len(cluster.tasks),
@@ -77,7 +74,11 @@ def _gather(cluster: Cluster, server: socket.socket, deadline: float) -> None:
     verdict = _GIVE_UP
     try:
         while len(present) < len(cluster.tasks) - 1:
-            connection = _accept(cluster, server, set(present), deadline)
+            server.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                raise TimeoutError(_absent(cluster, set(present))) from None
             connection.settimeout(5)
             try:
                 rank, fingerprint = json.loads(_read_line(connection))
@@ -113,26 +114,18 @@ def _check_peer(cluster: Cluster, rank: int, fingerprint: str) -> None:
         ) from error
 
 
-def _accept(
-    cluster: Cluster,
-    server: socket.socket,
-    present: set[int],
-    deadline: float,
-) -> socket.socket:
-    server.settimeout(max(deadline - time.monotonic(), 0.001))
-    try:
-        return server.accept()[0]
-    except TimeoutError:
-        absent = [
-            f"{name} ({address})"
-            for rank, (name, address) in enumerate(cluster.tasks)
-            if rank and rank not in present
-        ]
-        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-        raise TimeoutError(
-            f"{len(absent)} of {len(cluster.tasks)} did not start:"
-            f" {', '.join(absent[:3])}{more}"
-        ) from None
+def _absent(cluster: Cluster, present: set[int]) -> str:
+    """Describes the tasks that did not report."""
+    absent = [
+        f"{name} ({address})"
+        for rank, (name, address) in enumerate(cluster.tasks)
+        if rank and rank not in present
+    ]
+    more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+    return (
+        f"{len(absent)} of {len(cluster.tasks)} did not start:"
+        f" {', '.join(absent[:3])}{more}"
+    )
 
 
 def _report(cluster: Cluster, deadline: float) -> None:
