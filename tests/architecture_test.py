@@ -16,18 +16,12 @@ _PACKAGE = _ROOT / "tf_contrastive"
 # above its own. Parts of the same line are independent of each other.
 _LAYERS = """
 errors terminal
-config
-distribution flags
-classifiers datasets encoders heads losses optimizers schedules views
-model
-checkpoints
-exporting tensorboard
-callbacks
-embedding
-evaluation
-train
-doctor
-benchmarks papers
+config distribution
+classifiers datasets encoders flags heads losses optimizers schedules views
+checkpoints model
+callbacks embedding exporting tensorboard
+evaluation train
+benchmarks doctor papers
 commands
 __main__
 """

@@ -126,7 +126,7 @@ def _stage(result, workdir, **changes):
     run = fields.replace(
         result.config, **{"workdir": str(workdir), **_SECOND, **changes}
     )
-    return training.linear(dataclasses.replace(result, config=run))
+    return command.linear(dataclasses.replace(result, config=run))
 
 
 class _Usual(NamedTuple):

@@ -475,19 +475,19 @@ def test_similarities_and_norms_equal_numpy():
             z[i] @ z[j] for i, j in pairs if (of_view[i] == of_view[j]) == same
         ]
         np.testing.assert_allclose(
-            found.histograms[f"similarity/{name}"], expected, atol=1e-5
+            found[0][f"similarity/{name}"], expected, atol=1e-5
         )
     norms = np.linalg.norm(h, axis=1)
     np.testing.assert_allclose(
-        found.histograms["similarity/feature_norms"], norms, rtol=1e-5
+        found[0]["similarity/feature_norms"], norms, rtol=1e-5
     )
     unit = h / np.maximum(norms[:, np.newaxis], 1e-12)
     spread = np.sqrt(1 - np.sum(unit.mean(axis=0) ** 2))
-    assert found.scalars[scalars.FEATURE_STD] == pytest.approx(spread, 1e-4)
+    assert found[1][scalars.FEATURE_STD] == pytest.approx(spread, 1e-4)
     values = np.linalg.svd(h - h.mean(axis=0), compute_uv=False)
     shares = values[values > 1e-6] / values.sum()
     rank = np.exp(-np.sum(shares * np.log(shares)))
-    assert found.scalars[scalars.FEATURE_RANK] == pytest.approx(rank, 1e-3)
+    assert found[1][scalars.FEATURE_RANK] == pytest.approx(rank, 1e-3)
 
 
 @pytest.mark.parametrize("style", ["classic", "pytorch"])
@@ -500,7 +500,7 @@ def test_trust_ratios_equal_a_step_of_the_optimizer(style):
     }
     labels = np.array([0, 1, 0, 2, 1])
     trained, images, found = _measured("supcon", labels, **options)
-    shown = found.histograms["optimizer/log10_trust_ratio"]
+    shown = found[0]["optimizer/log10_trust_ratio"]
     # A step of the optimizer itself, on the same gradient.
     variables = trained.pretrained_variables
     with tf.GradientTape() as tape:
@@ -553,13 +553,13 @@ def test_other_optimizers_have_no_trust_ratios():
     trained.compile(optimizers.build("sgd", learning_rate=0.1))
     images = tf.random.stateless_uniform([4, 2, 2, 2, 3], [1, 2])
     found = tensorboard.Histograms(_Copy(), trained, images, None).measure()
-    assert set(found.histograms) == {
+    assert set(found[0]) == {
         *("similarity/positives", "similarity/negatives"),
         "similarity/feature_norms",
     }
     # Of 8 views 4 pairs are of one image.
-    assert len(found.histograms["similarity/positives"]) == 4
-    assert len(found.histograms["similarity/negatives"]) == 24
+    assert len(found[0]["similarity/positives"]) == 4
+    assert len(found[0]["similarity/negatives"]) == 24
 
 
 def test_the_batch_is_limited():

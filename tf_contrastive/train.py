@@ -53,7 +53,6 @@ from tf_contrastive.config.runtime import (
     skipped_steps,
 )
 from tf_contrastive.config.smoke import smoke
-from tf_contrastive.evaluation import linear_stage
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.loss_scaling import skip_non_finite_updates
 from tf_contrastive.tensorboard import projector, run_summary, scalars
@@ -184,28 +183,6 @@ def pretrain(run: Pretrain) -> Result:
         has_labels=source.info.has_labels,
         is_chief=is_chief,
         strategy=strategy,
-    )
-
-
-def linear(result: Result) -> dict[str, Any]:
-    """Trains and scores a linear classifier on a finished run's encoder.
-
-    Args:
-      result: of `pretrain`.
-
-    Returns:
-      The report in `<workdir>/linear.json`.
-
-    Raises:
-      UserError: see `evaluation.linear_stage.run`.
-    """
-    run = result.config
-    return linear_stage.run(
-        run,
-        lambda: (open_data(run)[0], open_test(run)),
-        strategy=result.strategy,
-        is_chief=result.is_chief,
-        events=_events(run),
     )
 
 
@@ -594,7 +571,7 @@ def _summaries(
     steps_per_epoch: int,
     rates: Schedules,
     delivered: datasets.DeliveryCounter | None,
-) -> callbacks.TensorBoard:
+) -> tensorboard.TensorBoard:
     """Returns the callback that writes TensorBoard's events."""
     curves: dict[str, Callable[[int], Any]] = dict(rates)
     if delivered:
@@ -603,13 +580,13 @@ def _summaries(
         )
     every_epochs = run.runtime.histograms_every_epochs
     pixels, labels = _example_views(run, source)
-    return callbacks.TensorBoard(
+    return tensorboard.TensorBoard(
         _events(run),
         every_steps=run.runtime.log_every_steps,
         batch_size=run.schedule.batch_size,
         schedules=curves,
         first_summaries=[
-            lambda: tf.summary.image("views", callbacks.view_grid(pixels)),
+            lambda: tf.summary.image("views", tensorboard.view_grid(pixels)),
             lambda: scalars.write_layout(
                 probe=model.probe is not None, ranks=bool(every_epochs)
             ),
@@ -632,7 +609,7 @@ def _example_views(
     run = fields.replace(
         run, augment_on="host", mixup_alpha=0.0, cutmix_alpha=0.0
     )
-    images = callbacks.GRID_IMAGES
+    images = tensorboard.GRID_IMAGES
     if run.runtime.histograms_every_epochs:
         images = tensorboard.images_per_batch(
             run.views.image_size, run.views.views
@@ -655,7 +632,7 @@ def _example_views(
 def _reports(
     run: Pretrain,
     steps_per_epoch: int,
-    summaries: callbacks.TensorBoard,
+    summaries: tensorboard.TensorBoard,
     delivered: datasets.DeliveryCounter | None,
 ) -> Iterator[tf.keras.callbacks.Callback]:
     """Yields the callbacks that report on the terminal, and the profile."""
@@ -671,7 +648,7 @@ def _reports(
     )
     if window := read_step_window(run.runtime.profile_steps):
         events = _events(run)
-        yield callbacks.Profile(events, *window)
+        yield tensorboard.Profile(events, *window)
     if delivered:
         yield callbacks.DeliveredExamples(delivered)
 

@@ -1,4 +1,4 @@
-"""Keras callbacks of a run: checkpoints, progress, warnings, TensorBoard.
+"""Keras callbacks of a run: checkpoints, progress, warnings, its pace.
 
 They run on the host, between two executions of the training step.
 """
@@ -7,27 +7,20 @@ from tf_contrastive.callbacks.checkpointing import (
     CheckpointCallback,
     NonFiniteError,
 )
-from tf_contrastive.callbacks.data_service import DeliveredExamples
-from tf_contrastive.callbacks.progress import CollapseWarning, Progress
+from tf_contrastive.callbacks.progress import (
+    CollapseWarning,
+    DeliveredExamples,
+    Progress,
+)
 from tf_contrastive.callbacks.steps_per_execution import (
     AdaptiveStepsPerExecution,
 )
-from tf_contrastive.callbacks.tensorboard import (
-    GRID_IMAGES,
-    Profile,
-    TensorBoard,
-    view_grid,
-)
 
 __all__ = [
-    "GRID_IMAGES",
     "AdaptiveStepsPerExecution",
     "CheckpointCallback",
     "CollapseWarning",
     "DeliveredExamples",
     "NonFiniteError",
-    "Profile",
     "Progress",
-    "TensorBoard",
-    "view_grid",
 ]

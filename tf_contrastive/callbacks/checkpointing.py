@@ -19,11 +19,6 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
     The checks run after every execution of the training step. After a
     non-finite step the run stops before it saves, unless `runtime.nan_policy`
     allows to skip that many steps. On preemption it saves, then stops.
-
-    Args:
-      checkpoints: of the run.
-      runtime: how often to save; 0 steps: at the end of every epoch.
-      listener: reports whether the run should stop; None: it never does.
     """
 
     def __init__(

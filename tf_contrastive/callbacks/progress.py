@@ -1,5 +1,6 @@
 """A run's progress and warnings on stderr."""
 
+import datetime
 import sys
 import time
 from collections.abc import Callable
@@ -7,7 +8,8 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from tf_contrastive import terminal
+from tf_contrastive import datasets, terminal
+from tf_contrastive.model.input_wait import Throughput
 
 # A run has collapsed, or is stuck at chance, after so many epochs in a row with
 # a standard deviation of the normalised embeddings (at most 1) below
@@ -15,52 +17,21 @@ from tf_contrastive import terminal
 _WARNING_EPOCHS = 3
 _COLLAPSE_STD = 0.05
 _CHANCE_MARGIN = 0.01
-
-
-class Throughput:
-    """Speed since the last call of `read`.
-
-    Args:
-      model: the model that is trained.
-      excluded_seconds: seconds so far that do not count as training.
-    """
-
-    def __init__(
-        self,
-        model: tf.keras.Model,
-        excluded_seconds: Callable[[], float] = lambda: 0.0,
-    ) -> None:
-        self._model = model
-        self._excluded_seconds = excluded_seconds
-        self._last = self._now()
-
-    def _now(self) -> tuple[float, int, float]:
-        return (
-            time.perf_counter() - self._excluded_seconds(),
-            int(self._model.optimizer.iterations.numpy()),
-            self._model.input_wait_seconds,
-        )
-
-    def read(self) -> tuple[float, float]:
-        """Returns (steps/s, fraction of the time spent waiting for input)."""
-        (t0, s0, w0), (t1, s1, w1) = self._last, self._now()
-        self._last = (t1, s1, w1)
-        seconds = max(t1 - t0, 1e-9)
-        return (s1 - s0) / seconds, (w1 - w0) / seconds
+# Metric -> how the progress line shows it.
+_METRICS = {
+    "loss": "loss {:.4f}",
+    "probe_accuracy": "probe {:.3f}",
+    "online_knn_top1": "online 1NN {:.3f}",
+    "val_loss": "val loss {:.4f}",
+}
 
 
 class Progress(tf.keras.callbacks.Callback):
-    """Shows step, metrics, speed and remaining time.
+    """Shows step, metrics, speed and remaining time, on stderr by default.
 
     On a terminal it rewrites one line with a bar; elsewhere it writes a line
-    per epoch.
-
-    Args:
-      epochs: of the whole run.
-      steps_per_epoch: of a whole epoch.
-      batch_size: the global batch, images.
-      excluded_seconds: seconds so far that do not count as training.
-      stream: where to write, stderr by default.
+    per epoch. `epochs` are those of the whole run; see `Throughput` for
+    `excluded_seconds`.
     """
 
     def __init__(
@@ -108,27 +79,17 @@ class Progress(tf.keras.callbacks.Callback):
         step = int(self.model.optimizer.iterations.numpy())
         total = self._epochs * self._steps_per_epoch
         seconds_left = (total - step) / max(self._rate, 1e-9)
-        minutes, seconds = divmod(round(min(seconds_left, 3.6e6)), 60)
-        hours, minutes = divmod(minutes, 60)
-        metrics = [
-            f"{title} {logs[name]:.{digits}f}"
-            for name, title, digits in (
-                ("loss", "loss", 4),
-                ("probe_accuracy", "probe", 3),
-                ("online_knn_top1", "online 1NN", 3),
-                ("val_loss", "val loss", 4),
-            )
-            if name in logs
-        ]
-        return "  ".join(
-            [
-                f"epoch {-(-step // self._steps_per_epoch)}/{self._epochs}",
-                f"step {step:,}/{total:,}",
-                *metrics,
-                f"{self._rate * self._batch_size:,.0f} images/s",
-                f"input wait {self._wait:.0%}",
-                f"ETA {hours}:{minutes:02}:{seconds:02}",
-            ]
+        left = datetime.timedelta(seconds=round(min(seconds_left, 3.6e6)))
+        line = (
+            f"epoch {-(-step // self._steps_per_epoch)}/{self._epochs}"
+            f"  step {step:,}/{total:,}"
+        )
+        for name, metric in _METRICS.items():
+            if name in logs:
+                line += f"  {metric.format(logs[name])}"
+        return (
+            f"{line}  {self._rate * self._batch_size:,.0f} images/s"
+            f"  input wait {self._wait:.0%}  ETA {left}"
         )
 
 
@@ -136,11 +97,8 @@ class CollapseWarning(tf.keras.callbacks.Callback):
     """Warns once if embeddings collapse, or the loss is stuck at chance.
 
     It reads the epoch's means: the standard deviation of the normalised
-    projections, and the loss.
-
-    Args:
-      chance_loss: loss of an encoder that distinguishes no images; None: not
-        known.
+    projections, and the loss. `chance_loss` is that of an encoder that
+    distinguishes no images, if it is known.
     """
 
     def __init__(self, chance_loss: float | None) -> None:
@@ -173,3 +131,24 @@ class CollapseWarning(tf.keras.callbacks.Callback):
             f"{problem} for {_WARNING_EPOCHS} epochs: lower `learning_rate`,"
             " lengthen `warmup_epochs`, or look at the views in TensorBoard"
         )
+
+
+class DeliveredExamples(tf.keras.callbacks.Callback):
+    """Logs how many examples of each epoch the data service delivered."""
+
+    def __init__(self, delivered: datasets.DeliveryCounter) -> None:
+        super().__init__()
+        self._delivered = delivered
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Logs the epoch's count, as a warning if examples were lost."""
+        examples = self._delivered.examples(epoch)
+        expected = self._delivered.expected(epoch)
+        line = (
+            f"epoch {epoch + 1}: {examples:,} of {expected:,} examples came"
+            " from the data service"
+        )
+        if examples < expected:
+            terminal.warning(f"{line}; the others were lost with a worker")
+        else:
+            terminal.info(line)

@@ -1,8 +1,4 @@
-"""Adapts how many training steps run per host call.
-
-A device that is called for every step idles in between. But the host can only
-handle a signal, save and log between two calls.
-"""
+"""Adapts how many training steps run per host call."""
 
 import time
 from collections.abc import Callable
@@ -22,15 +18,11 @@ _TARGET_SECONDS = 5.0
 class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
     """Sets the steps of the next execution from the time of the last one.
 
-    An execution ends where a checkpoint, a point in TensorBoard or the edge of
-    a profile is due, and at the end of the epoch, so these come at the same
-    steps at any speed. The results do not depend on the choice.
-
-    Args:
-      checkpoints: of the run.
-      runtime: how often something is due.
-      strategy: all of its workers run the same number of steps.
-      clock: returns seconds.
+    A device that is called for every step idles in between. But the host can
+    only handle a signal, save and log between two calls. An execution ends
+    where a checkpoint, a point in TensorBoard or the edge of a profile is due,
+    and at the end of the epoch, so these come at the same steps at any speed.
+    The results do not depend on the choice. All workers run the same steps.
     """
 
     def __init__(
@@ -83,11 +75,14 @@ class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
         limits = [
             self._max_steps,
             left_of_epoch,
-            _steps_until(self._log_every, step - self._first_step),
         ]
-        if self._checkpoint_every:
-            since_save = step - (self._checkpoints.last_saved or 0)
-            limits.append(_steps_until(self._checkpoint_every, since_save))
+        last_saved = self._checkpoints.last_saved or 0
+        for every, since in (
+            (self._log_every, self._first_step),
+            (self._checkpoint_every, last_saved),
+        ):
+            if every:
+                limits.append(every - (step - since) % every)
         if self._profiled:
             # A profile starts and stops only between two executions.
             first, last = self._profiled
@@ -109,8 +104,3 @@ class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
     def on_test_end(self, logs: Any = None) -> None:
         """Restores the planned number of steps."""
         self._set(self._before_test)
-
-
-def _steps_until(every: int, done: int) -> int:
-    """Steps from `done` to the next multiple of `every`, at least 1."""
-    return every - done % every

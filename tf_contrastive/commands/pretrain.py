@@ -6,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, terminal, train
+from tf_contrastive import checkpoints, tensorboard, terminal, train
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import results
+from tf_contrastive.evaluation import linear_stage, results
 
 RESULT_FILE = "pretrain.json"
 
@@ -23,10 +23,29 @@ def run(options: Pretrain) -> int:
         _name_bad_images(result.bad_images)
         if result.start_step < result.step:
             _write(path, _rows(result))
-    report = train.linear(result) if options.linear.schedule.epochs else None
+    report = linear(result) if options.linear.schedule.epochs else None
     if result.is_chief:
         _tell(result, report, path)
     return 0
+
+
+def linear(result: train.Result) -> dict[str, Any]:
+    """Trains and scores a linear classifier on a finished run's encoder.
+
+    Returns:
+      The report in `<workdir>/linear.json`.
+
+    Raises:
+      UserError: see `evaluation.linear_stage.run`.
+    """
+    run = result.config
+    return linear_stage.run(
+        run,
+        lambda: (train.open_data(run)[0], train.open_test(run)),
+        strategy=result.strategy,
+        is_chief=result.is_chief,
+        events=os.path.join(run.runtime.workdir, tensorboard.EVENTS),
+    )
 
 
 def _rows(result: train.Result) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """The time that steps wait for their input."""
 
+import time
 import types
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -57,3 +59,35 @@ class InputWait(ContrastiveStep):
 
         self.train_function = tf.function(several_steps, reduce_retracing=True)
         return self.train_function
+
+
+class Throughput:
+    """Speed since the last call of `read`.
+
+    Args:
+      model: the model that is trained.
+      excluded_seconds: seconds so far that do not count as training.
+    """
+
+    def __init__(
+        self,
+        model: tf.keras.Model,
+        excluded_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self._model = model
+        self._excluded_seconds = excluded_seconds
+        self._last = self._now()
+
+    def _now(self) -> tuple[float, int, float]:
+        return (
+            time.perf_counter() - self._excluded_seconds(),
+            int(self._model.optimizer.iterations.numpy()),
+            self._model.input_wait_seconds,
+        )
+
+    def read(self) -> tuple[float, float]:
+        """Returns (steps/s, fraction of the time spent waiting for input)."""
+        (t0, s0, w0), (t1, s1, w1) = self._last, self._now()
+        self._last = (t1, s1, w1)
+        seconds = max(t1 - t0, 1e-9)
+        return (s1 - s0) / seconds, (w1 - w0) / seconds

@@ -1,7 +1,6 @@
 """Histograms of one fixed batch of views, measured by a copy of the model."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -31,10 +30,6 @@ class HostCopy:
     replica. Make it outside of the strategy's scope and before the model: it
     draws initial weights.
 
-    Args:
-      run: a resolved config.
-      num_classes: of the data, None without labels.
-
     Attributes:
       encoder: images [N, S, S, K] -> h [N, D].
       head: h -> z [N, P].
@@ -45,11 +40,6 @@ class HostCopy:
             self.encoder = networks.build_encoder(run, synchronized=False)
             self.head = networks.build_head(run, num_classes)
             self.head(tf.keras.Input(self.encoder.output_shape[1:]))
-
-    @property
-    def trainable_variables(self) -> list[tf.Variable]:
-        """In the order of the model's `pretrained_variables`."""
-        return self.encoder.trainable_variables + self.head.trainable_variables
 
     def update(self, model: models.ContrastiveModel) -> None:
         """Copies the present values of a model's variables."""
@@ -64,13 +54,6 @@ class HostCopy:
                 variable.assign(local_results(value)[0])
 
 
-class Measurements(NamedTuple):
-    """Measurements of the batch, by tag."""
-
-    histograms: dict[str, np.ndarray]  # float32 [n]
-    scalars: dict[str, float]
-
-
 def images_per_batch(image_size: int, views: int) -> int:
     """Returns how many images the batch for `Histograms` should have."""
     return max(min(_MAX_VIEWS, _MAX_PIXELS // image_size**2) // views, 2)
@@ -80,13 +63,10 @@ class Histograms:
     """Measures similarities, norms and trust ratios of a fixed batch of views.
 
     All are measured in inference mode, in which BatchNormalization needs no
-    other replica. So is the gradient for the trust ratios: it differs from a
-    training step's in this, and in the number of images. Trust ratios are
-    measured for LARS only, and not with the loss "moco", whose keys come from
-    another encoder.
-
-    Make it outside of the strategy's scope: the constructor traces the graph,
-    which callbacks may then call.
+    other replica: the gradient for the trust ratios differs in this from a
+    training step's. They are measured for LARS only, and not with the loss
+    "moco", whose keys come from another encoder. Make it outside of the
+    strategy's scope: the constructor traces the graph.
 
     Args:
       copy: encoder and head that embed the batch.
@@ -120,8 +100,12 @@ class Histograms:
                 self._measure, autograph=False
             ).get_concrete_function()
 
-    def measure(self) -> Measurements:
-        """Measures the batch with the model's present weights."""
+    def measure(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """Measures the batch with the model's present weights.
+
+        Returns:
+          (tag -> values float32 [n] of a histogram, tag -> scalar).
+        """
         self._copy.update(self._model)
         tensors, numbers, gradients = self._function()
         histograms = {tag: tensor.numpy() for tag, tensor in tensors.items()}
@@ -137,9 +121,7 @@ class Histograms:
                 histograms["optimizer/log10_trust_ratio"] = np.log10(
                     np.array(ratios, np.float32)
                 )
-        return Measurements(
-            histograms, {tag: float(value) for tag, value in numbers.items()}
-        )
+        return histograms, {tag: float(n) for tag, n in numbers.items()}
 
     def _measure(
         self,
@@ -160,7 +142,11 @@ class Histograms:
         if self._lars:
             gradients = tape.gradient(
                 loss,
-                self._copy.trainable_variables,
+                # In the order of the model's `pretrained_variables`.
+                [
+                    *self._copy.encoder.trainable_variables,
+                    *self._copy.head.trainable_variables,
+                ],
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
         if self._model.contrastive_loss.normalize:

@@ -25,14 +25,7 @@ _BATCH_PIXELS = 64 * 224**2
 def write(
     events: str, copy: HostCopy, source: datasets.Source, run: Pretrain
 ) -> None:
-    """Embeds images spread over a split, and writes them for the projector.
-
-    Args:
-      events: folder of the run's events.
-      copy: holds the encoder of the features h.
-      source: of the images.
-      run: a resolved config, which holds how many to embed.
-    """
+    """Embeds images spread over a split, and writes them for the projector."""
     total = source.info.num_examples
     count = min(run.runtime.projector_examples, total)
     rows = np.linspace(0, total - 1, count).round().astype(int)
@@ -51,11 +44,8 @@ def write(
             images = images[..., :3]
             if images.shape[1] > side:
                 images = tf.image.resize(images, [side, side], antialias=True)
-            thumbnails.append(
-                tf.image.convert_image_dtype(
-                    images, tf.uint8, saturate=True
-                ).numpy()
-            )
+            pixels = tf.image.convert_image_dtype(images, tf.uint8, True)
+            thumbnails.append(pixels.numpy())
     write_points(
         events,
         np.concatenate(features),
@@ -81,8 +71,8 @@ def write_points(
       features: float32 [n, D].
       thumbnails: uint8 [n, s, s, 3].
       rows: int [n], positions of the images in their split.
-      labels: int [n] or None.
-      label_names: a name per class, or ().
+      labels: int [n].
+      label_names: a name per class.
     """
     tf.io.gfile.makedirs(os.path.join(events, FOLDER))
     config = projector.ProjectorConfig()
@@ -102,19 +92,16 @@ def write_points(
             else str(i)
             for i in labels
         ]
-        table = zip(names, lines, strict=True)
         # TensorBoard expects a heading only above several columns.
-        lines = ["label\timage", *map("\t".join, table)]
+        columns = zip(names, lines, strict=True)
+        lines = ["label\timage", *map("\t".join, columns)]
+    table = ["\t".join(f"{x:.6g}" for x in point) for point in features]
     for path, content in (
-        (
-            points.tensor_path,
-            ("\t".join(f"{x:.6g}" for x in point) for point in features),
-        ),
+        (points.tensor_path, table),
         (points.metadata_path, lines),
     ):
         with tf.io.gfile.GFile(os.path.join(events, path), "w") as file:
-            for line in content:
-                file.write(f"{line}\n")
+            file.write("".join(f"{line}\n" for line in content))
     tf.io.write_file(
         os.path.join(events, points.sprite.image_path),
         tf.io.encode_png(sprite(thumbnails)),
@@ -124,16 +111,10 @@ def write_points(
 
 
 def sprite(thumbnails: np.ndarray) -> np.ndarray:
-    """Tiles images [n, s, s, 3] row by row.
-
-    Returns:
-      uint8 [S, S, 3], S = s * ceil(sqrt(n)): the projector expects a square.
-    """
+    """Tiles images [n, s, s, 3] row by row to a square, uint8 [S, S, 3]."""
     count, side = thumbnails.shape[:2]
     columns = math.ceil(math.sqrt(count))
-    cells = np.zeros([columns**2, *thumbnails.shape[1:]], np.uint8)
+    cells = np.zeros([columns**2, side, side, 3], np.uint8)
     cells[:count] = thumbnails
-    cells = cells.reshape(columns, columns, side, side, 3)
-    return cells.transpose(0, 2, 1, 3, 4).reshape(
-        columns * side, columns * side, 3
-    )
+    rows = cells.reshape(columns, columns, side, side, 3).swapaxes(1, 2)
+    return rows.reshape(columns * side, columns * side, 3)

@@ -26,9 +26,7 @@ COMPARED = (
     *("batch_size", "precision", "seed"),
 )
 # TensorBoard first shows five columns: those marked as differing.
-_FIRST_COLUMNS = (
-    *("loss", "temperature", "batch_size", "learning_rate", "epochs"),
-)
+_FIRST_COLUMNS = "loss", "temperature", "batch_size", "learning_rate", "epochs"
 # (folder below the events, tag, title); the last point of each is shown.
 _METRICS = (
     ("", "loss/contrastive", "loss"),
@@ -40,12 +38,10 @@ _METRICS = (
     ("evaluation", "trained/linear/top1", "evaluated: linear top-1"),
     ("evaluation", "trained/knn/k=5/top1", "evaluated: 5-NN top-1"),
 )
+# Other options are numbers.
 _TYPES = {
     bool: api_pb2.DATA_TYPE_BOOL,
     str: api_pb2.DATA_TYPE_STRING,
-    int: api_pb2.DATA_TYPE_FLOAT64,
-    float: api_pb2.DATA_TYPE_FLOAT64,
-    type(None): api_pb2.DATA_TYPE_FLOAT64,  # Optional options are numbers.
 }
 OptionValue = bool | int | float | str
 
@@ -70,21 +66,25 @@ def write_texts(run: Pretrain, model: models.ContrastiveModel) -> None:
 
 def compared_options(run: Pretrain) -> dict[str, OptionValue]:
     """Returns the run's values of `COMPARED`, defaults filled in."""
-    values = {field.name: value for _, field, value in fields.fields(run)}
-    for defaults in (
-        LOSS_OPTIONS[run.loss.loss],
-        OPTIMIZER_OPTIONS[run.optimizer.optimizer],
-    ):
-        for name, default in defaults.items():
-            if values.get(name) is None:
-                values[name] = default
-    return {name: values[name] for name in COMPARED if values[name] is not None}
+    given = {
+        field.name: value
+        for _, field, value in fields.fields(run)
+        if value is not None
+    }
+    values = (
+        LOSS_OPTIONS[run.loss.loss]
+        | OPTIMIZER_OPTIONS[run.optimizer.optimizer]
+        | given
+    )
+    return {
+        name: values[name] for name in COMPARED if values.get(name) is not None
+    }
 
 
 def write_hparams(run: Pretrain) -> None:
     """Writes the run's row of the HParams page, and the page's columns."""
     types = {
-        field.name: _TYPES.get(type(default))
+        field.name: _TYPES.get(type(default), api_pb2.DATA_TYPE_FLOAT64)
         for _, field, default in fields.fields(Pretrain())
     }
     experiment = hparams_pb.experiment_pb(
@@ -107,8 +107,8 @@ def write_hparams(run: Pretrain) -> None:
     parent, name = os.path.split(run.runtime.workdir.rstrip("/"))
     trial_id = f"{name} in {parent}" if parent else name
     row = hparams.hparams_pb(compared_options(run), trial_id=trial_id)
-    for summary in (experiment, row):
-        _write(summary)
+    _write(experiment)
+    _write(row)
 
 
 def write_end() -> None:

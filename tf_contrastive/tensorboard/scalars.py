@@ -48,11 +48,8 @@ _GROUPS = ("input", "loss", "similarity", "optimizer", "probe", "system")
 def write_layout(*, probe: bool, ranks: bool) -> None:
     """Writes the custom-scalars page: five curves, then groups in data order.
 
-    Curves of training and validation share a chart.
-
-    Args:
-      probe: whether the run has a probe.
-      ranks: whether it measures the rank of features.
+    Curves of training and validation share a chart. The run may have no probe,
+    and not measure the ranks of features.
     """
     curves = _CURVES if ranks else _CURVES | _SPREAD_CURVE
     absent = {FEATURE_RANK} if not ranks else set()
@@ -89,9 +86,7 @@ def read(folder: str) -> dict[str, dict[int, float]]:
     """Returns the curves in a folder of event files: tag -> step -> value.
 
     Of two values of a step, as in a resumed run, the later one is used.
-
-    Args:
-      folder: a run's `events`; subfolders are not read.
+    Subfolders are not read.
     """
     curves: dict[str, dict[int, float]] = {}
     for path in sorted(tf.io.gfile.glob(os.path.join(folder, "events.out.*"))):

@@ -1,7 +1,4 @@
-"""Writes a run's curves, histograms, views and profile for TensorBoard.
-
-What the summaries contain is defined in the package `tensorboard`.
-"""
+"""Callbacks that write a run's curves, histograms and profile."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,10 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import tensorboard
-from tf_contrastive.callbacks.progress import Throughput
 from tf_contrastive.config.runtime import Runtime
+from tf_contrastive.model.input_wait import Throughput
 from tf_contrastive.tensorboard import scalars
+from tf_contrastive.tensorboard.histograms import Histograms
 
 # Images whose views are shown.
 GRID_IMAGES = 8
@@ -26,9 +23,8 @@ class TensorBoard(tf.keras.callbacks.Callback):
       every_steps: steps between two points; each is a mean over them.
       batch_size: the global batch, images.
       schedules: tag -> learning rate as a function of the step.
-      first_summaries: functions that write to the default writer, called
-        before the first step.
-      histograms: measures histograms; None: there are none.
+      first_summaries: called before the first step, with the default writer.
+      histograms: measures histograms, if there are any.
       histograms_every_epochs: epochs between two histograms; the start and the
         end of the run have one, too.
     """
@@ -41,7 +37,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         batch_size: int,
         schedules: dict[str, Callable[[int], Any]],
         first_summaries: Sequence[Callable[[], None]] = (),
-        histograms: tensorboard.Histograms | None = None,
+        histograms: Histograms | None = None,
         histograms_every_epochs: int = Runtime.histograms_every_epochs,
     ) -> None:
         super().__init__()
@@ -60,7 +56,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._histogram_seconds = 0.0
 
     def histogram_seconds(self) -> float:
-        """Returns how long measuring histograms has taken so far."""
+        """Seconds that measuring histograms has taken so far."""
         return self._histogram_seconds
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -101,20 +97,13 @@ class TensorBoard(tf.keras.callbacks.Callback):
     def _means_since_last(
         self, steps: int, logs: dict[str, Any]
     ) -> dict[str, float]:
-        """Turns means over the epoch's `steps` into means since the last call.
-
-        Args:
-          steps: of this epoch so far.
-          logs: their means by name.
-        """
+        """Turns means over `steps` of the epoch into those since last time."""
         if steps <= self._epoch_steps:  # Another epoch has begun.
             self._epoch_steps, self._epoch_means = 0, {}
+        before = self._epoch_steps
         means = {
-            name: (
-                mean * steps
-                - self._epoch_means.get(name, 0.0) * self._epoch_steps
-            )
-            / (steps - self._epoch_steps)
+            name: (mean * steps - self._epoch_means.get(name, 0.0) * before)
+            / (steps - before)
             for name, mean in logs.items()
         }
         self._epoch_steps, self._epoch_means = steps, dict(logs)
@@ -144,11 +133,11 @@ class TensorBoard(tf.keras.callbacks.Callback):
         if self._histograms is None:
             return
         started = time.perf_counter()
-        measured = self._histograms.measure()
+        histograms, numbers = self._histograms.measure()
         with self._writer.as_default(step=step):
-            for tag, values in measured.histograms.items():
+            for tag, values in histograms.items():
                 tf.summary.histogram(tag, values)
-        self._write_scalars(step, measured.scalars)
+        self._write_scalars(step, numbers)
         self._histogram_seconds += time.perf_counter() - started
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -156,10 +145,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._writer.flush()
 
     def close(self, write: Callable[[], None]) -> None:
-        """Calls `write` with the default writer, and closes it.
-
-        Does nothing if nothing was trained.
-        """
+        """Calls `write` with the default writer; closes it, if it was used."""
         if self._writer is not None:
             with self._writer.as_default():
                 write()
@@ -167,12 +153,10 @@ class TensorBoard(tf.keras.callbacks.Callback):
 
 
 class Profile(tf.keras.callbacks.Callback):
-    """Profiles some steps for TensorBoard.
+    """Profiles the steps `first` to `last`, counted from 1.
 
-    Args:
-      logdir: folder of the event files.
-      first, last: steps, counted from 1. Without `AdaptiveStepsPerExecution`
-        the other steps of the same executions are profiled, too.
+    Without `AdaptiveStepsPerExecution` the other steps of the same executions
+    are profiled, too.
     """
 
     def __init__(self, logdir: str, first: int, last: int) -> None:
