@@ -6,15 +6,14 @@ resumes it, another one is refused. All paths go through `tf.io.gfile`.
 
 from tf_contrastive.checkpoints.loading import (
     Run,
-    load_classifier,
     load_encoder,
-    load_projection,
+    load_heads,
     load_run,
     restore_part,
 )
 from tf_contrastive.checkpoints.saving import Checkpoints
 from tf_contrastive.checkpoints.storage import (
-    is_whole,
+    damage_of,
     newest,
     read_json,
     saved,
@@ -29,10 +28,9 @@ __all__ = [
     "Run",
     "check_run",
     "check_workdir",
-    "is_whole",
-    "load_classifier",
+    "damage_of",
     "load_encoder",
-    "load_projection",
+    "load_heads",
     "load_run",
     "newest",
     "read_json",

@@ -73,52 +73,26 @@ def load_encoder(
     return encoder
 
 
-def load_projection(
+def load_heads(
     run: Run, features: int, *, trained: bool = True
-) -> tf.keras.layers.Layer | None:
-    """Rebuilds a run's projection head in float32, for inference.
-
-    Args:
-      run: of `load_run`.
-      features: D of the encoder.
-      trained: whether to load the checkpoint's weights.
+) -> tuple[tf.keras.layers.Layer | None, tf.keras.layers.Layer | None]:
+    """Rebuilds a run's head on D features in float32, for inference.
 
     Returns:
-      h [n, D] -> z [n, P]; None for cross entropy, which has a classifier.
+      (projection h [n, D] -> z [n, P], classifier h -> logits [n, C]). One is
+      None: cross entropy has a classifier, other losses a projection.
     """
-    if run.config.loss.loss == "cross_entropy":
-        return None
-    return _load_head(run, features, trained)
-
-
-def load_classifier(
-    run: Run, features: int, *, trained: bool = True
-) -> tf.keras.layers.Layer | None:
-    """Rebuilds the classifier of a run of cross entropy; see `load_projection`.
-
-    Returns:
-      h [n, D] -> logits [n, C]; None for other losses.
-    """
-    if run.config.loss.loss != "cross_entropy":
-        return None
-    return _load_head(run, features, trained)
-
-
-def _load_head(run: Run, features: int, trained: bool) -> tf.keras.layers.Layer:
     with networks.precision("float32"):
         head = networks.build_head(run.config, run.metadata.get("num_classes"))
         head(tf.keras.Input([features]))
     if trained and head.variables:
         restore_part(run, projection_head=head)
-    return head
+    if run.config.loss.loss == "cross_entropy":
+        return None, head
+    return head, None
 
 
 def restore_part(run: Run, **parts: tf.Module) -> None:
-    """Loads some of a checkpoint's objects; each must match completely.
-
-    Args:
-      run: of `load_run`.
-      **parts: name in the checkpoint -> object, such as `encoder`.
-    """
+    """Loads some of a checkpoint's objects, such as `encoder=`, completely."""
     status = tf.train.Checkpoint(**parts).restore(run.checkpoint)
     status.expect_partial().assert_existing_objects_matched()

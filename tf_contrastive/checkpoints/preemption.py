@@ -1,9 +1,8 @@
 """Preemption: signals and cloud notices, in time to save a checkpoint.
 
-SIGTERM, Ctrl-C and the maintenance notices of Google Cloud's machines are noted
-at once. The training loop acts on them between two executions of the step.
-(TensorFlow's own `PreemptionCheckpointHandler` does nothing on Google Cloud's
-TPU and CPU machines.)
+They are noted at once. The training loop acts on them between two executions of
+the step. (TensorFlow's own `PreemptionCheckpointHandler` does nothing on Google
+Cloud's TPU and CPU machines.)
 """
 
 import os
@@ -48,17 +47,11 @@ class LostServiceError(InterruptedRunError):
 
 
 def lost_worker(error: Exception, directory: str) -> InterruptedRunError:
-    """Returns the error for another worker that has gone.
-
-    Args:
-      error: of a collective operation.
-      directory: of the checkpoints.
-    """
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """Returns the error for a collective that failed with another worker."""
     # TensorFlow puts headings and graph locations before the reason.
-    reasons = [line for line in lines if "aborted" in line.lower()]
-    reason = (reasons or lines[:1] or [type(error).__name__])[0]
-    reason = reason.rpartition("}} ")[2]
+    lines = str(error).strip().splitlines()
+    aborted = [line for line in lines if "aborted" in line.lower()]
+    reason = (aborted or [errors.first_line(error)])[0].rpartition("}} ")[2]
     return InterruptedRunError(
         f"a worker is lost ({reason}): repeat the command on all of them to"
         f" resume from the newest checkpoint in {directory}"

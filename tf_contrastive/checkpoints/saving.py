@@ -21,18 +21,12 @@ class Checkpoints:
     moving statistics is a collective; only the chief's files stay. Files are
     written while training continues, from a copy of the values.
 
-    Args:
-      model: the compiled model.
-      run_config: the resolved config, written as `config.flags`.
-      metadata: facts of the data, written next to the checkpoints.
-
     Attributes:
       directory: the chief's folder of checkpoints.
       last_saved: step of the newest checkpoint; None: there is none yet.
 
     Raises:
-      UserError: if files cannot be read or written; also from `restore`, `save`
-        and `finish`.
+      UserError: if files cannot be read or written; also from the methods.
     """
 
     def __init__(
@@ -68,10 +62,8 @@ class Checkpoints:
     def _prepare(self, run_config: Pretrain, metadata: dict[str, Any]) -> None:
         """Cleans up after a killed process, and writes config and metadata."""
         folder = run_config.runtime.workdir
-        try:
+        with errors.write_errors(f"workdir={folder}", workdir.ADVICE):
             tf.io.gfile.makedirs(self.directory)
-        except tf.errors.OpError as error:
-            raise workdir.unwritable(folder, error) from error
         for pattern in ("*_temp", "*.tempstate*", "*.part"):
             for path in tf.io.gfile.glob(os.path.join(self.directory, pattern)):
                 if tf.io.gfile.isdir(path):
@@ -79,18 +71,15 @@ class Checkpoints:
                 else:
                     tf.io.gfile.remove(path)
         _list_newest(self.directory)
-        variables = _names_and_shapes(self._model)
+        # An optimizer's slots are stored by position: with another order,
+        # variables would get each other's momentum.
+        variables = [
+            # Keras numbers unnamed layers per process.
+            [re.sub(r"_\d+(?=[/:])", "", v.name), v.shape.as_list()]
+            for v in self._model.pretrained_variables
+        ]
         path = os.path.join(self.directory, storage.METADATA_FILE)
-        self._check_variables(variables, storage.read_json(path, {}))
-        storage.write_json(path, metadata | {"variables": variables})
-        storage.write_text(
-            os.path.join(folder, storage.CONFIG_FILE), flags.write(run_config)
-        )
-
-    def _check_variables(
-        self, variables: list[list[Any]], metadata: dict[str, Any]
-    ) -> None:
-        previous = metadata.get("variables")
+        previous = storage.read_json(path, {}).get("variables")
         if previous not in (None, variables):
             differences = [
                 f"{new[0]} {new[1]}, there {old[0]} {old[1]}"
@@ -102,6 +91,10 @@ class Checkpoints:
                 f" model, with other variables ({differences[0]}): resume it"
                 " with that version, or choose another `workdir`"
             )
+        storage.write_json(path, metadata | {"variables": variables})
+        storage.write_text(
+            os.path.join(folder, storage.CONFIG_FILE), flags.write(run_config)
+        )
 
     @property
     def step(self) -> int:
@@ -144,19 +137,6 @@ class Checkpoints:
             # The error of an asynchronous save is raised by the next one.
             self.last_saved = None
             self.save()
-
-
-def _names_and_shapes(model: tf.keras.Model) -> list[list[Any]]:
-    """Returns [name, shape] of each variable that is pretrained.
-
-    An optimizer's slots are stored by position: with another order, variables
-    would get each other's momentum.
-    """
-    return [
-        # Keras numbers unnamed layers per process.
-        [re.sub(r"_\d+(?=[/:])", "", v.name), v.shape.as_list()]
-        for v in model.pretrained_variables
-    ]
 
 
 def _tracked(model: tf.keras.Model) -> dict[str, Any]:

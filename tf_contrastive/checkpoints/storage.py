@@ -19,13 +19,8 @@ _ADVICE = "choose a folder that can be written"
 def write_text(path: str, text: str, advice: str = _ADVICE) -> None:
     """Writes a small file atomically, and its folder if that is missing.
 
-    Args:
-      path: local, or of any filesystem of `tf.io.gfile`.
-      text: the whole content.
-      advice: what a user should do if it cannot be written.
-
     Raises:
-      UserError: if the file cannot be written.
+      UserError: with the advice, if the file cannot be written.
     """
     partial = f"{path}.part"
     with errors.write_errors(path, advice):
@@ -46,10 +41,6 @@ def read_json(
     path: str, default: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """Reads an object that this package has written as JSON.
-
-    Args:
-      path: of the file.
-      default: returned if the file does not exist.
 
     Raises:
       UserError: if the file holds something else, or does not exist and there
@@ -91,16 +82,10 @@ def step_of(path: str) -> int:
     return int(path.rpartition("-")[2])
 
 
-def is_whole(path: str) -> bool:
-    """Returns whether a checkpoint can be read to its last byte."""
-    return damage_of(path) is None
-
-
 def damage_of(path: str) -> str | None:
-    """Reads a checkpoint to its last byte; each value has a checksum.
+    """Returns a checkpoint's damage in one line, or None.
 
-    Returns:
-      One line about the damage; None if there is none.
+    It is read to its last byte; each value has a checksum.
     """
     try:
         reader = tf.compat.v1.train.NewCheckpointReader(path)
@@ -113,11 +98,7 @@ def damage_of(path: str) -> str | None:
 
 
 def newest(directory: str) -> tuple[str | None, dict[str, str]]:
-    """Finds the newest whole checkpoint.
-
-    Returns:
-      (its path, or None if there is none; path -> damage of each newer one).
-    """
+    """Returns the newest whole checkpoint, and newer path -> damage."""
     damages: dict[str, str] = {}
     for path in reversed(checkpoint_paths(directory)):
         damage = damage_of(path)
@@ -131,8 +112,7 @@ def newest_whole(directory: str) -> str | None:
     """Finds the newest whole checkpoint, and warns about newer, damaged ones.
 
     Returns:
-      Its path; None if there is no checkpoint, or only a first one whose writer
-      was killed before it finished.
+      Its path; None if there is none, or a first one that was never finished.
 
     Raises:
       UserError: if every checkpoint is damaged.

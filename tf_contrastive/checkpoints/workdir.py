@@ -10,22 +10,13 @@ from tf_contrastive.checkpoints import storage
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
-
-def unwritable(workdir: str, error: tf.errors.OpError) -> errors.UserError:
-    """Returns the error for a workdir that cannot be written."""
-    return errors.UserError(
-        f"workdir={workdir} cannot be written ({error.message}): choose a"
-        " folder in which you may create files"
-    )
+ADVICE = "choose a folder in which you may create files"
 
 
 def check_workdir(run: Pretrain) -> None:
     """Checks that a run can be written to its workdir, or resumed there.
 
     Nothing is left behind.
-
-    Args:
-      run: the resolved config of the run that is about to start.
 
     Raises:
       UserError: if the workdir cannot be written, or holds another experiment.
@@ -51,12 +42,10 @@ def check_workdir(run: Pretrain) -> None:
         folder = os.path.dirname(folder)
     # A unique name, since all workers of a run try it at once.
     probe = os.path.join(folder, f".writable-{uuid.uuid4().hex}")
-    try:
+    with errors.write_errors(f"workdir={workdir}", ADVICE):
         with tf.io.gfile.GFile(probe, "w") as file:
             file.write("")
         tf.io.gfile.remove(probe)
-    except tf.errors.OpError as error:
-        raise unwritable(workdir, error) from error
 
 
 def _display(value: object) -> object:

@@ -129,7 +129,7 @@ class Watch:
         }
 
     def _score_one(self, run: checkpoints.Run) -> None:
-        if not checkpoints.is_whole(run.checkpoint):
+        if checkpoints.damage_of(run.checkpoint):
             # Deleted, or still being written.
             self._skip_if_deleted(run)
             return

@@ -30,8 +30,9 @@ def from_run(
     with strategy.scope():
         encoder = checkpoints.load_encoder(run, trained=trained)
         features = encoder.output_shape[-1]
-        projection = checkpoints.load_projection(run, features, trained=trained)
-        classifier = checkpoints.load_classifier(run, features, trained=trained)
+        projection, classifier = checkpoints.load_heads(
+            run, features, trained=trained
+        )
 
     def make_encoder(with_weights: bool) -> tf.keras.Model:
         # Weights from memory: the checkpoint may be deleted in the meantime.
