@@ -192,27 +192,11 @@ def test_every_signature_equals_the_model(encoder, projection, bank, served):
     _close(out["keras"], _expected(encoder, given["same"]))
 
 
-@pytest.mark.parametrize("k", [1, 4, 99])
-def test_the_neighbours_head_equals_knn(bank, k):
-    queries = np.random.default_rng(3).normal(size=[50, 6]).astype(np.float32)
-    queries = np.concatenate([queries, bank[0][:9], -bank[0][:9]])
-    head = exporting.NeighborsHead(*bank, k=k)
-    probabilities = head(tf.constant(queries)).numpy()
-    np.testing.assert_array_equal(
-        probabilities.argmax(axis=1), classifiers.knn(*bank, queries, k)
-    )
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
-    assert (probabilities >= 0).all()
-    assert not probabilities[:, 3].any()
-
-
 def test_invalid_classifiers_are_refused(bank, encoder, tmp_path):
     with pytest.raises(errors.UserError, match="num_classes=3"):
         exporting.PrototypeHead(*bank, num_classes=3)
     with pytest.raises(errors.UserError, match=r"embeddings: .* NaN"):
-        exporting.NeighborsHead(bank[0] * np.nan, bank[1])
-    with pytest.raises(errors.UserError, match="k=0"):
-        exporting.NeighborsHead(*bank, k=0)
+        exporting.PrototypeHead(bank[0] * np.nan, bank[1])
     head = exporting.PrototypeHead(*bank)
     names = ["a", "b"]
     with pytest.raises(errors.UserError, match="2 label names"):

@@ -209,7 +209,7 @@ _MISTAKES = {
     "embed --output=o": "--workdir",
     "embed --output=o --workdir=w --beam_options=--x": "--runner",
     'embed --output=o --workdir=w --beam_options="\'"': "--beam_options='",
-    "export --workdir=w --head_knn_k=7": "--head_knn_k=7",
+    "export --workdir=w --head_temperature=7": "--head_temperature=7",
     "datasets --list --show=digits": "--show=digits",
     "reproduce --claim=SI-T1 --list": "--claim",
     "reproduce --report": "--workdir",

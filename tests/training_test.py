@@ -451,8 +451,7 @@ def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):
     run = _options(tmp_path / "next", init_from=str(workdir), width=0.25)
     with pytest.raises(
         errors.UserError,
-        match=r"holds another encoder: \d+ variables match, 0 are missing,"
-        r" 0 unexpected, \d+ of another shape \(such as stem_conv/kernel",
+        match=r"holds another encoder: \d+ variables .*such as stem_conv/ker",
     ):
         train.pretrain(run)
     run = _options(

@@ -7,6 +7,7 @@ flags for the command line.
 
 import contextlib
 import difflib
+import importlib.util
 from collections.abc import Iterable, Iterator
 
 # Exit status of a run that ended early and was saved.
@@ -61,6 +62,15 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
     return UserError(
         f"unknown {kind} {given!r}: {hint}known: {', '.join(known)}"
     )
+
+
+def check_package(option: str, package: str, extra: str) -> None:
+    """Raises `UserError` if an option needs a package of an absent extra."""
+    if importlib.util.find_spec(package) is None:
+        raise UserError(
+            f"{option} needs {package}, which is not installed: pip install"
+            f" 'tf_contrastive[{extra}]'"
+        )
 
 
 def first_line(error: BaseException) -> str:

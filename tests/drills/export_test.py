@@ -39,7 +39,7 @@ def _export(folder):
     projection = heads.build("mlp", synchronized=False)
     projection.build(tf.TensorShape([None, encoder.output_shape[-1]]))
     features = encoder(images, training=False).numpy()
-    head = exporting.NeighborsHead(features, np.arange(32) % 4)
+    head = exporting.PrototypeHead(features, np.arange(32) % 4)
     parts = exporting.Parts(exporting.plain_encoder(encoder), projection)
     return exporting.export(parts, str(folder), head=head)
 

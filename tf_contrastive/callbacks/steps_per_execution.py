@@ -72,10 +72,7 @@ class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
 
     def _plan(self, left_of_epoch: int) -> None:
         step = self._last_step
-        limits = [
-            self._max_steps,
-            left_of_epoch,
-        ]
+        limits = [self._max_steps, left_of_epoch]
         last_saved = self._checkpoints.last_saved or 0
         for every, since in (
             (self._log_every, self._first_step),

@@ -22,10 +22,7 @@ def precision(policy: str) -> Iterator[None]:
 
 
 def build_encoder(
-    run: Pretrain,
-    *,
-    synchronized: bool = True,
-    zero_init_residual: bool = True,
+    run: Pretrain, *, synchronized: bool = True, zero_init_residual: bool = True
 ) -> tf.keras.Model:
     """Creates the encoder of a resolved run, with weights from its seed."""
     # Created first after seeding, so that its weights depend on the seed only.

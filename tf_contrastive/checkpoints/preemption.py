@@ -51,7 +51,8 @@ def lost_worker(error: Exception, directory: str) -> InterruptedRunError:
     # TensorFlow puts headings and graph locations before the reason.
     lines = str(error).strip().splitlines()
     aborted = [line for line in lines if "aborted" in line.lower()]
-    reason = (aborted or [errors.first_line(error)])[0].rpartition("}} ")[2]
+    first = (aborted or lines or [type(error).__name__])[0]
+    reason = first.rpartition("}} ")[2].strip()
     return InterruptedRunError(
         f"a worker is lost ({reason}): repeat the command on all of them to"
         f" resume from the newest checkpoint in {directory}"

@@ -47,7 +47,16 @@ class Checkpoints:
                 prefix="tf_contrastive_worker_", ignore_cleanup_errors=True
             )
             self._own_directory = self._temporary.name
-        self._checkpoint = tf.train.Checkpoint(**_tracked(model))
+        parts = [
+            *("encoder", "projection_head", "optimizer", "probe"),
+            *("key_branch", "neighbors"),
+        ]
+        if model.probe is not None:
+            parts.append("probe_optimizer")
+        objects = {name: getattr(model, name) for name in parts}
+        self._checkpoint = tf.train.Checkpoint(
+            **{name: part for name, part in objects.items() if part is not None}
+        )
         self._manager = tf.train.CheckpointManager(
             self._checkpoint,
             self._own_directory,
@@ -137,24 +146,6 @@ class Checkpoints:
             # The error of an asynchronous save is raised by the next one.
             self.last_saved = None
             self.save()
-
-
-def _tracked(model: tf.keras.Model) -> dict[str, Any]:
-    """Returns the objects of a checkpoint, by their names in it."""
-    tracked = {
-        "encoder": model.encoder,
-        "projection_head": model.projection_head,
-        "optimizer": model.optimizer,
-    }
-    if model.probe is not None:
-        tracked["probe"] = model.probe
-        tracked["probe_optimizer"] = model.probe_optimizer
-    if model.key_branch is not None:
-        tracked["key_branch"] = model.key_branch
-    if model.neighbors is not None:
-        # For the online metric only: it resumes bit for bit, too.
-        tracked["neighbors"] = model.neighbors
-    return tracked
 
 
 def _list_newest(directory: str) -> None:

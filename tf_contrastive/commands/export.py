@@ -122,11 +122,11 @@ def _head(
     terminal.info(
         f"embedding {source.info.num_examples:,} images of {source.info.name}"
     )
-    data = embedding.embed(encoder, _batches(source, encoder))
-    classes = source.info.num_classes
-    if settings.head == "knn":
-        return exporting.NeighborsHead(*data, classes, settings.head_knn_k)
-    return exporting.PrototypeHead(*data, classes, settings.head_temperature)
+    return exporting.PrototypeHead(
+        *embedding.embed(encoder, _batches(source, encoder)),
+        source.info.num_classes,
+        settings.head_temperature,
+    )
 
 
 def _images(
@@ -162,14 +162,8 @@ def _signatures(details: dict[str, Any]) -> str:
 def _formats(details: dict[str, Any]) -> str:
     if not details["formats"]:
         return ""
-    rows = [("  file", "bytes", "difference", "cosine")]
-    rows += [
-        (
-            f"  {one['file']}",
-            f"{one['bytes']:,}",
-            f"{one['largest_difference']:.1e}",
-            f"{one['least_cosine']:.6f}",
-        )
-        for one in details["formats"]
+    rows = [
+        (f"  {file}".replace("`", ""), *rest)
+        for file, *rest in exporting.format_rows(details)
     ]
-    return f"\n{terminal.format_table(rows, {0})}\n"
+    return f"\n{terminal.format_table(rows, {0, 1})}\n"

@@ -8,7 +8,7 @@ from tf_contrastive.errors import UserError
 
 # The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "tflite", "onnx")
-EXPORT_HEADS = ("none", "probe", "prototype", "knn")
+EXPORT_HEADS = ("none", "probe", "prototype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +30,10 @@ class Exporting:
     )
     head: str = option(
         "none",
-        "classifier of the signature `classify`: the run's linear probe, class"
-        " prototypes, or nearest neighbours in the run's training split",
+        "classifier of the signature `classify`: the run's linear probe, or"
+        " class prototypes from the run's training split",
         choices=EXPORT_HEADS,
     )
-    head_knn_k: int = option(5, "neighbours that vote (--head=knn)", minimum=1)
     head_temperature: float = option(
         0.1,
         "divides cosine similarities before the softmax (--head=prototype)",
@@ -65,14 +64,9 @@ class Export(Command):
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:
-        e = self.exporting
-        for name, head in (
-            ("head_knn_k", "knn"),
-            ("head_temperature", "prototype"),
-        ):
-            value = getattr(e, name)
-            if value != getattr(Exporting, name) and e.head != head:
-                raise UserError(
-                    f"{name}={value:g} has no effect with head={e.head}: set"
-                    f" head={head}"
-                )
+        value, head = self.exporting.head_temperature, self.exporting.head
+        if value != Exporting.head_temperature and head != "prototype":
+            raise UserError(
+                f"head_temperature={value:g} has no effect with head={head}:"
+                " set head=prototype"
+            )

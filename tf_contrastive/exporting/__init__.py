@@ -5,26 +5,16 @@ is in a folder `<output_dir>/<version>` as model servers expect: the newest
 version is the highest number, and each is complete or not there.
 """
 
-from tf_contrastive.exporting.classifier_heads import (
-    NeighborsHead,
-    ProbeHead,
-    PrototypeHead,
-)
-from tf_contrastive.exporting.model_card import signature_rows
-from tf_contrastive.exporting.parts import (
-    Parts,
-    image_shape,
-    plain_encoder,
-)
+from tf_contrastive.exporting.classifier_heads import ProbeHead, PrototypeHead
+from tf_contrastive.exporting.model_card import format_rows, signature_rows
+from tf_contrastive.exporting.parts import Parts, image_shape, plain_encoder
 from tf_contrastive.exporting.saved_model import (
-    DETAILS_FILE,
     KERAS_FILE,
     copy_weights,
     details,
     export,
     load,
 )
-from tf_contrastive.exporting.serving_module import ServingModule
 from tf_contrastive.exporting.tensorflow_serving import (
     as_bytes,
     as_jpeg,
@@ -34,13 +24,10 @@ from tf_contrastive.exporting.tflite_onnx import check_installed, compare
 from tf_contrastive.exporting.versioning import find, versions
 
 __all__ = [
-    "DETAILS_FILE",
     "KERAS_FILE",
-    "NeighborsHead",
     "Parts",
     "ProbeHead",
     "PrototypeHead",
-    "ServingModule",
     "as_bytes",
     "as_jpeg",
     "check_installed",
@@ -49,6 +36,7 @@ __all__ = [
     "details",
     "export",
     "find",
+    "format_rows",
     "image_shape",
     "load",
     "photographs",

@@ -16,24 +16,35 @@ _FULL = 255  # Bytes of a full block of a GIF.
 def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     """Returns what may be decoded: JPEG, PNG, BMP, or a GIF's first image.
 
-    Args:
-      data: string [], a file's bytes.
-      max_pixels: limit of its pixels.
-
-    Returns:
-      string []; a GIF is cut off after its first image, so that only this one
-      is decoded.
+    The bytes, string [], of a GIF are cut off after its first image, so that
+    only this one is decoded.
 
     Raises:
       InvalidArgumentError: for another format, an incomplete header, or more
         pixels.
     """
-    data, pixels = tf.case(
+
+    def starts(magic: bytes) -> tf.Tensor:
+        return tf.strings.substr(data, 0, len(magic)) == magic
+
+    def of_jpeg() -> tuple[tf.Tensor, tf.Tensor]:
+        shape = tf.io.extract_jpeg_shape(data, tf.int64)
+        return data, shape[0] * shape[1]
+
+    def of_png() -> tuple[tf.Tensor, tf.Tensor]:
+        return data, _number(data, 16, False) * _number(data, 20, False)
+
+    def of_bmp() -> tuple[tf.Tensor, tf.Tensor]:
+        height = _number(data, 22)  # Signed: negative from the top down.
+        height = tf.where(height >= 2**31, 2**32 - height, height)
+        return data, _number(data, 18) * height
+
+    checked, pixels = tf.case(
         [
-            (_starts(data, b"\xff\xd8\xff"), lambda: (data, _of_jpeg(data))),
-            (_starts(data, b"\x89PNG"), lambda: (data, _of_png(data))),
-            (_starts(data, b"GIF8"), lambda: _first_of_gif(data)),
-            (_starts(data, b"BM"), lambda: (data, _of_bmp(data))),
+            (starts(b"\xff\xd8\xff"), of_jpeg),
+            (starts(b"\x89PNG"), of_png),
+            (starts(b"GIF8"), lambda: _first_of_gif(data)),
+            (starts(b"BM"), of_bmp),
         ],
         default=lambda: (data, tf.constant(-1, tf.int64)),
     )
@@ -44,39 +55,16 @@ def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     # Decoding must take the result as its input: stateless operations do not
     # wait for an earlier assertion.
     with tf.control_dependencies([fits]):
-        return tf.identity(data)
+        return tf.identity(checked)
 
 
-def _starts(data: tf.Tensor, magic: bytes) -> tf.Tensor:
-    return tf.strings.substr(data, 0, len(magic)) == magic
-
-
-def _number(
-    data: tf.Tensor, at: int, size: int, big_endian: bool = False
-) -> tf.Tensor:
-    """Returns the unsigned number of `size` bytes at byte `at`, int64 []."""
-    text = tf.strings.substr(data, at, size)
-    values = tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int64)
+def _number(data: tf.Tensor, at: int, little_endian: bool = True) -> tf.Tensor:
+    """Returns the unsigned number of 4 bytes at byte `at`, int64 []."""
+    text = tf.strings.substr(data, at, 4)
+    value = tf.io.decode_raw(text, tf.int32, little_endian)
     # Fails if the file is too short.
-    values = tf.reshape(values, [size])
-    weights = [256**power for power in range(size)]
-    weights = weights[::-1] if big_endian else weights
-    return tf.reduce_sum(values * tf.constant(weights, tf.int64))
-
-
-def _of_jpeg(data: tf.Tensor) -> tf.Tensor:
-    shape = tf.cast(tf.io.extract_jpeg_shape(data), tf.int64)
-    return shape[0] * shape[1]
-
-
-def _of_png(data: tf.Tensor) -> tf.Tensor:
-    return _number(data, 16, 4, True) * _number(data, 20, 4, True)
-
-
-def _of_bmp(data: tf.Tensor) -> tf.Tensor:
-    height = _number(data, 22, 4)  # Signed: negative from the top down.
-    height = tf.where(height >= 2**31, 2**32 - height, height)
-    return _number(data, 18, 4) * height
+    value = tf.reshape(value, [])
+    return tf.cast(tf.bitcast(value, tf.uint32), tf.int64)
 
 
 def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -84,7 +72,6 @@ def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     parts = tf.cast(tf.io.decode_raw(data, tf.uint8), tf.int32)
 
     def pair(at: tf.Tensor) -> tf.Tensor:
-        """Returns the little-endian number of 2 bytes."""
         return tf.cast(parts[at] + 256 * parts[at + 1], tf.int64)
 
     def color_bytes(flags: tf.Tensor) -> tf.Tensor:
@@ -93,7 +80,7 @@ def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return tf.where(flags >= 128, size, 0)
 
     def skip_blocks(at: tf.Tensor, steps: tf.Tensor) -> list[tf.Tensor]:
-        """Skips the blocks that begin at `at`, including the empty last one."""
+        """Skips the blocks from `at` on, including the empty last one."""
 
         def body(at: tf.Tensor, steps: tf.Tensor) -> list[tf.Tensor]:
             # A run of full blocks is one step.

@@ -13,10 +13,7 @@ _IMAGES = "`images`: as for `serving_default`"
 _EMBEDDING = "`embedding`: float32 `[N, {embedding_size}]`"
 # Signature -> (inputs, outputs).
 _SIGNATURES = {
-    "serving_default": (
-        "`images`: uint8 `[N, H, W, 3]`, any size",
-        _EMBEDDING,
-    ),
+    "serving_default": ("`images`: uint8 `[N, H, W, 3]`, any size", _EMBEDDING),
     "serving_float": (
         "`images`: float32 `[N, H, W, 3]` in [0, 1], any size",
         _EMBEDDING,
@@ -26,10 +23,7 @@ _SIGNATURES = {
         " {max_image_pixels:,} pixels",
         _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`",
     ),
-    "project": (
-        _IMAGES,
-        "`projection`: float32 `[N, {projection_size}]`",
-    ),
+    "project": (_IMAGES, "`projection`: float32 `[N, {projection_size}]`"),
     "classify": (
         _IMAGES,
         "`labels`: int64 `[N]`, class ids; `probabilities`: float32 `[N,"
@@ -85,15 +79,19 @@ The weights are derived from the data above, whose licence applies to them.
 tf_contrastive, which made them, is under the Apache License 2.0. If you
 distribute this export, add the licence of the weights here.
 """
+_FORMATS = """
+## Other formats
+
+{table}
+
+They take images float32 in [0, 1] at the encoder's own size. The last columns
+compare their embeddings with the SavedModel's on real images; the difference is
+a fraction of the largest value.
+"""
 
 
 def text(details: dict[str, Any], run: checkpoints.Run | None) -> str:
-    """Returns the card in Markdown.
-
-    Args:
-      details: see `saved_model.details`.
-      run: that was exported; None for a model from Python.
-    """
+    """Returns the card in Markdown; a model from Python has no run."""
     signatures = _table(
         ("signature", "inputs", "outputs"),
         [(f"`{name}`", *texts) for name, *texts in signature_rows(details)],
@@ -112,14 +110,35 @@ def text(details: dict[str, Any], run: checkpoints.Run | None) -> str:
         )
     if run is not None and not run.metadata.get("num_classes"):
         limits += " It was trained without labels."
+    formats = ""
+    if details["formats"]:
+        heading, *rows = format_rows(details)
+        formats = _FORMATS.format(table=_table(heading, rows))
     sections = {
         "signatures": signatures,
         "recipe": _recipe(run),
         "evaluation": _evaluation(run),
-        "formats": _formats(details["formats"]),
+        "formats": formats,
         "limits": limits,
     }
     return _CARD.format(**details | sections)
+
+
+def format_rows(details: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Returns the table of an export's other formats, with its heading."""
+    return [
+        ("file", "format", "bytes", "largest difference", "least cosine"),
+        *(
+            (
+                f"`{one['file']}`",
+                one["format"],
+                f"{one['bytes']:,}",
+                f"{one['largest_difference']:.1e}",
+                f"{one['least_cosine']:.6f}",
+            )
+            for one in details["formats"]
+        ),
+    ]
 
 
 def signature_rows(details: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -142,25 +161,12 @@ def _recipe(run: checkpoints.Run | None) -> str:
         names = [str(name) for name in data.get("label_names") or []]
         shown = ", ".join(names[:10]) + (", ..." if names[10:] else "")
         classes = str(data["num_classes"]) + (f": {shown}" if names else "")
-    options = ", ".join(f"{k}={v}" for k, v in config.loss.options().items())
-    encoder, schedule = config.encoder, config.schedule
     rows = [
         ("dataset", f"{data.get('dataset')}, split {data.get('split')}"),
         ("images", f"{data.get('num_examples'):,}"),
         ("classes", classes),
-        ("loss", config.loss.loss + (f" ({options})" if options else "")),
-        ("augmentation", config.views.augmentation),
-        (
-            "encoder",
-            f"{encoder.encoder}, width {encoder.width:g}, {encoder.stem} stem",
-        ),
-        ("optimizer", config.optimizer.optimizer),
-        (
-            "training",
-            f"step {run.step:,}, batch size {schedule.batch_size:,},"
-            f" {schedule.epochs:,} epochs planned",
-        ),
-        ("precision", config.runtime.precision),
+        ("loss", config.loss.loss),
+        ("encoder", f"{config.encoder.encoder}, at step {run.step:,}"),
     ]
     return (
         _table(("", ""), rows)
@@ -184,49 +190,19 @@ def _evaluation(run: checkpoints.Run | None) -> str:
         if result.get("encoder") != "trained" or result.get("top1") is None:
             continue
         interval = result.get("top1_interval")
-        examples = result.get("examples")
-        rows.append(
-            (
-                result["protocol"],
-                str(result.get("version", "")),
-                f"{result['top1']:.4f}",
-                "{:.4f} to {:.4f}".format(*interval) if interval else "",
-                f"{result['top5']:.4f}" if result.get("top5") else "",
-                f"{examples:,}" if examples else "",
-            )
+        row = (
+            result["protocol"],
+            result.get("version", ""),
+            f"{result['top1']:.4f}",
+            "{:.4f} to {:.4f}".format(*interval) if interval else "",
+            result.get("examples", ""),
         )
-    heading = ("protocol", "version", "top-1", "95 %", "top-5", "images")
-    other_step = ""
-    if report.get("step") != run.step:
-        other_step = (
-            f" The table is of step {report.get('step'):,}, the export of step"
-            f" {run.step:,}."
-        )
+        rows.append([str(cell) for cell in row])
     return (
-        f"{_table(heading, rows)}\n\nDataset {report.get('dataset')}, split"
-        f" {report.get('test_split')}; the encoder was frozen.{other_step}"
-    )
-
-
-def _formats(formats: list[dict[str, Any]]) -> str:
-    if not formats:
-        return ""
-    rows = [
-        (
-            f"`{f['file']}`",
-            f["format"],
-            f"{f['bytes']:,}",
-            f"{f['largest_difference']:.1e}",
-            f"{f['least_cosine']:.6f}",
-        )
-        for f in formats
-    ]
-    heading = ("file", "format", "bytes", "largest difference", "least cosine")
-    return (
-        f"\n## Other formats\n\n{_table(heading, rows)}\n\n"
-        "They take images float32 in [0, 1] at the encoder's own size. The last"
-        " columns compare\ntheir embeddings with the SavedModel's on real"
-        " images; the difference is a fraction of the\nlargest value.\n"
+        _table(("protocol", "version", "top-1", "95 %", "images"), rows)
+        + f"\n\nOf step {report.get('step')} (the export: step {run.step}) on"
+        f" {report.get('dataset')}, split {report.get('test_split')}; the"
+        " encoder was frozen."
     )
 
 

@@ -12,10 +12,7 @@ from tf_contrastive.encoders import convolution
 
 
 def image_shape(encoder: Any) -> tuple[int, int, int]:
-    """Returns the shape (S, S, K) of the images that an encoder takes.
-
-    Args:
-      encoder: a Keras model, or what `load` returns for an export.
+    """Returns the shape (S, S, K) of the images of a model or a loaded export.
 
     Raises:
       UserError: unless it is square and fixed, with at least three channels.
@@ -40,8 +37,8 @@ class Parts:
 
     Attributes:
       encoder: images [N, S, S, K] -> features [N, D].
-      projection: features -> [N, P]; None: there is none.
-      run: the run that they were read from; None for a model from Python.
+      projection: features -> [N, P].
+      run: that they were read from.
     """
 
     encoder: tf.keras.Model
@@ -58,16 +55,14 @@ class Parts:
           source: folder of a run, a `ContrastiveModel`, a Keras encoder, or
             parts, which are returned unchanged.
           checkpoint: step of a run's checkpoint; -1: the newest.
-
-        Raises:
-          UserError: if there is no such run or checkpoint.
         """
         if isinstance(source, Parts):
             return source
         if isinstance(source, str | os.PathLike):
-            run = _load_run(os.fspath(source), checkpoint)
+            run = checkpoints.load_run(os.fspath(source))
+            run = run if checkpoint < 0 else _at(run, checkpoint)
             encoder = checkpoints.load_encoder(run)
-            head = checkpoints.load_projection(run, encoder.output_shape[-1])
+            head, _ = checkpoints.load_heads(run, encoder.output_shape[-1])
         else:
             run = None
             encoder = getattr(source, "encoder", source)
@@ -75,10 +70,8 @@ class Parts:
         return cls(plain_encoder(encoder), head and _plain_head(head), run)
 
 
-def _load_run(workdir: str, step: int) -> checkpoints.Run:
-    run = checkpoints.load_run(workdir)
-    if step < 0:
-        return run
+def _at(run: checkpoints.Run, step: int) -> checkpoints.Run:
+    workdir = run.config.runtime.workdir
     paths = {checkpoints.step_of(p): p for p in checkpoints.saved(workdir)}
     if step not in paths:
         raise errors.UserError(
@@ -89,13 +82,9 @@ def _load_run(workdir: str, step: int) -> checkpoints.Run:
 
 
 def plain_encoder(encoder: tf.keras.Model) -> tf.keras.Model:
-    """Clones an encoder in float32, its batch normalization unsynchronized.
+    """Clones a functional model of any policy and strategy, with its weights.
 
-    Args:
-      encoder: functional Keras model under any policy and strategy.
-
-    Returns:
-      A Keras model with the same weights and the same outputs at inference.
+    The clone is in float32, its batch normalization unsynchronized.
     """
     plain = _clone(encoder)
     plain.set_weights(encoder.get_weights())

@@ -23,10 +23,10 @@ from tf_contrastive.exporting.serving_module import ServingModule
 from tf_contrastive.views import crops
 
 # Model servers ignore this folder, except for warm-up requests.
-DETAILS_FILE = "assets.extra/model.json"
+_DETAILS_FILE = "assets.extra/model.json"
 KERAS_FILE = "assets.extra/encoder.keras"
 # The weights alone, for a model that Keras cannot serialize.
-WEIGHTS_FILE = "assets.extra/encoder.weights.h5"
+_WEIGHTS_FILE = "assets.extra/encoder.weights.h5"
 
 
 def export(
@@ -50,14 +50,14 @@ def export(
         or `Parts`.
       output_dir: folder of versions, made if missing; the first is 1.
       checkpoint: step of the run's checkpoint; -1: the newest.
-      head: classifier behind the encoder, such as `ProbeHead`, `PrototypeHead`
-        or `NeighborsHead`; None: no signature `classify`.
+      head: classifier behind the encoder, such as `ProbeHead` or
+        `PrototypeHead`; None: no signature `classify`.
       label_names: of its classes; default: those of the run, or their ids.
       formats: "tflite" and "onnx", in addition to the SavedModel.
       images: float32 [n, S, S, K], real images as the encoder takes them, to
         check and calibrate other formats and to warm servers up; None: crops of
         two photographs.
-      max_image_pixels: limit of an encoded image; larger ones are not decoded.
+      max_image_pixels: limit of an encoded image that is decoded.
 
     Returns:
       `<output_dir>/<version>`.
@@ -81,25 +81,26 @@ def export(
         """Writes all files of the version into a local folder."""
         signatures = module.signatures()
         tf.saved_model.save(module, path, signatures=signatures)
-        conversions = []
         others = [name for name in formats if name != "savedmodel"]
+        conversions = []
         if others:
-            reference = tf.saved_model.load(path)
-            for name, content, conversion in tflite_onnx.convert(
-                module, others, images, reference
-            ):
-                with open(os.path.join(path, name), "wb") as file:
-                    file.write(content)
-                conversions.append(conversion)
+            conversions = tflite_onnx.write(path, module, others, images)
         image_type = signatures["serving_default"].input_signature[0].dtype
         tensorflow_serving.write(path, signatures, images, image_type)
-        _save_keras(parts.encoder, path)
+        keras_file = os.path.join(path, KERAS_FILE)
+        try:
+            parts.encoder.save(keras_file)
+        except TypeError:
+            # Slices of tensors, as in some networks of KerasCV, have no JSON.
+            if os.path.exists(keras_file):
+                os.remove(keras_file)
+            parts.encoder.save_weights(os.path.join(path, _WEIGHTS_FILE))
         written = details | {
             "signatures": list(signatures),
             "formats": conversions,
         }
         for name, text in (
-            (DETAILS_FILE, json.dumps(written, indent=2) + "\n"),
+            (_DETAILS_FILE, json.dumps(written, indent=2) + "\n"),
             (model_card.FILE, model_card.text(written, parts.run)),
         ):
             with open(os.path.join(path, name), "w", encoding="utf-8") as file:
@@ -161,22 +162,8 @@ def _details(
     }
 
 
-def _save_keras(encoder: tf.keras.Model, path: str) -> None:
-    file = os.path.join(path, KERAS_FILE)
-    try:
-        encoder.save(file)
-    except TypeError:
-        # Slices of tensors, as in some networks of KerasCV, have no JSON.
-        if os.path.exists(file):
-            os.remove(file)
-        encoder.save_weights(os.path.join(path, WEIGHTS_FILE))
-
-
 def details(path: str) -> dict[str, Any]:
-    """Reads an export's description of itself.
-
-    Args:
-      path: `BASE/<version>`.
+    """Reads the description in an export, `BASE/<version>`.
 
     Returns:
       {"image_size", "channels", "embedding_size", "projection_size" (or None),
@@ -185,7 +172,7 @@ def details(path: str) -> dict[str, Any]:
       "largest_difference", "least_cosine", "bytes"}, ...], "resized_side",
       "max_image_pixels", "package", "tensorflow"}.
     """
-    return checkpoints.read_json(os.path.join(path, DETAILS_FILE))
+    return checkpoints.read_json(os.path.join(path, _DETAILS_FILE))
 
 
 def load(path: str) -> tf.Module:
@@ -220,32 +207,22 @@ def load(path: str) -> tf.Module:
 
 
 def copy_weights(path: str, encoder: tf.keras.Model) -> None:
-    """Copies weights and moving statistics into an encoder: all, or none.
-
-    Args:
-      path: folder of a run or of an export.
-      encoder: of the same architecture.
-
-    Raises:
-      UserError: if the name or shape of any variable differs.
-    """
+    """Copies weights and moving statistics of a run or export: all, or none."""
     theirs = {v.name: v for v in load(path).variables}
     mine = {v.name: v for v in encoder.variables}
-    missing = [name for name in mine if name not in theirs]
-    unexpected = [name for name in theirs if name not in mine]
-    reshaped = [
-        f"{name} {theirs[name].shape} for {variable.shape}"
-        for name, variable in mine.items()
-        if name in theirs and theirs[name].shape != variable.shape
+    differing = [
+        name
+        for name in mine | theirs
+        if name not in mine
+        or name not in theirs
+        or mine[name].shape != theirs[name].shape
     ]
-    if missing or unexpected or reshaped:
-        matched = len(mine) - len(missing) - len(reshaped)
-        first = ", ".join((*reshaped[:1], *missing[:1], *unexpected[:1]))
+    if differing:
         raise errors.UserError(
-            f"init_from={path} holds another encoder: {matched} variables"
-            f" match, {len(missing)} are missing, {len(unexpected)} unexpected,"
-            f" {len(reshaped)} of another shape (such as {first}): set its"
-            " `encoder`, `width`, `stem` and `image_size`"
+            f"init_from={path} holds another encoder: {len(differing)}"
+            " variables are absent or of another shape, such as"
+            f" {differing[0]}: set its `encoder`, `width`, `stem` and"
+            " `image_size`"
         )
     for name, variable in mine.items():
         variable.assign(theirs[name])

@@ -1,6 +1,5 @@
 """The module that is written as a SavedModel: encoder and preprocessing."""
 
-import functools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -25,10 +24,9 @@ class ServingModule(tf.Module):
     - `serving_bytes`: bytes string [N], JPEG, PNG, GIF (first frame) or BMP ->
       `embedding` and `ok` bool [N]. A file that cannot be decoded gets zeros
       and False, and does not affect the others.
-    - `project`, with a projection head: images as for `serving_default` ->
-      `projection` float32 [N, P].
-    - `classify`, with a classifier: images as for `serving_default` -> `labels`
-      int64 [N], class ids, and `probabilities` float32 [N, C].
+    - `project`: images -> `projection` float32 [N, P].
+    - `classify`: images -> `labels` int64 [N], class ids, and `probabilities`
+      float32 [N, C].
 
     An encoder of more than three channels takes float32 [N, S, S, K] in all of
     them, and has neither `serving_float` nor `serving_bytes`: encoded images do
@@ -42,8 +40,8 @@ class ServingModule(tf.Module):
       encoder: plain float32 Keras model, [N, S, S, K] -> [N, D].
       projection: plain head, [N, D] -> [N, P]; None: no `project`.
       head: classifier, [N, D] -> probabilities [N, C]; None: no `classify`.
-      label_names: path of a file with the names of the classes; needs `head`.
-      max_pixels: limit of an encoded image; larger ones are not decoded.
+      label_names: path of a file with the names of the classes.
+      max_pixels: limit of an encoded image that is decoded.
     """
 
     # `tf.Module` has properties of these names, which a SavedModel would lack.
@@ -140,10 +138,14 @@ class ServingModule(tf.Module):
             signatures["project"] = of_images(
                 lambda features: {"projection": self.projection(features)}
             )
-        if self._head is not None:
-            signatures["classify"] = of_images(
-                functools.partial(_classify, self._head)
-            )
+        if (head := self._head) is not None:
+
+            def classify(features: tf.Tensor) -> dict[str, tf.Tensor]:
+                probabilities = head(features)
+                labels = tf.argmax(probabilities, axis=1)
+                return {"labels": labels, "probabilities": probabilities}
+
+            signatures["classify"] = of_images(classify)
         return signatures
 
     def _nonempty(self, images: tf.Tensor) -> tf.Tensor:
@@ -160,11 +162,7 @@ class ServingModule(tf.Module):
     # AutoGraph would search for something to convert, slowly and in vain.
     @tf.autograph.experimental.do_not_convert
     def _resize(self, images: tf.Tensor) -> tf.Tensor:
-        """Applies `resize_and_crop`: [N, H, W, 3] -> [max(N, 1), S, S, 3].
-
-        Args:
-          images: uint8, or float32 in [0, 1].
-        """
+        """Resizes and crops [N, H, W, 3] to [max(N, 1), S, S, 3]."""
         size, is_float = self._size, images.dtype == tf.float32
         count, height, width = tf.unstack(tf.shape(images)[:3])
 
@@ -228,14 +226,6 @@ class ServingModule(tf.Module):
         ok = tf.scatter_nd(rows, tf.ones([tf.shape(rows)[0]], tf.int32), [n])
         shape = tf.stack([n, self._size, self._size, 3])
         return tf.scatter_nd(rows, pixels, shape), ok > 0
-
-
-def _classify(
-    head: Callable[[tf.Tensor], tf.Tensor], features: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    probabilities = head(features)
-    labels = tf.argmax(probabilities, axis=1)
-    return {"labels": labels, "probabilities": probabilities}
 
 
 def _check_range(images: tf.Tensor) -> tf.Tensor:

@@ -1,8 +1,7 @@
-"""Files for TensorFlow Serving, and the real images for warm-up requests.
+"""Files for TensorFlow Serving, in the folder `assets.extra` of a version.
 
 They are warm-up requests, which a server runs before it uses a version, and
-configurations of batching and of a server. All are in the version's own folder
-`assets.extra`.
+configurations of batching and of a server.
 """
 
 import os
@@ -56,10 +55,10 @@ def write(
     images: np.ndarray,
     image_type: tf.DType,
 ) -> None:
-    """Writes all of the files into a version's folder.
+    """Writes the files into a version's folder.
 
     Args:
-      path: of the version.
+      path: the folder.
       signatures: names of the model's signatures.
       images: float32 [n, S, S, K], real images as the encoder takes them.
       image_type: of the images of `serving_default`.
@@ -78,18 +77,13 @@ def write(
                     inputs = {"images": batch}
                 else:
                     inputs = {"images": as_bytes(batch)}
-                writer.write(prediction_log(signature, inputs))
+                writer.write(_prediction_log(signature, inputs))
 
 
-def prediction_log(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
+def _prediction_log(signature: str, inputs: Mapping[str, np.ndarray]) -> bytes:
     """Encodes a request as a PredictionLog of TensorFlow Serving.
 
-    The package tensorflow-serving-api defines the message, but installs another
-    TensorFlow.
-
-    Args:
-      signature: its name.
-      inputs: name -> value.
+    The package tensorflow-serving-api defines it, but brings a TensorFlow.
     """
     spec = _field(1, _MODEL_NAME.encode()) + _field(3, signature.encode())
     request = _field(1, spec)
@@ -112,13 +106,9 @@ def _field(number: int, content: bytes) -> bytes:
 def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
     """Crops images from scikit-learn's two photographs of 427 x 640 pixels.
 
-    Args:
-      count: n; the images are always the same.
-      size: their side in pixels, S.
-      channels: K; those beyond the colours are 0.
-
     Returns:
-      float32 [n, S, S, K] in [0, 1].
+      float32 [count, size, size, channels] in [0, 1], always the same; channels
+      beyond the colours are 0.
     """
     photos = sklearn.datasets.load_sample_images().images
     generator = np.random.default_rng(0)

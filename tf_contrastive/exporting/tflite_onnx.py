@@ -4,7 +4,7 @@ The converted model takes images float32 [N, S, S, K] in [0, 1] at the encoder's
 own size: other runtimes cannot decode and resize images as training does.
 """
 
-import importlib.util
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -33,34 +33,26 @@ def check_installed(formats: Sequence[str]) -> None:
     """Raises `UserError` if a format needs a package that is not installed."""
     for name in formats:
         for package in _PACKAGES.get(name, ()):
-            if importlib.util.find_spec(package) is None:
-                raise errors.UserError(
-                    f"format={name} needs {package}, which is not installed:"
-                    f" pip install 'tf_contrastive[{name}]'"
-                )
+            errors.check_package(f"format={name}", package, name)
 
 
-def convert(
-    module: ServingModule,
-    formats: Sequence[str],
-    images: np.ndarray,
-    reference: Embed,
-) -> Iterator[tuple[str, bytes, dict[str, Any]]]:
-    """Converts an encoder, and compares the result with the SavedModel.
+def write(
+    path: str, module: ServingModule, formats: Sequence[str], images: np.ndarray
+) -> list[dict[str, Any]]:
+    """Writes an encoder in other formats, next to its SavedModel.
 
     TFLite comes in three kinds: float32, with 8-bit weights ("dynamic int8"),
     and with 8-bit integers throughout ("int8").
 
     Args:
+      path: folder of the SavedModel, with which the others are compared.
       module: holds the encoder.
       formats: "tflite", "onnx".
       images: float32 [n, S, S, K], real images. All calibrate the int8 model;
         the first are compared.
-      reference: images -> embeddings [n, D] by the SavedModel.
 
-    Yields:
-      (file name, content, {"format", "file", "largest_difference",
-      "least_cosine", "bytes"}).
+    Returns:
+      `saved_model.details`' description of each file.
 
     Raises:
       UserError: if an embedding differs too much.
@@ -70,56 +62,51 @@ def convert(
         input_signature=[module.encoder_spec],
     )
     compared = images[:_COMPARED]
-    expected = np.asarray(reference(compared))
+    expected = np.asarray(tf.saved_model.load(path)(compared))
     converters = {
         "tflite": lambda: _tflite(function, module, images),
         "onnx": lambda: _onnx(function),
     }
+    conversions = []
     for name in formats:
-        for kind, file, content, embed in converters[name]():
+        for kind, content, embed in converters[name]():
+            file = f"{kind.replace(name, 'encoder').replace(' ', '_')}.{name}"
             batches = range(0, len(compared), _BATCH)
             embeddings = np.concatenate(
                 [embed(compared[i : i + _BATCH]) for i in batches]
             )
             difference, cosine = compare(embeddings, expected)
             # The comparisons are negated so that NaN fails.
-            if kind == name and not difference <= _MAX_DIFFERENCE:
-                problem = (
-                    f"differs from the SavedModel by {difference:.1e} of the"
-                    f" largest value, and {_MAX_DIFFERENCE:g} is allowed"
+            if (kind == name and not difference <= _MAX_DIFFERENCE) or (
+                kind == "tflite dynamic int8" and not cosine >= _MIN_COSINE
+            ):
+                raise errors.UserError(
+                    f"{file} differs from the SavedModel by {difference:.1e} of"
+                    f" the largest value (cosine {cosine:.5f}), and"
+                    f" {_MAX_DIFFERENCE:g} (8-bit weights: cosine"
+                    f" {_MIN_COSINE:g}) is allowed: nothing was written; leave"
+                    f" {name} out of `format`"
                 )
-            elif kind == "tflite dynamic int8" and not cosine >= _MIN_COSINE:
-                problem = (
-                    "with 8-bit weights changes an embedding to cosine"
-                    f" {cosine:.5f}, and {_MIN_COSINE:g} is allowed"
-                )
-            else:
-                yield (
-                    file,
-                    content,
-                    {
-                        "format": kind,
-                        "file": file,
-                        "largest_difference": difference,
-                        "least_cosine": cosine,
-                        "bytes": len(content),
-                    },
-                )
-                continue
-            raise errors.UserError(
-                f"{file} {problem}: nothing was written; leave {name} out of"
-                " `format`"
+            with open(os.path.join(path, file), "wb") as stream:
+                stream.write(content)
+            conversions.append(
+                {
+                    "format": kind,
+                    "file": file,
+                    "largest_difference": difference,
+                    "least_cosine": cosine,
+                    "bytes": len(content),
+                }
             )
+    return conversions
 
 
 def compare(
     embeddings: np.ndarray, expected: np.ndarray
 ) -> tuple[float, float]:
-    """Compares embeddings [n, D].
+    """Returns the largest difference of embeddings [n, D], and least cosine.
 
-    Returns:
-      (largest difference as a fraction of the largest |expected|, smallest
-      cosine).
+    The difference is a fraction of the largest |expected|.
     """
     difference = np.abs(embeddings - expected).max() / np.abs(expected).max()
     lengths = np.linalg.norm(embeddings, axis=1) * np.linalg.norm(
@@ -133,7 +120,7 @@ def _tflite(
     function: tf.types.experimental.GenericFunction,
     module: ServingModule,
     images: np.ndarray,
-) -> Iterator[tuple[str, str, bytes, Embed]]:
+) -> Iterator[tuple[str, bytes, Embed]]:
     for kind in ("tflite", "tflite dynamic int8", "tflite int8"):
         converter = tf.lite.TFLiteConverter.from_concrete_functions(
             [function.get_concrete_function()], module
@@ -150,28 +137,25 @@ def _tflite(
                 {"images": image[np.newaxis]} for image in images
             )
         content = converter.convert()
-        file = kind.replace("tflite", "encoder").replace(" ", "_") + ".tflite"
-        yield kind, file, content, _tflite_interpreter(content)
+        interpreter = tf.lite.Interpreter(model_content=content)
+        yield kind, content, functools.partial(_interpret, interpreter)
 
 
-def _tflite_interpreter(content: bytes) -> Embed:
-    interpreter = tf.lite.Interpreter(model_content=content)
+def _interpret(
+    interpreter: tf.lite.Interpreter, images: np.ndarray
+) -> np.ndarray:
     (source,) = interpreter.get_input_details()
     (target,) = interpreter.get_output_details()
-
-    def embed(images: np.ndarray) -> np.ndarray:
-        interpreter.resize_tensor_input(source["index"], images.shape)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(source["index"], images)
-        interpreter.invoke()
-        return interpreter.get_tensor(target["index"])
-
-    return embed
+    interpreter.resize_tensor_input(source["index"], images.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(source["index"], images)
+    interpreter.invoke()
+    return interpreter.get_tensor(target["index"])
 
 
 def _onnx(
     function: tf.types.experimental.GenericFunction,
-) -> Iterator[tuple[str, str, bytes, Embed]]:
+) -> Iterator[tuple[str, bytes, Embed]]:
     import onnxruntime
     import tf2onnx
 
@@ -189,8 +173,8 @@ def _onnx(
         content, providers=["CPUExecutionProvider"]
     )
     (source,) = session.get_inputs()
-
-    def embed(images: np.ndarray) -> np.ndarray:
-        return session.run(None, {source.name: images})[0]
-
-    yield "onnx", "encoder.onnx", content, embed
+    yield (
+        "onnx",
+        content,
+        lambda images: session.run(None, {source.name: images})[0],
+    )

@@ -34,14 +34,10 @@ def find(path: str) -> str | None:
 
 
 def write_version(save: Callable[[str], None], base: str) -> str:
-    """Writes the next version, so that it is complete or not there.
-
-    Args:
-      save: writes all files into a local folder that does not exist yet.
-      base: folder of versions, made if missing.
+    """Calls `save` with a local folder, and makes it the next version.
 
     Returns:
-      The version's folder.
+      The version's folder, complete; `base` is made if it is missing.
     """
     tf.io.gfile.makedirs(base)
     # Only filesystems of the machine rename folders. Object stores copy file
@@ -50,7 +46,18 @@ def write_version(save: Callable[[str], None], base: str) -> str:
         partial = os.path.join(base, f"partial-{uuid.uuid4().hex}")
         with _removed_on_error(partial):
             save(partial)
-            return _rename_to_next(partial, base)
+            while True:
+                path = _next_version(base)
+                try:
+                    tf.io.gfile.rename(partial, path)
+                    return path
+                except (
+                    tf.errors.AlreadyExistsError,
+                    tf.errors.FailedPreconditionError,
+                ):
+                    # Another export at the same time may have taken it.
+                    if not tf.io.gfile.exists(path):
+                        raise
     with tempfile.TemporaryDirectory() as local:
         save(local)
         path = _next_version(base)
@@ -69,22 +76,6 @@ def write_version(save: Callable[[str], None], base: str) -> str:
 
 def _next_version(base: str) -> str:
     return os.path.join(base, str(max(versions(base), default=0) + 1))
-
-
-def _rename_to_next(partial: str, base: str) -> str:
-    """Renames a folder; two exports at the same time get one number each."""
-    while True:
-        path = _next_version(base)
-        try:
-            tf.io.gfile.rename(partial, path)
-        except (
-            tf.errors.AlreadyExistsError,
-            tf.errors.FailedPreconditionError,
-        ):
-            if not tf.io.gfile.exists(path):
-                raise
-        else:
-            return path
 
 
 @contextlib.contextmanager

@@ -39,10 +39,7 @@ _METRICS = (
     ("evaluation", "trained/knn/k=5/top1", "evaluated: 5-NN top-1"),
 )
 # Other options are numbers.
-_TYPES = {
-    bool: api_pb2.DATA_TYPE_BOOL,
-    str: api_pb2.DATA_TYPE_STRING,
-}
+_TYPES = {bool: api_pb2.DATA_TYPE_BOOL, str: api_pb2.DATA_TYPE_STRING}
 OptionValue = bool | int | float | str
 
 
