@@ -33,7 +33,7 @@ def _whole(z, temperature, weights, include_self):
 def test_log_sum_exp(
     images, block_size, temperature, include_self, stored, monkeypatch
 ):
-    monkeypatch.setattr(similarity.symmetric, "_MAX_STORED", stored)
+    monkeypatch.setattr(similarity, "_MAX_STORED", stored)
     z = _RNG.normal(size=[images, 2, 6]).astype(np.float32)
     weights = _RNG.uniform(size=2 * images)
     expected, gradient = _whole(z, temperature, weights, include_self)

@@ -11,7 +11,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.loss import Loss
 from tf_contrastive.losses import similarity
 
-# (coefficient, the values [A] of all anchors or the rows that compute them)
+# (coefficient, the values [A] of all anchors or the `Rows` that compute them)
 Term = tuple[float, Any]
 
 
@@ -46,36 +46,32 @@ class ContrastiveLoss:
         labels: tf.Tensor | None = None,
         seed: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Computes the loss over the global batch.
+        """Computes the loss over the global batch, float32 [].
 
         Args:
           projections: [B, V, P] of this replica, any floating dtype.
           labels: int [B] or multi-hot [B, C], if the loss uses them.
           seed: int32 [2]; used by losses that draw random numbers.
 
-        Returns:
-          float32 [], scaled as the class describes.
-
         Raises:
-          ValueError: for projections that are not [B, V, P], or for missing or
-            misshapen `labels`.
+          ValueError: for missing or misshapen arguments.
         """
         del seed
-        return self._reduce(
-            *self._terms(check_projections(projections), labels)
-        )
+        projections = check_projections(projections)
+        return self._reduce(*self._terms(projections, labels))
 
     def per_anchor(
         self, projections: tf.Tensor, labels: tf.Tensor | None = None
     ) -> tf.Tensor:
         """Computes the unscaled loss of each local anchor, float32 [B, V].
 
-        Views that are not anchors have 0. Arguments and errors are those of a
-        call.
+        Views that are not anchors have 0. Arguments are those of a call.
         """
         projections = check_projections(projections)
         terms, counted = self._terms(projections, labels)
-        values = tf.add_n([_values(term) for term in terms])
+        values = tf.add_n(
+            [c * (x if tf.is_tensor(x) else x.values()) for c, x in terms]
+        )
         values = tf.where(counted, values, 0.0)
         batch, views = tf.unstack(tf.shape(projections)[:2])
         values = tf.reshape(values, [batch, -1])
@@ -105,7 +101,13 @@ class ContrastiveLoss:
         if self.reduction == "mean":
             total = distribution.cross_replica_sum(tf.reduce_sum(counted))
             weights /= tf.maximum(total, 1.0)
-        return tf.add_n([_total(term, weights) for term in terms])
+        totals = [
+            tf.reduce_sum(weights * c * x)
+            if tf.is_tensor(x)
+            else x.total(weights * c)
+            for c, x in terms
+        ]
+        return tf.add_n(totals)
 
     def _checked_labels(
         self, labels: tf.Tensor | None, projections: tf.Tensor
@@ -135,6 +137,9 @@ class ContrastiveLoss:
 class AnchorLoss(ContrastiveLoss):
     """A mean over anchors, each compared with the global batch's embeddings.
 
+    Every loss over anchors has these options, and others have some of them.
+    `temperature`, above 0, always divides similarities.
+
     Args:
       normalize: whether projections are l2-normalised first; False: raw dot
         products.
@@ -157,15 +162,19 @@ class AnchorLoss(ContrastiveLoss):
     def _gather(
         self, projections: tf.Tensor, labels: tf.Tensor | None
     ) -> similarity.Batch:
-        return similarity.gather(
-            projections,
-            self._checked_labels(labels, projections),
-            normalize=self.normalize,
-        )
+        labels = self._checked_labels(labels, projections)
+        return similarity.gather(projections, labels, normalize=self.normalize)
 
     def _terms_of(self, batch: similarity.Batch) -> list[Term]:
         """Returns the terms whose sum is the loss of each anchor."""
         raise NotImplementedError
+
+    def _log_sum_exp(self, batch: similarity.Batch) -> similarity.LogSumExp:
+        """log sum_{k != i} exp(z_i . z_k / t) of each anchor."""
+        assert self.temperature is not None
+        return similarity.LogSumExp(
+            batch, self.temperature, block_size=self.block_size
+        )
 
     def _counted(self, batch: similarity.Batch) -> tf.Tensor:
         """Returns whether each anchor is counted, bool [A]."""
@@ -177,46 +186,31 @@ class AnchorLoss(ContrastiveLoss):
         batch: similarity.Batch,
         negatives: str = "all_views",
     ) -> similarity.Rows | similarity.PerView:
-        """Applies `function` to each anchor's row of similarities.
+        """Applies `function`, block -> [R], to each anchor's row.
 
-        Args:
-          function: block -> [R], see `similarity.Rows`.
-          batch: the anchors and candidates.
-          negatives: "other_view": the candidates of an anchor are those of the
-            other one of two views.
+        With `negatives="other_view"`, the candidates of an anchor are those of
+        the other one of two views.
         """
-        sides = [(batch.anchors, batch.candidates)]
-        if negatives == "other_view":
-            if batch.num_views != 2:
-                raise ValueError(
-                    "negatives='other_view' compares two views, but the"
-                    f" projections have {batch.num_views}: pass [B, 2, P]"
-                )
-            sides = [
-                (
-                    batch.anchors.of_view(view, 2),
-                    batch.candidates.of_view(1 - view, 2),
-                )
-                for view in (0, 1)
-            ]
+        anchors, candidates = batch.anchors, batch.candidates
+        if negatives == "all_views":
+            return similarity.Rows(
+                function, anchors, candidates, self.block_size
+            )
+        if batch.num_views != 2:
+            raise ValueError(
+                "negatives='other_view' compares two views, but the"
+                f" projections have {batch.num_views}: pass [B, 2, P]"
+            )
         rows = [
-            similarity.Rows(function, *side, block_size=self.block_size)
-            for side in sides
+            similarity.Rows(
+                function,
+                anchors.of_view(view, 2),
+                candidates.of_view(1 - view, 2),
+                self.block_size,
+            )
+            for view in (0, 1)
         ]
-        return rows[0] if len(rows) == 1 else similarity.PerView(rows)
-
-
-def _total(term: Term, weights: tf.Tensor) -> tf.Tensor:
-    coefficient, values = term
-    weights *= coefficient
-    if tf.is_tensor(values):
-        return tf.reduce_sum(weights * values)
-    return values.total(weights)
-
-
-def _values(term: Term) -> tf.Tensor:
-    coefficient, values = term
-    return coefficient * (values if tf.is_tensor(values) else values.values())
+        return similarity.PerView(rows)
 
 
 def check_projections(projections: tf.Tensor) -> tf.Tensor:

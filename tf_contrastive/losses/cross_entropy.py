@@ -25,10 +25,8 @@ class CrossEntropy(base.ContrastiveLoss):
       >>> print(f"{CrossEntropy()(logits, labels=[0, 1]):.4f}")
       0.2201
 
-    Args:
-      label_smoothing: fraction of the target that is spread over all classes
-        (in the sigmoid form, over yes and no).
-      reduction: "mean" over the views of the global batch, or "sum".
+    `label_smoothing` is the fraction of the target that is spread over all
+    classes (in the sigmoid form, over yes and no).
     """
 
     needs_labels = True
@@ -49,10 +47,8 @@ class CrossEntropy(base.ContrastiveLoss):
             )
         if rank == 1:
             target = tf.one_hot(tf.cast(labels, tf.int32), classes)
-        elif rank == 2:
-            target = tf.cast(labels > 0, tf.float32)
         else:
-            target = tf.cast(labels, tf.float32)
+            target = tf.cast(labels > 0 if rank == 2 else labels, tf.float32)
         if rank < 3:
             target = tf.repeat(target[:, tf.newaxis], views, axis=1)
         logits, target = (

@@ -41,7 +41,6 @@ class _Generalized(base.ContrastiveLoss):
         labels: tf.Tensor | None = None,
         seed: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Computes the loss; see `ContrastiveLoss`."""
         del labels
         projections = base.check_projections(projections)
         projections = tf.cast(projections, tf.float32)
@@ -79,19 +78,8 @@ class AlignUniform(_Generalized):
             + weight * mean_i log sum_j exp(z_i . z_j / t)
 
     j runs over all embeddings including i, as in the table and the authors'
-    code (which subtracts the constant ln d, and halves the first term). Ignores
-    labels.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{AlignUniform()(z):.4f}")
-      2.9069
-
-    Args:
-      temperature: divisor of similarities, above 0.
-      weight: lambda, at least 0.
-      include_self: whether j includes i, which NT-Xent excludes.
-      normalize, block_size: see `AnchorLoss`.
+    code (which subtracts the constant ln d, and halves the first term);
+    `include_self=False` excludes i, as NT-Xent does. Ignores labels.
     """
 
     temperature: float = _ALIGN_UNIFORM["temperature"]
@@ -135,10 +123,8 @@ class SlicedWasserstein(_Generalized):
     Ignores labels. Without a `seed`, each call draws other samples.
 
     Args:
-      weight: lambda, at least 0.
       normalization: "paper": over d * d', d' = d, as printed, which grows with
         the batch; "mean": over b * d', as in the authors' code.
-      normalize: whether projections are l2-normalised first.
       scale: of the whole loss (the paper: 1000 on the hypersphere).
     """
 
@@ -171,7 +157,10 @@ class SlicedWasserstein(_Generalized):
                 )
             seed = tf.stack([self._calls.assign_add(1), 0])
         seeds = tf.random.split(seed, 2, alg=_ALGORITHM)
-        directions = _random_orthogonal(seeds[0], size)
+        # A uniformly random orthogonal matrix; the signs make it uniform
+        # (Mezzadri 2007).
+        q, r = tf.linalg.qr(_normal([size, size], seeds[0]))
+        directions = q * tf.sign(tf.linalg.diag_part(r))
         prior = self._prior(seeds[1], tf.shape(h))
         distance = sliced_wasserstein(h, prior, directions)
         rows = tf.cast(tf.shape(h)[0], tf.float32)
@@ -187,10 +176,7 @@ class SlicedWasserstein(_Generalized):
 def sliced_wasserstein(
     h: tf.Tensor, prior: tf.Tensor, directions: tf.Tensor
 ) -> tf.Tensor:
-    """Algorithm 1 before its division: [b, d], [b, d], [d, d'] -> [].
-
-    The squared distance of sorted projections, summed over directions.
-    """
+    """Algorithm 1 before its division: [b, d], [b, d], [d, d'] -> []."""
     h, prior = (
         tf.sort(tf.matmul(directions, x, transpose_a=True, transpose_b=True))
         for x in (h, prior)
@@ -199,11 +185,9 @@ def sliced_wasserstein(
 
 
 def _uniform(shape: Any, seed: tf.Tensor) -> tf.Tensor:
-    """Uniform numbers in (0, 1), float32 of `shape`.
-
-    Made from integers, which XLA draws as TensorFlow's kernels do. Its floats
-    and normal numbers differ from theirs, whatever the algorithm.
-    """
+    """Uniform numbers in (0, 1), float32 of `shape`."""
+    # From integers, which XLA draws as TensorFlow's kernels do. Its floats and
+    # normal numbers differ from theirs, whatever the algorithm.
     integers = tf.random.stateless_uniform(
         shape, seed, None, None, tf.int32, alg=_ALGORITHM
     )
@@ -216,24 +200,9 @@ def _normal(shape: Any, seed: tf.Tensor) -> tf.Tensor:
     return tf.math.ndtri(_uniform(shape, seed))
 
 
-def _random_orthogonal(seed: tf.Tensor, size: int) -> tf.Tensor:
-    """A uniformly random orthogonal matrix, float32 [size, size]."""
-    q, r = tf.linalg.qr(_normal([size, size], seed))
-    # The signs make the distribution uniform (Mezzadri 2007).
-    return q * tf.sign(tf.linalg.diag_part(r))
-
-
 @dataclasses.dataclass(kw_only=True, eq=False)
 class SWDHypersphere(SlicedWasserstein):
-    """Table 1, row 2: the prior is uniform on the unit hypersphere.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{SWDHypersphere()(z, seed=[3, 4]):.2f}")
-      470.64
-
-    Arguments as for `SlicedWasserstein`.
-    """
+    """Table 1, row 2: the prior is uniform on the unit hypersphere."""
 
     normalize: bool = _HYPERSPHERE["normalize"]
     scale: float = _HYPERSPHERE["scale"]
@@ -244,15 +213,7 @@ class SWDHypersphere(SlicedWasserstein):
 
 
 class SWDNormal(SlicedWasserstein):
-    """Table 1, row 4: the prior is a standard normal.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{SWDNormal()(z, seed=[3, 4]):.4f}")
-      3.7242
-
-    Arguments as for `SlicedWasserstein`.
-    """
+    """Table 1, row 4: the prior is a standard normal."""
 
     @staticmethod
     def _prior(seed: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
@@ -260,15 +221,7 @@ class SWDNormal(SlicedWasserstein):
 
 
 class SWDHypercube(SlicedWasserstein):
-    """Table 1, row 3: the prior is uniform in [-1, 1]^d.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{SWDHypercube()(z, seed=[3, 4]):.4f}")
-      3.6644
-
-    Arguments as for `SlicedWasserstein`.
-    """
+    """Table 1, row 3: the prior is uniform in [-1, 1]^d."""
 
     @staticmethod
     def _prior(seed: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:

@@ -22,32 +22,26 @@ _TRIPLET = LOSS_OPTIONS["triplet"]
 
 
 class _PositiveAgainstNegatives(base.AnchorLoss):
-    """An image's other views against the views of other images, pair by pair.
-
-    With more than two views, the mean over the positives. Subclasses have the
-    fields `negatives`, `mining` and `negative_reduction`.
-    """
+    """An image's other views, on average, against the views of other images."""
 
     negatives: str
     mining: str
     negative_reduction: str
 
     def _terms_of(self, batch: Batch) -> list[base.Term]:
+        views = batch.num_views
+
         def losses(block: Block) -> tf.Tensor:
-            return self._losses(block, batch.num_views)
+            s, negatives = block.similarities, ~block.same_image
+            losses = [tf.zeros_like(s[:, 0])]
+            for offset in range(1, views):
+                view = (block.anchors.views[:, tf.newaxis] + offset) % views
+                same_view = block.candidates.views == view
+                positive = masked_sum(s, block.same_image & same_view)
+                losses.append(self._pair_losses(positive, s, negatives))
+            return tf.add_n(losses) / max(views - 1, 1)
 
         return [(1.0, self._rows(losses, batch, self.negatives))]
-
-    def _losses(self, block: Block, views: int) -> tf.Tensor:
-        """Computes the loss of a block's anchors, [R]."""
-        s, negatives = block.similarities, ~block.same_image
-        losses = [tf.zeros_like(s[:, 0])]
-        for offset in range(1, views):
-            view = (block.anchors.views[:, tf.newaxis] + offset) % views
-            is_positive = block.same_image & (block.candidates.views == view)
-            positive = masked_sum(s, is_positive)
-            losses.append(self._pair_losses(positive, s, negatives))
-        return tf.add_n(losses) / max(views - 1, 1)
 
     def _pair_losses(
         self, positive: tf.Tensor, s: tf.Tensor, negatives: tf.Tensor
@@ -91,20 +85,13 @@ class Margin(_PositiveAgainstNegatives):
 
     Ignores labels.
 
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{Margin(margin=0.4)(z):.4f}")
-      0.4226
-
     Args:
-      margin: at least 0.
       negatives: "other_view": of two views, an anchor's negatives are of the
         other one; or "all_views".
       mining: "none", or "semi_hard" (SimCLR, section 5.1): only the most
         similar of the negatives that are less similar than the positive, but
         by less than the margin.
       negative_reduction: "mean" or "sum" over an anchor's negatives.
-      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     margin: float = _MARGIN["margin"]
@@ -131,20 +118,9 @@ class NTLogistic(_PositiveAgainstNegatives):
         loss_i = -log sigmoid(z_i . z_p / t)
             - mean over negatives n of log sigmoid(-z_i . z_n / t)
 
+    Options as for `Margin`, but semi-hard negatives are all that are less
+    similar than the positive; without any, only the positive's term is left.
     Ignores labels.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{NTLogistic(temperature=0.5)(z):.4f}")
-      1.4483
-
-    Args:
-      temperature: divisor of similarities, above 0.
-      negatives, negative_reduction: as for `Margin`.
-      mining: "none", or "semi_hard": only the most similar of the negatives
-        that are less similar than the positive; without any, only the
-        positive's term is left.
-      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     temperature: float = _NT_LOGISTIC["temperature"]
@@ -170,18 +146,9 @@ class Triplet(base.AnchorLoss):
         loss_i = max(max_p |z_i - z_p|^2 - min_n |z_i - z_n|^2 + margin, 0)
 
     Labels as for `SupCon`; an anchor without a positive or a negative is not
-    counted. TensorFlow Addons calls it TripletHardLoss (with plain distances
-    by default).
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{Triplet(margin=0.2)(z, labels=[0, 0, 1, 1]):.4f}")
-      1.3525
-
-    Args:
-      margin: at least 0; 2 * temperature makes it the linear part of SupCon
-        with one positive and one negative.
-      normalize, reduction, block_size: see `AnchorLoss`.
+    counted. A margin of 2 * temperature makes it the linear part of SupCon
+    with one positive and one negative. TensorFlow Addons calls it
+    TripletHardLoss (with plain distances by default).
     """
 
     needs_labels = True

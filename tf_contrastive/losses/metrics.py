@@ -46,11 +46,9 @@ def contrastive_task(
       projections: [B, V, P] of this replica.
       labels: int [B] or multi-hot [B, C] if positives are of the same class;
         None: the other views of the image.
-      temperature: the loss's; None: NT-Xent's default.
-      normalize: whether the loss normalises projections.
+      temperature, normalize: the loss's; None: NT-Xent's default.
       block_size: anchors compared at a time; 0: automatic.
-      max_anchors: the first embeddings of each replica are anchors, at most
-        this many; they are compared with the candidates of the whole batch.
+      max_anchors: of each replica, compared with the whole batch.
 
     Returns:
       A float32 [] for every name of `NAMES`, the mean over the anchors of all
@@ -122,11 +120,8 @@ def _of_rows(
     block: similarity.Block, temperature: float, views: int
 ) -> dict[str, tf.Tensor]:
     """Measures each anchor, and whether it has positives and negatives."""
-    s, positives, negatives = (
-        block.similarities,
-        block.positives,
-        block.negatives,
-    )
+    s = block.similarities
+    positives, negatives = block.positives, block.negatives
     num_positives = similarity.count(positives)
     num_negatives = similarity.count(negatives)
     num_others = num_positives + num_negatives
@@ -137,7 +132,11 @@ def _of_rows(
     sincere = _mean(
         tf.nn.softplus(noise[:, tf.newaxis] - logits), positives, num_positives
     )
-    cosines = s / _lengths(block)
+    lengths, others = (
+        tf.norm(x.embeddings, axis=-1)
+        for x in (block.anchors, block.candidates)
+    )
+    cosines = s / tf.maximum(lengths[:, tf.newaxis] * others, 1e-30)
     spread = similarity.log_sum_exp(
         2 * _UNIFORMITY_SCALE * (cosines - 1), block.others
     )
@@ -189,15 +188,6 @@ def _entropy(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     return tf.math.divide_no_nan(-weighted, total) + tf.math.log(
         tf.where(total > 0, total, 1.0)
     )
-
-
-def _lengths(block: similarity.Block) -> tf.Tensor:
-    """Products of lengths, which turn dot products into cosines, [R, N]."""
-    anchors, candidates = (
-        tf.norm(x.embeddings, axis=-1)
-        for x in (block.anchors, block.candidates)
-    )
-    return tf.maximum(anchors[:, tf.newaxis] * candidates, 1e-30)
 
 
 def effective_rank(embeddings: tf.Tensor) -> tf.Tensor:

@@ -25,10 +25,6 @@ class MoCo(base.AnchorLoss):
       >>> queue = tf.random.stateless_normal([16, 8], seed=[3, 4])
       >>> print(f"{MoCo(temperature=0.5)(z, keys=z, queue=queue):.4f}")
       1.3101
-
-    Args:
-      temperature: divisor of similarities, above 0.
-      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     temperature: float = LOSS_OPTIONS["moco"]["temperature"]
@@ -43,21 +39,11 @@ class MoCo(base.AnchorLoss):
         queue: tf.Tensor | None = None,
         queue_mask: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Computes the loss over the global batch.
+        """Computes the loss over the global batch, see `ContrastiveLoss`.
 
-        Args:
-          projections: queries [B, V, P] of this replica, any floating dtype.
-          labels: ignored.
-          seed: ignored.
-          keys: [B, V, P], the positive of each query.
-          queue: [Q, P], the same on every replica.
-          queue_mask: bool [Q], which keys are negatives; None: all.
-
-        Returns:
-          float32 [], scaled as `ContrastiveLoss` describes.
-
-        Raises:
-          ValueError: for a missing or misshapen argument.
+        The keys [B, V, P] are the positives of the queries, `projections`. The
+        queue [Q, P] is the same on every replica; those of `queue_mask`, bool
+        [Q], are negatives (None: all).
         """
         del labels, seed
         values = self.per_anchor(
@@ -86,17 +72,23 @@ class MoCo(base.AnchorLoss):
             else tf.cast(x, tf.float32)
             for x in (tf.reshape(queries, [-1, size]), keys, queue)
         )
-        rows = tf.shape(q)[0]
         if queue_mask is None:
             queue_mask = tf.ones(tf.shape(negatives)[:1], tf.bool)
+
+        def embedding_set(
+            embeddings: tf.Tensor, classes: tf.Tensor
+        ) -> similarity.EmbeddingSet:
+            zeros = tf.zeros_like(classes)
+            return similarity.EmbeddingSet(embeddings, zeros, zeros, classes)
+
         # Queries and negatives are of class 1, empty slots of class 0.
         noise = similarity.Rows(
             lambda block: similarity.log_sum_exp(
                 block.similarities / self.temperature, block.same_class
             ),
-            _embedding_set(q, tf.ones([rows], tf.int32)),
-            _embedding_set(negatives, tf.cast(queue_mask, tf.int32)),
-            block_size=self.block_size,
+            embedding_set(q, tf.ones(tf.shape(q)[:1], tf.int32)),
+            embedding_set(negatives, tf.cast(queue_mask, tf.int32)),
+            self.block_size,
         )
         positive = tf.reduce_sum(q * tf.reshape(k, [-1, size]), axis=-1)
         values = tf.nn.softplus(noise.values() - positive / self.temperature)
@@ -123,10 +115,3 @@ def _checked(
             " [Q, P]"
         )
     return tf.stop_gradient(keys), tf.stop_gradient(queue)
-
-
-def _embedding_set(
-    embeddings: tf.Tensor, classes: tf.Tensor
-) -> similarity.EmbeddingSet:
-    zeros = tf.zeros_like(classes)
-    return similarity.EmbeddingSet(embeddings, zeros, zeros, classes)

@@ -1,6 +1,7 @@
 """SimCLR's loss, its decoupled form, and N-pairs."""
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,41 +27,32 @@ class NTXent(base.AnchorLoss):
     this (the sum of both directions instead of their mean); keras-cv calls it
     SimCLRLoss, lightly NTXentLoss.
 
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{NTXent(temperature=0.5)(z):.4f}")
-      1.9838
-
     Args:
-      temperature: divisor of similarities, above 0.
       negatives: "all_views", or "other_view" (footnote 4 and appendix B.10):
         of two views, an anchor's candidates are the other view of each image.
-      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     temperature: float = _NTXENT["temperature"]
     negatives: str = _NTXENT["negatives"]
 
     def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
-        positives = max(batch.num_views - 1, 1)
-        mean = similarity.positive_sums(batch) / positives
-        return [(1.0, self._denominators(batch)), (-1 / self.temperature, mean)]
-
-    def _denominators(
-        self, batch: similarity.Batch
-    ) -> similarity.Rows | similarity.PerView:
-        if self.negatives == "all_views":
-            return similarity.LogSumExp(
-                batch, self.temperature, block_size=self.block_size
+        denominators: Any = self._log_sum_exp(batch)
+        if self.negatives == "other_view":
+            bounded = batch.bounded(self.temperature)
+            denominators = self._rows(
+                lambda block: similarity.log_sum_exp(
+                    block.similarities / self.temperature, bounded=bounded
+                ),
+                batch,
+                self.negatives,
             )
-        bounded = batch.bounded(self.temperature)
-        return self._rows(
-            lambda block: similarity.log_sum_exp(
-                block.similarities / self.temperature, bounded=bounded
-            ),
-            batch,
-            self.negatives,
-        )
+        mean = _mean_positive(batch)
+        return [(1.0, denominators), (-1 / self.temperature, mean)]
+
+
+def _mean_positive(batch: similarity.Batch) -> tf.Tensor:
+    positives = max(batch.num_views - 1, 1)
+    return similarity.positive_sums(batch) / positives
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -73,28 +65,14 @@ class DecoupledNTXent(base.AnchorLoss):
 
     With weight = temperature it is temperature * NT-Xent. More than two views
     as in `NTXent`; ignores labels.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{DecoupledNTXent(weight=0.5)(z):.4f}")
-      0.9873
-
-    Args:
-      temperature: divisor of similarities, above 0.
-      weight: lambda, at least 0.
-      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     temperature: float = _DECOUPLED["temperature"]
     weight: float = _DECOUPLED["weight"]
 
     def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
-        positives = max(batch.num_views - 1, 1)
-        mean = similarity.positive_sums(batch) / positives
-        distribution = similarity.LogSumExp(
-            batch, self.temperature, block_size=self.block_size
-        )
-        return [(-1.0, mean), (self.weight, distribution)]
+        distribution = self._log_sum_exp(batch)
+        return [(-1.0, _mean_positive(batch)), (self.weight, distribution)]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -109,15 +87,6 @@ class NPairs(base.AnchorLoss):
     the global batch. The image's own other views are negatives, as in the
     equation. Labels as for `SupCon`; an image that is the only one of its class
     is not counted.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{NPairs()(z, labels=[0, 0, 1, 1]):.4f}")
-      1.7869
-
-    Args:
-      temperature: divisor of similarities, above 0.
-      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     needs_labels = True
@@ -129,10 +98,10 @@ class NPairs(base.AnchorLoss):
             batch.candidates.embeddings, self._partners(batch)[0]
         )
         positive = tf.reduce_sum(batch.anchors.embeddings * partners, axis=-1)
-        denominators = similarity.LogSumExp(
-            batch, self.temperature, block_size=self.block_size
-        )
-        return [(1.0, denominators), (-1 / self.temperature, positive)]
+        return [
+            (1.0, self._log_sum_exp(batch)),
+            (-1 / self.temperature, positive),
+        ]
 
     def _counted(self, batch: similarity.Batch) -> tf.Tensor:
         return self._partners(batch)[1]

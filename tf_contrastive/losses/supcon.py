@@ -41,18 +41,16 @@ class SupCon(base.AnchorLoss):
       2.0146
 
     Args:
-      temperature: divisor of similarities, above 0.
       contrast: which views are anchors: "all_views", or "one_view": view 0,
         against the candidates of all views.
       denominator: "all" others; "one_positive": the term's own positive and
         all negatives, as in SINCERE; "only_negatives".
       positives_cap: positives kept per anchor (section 7), or None for all. An
         image's other views come first, then other images in the order of the
-        global batch. Dropped positives also leave the denominator.
-      keep_dropped_positives: whether they stay in the denominator.
+        global batch. Dropped positives also leave the denominator, unless
+        `keep_dropped_positives`.
       scale_by_temperature: whether to multiply the loss by the temperature, as
         in the authors' code.
-      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     needs_labels = True
@@ -75,10 +73,10 @@ class SupCon(base.AnchorLoss):
         if self._is_linear(batch):
             positives = tf.maximum(similarity.num_positives(batch), 1.0)
             mean = similarity.positive_sums(batch) / positives
-            denominators = similarity.LogSumExp(
-                batch, self.temperature, block_size=self.block_size
-            )
-            return [(factor, denominators), (-factor / self.temperature, mean)]
+            return [
+                (factor, self._log_sum_exp(batch)),
+                (-factor / self.temperature, mean),
+            ]
         bounded = batch.bounded(self.temperature)
         rows = self._rows(lambda block: self._losses(block, bounded), batch)
         return [(factor, rows)]
@@ -139,9 +137,8 @@ class SupConIn(SupCon):
         loss_i = -log(1/|P(i)| sum_{p in P(i)}
             exp(z_i . z_p / t) / sum_{a != i} exp(z_i . z_a / t))
 
-    Never above L_out (Jensen); the paper prefers L_out. Options, labels and
-    reduction as for `SupCon`. google-research/supcon calls it
-    `summation_location=INSIDE`.
+    Never above L_out (Jensen); the paper prefers L_out. Options and labels as
+    for `SupCon`. google-research/supcon calls it `summation_location=INSIDE`.
 
     Example:
       >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
@@ -179,15 +176,6 @@ class Sincere(base.AnchorLoss):
     the loss is 0. Labels as for `SupCon`. The authors' code (tufts-ml/
     SupContrast) calls it SINCERELoss; it returns NaN for a class of one
     embedding.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{Sincere(temperature=0.5)(z, labels=[0, 0, 1, 1]):.4f}")
-      1.6337
-
-    Args:
-      temperature: divisor of similarities, above 0.
-      normalize, reduction, block_size: see `AnchorLoss`.
     """
 
     needs_labels = True
@@ -222,19 +210,9 @@ class EpsSupInfoNCE(Sincere):
         loss_i = -1/|P(i)| sum_{p in P(i)} log(exp(z_i . z_p / t) /
             (exp(z_i . z_p / t - epsilon) + sum_{n in N(i)} exp(z_i . z_n / t)))
 
-    It decreases with epsilon, down to -epsilon.
-
-    Example:
-      >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
-      >>> print(f"{EpsSupInfoNCE(epsilon=0.1)(z, labels=[0, 0, 1, 1]):.4f}")
-      3.3068
-
-    Args:
-      temperature: divisor of similarities, above 0.
-      epsilon: at least 0.
-      epsilon_in: "logit", as in the equation, or "cosine": a margin of
-        similarities, which is epsilon / temperature in the logit.
-      normalize, reduction, block_size: see `AnchorLoss`.
+    It decreases with epsilon, down to -epsilon. `epsilon_in` is "logit", as in
+    the equation, or "cosine": a margin of similarities, which is
+    epsilon / temperature in the logit.
     """
 
     temperature: float = _EPS_SUPINFONCE["temperature"]
