@@ -243,13 +243,13 @@ def test_levels_have_the_published_arguments():
         "Cutout": {10: 40, 3: 12},
     }.items():
         for level, expected in levels.items():
-            value = autoaugment.argument(name, level, 224, 100, 40)
+            value = autoaugment.arguments(level, 224, 100, 40)[name]
             assert value == pytest.approx(expected), (name, level)
 
 
 def test_lengths_scale_with_the_side():
     for name, expected in [("TranslateX", 250 / 7), ("Cutout", 14)]:
-        given = autoaugment.argument(name, 10, 32, 250, 100)
+        given = autoaugment.arguments(10, 32, 250, 100)[name]
         assert given == pytest.approx(expected)
 
 

@@ -20,12 +20,12 @@ from tf_contrastive.views.policies import (
     Broader,
     Crop,
     NoAugmentation,
+    Policy,
     RandAugment,
     SimAugment,
     SimCLR,
     StackedRandAugment,
 )
-from tf_contrastive.views.policy import Policy
 
 __all__ = [
     "POLICIES",
@@ -78,11 +78,7 @@ def build(name: str, *, image_size: int, **options: Any) -> Policy:
 
 
 def views(policy: Policy, count: int) -> MakeViews:
-    """Makes the function that turns images into several views each.
-
-    Args:
-      policy: augmentation policy.
-      count: views per image, V.
+    """Makes the function that turns images into V = `count` views each.
 
     Returns:
       make_views(images uint8 [n, h, w, 3], seeds int32 [n, 2]) -> float32
@@ -106,16 +102,7 @@ def views(policy: Policy, count: int) -> MakeViews:
 
 
 def geometric(policy: Policy, count: int) -> MakeViews:
-    """Makes the first part of `views`: crop, resize and flip, on the host.
-
-    Args:
-      policy: augmentation policy.
-      count: views per image, V.
-
-    Returns:
-      crop(images uint8 [n, h, w, 3], seeds int32 [n, 2]) -> float32
-      [n, V, S, S, 3] in [0, 1].
-    """
+    """Makes the first part of `views`: crop, resize and flip, on the host."""
     side = policy.image_size
 
     @tf.autograph.experimental.do_not_convert
@@ -137,10 +124,7 @@ def photometric(
 ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
     """Makes the second part of `views`: the operations that follow the crop.
 
-    Args:
-      policy: augmentation policy.
-      count: views per image, V.
-      static: whether it will be compiled, for a device.
+    `static`: whether it will be compiled, for a device.
 
     Returns:
       change(views [B, V, S, S, K], seeds int32 [B, V, 2]) -> the same shape;
@@ -166,15 +150,9 @@ def photometric(
 def evaluation(image_size: int) -> Callable[[tf.Tensor], tf.Tensor]:
     """Makes the preprocessing of evaluation and serving.
 
-    Args:
-      image_size: side of the result in pixels, S.
-
     Returns:
       preprocess(image uint8 [h, w, 3]) -> float32 [S, S, 3] in [0, 1], for
       images of any size (see `crops.resize_and_crop`).
-
-    Raises:
-      UserError: for a size below 1.
     """
     policy = NoAugmentation(image_size)
 

@@ -1,6 +1,6 @@
 """Operations of ablations only (Chen et al. 2020, figures 4 and 5).
 
-They act on every view. The paper does not state sizes and levels; these are
+They act on every view. Sizes and levels, which the paper does not state, are
 choices of this package.
 """
 
@@ -17,11 +17,7 @@ from tf_contrastive.views import affine, blur, pillow, prng, selection
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """A function of the pixels alone, without random numbers.
-
-    Attributes:
-      function: pixels float32 [m, S, S, 3] in [0, 1] -> the same.
-    """
+    """A function of the pixels alone, without random numbers."""
 
     function: Callable[[tf.Tensor], tf.Tensor]
 
@@ -63,7 +59,7 @@ class Rotate:
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, 3]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         quarters = tf.cast(uniforms["rotate"][:, 0] * 4, tf.int32)
         turns = [lambda x, _, k=k: tf.image.rot90(x, k) for k in (1, 2, 3)]
         return selection.apply_choice(
@@ -90,14 +86,9 @@ class Cutout:
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """Adds Gaussian noise with a standard deviation from U(0, deviation).
+    """Adds Gaussian noise with a standard deviation from U(0, deviation)."""
 
-    Attributes:
-      size: side of a view in pixels, S.
-      deviation: highest standard deviation, for pixels in [0, 1].
-    """
-
-    size: int
+    size: int  # Side of a view in pixels, S.
     deviation: float = 0.2
 
     @property
@@ -134,7 +125,7 @@ class MotionBlur:
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, 3]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
         radius = max(blur.kernel_radius(size), 1)
         angle = math.pi * tf.cast(uniforms["motion_blur"], tf.float64)

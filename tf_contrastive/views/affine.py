@@ -14,16 +14,13 @@ TRANSFORMS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 
 
 def matrices(kind: tf.Tensor, argument: tf.Tensor, size: int) -> tf.Tensor:
-    """Matrices of transforms.
+    """Matrices of transforms, float64 [m, 6].
 
     Args:
       kind: int32 [m], positions in `TRANSFORMS`; others give the identity.
       argument: float32 [m]: a shear's slope, a translation in pixels, or a
         rotation about the centre in degrees, counter-clockwise.
       size: side of the views in pixels.
-
-    Returns:
-      float64 [m, 6].
     """
     argument = tf.cast(argument, tf.float64)
     shear_x, shear_y, shift_x, shift_y, turn = (

@@ -15,26 +15,6 @@ import tensorflow as tf
 from tf_contrastive.config.views import Views
 from tf_contrastive.views import affine, pillow, prng, selection
 
-# The operations of RandAugment, each equally probable.
-OPERATIONS = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "Posterize",
-    "Solarize",
-    "Color",
-    "Contrast",
-    "Brightness",
-    "Sharpness",
-    "ShearX",
-    "ShearY",
-    "TranslateX",
-    "TranslateY",
-    "Cutout",
-    "SolarizeAdd",
-)
-
 # 25 pairs of (operation, probability, level); each view gets one pair.
 IMAGENET_POLICY = (
     (("Equalize", 0.8, 1), ("ShearY", 0.8, 4)),
@@ -68,37 +48,42 @@ IMAGENET_POLICY = (
 _AFFINE = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 
 
-def argument(
-    name: str, level: float, size: int, translation: float, cutout: float
-) -> float:
-    """The argument of an operation at a level.
+def arguments(
+    level: float, size: int, translation: float, cutout: float
+) -> dict[str, float]:
+    """The argument of each operation at a level, on a scale of 10.
 
-    Args:
-      name: one of `OPERATIONS`.
-      level: strength, on a scale of 10.
-      size: side of a view in pixels.
-      translation, cutout: pixels at level 10 and side 224: the length of a
-        translation, half the side of a cutout.
-
-    Returns:
-      A factor, threshold, number of bits, slope, angle in degrees or length in
-      pixels, without the sign of affine transforms.
+    It is a factor, threshold, number of bits, slope, angle in degrees or length
+    in pixels, without the sign of affine transforms. `size` is the side of a
+    view; `translation` and half the side of a `cutout` are in pixels at level
+    10 and side 224.
     """
     fraction = level / 10
-    if name in ("Color", "Contrast", "Brightness", "Sharpness"):
-        return 0.1 + 1.8 * fraction
-    if name in ("ShearX", "ShearY"):
-        return 0.3 * fraction
-    if name in ("TranslateX", "TranslateY"):
-        return translation * fraction * size / 224
+    factor, slope = 0.1 + 1.8 * fraction, 0.3 * fraction
+    length = translation * fraction * size / 224
     return {
+        "AutoContrast": 0.0,
+        "Equalize": 0.0,
+        "Invert": 0.0,
         "Rotate": 30 * fraction,
         # At least one bit: the authors' code shifts by at most 7.
         "Posterize": max(int(4 * fraction), 1),
         "Solarize": int(256 * fraction),
-        "SolarizeAdd": int(110 * fraction),
+        "Color": factor,
+        "Contrast": factor,
+        "Brightness": factor,
+        "Sharpness": factor,
+        "ShearX": slope,
+        "ShearY": slope,
+        "TranslateX": length,
+        "TranslateY": length,
         "Cutout": int(cutout * fraction * size / 224),
-    }.get(name, 0.0)
+        "SolarizeAdd": int(110 * fraction),
+    }
+
+
+# The operations of RandAugment, each equally probable.
+OPERATIONS = tuple(arguments(0, 0, 0, 0))
 
 
 def _positions(names: tuple[str, ...]) -> np.ndarray:
@@ -121,9 +106,8 @@ def _cutout(rows: tf.Tensor, parameters: tf.Tensor) -> tf.Tensor:
 
 def _affine(rows: tf.Tensor, parameters: tf.Tensor) -> tf.Tensor:
     pixels = pillow.as_pixels(rows)
-    return pillow.as_rows(
-        affine.transform(pixels, parameters[:, 3:], pillow.FILL)
-    )
+    moved = affine.transform(pixels, parameters[:, 3:], pillow.FILL)
+    return pillow.as_rows(moved)
 
 
 def _distort(
@@ -133,14 +117,12 @@ def _distort(
     uniforms: tf.Tensor,
     static: bool,
 ) -> tf.Tensor:
-    """Applies one operation per view.
+    """Applies one operation per view to rows float32 [m, S, 3 S] of levels.
 
     Args:
-      rows: float32 [m, S, 3 S] of levels.
       choice: int32 [m], positions in `OPERATIONS`; -1 leaves a view unchanged.
       strength: float32 [m], arguments.
       uniforms: float32 [m, 3]: sign, and the centre of a cutout.
-      static: see `selection.apply_choice`.
     """
     size = rows.shape[1]
     # For -1 position 0 is read, and not used.
@@ -148,14 +130,8 @@ def _distort(
     signed = tf.where(uniforms[:, 0] < 0.5, -strength, strength)
     matrix = affine.matrices(kind, signed, size)
     centre = tf.floor(uniforms[:, 1:] * size)
-    parameters = tf.concat(
-        [
-            tf.cast(strength, tf.float64)[:, tf.newaxis],
-            tf.cast(centre, tf.float64),
-            matrix,
-        ],
-        axis=1,
-    )
+    parameters = tf.concat([strength[:, tf.newaxis], centre], axis=1)
+    parameters = tf.concat([tf.cast(parameters, tf.float64), matrix], axis=1)
     operations: dict[str, selection.Operation] = {
         "AutoContrast": lambda x, p: pillow.autocontrast(x),
         "Equalize": lambda x, p: pillow.equalize(x),
@@ -186,10 +162,9 @@ def _distort_in_turn(
     uniforms: tf.Tensor,
     static: bool,
 ) -> tf.Tensor:
-    """Applies L operations per view, one after the other.
+    """Applies L operations of `_distort` per view, one after the other.
 
-    Pixels are float32 [m, S, S, 3] in [0, 1]; choices and strengths [m, L], and
-    `uniforms` [m, 3 L]: see `_distort`.
+    Choices and strengths are [m, L], `uniforms` [m, 3 L].
     """
     layers = choices.shape[1]
     numbers = tf.reshape(uniforms, [-1, layers, 3])
@@ -208,15 +183,10 @@ def _distort_in_turn(
 
 @dataclasses.dataclass(frozen=True)
 class RandAugment:
-    """Operations in a row, each drawn from `OPERATIONS`, at one magnitude.
+    """Operations in a row, each drawn from `OPERATIONS`, at one magnitude."""
 
-    Attributes:
-      layers: operations per view.
-      magnitude: their level, on a scale of 10.
-    """
-
-    layers: int = Views.randaugment_layers
-    magnitude: float = Views.randaugment_magnitude
+    layers: int = Views.randaugment_layers  # Operations per view.
+    magnitude: float = Views.randaugment_magnitude  # On a scale of 10.
 
     @property
     def streams(self) -> dict[str, int]:
@@ -233,12 +203,9 @@ class RandAugment:
     ) -> tf.Tensor:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
-        table = np.array(
-            [argument(n, self.magnitude, size, 100, 40) for n in OPERATIONS],
-            np.float32,
-        )
+        table = arguments(self.magnitude, size, 100, 40)
         choices = self.choices(uniforms)
-        strength = tf.gather(table, choices)
+        strength = tf.gather(np.array([*table.values()], np.float32), choices)
         rest = uniforms["randaugment"][:, self.layers :]
         return _distort_in_turn(pixels, choices, strength, rest, static)
 
@@ -250,21 +217,17 @@ class AutoAugment:
     streams: ClassVar[dict[str, int]] = {"autoaugment": 9}
 
     def choices(self, uniforms: prng.Uniforms) -> tuple[tf.Tensor, tf.Tensor]:
-        """The pair of each view, and the operations that take place.
+        """The pair of each view, int32 [m]; what takes place, int32 [m, 2].
 
-        Returns:
-          int32 [m], positions in `IMAGENET_POLICY`; int32 [m, 2], positions in
-          `OPERATIONS`, or -1 for an operation that is not applied.
+        These are positions in `IMAGENET_POLICY`, and in `OPERATIONS` or -1 for
+        an operation that is not applied.
         """
         numbers = uniforms["autoaugment"]
         pair = tf.cast(numbers[:, 0] * len(IMAGENET_POLICY), tf.int32)
-        names = np.array(
-            [[OPERATIONS.index(n) for n, _, _ in p] for p in IMAGENET_POLICY],
-            np.int32,
-        )
-        probabilities = np.array(
-            [[step[1] for step in p] for p in IMAGENET_POLICY], np.float32
-        )
+        names = [
+            [OPERATIONS.index(n) for n, _, _ in p] for p in IMAGENET_POLICY
+        ]
+        probabilities = [[step[1] for step in p] for p in IMAGENET_POLICY]
         applied = numbers[:, 1:3] < tf.gather(probabilities, pair)
         return pair, tf.where(applied, tf.gather(names, pair), -1)
 
@@ -273,14 +236,11 @@ class AutoAugment:
     ) -> tf.Tensor:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
-        table = np.array(
-            [
-                [argument(name, level, size, 250, 100) for name, _, level in p]
-                for p in IMAGENET_POLICY
-            ],
-            np.float32,
-        )
+        table = [
+            [arguments(level, size, 250, 100)[name] for name, _, level in p]
+            for p in IMAGENET_POLICY
+        ]
         pair, choices = self.choices(uniforms)
-        strength = tf.gather(table, pair)
+        strength = tf.gather(tf.constant(table, tf.float32), pair)
         rest = uniforms["autoaugment"][:, 3:]
         return _distort_in_turn(pixels, choices, strength, rest, static)

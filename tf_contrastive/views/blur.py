@@ -19,16 +19,11 @@ def kernel_radius(size: int) -> int:
 
 
 def _windows(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Blocks of rows for the convolution of an image.
+    """The rows that each block depends on, int32 [blocks, length + 2 radius].
 
-    A block of rows depends on itself and a radius of rows on each side. The
-    image is continued by reflection about its outermost pixels, so that
-    borders do not darken.
-
-    Returns:
-      int32 [blocks, length + 2 radius], the rows that each block depends on;
-      float32 [radius + 1, length, length + 2 radius], 1 where an output reads
-      at each distance.
+    And float32 [radius + 1, length, length + 2 radius], 1 where an output reads
+    at each distance. The image is continued by reflection about its outermost
+    pixels, so that borders do not darken.
     """
     radius = kernel_radius(size)
     blocks = -(-size // _BLOCK)
@@ -50,11 +45,7 @@ class GaussianBlur:
     The kernel is a tenth of the image's side wide; images under 20 pixels are
     left unchanged. The convolution is a product of blocks of rows with a banded
     matrix per view, which suits CPUs and matrix units, done twice with rows and
-    columns swapped.
-
-    Attributes:
-      probability: probability that a view is blurred.
-      sigma: lowest and highest standard deviation in pixels.
+    columns swapped. `sigma` is the range of the standard deviation in pixels.
     """
 
     probability: float = 0.5
@@ -78,7 +69,7 @@ class GaussianBlur:
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Blurs pixels float32 [m, S, S, 3]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         radius = kernel_radius(pixels.shape[1])
         if not radius:
             return pixels

@@ -52,12 +52,9 @@ def adjust_hue_saturation(
     yellow or magenta (|x| = 1) 1 + R, opposite of red (R = 1) 3 - |x|.
 
     Args:
-      planes: float32 [3, m, S, S].
+      planes: float32 [3, m, S, S], as the result.
       hue: float32 [m, 1, 1], shift in turns.
       saturation: float32 [m, 1, 1], factor; saturation is capped at 1.
-
-    Returns:
-      float32 [3, m, S, S].
     """
     red, green, blue = tf.unstack(planes)
     value = tf.maximum(tf.maximum(red, green), blue)
@@ -102,12 +99,7 @@ def _from_planes(planes: tf.Tensor, static: bool) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class _Jitter:
-    """Common part of the forms of SimCLR's colour jitter.
-
-    Attributes:
-      strength: s. 0 leaves images unchanged.
-      probability: probability that a view is jittered.
-    """
+    """Common part of the forms of SimCLR's colour jitter, of strength s."""
 
     strength: float = VIEW_DEFAULTS["color_jitter_strength"]
     probability: float = 0.8
@@ -116,24 +108,19 @@ class _Jitter:
 
     @property
     def span(self) -> float:
-        """Half the range of brightness, contrast and saturation."""
         return 0.8 * self.strength
 
     @property
     def factors(self) -> tuple[float, float]:
-        """The smallest and the largest factor."""
         return max(0.0, 1.0 - self.span), 1.0 + self.span
 
     def jittered(self, uniforms: prng.Uniforms) -> tf.Tensor:
-        """Mask of the views that are jittered, bool [m, 1]."""
         return uniforms["jitter"][:, :1] < self.probability
 
     def parameters(self, uniforms: prng.Uniforms) -> list[tf.Tensor]:
-        """Parameters of `ColorJitter` and `LinearColorJitter`.
+        """Brightness and hue to add, contrast and saturation to multiply by.
 
-        Returns:
-          float32 [m] each: brightness and hue, to add; contrast and
-          saturation, to multiply by.
+        Each is float32 [m]; of `ColorJitter` and `LinearColorJitter`.
         """
         jittered, numbers = self.jittered(uniforms), uniforms["jitter"]
         shifts = tf.where(jittered, prng.lerp(numbers[:, 1:3], -1.0, 1.0), 0.0)
@@ -156,7 +143,7 @@ class ColorJitter(_Jitter):
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Jitters pixels float32 [m, S, S, 3]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         if not self.strength:
             return pixels
         brightness, hue, contrast, saturation = map(
@@ -174,14 +161,9 @@ def hue_matrix(hue: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
     """Matrices that scale the saturation and shift the hue, in YIQ.
 
     They keep the luma and the greys. To scale the saturation is to blend with
-    the grayscale image.
-
-    Args:
-      hue: float64 [m], shift in turns: a third turns red into green.
-      saturation: float64 [m], factor.
-
-    Returns:
-      float64 [m, 3, 3], to multiply by columns of RGB.
+    the grayscale image. Hues are float64 [m], shifts in turns (a third turns
+    red into green), saturations float64 [m]; the result, float64 [m, 3, 3], is
+    to be multiplied by columns of RGB.
     """
     cosine = pillow.per_view(saturation * tf.cos(2.0 * math.pi * hue))
     sine = pillow.per_view(saturation * tf.sin(2.0 * math.pi * hue))
@@ -199,12 +181,9 @@ class LinearColorJitter(_Jitter):
     YIQ the luma. On photographs at s = 1, hues differ by 0.02 turns (the
     median), mean saturations by 0.03 and mean luma by 0.005. Grayscale comes
     before the clip, not after it.
-
-    Attributes:
-      gray: probability that a view becomes grey afterwards, as in `Grayscale`.
     """
 
-    gray: float = 0.0
+    gray: float = 0.0  # Probability of grayscale.
 
     streams: ClassVar[dict[str, int]] = {"jitter": 5, "gray": 1}
 
@@ -213,9 +192,7 @@ class LinearColorJitter(_Jitter):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Matrix and shift of each view, float64 [m, 3, 3] and [m, 3, 1].
 
-        Args:
-          uniforms: uniform numbers, by stream.
-          mean: float64 [m, 3] of each view's channels.
+        The means are float64 [m, 3], of each view's channels.
         """
         # In float64, since the last bit of sines depends on a value's position
         # in the batch.
@@ -236,7 +213,7 @@ class LinearColorJitter(_Jitter):
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Jitters pixels float32 [m, S, S, 3]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         if not (self.strength or self.gray):
             return pixels
         mean = pillow.channel_means(pillow.as_rows(pixels))
@@ -261,7 +238,7 @@ class PyTorchColorJitter(_Jitter):
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Jitters pixels float32 [m, S, S, 3]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         if not self.strength:
             return pixels
         order = tf.cast(uniforms["jitter_order"][:, 0] * len(_ORDERS), tf.int32)
@@ -316,11 +293,7 @@ def _shift_hue(rows: tf.Tensor, turns: tf.Tensor, static: bool) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Grayscale:
-    """Makes some views grey; they keep three equal channels.
-
-    Attributes:
-      probability: probability that a view becomes grey.
-    """
+    """Makes some views grey; they keep three equal channels."""
 
     probability: float = 0.2
 
@@ -329,7 +302,7 @@ class Grayscale:
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, 3]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         rows = selection.apply_where(
             uniforms["gray"][:, 0] < self.probability,
             lambda rows, _: _gray(rows, static),

@@ -33,9 +33,6 @@ def _sides(images: tf.Tensor) -> tuple[int | tf.Tensor, int | tf.Tensor]:
     return images.shape[1] or shape[1], images.shape[2] or shape[2]
 
 
-# ---- Random crops ------------------------------------------------------------
-
-
 def random_boxes(
     uniforms: tf.Tensor,
     height: int | tf.Tensor,
@@ -53,7 +50,7 @@ def random_boxes(
     Args:
       uniforms: float32 [m, 2 * CANDIDATES + 2] in [0, 1).
       height, width: size of the images in pixels.
-      min_area: smallest fraction of the image's area.
+      min_area: as a fraction of the image's area.
 
     Returns:
       float32 [m, 4] of whole pixels: top, left, height, width.
@@ -72,31 +69,19 @@ def random_boxes(
     widths = tf.gather(widths, first, batch_dims=1)
     heights = tf.where(any_fits, heights, height)
     widths = tf.where(any_fits, widths, width)
-    top = _offset(uniforms[:, -2], height - heights)
-    left = _offset(uniforms[:, -1], width - widths)
+    rooms = height - heights, width - widths
+    # Whole numbers from 0 to the room; the product may round up to room + 1.
+    top, left = (
+        tf.minimum(tf.floor(uniforms[:, column] * (room + 1.0)), room)
+        for column, room in zip((-2, -1), rooms, strict=True)
+    )
     return tf.stack([top, left, heights, widths], axis=1)
 
 
-def _offset(uniforms: tf.Tensor, room: tf.Tensor) -> tf.Tensor:
-    """A whole number in [0, room], uniformly."""
-    # The product may round up to room + 1.
-    return tf.minimum(tf.floor(uniforms * (room + 1.0)), room)
-
-
-def _extend_edges(images: tf.Tensor) -> tf.Tensor:
-    """Repeats the outermost pixels once on each side."""
-    # Ten times as fast as tf.pad in its "SYMMETRIC" mode.
-    images = tf.concat([images[:, :1], images, images[:, -1:]], axis=1)
-    return tf.concat([images[:, :, :1], images, images[:, :, -1:]], axis=2)
-
-
 def _oversampling(images: tf.Tensor, size: int) -> int | tf.Tensor:
-    """Samples per output pixel and axis that avoid aliasing.
-
-    At most two source pixels lie between two samples of a square crop, up to
-    `_MAX_OVERSAMPLING`. It depends only on the image's size, since the crops
-    of a batch share the grid.
-    """
+    """Samples per output pixel and axis that avoid aliasing."""
+    # At most two source pixels lie between two samples of a square crop. The
+    # crops of a batch share the grid.
     height, width = _sides(images)
     if isinstance(height, int) and isinstance(width, int):
         shorter = min(height, width)
@@ -108,13 +93,11 @@ def _oversampling(images: tf.Tensor, size: int) -> int | tf.Tensor:
 def _normalized(
     start: tf.Tensor, length: tf.Tensor, side: tf.Tensor, samples: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """First and last sample in the coordinates of `crop_and_resize`.
-
-    That operation puts its first and last sample on the ends of the box, in
-    units of (side - 1). Samples at the centres of their cells, the convention
-    of `tf.image.resize`, begin half a cell inside. The image has been extended
-    by one pixel.
-    """
+    """First and last sample in the coordinates of `crop_and_resize`."""
+    # It puts its first and last sample on the ends of the box, in units of
+    # (side - 1). Samples at the centres of their cells, the convention of
+    # `tf.image.resize`, begin half a cell inside. The image has been extended
+    # by one pixel.
     cell = length * (0.5 / samples)
     first = start + 0.5 + cell
     last = start + 0.5 + length - cell
@@ -131,7 +114,7 @@ def sample(
     mirrored: tf.Tensor,
     size: int,
 ) -> tf.Tensor:
-    """Resizes boxes of images, bilinearly, optionally mirrored.
+    """Resizes boxes of images bilinearly to float32 [m, S, S, 3] in [0, 1].
 
     Equal to slicing and `tf.image.resize` except at a box's border, where the
     image's pixels beyond the box take part in the interpolation.
@@ -142,9 +125,6 @@ def sample(
       boxes: float32 [m, 4] in pixels: top, left, height, width.
       mirrored: bool [m], left to right.
       size: side of the result, S.
-
-    Returns:
-      float32 [m, S, S, 3] in [0, 1].
     """
     factor = _oversampling(images, size)
     grid = size * factor
@@ -154,11 +134,12 @@ def sample(
     y1, y2 = _normalized(top, heights, height, samples)
     x1, x2 = _normalized(left, widths, width, samples)
     start, end = tf.where(mirrored, x2, x1), tf.where(mirrored, x1, x2)
+    # Repeats the outermost pixels, ten times as fast as tf.pad in its
+    # "SYMMETRIC" mode.
+    images = tf.concat([images[:, :1], images, images[:, -1:]], axis=1)
+    images = tf.concat([images[:, :, :1], images, images[:, :, -1:]], axis=2)
     pixels = tf.image.crop_and_resize(
-        _extend_edges(images),
-        tf.stack([y1, start, y2, end], axis=1),
-        image_ids,
-        [grid, grid],
+        images, tf.stack([y1, start, y2, end], axis=1), image_ids, [grid, grid]
     )
 
     def average() -> tf.Tensor:
@@ -175,15 +156,9 @@ def sample(
 
 @dataclasses.dataclass(frozen=True)
 class RandomCrop:
-    """Random crop, resize and optional flip.
+    """Random crop, resize and optional flip, of half of the views."""
 
-    Attributes:
-      size: side of a view in pixels, S.
-      min_area: smallest fraction of the image's area that a crop keeps.
-      flip: whether to mirror half of the views left to right.
-    """
-
-    size: int
+    size: int  # Side of a view in pixels, S.
     min_area: float = Views.min_crop_area
     flip: bool = bool(VIEW_DEFAULTS["flip"])
 
@@ -200,14 +175,9 @@ class RandomCrop:
         return sample(images, image_ids, boxes, mirrored, self.size)
 
 
-# ---- Evaluation preprocessing ------------------------------------------------
-
-
 def resize_target(size: int) -> int:
     """Length of an image's shorter side before the centre crop, in pixels."""
-    if size <= CIFAR_STEM_MAX_SIDE:
-        return size
-    return round(size * 8 / 7)
+    return size if size <= CIFAR_STEM_MAX_SIDE else round(size * 8 / 7)
 
 
 def _axis(
@@ -223,17 +193,12 @@ def _axis(
 
 
 def resize_and_crop(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Resizes the shorter side, then crops the centre.
+    """Makes float32 [n, S, S, 3] in [0, 1] of images uint8 [n, h, w, 3].
 
-    Args:
-      images: uint8 [n, h, w, 3].
-      size: side of the result in pixels, S.
-
-    Returns:
-      float32 [n, S, S, 3] in [0, 1]. Images of S x S pixels are only scaled by
-      1/255. Others are resized bilinearly, antialiased where they shrink, to a
-      shorter side of S up to `config.encoder.CIFAR_STEM_MAX_SIDE`, of 8/7 S
-      (256 for 224) above; the centre is kept.
+    Images of S x S pixels are only scaled by 1/255. Others are resized
+    bilinearly, antialiased where they shrink, to a shorter side of S up to
+    `config.encoder.CIFAR_STEM_MAX_SIDE`, of 8/7 S (256 for 224) above; the
+    centre is kept.
     """
     if images.shape[1] == size and images.shape[2] == size:
         return tf.cast(images, tf.float32) * (1 / 255)
@@ -258,13 +223,9 @@ def resize_and_crop(images: tf.Tensor, size: int) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class CenterCrop:
-    """The evaluation preprocessing, without randomness.
+    """The evaluation preprocessing, without randomness."""
 
-    Attributes:
-      size: side of a view in pixels, S.
-    """
-
-    size: int
+    size: int  # Side of a view in pixels, S.
 
     streams: ClassVar[dict[str, int]] = {}
 

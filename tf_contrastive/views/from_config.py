@@ -13,20 +13,16 @@ from tf_contrastive.views.mixing import Mixing
 def policy(options: Views) -> views.Policy:
     """Returns the augmentation policy of resolved options."""
     return views.build(
-        options.augmentation,
-        image_size=options.image_size,
-        **options.options(),
+        options.augmentation, image_size=options.image_size, **options.options()
     )
 
 
 def on_host(
     options: Views,
 ) -> tuple[Callable[..., tf.Tensor], Callable[[tf.Tensor, tf.Tensor], Any]]:
-    """Returns what the host does, in two parts.
+    """Returns what the host does: `views.geometric`, then the rest.
 
-    Returns:
-      (crop, resize and flip: images, seeds -> views; the rest: views, seeds ->
-      what the step takes, with seeds if it augments or mixes views).
+    The rest makes what the step takes, with seeds if it augments or mixes.
     """
     count = options.views
     on_device = options.augment_on == "device"

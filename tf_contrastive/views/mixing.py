@@ -1,12 +1,8 @@
 """MixUp and CutMix: views mixed with those of another image, and their labels.
 
 Both act on finished views, a batch at a time, in the training step.
-
-KerasCV's layers are the tests' references of the formulas. They are not used
-here, since they draw from TensorFlow's global state, so that a resumed run
-would differ and a view would depend on its batch, and since their gamma sampler
-has no XLA kernel. (Their CutMix also weights labels by the whole box where the
-image's edge cuts it off.)
+KerasCV's layers, the tests' references of the formulas, draw from TensorFlow's
+global state, so that a resumed run would differ.
 """
 
 import dataclasses
@@ -26,19 +22,13 @@ _BLEND, _BOX, _LEFT, _TOP, _CHOICE = range(5)
 class Mixing:
     """Mixes each image with its neighbour in the batch: 0 with 1, 2 with 3.
 
-    The order of a batch is random, so a neighbour is as good as any other
-    image. It is the same for any number of replicas, if each has an even
-    number of images.
-
-    Fractions below one half would repeat the mixtures of the neighbour, so a
+    The neighbour is the same for any number of replicas, if each has an even
+    number of images. Fractions below one half would repeat its mixtures, so a
     view's own image always has the larger fraction, and its label stays the
     most likely class.
 
-    Attributes:
-      num_classes: C.
-      mixup_alpha: parameter of MixUp's Beta(alpha, alpha); 0: no MixUp.
-      cutmix_alpha: parameter of CutMix's Beta(alpha, alpha); 0: no CutMix. If
-        both are set, every view gets one of them, each with probability 1/2.
+    The alphas are the parameters of Beta(alpha, alpha); 0: not at all. If both
+    are set, every view gets one of them, each with probability 1/2.
     """
 
     num_classes: int
@@ -49,7 +39,7 @@ class Mixing:
     def __call__(
         self, views: tf.Tensor, labels: tf.Tensor, seeds: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mixes the views of a batch.
+        """Mixes views, and returns the classes' fractions in each, [B, V, C].
 
         Zhang et al. 2018, eq. 1 and 2; Yun et al. 2019, eq. 1 to 3.
 
@@ -57,9 +47,6 @@ class Mixing:
           views: float32 [B, V, S, S, K], B even.
           labels: int [B], in [0, C).
           seeds: int32 [B, V, 2], of the views.
-
-        Returns:
-          (views, float32 [B, V, C]: the fraction of every class in each view).
 
         Raises:
           ValueError: for an odd number of images, or labels that are not [B].
@@ -134,15 +121,8 @@ def _neighbours(x: tf.Tensor) -> tf.Tensor:
 def beta_quantile(uniforms: tf.Tensor, alpha: float) -> tf.Tensor:
     """Quantiles of Beta(alpha, alpha), which turn uniform numbers into draws.
 
-    By bisection, since TensorFlow's gamma sampler takes one seed per batch and
-    has no XLA kernel.
-
-    Args:
-      uniforms: float32 in [0, 1], of any shape.
-      alpha: above 0.
-
-    Returns:
-      float32 in [0, 1], of the same shape.
+    Both are float32 in [0, 1], of any shape. By bisection, since TensorFlow's
+    gamma sampler takes one seed per batch and has no XLA kernel.
     """
     # Beta(alpha, alpha) is symmetric; near 0 floats are dense.
     tail = tf.minimum(uniforms, 1 - uniforms)

@@ -56,11 +56,9 @@ def _per_channel(values: tf.Tensor, size: int) -> tf.Tensor:
 def weighted_gray(
     rows: tf.Tensor, weights: np.ndarray, static: bool
 ) -> tf.Tensor:
-    """The weighted sum of the channels, in all three: [m, S, 3 S].
-
-    A matrix product is several times as fast as sums of strided channels on a
-    host; accelerators would round it.
-    """
+    """The weighted sum of the channels, in all three: [m, S, 3 S]."""
+    # A matrix product is several times as fast as sums of strided channels on a
+    # host; accelerators would round it.
     if static:
         pixels = as_pixels(rows)
         gray = tf.reduce_sum(pixels * weights, axis=-1, keepdims=True)
@@ -83,11 +81,8 @@ def channel_means(rows: tf.Tensor) -> tf.Tensor:
 def transform(
     pixels: tf.Tensor, matrix: tf.Tensor, shift: tf.Tensor, static: bool
 ) -> tf.Tensor:
-    """Multiplies the colours of each view by a matrix, and adds a colour.
-
-    Pixels are float32 [m, S, S, 3], matrices [m, 3, 3], shifts [m, 3, 1].
-    `static`: for a device, whose matrix products may be rounded.
-    """
+    """Multiplies colours [m, S, S, 3] by [m, 3, 3], and adds [m, 3, 1]."""
+    # A device may round its matrix products.
     size = pixels.shape[1]
     if static:
         columns = tf.unstack(matrix[:, tf.newaxis, tf.newaxis], axis=-1)
@@ -200,27 +195,19 @@ def equalize(rows: tf.Tensor) -> tf.Tensor:
     counts = tf.raw_ops.DenseBincount(
         input=bins, size=768, weights=tf.constant([], tf.int32)
     )
-    table = _equalization(tf.reshape(counts, [-1, 3, 256]), size**2)
+    counts, level = tf.reshape(counts, [-1, 3, 256]), tf.range(256)
+    highest = tf.reduce_max(tf.where(counts > 0, level, 0), -1, keepdims=True)
+    last = tf.where(level == highest, counts, 0)
+    last = tf.reduce_sum(last, axis=-1, keepdims=True)
+    step = (size**2 - last) // 255
+    below = tf.cumsum(counts, axis=-1, exclusive=True)
+    table = tf.minimum((below + step // 2) // tf.maximum(step, 1), 255)
+    table = tf.cast(tf.where(step > 0, table, level), tf.float32)
     # Tables as views of 1 x 768 pixels of one channel.
     equal = affine.gather(
         tf.reshape(table, [-1, 1, 768, 1]), tf.expand_dims(bins, 1)
     )
     return tf.reshape(equal, [-1, size, 3 * size])
-
-
-def _equalization(counts: tf.Tensor, total: int) -> tf.Tensor:
-    """Tables float32 [m, 3, 256] from histograms int32 [m, 3, 256]."""
-    level = tf.range(256)
-    highest = tf.reduce_max(
-        tf.where(counts > 0, level, 0), axis=-1, keepdims=True
-    )
-    last = tf.reduce_sum(
-        tf.where(level == highest, counts, 0), axis=-1, keepdims=True
-    )
-    step = (total - last) // 255
-    below = tf.cumsum(counts, axis=-1, exclusive=True)
-    table = tf.minimum((below + step // 2) // tf.maximum(step, 1), 255)
-    return tf.cast(tf.where(step > 0, table, level), tf.float32)
 
 
 def cutout(

@@ -3,12 +3,9 @@
 Threefry-2x32 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
 as 1, 2, 3", SC 2011) is a function of a key and a counter, with no state. The
 key is the seed of a view, the counter is (stream, position): the numbers of a
-view depend only on its seed, not on the batch, the thread or the worker.
-TensorFlow's stateless generators take one seed per call, which would be one
-dispatch per image and operation.
-
-Every operation has a stream of its own, so that an additional operation does
-not change the random numbers of the others.
+view depend only on its seed, and an additional operation, with a stream of its
+own, does not change those of the others. TensorFlow's stateless generators
+take one seed per call.
 """
 
 from collections.abc import Mapping
@@ -49,15 +46,6 @@ def _rotate_left(x: tf.Tensor, bits: int) -> tf.Tensor:
     return tf.bitwise.bitwise_or(left, right)
 
 
-def _rounds(
-    x0: tf.Tensor, x1: tf.Tensor, rotations: tuple[int, ...]
-) -> tuple[tf.Tensor, tf.Tensor]:
-    for bits in rotations:
-        x0 = x0 + x1
-        x1 = tf.bitwise.bitwise_xor(x0, _rotate_left(x1, bits))
-    return x0, x1
-
-
 def threefry(
     key: tuple[tf.Tensor, tf.Tensor], counter: tuple[tf.Tensor, tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -68,7 +56,9 @@ def threefry(
     keys = (*key, parity)
     x0, x1 = counter[0] + key[0], counter[1] + key[1]
     for i in range(5):
-        x0, x1 = _rounds(x0, x1, _ROTATIONS[i % 2])
+        for bits in _ROTATIONS[i % 2]:
+            x0 = x0 + x1
+            x1 = tf.bitwise.bitwise_xor(x0, _rotate_left(x1, bits))
         x0 = x0 + keys[(i + 1) % 3]
         injected = keys[(i + 2) % 3] + tf.constant(i + 1, tf.uint32)
         x1 = x1 + injected
@@ -140,14 +130,9 @@ def lerp(
 
 
 def fold(seeds: tf.Tensor, count: int) -> tf.Tensor:
-    """Derives the seeds of an image's views from the image's seed.
+    """Derives the seeds of V = `count` views from their image's: [n, V, 2].
 
-    Args:
-      seeds: int32 [n, 2].
-      count: views per image, V. The first views are the same for any V.
-
-    Returns:
-      int32 [n, V, 2].
+    Seeds are int32, the images' [n, 2]. The first views are the same for any V.
     """
     words = _words(seeds, _counters("views", count))
     return tf.bitcast(words, tf.int32)

@@ -40,7 +40,7 @@ def apply_choice(
     parameters: tf.Tensor,
     static: bool,
 ) -> tf.Tensor:
-    """Applies to each view one of several operations.
+    """Applies to each view, float32 [m, ...], one of several operations.
 
     Args:
       choice: int32 [m]: 0 leaves a view unchanged, k means operations[k-1].
@@ -50,9 +50,6 @@ def apply_choice(
       static: whether to keep shapes independent of `choice`. Every operation
         then acts on every view, which suits vector units; otherwise each acts
         only on its own views.
-
-    Returns:
-      float32 [m, ...].
     """
     if static:
         result = views
@@ -72,14 +69,9 @@ def apply_choice(
 
 @dataclasses.dataclass(frozen=True)
 class RandomApply:
-    """Operations in a row, each with a probability of its own draw.
+    """Operations in a row, each with a probability of its own draw."""
 
-    Attributes:
-      operations: `policy.Photometric`s with different streams.
-      probability: probability that an operation acts on a view.
-    """
-
-    operations: tuple[Any, ...]
+    operations: tuple[Any, ...]  # `policies.Photometric`, of different streams.
     probability: float
 
     @property

@@ -31,35 +31,13 @@ def _squared_distances(
     return dy * dy + dx * dx
 
 
-def _nodes(size: int) -> np.ndarray:
-    """Rows (and columns) at which the spline is computed."""
-    count = min(size, _MAX_NODES)
-    return np.linspace(0.0, size - 1.0, count)
-
-
-def _interpolation(size: int) -> np.ndarray:
-    """Cubic interpolation from the nodes to every row, [size, nodes]."""
-    nodes = _nodes(size)
-    if len(nodes) == size:
-        return np.eye(size)
-    cubic = scipy.interpolate.CubicSpline(nodes, np.eye(len(nodes)))
-    return cubic(np.arange(size))
-
-
 def flow(points: tf.Tensor, targets: tf.Tensor, size: int) -> tf.Tensor:
     """The thin-plate spline that displaces points.
 
-    It is computed in units of the side, which keep its linear equations well
-    conditioned. Large views compute its logarithms only at some nodes, with
-    cubic interpolation between them, exact to a hundredth of a pixel.
-
-    Args:
-      points: [m, 4, 2] in pixels: sources (row, column).
-      targets: [m, 4, 2] in pixels: their destinations.
-      size: side of the views in pixels, S.
-
-    Returns:
-      float32 [m, 2, S, S]: displacement of each output, in pixels.
+    Points and targets are [m, 4, 2] (row, column), the displacement of each
+    output float32 [m, 2, S, S], all in pixels. Large views compute logarithms
+    only at some nodes, with cubic interpolation between them, exact to a
+    hundredth of a pixel. Units of the side keep the equations well conditioned.
     """
     unit = 1.0 / size
     shift, centre = (targets - points) * unit, targets * unit
@@ -75,18 +53,23 @@ def flow(points: tf.Tensor, targets: tf.Tensor, size: int) -> tf.Tensor:
     equations = tf.concat([top, bottom], axis=1)
     values = tf.pad(shift, [[0, 0], [0, 3], [0, 0]])
     weights = tf.linalg.solve(equations, values)
-    nodes = _nodes(size) * unit
+    count = min(size, _MAX_NODES)
+    nodes = np.linspace(0.0, size - 1.0, count)
     y, x = (
         tf.constant(part.reshape(1, -1), points.dtype)
-        for part in np.meshgrid(nodes, nodes, indexing="ij")
+        for part in np.meshgrid(nodes * unit, nodes * unit, indexing="ij")
     )
     kernel = _spline(_squared_distances(y, x, centre))
     curved = tf.matmul(weights[:, :4], kernel, transpose_a=True)
     row, column, constant = tf.unstack(weights[:, 4:, :, tf.newaxis], axis=1)
     field = (curved + row * y + column * x + constant) * size
-    field = tf.reshape(field, [-1, 2, len(nodes), len(nodes)])
-    field = tf.cast(field, tf.float32)
-    matrix = tf.constant(_interpolation(size), tf.float32)
+    field = tf.cast(tf.reshape(field, [-1, 2, count, count]), tf.float32)
+    # From the nodes to every row, [size, count].
+    cubic = scipy.interpolate.CubicSpline(nodes, np.eye(count))
+    whole = count == size
+    matrix = tf.constant(
+        np.eye(size) if whole else cubic(np.arange(size)), tf.float32
+    )
     return tf.matmul(matrix, tf.matmul(field, matrix, transpose_b=True))
 
 
@@ -127,9 +110,6 @@ class Warp:
     Four points at the thirds of the view are displaced by N(0, I) L with L in
     U(0, 23) pixels at 224 x 224, scaled with the side; a thin-plate spline
     displaces all other pixels.
-
-    Attributes:
-      probability: probability that a view is warped.
     """
 
     probability: float = Views.warp_probability
@@ -150,7 +130,7 @@ class Warp:
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
-        """Warps pixels float32 [m, S, S, 3]."""
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
         thirds = np.array([size / 3, 2 * size / 3])
         grid = np.stack(np.meshgrid(thirds, thirds, indexing="ij"), -1)
