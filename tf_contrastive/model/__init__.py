@@ -10,11 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.model.device_augmentation import DeviceAugmentation
 from tf_contrastive.model.gradient_cache import GradientCache
 from tf_contrastive.model.input_wait import InputWait
 from tf_contrastive.model.loss_scaling import LossScaling
-from tf_contrastive.model.mixing import Mixing
 from tf_contrastive.model.momentum_encoder import MomentumEncoder
 from tf_contrastive.model.non_finite import NonFinite
 from tf_contrastive.model.online_knn import OnlineKNN
@@ -22,12 +20,13 @@ from tf_contrastive.model.online_probe import OnlineProbe
 
 __all__ = ["ContrastiveModel"]
 
+# Arguments that are objects of their own.
+_PARTS = ("encoder", "projection_head", "loss", "probe", "augment", "mix")
+
 
 class ContrastiveModel(
     MomentumEncoder,
     OnlineKNN,
-    Mixing,
-    DeviceAugmentation,
     GradientCache,
     LossScaling,
     NonFinite,
@@ -63,11 +62,6 @@ class ContrastiveModel(
     Raises:
       ValueError: for numbers out of range, a momentum with a loss that takes
         no keys, or a loss that takes keys without a momentum.
-
-    Example:
-      model = ContrastiveModel(encoder, head, losses.SupCon())
-      model.compile(optimizer=optimizers.LARS(0.3))
-      model.fit(dataset)
     """
 
     def __init__(
@@ -125,13 +119,11 @@ class ContrastiveModel(
         cls, config: dict[str, Any], custom_objects: Any = None
     ) -> "ContrastiveModel":
         """Creates a model with new weights from `get_config`'s result."""
-        parts = ("encoder", "projection_head", "loss", "probe")
-        arguments = {
+        parts = {
             name: tf.keras.saving.deserialize_keras_object(
-                value, custom_objects=custom_objects
+                config[name], custom_objects=custom_objects
             )
-            if name in (*parts, "augment", "mix")
-            else value
-            for name, value in config.items()
+            for name in _PARTS
+            if name in config
         }
-        return cls(**arguments)
+        return cls(**{**config, **parts})

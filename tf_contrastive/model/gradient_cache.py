@@ -1,10 +1,9 @@
 """Gradient cache: a large batch's gradient in the memory of a part of it.
 
-A contrastive loss needs all projections of a batch at once, but not the
-activations that lead to them. So they are computed twice: first without a tape,
-for the loss and its gradient with respect to the projections; then part by part
-with a tape, which takes that gradient back through the network (Gao et al.
-2021, section 3).
+A contrastive loss needs all projections of a batch at once, but not their
+activations: first come the loss and its gradient by the projections, without
+them; then part by part the gradients of the network (Gao et al. 2021, section
+3).
 """
 
 import contextlib
@@ -109,15 +108,9 @@ def check_divisible(x: tf.Tensor, chunks: int) -> tf.Tensor:
 def in_chunks(
     function: Callable[[tf.Tensor], Any], x: tf.Tensor, chunks: int
 ) -> Any:
-    """Applies `function` to chunks of `x`, one after the other.
+    """Applies `function` to chunks of `x` [B, ...], one after the other.
 
-    Args:
-      function: [b, ...] -> a structure of tensors [b, ...].
-      x: [B, ...], B a multiple of `chunks`.
-      chunks: number of chunks.
-
-    Returns:
-      The results, concatenated on axis 0.
+    It maps [b, ...] to a structure of tensors [b, ...], which are concatenated.
     """
     outputs: list[Any] = []
     for index in range(chunks):
@@ -131,12 +124,8 @@ def sum_over_chunks(
 ) -> Any:
     """Sums `function` over chunks of its arguments, one after the other.
 
-    Args:
-      function: takes chunks [b, ...] of all arguments; returns a structure of
-        tensors.
-      arguments: tensors [B, ...], B a multiple of `chunks`, or None; all are
-        computed before the first chunk is.
-      chunks: number of chunks.
+    Arguments are tensors [B, ...], or None; all are computed before the first
+    chunk is. The function returns a structure of tensors.
     """
     after = [x for x in arguments if x is not None]
     total = None
@@ -166,12 +155,10 @@ def _chunk(
 
 
 def _zero(after: list[tf.Tensor]) -> tf.Tensor:
-    """Returns 0, int32 [], which is known only once `after` is computed.
-
-    An executor that runs two chunks at once needs the memory of two; and a
-    compiler that sees a chunk pass through the network twice keeps its
-    activations. XLA has no control dependencies, so this is one of data.
-    """
+    """Returns 0, int32 [], which is known only once `after` is computed."""
+    # An executor that runs two chunks at once needs the memory of two; and a
+    # compiler that sees a chunk pass through the network twice keeps its
+    # activations. XLA has no control dependencies, so this is one of data.
     samples = [tf.cast(tf.reshape(x, [-1])[0], tf.float32) for x in after]
     # Never true, not even for a NaN; compilers cannot know that.
     return tf.cast(tf.tanh(tf.add_n(samples)) > 2.0, tf.int32)

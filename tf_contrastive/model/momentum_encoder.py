@@ -46,22 +46,18 @@ class MomentumEncoder(gradient_cache.GradientCache):
             raise ValueError(f"queue_size={queue_size} needs a momentum")
         self.key_branch = None
         if momentum is not None:
+            if queue_size is None:
+                queue_size = Loss.queue_size
             self.key_branch = KeyBranch(
                 self.encoder,
                 self.projection_head,
                 momentum=momentum,
-                queue_size=(
-                    Loss.queue_size if queue_size is None else queue_size
-                ),
+                queue_size=queue_size,
                 normalize=loss.normalize,
             )
 
     def batch(self, data: Any, training: bool) -> Batch:
-        """Unpacks the data, and makes the keys of view 1.
-
-        Raises:
-          ValueError: for another number of views than 2.
-        """
+        """Unpacks the data, and makes the keys of view 1."""
         batch = super().batch(data, training)
         if self.key_branch is None:
             return batch
@@ -115,14 +111,10 @@ class KeyBranch(tf.keras.layers.Layer):
     Nothing here has a gradient.
 
     Args:
-      encoder: the query encoder, images [N, H, W, K] -> h [N, D].
-      projection_head: the query head, h [N, D] -> z [N, P], built.
+      encoder, projection_head: those of the queries, built.
       momentum: m of k <- m k + (1 - m) q, in [0, 1).
       queue_size: Q, keys kept as negatives.
       normalize: whether keys are l2-normalised before they are kept.
-
-    Raises:
-      ValueError: for a momentum or a queue size out of its range.
     """
 
     def __init__(
@@ -145,10 +137,7 @@ class KeyBranch(tf.keras.layers.Layer):
         self.encoder, features = _clone(encoder, encoder.input_shape[1:])
         self.projection_head, keys = _clone(projection_head, features)
         self.queue = self.add_weight(
-            "queue",
-            [queue_size, *keys],
-            initializer="zeros",
-            trainable=False,
+            "queue", [queue_size, *keys], initializer="zeros", trainable=False
         )
         # Keys that were ever put into the queue.
         self.enqueued = self.add_weight(
@@ -164,7 +153,7 @@ class KeyBranch(tf.keras.layers.Layer):
 
     @property
     def trainable_weights(self) -> list[tf.Variable]:
-        """Returns an empty list: the key branch follows, and is not trained."""
+        """None: the key branch follows, and is not trained."""
         return []
 
     @property
@@ -197,11 +186,7 @@ class KeyBranch(tf.keras.layers.Layer):
         distribution.assign(followed.keys, averages)
 
     def enqueue(self, keys: tf.Tensor) -> None:
-        """Puts the keys [B, P] of all replicas in place of the oldest ones.
-
-        Raises:
-          ValueError: if the queue has no room for the global batch.
-        """
+        """Puts the keys [B, P] of all replicas in place of the oldest ones."""
         if self._normalize:
             keys = similarity.l2_normalize(keys)
         ring_buffer.enqueue(
@@ -220,14 +205,9 @@ def _trainable(*layers: tf.keras.layers.Layer) -> list[tf.Variable]:
 def _clone(
     layer: tf.keras.layers.Layer, input_shape: tuple[int, ...]
 ) -> tuple[tf.keras.layers.Layer, tuple[int, ...]]:
-    """Copies a built layer or model, weights included.
+    """Copies a built layer, weights included; and its output's shape.
 
-    Args:
-      layer: to be copied.
-      input_shape: of one example.
-
-    Returns:
-      The copy, and the shape of its output for one example.
+    Both shapes are those of one example.
     """
     clone = tf.keras.models.clone_model(layer)
     output = clone(tf.keras.Input(input_shape))

@@ -17,17 +17,11 @@ from tf_contrastive.model.contrastive import ContrastiveStep
 
 @dataclasses.dataclass(frozen=True)
 class NonFiniteSteps:
-    """Steps whose loss or gradient was not finite.
+    """Steps whose loss or gradient was not finite."""
 
-    Attributes:
-      count: of the replica that had most; 0: none.
-      step: the first of them, counted from 1; 0: none.
-      replicas: those on which that step was not finite.
-    """
-
-    count: int
-    step: int
-    replicas: tuple[int, ...]
+    count: int = 0  # Of the replica that had most.
+    step: int = 0  # The first of them, counted from 1.
+    replicas: tuple[int, ...] = ()  # Those on which that step was not finite.
 
 
 class NonFiniteMonitor:
@@ -46,12 +40,9 @@ class NonFiniteMonitor:
     def record(
         self, step: tf.Tensor, loss: tf.Tensor, gradients: Sequence[tf.Tensor]
     ) -> None:
-        """Looks at a step of this replica.
+        """Looks at a step of this replica, counted from 0.
 
-        Args:
-          step: integer [], counted from 0.
-          loss: float32 [].
-          gradients: of this replica, before they are summed over replicas.
+        The gradients are those before they are summed over replicas.
         """
         # A sum is finite if its parts are; testing each element costs more.
         parts = [
@@ -71,7 +62,7 @@ class NonFiniteMonitor:
         """Combines the records; with several workers, all must call it."""
         first, count = np.transpose(self._records.numpy())
         if not count.any():
-            return NonFiniteSteps(0, 0, ())
+            return NonFiniteSteps()
         step = first[first > 0].min()
         replicas = np.flatnonzero(first == step).tolist()
         return NonFiniteSteps(int(count.max()), int(step), tuple(replicas))

@@ -52,14 +52,8 @@ class OnlineNeighbors(tf.keras.layers.Layer):
 
     Features are l2-normalised; the oldest leave first. An image that returns
     while it is in the bank may find itself: use a bank that holds a small
-    fraction of an epoch's images.
-
-    Args:
-      size: Q, features in the bank; at least a global batch.
-      features: D.
-
-    Raises:
-      ValueError: for a size below 1.
+    fraction of an epoch's images. `size` is Q, at least a global batch;
+    `features` is D.
     """
 
     def __init__(self, size: int, features: int) -> None:
@@ -86,11 +80,7 @@ class OnlineNeighbors(tf.keras.layers.Layer):
     def call(
         self, features: tf.Tensor, labels: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Classifies this replica's features by their nearest neighbors.
-
-        Args:
-          features: [B, D]; they get no gradient from here.
-          labels: int [B].
+        """Classifies features [B, D], without a gradient; labels are int [B].
 
         Returns:
           (fraction whose nearest neighbor has their label, float32 []; 1, or 0
@@ -110,9 +100,6 @@ class OnlineNeighbors(tf.keras.layers.Layer):
         """Puts features [B, D] of all replicas in place of the oldest ones.
 
         Features that are not finite leave their slot empty.
-
-        Raises:
-          ValueError: if the bank has no room for the global batch.
         """
         rows, finite = _finite_rows(features)
         labels = tf.where(finite, tf.cast(labels, tf.int32), -1)

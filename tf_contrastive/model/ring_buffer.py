@@ -18,7 +18,7 @@ def enqueue(
       entered: int64 [], the number of rows that ever entered.
       rows: for each buffer this replica's rows [B, ...]; those of the global
         batch enter, in the order of the replicas.
-      message: of the error; `{size}` is the global batch's size.
+      message: of the error, with the batch's `{size}`.
 
     Raises:
       ValueError: if the global batch has more than Q rows;
