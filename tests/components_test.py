@@ -18,7 +18,7 @@ from tf_contrastive.config.loss import LOSS_OPTIONS, SUPERVISED_LOSSES
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.schedule import SCHEDULE_OPTIONS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.encoders.convolution import Conv2D
+from tf_contrastive.encoders.resnet import Conv2D
 from tf_contrastive.model import ContrastiveModel
 
 _RNG = np.random.default_rng(0)

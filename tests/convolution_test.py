@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive.encoders.convolution import Conv2D
+from tf_contrastive.encoders.resnet import Conv2D
 
 
 @pytest.mark.parametrize(

@@ -23,18 +23,13 @@ __all__ = ["build"]
 def _standardize(
     x: tf.Tensor, mean: Sequence[float], std: Sequence[float], scale: float
 ) -> tf.Tensor:
-    """Computes (x - mean) / std of the colours, in float32.
-
-    Further channels are unchanged.
-    """
-    channels = x.shape[-1]
-    extra = max(channels - 3, 0)
-    if channels < 3:  # Without colours; the first BatchNorm standardises them.
-        factors, offsets = [1.0] * channels, [0.0] * channels
-    else:
+    """Computes (x - mean) / std of the colours, if there are, in float32."""
+    # Other channels are left to the first BatchNorm.
+    factors, offsets = [1.0] * x.shape[-1], [0.0] * x.shape[-1]
+    if x.shape[-1] >= 3:
         pairs = list(zip(mean, std, strict=True))
-        factors = [1 / s for _, s in pairs] + [1.0] * extra
-        offsets = [-m / s for m, s in pairs] + [0.0] * extra
+        factors[:3] = [1 / s for _, s in pairs]
+        offsets[:3] = [-m / s for m, s in pairs]
     # Half precision would round the pixels before they are centred.
     return tf.keras.layers.Rescaling(
         [f * scale for f in factors],
@@ -59,7 +54,11 @@ def build(
     synchronized: bool = True,
     zero_init_residual: bool = True,
 ) -> tf.keras.Model:
-    """Builds an encoder with random weights.
+    """Builds an encoder with random weights: images to features h.
+
+    These are the global average, float32 [N, D] under any precision policy; D
+    is 512 * width of basic and 2048 * width of bottleneck networks. He et al.
+    2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
 
     Args:
       name: one of `config.encoder.ENCODERS`, or `keras:NAME` or `keras_cv:NAME`
@@ -77,16 +76,9 @@ def build(
       zero_init_residual: whether the last scale of residual branches starts at
         zero, which is best for training, but not for an untrained baseline.
 
-    Returns:
-      A model: float images [N, H, W, K] in [0, 1] to features float32 [N, D]
-      of a global average, under any precision policy. D is 512 * width of
-      basic and 2048 * width of bottleneck networks.
-
     Raises:
       UserError: for an unknown name or stem, a width or stem for a backbone of
         Keras or KerasCV, or images too small for the network.
-
-    He et al. 2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
     """
     check_encoder_name(name)
     if not width > 0:
@@ -97,10 +89,11 @@ def build(
             " channels), each of at least 1"
         )
     images = tf.keras.Input(image_shape, name="images")
+    x = _standardize(images, mean, std, backbones.input_scale(name))
     if name in resnet.RESNETS:
         x = resnet.features(
             name,
-            _standardize(images, mean, std, 1.0),
+            x,
             width=width,
             stem=stem,
             synchronized=synchronized,
@@ -108,12 +101,7 @@ def build(
         )
     else:
         check_backbone(name, width, stem)
-        scale = backbones.input_scale(name)
-        x = backbones.features(
-            name,
-            _standardize(images, mean, std, scale),
-            synchronized=synchronized,
-        )
+        x = backbones.features(name, x, synchronized=synchronized)
     features = tf.keras.layers.GlobalAveragePooling2D(
         dtype="float32", name="features"
     )(x)

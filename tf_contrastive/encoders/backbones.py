@@ -5,7 +5,7 @@ unchanged. Stochastic depth is off: its random state is not in the checkpoint,
 and a resumed run would not equal the uninterrupted one.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,58 +18,44 @@ _KERAS_OPTIONS: dict[str, dict[str, Any]] = {
     "MobileNetV3": {"include_preprocessing": False},
     "RegNet": {"include_preprocessing": False},
 }
-
-
-class _KerasCV(NamedTuple):
-    """A network of KerasCV: its family and options.
-
-    KerasCV's own presets have to be downloaded.
-    """
-
-    family: str
-    options: dict[str, Any]
-
-
-def _resnet(family: str, block: str, *repeats: int) -> _KerasCV:
-    """He et al. 2016, table 1."""
-    return _KerasCV(
-        family,
+# Blocks of residual networks: He et al. 2016, table 1.
+_RESNETS = {
+    18: ("basic_block", [2, 2, 2, 2]),
+    34: ("basic_block", [3, 4, 6, 3]),
+    50: ("block", [3, 4, 6, 3]),
+    101: ("block", [3, 4, 23, 3]),
+    152: ("block", [3, 8, 36, 3]),
+}
+# Channels and depths of the backbone of YOLOX (Ge et al. 2021).
+_DARKNETS = {
+    "tiny": (48, 1),
+    "s": (64, 1),
+    "m": (96, 2),
+    "l": (128, 3),
+    "xl": (170, 4),
+}
+# Families and options; KerasCV's own presets have to be downloaded.
+_KERAS_CV: dict[str, tuple[str, dict[str, Any]]] = {
+    f"resnet{depth}{version}": (
+        f"resnet{version}",
         {
             "stackwise_filters": [64, 128, 256, 512],
-            "stackwise_blocks": list(repeats),
+            "stackwise_blocks": blocks,
             "stackwise_strides": [1, 2, 2, 2],
             "block_type": block,
         },
     )
-
-
-def _darknet(channels: int, depth: int) -> _KerasCV:
-    """The backbone of YOLOX (Ge et al. 2021), in its five sizes."""
-    return _KerasCV(
+    for version in ("", "_v2")
+    for depth, (block, blocks) in _RESNETS.items()
+} | {
+    f"csp_darknet_{size}": (
         "csp_darknet",
         {
             "stackwise_channels": [channels << i for i in range(4)],
             "stackwise_depth": [depth, 3 * depth, 3 * depth, depth],
         },
     )
-
-
-_KERAS_CV = {
-    "resnet18": _resnet("resnet", "basic_block", 2, 2, 2, 2),
-    "resnet34": _resnet("resnet", "basic_block", 3, 4, 6, 3),
-    "resnet50": _resnet("resnet", "block", 3, 4, 6, 3),
-    "resnet101": _resnet("resnet", "block", 3, 4, 23, 3),
-    "resnet152": _resnet("resnet", "block", 3, 8, 36, 3),
-    "resnet18_v2": _resnet("resnet_v2", "basic_block", 2, 2, 2, 2),
-    "resnet34_v2": _resnet("resnet_v2", "basic_block", 3, 4, 6, 3),
-    "resnet50_v2": _resnet("resnet_v2", "block", 3, 4, 6, 3),
-    "resnet101_v2": _resnet("resnet_v2", "block", 3, 4, 23, 3),
-    "resnet152_v2": _resnet("resnet_v2", "block", 3, 8, 36, 3),
-    "csp_darknet_tiny": _darknet(48, 1),
-    "csp_darknet_s": _darknet(64, 1),
-    "csp_darknet_m": _darknet(96, 2),
-    "csp_darknet_l": _darknet(128, 3),
-    "csp_darknet_xl": _darknet(170, 4),
+    for size, (channels, depth) in _DARKNETS.items()
 }
 
 
@@ -82,15 +68,9 @@ def input_scale(name: str) -> float:
 def features(
     name: str, images: tf.Tensor, *, synchronized: bool = True
 ) -> tf.Tensor:
-    """Applies a network to a functional model's tensor.
+    """Applies `keras:NAME` or `keras_cv:NAME` to a functional model's tensor.
 
-    Args:
-      name: `keras:NAME` or `keras_cv:NAME`, checked by `config.encoder`.
-      images: standardised, times `input_scale`, [N, H, W, K].
-      synchronized: whether its BatchNorm spans all replicas.
-
-    Returns:
-      [N, H', W', D].
+    Standardised images, times `input_scale`, [N, H, W, K] -> [N, H', W', D].
 
     Raises:
       UserError: for images that are too small for the network.
@@ -142,14 +122,10 @@ def _from_keras_cv(
 
 
 def replace_normalization(model: tf.keras.Model, synchronized: bool) -> None:
-    """Turns Keras' batch normalization in a model into ours, in place.
+    """Turns Keras' batch normalization in a built model into ours, in place.
 
     This includes layers inside of layers, which cloning does not reach, and
     keeps the variables.
-
-    Args:
-      model: built, with Keras' own batch normalization.
-      synchronized: whether it spans all replicas.
     """
     for layer in model.submodules:
         # Subclasses may behave differently.

@@ -5,14 +5,59 @@ SupCon and SINCERE train them.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.encoder import STEMS, check_image_size, resolve_stem
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.encoders.convolution import Conv2D
+
+
+@tf.keras.utils.register_keras_serializable("tf_contrastive")
+class Conv2D(tf.keras.layers.Conv2D):
+    """`tf.keras.layers.Conv2D`, with a gradient that is fast on CPUs.
+
+    TensorFlow's CPU kernel of a convolution's gradient by its input is up to 20
+    times slower than the convolution itself (3x3, 256 channels at 2x2 pixels:
+    372 against 14 ms). With stride 1 it equals a convolution by the rotated
+    kernel. All other cases are Keras' own.
+    """
+
+    def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """Convolves [N, H, W, K] by a kernel [h, w, K, C]."""
+        if self._gradient_is_convolution():
+            return _convolve(inputs, tf.convert_to_tensor(kernel))
+        return super().convolution_op(inputs, kernel)
+
+    def _gradient_is_convolution(self) -> bool:
+        has_form = (
+            self.strides == (1, 1)
+            and self.dilation_rate == (1, 1)
+            and self.groups == 1
+            and self.padding == "same"
+            and all(side % 2 for side in self.kernel_size)
+            and self.data_format == "channels_last"
+        )
+        return has_form and not any(
+            tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")
+        )
+
+
+@tf.custom_gradient
+def _convolve(images: tf.Tensor, kernel: tf.Tensor) -> Any:
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rotated = tf.transpose(kernel[::-1, ::-1], [0, 1, 3, 2])
+        by_kernel = tf.raw_ops.Conv2DBackpropFilter(
+            input=images,
+            filter_sizes=tf.shape(kernel),
+            out_backprop=upstream,
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+        )
+        return tf.nn.conv2d(upstream, rotated, 1, "SAME"), by_kernel
+
+    return tf.nn.conv2d(images, kernel, 1, "SAME"), gradient
 
 
 class _Layers(NamedTuple):
@@ -119,17 +164,6 @@ RESNETS = {
 }
 
 
-def _stem(layers: _Layers, x: tf.Tensor, channels: int, stem: str) -> tf.Tensor:
-    if stem == "cifar":
-        x = layers.convolution(x, channels, 3, 1, "stem_conv")
-        return layers.normalization(x, "stem_norm")
-    x = layers.convolution(x, channels, 7, 2, "stem_conv")
-    x = layers.normalization(x, "stem_norm")
-    # After a ReLU, padding a maximum with zeros equals minus infinity.
-    x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
-    return tf.keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
-
-
 def features(
     name: str,
     images: tf.Tensor,
@@ -139,18 +173,9 @@ def features(
     synchronized: bool,
     zero_init_residual: bool,
 ) -> tf.Tensor:
-    """Applies a residual network to a functional model's tensor.
+    """Applies a network of `RESNETS` to a functional model's tensor.
 
-    Args:
-      name: one of `RESNETS`.
-      images: standardised, [N, H, W, K].
-      width, stem, synchronized, zero_init_residual: see `encoders.build`.
-
-    Returns:
-      [N, H', W', D].
-
-    Raises:
-      UserError: for an unknown stem, or images too small for it.
+    Standardised images [N, H, W, K] -> [N, H', W', D]; see `encoders.build`.
     """
     if stem not in STEMS:
         raise errors.unknown("stem", stem, STEMS)
@@ -160,7 +185,13 @@ def features(
     block, repeats = RESNETS[name]
     channels = 8 * max(round(8 * width), 1)
     layers = _Layers(synchronized, "zeros" if zero_init_residual else "ones")
-    x = _stem(layers, images, channels, stem)
+    side, stride = (3, 1) if stem == "cifar" else (7, 2)
+    x = layers.convolution(images, channels, side, stride, "stem_conv")
+    x = layers.normalization(x, "stem_norm")
+    if stem != "cifar":
+        # After a ReLU, padding a maximum with zeros equals minus infinity.
+        x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
+        x = tf.keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
     for stage, count in enumerate(repeats):
         for i in range(count):
             stride = 2 if stage and not i else 1

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors
 from tf_contrastive.config.export import Exporting
-from tf_contrastive.encoders import convolution
+from tf_contrastive.encoders import resnet
 
 
 def image_shape(encoder: Any) -> tuple[int, int, int]:
@@ -98,7 +98,7 @@ def _clone(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
     if isinstance(layer, batch_norm):
         # The base class's own options: those of subclasses synchronize.
         options, kind = batch_norm.get_config(layer), batch_norm
-    elif isinstance(layer, convolution.Conv2D):
+    elif isinstance(layer, resnet.Conv2D):
         # Other processes do not know its gradient.
         options, kind = layer.get_config(), tf.keras.layers.Conv2D
     else:
