@@ -10,9 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive.model.device_augmentation import DeviceAugmentation
 from tf_contrastive.model.gradient_cache import GradientCache
 from tf_contrastive.model.input_wait import InputWait
 from tf_contrastive.model.loss_scaling import LossScaling
+from tf_contrastive.model.mixing import Mixing
 from tf_contrastive.model.momentum_encoder import MomentumEncoder
 from tf_contrastive.model.non_finite import NonFinite
 from tf_contrastive.model.online_knn import OnlineKNN
@@ -27,6 +29,8 @@ _PARTS = ("encoder", "projection_head", "loss", "probe", "augment", "mix")
 class ContrastiveModel(
     MomentumEncoder,
     OnlineKNN,
+    Mixing,
+    DeviceAugmentation,
     GradientCache,
     LossScaling,
     NonFinite,

@@ -4,13 +4,13 @@ Whatever `ContrastiveModel` can do beyond it is a class in a module of its own,
 which overrides methods of `ContrastiveStep`.
 """
 
-from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import metrics
+from tf_contrastive.model.running_means import RunningMeans
 
 Results = dict[str, tf.Tensor]
 
@@ -35,44 +35,6 @@ class Batch(NamedTuple):
     keys: tf.Tensor | None = None
 
 
-class RunningMeans:
-    """Means by name; create it in the strategy's scope.
-
-    `fit` reports them in the order of `names`. It is not a Keras object,
-    because its variables are not weights of the model.
-    """
-
-    def __init__(self, *names: str) -> None:
-        self._means: dict[str, tf.keras.metrics.Mean] = {}
-        self.add(*names)
-
-    @property
-    def metrics(self) -> list[tf.keras.metrics.Metric]:
-        """The means as Keras metrics."""
-        return list(self._means.values())
-
-    def add(self, *names: str) -> None:
-        """Adds means."""
-        for name in names:
-            self._means[name] = tf.keras.metrics.Mean(name=name)
-
-    def update(
-        self, values: Results, weights: Results | None = None
-    ) -> Results:
-        """Adds values [] to the means of their names, and returns the means.
-
-        The weights, by name, are 1 by default.
-        """
-        for name, value in values.items():
-            weight = (weights or {}).get(name, 1.0)
-            self._means[name].update_state(value, weight)
-        return self.read(values)
-
-    def read(self, names: Iterable[str]) -> Results:
-        """Returns the means of `names`."""
-        return {name: self._means[name].result() for name in names}
-
-
 class ContrastiveStep(tf.keras.Model):
     """Trains an encoder and its projection head; see `ContrastiveModel`."""
 
@@ -82,8 +44,6 @@ class ContrastiveStep(tf.keras.Model):
         projection_head: tf.keras.layers.Layer,
         loss: Any,
         *,
-        augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
-        mix: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -91,8 +51,6 @@ class ContrastiveStep(tf.keras.Model):
         self.encoder = encoder
         self.projection_head = projection_head
         self.contrastive_loss = loss
-        self.augment = augment
-        self.mix = mix
         self.seed = seed
         # All variables are created now, since a checkpoint restores by value.
         projection_head(tf.keras.Input(encoder.output_shape[1:]))
@@ -118,14 +76,12 @@ class ContrastiveStep(tf.keras.Model):
         return self.score(self.batch(data, training=False))
 
     def batch(self, data: Any, training: bool) -> Batch:
-        """Unpacks the data of a step, and augments and mixes its views.
-
-        Losses then compare with the class fractions of each mixed view,
-        accuracies with the labels.
+        """Unpacks the data of a step.
 
         Raises:
           ValueError: for views of another rank than 5.
         """
+        del training
         views, labels, _ = tf.keras.utils.unpack_x_y_sample_weight(data)
         views, seeds = views if isinstance(views, tuple) else (views, None)
         if views.shape.rank != 5:
@@ -133,12 +89,7 @@ class ContrastiveStep(tf.keras.Model):
                 f"views of shape {views.shape}: must be [B, V, H, W, K]"
                 " (images, views per image, height, width, channels)"
             )
-        if self.augment is not None:
-            views = self.augment(views, seeds)
-        targets = labels
-        if self.mix is not None and training:
-            views, targets = self.mix(views, labels, seeds)
-        return Batch(views, labels, targets, seeds)
+        return Batch(views, labels, labels, seeds)
 
     @do_not_convert_self
     def learn(self, batch: Batch) -> Results:

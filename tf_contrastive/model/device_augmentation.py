@@ -1,0 +1,31 @@
+"""Photometric augmentation in the step, on the accelerator."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive.model.contrastive import Batch, ContrastiveStep
+
+
+class DeviceAugmentation(ContrastiveStep):
+    """Augments views that come with seeds: ((views, seeds [B, V, 2]), labels).
+
+    The host leaves these views with their colours unchanged.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.augment = augment
+
+    def batch(self, data: Any, training: bool) -> Batch:
+        """Unpacks the data, and augments the views."""
+        batch = super().batch(data, training)
+        if self.augment is None:
+            return batch
+        return batch._replace(views=self.augment(batch.views, batch.seeds))

@@ -1,0 +1,33 @@
+"""MixUp and CutMix in the step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive.model.contrastive import Batch, ContrastiveStep
+
+
+class Mixing(ContrastiveStep):
+    """Mixes the views of training, which come with seeds, and their labels.
+
+    Losses then compare with the class fractions of each view, accuracies with
+    the labels.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        mix: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.mix = mix
+
+    def batch(self, data: Any, training: bool) -> Batch:
+        """Unpacks the data, and mixes the views."""
+        batch = super().batch(data, training)
+        if self.mix is None or not training:
+            return batch
+        views, fractions = self.mix(batch.views, batch.labels, batch.seeds)
+        return batch._replace(views=views, targets=fractions)

@@ -1,0 +1,45 @@
+"""Running means of what steps measure."""
+
+from collections.abc import Iterable
+
+import tensorflow as tf
+
+
+class RunningMeans:
+    """Means by name; create it in the strategy's scope.
+
+    `fit` reports them in the order of `names`. It is not a Keras object,
+    because its variables are not weights of the model.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self._means: dict[str, tf.keras.metrics.Mean] = {}
+        self.add(*names)
+
+    @property
+    def metrics(self) -> list[tf.keras.metrics.Metric]:
+        """The means as Keras metrics."""
+        return list(self._means.values())
+
+    def add(self, *names: str) -> None:
+        """Adds means."""
+        for name in names:
+            self._means[name] = tf.keras.metrics.Mean(name=name)
+
+    def update(
+        self,
+        values: dict[str, tf.Tensor],
+        weights: dict[str, tf.Tensor] | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """Adds values [] to the means of their names, and returns the means.
+
+        The weights, by name, are 1 by default.
+        """
+        for name, value in values.items():
+            weight = (weights or {}).get(name, 1.0)
+            self._means[name].update_state(value, weight)
+        return self.read(values)
+
+    def read(self, names: Iterable[str]) -> dict[str, tf.Tensor]:
+        """Returns the means of `names`."""
+        return {name: self._means[name].result() for name in names}
