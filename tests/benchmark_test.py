@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-import small
 from PIL import Image
 
 from tf_contrastive import __main__, benchmarks, datasets
@@ -15,7 +14,6 @@ from tf_contrastive.benchmarks import (
     input,
     loss,
     measure,
-    operations,
     views,
 )
 from tf_contrastive.config import fields
@@ -113,7 +111,6 @@ def test_the_command_compares_and_notes_what_it_skips(
     for size, name in ((64, "ours"), (64, "dense"), (128, "ours")):
         row = rows[size, name]
         assert row["loss"] == "supcon"
-        assert row["graph_building_seconds"] >= 0
         assert row["repeats"] == 2
         assert row["times_ours"] == pytest.approx(
             row["milliseconds"] / rows[size, "ours"]["milliseconds"]
@@ -131,20 +128,6 @@ def test_the_command_compares_and_notes_what_it_skips(
     ]
     assert lines[3][-2:] == ["not", "installed"]
     assert "written: " in shown.err
-
-
-def test_memory_per_added_embedding():
-    row = {"loss": "supcon", "implementation": "ours", "peak_growth_mib": 10.0}
-    rows = loss.memory_growth(
-        [
-            {**row, "size": 1024},
-            {**row, "size": 1024, "implementation": "dense"},
-            {**row, "size": 2048, "peak_growth_mib": 12.0},
-            {**row, "size": 4096, "peak_growth_mib": None},
-            {**row, "size": 1024, "loss": "sincere"},
-        ]
-    )
-    assert [r["kib_per_added"] for r in rows] == [None, 2.0, None]
 
 
 @pytest.mark.parametrize(
@@ -210,46 +193,33 @@ def test_peak_memory_is_that_of_the_call():
 
 
 def test_input_is_compared_with_the_floor(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(operations, "_ENCODER", "resnet10")
     output = tmp_path / "input.json"
-    with small.encoder():
-        status = _main(
-            monkeypatch,
-            "benchmark",
-            "input",
-            "--policies=crop,simclr",
-            "--image_sizes=16",
-            "--input_batch_size=4",
-            "--seconds=0.01",
-            "--repeats=1",
-            "--only_ours",
-            "--profile",
-            "--device_fraction",
-            f"--output={output}",
-        )
+    status = _main(
+        monkeypatch,
+        "benchmark",
+        "input",
+        "--policies=crop,simclr",
+        "--image_sizes=16",
+        "--input_batch_size=4",
+        "--seconds=0.01",
+        "--repeats=1",
+        "--only_ours",
+        f"--output={output}",
+    )
     assert status == 0
     results = json.loads(output.read_text())["results"]
-    rates = [row for row in results if "implementation" in row]
-    assert [(row["policy"], row["implementation"]) for row in rates] == [
+    assert [(row["policy"], row["implementation"]) for row in results] == [
         ("crop", "crop"),
         ("simclr", "crop"),
         ("simclr", "ours"),
         ("simclr", "ours, linear colours"),
         ("simclr", "ours, host part of device"),
     ]
-    for row in rates:
+    for row in results:
         assert row["examples_per_second"] > 0
-        assert row["first_batch_seconds"] > 0
         if row["implementation"] == "crop":
             assert row["of_floor"] == 1.0
-    profiled = [row["operation"] for row in results if "operation" in row]
-    assert {"ColorJitter", "Grayscale"} <= {*profiled}
-    row = results[-1]
-    assert (row["policy"], row["image_size"]) == ("simclr", 16)
-    assert row["encoder"] == "resnet10"
-    # Colours are cheap compared with an encoder.
-    assert 0 < row["device_fraction"] < 1
-    assert "first batch s" in capsys.readouterr().out
+    assert "of the floor" in capsys.readouterr().out
 
 
 @pytest.mark.slow

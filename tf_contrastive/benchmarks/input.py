@@ -1,20 +1,17 @@
 """Views per second of this package's input, of alternatives, and of the floor.
 
-Views above 64 pixels are made from JPEG files, scikit-learn's two sample
-photographs (427 x 640 pixels); smaller ones from arrays. The floor is what
-every policy needs: decoding, random crop, resize and flip.
+Views above 64 pixels are made from JPEG files of 427 x 640 pixels, smaller ones
+from arrays. The floor is what every policy needs: decoding, crop, resize, flip.
 """
 
-import contextlib
 import dataclasses
 import functools
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,7 @@ import sklearn.datasets
 import tensorflow as tf
 
 from tf_contrastive import datasets, terminal, train, views
-from tf_contrastive.benchmarks import measure, operations
+from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
@@ -50,7 +47,6 @@ _COLUMNS = {
     "examples/s": "{examples_per_second:,.0f}",
     "of the floor": "{of_floor:.2f}",
     "ours times as fast": "{times_peer:.1f}",
-    "first batch s": "{first_batch_seconds:.2f}",
     "note": "{note}",
 }
 
@@ -70,34 +66,20 @@ Maker = Callable[[datasets.Source, Case], tf.data.Dataset]
 
 def run(options: Benchmark) -> measure.Report:
     """Measures every policy at every size."""
-    chosen, repeats = options.input, options.benchmarking.repeats
-    policies = fields.split_list(chosen.policies)
-    sizes = fields.read_counts(chosen.image_sizes)
+    chosen = options.input
     rows: list[measure.Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        for size in sizes:
+        for size in fields.read_counts(chosen.image_sizes):
             source = _source(size, folder)
             default = 512 if size <= CIFAR_STEM_MAX_SIDE else 64
-            for policy in policies:
+            for policy in fields.split_list(chosen.policies):
                 case = Case(policy, size, chosen.input_batch_size or default)
                 makers = implementations(
                     case, only_ours=options.benchmarking.only_ours
                 )
-                names = ", ".join(makers)
-                terminal.info(f"{policy} at {size} pixels: {names}")
-                rows += _measure(makers, source, case, chosen.seconds, repeats)
-    tables = [measure.table(_COLUMNS, rows)]
-    for enabled, function, columns in (
-        (chosen.profile, operations.profile, operations.PROFILE),
-        (chosen.device_fraction, operations.device, operations.DEVICE),
-    ):
-        if enabled:
-            measured = [
-                r for s in sizes for r in function(policies, s, repeats)
-            ]
-            rows += measured
-            tables.append(measure.table(columns, measured))
-    return measure.Report(rows, tables)
+                terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")
+                rows += _measure(makers, source, case, options)
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
 
 
 def _source(size: int, folder: str) -> datasets.Source:
@@ -125,27 +107,30 @@ def _measure(
     makers: dict[str, Maker],
     source: datasets.Source,
     case: Case,
-    seconds: float,
-    repeats: int,
+    options: Benchmark,
 ) -> list[measure.Row]:
     """Measures implementations in turns; each time with a new iterator.
 
     An iterator would prefetch while another implementation is measured.
     """
     rates: dict[str, list[float]] = {name: [] for name in makers}
-    first: dict[str, float] = {}
     notes = dict.fromkeys(makers, "")
-    for _ in range(repeats):
+    seconds = options.input.seconds
+    for _ in range(options.benchmarking.repeats):
         for name in [name for name in makers if not notes[name]]:
-            start = time.perf_counter()
             try:
                 batches = iter(makers[name](source, case))
             except ImportError:
                 notes[name] = "not installed"
                 continue
-            next(batches)
-            first.setdefault(name, time.perf_counter() - start)
-            rates[name].append(_rate(batches, case.batch_size, seconds))
+            for _ in range(3):  # The first one, and prefetched ones.
+                next(batches)
+            count, start = 0, time.perf_counter()
+            while time.perf_counter() - start < seconds or count < 2:
+                next(batches)
+                count += 1
+            spent = time.perf_counter() - start
+            rates[name].append(count * case.batch_size / spent)
             del batches
     medians = {n: statistics.median(r) for n, r in rates.items() if r}
     rows = []
@@ -161,22 +146,10 @@ def _measure(
                 "times_peer": medians["ours"] / rate
                 if rate and is_peer
                 else None,
-                "first_batch_seconds": first.get(name),
                 "note": notes[name],
             }
         )
     return rows
-
-
-def _rate(batches: Iterator[Any], batch_size: int, seconds: float) -> float:
-    """Returns examples per second, without the prefetched batches."""
-    for _ in range(2):
-        next(batches)
-    count, start = 0, time.perf_counter()
-    while time.perf_counter() - start < seconds or count < 2:
-        next(batches)
-        count += 1
-    return count * batch_size / (time.perf_counter() - start)
 
 
 # ---- Implementations ---------------------------------------------------------
@@ -237,15 +210,8 @@ def _augmented(
     return augmented.prefetch(tf.data.AUTOTUNE)
 
 
-def _keras_cv_layers() -> Any:
-    # It prints its backend to stdout, where the table is written.
-    with contextlib.redirect_stdout(sys.stderr):
-        from keras_cv import layers
-    return layers
-
-
 def _keras_cv_simclr(source: datasets.Source, case: Case) -> tf.data.Dataset:
-    layers = _keras_cv_layers()
+    layers = measure.keras_cv().layers
     jitter = layers.RandomColorJitter(
         value_range=(0, 1),
         brightness_factor=0.8,
@@ -272,23 +238,20 @@ def _keras_cv_simclr(source: datasets.Source, case: Case) -> tf.data.Dataset:
 def _keras_cv_randaugment(
     source: datasets.Source, case: Case
 ) -> tf.data.Dataset:
-    layer = _keras_cv_layers().RandAugment(
+    layer = measure.keras_cv().layers.RandAugment(
         value_range=(0, 1), augmentations_per_image=2, magnitude=0.5
     )
     return _augmented(source, case, lambda x: layer(x, training=True))
 
 
-def _official(
-    name: str, source: datasets.Source, case: Case
-) -> tf.data.Dataset:
-    """tf-models-official's class of that name, applied image by image."""
+def _official(source: datasets.Source, case: Case) -> tf.data.Dataset:
+    """tf-models-official's policy, applied image by image."""
     from official.vision.ops import augment
 
-    classes = {
-        "AutoAugment": augment.AutoAugment,
-        "RandAugment": augment.RandAugment,
-    }
-    policy = classes[name]()
+    policy = {
+        "autoaugment": augment.AutoAugment,
+        "randaugment": augment.RandAugment,
+    }[case.policy]()
 
     def distort(pixels: tf.Tensor) -> tf.Tensor:
         levels = tf.cast(tf.round(255 * pixels), tf.uint8)
@@ -301,11 +264,9 @@ def _official(
 # Policy -> implementations by others.
 PEERS: dict[str, dict[str, Maker]] = {
     "simclr": {"keras-cv": _keras_cv_simclr},
-    "autoaugment": {
-        "tf-models-official": functools.partial(_official, "AutoAugment")
-    },
+    "autoaugment": {"tf-models-official": _official},
     "randaugment": {
         "keras-cv": _keras_cv_randaugment,
-        "tf-models-official": functools.partial(_official, "RandAugment"),
+        "tf-models-official": _official,
     },
 }

@@ -4,9 +4,6 @@ Our losses compare blocks of embeddings, so that their memory is linear in the
 batch; the alternatives hold the N x N matrix of all similarities several times.
 """
 
-import contextlib
-import functools
-import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -19,8 +16,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark, LossBenchmark
 
 # Largest errors, relative to ours.
-_VALUE_ERROR = 1e-4
-_GRADIENT_ERROR = 1e-3
+_ALLOWED = {"value": 1e-4, "gradient": 1e-3}
 
 # N x N float32 matrices that a dense loss holds at its peak: logits, their
 # exponentials, masks, gradients. Between 3 and 11, as measured.
@@ -37,14 +33,7 @@ _COLUMNS = {
     "times ours": "{times_ours:.2f}",
     "peak growth MiB": "{peak_growth_mib:.0f}",
     "peak total MiB": "{peak_total_mib:.0f}",
-    "graph building s": "{graph_building_seconds:.2f}",
     "note": "{note}",
-}
-_GROWTH_COLUMNS = {
-    "memory by N (ours)": "{loss}",
-    "N": "{size}",
-    "peak growth MiB": "{peak_growth_mib:.0f}",
-    "KiB per added embedding": "{kib_per_added:.2f}",
 }
 
 
@@ -68,8 +57,6 @@ def run(options: Benchmark) -> measure.Report:
     """Measures every loss at every size."""
     chosen = options.loss
     rows: list[measure.Row] = []
-    # Excludes TensorFlow's own start from the first graph's building.
-    dense(Case("ntxent", 4, chosen))()
     for loss in fields.split_list(chosen.losses):
         for size in fields.read_counts(chosen.sizes):
             makers = IMPLEMENTATIONS[loss]
@@ -78,57 +65,30 @@ def run(options: Benchmark) -> measure.Report:
                 gib = _DENSE_MATRICES * 4 * size**2 / 2**30
                 note = f"needs about {gib:.3g} GiB"
                 skipped = dict.fromkeys(list(makers)[1:], note)
-            rows += [
-                {"loss": loss, "size": size, **row}
-                for row in measure.compare(
-                    f"{loss} of {size:,} embeddings",
-                    makers,
-                    Case(loss, size, chosen),
-                    options.benchmarking,
-                    _errors,
-                    skipped,
-                )
-            ]
-    tables = [measure.table(_COLUMNS, rows)]
-    if growth := memory_growth(rows):
-        tables.append(measure.table(_GROWTH_COLUMNS, growth))
-    return measure.Report(rows, tables)
+            compared = measure.compare(
+                f"{loss} of {size:,} embeddings",
+                makers,
+                Case(loss, size, chosen),
+                options.benchmarking,
+                _errors,
+                skipped,
+            )
+            rows += [{"loss": loss, "size": size, **row} for row in compared]
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
 
 
 def _errors(
     outputs: tuple[np.ndarray, np.ndarray], ours: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, measure.Error]:
     """Relative errors of the value, and of the gradient in its norm."""
-    value, gradient = (
-        float(np.linalg.norm(theirs - our) / np.linalg.norm(our))
-        for theirs, our in zip(outputs, ours, strict=True)
-    )
     return {
-        "value": measure.Error(value, _VALUE_ERROR),
-        "gradient": measure.Error(gradient, _GRADIENT_ERROR),
+        name: measure.Error(
+            float(np.linalg.norm(theirs - our) / np.linalg.norm(our)), allowed
+        )
+        for (name, allowed), theirs, our in zip(
+            _ALLOWED.items(), outputs, ours, strict=True
+        )
     }
-
-
-def memory_growth(rows: list[measure.Row]) -> list[measure.Row]:
-    """Returns our rows with `kib_per_added`: memory per additional embedding.
-
-    It is equal in all rows if memory is linear in N. The memory of the graph,
-    which does not depend on N, cancels.
-    """
-    measured = [
-        row
-        for row in rows
-        if row["implementation"] == "ours"
-        and row["peak_growth_mib"] is not None
-    ]
-    growth = []
-    for before, row in zip([None, *measured], measured, strict=False):
-        added = None
-        if before and before["loss"] == row["loss"]:
-            mib = row["peak_growth_mib"] - before["peak_growth_mib"]
-            added = 1024 * mib / max(row["size"] - before["size"], 1)
-        growth.append({**row, "kib_per_added": added})
-    return growth
 
 
 # ---- Implementations ---------------------------------------------------------
@@ -167,57 +127,48 @@ def ours(case: Case) -> measure.Call:
 
 
 def dense(case: Case) -> measure.Call:
-    """`dense_loss` with automatic differentiation."""
-    loss = functools.partial(dense_loss, case.loss, case.options.temperature)
-    return _in_tensorflow(loss, case)
+    """The whole matrix of similarities, with automatic differentiation."""
+    temperature = case.options.temperature
 
+    def loss(projections: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        z = tf.math.l2_normalize(projections, axis=-1)
+        flat = tf.reshape(z, [-1, z.shape[-1]])
+        logits = tf.matmul(flat, flat, transpose_b=True) / temperature
+        logits = tf.linalg.set_diag(
+            logits, tf.fill(tf.shape(flat)[:1], _MASKED)
+        )
+        if case.loss == "ntxent":
+            positive = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / temperature
+            total = tf.reduce_logsumexp(logits, axis=-1)
+            return tf.reduce_mean(total) - tf.reduce_mean(positive)
+        labels = tf.repeat(labels, 2)
+        same = labels[:, tf.newaxis] == labels
+        positives = tf.linalg.set_diag(same, tf.zeros_like(labels, tf.bool))
+        count = tf.math.count_nonzero(positives, -1, dtype=tf.float32)
 
-def dense_loss(
-    name: str, temperature: float, projections: tf.Tensor, labels: tf.Tensor
-) -> tf.Tensor:
-    """A loss from the whole matrix of similarities, in plain TensorFlow.
+        def mean_of_positives(values: tf.Tensor) -> tf.Tensor:
+            return tf.reduce_sum(tf.where(positives, values, 0.0), -1) / count
 
-    Args:
-      name: of the loss.
-      temperature: divisor of the cosines.
-      projections: float32 [B, 2, P].
-      labels: int [B].
-    """
-    z = tf.math.l2_normalize(projections, axis=-1)
-    flat = tf.reshape(z, [-1, z.shape[-1]])
-    logits = tf.matmul(flat, flat, transpose_b=True) / temperature
-    logits = tf.linalg.set_diag(logits, tf.fill(tf.shape(flat)[:1], _MASKED))
-    if name == "ntxent":
-        positive = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / temperature
+        if case.loss == "sincere":
+            noise = tf.where(same, _MASKED, logits)
+            noise = tf.reduce_logsumexp(noise, axis=-1, keepdims=True)
+            return tf.reduce_mean(
+                mean_of_positives(tf.nn.softplus(noise - logits))
+            )
         total = tf.reduce_logsumexp(logits, axis=-1)
-        return tf.reduce_mean(total) - tf.reduce_mean(positive)
-    labels = tf.repeat(labels, 2)
-    same = labels[:, tf.newaxis] == labels
-    positives = tf.linalg.set_diag(same, tf.zeros_like(labels, tf.bool))
-    count = tf.math.count_nonzero(positives, -1, dtype=tf.float32)
+        if case.loss == "supcon":
+            return tf.reduce_mean(total - mean_of_positives(logits))
+        inside = tf.where(positives, logits, _MASKED)
+        inside = tf.reduce_logsumexp(inside, axis=-1) - tf.math.log(count)
+        return tf.reduce_mean(total - inside)
 
-    def mean_of_positives(values: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_sum(tf.where(positives, values, 0.0), -1) / count
-
-    if name == "sincere":
-        noise = tf.where(same, _MASKED, logits)
-        noise = tf.reduce_logsumexp(noise, axis=-1, keepdims=True)
-        return tf.reduce_mean(mean_of_positives(tf.nn.softplus(noise - logits)))
-    total = tf.reduce_logsumexp(logits, axis=-1)
-    if name == "supcon":
-        return tf.reduce_mean(total - mean_of_positives(logits))
-    inside = tf.where(positives, logits, _MASKED)
-    inside = tf.reduce_logsumexp(inside, axis=-1) - tf.math.log(count)
-    return tf.reduce_mean(total - inside)
+    return _in_tensorflow(loss, case)
 
 
 def keras_cv(case: Case) -> measure.Call:
     """KerasCV's SimCLRLoss, which sums the means of both views: halved."""
-    # It prints its backend to stdout, where the table is written.
-    with contextlib.redirect_stdout(sys.stderr):
-        from keras_cv import losses as keras_cv_losses
-
-    simclr = keras_cv_losses.SimCLRLoss(temperature=case.options.temperature)
+    losses_of = measure.keras_cv().losses
+    simclr = losses_of.SimCLRLoss(temperature=case.options.temperature)
     return _in_tensorflow(lambda z, _: simclr(z[:, 0], z[:, 1]) / 2, case)
 
 
@@ -240,13 +191,10 @@ def pytorch_metric_learning(case: Case) -> measure.Call:
 
 
 # Loss -> its implementations; the first is ours.
+_BOTH: dict[str, measure.Maker] = {"ours": ours, "dense": dense}
 IMPLEMENTATIONS: dict[str, dict[str, measure.Maker]] = {
-    "ntxent": {"ours": ours, "dense": dense, "keras-cv": keras_cv},
-    "supcon": {
-        "ours": ours,
-        "dense": dense,
-        "pytorch-metric-learning": pytorch_metric_learning,
-    },
-    "supcon_in": {"ours": ours, "dense": dense},
-    "sincere": {"ours": ours, "dense": dense},
+    "ntxent": {**_BOTH, "keras-cv": keras_cv},
+    "supcon": {**_BOTH, "pytorch-metric-learning": pytorch_metric_learning},
+    "supcon_in": {**_BOTH},
+    "sincere": {**_BOTH},
 }

@@ -1,21 +1,18 @@
-"""The core of all benchmarks: time, peak memory, comparison and tables.
+"""The core of all benchmarks: time, peak memory, comparison and tables."""
 
-In each case, several implementations compute the same from the same input.
-`compare` checks that their outputs agree, and times them in turns, so that a
-machine that slows down slows all of them.
-"""
-
+import contextlib
 import dataclasses
+import importlib
 import multiprocessing
 import os
 import platform
-import resource
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, process
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -27,15 +24,8 @@ _MIB = 2**20
 
 # Packages whose versions are reported, where they are installed.
 _PACKAGES = (
-    "tf_contrastive",
-    "tensorflow",
-    "keras",
-    "keras-cv",
-    "numpy",
-    "pytorch-metric-learning",
-    "scikit-learn",
-    "scipy",
-    "torch",
+    *("tf_contrastive", "tensorflow", "keras", "keras-cv", "numpy"),
+    *("pytorch-metric-learning", "scikit-learn", "scipy", "torch"),
 )
 
 # Runs the measured computation once, and returns its output.
@@ -63,7 +53,6 @@ class Result:
     times_ours: float | None = None  # Milliseconds divided by ours.
     peak_growth_mib: float | None = None  # Peak memory of the first call.
     peak_total_mib: float | None = None  # With what was allocated before it.
-    graph_building_seconds: float | None = None  # First call less the median.
     errors: dict[str, float] = dataclasses.field(default_factory=dict)
     note: str = ""
     failed: bool = False
@@ -91,11 +80,13 @@ def compare(
 ) -> list[Row]:
     """Measures implementations of the same, and checks that they agree.
 
+    They are timed in turns: a machine that slows down slows all of them.
+
     Args:
       title: of the case, for the log.
       makers: implementation -> its maker; the first is ours.
       case: argument of the makers, which can be pickled.
-      options: `repeats`, `memory` and `only_ours`.
+      options: see there.
       errors_of: (outputs, our outputs) -> name -> error.
       skipped: implementation -> why it is not run.
 
@@ -109,7 +100,6 @@ def compare(
     names = list(makers)[:1] if options.only_ours else list(makers)
     results = {n: Result(n, note=(skipped or {}).get(n, "")) for n in names}
     calls: dict[str, Call] = {}
-    first_seconds: dict[str, float] = {}
     ours = None
     for name, result in results.items():
         if result.note:
@@ -120,9 +110,7 @@ def compare(
             if options.memory:
                 peaks = peak_memory(makers[name], case)
                 result.peak_growth_mib, result.peak_total_mib = peaks
-            start = time.perf_counter()
             outputs = call()
-            first_seconds[name] = time.perf_counter() - start
         except ImportError:
             result.note = "not installed"
         except (process.BrokenProcessPool, tf.errors.ResourceExhaustedError):
@@ -130,30 +118,27 @@ def compare(
             result.failed = True
         else:
             ours = outputs if ours is None else ours
-            _check(result, errors_of(outputs, ours))
-            if not result.failed:
+            differences = errors_of(outputs, ours)
+            result.errors = {n: e.value for n, e in differences.items()}
+            # Not "above", which is false for NaN.
+            wrong = [
+                f"{n} by {e.value:.1e} (allowed: {e.allowed:.0e})"
+                for n, e in differences.items()
+                if not e.value <= e.allowed
+            ]
+            if wrong:
+                result.failed = True
+                result.note = f"differs from ours: {', '.join(wrong)}"
+            else:
                 calls[name] = call
     terminal.info(f"{title}: timing of {', '.join(calls) or 'none'}")
     for name, seconds in in_turns(calls, options.repeats).items():
-        result, median = results[name], statistics.median(seconds)
-        result.milliseconds = 1000 * median
+        result = results[name]
+        result.milliseconds = 1000 * statistics.median(seconds)
         result.repeats = len(seconds)
-        result.graph_building_seconds = max(first_seconds[name] - median, 0.0)
         if reference := results[names[0]].milliseconds:
             result.times_ours = result.milliseconds / reference
     return [dataclasses.asdict(result) for result in results.values()]
-
-
-def _check(result: Result, differences: dict[str, Error]) -> None:
-    result.errors = {name: e.value for name, e in differences.items()}
-    # Not "above", which is false for NaN.
-    wrong = {n: e for n, e in differences.items() if not e.value <= e.allowed}
-    if wrong:
-        result.failed = True
-        result.note = "differs from ours: " + ", ".join(
-            f"{name} by {error.value:.1e} (allowed: {error.allowed:.0e})"
-            for name, error in wrong.items()
-        )
 
 
 def in_turns(
@@ -162,16 +147,10 @@ def in_turns(
     seconds: float = 20.0,
     warm_up: int = 0,
 ) -> dict[str, list[float]]:
-    """Times calls, one after the other, repeatedly.
+    """Times calls in turns: name -> the seconds of each repeat.
 
-    Args:
-      calls: name -> call.
-      repeats: of each, at most, and then at least three; None: no limit.
-      seconds: per call, after which there are no more repeats.
-      warm_up: calls of each that are not timed.
-
-    Returns:
-      Name -> the seconds of each repeat.
+    It ends after `repeats`, or after `seconds` per call and, if `repeats` is
+    set, at least three repeats. Calls of `warm_up` are not timed.
     """
     for _ in range(warm_up):
         for call in calls.values():
@@ -190,12 +169,14 @@ def in_turns(
     return times
 
 
-def peak_memory(maker: Maker, case: Any) -> tuple[float, float]:
-    """Makes and runs a case once, in a new process.
+def keras_cv() -> Any:
+    """Imports KerasCV, which prints to stdout, where the table is written."""
+    with contextlib.redirect_stdout(sys.stderr):
+        return importlib.import_module("keras_cv")
 
-    Returns:
-      MiB: (growth of the peak during the call, the peak after it).
-    """
+
+def peak_memory(maker: Maker, case: Any) -> tuple[float, float]:
+    """Runs a case once, in a new process: MiB (growth of the peak, peak)."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawn) as new:
         before, after = new.submit(_peaks, maker, case).result()
@@ -212,17 +193,9 @@ def _peaks(maker: Maker, case: Any) -> tuple[int, int]:
 
 def _peak() -> int:
     """Returns the largest memory that this process has held, in bytes."""
-    try:
-        # On Linux a child process inherits ru_maxrss, but not this.
-        with open("/proc/self/status") as status:
-            for line in status:
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-    except FileNotFoundError:
-        pass
-    # KiB; bytes on macOS.
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    # A child process inherits ru_maxrss, but not this.
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 # ---- Reports -----------------------------------------------------------------
@@ -231,14 +204,9 @@ def _peak() -> int:
 def check_output(option: str, path: str) -> None:
     """Raises `UserError` if a file cannot be created at `path`."""
     folder = os.path.dirname(path) or "."
-    problem = ""
-    if not tf.io.gfile.isdir(folder):
-        problem = f": the folder {folder} does not exist"
-    elif tf.io.gfile.isdir(path):
-        problem = " is a folder"
-    if problem:
+    if not tf.io.gfile.isdir(folder) or tf.io.gfile.isdir(path):
         raise errors.UserError(
-            f"{option}={path}{problem}; choose a file in an existing folder"
+            f"{option}={path}: choose a file in an existing folder"
         )
 
 
@@ -250,25 +218,20 @@ def environment() -> dict[str, Any]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = None
+    devices = tf.config.list_physical_devices()
     return {
         "versions": versions,
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "accelerators": [
-            device.name
-            for device in tf.config.list_physical_devices()
-            if device.device_type != "CPU"
-        ],
+        "accelerators": [d.name for d in devices if d.device_type != "CPU"],
     }
 
 
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
     """Formats rows under headings, with numbers on the right.
 
-    Args:
-      columns: heading -> format of a field, such as "{size}" or
-        "{milliseconds:.1f}". A field that is None is shown as "-".
-      rows: the fields of each row.
+    `columns` maps headings to formats of a field, such as "{milliseconds:.1f}";
+    a field that is None is shown as "-".
     """
     lines, texts = [list(columns)], set()
     fields = [text.strip("{}").partition(":")[0] for text in columns.values()]

@@ -1,9 +1,7 @@
 """An export's signatures next to the bare encoder and `Model.predict`.
 
-All get the same images in the form of their own input: pixels as bytes, floats,
-or JPEG files. They are called in turns in this process; a server adds its own
-transport. Decoding, preprocessing and checks are what a signature adds to the
-bare function.
+All get the same images, as bytes, floats or JPEG files, and are called in turns
+in this process; a server adds its own transport.
 """
 
 import functools
@@ -76,9 +74,7 @@ def run(options: Benchmark) -> measure.Report:
         for size in fields.read_counts(chosen.serving_batch_sizes):
             terminal.info(f"{size} images: {', '.join(names)}")
             cases = [Case(path, name, size) for name in names]
-            rows += _measure(
-                cases, chosen.serving_seconds, options.benchmarking.memory
-            )
+            rows += _measure(cases, options)
     return measure.Report(rows, [measure.table(_COLUMNS, rows)])
 
 
@@ -103,11 +99,7 @@ def _export(chosen: ServingBenchmark, folder: str) -> str:
 
 
 def make(case: Case) -> measure.Call:
-    """Loads the implementation and the input of a case.
-
-    Returns:
-      () -> embeddings [n, D], or another output of the signature.
-    """
+    """Returns () -> embeddings [n, D], or another output of the signature."""
     path, name, count = case
     size = exporting.details(path)["image_size"]
     files = exporting.as_jpeg(exporting.photographs(count, size))
@@ -142,21 +134,22 @@ def _load(path: str) -> Any:
     return exporting.load(path)
 
 
-def _measure(
-    cases: list[Case], seconds: float, memory: bool
-) -> list[measure.Row]:
+def _measure(cases: list[Case], options: Benchmark) -> list[measure.Row]:
     calls = {case.implementation: make(case) for case in cases}
     outputs = {name: call() for name, call in calls.items()}
+    seconds = options.serving.serving_seconds
     times = measure.in_turns(calls, seconds=seconds, warm_up=_WARM_UP)
     rows = []
     for case in cases:
         name, count = case.implementation, case.batch_size
         spent = times[name]
-        difference = None
+        difference, failed = None, False
         if name not in _OUTPUTS:
             difference = exporting.compare(outputs[name], outputs[BARE])[0]
-        failed = difference is not None and not difference <= _ALLOWED
-        peaks = measure.peak_memory(make, case) if memory else (None, None)
+            failed = not difference <= _ALLOWED
+        peaks: tuple[float | None, ...] = (None, None)
+        if options.benchmarking.memory:
+            peaks = measure.peak_memory(make, case)
         rows.append(
             {
                 "implementation": name,

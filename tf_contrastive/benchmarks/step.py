@@ -1,26 +1,17 @@
 """The training step next to the forward and backward pass of its encoder.
 
-Projection, loss, metrics, probe and optimizer are the overhead. Both are timed
-in turns, with the same encoder and one batch in memory; end to end, the step is
-timed with the run's own input.
+Projection, loss, metrics, probe and optimizer are the overhead.
 """
 
 import shlex
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    datasets,
-    distribution,
-    flags,
-    terminal,
-    train,
-)
-from tf_contrastive import model as models
+from tf_contrastive import datasets, distribution, flags, terminal, train
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
@@ -45,21 +36,11 @@ _COLUMNS = {
 }
 
 
-class Case(NamedTuple):
-    """A run whose step is measured."""
-
-    run: Pretrain  # Resolved.
-    source: datasets.Source
-    strategy: tf.distribute.Strategy
-
-
 def run(options: Benchmark) -> measure.Report:
     """Measures the step of `run_flags` at each precision and replica count."""
-    chosen = options.step
-    base = flags.parse(
-        Pretrain, [*shlex.split(chosen.run_flags), "--workdir=none"]
-    )
-    counts = fields.read_counts(chosen.replicas)
+    words = shlex.split(options.step.run_flags)
+    base = flags.parse(Pretrain, [*words, "--workdir=none"])
+    counts = fields.read_counts(options.step.replicas)
     # The largest first, since the CPU can be split only once.
     strategies = {
         n: distribution.strategy("default")
@@ -70,7 +51,7 @@ def run(options: Benchmark) -> measure.Report:
     source, _ = train.open_data(base)
     source = datasets.in_memory(source, base.data.cache)
     rows = []
-    for precision in fields.split_list(chosen.precisions):
+    for precision in fields.split_list(options.step.precisions):
         for count in counts:
             strategy = strategies[count]
             run = train.resolve(base, source, strategy)
@@ -78,32 +59,16 @@ def run(options: Benchmark) -> measure.Report:
             terminal.info(
                 f"{run.encoder.encoder}, {precision}, {count} replica(s)"
             )
-            rows.append(
-                _measure(
-                    Case(run, source, strategy),
-                    options.benchmarking.repeats,
-                    chosen.end_to_end_seconds,
-                )
-            )
+            rows.append(_measure(run, source, strategy, options))
     return measure.Report(rows, [measure.table(_COLUMNS, rows)])
-
-
-def _model(case: Case) -> models.ContrastiveModel:
-    """Returns the model of `pretrain`, compiled as there."""
-    run, info = case.run, case.source.info
-    steps = datasets.steps_per_epoch(info.num_examples, run.schedule.batch_size)
-    one_step = fields.replace(run, steps_per_execution=1)
-    model, _ = train.build(one_step, case.strategy, info, steps)
-    return model
 
 
 def bare(
     encoder: tf.keras.Model, strategy: tf.distribute.Strategy
 ) -> Callable[[Any], Any]:
-    """Returns the forward and backward pass of an encoder, as one graph.
+    """Returns an encoder's forward and backward pass, as one graph.
 
-    Returns:
-      Iterator of the step's batches -> gradients of each replica.
+    It maps an iterator of the step's batches to the gradients of each replica.
     """
 
     def on_replica(data: Any) -> list[tf.Tensor]:
@@ -121,28 +86,52 @@ def bare(
     return both_passes
 
 
-def _measure(case: Case, repeats: int, seconds: float) -> measure.Row:
-    run, strategy = case.run, case.strategy
+def _measure(
+    run: Pretrain,
+    source: datasets.Source,
+    strategy: tf.distribute.Strategy,
+    options: Benchmark,
+) -> measure.Row:
+    """Measures the step of a resolved run."""
+    info, size = source.info, run.schedule.batch_size
     replicas = strategy.num_replicas_in_sync
-    size = run.schedule.batch_size
-    model = _model(case)
+    model, _ = train.build(
+        fields.replace(run, steps_per_execution=1),
+        strategy,
+        info,
+        datasets.steps_per_epoch(info.num_examples, size),
+    )
+
+    def wait_for(function: Callable, batches: Any) -> None:
+        function(batches)
+        tf.test.experimental.sync_devices()
+
     with networks.precision(run.runtime.precision):
         step = model.make_train_function()
         passes = bare(model.encoder, strategy)
         batches = iter(
-            synthetic.batches(
-                run, case.source.info.num_classes, size // replicas, strategy
-            )
+            synthetic.batches(run, info.num_classes, size // replicas, strategy)
         )
         calls = {
-            "step": lambda: _finished(step, batches),
-            "bare": lambda: _finished(passes, batches),
+            "step": lambda: wait_for(step, batches),
+            "bare": lambda: wait_for(passes, batches),
         }
+        repeats = options.benchmarking.repeats
         times = measure.in_turns(calls, repeats, warm_up=_WARM_UP)
         milliseconds, bare_milliseconds = (
             1000 * statistics.median(times[name]) for name in calls
         )
-        rate, wait = _end_to_end(case, model, step, seconds)
+        # End to end, with the run's own input.
+        batches = iter(train.batches(source, strategy, run, 0))
+        for _ in range(_WARM_UP):
+            wait_for(step, batches)
+        waited = model.input_wait_seconds
+        start, done, spent = time.perf_counter(), 0, 0.0
+        while spent < options.step.end_to_end_seconds or not done:
+            wait_for(step, batches)
+            done += 1
+            spent = time.perf_counter() - start
+        waited = model.input_wait_seconds - waited
     views = size * run.views.views
     return {
         "encoder": run.encoder.encoder,
@@ -161,29 +150,7 @@ def _measure(case: Case, repeats: int, seconds: float) -> measure.Row:
         ),
         "views_per_second": 1000 * views / milliseconds,
         "bare_views_per_second": 1000 * views / bare_milliseconds,
-        "end_to_end_views_per_second": rate * run.views.views,
-        "input_wait": wait,
+        "end_to_end_views_per_second": done * views / spent,
+        "input_wait": waited / spent,
         "repeats": len(times["step"]),
     }
-
-
-def _finished(function: Callable, batches: Any) -> None:
-    """Calls a function and waits for the devices."""
-    function(batches)
-    tf.test.experimental.sync_devices()
-
-
-def _end_to_end(
-    case: Case, model: models.ContrastiveModel, step: Callable, seconds: float
-) -> tuple[float, float]:
-    """Returns (images per second, fraction of time waiting for input)."""
-    batches = iter(train.batches(case.source, case.strategy, case.run, 0))
-    for _ in range(_WARM_UP):
-        _finished(step, batches)
-    waited = model.input_wait_seconds
-    start, done = time.perf_counter(), 0
-    while (spent := time.perf_counter() - start) < seconds or not done:
-        _finished(step, batches)
-        done += 1
-    waited = model.input_wait_seconds - waited
-    return done * case.run.schedule.batch_size / spent, waited / spent

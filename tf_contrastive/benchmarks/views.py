@@ -34,5 +34,4 @@ def run(options: Benchmark) -> measure.Report:
     with errors.write_errors(chosen.plot, "set `plot` to another file"):
         tf.io.write_file(chosen.plot, plots.png(figure))
     text = f"{len(names)} policies, {_COLUMNS} views each: {chosen.plot}"
-    rows = [{"plot": chosen.plot, "policies": names}]
-    return measure.Report(rows, [text])
+    return measure.Report([{"plot": chosen.plot, "policies": names}], [text])

@@ -114,12 +114,6 @@ class InputBenchmark:
         0, "examples per batch; 0: 64, or 512 up to 64 pixels", minimum=0
     )
     seconds: float = option(3.0, "length of one of the --repeats", above=0)
-    profile: bool = option(False, "also measure every operation by itself")
-    device_fraction: bool = option(
-        False,
-        "also measure compiled photometric augmentation relative to a forward"
-        " and backward pass of a ResNet-50",
-    )
 
 
 @dataclasses.dataclass(frozen=True)
