@@ -27,7 +27,12 @@ from tf_contrastive.datasets.pipeline import (
 )
 from tf_contrastive.datasets.source import Info, Source
 from tf_contrastive.datasets.statistics import channel_statistics
-from tf_contrastive.datasets.subsets import cifar2, imagenet100, subset
+from tf_contrastive.datasets.subsets import (
+    CIFAR2,
+    IMAGENET100,
+    of_classes,
+    subset,
+)
 from tf_contrastive.datasets.tfds_source import open_tfds
 from tf_contrastive.datasets.tfrecord import tfrecord
 
@@ -57,7 +62,13 @@ SCHEMES = {"folder": folder, "csv": csv_file, "tfrecord": tfrecord}
 # Datasets made from others: name -> (name, options, split, opener) -> source.
 # The commands add those of `papers.datasets`.
 DERIVED: dict[str, Callable[..., Source]]
-DERIVED = {"subset": subset, "cifar2": cifar2, "imagenet100": imagenet100}
+DERIVED = {
+    "subset": subset,
+    "cifar2": functools.partial(of_classes, of="cifar10", names=CIFAR2),
+    "imagenet100": functools.partial(
+        of_classes, of="imagenet2012", names=IMAGENET100
+    ),
+}
 
 
 def source(
@@ -97,18 +108,12 @@ def source(
 def load(
     name: str, split: str = Data.split, data_dir: str | None = None
 ) -> tuple[tf.data.Dataset, Info]:
-    """Opens and decodes one split of a dataset.
-
-    Args:
-      name, split, data_dir: see `source`.
+    """Opens and decodes one split of a dataset; see `source`.
 
     Returns:
       (dataset of {"image": uint8 [h, w, 3], "label": int64 [], or [C] for
       multi-label datasets}, without "label" if unlabelled, with "extra" if
       there are more channels; `Info`).
-
-    Raises:
-      UserError: see `source`.
     """
     opened = source(name, split, data_dir=data_dir)
     return opened.examples(), opened.info

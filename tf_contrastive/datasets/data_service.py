@@ -1,11 +1,8 @@
 """Batches made by other machines: the client of TensorFlow's data service.
 
-Workers divide an epoch by dynamic sharding: rows in memory by the batch,
-records of files by the file. The set of views is that of a run without the
-service, in the order in which they are ready. If a worker dies, runs wait until
-it is back at its port; the examples that it had taken are missing from the
-epoch, and views of the next epoch replace them. If the dispatcher dies, the
-examples taken by workers are lost and TensorFlow would wait forever: the run
+The set of views is that of a run without the service. If a worker dies, runs
+wait until it is back at its port; the examples that it had taken are missing
+from the epoch. If the dispatcher dies, TensorFlow would wait forever: the run
 ends.
 """
 
@@ -20,16 +17,13 @@ import tensorflow as tf
 
 from tf_contrastive import errors, terminal
 from tf_contrastive.datasets import sampler
-from tf_contrastive.datasets.sampler import HostShard
-from tf_contrastive.datasets.source import Source
+from tf_contrastive.datasets.sampler import Stream
 
-# In seconds: limit of one connection, time between two connections during a
-# run, time without an answer until the dispatcher counts as lost, and time
-# without a batch until a warning.
+# In seconds.
 _CONNECT_TIMEOUT = 10
-_CHECK_EVERY = 1
-LOST_AFTER = 60
-STALLED_AFTER = 120
+_CHECK_EVERY = 1  # During a run.
+LOST_AFTER = 60  # Without an answer of the dispatcher.
+STALLED_AFTER = 120  # Without a batch, until a warning.
 
 
 def _connect(address: str) -> None:
@@ -82,17 +76,6 @@ class DeliveryCounter:
             self._examples[int(epoch)] += int(count)
         self._last_batch, self._stalled = time.monotonic(), False
 
-    def _warn_if_stalled(self, address: str) -> None:
-        idle = time.monotonic() - self._last_batch
-        if self._stalled or idle < STALLED_AFTER:
-            return
-        self._stalled = True
-        terminal.warning(
-            f"data_service={address}: no batch came for {STALLED_AFTER} s;"
-            " unless steps take that long, a worker is gone: restart it at its"
-            " port, and the run continues"
-        )
-
     def counted(
         self, batches: tf.data.Dataset, epoch: tf.Tensor, rows: int
     ) -> tf.data.Dataset:
@@ -110,8 +93,7 @@ class DeliveryCounter:
         """Returns the same batches, which fail once the dispatcher is gone.
 
         A dataset without elements runs in parallel and connects to the
-        dispatcher now and then; its error ends a wait for batches that will
-        never come.
+        dispatcher; its error ends a wait for batches that will never come.
         """
 
         def ask(_: int) -> None:
@@ -128,7 +110,14 @@ class DeliveryCounter:
                     " command with its address, which resumes the run"
                 )
                 raise
-            self._warn_if_stalled(address)
+            idle = time.monotonic() - self._last_batch
+            if idle >= STALLED_AFTER and not self._stalled:
+                self._stalled = True
+                terminal.warning(
+                    f"data_service={address}: no batch came for"
+                    f" {STALLED_AFTER} s; unless steps take that long, a worker"
+                    " is gone: restart it at its port, and the run continues"
+                )
 
         def empty(number: tf.Tensor) -> tf.data.Dataset:
             tf.numpy_function(ask, [number], [])
@@ -148,80 +137,58 @@ class DeliveryCounter:
 
 
 def batches(
-    source: Source,
+    stream: Stream,
     make: Callable[..., tf.data.Dataset],
-    shard: HostShard,
     address: str,
     delivered: DeliveryCounter | None,
-    *,
-    steps: int,
-    seed: int,
-    start_step: int,
-    buffer: int,
 ) -> tf.data.Dataset:
-    """Batches from the service; each epoch is a job of its own.
+    """Batches from the service at grpc://host:port; each epoch is a job.
 
-    Args:
-      source: dataset to draw from.
-      make: (source, draws, whole=False) -> batches, with a last, smaller one.
-      shard: shard of the pipeline.
-      address: grpc://host:port of the dispatcher.
-      delivered: counter of the examples.
-      steps, seed, start_step, buffer: see `sampler.shuffled`.
+    `make` maps (source, draws, whole=False) to batches, the last one smaller.
 
     Raises:
       UserError: if nothing answers.
     """
     check(address)
     counter = delivered or DeliveryCounter()
-    first, done = divmod(start_step, steps)
-    counter.expect(first, done * shard.local, steps * shard.local)
+    first, done = divmod(stream.start_step, stream.steps)
+    counter.expect(first, done * stream.local, stream.steps * stream.local)
+    service = tf.data.experimental.service
 
     def of_epoch(number: tf.Tensor) -> tf.data.Dataset:
-        draws = _draws(source, seed, number, buffer, steps, shard)
-        result = _distribute(make(source, draws, whole=False), address)
-        result = result.rebatch(shard.rows, drop_remainder=True)
+        result = make(stream.source, _draws(stream, number), whole=False)
+        with warnings.catch_warnings():
+            # TensorFlow warns that it reads options inside a function.
+            warnings.simplefilter("ignore", UserWarning)
+            dynamic = service.ShardingPolicy.DYNAMIC
+            result = result.apply(service.distribute(dynamic, address))
+        result = result.rebatch(stream.rows, drop_remainder=True)
         skipped = tf.where(number == first, tf.cast(done, tf.int64), 0)
-        result = result.take((steps - skipped) * shard.elements)
-        return counter.counted(result, number, shard.rows)
+        elements = stream.local // stream.rows
+        result = result.take((stream.steps - skipped) * elements)
+        return counter.counted(result, number, stream.rows)
 
     epochs = tf.data.Dataset.range(first, sampler.MAX_EPOCHS)
     return counter.until_lost(epochs.flat_map(of_epoch), address)
 
 
-def _draws(
-    source: Source,
-    seed: int,
-    number: tf.Tensor,
-    buffer: int,
-    steps: int,
-    shard: HostShard,
-) -> tf.data.Dataset:
-    """Returns a pipeline's draws of epoch `number`, for workers to share."""
-    order, key = sampler.seeds(seed, number)
-    if source.arrays is None:
-        draws = sampler.one_pass(source, order, key, buffer)
-        pipelines, pipeline = shard.pipelines, shard.pipeline
+def _draws(stream: Stream, number: tf.Tensor) -> tf.data.Dataset:
+    """Returns a pipeline's draws of epoch `number`, for workers to share.
+
+    Workers take a batch of rows in memory, or a file of records, at a time.
+    """
+    order, key = stream.seeds(number)
+    if stream.source.arrays is None:
+        draws = stream.one_pass(order, key, stream.buffer)
+        pipelines, pipeline = stream.pipelines, stream.pipeline
         return draws.filter(lambda index, *_: index % pipelines == pipeline)
-    # Workers take one row of this after the other: an element of a step.
-    places = sampler.shuffled_rows(source, order)
-    places = places[: steps * shard.batch_size]
-    places = tf.reshape(places, [steps, shard.pipelines, shard.local])
-    places = tf.reshape(places[:, shard.pipeline], [-1, shard.rows])
+    places = stream.shuffled_rows(order)[: stream.steps * stream.batch_size]
+    shape = [stream.steps, stream.pipelines, stream.local]
+    places = tf.reshape(places, shape)[:, stream.pipeline]
+    places = tf.reshape(places, [-1, stream.rows])
 
     def one_by_one(indices: tf.Tensor) -> tf.data.Dataset:
-        keys = tf.fill([shard.rows], key)
+        keys = tf.fill([stream.rows], key)
         return tf.data.Dataset.from_tensor_slices((indices, keys, {}))
 
     return tf.data.Dataset.from_tensor_slices(places).flat_map(one_by_one)
-
-
-def _distribute(batches: tf.data.Dataset, address: str) -> tf.data.Dataset:
-    """Makes these batches by the service, each exactly once."""
-    service = tf.data.experimental.service
-    with warnings.catch_warnings():
-        # TensorFlow warns that it reads options inside a function.
-        warnings.simplefilter("ignore", UserWarning)
-        return batches.apply(
-            service.distribute(service.ShardingPolicy.DYNAMIC, address)
-        )

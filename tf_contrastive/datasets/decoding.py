@@ -5,7 +5,6 @@ EXIF orientation. The result is uint8 RGB: grey is tiled, alpha is dropped,
 16-bit PNG keeps its upper 8 bits.
 """
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,8 +15,6 @@ from tf_contrastive import errors
 from tf_contrastive.datasets.source import Record
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
-# Number of images from which the start of the check is logged.
-_MANY = 10_000
 
 
 def decode(contents: tf.Tensor) -> tf.Tensor:
@@ -47,91 +44,53 @@ def _shape(contents: tf.Tensor) -> tf.Tensor:
     return tf.cond(is_jpeg, of_jpeg, lambda: tf.shape(decode(contents))[:2])
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """The sizes of images, in order, with other columns of their records.
+def check(
+    name: str, names: Sequence[str], sizes: np.ndarray, limit: int
+) -> tuple[np.ndarray, tuple[int, int, int] | None, tuple[str, ...]]:
+    """Checks that at most `limit` of a dataset's named images are unreadable.
 
-    Attributes:
-      sizes: int32 [n, 2], height and width; zeros where unreadable.
-      columns: columns of the records, [n] each, by name.
+    Returns:
+      (indices of the readable images, their common shape or None, names of the
+      unreadable ones).
+
+    Raises:
+      UserError: if more than `limit`, or all, are unreadable.
     """
-
-    sizes: np.ndarray
-    columns: dict[str, np.ndarray]
-
-    @property
-    def good(self) -> np.ndarray:
-        """Indices of the readable images, int [m]."""
-        return np.flatnonzero(self.sizes[:, 0])
-
-    @property
-    def bad(self) -> np.ndarray:
-        """Indices of the unreadable images, int [n - m]."""
-        return np.flatnonzero(self.sizes[:, 0] == 0)
-
-    @property
-    def image_shape(self) -> tuple[int, int, int] | None:
-        """The common shape of all readable images, or None."""
-        sizes = np.unique(self.sizes[self.good], axis=0)
-        if len(sizes) != 1:
-            return None
-        return int(sizes[0, 0]), int(sizes[0, 1]), 3
-
-    def within(self, start: int, stop: int) -> "Sizes":
-        """Returns only the rows from `start` to `stop`."""
-        columns = {k: v[start:stop] for k, v in self.columns.items()}
-        return Sizes(self.sizes[start:stop], columns)
-
-    def check(
-        self, name: str, names: Sequence[str], limit: int
-    ) -> tuple[str, ...]:
-        """Returns the names of the unreadable images.
-
-        Args:
-          name: name of the dataset.
-          names: a name per image.
-          limit: number of unreadable images that is accepted.
-
-        Raises:
-          UserError: if more than `limit`, or all, are unreadable.
-        """
-        bad, total = [names[i] for i in self.bad], len(self.sizes)
-        first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
-        if len(bad) == total:
-            raise errors.UserError(
-                f"{name}: none of the {total} images can be read ({first}): use"
-                " JPEG, PNG, GIF or BMP files"
-            )
-        if len(bad) > limit:
-            raise errors.UserError(
-                f"{name}: {len(bad)} of {total} images cannot be read"
-                f" ({first}), more than max_bad_images={limit}: repair or"
-                f" remove them, or set max_bad_images={len(bad)} to leave them"
-                " out"
-            )
-        if bad:
-            logging.warning(
-                "%s: leaving out %d unreadable: %s", name, len(bad), first
-            )
-        return tuple(bad)
+    readable, total = sizes[:, 0] > 0, len(sizes)
+    bad = [names[i] for i in np.flatnonzero(~readable)]
+    first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
+    if len(bad) == total:
+        raise errors.UserError(
+            f"{name}: none of the {total} images can be read ({first}): use"
+            " JPEG, PNG, GIF or BMP files"
+        )
+    if len(bad) > limit:
+        raise errors.UserError(
+            f"{name}: {len(bad)} of {total} images cannot be read"
+            f" ({first}), more than max_bad_images={limit}: repair or"
+            f" remove them, or set max_bad_images={len(bad)} to leave them"
+            " out"
+        )
+    if bad:
+        logging.warning(
+            "%s: leaving out %d unreadable: %s", name, len(bad), first
+        )
+    distinct = np.unique(sizes[readable], axis=0).tolist()
+    shape = (*distinct[0], 3) if len(distinct) == 1 else None
+    return np.flatnonzero(readable), shape, tuple(bad)
 
 
 def read_sizes(
     records: tf.data.Dataset,
     contents: Callable[[Record], tf.Tensor],
-    expected: int = 0,
     columns: tuple[str, ...] = (),
-) -> Sizes:
-    """Reads every image once, in parallel.
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Reads the image files, `contents` of encoded records, in parallel.
 
-    Args:
-      records: encoded records.
-      contents: record -> the image file's bytes, string [].
-      expected: approximate number of images, to announce a long check.
-      columns: names of the records' columns to keep.
+    Returns:
+      (height and width, int32 [n, 2], zeros where unreadable; the records'
+      `columns`, [n] each).
     """
-    if expected >= _MANY:
-        logging.info("checking that %d images can be read", expected)
 
     def size(record: Record) -> tuple[tf.Tensor, Record]:
         # TensorFlow catches an error only between the elements of a dataset, so
@@ -150,9 +109,7 @@ def read_sizes(
         .as_numpy_iterator()
     )
     if not rows:
-        return Sizes(np.zeros([0, 2], np.int32), {})
+        return np.zeros([0, 2], np.int32), {}
     sizes, kept = zip(*rows, strict=True)
-    return Sizes(
-        np.concatenate(sizes),
-        {name: np.concatenate([k[name] for k in kept]) for name in columns},
-    )
+    joined = {c: np.concatenate([part[c] for part in kept]) for c in columns}
+    return np.concatenate(sizes), joined

@@ -44,18 +44,13 @@ def _source(
     if labels is not None:
         rows["label"] = np.array(labels[start:stop], np.int64)
     records = tf.data.Dataset.from_tensor_slices(rows)
-    sizes = decoding.read_sizes(records, _contents, expected=stop - start)
-    bad = sizes.check(name, paths[start:stop], max_bad_images)
-    rows = {key: row[sizes.good] for key, row in rows.items()}
-    info = Info(
-        name,
-        split,
-        len(sizes.good),
-        num_classes,
-        sizes.image_shape,
-        label_names,
-        bad,
+    sizes, _ = decoding.read_sizes(records, _contents)
+    good, shape, bad = decoding.check(
+        name, paths[start:stop], sizes, max_bad_images
     )
+    rows = {key: row[good] for key, row in rows.items()}
+    num_classes = num_classes or len(label_names) or None
+    info = Info(name, split, len(good), num_classes, shape, label_names, bad)
     return in_memory(rows, _decode, info)
 
 
@@ -67,7 +62,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _is_image(name: str) -> bool:
-    return name.lower().endswith(decoding.EXTENSIONS) and not _is_hidden(name)
+    return name.lower().endswith(decoding.EXTENSIONS)
 
 
 def _folders(path: str) -> list[str]:
@@ -85,8 +80,12 @@ def _images_under(path: str) -> list[str]:
     images: list[str] = []
     for folder, _, names in tf.io.gfile.walk(path):
         below = folder[len(path) :].strip("/").split("/")
-        if not any(_is_hidden(part) for part in below):
-            images += [os.path.join(folder, n) for n in names if _is_image(n)]
+        if not any(map(_is_hidden, below)):
+            images += [
+                os.path.join(folder, name)
+                for name in names
+                if _is_image(name) and not _is_hidden(name)
+            ]
     return sorted(images)
 
 
@@ -96,8 +95,8 @@ def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
     folders = _folders(path)
     known = [folder for folder in folders if folder in SPLIT_FOLDERS]
     if base in folders:
-        every = sorted({*known, base})
-        return os.path.join(path, base), [os.path.join(path, k) for k in every]
+        every = [os.path.join(path, name) for name in {*known, base}]
+        return os.path.join(path, base), every
     if known:
         raise errors.UserError(
             f"{name} has no split {base!r}: its folders are {', '.join(known)}"
@@ -112,15 +111,10 @@ def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
 
 
 def _class_names(folder: str, all_folders: list[str]) -> tuple[str, ...]:
-    """Returns the classes of all splits, or () for a folder without labels.
-
-    Of all splits, so that a class that one of them lacks shifts no label.
-    """
-    if any(
-        name.lower().endswith(decoding.EXTENSIONS)
-        for name in tf.io.gfile.listdir(folder)
-    ):
+    """Returns the classes of all splits, or () for a folder without labels."""
+    if any(map(_is_image, tf.io.gfile.listdir(folder))):
         return ()
+    # Of all splits, so that a class that one of them lacks shifts no label.
     names = sorted({name for f in all_folders for name in _folders(f)})
     return tuple(names) if len(names) > 1 else ()
 
@@ -131,10 +125,6 @@ def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
     The folders in PATH, sorted by name, are the classes; images count at any
     depth. A PATH with images directly in it, or with a single folder, has no
     labels. PATH/train, PATH/test, ... are the splits if they exist.
-
-    Raises:
-      UserError: if the folder or split does not exist or has no image, or if
-        more than `max_bad_images` cannot be read.
     """
     path = os.path.expanduser(path).rstrip("/") or "/"
     if not tf.io.gfile.isdir(path):
@@ -149,13 +139,12 @@ def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
             f" {' '.join(decoding.EXTENSIONS)} files"
         )
     classes = _class_names(root, all_roots)
-    if not classes:
-        return _source(name, split, max_bad_images, paths)
-    number = {label: i for i, label in enumerate(classes)}
-    labels = [number[p[len(root) :].strip("/").split("/")[0]] for p in paths]
-    return _source(
-        name, split, max_bad_images, paths, labels, classes, len(classes)
-    )
+    labels = None
+    if classes:
+        number = {label: i for i, label in enumerate(classes)}
+        of = (path[len(root) :].strip("/").split("/")[0] for path in paths)
+        labels = [number[label] for label in of]
+    return _source(name, split, max_bad_images, paths, labels, classes)
 
 
 # ---- CSV ---------------------------------------------------------------------
@@ -195,10 +184,6 @@ def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
     all integers of at least 0 are used unchanged; others are numbered in sorted
     order. `{split}` in PATH means the split's name; classes are then those of
     all splits' files. Without it the file is the split `train`.
-
-    Raises:
-      UserError: if the file or split does not exist, a line lacks its label, or
-        more than `max_bad_images` cannot be read.
     """
     path = os.path.expanduser(path)
     file = path.replace("{split}", split_spec.parse(split)[0])
@@ -216,14 +201,10 @@ def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
     files = tf.io.gfile.glob(path.replace("{split}", "*"))
     classes = {row[-1] for f in files or [file] for row in _rows(f)}
     if all(label.isascii() and label.isdigit() for label in classes):
-        names: tuple[str, ...] = ()
         labels = [int(row[1]) for row in rows]
-        num_classes = max(map(int, classes)) + 1
-    else:
-        names = tuple(sorted(classes))
-        number = {label: i for i, label in enumerate(names)}
-        labels = [number[row[1]] for row in rows]
-        num_classes = len(names)
-    return _source(
-        name, split, max_bad_images, paths, labels, names, num_classes
-    )
+        count = max(map(int, classes)) + 1
+        return _source(name, split, max_bad_images, paths, labels, (), count)
+    names = tuple(sorted(classes))
+    number = {label: i for i, label in enumerate(names)}
+    labels = [number[row[1]] for row in rows]
+    return _source(name, split, max_bad_images, paths, labels, names)

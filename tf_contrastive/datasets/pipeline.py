@@ -1,12 +1,12 @@
 """Batches of a source: infinite views for training, images for evaluation.
 
 The stream is a pure function of (seed, epoch, example index): the same for any
-number of threads, pipelines and replicas, and from any step on. Operations are
-batched wherever possible, since a dispatch costs more than a small image; only
-images of several shapes are processed one by one.
+number of threads, pipelines and replicas, and from any step on.
 """
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -44,20 +44,16 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 def in_memory(source: Source, cache: str = Data.cache) -> Source:
     """Returns the source with its examples in memory, as `cache` says.
 
-    Call it once, and first, so that several pipelines share the data.
-
-    Args:
-      source: any source.
-      cache: "auto" decodes images of one shape, up to `CACHE_BYTES`; "memory"
-        any number, and keeps images of several shapes encoded; "none" nothing.
+    Call it once, and first, so that several pipelines share the data. "auto"
+    decodes images of one shape, up to `CACHE_BYTES`; "memory" any number, and
+    keeps images of several shapes encoded; "none" nothing.
     """
     info = source.info
     if cache == "none" or (cache == "auto" and info.image_shape is None):
         return source
     if info.image_shape is None:
         return source.loaded()
-    height, width, channels = info.image_shape
-    size = info.num_examples * height * width * channels
+    size = info.num_examples * math.prod(info.image_shape)
     fits = cache == "memory" or size <= CACHE_BYTES
     return source.cached() if fits else source
 
@@ -106,8 +102,8 @@ def training_batches(
         memory or listed by path, and files, are shuffled as a whole.
       cache: see `in_memory`.
       extra_channels: channels of feature `extra` to take; None: all.
-      num_pipelines: pipelines (hosts) that share the global batch.
-      pipeline_id: number of this pipeline.
+      num_pipelines, pipeline_id: pipelines (hosts) that share the global
+        batch, and the number of this one.
       data_service: grpc://host:port of a dispatcher whose workers make the
         batches; empty: this process.
       delivered: counter of the service's examples.
@@ -123,32 +119,32 @@ def training_batches(
     """
     if sampler not in samplers.SAMPLERS:
         raise errors.unknown("sampler", sampler, samplers.SAMPLERS)
-    order = {
-        "steps": steps_per_epoch(source.info.num_examples, batch_size),
-        "seed": seed,
-        "start_step": start_step,
-        "buffer": shuffle_buffer,
-    }
-    shard = samplers.HostShard.build(
-        batch_size, replica_batch_size, num_pipelines, pipeline_id
+    stream = samplers.Stream(
+        source,
+        batch_size,
+        replica_batch_size or batch_size // num_pipelines,
+        steps_per_epoch(source.info.num_examples, batch_size),
+        seed,
+        start_step,
+        shuffle_buffer,
+        num_pipelines,
+        pipeline_id,
     )
     make = functools.partial(
         _batches,
         make_views=make_views,
         finish=finish,
-        rows=shard.rows,
+        rows=stream.rows,
         extra_channels=extra_channels,
     )
     if data_service:
         check_data_service(data_service, sampler)
-        batches = service.batches(
-            source, make, shard, data_service, delivered, **order
-        )
+        batches = service.batches(stream, make, data_service, delivered)
     else:
         source = in_memory(source, cache)
-        draw = samplers.SAMPLERS[sampler]
-        draws = draw(source, batch_size=batch_size, **order)
-        batches = make(source, shard.select(draws))
+        stream = dataclasses.replace(stream, source=source)
+        draws = samplers.SAMPLERS[sampler](stream)
+        batches = make(source, stream.select(draws))
     # Otherwise several workers expect a last, smaller batch, and leave the size
     # of all batches open.
     infinite = tf.data.experimental.assert_cardinality(
@@ -169,8 +165,7 @@ def evaluation_batches(
     Args:
       source: evaluation examples.
       preprocess: uint8 [h, w, 3] -> float32 [S, S, 3].
-      batch_size: images of a batch.
-      extra_channels: channels of feature `extra` to take; None: all.
+      batch_size, extra_channels: see `training_batches`.
 
     Returns:
       Finite `tf.data.Dataset` of (images float32 [b, S, S, K], labels int32
@@ -203,13 +198,8 @@ def view_batches(
 ) -> tf.data.Dataset:
     """Makes views of every example once, in order; the last batch may be small.
 
-    Args:
-      source: examples.
-      make_views, finish: see `training_batches`; a seed is (`seed`, the
-        example's index).
-      batch_size: images of a batch.
-      seed: seed of the views.
-      extra_channels: channels of feature `extra` to take; None: all.
+    The arguments are those of `training_batches`; a seed is (`seed`, the
+    example's index).
 
     Returns:
       Finite `tf.data.Dataset` of (views float32 [b, V, S, S, K], labels int32
@@ -245,14 +235,10 @@ def _batches(
     extra_channels: int | None,
     whole: bool = True,
 ) -> tf.data.Dataset:
-    """Makes batches of `rows` draws (see `sampler`): views, then the rest.
-
-    `whole`: whether to drop a last, smaller batch.
-    """
+    """Makes batches of `rows` draws; `whole` drops a last, smaller one."""
     shape = source.info.image_shape
 
     def lookup(index: tf.Tensor, record: Record) -> Record:
-        """Returns the records at `index`, [] or [b]."""
         if source.arrays is None:
             return record
         return {k: tf.gather(v, index) for k, v in source.arrays.items()}
@@ -273,11 +259,10 @@ def _batches(
     def views_of_image(
         index: tf.Tensor, key: tf.Tensor, record: Record
     ) -> tuple:
-        example = source.decode(lookup(index, record))
-        seeds = tf.stack([key, tf.cast(index, tf.int32)], axis=-1)
-        image = example.pop("image")
-        views = make_views(image[tf.newaxis], seeds[tf.newaxis])[0]
-        return views, seeds, example
+        one = tf.nest.map_structure(
+            lambda x: x[tf.newaxis], decode(index, key, record)
+        )
+        return tf.nest.map_structure(lambda x: x[0], views_of_batch(*one))
 
     def element(views: tf.Tensor, seeds: tf.Tensor, example: Record) -> Any:
         views = _with_extra(views, example, extra_channels)
@@ -301,10 +286,7 @@ def _batches(
 def _with_extra(
     images: tf.Tensor, example: Record, channels: int | None
 ) -> tf.Tensor:
-    """Appends channels of feature `extra`, [b, k] or [b, S, S, k], to images.
-
-    Images are float32 [b, (V,) S, S, 3]; `channels` None: all.
-    """
+    """Appends feature `extra`, [b, k] or [b, S, S, k], to [b, (V,) S, S, 3]."""
     if "extra" not in example or channels == 0:
         return images
     extra = tf.cast(example["extra"], tf.float32)[..., :channels]

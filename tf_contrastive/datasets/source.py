@@ -1,10 +1,7 @@
-"""The common form of all datasets: encoded records and their decoding.
-
-Records stay encoded (bytes, or a path) while they are ordered, shuffled and
-sharded; `decode` makes pixels of one, in parallel, afterwards.
-"""
+"""The common form of all datasets: encoded records and their decoding."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,9 +22,7 @@ class Info:
     """Metadata of a split, known before its first image is decoded.
 
     Attributes:
-      name: name of the dataset, as passed.
-      split: name of the split, as passed.
-      num_examples: number of examples.
+      name, split: as passed.
       num_classes: labels are in [0, num_classes); None without labels.
       image_shape: (height, width, 3), or None if it varies.
       label_names: a name per class, or ().
@@ -65,18 +60,14 @@ class Info:
 class Files:
     """Files of records, which are counted file after file.
 
-    Attributes:
-      names: paths.
-      skips: records to leave out at the start of each file.
-      counts: records to read of each file after those.
-      read: path, string [] -> `tf.data.Dataset` of its encoded records.
-      mask: bool [sum of counts], the records that belong; None: all.
+    `read` maps a path, string [], to a `tf.data.Dataset` of encoded records.
     """
 
-    names: Sequence[str]
-    skips: Sequence[int] | np.ndarray
-    counts: Sequence[int] | np.ndarray
+    names: Sequence[str]  # Paths.
+    skips: Sequence[int] | np.ndarray  # Records to leave out at their starts.
+    counts: Sequence[int] | np.ndarray  # Records to read after those.
     read: Callable[[tf.Tensor], tf.data.Dataset]
+    # The records that belong, bool [sum of counts]; None: all.
     mask: np.ndarray | None = None
 
     def numbered(
@@ -84,10 +75,8 @@ class Files:
     ) -> tf.data.Dataset:
         """Returns (index, record) of all records that belong.
 
-        Args:
-          order: int [F], the files' order; None: as they are. The index of a
-            record does not depend on it.
-          at_a_time: files to read in turn.
+        The index does not depend on `order`, int [F], the files' order;
+        `at_a_time` files are read in turn.
         """
         firsts = np.cumsum([0, *self.counts[:-1]])
         values = (list(self.names), self.skips, self.counts, firsts)
@@ -143,7 +132,8 @@ class Files:
 class Source:
     """One split of one dataset: rows in memory, or files of records.
 
-    Use `in_memory` or `in_files` to make one.
+    Use `in_memory` or `in_files` to make one. Records stay encoded (bytes, or a
+    path) while they are ordered, shuffled and sharded.
 
     Attributes:
       records: `tf.data.Dataset` of encoded records, always in the same order;
@@ -184,11 +174,7 @@ class Source:
         return dataclasses.replace(self, info=info)
 
     def labels(self) -> np.ndarray:
-        """Reads the label of every example, int64 [n], without its image.
-
-        Raises:
-          UserError: if examples do not have one label each.
-        """
+        """Reads the label of every example, int64 [n], without its image."""
         if not self.info.has_labels:
             raise errors.UserError(
                 f"{self.info.name} {self.info.split} does not have one label"
@@ -232,14 +218,7 @@ class Source:
     def split_validation(
         self, fraction: float, seed: int
     ) -> tuple["Source", "Source"]:
-        """Cuts a random part off for validation.
-
-        Args:
-          fraction: fraction to cut off, in (0, 1); rounded to whole examples.
-          seed: int; the same seed cuts the same examples.
-
-        Returns:
-          (training source, validation source), disjoint.
+        """Cuts a random fraction off: (training source, validation source).
 
         Raises:
           UserError: if one of the two would be empty.
@@ -262,37 +241,29 @@ class Source:
         )
 
     def cached(self) -> "Source":
-        """Returns the same source with its pixels in memory.
-
-        Raises:
-          ValueError: if the images differ in shape.
-        """
+        """Returns the same source, of one shape, with its pixels in memory."""
         if self.decoded:
             return self
-        info = self.info
-        if info.image_shape is None:
-            raise ValueError(f"images of {info.name} differ in shape")
-        arrays: dict[str, np.ndarray] = {}
-        batches = self.examples().batch(_ROWS).as_numpy_iterator()
-        for number, batch in enumerate(batches):
-            start = number * _ROWS
-            for name, rows in batch.items():
-                if name not in arrays:
-                    shape = (info.num_examples, *rows.shape[1:])
-                    arrays[name] = np.empty(shape, rows.dtype)
-                arrays[name][start : start + len(rows)] = rows
-        return in_memory(arrays, lambda record: record, info, decoded=True)
+        arrays = self._read(self.examples())
+        return in_memory(arrays, lambda record: record, self.info, decoded=True)
 
     def loaded(self) -> "Source":
-        """Returns the same source with its encoded records in memory.
-
-        Records that are paths stay paths.
-        """
+        """Returns the same source with its encoded records in memory."""
         if self.arrays is not None:
             return self
-        parts = list(self.records.batch(_ROWS).as_numpy_iterator())
-        arrays = {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
-        return in_memory(arrays, self.decode, self.info)
+        return in_memory(self._read(self.records), self.decode, self.info)
+
+    def _read(self, dataset: tf.data.Dataset) -> dict[str, np.ndarray]:
+        """Reads the columns of a dataset of these examples."""
+        arrays: dict[str, np.ndarray] = {}
+        batches = dataset.batch(_ROWS).as_numpy_iterator()
+        for start, batch in zip(itertools.count(0, _ROWS), batches):
+            for name, rows in batch.items():
+                if name not in arrays:
+                    shape = (self.info.num_examples, *rows.shape[1:])
+                    arrays[name] = np.empty(shape, rows.dtype)
+                arrays[name][start : start + len(rows)] = rows
+        return arrays
 
 
 def in_memory(

@@ -8,11 +8,7 @@ _SPLIT = re.compile(r"([\w-]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
 
 
 def parse(split: str) -> tuple[str, str | None, str | None]:
-    """Splits `train[10%:500]` into ("train", "10%", "500").
-
-    Raises:
-      UserError: if `split` does not have that form.
-    """
+    """Splits `train[10%:500]` into ("train", "10%", "500"), or `UserError`."""
     match = _SPLIT.fullmatch(split)
     if not match:
         raise errors.UserError(
@@ -23,15 +19,10 @@ def parse(split: str) -> tuple[str, str | None, str | None]:
 
 
 def bounds(split: str, num_examples: int) -> tuple[int, int]:
-    """Returns the range of examples of a split.
+    """Returns (start, stop) of a split such as `train[10%:]` or `train[-500:]`.
 
-    Args:
-      split: such as `train[:1000]`, `train[10%:]` or `train[-500:]`; a
-        percentage is rounded to the nearest example, as in TFDS.
-      num_examples: number of examples of the whole split.
-
-    Returns:
-      (start, stop), a range that is not empty.
+    A percentage of the whole split's `num_examples` is rounded to the nearest
+    example, as in TFDS.
 
     Raises:
       UserError: for a range beyond the examples, or an empty one.
@@ -64,8 +55,7 @@ def _absolute(boundary: str | None, num_examples: int, default: int) -> int:
 
 def only_train(name: str, split: str, hint: str) -> None:
     """Raises `UserError` unless `split` is `train` or a slice of it."""
-    base = parse(split)[0]
-    if base != "train":
+    if (base := parse(split)[0]) != "train":
         raise errors.UserError(
             f"{name} has no split {base!r}, only train: {hint}"
         )

@@ -31,12 +31,8 @@ def channel_statistics(source: Source) -> ChannelStatistics:
     @tf.autograph.experimental.do_not_convert
     def moments(example: dict[str, tf.Tensor]) -> tf.Tensor:
         pixels = tf.cast(example["image"], tf.float64) / 255
-        return tf.stack(
-            [
-                tf.reduce_mean(pixels, [0, 1]),
-                tf.reduce_mean(pixels**2, [0, 1]),
-            ]
-        )
+        powers = (pixels, pixels**2)
+        return tf.stack([tf.reduce_mean(x, [0, 1]) for x in powers])
 
     per_image = source.select(rows).examples().map(moments, tf.data.AUTOTUNE)
     batches = per_image.batch(256).as_numpy_iterator()

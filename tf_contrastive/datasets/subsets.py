@@ -15,12 +15,10 @@ from tf_contrastive.config.dataset_names import (
     dataset_family,
 )
 from tf_contrastive.datasets import split_spec
-from tf_contrastive.datasets.source import Info, Record, Source
+from tf_contrastive.datasets.source import Info, Source
 
 # (name, split) -> source: opens the dataset that another one is made from.
 Opener = Callable[[str, str], Source]
-# Purposes of `hashed`: two purposes share nothing, even with the same seed.
-FOR_DIGITS, FOR_BITS = 1, 2
 # Fractions of imagenet2012 that are datasets of their own.
 _IMAGENET_SUBSETS = {0.01: "1pct", 0.1: "10pct"}
 
@@ -46,41 +44,22 @@ n02108089 n03424325 n01855672 n02090622
 IMAGENET100 = tuple(_WORDNET_IDS.split())
 
 
-def hashed(record: Record, below: int, seed: int, purpose: int) -> tf.Tensor:
-    """An integer drawn by the contents of a record, int64 in [0, below).
-
-    By contents rather than by position, so that an image has the same one in
-    any slice, and its copies too.
-    """
-    if "path" in record:
-        parts = [tf.io.read_file(record["path"])]
-    else:
-        keys = sorted(key for key in record if key != "label")
-        parts = [tf.io.serialize_tensor(record[key]) for key in keys]
-    return tf.strings.to_hash_bucket_strong(
-        tf.strings.join(parts), below, key=[seed % 2**62, purpose]
-    )
-
-
 def note_of(inner: Source) -> str:
     """The note on embedded data at the end of a dataset's name, if any."""
     return EMBEDDED_NOTE if inner.info.name.endswith(EMBEDDED_NOTE) else ""
 
 
 def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Draws the same number of examples of every class.
+    """Draws the same number of examples of every class: rows [m], increasing.
 
     With the same seed, the examples of a smaller fraction are among those of a
     larger one.
 
     Args:
       labels: int [n].
-      fraction: fraction of all examples, in (0, 1]; rounded to whole examples
-        of a class, at least one. 1 takes all, balanced or not.
+      fraction: fraction of all examples, in (0, 1]; at least one per class.
+        Smaller classes contribute all of theirs. 1 takes all, balanced or not.
       seed: seed of the draw.
-
-    Returns:
-      int [m], increasing. Smaller classes contribute all of their examples.
     """
     if fraction >= 1:
         return np.arange(len(labels))
@@ -95,18 +74,6 @@ def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     return np.sort(np.concatenate(rows))
 
 
-def cifar2(name: str, options: Cifar2, split: str, opener: Opener) -> Source:
-    """CIFAR-10's cats and dogs."""
-    return _of_classes(name, "cifar10", CIFAR2, split, opener)
-
-
-def imagenet100(
-    name: str, options: ImageNet100, split: str, opener: Opener
-) -> Source:
-    """100 classes of ImageNet, found by reading all labels."""
-    return _of_classes(name, "imagenet2012", IMAGENET100, split, opener)
-
-
 def subset(name: str, options: Subset, split: str, opener: Opener) -> Source:
     """A balanced fraction of train; other splits whole."""
     published = _IMAGENET_SUBSETS.get(options.fraction)
@@ -118,18 +85,23 @@ def subset(name: str, options: Subset, split: str, opener: Opener) -> Source:
             pass
         else:
             return inner.renamed(f"{name} ({published})")
-    base = split_spec.parse(split)[0]
-    if base != "train":
+    if split_spec.parse(split)[0] != "train":
         inner = opener(options.of, split)
         return inner.renamed(name + note_of(inner))
-    inner = opener(options.of, base)
+    inner = opener(options.of, "train")
     rows = balanced_rows(inner.labels(), options.fraction, options.seed)
     info = dataclasses.replace(inner.info, name=name + note_of(inner))
     return _sliced(inner, rows, split, info)
 
 
-def _of_classes(
-    name: str, of: str, names: Sequence[str], split: str, opener: Opener
+def of_classes(
+    name: str,
+    options: Cifar2 | ImageNet100,
+    split: str,
+    opener: Opener,
+    *,
+    of: str,
+    names: Sequence[str],
 ) -> Source:
     """Examples of some classes; a label is its class's position in `names`."""
     inner = opener(of, split_spec.parse(split)[0])

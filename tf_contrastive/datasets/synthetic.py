@@ -15,12 +15,7 @@ def batches(
 ) -> tf.distribute.DistributedDataset:
     """Endless batches of noise, in the form that a resolved run's step takes.
 
-    Args:
-      run: a resolved config.
-      num_classes: None without labels.
-      images: number of images per replica.
-      strategy: the strategy of the step.
-      static: whether the graph knows the batch size.
+    `images` is their number per replica; `static`, whether the graph knows it.
     """
     rng = np.random.default_rng(0)
     side, count = run.views.image_size, run.views.views

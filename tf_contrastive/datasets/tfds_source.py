@@ -1,8 +1,7 @@
-"""Prepared datasets of TensorFlow Datasets.
+"""Prepared datasets of TensorFlow Datasets, which are read from their files.
 
-They are read only from their files: nothing is downloaded, and neither a
-dataset's code nor TFDS's bucket is used. TFDS is imported late, since that
-takes a second.
+Nothing is downloaded, and neither a dataset's code nor TFDS's bucket is used,
+which would wait for the network. TFDS is imported late: it takes a second.
 """
 
 import dataclasses
@@ -21,13 +20,8 @@ from tf_contrastive.config.dataset_names import (
     PROBING_DATASETS,
 )
 from tf_contrastive.datasets import decoding
-from tf_contrastive.datasets.source import (
-    Files,
-    Info,
-    Record,
-    Source,
-    in_files,
-)
+from tf_contrastive.datasets import source as sources
+from tf_contrastive.datasets.source import Files, Record
 
 if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
@@ -36,11 +30,7 @@ if TYPE_CHECKING:
 def _builder(
     tfds: ModuleType, name: str, data_dir: str | None
 ) -> "DatasetBuilder":
-    """Returns the builder of a prepared dataset.
-
-    From files, not from the dataset's code, which would look for missing
-    metadata in TFDS's bucket and wait for the network.
-    """
+    """Returns the builder of a prepared dataset."""
     from google.protobuf import json_format
     from tensorflow_datasets.core import read_only_builder
 
@@ -84,27 +74,24 @@ def _image_and_label(
 ) -> tuple[str, str | None]:
     """Returns the names of the features that are the image and its class."""
     features = dict(builder.info.features)
-    image, label = "image", "label"
-    keys = builder.info.supervised_keys
-    if keys and all(isinstance(key, str) for key in keys[:2]):
-        image, label = keys[:2]
-    if not isinstance(features.get(image), tfds.features.Image):
-        images = [
-            key
-            for key, feature in features.items()
-            if isinstance(feature, tfds.features.Image)
-        ]
-        image = "image" if "image" in images else (images or [None])[0]
+    keys = (builder.info.supervised_keys or ())[:2]
+    if not all(isinstance(key, str) for key in keys):
+        keys = ()
+
+    def first(kind: type, *names: str) -> str | None:
+        return next(
+            (name for name in names if isinstance(features.get(name), kind)),
+            None,
+        )
+
+    image = first(tfds.features.Image, *keys[:1], "image", *features)
+    label = first(tfds.features.ClassLabel, *keys[1:], "label")
     if image is None or features[image].np_dtype.kind != "u":
         raise errors.UserError(
             f"dataset {builder.info.full_name} has no feature that is an"
             " image of unsigned integers; features present:"
             f" {', '.join(features)}"
         )
-    if not isinstance(features.get(label), tfds.features.ClassLabel):
-        label = "label"
-    if not isinstance(features.get(label), tfds.features.ClassLabel):
-        return image, None
     return image, label
 
 
@@ -140,15 +127,11 @@ def _files(builder: "DatasetBuilder", split: str) -> Files:
     )
 
 
-def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
+def open_tfds(name: str, split: str, data_dir: str | None) -> sources.Source:
     """Opens a prepared dataset by its TFDS name, `name[/config][:version]`.
 
     Records keep their encoded bytes and the order of the files. They include a
     feature `extra` of numbers, [k] or [h, w, k], if the dataset has it.
-
-    Raises:
-      UserError: if it is unknown or not prepared, or lacks the split or an
-        image.
     """
     import tensorflow_datasets as tfds
 
@@ -157,11 +140,9 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
     count = _num_examples(builder, split)
     features = builder.info.features
     files = _files(builder, split)
-    names = {"image": image}  # Name in the record -> name of the feature.
-    if label:
-        names["label"] = label
-    if "extra" in features:
-        names["extra"] = "extra"
+    # Name in the record -> name of the feature.
+    names = {"image": image} | ({"label": label} if label else {})
+    names |= {"extra": "extra"} if "extra" in features else {}
     partial = tfds.decode.PartialDecoding(
         dict.fromkeys(names.values(), True)
     ).extract_features(features)
@@ -178,7 +159,7 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
             del names["label"]
             label = None
     height, width, _ = features[image].shape
-    info = Info(
+    info = sources.Info(
         name,
         split,
         count,
@@ -189,23 +170,16 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> Source:
     )
     read = files.read
     files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
-    return in_files(files, decoding.decode_record, info)
+    return sources.in_files(files, decoding.decode_record, info)
 
 
 def label_sets(
     name: str, split: str, data_dir: str | None, feature: str
 ) -> np.ndarray:
-    """Reads the classes of each example of a multi-label dataset.
+    """Reads the classes of each example of a multi-label dataset, bool [n, C].
 
-    Args:
-      name, split, data_dir: see `open_tfds`, whose order the rows have.
-      feature: a sequence of class labels, such as VOC's `labels`.
-
-    Returns:
-      bool [n, C].
-
-    Raises:
-      UserError: if the dataset, split or feature does not exist.
+    The rows have the order of `open_tfds`. `feature` is a sequence of class
+    labels, such as VOC's `labels`.
     """
     import tensorflow_datasets as tfds
 

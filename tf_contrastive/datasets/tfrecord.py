@@ -8,37 +8,11 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.datasets import decoding, split_spec
-from tf_contrastive.datasets.source import (
-    Files,
-    Info,
-    Record,
-    Source,
-    in_files,
-)
+from tf_contrastive.datasets.source import Files, Info, Record, Source, in_files
 
-IMAGE_FEATURES = (
-    "image",
-    "image/encoded",
-    "image_encoded",
-    "image_raw",
-    "encoded",
-)
+_ENCODED = ("image/encoded", "image_encoded", "image_raw", "encoded")
+IMAGE_FEATURES = ("image", *_ENCODED)
 LABEL_FEATURES = ("label", "image/class/label", "class/label", "image/label")
-
-
-def _files(name: str, pattern: str, split: str) -> list[str]:
-    pattern = os.path.expanduser(pattern)
-    files = pattern.replace("{split}", split_spec.parse(split)[0])
-    if files == pattern:
-        split_spec.only_train(name, split, "put {split} into the path for more")
-    paths = sorted(tf.io.gfile.glob(files))
-    paths = [path for path in paths if not tf.io.gfile.isdir(path)]
-    if not paths:
-        raise errors.AbsentDataError(
-            f"{name}: no file matches {files}: use the path of TFRecord files,"
-            " with or without wildcards"
-        )
-    return paths
 
 
 def _read(file: tf.Tensor) -> tf.data.Dataset:
@@ -50,10 +24,7 @@ def _read(file: tf.Tensor) -> tf.data.Dataset:
 def _parser(
     name: str, paths: list[str]
 ) -> tuple[Callable[[tf.Tensor], Record], bool]:
-    """Returns (serialized -> record, whether records have labels).
-
-    The features are those of the first record.
-    """
+    """Returns (serialized -> record, whether the first record has a label)."""
     serialized = tf.data.Dataset.from_tensor_slices(paths).flat_map(_read)
     first = list(serialized.take(1).as_numpy_iterator())
     if not first:
@@ -82,11 +53,11 @@ def _parser(
                 " int64"
             )
         features[label] = tf.io.FixedLenFeature([], tf.int64)
+    names = {"image": image} | ({"label": label} if label else {})
 
     def parse(serialized: tf.Tensor) -> Record:
         parsed = tf.io.parse_single_example(serialized, features)
-        record = {"image": parsed[image]}
-        return record | ({"label": parsed[label]} if label else {})
+        return {key: parsed[name] for key, name in names.items()}
 
     return parse, label is not None
 
@@ -99,12 +70,18 @@ def tfrecord(
     Image and label are found by the names of their features; labels are
     integers of at least 0. `{split}` in GLOB means the split's name; without it
     all files are the split `train`.
-
-    Raises:
-      UserError: if no file matches, one is damaged, features are missing, or
-        more than `max_bad_images` cannot be read.
     """
-    paths = _files(name, pattern, split)
+    pattern = os.path.expanduser(pattern)
+    matching = pattern.replace("{split}", split_spec.parse(split)[0])
+    if matching == pattern:
+        split_spec.only_train(name, split, "put {split} into the path for more")
+    paths = sorted(tf.io.gfile.glob(matching))
+    paths = [path for path in paths if not tf.io.gfile.isdir(path)]
+    if not paths:
+        raise errors.AbsentDataError(
+            f"{name}: no file matches {matching}: use the path of TFRecord"
+            " files, with or without wildcards"
+        )
     try:
         parse, labelled = _parser(name, paths)
 
@@ -112,7 +89,7 @@ def tfrecord(
             return _read(file).map(lambda r: parse(r) | {"file": number})
 
         records = tf.data.Dataset.from_tensor_slices(paths).enumerate()
-        sizes = decoding.read_sizes(
+        sizes, columns = decoding.read_sizes(
             records.flat_map(of_file),
             lambda record: record["image"],
             columns=("file", "label") if labelled else ("file",),
@@ -125,22 +102,22 @@ def tfrecord(
     files = Files(
         paths,
         np.zeros([len(paths)], np.int64),
-        np.bincount(sizes.columns["file"], minlength=len(paths)),
+        np.bincount(columns["file"], minlength=len(paths)),
         lambda file: _read(file).map(parse),
     )
-    start, stop = split_spec.bounds(split, len(sizes.sizes))
-    sizes = sizes.within(start, stop)
+    start, stop = split_spec.bounds(split, len(sizes))
     names = [f"record {index}" for index in range(start, stop)]
-    bad = sizes.check(name, names, max_bad_images)
+    good, shape, bad = decoding.check(
+        name, names, sizes[start:stop], max_bad_images
+    )
     num_classes = None
     if labelled:
-        labels = sizes.columns["label"]
+        labels = columns["label"][start:stop]
         if labels.min() < 0:
             raise errors.UserError(
                 f"{name}: its smallest label is {labels.min()}: write labels of"
                 " at least 0"
             )
         num_classes = int(labels.max()) + 1
-    good = start + sizes.good
-    info = Info(name, split, len(good), num_classes, sizes.image_shape, (), bad)
-    return in_files(files.select(good), decoding.decode_record, info)
+    info = Info(name, split, len(good), num_classes, shape, (), bad)
+    return in_files(files.select(start + good), decoding.decode_record, info)

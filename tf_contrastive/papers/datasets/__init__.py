@@ -1,9 +1,7 @@
 """Datasets that probe what an encoder learns (Chen, Luo and Li 2021).
 
-They are made from MNIST's digits or from other datasets (sections 3.1, 4.1 and
-C), with the options in their names (`config.dataset_names`). Random choices
-depend on the seed in the name and on the index or the contents of an image,
-never on the epoch: they are equal in every view, slice and process.
+Random choices depend on the seed in the name (`config.dataset_names`) and on
+the index or the contents of an image: they are equal in every view and slice.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,26 @@ from tf_contrastive import errors
 from tf_contrastive.config.dataset_names import KBits, RandBit
 from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
-from tf_contrastive.datasets.subsets import FOR_BITS, Opener, hashed, note_of
+from tf_contrastive.datasets.subsets import Opener, note_of
+
+# Purposes of `hashed`.
+FOR_DIGITS, FOR_BITS = 1, 2
+
+
+def hashed(record: Record, below: int, seed: int, purpose: int) -> tf.Tensor:
+    """An integer drawn by the contents of a record, int64 in [0, below).
+
+    By contents rather than by position, so that an image has the same one in
+    any slice, and its copies too. Two purposes share nothing.
+    """
+    if "path" in record:
+        parts = [tf.io.read_file(record["path"])]
+    else:
+        keys = sorted(key for key in record if key != "label")
+        parts = [tf.io.serialize_tensor(record[key]) for key in keys]
+    return tf.strings.to_hash_bucket_strong(
+        tf.strings.join(parts), below, key=[seed % 2**62, purpose]
+    )
 
 
 def _bits(number: tf.Tensor, count: int) -> tf.Tensor:
@@ -68,11 +87,6 @@ def kbits(name: str, options: KBits, split: str, open_inner: Opener) -> Source:
         bits = _bits(record["number"], options.bits)
         return {"image": tf.zeros(shape, tf.uint8), "extra": bits}
 
-    info = Info(
-        name,
-        split,
-        stop - start,
-        image_shape=shape,
-        extra_channels=options.bits,
-    )
+    info = Info(name, split, stop - start, None, shape)
+    info = dataclasses.replace(info, extra_channels=options.bits)
     return in_memory({"number": numbers[start:stop]}, decode, info)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import zlib
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from tf_contrastive.config.dataset_names import (
 )
 from tf_contrastive.datasets import array_source, split_spec
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
-from tf_contrastive.datasets.subsets import FOR_DIGITS, Opener, hashed, note_of
+from tf_contrastive.datasets.subsets import Opener, note_of
+from tf_contrastive.papers.datasets.bits import FOR_DIGITS, hashed
 
 _SIDE = 28
 _NAMES = tuple(map(str, range(10)))
@@ -28,17 +30,11 @@ _LEGIBLE = 8
 
 
 class Digits(NamedTuple):
-    """Digits in memory.
+    """Digits in memory."""
 
-    Attributes:
-      images: uint8 [n, 28, 28], white on black.
-      labels: int64 [n].
-      note: suffix for the name of a dataset that shows them.
-    """
-
-    images: tf.Tensor
-    labels: np.ndarray
-    note: str
+    images: tf.Tensor  # uint8 [n, 28, 28], white on black.
+    labels: np.ndarray  # int64 [n].
+    note: str  # Suffix for the name of a dataset that shows them.
 
 
 @functools.cache
@@ -52,13 +48,7 @@ def _warn_embedded(reason: str) -> None:
 def _read(split: str, open_inner: Opener, first: int = 0) -> Digits:
     """Reads digits of MNIST, or the embedded ones if it is not prepared.
 
-    Args:
-      split: `train` or `test`.
-      open_inner: opens MNIST.
-      first: number of digits, from the first, in the order of TFDS; 0: all.
-
-    Raises:
-      UserError: if there is no such split, or it has fewer digits.
+    `first` is their number, in the order of TFDS; 0: all.
     """
     try:
         source, note = open_inner("mnist", split), ""
@@ -98,16 +88,11 @@ def _resized(digit: tf.Tensor, side: int | tf.Tensor) -> tf.Tensor:
 
 
 def _padded(
-    digit: tf.Tensor,
-    top: tf.Tensor,
-    left: tf.Tensor,
-    height: int | tf.Tensor,
-    width: int | tf.Tensor,
+    digit: tf.Tensor, corner: tf.Tensor, shape: tf.Tensor | tuple[int, int]
 ) -> tf.Tensor:
-    """Puts uint8 [h, w] on a black canvas [height, width]."""
-    side = tf.shape(digit)
-    below, right = height - top - side[0], width - left - side[1]
-    return tf.pad(digit, [[top, below], [left, right]])
+    """Puts uint8 [h, w] at a corner, int32 [2], of a black canvas `shape`."""
+    after = shape - corner - tf.shape(digit)
+    return tf.pad(digit, tf.stack([corner, after], axis=1))
 
 
 # ---- MultiDigits -------------------------------------------------------------
@@ -141,8 +126,8 @@ def multidigits(
         image = tf.zeros([canvas, canvas], tf.uint8)
         for place, side in enumerate(sides):
             digit = tf.gather(digits.images, record["digits"][place])
-            top, left = tf.unstack(record["places"][place])
-            layer = _padded(_resized(digit, side), top, left, canvas, canvas)
+            corner = record["places"][place]
+            layer = _padded(_resized(digit, side), corner, (canvas, canvas))
             image = tf.maximum(image, layer)
         image = tf.repeat(image[..., tf.newaxis], 3, axis=2)
         image.set_shape([canvas, canvas, 3])
@@ -163,11 +148,9 @@ def multidigits(
 def _arrange(
     options: MultiDigits, split: str, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws the digits of all images of a split, and their places.
+    """Draws digits, int32 [n, c], and their upper left corners, [n, c, 2].
 
-    Returns:
-      (digits, int32 [n, c], where the first of image i is digit i; their upper
-      left corners, int32 [n, c, 2]).
+    The first digit of image i is digit i.
     """
     # RandomState's stream is stable over versions of NumPy, Generator's is not.
     key = [options.seed % 2**32, zlib.crc32(split.encode())]
@@ -244,16 +227,10 @@ def digit_on_image(
 
 
 def _nine_times(digit: tf.Tensor, shape: tf.Tensor, side: int) -> tf.Tensor:
-    """Repeats a digit at nine places of a black canvas.
+    """Repeats uint8 [28, 28] at nine places of a black canvas, uint8 [h, w].
 
-    Args:
-      digit: uint8 [28, 28].
-      shape: int32 [3] of the image.
-      side: of a digit in pixels, limited to the available space; 0: an eighth
-        of the shorter side, as in the paper, but at least 8 pixels.
-
-    Returns:
-      uint8 [h, w].
+    `side` is a digit's in pixels, limited to the available space; 0: an eighth
+    of the shorter side, as in the paper, but at least 8 pixels.
     """
 
     def offset(side: tf.Tensor, fraction: float) -> tf.Tensor:
@@ -268,9 +245,8 @@ def _nine_times(digit: tf.Tensor, shape: tf.Tensor, side: int) -> tf.Tensor:
         size = tf.maximum(size, _LEGIBLE)
     largest = shorter - offset(shorter, _OFFSETS[-1])
     digit = _resized(digit, tf.maximum(tf.minimum(size, largest), 1))
-    layer = tf.zeros([height, width], tf.uint8)
-    for y in _OFFSETS:
-        for x in _OFFSETS:
-            top, left = offset(height, y), offset(width, x)
-            layer = tf.maximum(layer, _padded(digit, top, left, height, width))
+    layer = tf.zeros(shape[:2], tf.uint8)
+    for y, x in itertools.product(_OFFSETS, repeat=2):
+        corner = tf.stack([offset(height, y), offset(width, x)])
+        layer = tf.maximum(layer, _padded(digit, corner, shape[:2]))
     return layer
