@@ -5,7 +5,6 @@ import os
 from tf_contrastive import terminal
 from tf_contrastive.config.reproduce import Reproduce
 from tf_contrastive.papers.claims import definitions, verdicts
-from tf_contrastive.papers.claims.listing import listing
 
 
 def run(options: Reproduce) -> int:
@@ -26,7 +25,7 @@ def run(options: Reproduce) -> int:
     chosen = options.reproduction
     known = definitions.claims(chosen.claims)
     if chosen.list and not chosen.workdir:
-        print(listing(known))
+        print(definitions.listing(known))
         return 0
     claim = definitions.find(chosen.claim, known) if chosen.claim else None
     recipe = claim.recipe(chosen.scale) if claim else None
@@ -35,7 +34,11 @@ def run(options: Reproduce) -> int:
 
     if claim is None or recipe is None:
         if chosen.list:
-            print(listing(known, lambda n: runs.read(n, chosen.workdir)))
+            print(
+                definitions.listing(
+                    known, lambda n: runs.read(n, chosen.workdir)
+                )
+            )
         else:
             print(report.write(known, chosen.workdir, chosen.report_dir))
         return 0

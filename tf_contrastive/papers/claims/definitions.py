@@ -1,22 +1,24 @@
 """Claims of the papers, as data: what is run, measured and expected.
 
-`papers.json` holds every table and figure with its numbers. `claims.json` holds
-the recipes of those that can be run: flags shared by all runs, flags of each
-case and each arm, the values to measure, and the relations between values. No
-claim has code of its own; `measures` defines what can be measured.
+`papers.json` holds every table and figure with its numbers, `claims.json` the
+recipes of those that can be run. No claim has code of its own. This module
+imports no TensorFlow, so that `reproduce --list` answers at once.
 """
 
 import dataclasses
 import functools
 import hashlib
 import importlib.resources
+import itertools
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from tf_contrastive import errors
+from tf_contrastive import errors, terminal
 
+_FOLDER = importlib.resources.files("tf_contrastive.papers.claims")
 SCALES = ("cpu", "paper")
 COMMANDS = ("pretrain", "evaluate")
 
@@ -24,6 +26,12 @@ COMMANDS = ("pretrain", "evaluate")
 # an arm.
 Settings = dict[str, Any]
 
+# Item.replicable -> the status of an item without a recipe.
+_NO_RECIPE = {
+    "cpu": "to come",
+    "paper": "no recipe: needs its data",
+    "none": "nothing to run",
+}
 _HOW_TO_WRITE = "write it as in tf_contrastive/papers/claims/claims.json"
 
 
@@ -97,9 +105,7 @@ class Recipe:
 
     def units(self) -> Iterator[tuple[str, str]]:
         """Yields every (case, arm)."""
-        for case in self.cases:
-            for arm in self.arms:
-                yield case, arm
+        yield from itertools.product(self.cases, self.arms)
 
     def paper_value(self, case: str, arm: str, value: str) -> float | None:
         """Returns the paper's number in the unit of the value, or None."""
@@ -121,11 +127,7 @@ class Claim:
     recipes: Mapping[str, Recipe]  # Scale -> recipe.
 
     def recipe(self, scale: str) -> Recipe:
-        """Returns the recipe at a scale.
-
-        Raises:
-          UserError: if the claim has none.
-        """
+        """Returns the recipe at a scale, or raises `UserError`."""
         if scale not in self.recipes:
             raise errors.UserError(
                 f"claim {self.name} has no recipe at scale={scale}: choose"
@@ -147,51 +149,58 @@ class Item:
     rows: Sequence[list[Any]] = ()
 
     def cell(self, row: list[Any], column: str) -> Any:
-        """Returns a number of the row that starts with these cells.
-
-        Raises:
-          KeyError: if there is no such cell.
-        """
+        """Returns a number of the row that starts with these cells."""
         for cells in self.rows:
             if cells[: len(row)] == row:
                 return dict(zip(self.columns, cells, strict=True))[column]
         raise KeyError((self.name, row, column))
 
 
+@functools.cache
+def _papers() -> dict[str, Any]:
+    return json.loads(_FOLDER.joinpath("papers.json").read_text("utf-8"))
+
+
 def papers() -> dict[str, str]:
     """Returns prefix -> title of the paper."""
-    return _packaged("papers.json")["papers"]
+    return _papers()["papers"]
 
 
+@functools.cache
 def items() -> dict[str, Item]:
     """Returns every table and figure of the papers, by name."""
-    return {
-        name: Item(name, **fields)
-        for name, fields in _packaged("papers.json")["items"].items()
-    }
+    given = _papers()["items"].items()
+    return {name: Item(name, **fields) for name, fields in given}
 
 
 def claims(path: str = "") -> dict[str, Claim]:
-    """Reads claims, by name.
-
-    Args:
-      path: JSON file in the form of the package's own; empty: that one.
+    """Reads claims, by name, from a JSON file; empty: the package's own.
 
     Raises:
       UserError: if the file cannot be read, or a claim is not valid.
     """
-    if not path:
-        return _read("claims.json", _packaged("claims.json"))
+    file = Path(path) if path else _FOLDER.joinpath("claims.json")
     try:
-        with open(path, encoding="utf-8") as file:
-            given = json.load(file)
+        given = json.loads(file.read_text("utf-8"))
         if not isinstance(given, dict):
             raise ValueError("not a JSON object")
     except (OSError, ValueError) as error:
         raise errors.UserError(
             f"claims={path} cannot be read ({error}): {_HOW_TO_WRITE}"
         ) from error
-    return _read(path, given)
+    read = {}
+    for name, fields in given.items():
+        try:
+            _check_known("field", fields, ["claim", "items", *SCALES])
+            _check_known("item", fields["items"], items())
+            recipes = {s: _recipe(fields[s]) for s in SCALES if s in fields}
+            read[name] = Claim(name, fields["claim"], fields["items"], recipes)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            missing = " is missing" * isinstance(error, KeyError)
+            raise errors.UserError(
+                f"{file}: claim {name}: {error}{missing}; {_HOW_TO_WRITE}"
+            ) from error
+    return read
 
 
 def claim_of(name: str, known: Mapping[str, Claim]) -> Claim | None:
@@ -202,11 +211,7 @@ def claim_of(name: str, known: Mapping[str, Claim]) -> Claim | None:
 
 
 def find(name: str, known: Mapping[str, Claim]) -> Claim:
-    """Returns the claim of that name, or for that table or figure.
-
-    Raises:
-      UserError: if there is none.
-    """
+    """Returns the claim of a name, table or figure, or raises `UserError`."""
     if claim := claim_of(name, known):
         return claim
     if name in items():
@@ -216,36 +221,31 @@ def find(name: str, known: Mapping[str, Claim]) -> Claim:
     raise errors.unknown("claim", name, known)
 
 
+def listing(
+    known: Mapping[str, Claim],
+    result_of: Callable[[str], dict[str, Any] | None] = lambda name: None,
+) -> str:
+    """Formats every table and figure with its recipes and its result."""
+    rows = [("id", "paper", "recipe", "minutes", "status", "claim")]
+    for name, item in items().items():
+        scales, minutes, status = "-", "-", _NO_RECIPE[item.replicable]
+        if claim := claim_of(name, known):
+            scales, status = ", ".join(claim.recipes), "not run"
+            cpu = claim.recipes.get("cpu")
+            if cpu and cpu.minutes:
+                minutes = f"{cpu.minutes * cpu.seeds:g}"
+            if result := result_of(claim.name):
+                status = f"{result['verdict']} ({result['scale']})"
+        rows.append((name, item.where, scales, minutes, status, item.claim))
+    titles = [f"{k}: {title}" for k, title in papers().items()]
+    table = terminal.format_table(rows, texts=(0, 1, 2, 4, 5))
+    return "\n".join([*titles, "", table])
+
+
 def fingerprint(settings: Any) -> str:
     """Returns eight hexadecimal digits that identify settings."""
     text = json.dumps(settings, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-@functools.cache
-def _packaged(name: str) -> Any:
-    folder = importlib.resources.files("tf_contrastive.papers.claims")
-    return json.loads(folder.joinpath(name).read_text("utf-8"))
-
-
-def _read(path: str, given: dict[str, Any]) -> dict[str, Claim]:
-    claims = {}
-    for name, fields in given.items():
-        try:
-            claims[name] = _claim(name, fields)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            missing = " is missing" * isinstance(error, KeyError)
-            raise errors.UserError(
-                f"{path}: claim {name}: {error}{missing}; {_HOW_TO_WRITE}"
-            ) from error
-    return claims
-
-
-def _claim(name: str, given: dict[str, Any]) -> Claim:
-    _check_known("field", given, ["claim", "items", *SCALES])
-    _check_known("item", given["items"], items())
-    recipes = {s: _recipe(given[s]) for s in SCALES if s in given}
-    return Claim(name, given["claim"], given["items"], recipes)
 
 
 def _recipe(given: dict[str, Any]) -> Recipe:

@@ -15,31 +15,20 @@ from tf_contrastive.tensorboard import scalars
 
 
 class Unit(NamedTuple):
-    """One arm in one case with one seed.
+    """One arm in one case with one seed."""
 
-    Attributes:
-      case, arm: names; the case may be empty.
-      seed: of its run.
-      settings: see `definitions.Recipe.settings`.
-      commands: words after `python -m tf_contrastive`, in order.
-      workdir: of its run; empty without one.
-      evaluation: folder of its evaluation; empty without one.
-    """
-
-    case: str
+    case: str  # May be empty.
     arm: str
     seed: int
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # See `definitions.Recipe.settings`.
+    # Words after `python -m tf_contrastive`.
     commands: tuple[tuple[str, ...], ...] = ()
-    workdir: str = ""
-    evaluation: str = ""
+    workdir: str = ""  # Of its run; empty without one.
+    evaluation: str = ""  # Folder of its evaluation; empty without one.
 
 
 def _evaluation(unit: Unit) -> dict[str, float] | None:
-    """Numbers of `evaluation.json`: [untrained/]PROTOCOL[:VARIANT]/METRIC.
-
-    The accuracies are the metrics top1 and top5.
-    """
+    """Numbers of `evaluation.json`: [untrained/]PROTOCOL[:VARIANT]/METRIC."""
     if not unit.evaluation:
         return None
     path = os.path.join(unit.evaluation, results.RESULTS_FILE)
@@ -55,10 +44,7 @@ def _evaluation(unit: Unit) -> dict[str, float] | None:
 
 
 def _bounds(others: int, positives: float) -> dict[str, float]:
-    """Values that bound losses, of n other views and p positives per anchor.
-
-    `ln_others` is ln n, `ln_positives` ln p and `ln_noise` ln(1 + n - p).
-    """
+    """Values that bound losses, of n other views and p positives per anchor."""
     return {
         "ln_others": math.log(others),
         "ln_positives": math.log(positives),
@@ -67,10 +53,7 @@ def _bounds(others: int, positives: float) -> dict[str, float]:
 
 
 def _training(unit: Unit) -> dict[str, float] | None:
-    """Means of logged scalars, TAG/first_epoch and TAG/last_epoch, and bounds.
-
-    The bounds use the mean number of positives per anchor.
-    """
+    """Mean logged scalars, TAG/first_epoch or TAG/last_epoch, and bounds."""
     if not unit.workdir:
         return None
     with tf.io.gfile.GFile(os.path.join(unit.workdir, "config.flags")) as file:
@@ -142,14 +125,7 @@ MEASURES: dict[str, Callable[[Unit], dict[str, float] | None]] = {
 
 
 def values(recipe: definitions.Recipe, unit: Unit) -> dict[str, float | None]:
-    """Measures a recipe's values of a unit.
-
-    Returns:
-      Name -> value; None where the unit has no such measure.
-
-    Raises:
-      UserError: for an unknown measure or number.
-    """
+    """Measures a recipe's values; None where the unit has no such measure."""
     measured: dict[str, dict[str, float] | None] = {}
     results: dict[str, float | None] = dict.fromkeys(recipe.values)
     for name, sources in recipe.values.items():

@@ -1,27 +1,32 @@
 """Results for people: the tables of a claim, and RESULTS.md."""
 
+import itertools
 import json
 import os
 import statistics
+import textwrap
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors, terminal
-from tf_contrastive.papers.claims import (
-    definitions,
-    measures,
-    plots,
-    runs,
-    verdicts,
-)
+from tf_contrastive.evaluation import plots
+from tf_contrastive.papers.claims import definitions, measures, runs, verdicts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # Next to RESULTS.md: the plots and results of the claims.
 FOLDER = "results"
 PLOT_FILE = "result.png"
 
+# Distinguishable with colour blindness, and in gray.
+_COLORS = ("#1f77b4", "#d95f02", "#7570b3", "#1b9e77", "#666666")
+
 Table = list[tuple[str, ...]]
+# (case, arm) -> (the values of its seeds, the paper's value or None).
+Points = dict[tuple[str, str], tuple[list[float], float | None]]
 
 _INTRODUCTION = (
     "# Results\n\nWhat the papers claim, and what was measured here. `python -m"
@@ -58,30 +63,32 @@ def tables(recipe: definitions.Recipe, result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _by_seed(
-    result: dict[str, Any], case: str, arm: str, value: str
-) -> list[float]:
-    """Returns a value of every seed that has one."""
-    numbers = [
-        unit["values"].get(value)
-        for unit in sorted(result["units"], key=lambda unit: unit["seed"])
-        if (unit["case"], unit["arm"]) == (case, arm)
-    ]
-    return [number for number in numbers if number is not None]
+def _points(
+    recipe: definitions.Recipe, result: dict[str, Any]
+) -> dict[str, Points]:
+    """Returns the seeds' values and the paper's, by the name of the value."""
+    units = sorted(result["units"], key=lambda unit: unit["seed"])
+    values: dict[str, Points] = {}
+    for name, key in itertools.product(recipe.values, recipe.units()):
+        numbers = [
+            unit["values"].get(name)
+            for unit in units
+            if (unit["case"], unit["arm"]) == key
+        ]
+        if numbers := [number for number in numbers if number is not None]:
+            paper = recipe.paper_value(*key, name)
+            values[name] = values.get(name, {}) | {key: (numbers, paper)}
+    return values
 
 
 def _values(recipe: definitions.Recipe, result: dict[str, Any]) -> Table:
     rows: Table = [("case", "arm", "value", "ours", "sd", "seeds", "paper")]
-    for value in recipe.values:
-        for case, arm in recipe.units():
-            numbers = _by_seed(result, case, arm, value)
-            if not numbers:
-                continue
+    for name, points in _points(recipe, result).items():
+        for (case, arm), (numbers, paper) in points.items():
             sd = f"{statistics.stdev(numbers):.4f}" if numbers[1:] else "-"
             mean, count = f"{statistics.fmean(numbers):.4f}", str(len(numbers))
-            paper = recipe.paper_value(case, arm, value)
             printed = "-" if paper is None else f"{paper:g}"
-            rows.append((case or "-", arm, value, mean, sd, count, printed))
+            rows.append((case or "-", arm, name, mean, sd, count, printed))
     return rows
 
 
@@ -90,8 +97,8 @@ def _relations(result: dict[str, Any]) -> Table:
     for row in result["relations"]:
         numbers = ["-", "-", "-"]
         if "mean" in row:
-            numbers = [f"{row['mean']:+.4f}", f"{row['p']:.4f}"]
-            numbers.append(f"{row['p_against']:.4f}")
+            p_values = [f"{row[key]:.4f}" for key in ("p", "p_against")]
+            numbers = [f"{row['mean']:+.4f}", *p_values]
         case = row["case"] or "-"
         rows.append((case, row["relation"], *numbers, row["verdict"]))
     return rows
@@ -103,22 +110,11 @@ def _relations(result: dict[str, Any]) -> Table:
 def write(
     known: Mapping[str, definitions.Claim], workdir: str, folder: str
 ) -> str:
-    """Writes RESULTS.md and, next to it, results and plots.
+    """Writes `<folder>/RESULTS.md`, results and plots; returns its path.
 
     Results that are in `<folder>/results` from an earlier report stay in it
     unless the workdir has newer ones, so that a report can cover the runs of
     several machines.
-
-    Args:
-      known: the claims.
-      workdir: of the runs.
-      folder: of the report, such as docs.
-
-    Returns:
-      The path of RESULTS.md.
-
-    Raises:
-      UserError: if it cannot be written, or a result cannot be read.
     """
     path = os.path.join(folder, "RESULTS.md")
     saved = os.path.join(folder, FOLDER)
@@ -152,18 +148,10 @@ def _copy(
         if tf.io.gfile.exists(source):
             target = os.path.join(folder, name)
             tf.io.gfile.copy(source, target, overwrite=True)
-    panels = {
-        value: {
-            (case, arm): (numbers, recipe.paper_value(case, arm, value))
-            for case, arm in recipe.units()
-            if (numbers := _by_seed(result, case, arm, value))
-        }
-        for value in recipe.values
-    }
-    panels = {value: points for value, points in panels.items() if points}
+    panels = _points(recipe, result)
     if panels:
         with tf.io.gfile.GFile(os.path.join(folder, PLOT_FILE), "wb") as file:
-            file.write(plots.values(panels))
+            file.write(draw(panels))
 
 
 def _plot_name(case: str, arm: str, file: str) -> str:
@@ -255,3 +243,48 @@ def _markdown(rows: Table) -> str:
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     return "\n".join(lines)
+
+
+# ---- Plots -------------------------------------------------------------------
+
+
+def draw(panels: Mapping[str, Points]) -> bytes:
+    """Draws a panel for each value, cases and arms side by side, as PNG."""
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    width = max(0.5 * len(points) for points in panels.values())
+    figure, axes = plots.panels(rows, columns, min(max(3.2, width), 5.0), 2.8)
+    for axis, (name, points) in zip(axes.flat, panels.items(), strict=False):
+        _panel(axis, name, points)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    return plots.png(figure)
+
+
+def _panel(axis: "Axes", name: str, points: Points) -> None:
+    plots.plain(axis)
+    cases = list(dict.fromkeys(case for case, _ in points))
+    arms = list(dict.fromkeys(arm for _, arm in points))
+    step = 0.8 / len(arms)
+    labelled = set()
+    for (case, arm), (numbers, paper) in points.items():
+        number = arms.index(arm)
+        color = _COLORS[number % len(_COLORS)]
+        x = cases.index(case) + (number - (len(arms) - 1) / 2) * step
+        axis.plot([x] * len(numbers), numbers, "o", color=color, alpha=0.5)
+        mean = statistics.fmean(numbers)
+        label = None if arm in labelled else arm
+        ends = [x - 0.4 * step, x + 0.4 * step]
+        axis.plot(ends, [mean, mean], color=color, label=label)
+        labelled.add(arm)
+        if paper is not None:
+            axis.plot(x, paper, "D", mec="black", mfc="none")
+    printed = any(paper is not None for _, paper in points.values())
+    title = f"{name}; diamonds: the paper" if printed else name
+    axis.set_title(title, fontsize=9)
+    labels = [textwrap.fill(case, 12) for case in cases]
+    axis.set_xticks(range(len(cases)), labels, fontsize=8)
+    axis.tick_params(axis="y", labelsize=8)
+    axis.margins(x=0.1)
+    if len(arms) > 1:
+        axis.legend(fontsize=7, frameon=False)

@@ -1,11 +1,11 @@
 """Runs a claim's units, each command in a process of its own.
 
-The commands are those that a user would type, so that every number can be
-repeated by hand. A run's folder is named after its flags: claims share runs,
-and a claim that was stopped resumes.
+The commands are those that a user would type. A run's folder is named after its
+flags: claims share runs, and a claim that was stopped resumes.
 """
 
 import dataclasses
+import itertools
 import os
 import re
 import subprocess
@@ -70,11 +70,7 @@ def path_of(name: str, workdir: str) -> str:
 
 
 def read(name: str, workdir: str) -> dict[str, Any] | None:
-    """Reads a claim's result; None if there is none.
-
-    Raises:
-      UserError: if the file is damaged.
-    """
+    """Reads a claim's result; None if there is none."""
     path = path_of(name, workdir)
     return checkpoints.read_json(path) if tf.io.gfile.exists(path) else None
 
@@ -83,43 +79,33 @@ def plan(
     recipe: definitions.Recipe, folders: Folders, seeds: int
 ) -> Iterator[measures.Unit]:
     """Yields the units, all of one seed before those of the next."""
-    for seed in range(seeds):
-        for case, arm in recipe.units():
-            yield _unit(case, arm, seed, recipe.settings(case, arm), folders)
-
-
-def _unit(
-    case: str,
-    arm: str,
-    seed: int,
-    settings: definitions.Settings,
-    folders: Folders,
-) -> measures.Unit:
-    workdir = evaluation = ""
-    commands = []
-    flags = {
-        name: [
-            flag.replace("{configs}", folders.configs_dir)
-            for flag in settings[name]
-        ]
-        for name in definitions.COMMANDS
-        if name in settings
-    }
     data = [f"--data_dir={folders.data_dir}"] if folders.data_dir else []
-    if "pretrain" in flags:
-        digest = definitions.fingerprint([settings["pretrain"], seed])
-        name = f"{slug(case, arm, f'seed{seed}')}-{digest}"
-        workdir = os.path.join(folders.workdir, RUNS, name)
-        options = [f"--seed={seed}", *data, f"--workdir={workdir}"]
-        commands.append(("pretrain", *flags["pretrain"], *options))
-    if "evaluate" in flags:
-        digest = definitions.fingerprint(settings["evaluate"])
-        evaluation = os.path.join(workdir, f"evaluation-{digest}")
-        options = [f"--workdir={workdir}", f"--output_dir={evaluation}"]
-        commands.append(("evaluate", *flags["evaluate"], *data, *options))
-    return measures.Unit(
-        case, arm, seed, settings, tuple(commands), workdir, evaluation
-    )
+    for seed, (case, arm) in itertools.product(range(seeds), recipe.units()):
+        settings = recipe.settings(case, arm)
+        workdir = evaluation = ""
+        commands = []
+        flags = {
+            name: [
+                flag.replace("{configs}", folders.configs_dir)
+                for flag in settings[name]
+            ]
+            for name in definitions.COMMANDS
+            if name in settings
+        }
+        if "pretrain" in flags:
+            digest = definitions.fingerprint([settings["pretrain"], seed])
+            name = f"{slug(case, arm, f'seed{seed}')}-{digest}"
+            workdir = os.path.join(folders.workdir, RUNS, name)
+            options = [f"--seed={seed}", *data, f"--workdir={workdir}"]
+            commands.append(("pretrain", *flags["pretrain"], *options))
+        if "evaluate" in flags:
+            digest = definitions.fingerprint(settings["evaluate"])
+            evaluation = os.path.join(workdir, f"evaluation-{digest}")
+            options = [f"--workdir={workdir}", f"--output_dir={evaluation}"]
+            commands.append(("evaluate", *flags["evaluate"], *data, *options))
+        yield measures.Unit(
+            case, arm, seed, settings, tuple(commands), workdir, evaluation
+        )
 
 
 def run(
@@ -127,29 +113,44 @@ def run(
 ) -> dict[str, Any]:
     """Runs the missing units of a claim, and judges it.
 
-    Args:
-      claim: to run.
-      scale: of `definitions.SCALES`.
-      folders: the result is written to `<workdir>/<claim>/result.json` after
-        each unit.
-      seeds: number of seeds; 0: the recipe's.
+    The result is written to `<workdir>/<claim>/result.json` after each unit.
+    `seeds` is the number of seeds; 0: the recipe's.
 
     Returns:
       The result: "claim", "scale", "recipe" (fingerprint), "version", "cpus",
       "units" (case, arm, seed, values, commands, evaluation, minutes), "seeds",
       "relations" (see `verdicts.judge_all`) and "verdict".
-
-    Raises:
-      UserError: if a command fails, or the workdir holds a result of another
-        recipe.
     """
     recipe = claim.recipe(scale)
     seeds = seeds or recipe.seeds
     _check(recipe, folders)
-    result = _resume(claim, scale, recipe, folders)
+    path = path_of(claim.name, folders.workdir)
+    fields = dataclasses.asdict(recipe)
+    decisive = {k: v for k, v in fields.items() if k not in _TEXTS}
+    fingerprint = definitions.fingerprint([scale, decisive])
+    result = read(claim.name, folders.workdir) or {
+        "claim": claim.name,
+        "scale": scale,
+        "recipe": fingerprint,
+        "version": metadata.version("tf_contrastive"),
+        "cpus": os.cpu_count(),
+        "units": [],
+    }
+    if result["recipe"] != fingerprint:
+        raise errors.UserError(
+            f"{path} is of another recipe or `scale`: set another `workdir`, or"
+            " move the file away"
+        )
     done = {(u["case"], u["arm"], u["seed"]) for u in result["units"]}
-    # Before anything is run: fails if the workdir cannot be written to.
-    _write(result, recipe, seeds, folders)
+
+    def save() -> None:
+        rows = verdicts.judge_all(recipe.relations, result["units"], seeds)
+        result["seeds"], result["relations"] = seeds, rows
+        result["verdict"] = verdicts.combine([row["verdict"] for row in rows])
+        advice = "set `workdir` to a folder that you may write to"
+        checkpoints.write_json(path, result, advice)
+
+    save()  # Before anything is run: fails if it cannot be written.
     for unit in plan(recipe, folders, seeds):
         if (unit.case, unit.arm, unit.seed) in done:
             continue
@@ -169,7 +170,7 @@ def run(
                 "minutes": round((time.monotonic() - start) / 60, 2),
             }
         )
-        _write(result, recipe, seeds, folders)
+        save()
     return result
 
 
@@ -188,32 +189,6 @@ def _check(recipe: definitions.Recipe, folders: Folders) -> None:
                     f"configs_dir={folders.configs_dir}: {path} does not exist:"
                     " set it to the folder of this package's flagfiles"
                 )
-
-
-def _resume(
-    claim: definitions.Claim,
-    scale: str,
-    recipe: definitions.Recipe,
-    folders: Folders,
-) -> dict[str, Any]:
-    """Returns the result so far, or a new one."""
-    fields = dataclasses.asdict(recipe)
-    decisive = {k: v for k, v in fields.items() if k not in _TEXTS}
-    fingerprint = definitions.fingerprint([scale, decisive])
-    result = read(claim.name, folders.workdir)
-    if result and result["recipe"] != fingerprint:
-        raise errors.UserError(
-            f"{path_of(claim.name, folders.workdir)} is of another recipe or"
-            " `scale`: set another `workdir`, or move the file away"
-        )
-    return result or {
-        "claim": claim.name,
-        "scale": scale,
-        "recipe": fingerprint,
-        "version": metadata.version("tf_contrastive"),
-        "cpus": os.cpu_count(),
-        "units": [],
-    }
 
 
 def _call(words: Sequence[str]) -> None:
@@ -235,21 +210,3 @@ def _call(words: Sequence[str]) -> None:
         )
     if status:
         raise errors.UserError(f"a command failed ({status}): {line}; {hint}")
-
-
-def _write(
-    result: dict[str, Any],
-    recipe: definitions.Recipe,
-    seeds: int,
-    folders: Folders,
-) -> None:
-    """Judges and writes a result."""
-    result["seeds"] = seeds
-    relations = verdicts.judge_all(recipe.relations, result["units"], seeds)
-    result["relations"] = relations
-    result["verdict"] = verdicts.combine([row["verdict"] for row in relations])
-    checkpoints.write_json(
-        path_of(result["claim"], folders.workdir),
-        result,
-        "set `workdir` to a folder that you may write to",
-    )

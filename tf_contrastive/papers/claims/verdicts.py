@@ -25,19 +25,12 @@ _ROUNDING = 1e-12
 def sign_flip(differences: Sequence[float] | np.ndarray) -> float:
     """One-sided p-value of a mean above zero, by the paired sign-flip test.
 
-    Without an effect, a difference is as likely as its negative: p is the
-    fraction of sign assignments whose mean is at least the observed one.
-
-    Args:
-      differences: of the pairs, one per seed.
-
-    Returns:
-      p in [2^-n, 1]; exact up to 16 pairs, otherwise of 100,000 draws.
+    The fraction of sign assignments of the differences, one per seed, whose
+    mean is at least the observed one: in [2^-n, 1]; exact up to 16 pairs,
+    otherwise of 100,000 draws. Fisher 1935, section 21.
 
     Raises:
       UserError: for no differences, or NaN.
-
-    Fisher 1935, section 21.
     """
     values = np.asarray(differences, np.float64)
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
@@ -57,12 +50,7 @@ def sign_flip(differences: Sequence[float] | np.ndarray) -> float:
 def judge(
     left: Sequence[float], right: Sequence[float], bound: float, at_least: bool
 ) -> dict[str, Any]:
-    """Tests that left - right is at least (or at most) a bound.
-
-    Args:
-      left, right: [seeds], paired.
-      bound: the minimal effect, in their unit.
-      at_least: the direction; False: at most.
+    """Tests that left - right [seeds] is at least (or at most) a bound.
 
     Returns:
       {"differences" [seeds], "mean", "p" (of the claimed side of the bound),
@@ -88,10 +76,7 @@ def judge_all(
 ) -> list[dict[str, Any]]:
     """Judges every relation in each of its cases.
 
-    Args:
-      relations: of a recipe.
-      units: of a result: "case", "arm", "seed" and "values".
-      seeds: number of seeds; relations that lack one are incomplete.
+    Relations that lack one of `seeds` in the units of a result are incomplete.
 
     Returns:
       A row for each relation and case: "relation", "case", and what `judge`
@@ -123,9 +108,5 @@ def combine(verdicts: Sequence[str]) -> str:
     An intersection-union test: each relation is tested at the level of the
     whole.
     """
-    if not verdicts:
-        return "no relation"
-    for verdict in (INCOMPLETE, FAILS, OPEN):
-        if verdict in verdicts:
-            return verdict
-    return HOLDS
+    order = (INCOMPLETE, FAILS, OPEN, HOLDS)
+    return next((v for v in order if v in verdicts), "no relation")

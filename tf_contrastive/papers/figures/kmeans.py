@@ -1,8 +1,7 @@
 """The protocol `kmeans`: which regions of an image inner layers group.
 
 Chen et al. 2021 (Intriguing Properties), section 3.2, figures 3 and 4: local
-features of inner layers, l2-normalised, are clustered by K-means for each image
-separately, and next to them patches of pixels.
+features of inner layers, and patches of pixels, are clustered for each image.
 """
 
 import warnings
@@ -31,49 +30,34 @@ _PATCHES = 32
 _RESTARTS = 4
 # Operations that only copy, move or pad a map.
 _NO_FEATURES = (
-    "Const",
-    "Identity",
-    "Pad",
-    "PadV2",
-    "Placeholder",
-    "Reshape",
+    *("Const", "Identity", "Pad", "PadV2", "Placeholder", "Reshape"),
     "Transpose",
 )
 
 
 class LocalFeatures(NamedTuple):
-    """Inner layers of an encoder, from fine to coarse.
-
-    Attributes:
-      names: of the layers.
-      side: of the images in pixels.
-      make: images float32 [n, side, side, K] -> for each layer float32
-        [n, h, w, F].
-    """
+    """Inner layers of an encoder, from fine to coarse."""
 
     names: tuple[str, ...]
-    side: int
+    side: int  # Of the images in pixels.
+    # Images float32 [n, side, side, K] -> of each layer, float32 [n, h, w, F].
     make: Callable[[tf.Tensor], Sequence[tf.Tensor]]
 
 
 def local_features(
     encoder: Callable, side: int, channels: int = 3, scale: int = 1
 ) -> LocalFeatures:
-    """Finds the last layer at each resolution of an encoder.
+    """Finds the last layer at each of the `LAYERS` coarsest resolutions.
 
     Args:
-      encoder: images float32 [n, S, S, K] -> [n, D], with `training=`: a
-        functional Keras model, or a loaded export. It is not changed.
-      side: S, of the encoder.
-      channels: K.
-      scale: factor of the image side; encoders that are not functional models
-        of convolutions run at S.
-
-    Returns:
-      The `LAYERS` coarsest layers with more than one place.
+      encoder: images float32 [n, side, side, channels] -> [n, D], with
+        `training=`: a functional Keras model, or a loaded export.
+      side, channels: of the encoder's images.
+      scale: factor of the side; other encoders than functional models of
+        convolutions run at `side`.
 
     Raises:
-      UserError: if the encoder has no such layer.
+      UserError: if the encoder has no layer with more than one place.
     """
     features = None
     if isinstance(encoder, tf.keras.Model) and encoder.inputs:
@@ -90,11 +74,7 @@ def local_features(
 
 
 def _coarsest(maps: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the last map of each of the coarsest resolutions.
-
-    Args:
-      maps: (name, symbolic tensor), in the order of computation.
-    """
+    """Returns the last of these (name, tensor) at the coarsest resolutions."""
     last: dict[tuple[int, int], tuple[str, Any]] = {}
     for name, tensor in maps:
         shape = tensor.shape
@@ -117,17 +97,15 @@ def _of_keras(
         return None  # Not functional, or its weights have one image size.
     if any(isinstance(layer, tf.keras.Model) for layer in model.layers):
         return None  # Layers of inner models are not accessible.
-    maps = _coarsest(
-        [
-            (layer.name, layer.output)
-            for layer in model.layers
-            if not isinstance(layer, padding) and hasattr(layer.output, "shape")
-        ]
-    )
+    outputs = [
+        (layer.name, layer.output)
+        for layer in model.layers
+        if not isinstance(layer, padding) and hasattr(layer.output, "shape")
+    ]
     # Standardised images are not features.
     maps = {
         name: output
-        for name, output in maps.items()
+        for name, output in _coarsest(outputs).items()
         if output.shape[1] < side or output.shape[-1] > channels
     }
     if not maps:
@@ -135,11 +113,9 @@ def _of_keras(
     inner = tf.keras.Model(model.inputs, list(maps.values()))
     call = tf.function(lambda x: inner(x, training=False))
 
-    def make(images: tf.Tensor) -> Sequence[tf.Tensor]:
-        outputs = call(images)
-        return outputs if len(maps) > 1 else [outputs]
-
-    return LocalFeatures(tuple(maps), side, make)
+    return LocalFeatures(
+        tuple(maps), side, lambda images: tf.nest.flatten(call(images))
+    )
 
 
 def _of_graph(
@@ -174,14 +150,9 @@ def _of_graph(
 
 
 def patches(image: np.ndarray, count: int = _PATCHES) -> np.ndarray:
-    """Cuts an image into square patches: pixels as local features.
+    """Cuts an image [S, S, K] into patches [S // p, S // p, p * p * K].
 
-    Args:
-      image: float32 [S, S, K].
-      count: approximate number of patches in a row.
-
-    Returns:
-      float32 [S // p, S // p, p * p * K], p = max(S // count, 1).
+    p = max(S // count, 1): about `count` patches in a row.
     """
     side = max(image.shape[0] // count, 1)
     rows = image.shape[0] // side
@@ -197,21 +168,14 @@ def local_clusters(
     *,
     normalize: bool = True,
 ) -> tuple[np.ndarray, float]:
-    """Groups the places of a map by K-means on their features.
+    """Groups the places of a map [h, w, F] by K-means on their features.
 
-    Args:
-      features: float [h, w, F].
-      clusters: number of clusters; at most the number of places is used.
-      seed: of the initial means.
-      normalize: whether to l2-normalise the features; not for pixels, since
-        gray ones differ only in their length.
+    At most as many `clusters` as places are used. `normalize` l2-normalises;
+    gray pixels differ only in length.
 
     Returns:
       (cluster int [h, w], numbered by first appearance; fraction of the
       features' variance between clusters, 0 to 1).
-
-    Raises:
-      UserError: for NaN.
     """
     import threadpoolctl
     from sklearn import cluster, exceptions
@@ -249,14 +213,7 @@ def measure(
     kmeans_scale: int = _FIELDS.kmeans_scale,
     seed: int = Evaluation.seed,
 ) -> Measurement:
-    """Clusters local features of test images; no labels are needed.
-
-    Args:
-      context: the encoder and its data.
-      kmeans_images: number of random test images.
-      kmeans_clusters: numbers of clusters.
-      kmeans_scale: see `local_features`.
-      seed: of the images and the clusters.
+    """Clusters local features of random test images; no labels are needed.
 
     Returns:
       A measurement: metrics "explained_<layer>_<k>" (fraction of the variance
@@ -309,11 +266,9 @@ def measure(
 def plot(
     image: np.ndarray, clusters: Mapping[str, Mapping[int, np.ndarray]]
 ) -> "Figure":
-    """Overlays an image with its clusters, in colours.
+    """Overlays an image, float [S, S, 3] in [0, 1], with its clusters.
 
-    Args:
-      image: float [S, S, 3] in [0, 1].
-      clusters: features -> number of clusters -> int [h, w].
+    `clusters` maps features and a number of clusters to int [h, w].
     """
     from matplotlib import colormaps
 
@@ -343,10 +298,3 @@ def plot(
     for axis, count in zip(axes[0, 1:], counts, strict=True):
         axis.set_title(f"{count} clusters", fontsize=9)
     return figure
-
-
-def needs(context: EvaluationContext) -> str | None:
-    """Returns what `kmeans` lacks, in one line, or None."""
-    if not context.test.info.num_examples:
-        return f"{context.test.info.name} has no images"
-    return None

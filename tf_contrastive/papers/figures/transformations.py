@@ -29,36 +29,33 @@ _MIN_IMAGES = 20
 
 
 class Task(NamedTuple):
-    """A transformation to predict.
+    """A transformation to predict."""
 
-    Attributes:
-      fractions: of the classes; class 0 is the unchanged image.
-      change: (pixels float32 [n, S, S, 3], seeds int32 [n, 2]) -> the images of
-        classes 1, 2, ..., each float32 [n, S, S, 3].
-    """
-
-    fractions: tuple[float, ...]
+    fractions: tuple[float, ...]  # Of the classes; class 0 is unchanged.
+    # (pixels float32 [n, S, S, 3], seeds int32 [n, 2]) -> the images of classes
+    # 1, 2, ..., each float32 [n, S, S, 3].
     change: Callable[[tf.Tensor, np.ndarray], list[tf.Tensor]]
 
 
-def _gray(pixels: tf.Tensor, seeds: np.ndarray) -> list[tf.Tensor]:
-    operation = color.Grayscale(probability=1.0)
-    return [operation(pixels, prng.uniform(seeds, operation.streams))]
-
-
-def _noise(pixels: tf.Tensor, seeds: np.ndarray) -> list[tf.Tensor]:
-    operation = ablation.Noise(size=pixels.shape[1])
+def _randomly(
+    operation: Any, pixels: tf.Tensor, seeds: np.ndarray
+) -> list[tf.Tensor]:
     return [operation(pixels, prng.uniform(seeds, operation.streams))]
 
 
 # In the table's order. Colour is removed from a fifth of the images, as in
 # SimCLR's augmentation, so that chance level is 80 %.
 TASKS = {
-    "color": Task((0.8, 0.2), _gray),
+    "color": Task(
+        (0.8, 0.2), lambda *x: _randomly(color.Grayscale(probability=1.0), *x)
+    ),
     "rotation": Task(
         (0.25,) * 4, lambda x, _: [tf.image.rot90(x, k) for k in (1, 2, 3)]
     ),
-    "noise": Task((0.5, 0.5), _noise),
+    "noise": Task(
+        (0.5, 0.5),
+        lambda x, seeds: _randomly(ablation.Noise(size=x.shape[1]), x, seeds),
+    ),
     "sobel": Task((0.5, 0.5), lambda x, _: [ablation.sobel(x)]),
 }
 
@@ -66,17 +63,13 @@ TASKS = {
 def transformed(
     batches: Iterable[tuple[Any, Any]], task: str, seed: int
 ) -> Iterator[tuple[tf.Tensor, np.ndarray]]:
-    """Transforms each image randomly.
+    """Transforms each image randomly, by the seed and the image's index.
 
-    Args:
-      batches: of (images float32 [b, S, S, K], colours in [0, 1]; anything).
-      task: a name of `TASKS`.
-      seed: the transformation of an image depends on it and on the image's
-        index, not on the size of batches.
+    Images are float32 [b, S, S, K], colours in [0, 1]; further channels are
+    unchanged.
 
     Yields:
-      (images float32 [b, S, S, K], class of each transformation int64 [b]).
-      Channels beyond the colours are unchanged.
+      (images, class of each transformation int64 [b]).
     """
     fractions, change = TASKS[task]
     # Two streams, so that the numbers do not depend on the size of batches.
@@ -107,13 +100,7 @@ def predict(
     It is trained by Adam on standardised features, with early stopping on a
     tenth of train.
 
-    Args:
-      train_embeddings: float [m, D], m at least 20.
-      train_kinds: int [m], from 0.
-      test_embeddings: float [n, D].
-      test_kinds: int [n], from 0.
-      hidden: units of the hidden layer.
-      seed: of its weights and of the order of rows.
+    Embeddings are float [m, D] and [n, D], m at least 20; kinds are int from 0.
 
     Returns:
       {"top1": fraction, "chance": accuracy of the most frequent class of train,
@@ -166,12 +153,6 @@ def measure(
     seed: int = Evaluation.seed,
 ) -> Measurement:
     """Predicts transformations from h and, if there is a projection, from z.
-
-    Args:
-      context: the encoder and its data.
-      transforms_train, transforms_test: largest numbers of images.
-      transforms_hidden: units of the hidden layer.
-      seed: of the images, the transformations and the networks.
 
     Returns:
       A measurement: metrics "<task>_h" and "<task>_z" (fractions), each with a
@@ -227,7 +208,7 @@ def measure(
 def _take(
     embedded: Iterator[tuple[np.ndarray, np.ndarray]], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Takes whole batches with `count` rows in total: (h [n, D], kinds [n])."""
+    """Takes whole batches of `count` rows in total: (h [n, D], kinds [n])."""
     parts, taken = [], 0
     while taken < count:
         parts.append(next(embedded))

@@ -32,8 +32,7 @@ def tsne(
 
     Args:
       embeddings: float [n, D], n at least 4.
-      perplexity: effective number of neighbours, above 1; lowered to a third of
-        n.
+      perplexity: effective number of neighbours, lowered to a third of n.
       seed: of the optimisation.
 
     Returns:
@@ -42,7 +41,7 @@ def tsne(
     Raises:
       UserError: for NaN, or too few rows.
 
-    Van der Maaten and Hinton 2008; scikit-learn's implementation.
+    Van der Maaten and Hinton 2008.
     """
     import threadpoolctl
     from sklearn import manifold
@@ -68,12 +67,9 @@ def tsne(
 def choose(
     labels: np.ndarray, classes: int, examples: int, seed: int
 ) -> np.ndarray:
-    """Returns the rows of random examples of random classes, increasing.
+    """Returns rows of random examples of random classes.
 
-    Args:
-      labels: int [n], -1 where there are none.
-      classes, examples: largest numbers.
-      seed: of the choice.
+    `labels` are int [n], -1 where there are none; the rows increase.
     """
     random = np.random.RandomState(seed % 2**32)
     kinds = np.unique(labels)
@@ -93,13 +89,6 @@ def measure(
 ) -> Measurement:
     """Maps test embeddings; without labels, in one colour.
 
-    Args:
-      context: the encoder and its data.
-      tsne_examples: largest number of test images.
-      tsne_classes: largest number of classes, chosen randomly.
-      tsne_perplexity: see `tsne`.
-      seed: of the choice and of the maps.
-
     Returns:
       A measurement: metrics "divergence_h" and "divergence_z" (nats) and
       "images"; a plot of both maps; arrays "tsne_h", "tsne_z" [n, 2],
@@ -116,12 +105,11 @@ def measure(
             embeddings[rows], tsne_perplexity, seed
         )
     arrays = {f"tsne_{name}": places for name, places in maps.items()}
-    arrays |= {"tsne_rows": rows, "tsne_labels": labels[rows]}
     figure = plot(maps, labels[rows], context.test.info.label_names)
     return {
         "metrics": {**metrics, "images": len(rows)},
         "plots": {"tsne": figure},
-        "arrays": arrays,
+        "arrays": arrays | {"tsne_rows": rows, "tsne_labels": labels[rows]},
     }
 
 
@@ -130,13 +118,7 @@ def plot(
     labels: np.ndarray,
     label_names: Sequence[str] = (),
 ) -> "Figure":
-    """Plots points in a plane, coloured by class.
-
-    Args:
-      maps: title of a panel -> float [n, 2].
-      labels: int [n], -1 where there are none.
-      label_names: names of class 0, 1, ...
-    """
+    """Plots points [n, 2] by the title of their panel, coloured by class."""
     from matplotlib import colormaps
 
     figure, axes = plots.panels(1, len(maps), 4.4, 4.2)
