@@ -75,20 +75,6 @@ def _folders(path: str) -> list[str]:
     )
 
 
-def _images_under(path: str) -> list[str]:
-    """Returns the image files under `path`, recursively, sorted."""
-    images: list[str] = []
-    for folder, _, names in tf.io.gfile.walk(path):
-        below = folder[len(path) :].strip("/").split("/")
-        if not any(map(_is_hidden, below)):
-            images += [
-                os.path.join(folder, name)
-                for name in names
-                if _is_image(name) and not _is_hidden(name)
-            ]
-    return sorted(images)
-
-
 def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
     """Returns the folder of the split, and those of all splits."""
     base = split_spec.parse(split)[0]
@@ -110,15 +96,6 @@ def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
     return path, [path]
 
 
-def _class_names(folder: str, all_folders: list[str]) -> tuple[str, ...]:
-    """Returns the classes of all splits, or () for a folder without labels."""
-    if any(map(_is_image, tf.io.gfile.listdir(folder))):
-        return ()
-    # Of all splits, so that a class that one of them lacks shifts no label.
-    names = sorted({name for f in all_folders for name in _folders(f)})
-    return tuple(names) if len(names) > 1 else ()
-
-
 def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
     """Opens `folder:PATH`.
 
@@ -132,14 +109,23 @@ def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
             f"{name}: there is no folder {path}: use a folder of images"
         )
     root, all_roots = _split_folders(name, path, split)
-    paths = _images_under(root)
+    paths = sorted(
+        os.path.join(parent, file)
+        for parent, _, files in tf.io.gfile.walk(root)
+        for file in files
+        if _is_image(file)
+        and not any(map(_is_hidden, [file, *parent[len(root) :].split("/")]))
+    )
     if not paths:
         raise errors.UserError(
             f"{name}: no images under {root}: use a folder of"
             f" {' '.join(decoding.EXTENSIONS)} files"
         )
-    classes = _class_names(root, all_roots)
-    labels = None
+    labels, names = None, set()
+    if not any(map(_is_image, tf.io.gfile.listdir(root))):
+        # Of all splits, so that a class that one of them lacks shifts no label.
+        names = {label for each in all_roots for label in _folders(each)}
+    classes = tuple(sorted(names)) if len(names) > 1 else ()
     if classes:
         number = {label: i for i, label in enumerate(classes)}
         of = (path[len(root) :].strip("/").split("/")[0] for path in paths)
