@@ -86,7 +86,6 @@ def compare(
       title: of the case, for the log.
       makers: implementation -> its maker; the first is ours.
       case: argument of the makers, which can be pickled.
-      options: see there.
       errors_of: (outputs, our outputs) -> name -> error.
       skipped: implementation -> why it is not run.
 

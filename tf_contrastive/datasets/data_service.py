@@ -44,14 +44,10 @@ def check(address: str) -> None:
 
 
 class DeliveryCounter:
-    """Counter of the examples that came from the service, by epoch.
-
-    Attributes:
-      lost: why no more examples will come; None while they do.
-    """
+    """Counter of the examples that came from the service, by epoch."""
 
     def __init__(self) -> None:
-        self.lost: str | None = None
+        self.lost: str | None = None  # Why no more examples will come.
         self._last_answer = self._last_batch = time.monotonic()
         self._stalled = False
         self._lock = threading.Lock()

@@ -52,9 +52,6 @@ def check(
     Returns:
       (indices of the readable images, their common shape or None, names of the
       unreadable ones).
-
-    Raises:
-      UserError: if more than `limit`, or all, are unreadable.
     """
     readable, total = sizes[:, 0] > 0, len(sizes)
     bad = [names[i] for i in np.flatnonzero(~readable)]

@@ -79,10 +79,8 @@ def _image_and_label(
         keys = ()
 
     def first(kind: type, *names: str) -> str | None:
-        return next(
-            (name for name in names if isinstance(features.get(name), kind)),
-            None,
-        )
+        matches = [n for n in names if isinstance(features.get(n), kind)]
+        return matches[0] if matches else None
 
     image = first(tfds.features.Image, *keys[:1], "image", *features)
     label = first(tfds.features.ClassLabel, *keys[1:], "label")

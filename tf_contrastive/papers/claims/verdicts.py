@@ -28,9 +28,6 @@ def sign_flip(differences: Sequence[float] | np.ndarray) -> float:
     The fraction of sign assignments of the differences, one per seed, whose
     mean is at least the observed one: in [2^-n, 1]; exact up to 16 pairs,
     otherwise of 100,000 draws. Fisher 1935, section 21.
-
-    Raises:
-      UserError: for no differences, or NaN.
     """
     values = np.asarray(differences, np.float64)
     if values.ndim != 1 or not values.size or not np.isfinite(values).all():
