@@ -1,6 +1,5 @@
 """`embed`: writes the embeddings of a dataset, on this machine or on Beam."""
 
-import importlib.util
 import os
 import uuid
 
@@ -18,7 +17,6 @@ from tf_contrastive.commands import extensions
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.embed import Embed, Embedding
 from tf_contrastive.embedding import job as jobs
-from tf_contrastive.embedding import output_files
 
 
 def run(options: Embed) -> int:
@@ -37,15 +35,11 @@ def run(options: Embed) -> int:
     """
     extensions.add_papers()
     settings = options.embedding
-    output_files.check_format(settings.file_format)
+    if settings.file_format == "parquet":
+        errors.check_package("format=parquet", "pyarrow", "beam")
     pipeline = None
     if settings.runner:
-        if importlib.util.find_spec("apache_beam") is None:
-            raise errors.UserError(
-                f"runner={settings.runner} needs apache-beam, which is not"
-                " installed: pip install 'tf_contrastive[beam]', or leave"
-                " `runner` out"
-            )
+        errors.check_package(f"runner={settings.runner}", "apache_beam", "beam")
         from tf_contrastive.embedding import beam
 
         pipeline = beam.pipeline(settings.runner, settings.beam_options)
@@ -81,16 +75,16 @@ def run(options: Embed) -> int:
             f"{total - len(shards)} of {total} files are there already"
         )
     if not shards or pipeline is None:
-        jobs.run(job, encoder, shards, terminal.info)
+        jobs.run(job, encoder, shards)
     elif settings.saved_model:
         path = _absolute(exporting.find(settings.saved_model) or "")
-        beam.run(pipeline, job, path, features, shards)
+        beam.run(pipeline, job, path, shards)
     else:
         # An export next to the output, where Beam's workers can read it.
         folder = f"{job.name}.model-{uuid.uuid4().hex}"
         try:
             path = exporting.export(settings.workdir, folder)
-            beam.run(pipeline, job, path, features, shards)
+            beam.run(pipeline, job, path, shards)
         finally:
             if tf.io.gfile.exists(folder):
                 tf.io.gfile.rmtree(folder)

@@ -7,14 +7,14 @@ loaded export.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
 
-__all__ = ["Batches", "checksum", "embed", "embed_batches", "embedder"]
+__all__ = ["Batches", "checksum", "embed", "embedder"]
 
 Batches = Iterable[tuple[tf.Tensor, tf.Tensor]]
 
@@ -24,10 +24,7 @@ def embed(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Embeds every image once with the encoder in inference mode.
 
-    One batch of images is in memory at a time. All are encoded in the shape of
-    the first one, so that they need one graph: a smaller one is padded with
-    zeros, whose embeddings are dropped. Inside a strategy's scope its replicas,
-    of one host, share each batch.
+    Inside a strategy's scope its replicas, of one host, share each batch.
 
     Args:
       encoder: images float32 [b, S, S, K] in [0, 1] -> [b, D], each image by
@@ -40,7 +37,11 @@ def embed(
     Raises:
       UserError: if there is no image.
     """
-    embedded = list(embed_batches(encoder, batches))
+    encode = embedder(encoder)
+    embedded = [
+        (encode(images), np.asarray(labels, np.int32))
+        for images, labels in batches
+    ]
     if not embedded:
         raise errors.UserError(
             "nothing to embed: the split has no readable image"
@@ -49,38 +50,15 @@ def embed(
     return np.concatenate(embeddings), np.concatenate(labels)
 
 
-def embed_batches(
-    encoder: Callable[..., tf.Tensor], batches: Batches
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Embeds batch after batch, each when it is requested.
-
-    Args:
-      encoder, batches: see `embed`; `batches` may be infinite. The strategy is
-        the one in scope at the call.
-
-    Returns:
-      An iterator of (embeddings float32 [b, D], labels int32 [b]).
-    """
-    encode = embedder(encoder)
-    return (
-        (encode(images), np.asarray(labels, np.int32))
-        for images, labels in batches
-    )
-
-
 def embedder(
     encoder: Callable[..., tf.Tensor],
     strategy: tf.distribute.Strategy | None = None,
 ) -> Callable[[tf.Tensor], np.ndarray]:
-    """Makes a function of batches of images, with one graph for all of them.
+    """Makes a function: images [b, S, S, K] -> embeddings float32 [b, D].
 
-    Args:
-      encoder: see `embed`.
-      strategy: its replicas share each batch; None: the one in scope.
-
-    Returns:
-      images float32 [b, S, S, K], b at least 1 -> embeddings float32 [b, D].
-      The first call decides the size in which all are encoded.
+    All batches are encoded in the shape of the first one, by one graph: a
+    smaller one is padded with zeros, whose embeddings are dropped. Replicas of
+    the strategy (None: the one in scope) share each batch.
     """
     strategy = strategy or tf.distribute.get_strategy()
     replicas = strategy.num_replicas_in_sync

@@ -5,8 +5,7 @@ complete, or is made again. `NAME.json` identifies the job of the shards.
 """
 
 import dataclasses
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from tf_contrastive import (
     datasets,
     embedding,
     errors,
+    terminal,
     views,
 )
 from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embedding
@@ -25,13 +25,7 @@ from tf_contrastive.embedding import output_files
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of a job, and its examples.
-
-    Attributes:
-      number: from 0.
-      path: path of its file.
-      start, stop: its examples, [start, stop) of the split.
-    """
+    """A file of a job, and its examples [start, stop) of the split."""
 
     number: int
     path: str
@@ -40,7 +34,7 @@ class Shard:
 
     @property
     def bad_path(self) -> str:
-        """Path of the list of its unreadable images, until the job ends."""
+        """List of its unreadable images, until the job ends."""
         return f"{self.path}.bad"
 
 
@@ -52,11 +46,8 @@ class Job:
       source: the split.
       image_size: side S of the encoder's images.
       output: file, or with a `shard_size` the prefix of its files' names.
-      format: one of `config.embed.EMBEDDING_FORMATS`.
       extra_channels: channels of feature `extra` that the encoder takes.
-      batch_size: images embedded at a time.
-      shard_size: examples of a file; 0: one file of all.
-      max_bad_images: number of unreadable images to leave out before failing.
+      format, batch_size, shard_size, max_bad_images: see `config.embed`.
       opener: name, split and data_dir by which another process opens a source
         of TensorFlow Datasets, whose readers cannot be pickled; (): the source
         is pickled.
@@ -95,16 +86,13 @@ class Job:
         return self.output.removesuffix(EMBEDDING_FORMATS[self.format])
 
     def batches(self, part: datasets.Source) -> tf.data.Dataset:
-        """Makes batches of the readable images of a part, in order.
-
-        Args:
-          part: a selection of the source.
+        """Makes batches of the readable images of a part of the source.
 
         Returns:
           `tf.data.Dataset` of (rows int64 [b], counted from 0 in the part,
-          images float32 [b, S, S, K], labels int32 [b], -1 if there are none).
-          Rows of unreadable images are missing; an unreadable file of records
-          is an error.
+          images float32 [b, S, S, K], labels int32 [b], -1 if there are none),
+          in order. Rows of unreadable images are missing; an unreadable file
+          of records is an error.
         """
         preprocess = views.evaluation(self.image_size)
 
@@ -152,11 +140,7 @@ class Job:
           rows: int [n], increasing, counted from the shard's start.
           embeddings: float32 [n, D].
           labels: int [n].
-          paths: paths of all examples of the shard, [stop - start]; None:
-            unknown.
-
-        Raises:
-          UserError: if it cannot be written.
+          paths: of all examples of the shard, [stop - start], if known.
         """
         info = self.source.info
         if missing := self.missing(shard, rows, paths):
@@ -202,14 +186,12 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
 
     Args:
       job: the job.
-      identity: further properties of encoder and data that the result depends
-        on, as JSON.
+      identity: further properties that the result depends on, as JSON.
 
     Raises:
       UserError: if the files are of another job, or cannot be written.
     """
     shards = job.shards()
-    output_files.check_format(job.format)
     output_files.check_writable(shards[0].path)
     if not job.shard_size:
         _remove(shards[0].bad_path)  # Of the file that is replaced.
@@ -237,7 +219,7 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
                 " another `output`, or remove its files to start again"
             )
     else:
-        checkpoints.write_text(path, json.dumps(identity, indent=2) + "\n")
+        checkpoints.write_json(path, identity)
     return [s for s in shards if not tf.io.gfile.exists(s.path)]
 
 
@@ -273,18 +255,9 @@ def _remove(path: str) -> None:
 
 
 def run(
-    job: Job,
-    encoder: Callable[..., tf.Tensor],
-    shards: Sequence[Shard],
-    log: Callable[[str], None] = lambda line: None,
+    job: Job, encoder: Callable[..., tf.Tensor], shards: Sequence[Shard]
 ) -> None:
     """Embeds shard after shard, and writes each when it is complete.
-
-    Args:
-      job: the job.
-      encoder: see `embedding.embed`.
-      shards: result of `begin`.
-      log: logs progress.
 
     Raises:
       UserError: if too many images cannot be read, or a file cannot be written.
@@ -294,32 +267,33 @@ def run(
     bad = bad_images(job)
     for shard in shards:
         part = job.source.select(np.arange(shard.start, shard.stop))
-        paths = (part.arrays or {}).get("path")
-        paths = None if paths is None else paths.numpy()
-        batches = [
-            (rows.numpy(), encode(images), labels.numpy())
-            for rows, images, labels in _read(job, part)
-        ]
-        if not batches:  # One image gives the shape of no embeddings.
-            side, channels = job.image_size, 3 + job.extra_channels
-            zeros = tf.zeros([1, side, side, channels])
-            no_rows = np.zeros([0], np.int64)
-            batches = [(no_rows, encode(zeros)[:0], no_rows)]
-        rows, embeddings, labels = map(
-            np.concatenate, zip(*batches, strict=True)
-        )
+        rows, embeddings, labels, paths = embed(job, encode, part)
         bad += job.missing(shard, rows, paths)
         job.check_bad(bad)
         job.write(shard, rows, embeddings, labels, paths)
-        log(f"{shard.path}: {shard.stop:,} of {total:,} examples")
+        terminal.info(f"{shard.path}: {shard.stop:,} of {total:,} examples")
 
 
-def _read(job: Job, part: datasets.Source) -> Iterator[tuple[tf.Tensor, ...]]:
+def embed(
+    job: Job, encode: Callable[[tf.Tensor], np.ndarray], part: datasets.Source
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+    """Embeds a part: (rows, embeddings, labels, paths) for `Job.write`."""
     try:
-        yield from job.batches(part)
+        batches = [
+            (rows.numpy(), encode(images), labels.numpy())
+            for rows, images, labels in job.batches(part)
+        ]
     except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
         raise errors.UserError(
             f"{job.source.info.name} can no longer be read"
             f" ({errors.first_line(error)}): restore the files that changed"
             " since the start, and repeat the command"
         ) from error
+    if not batches:  # One image gives the shape of no embeddings.
+        side, channels = job.image_size, 3 + job.extra_channels
+        zeros = tf.zeros([1, side, side, channels])
+        no_rows = np.zeros([0], np.int64)
+        batches = [(no_rows, encode(zeros)[:0], no_rows)]
+    rows, embeddings, labels = map(np.concatenate, zip(*batches, strict=True))
+    paths = (part.arrays or {}).get("path")
+    return rows, embeddings, labels, None if paths is None else paths.numpy()

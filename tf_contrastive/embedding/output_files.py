@@ -1,11 +1,10 @@
 """Files of embeddings: npz, TFRecord or Parquet, whole or absent."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -34,24 +33,20 @@ def write(
     paths: np.ndarray | None = None,
     format: str = "npz",
 ) -> None:
-    """Writes embeddings and their metadata.
+    """Writes embeddings and their metadata, whole or not at all.
 
-    The file appears whole or not at all, on any filesystem that `tf.io.gfile`
-    writes. npz: an array of each argument's name. TFRecord: `tf.train.Example`s
-    of `embedding`, `label`, `index` and `path`. Parquet: columns of these
-    names, and the label names as JSON in the schema's metadata.
+    npz: an array of each argument's name. TFRecord: `tf.train.Example`s of
+    `embedding`, `label`, `index` and `path`. Parquet: columns of these names,
+    and the label names as JSON in the schema's metadata.
 
     Args:
       path: file to write; an existing one is replaced.
       embeddings: float32 [n, D].
-      labels: int [n], or None.
+      labels: int [n].
       label_names: name of class 0, 1, ...
-      indices: int [n], the example's position in its split; or None.
-      paths: bytes or str [n], the file of each image; or None.
+      indices: int [n], the example's position in its split.
+      paths: bytes or str [n], the file of each image.
       format: one of `config.embed.EMBEDDING_FORMATS`.
-
-    Raises:
-      UserError: if it cannot be written.
     """
     if paths is not None:
         paths = np.array([tf.compat.as_str(path) for path in paths])
@@ -119,17 +114,7 @@ def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:
     parquet.write_table(table, path)
 
 
-_WRITERS: dict[str, Callable[[str, Columns, list[str]], None]]
 _WRITERS = {"npz": _npz, "tfrecord": _tfrecord, "parquet": _parquet}
-
-
-def check_format(format: str) -> None:
-    """Raises `UserError` if a format needs a package that is not installed."""
-    if format == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise errors.UserError(
-            "format=parquet needs pyarrow, which is not installed: pip"
-            " install 'tf_contrastive[beam]', or use format=npz"
-        )
 
 
 def check_writable(path: str) -> None:
