@@ -117,9 +117,7 @@ def test_corruption_golden():
 
 def test_alexnet_against_itself_is_a_hundred():
     errors = {name: [e] * 5 for name, e in corruption_errors.ALEXNET.items()}
-    # By other names, and beside corruptions that AlexNet was not tried on.
-    errors["elastic"] = errors.pop("elastic_transform")
-    errors["frosted_glass_blur"] = errors.pop("glass_blur")
+    # Corruptions that AlexNet was not tried on are ignored.
     errors["saturate"] = [0.3] * 5
     found = evaluation.mean_corruption_error(
         errors, clean_error=corruption_errors.ALEXNET_CLEAN
@@ -162,7 +160,6 @@ def test_other_data_need_a_baseline():
             "has 2 errors of fog",
         ),
         ({"fog": [0.5]}, {"baseline": {"fog": 0.0}}, "has no error"),
-        ({"elastic": [0.5], "elastic_transform": [0.5]}, {}, "twice"),
     ],
 )
 def test_what_are_no_errors_is_refused(errors, options, message):

@@ -11,7 +11,7 @@ from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import classifiers, datasets
 from tf_contrastive.config.evaluate import evaluate
-from tf_contrastive.config.protocols import CORRUPTIONS, EXTRA_CORRUPTIONS
+from tf_contrastive.config.protocols import CORRUPTIONS
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import (
     classification,
@@ -49,7 +49,6 @@ def _photos(side, count=4):
         "contrast",
         "pixelate",
         "jpeg_compression",
-        "speckle_noise",
     ],
 )
 def test_images_are_those_of_tensorflow_datasets(name, severity):
@@ -70,16 +69,12 @@ def test_ports_are_what_opencv_and_scikit_image_make():
     with np.load(os.path.join(_TESTDATA, "corruptions.npz")) as file:
         golden = dict(file)
     image = golden.pop("image")
-    assert len(golden) >= 30
+    assert len(golden) >= 20
     for key, expected in golden.items():
         name, _, severity = key.rpartition("_")
         found = corruptions.corrupt(image, name, int(severity), 7, "imagenet")
         error = np.abs(found.astype(int) - expected)
-        water = name == "spatter" and int(severity) <= 3
-        if water:  # Distances are exact here, and approximate there.
-            assert error.mean() < 1.5, key
-        else:
-            assert (error <= 1).mean() > 0.999, key
+        assert (error <= 1).mean() > 0.999, key
 
 
 def test_salt_and_pepper_hit_so_many_values_and_are_as_many():
@@ -123,7 +118,6 @@ def _lost(clean, made):
 # Those whose published levels are not one after the other, and why: both of
 # ImageNet-C's code and of CIFAR-10-C's (make_imagenet_c.py, make_cifar_c.py).
 _NOT_IN_ORDER = {
-    "saturate": "severities 1 and 2 take colour away, 3 to 5 add it",
     "glass_blur": "blurs wider, or mixes further, or for another round",
     "elastic_transform": "shifts the less, the more it bends",
 }
@@ -136,9 +130,6 @@ def test_what_is_not_in_order_is_so_by_its_published_levels():
             for rows in corruptions.LEVELS.values()
         ]
 
-    for factors, _ in levels("saturate"):
-        assert 1 > factors[0] > factors[1] > 0
-        assert 1 < factors[2] < factors[3] < factors[4]
     for sigmas, reaches, rounds in levels("glass_blur"):
         each = zip(sigmas, reaches, rounds, strict=True)
         assert any(
@@ -170,9 +161,6 @@ def test_severity_takes_images_further_away(name, side):
     assert far[0] > 0
     if name not in _NOT_IN_ORDER:
         assert _rises(far) or _rises(lost)
-    elif name == "saturate":  # Each of its two groups is in order.
-        assert far[0] < far[1] and far[2] < far[3] < far[4]
-        assert far[0] < far[4]
     elif name == "glass_blur":  # What has another round is further away.
         assert side == 96 or max(far[:3]) < far[3]
         assert far[0] < far[4] and lost[0] < lost[4]
@@ -214,8 +202,6 @@ def test_the_same_seed_makes_the_same_image(name):
         "contrast",
         "pixelate",
         "jpeg_compression",
-        "gaussian_blur",
-        "saturate",
     }
     assert (made[0] == made[2]).all() == (name in fixed)
     # Others' draws are left alone.
@@ -245,9 +231,8 @@ def test_odd_images_keep_their_shape(name, shape, value):
 
 
 def test_names_are_those_of_the_flags():
-    assert tuple(corruptions.STANDARD) == CORRUPTIONS
-    assert tuple(corruptions.EXTRA) == EXTRA_CORRUPTIONS
-    assert set(corruption_errors.ALEXNET) == set(corruptions.STANDARD)
+    assert tuple(corruptions.CORRUPTIONS) == CORRUPTIONS
+    assert set(corruption_errors.ALEXNET) == set(CORRUPTIONS)
     for levels in corruptions.LEVELS.values():
         assert set(levels) == set(corruptions.CORRUPTIONS)
         assert {len(row) for row in levels.values()} == {5}

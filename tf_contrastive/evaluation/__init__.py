@@ -1,13 +1,9 @@
 """Evaluation of frozen encoders.
 
-Metrics and tests are plain functions on arrays, available here by name: `knn`,
-`prototype`, `linear_probe`, `logistic_regression` and `separation_margin` take
-the embeddings and labels of a training and of a test split. `protocols.run`
-measures an encoder by named protocols; each result records the protocol, its
-version and its options.
-
-Functions and modules are imported when they are first used, and TensorFlow,
-SciPy, scikit-learn and matplotlib with them.
+Metrics and tests are plain functions on arrays, available here by name; invalid
+arrays and options raise `errors.UserError`. `protocols.run` measures an encoder
+by named protocols. Functions and modules are imported when they are first used,
+and TensorFlow, SciPy, scikit-learn and matplotlib with them.
 """
 
 import importlib
@@ -34,7 +30,6 @@ _FUNCTIONS = {
     "bootstrap_difference": "statistics",
     "bootstrap_interval": "statistics",
     "compare": "statistics",
-    "mcnemar_test": "statistics",
     "permutation_test": "statistics",
 }
 _MODULES = (

@@ -6,10 +6,9 @@ memory that do not grow with the test set. RandomState is used because its
 stream is stable across NumPy versions.
 """
 
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
-import scipy.stats
 
 from tf_contrastive import errors
 from tf_contrastive.config.evaluate import (
@@ -30,7 +29,7 @@ Verdict = Literal["better", "worse", "tied"]
 
 
 class Interval(TypedDict):
-    """Result of `bootstrap_interval`."""
+    """Mean, and the 2.5 % and the 97.5 % percentile of its resamples."""
 
     mean: float
     low: float
@@ -38,7 +37,7 @@ class Interval(TypedDict):
 
 
 class DifferenceInterval(TypedDict):
-    """Result of `bootstrap_difference`."""
+    """mean(a) - mean(b), and the ends of its 95 % interval."""
 
     difference: float
     low: float
@@ -46,21 +45,14 @@ class DifferenceInterval(TypedDict):
 
 
 class DifferenceTest(TypedDict):
-    """Result of `permutation_test`."""
+    """mean(a) - mean(b), and the two-sided p-value."""
 
     difference: float
     p_value: float
 
 
-class McNemarTest(DifferenceTest):
-    """Result of `mcnemar_test`."""
-
-    only_a: int
-    only_b: int
-
-
 class Comparison(DifferenceInterval):
-    """Result of `compare`."""
+    """Interval and test of A against B."""
 
     p_value: float
     verdict: Verdict
@@ -127,51 +119,39 @@ def _random(name: str, count: int, seed: int) -> np.random.RandomState:
 # ---- Bootstrap ---------------------------------------------------------------
 
 
-class _Cells(NamedTuple):
-    """Distinct (class, value) pairs, and the number of examples with each."""
-
-    classes: np.ndarray  # int [k], index from 0
-    values: np.ndarray  # float64 [k]
-    counts: np.ndarray  # int [k]
-
-    def means(self, counts: np.ndarray) -> np.ndarray:
-        """Returns the metric [r] of resamples with `counts` [r, k] of each.
-
-        The mean over classes of the mean over their examples, without classes
-        that a resample lacks.
-        """
-        member = np.eye(self.classes.max() + 1)[self.classes]  # [k, C]
-        sums = counts @ (member * self.values[:, np.newaxis])
-        sizes = counts @ member
-        present = sizes > 0
-        means = np.divide(sums, sizes, out=np.zeros(sums.shape), where=present)
-        return means.sum(axis=1) / present.sum(axis=1)
-
-
 def _bootstrap(
     values: np.ndarray, labels: np.ndarray | None, resamples: int, seed: int
 ) -> tuple[float, float, float]:
     """Returns the metric of `values`, and the ends of its interval."""
     random = _random("resamples", resamples, seed)
     index, _ = _check_labels(labels, len(values))
+    # The k distinct (class, value) pairs.
     pairs, counts = np.unique(
         np.stack([index, values], axis=1), axis=0, return_counts=True
     )
-    cells = _Cells(pairs[:, 0].astype(np.int64), pairs[:, 1], counts)
+    classes = pairs[:, 0].astype(np.int64)
+    member = np.eye(classes.max() + 1)[classes]  # [k, C]
+
+    def metric(counts: np.ndarray) -> np.ndarray:
+        """Means over classes [r] of resamples with `counts` [r, k] of each."""
+        sums = counts @ (member * pairs[:, 1:])
+        sizes = counts @ member
+        present = sizes > 0
+        means = np.divide(sums, sizes, out=np.zeros(sums.shape), where=present)
+        return means.sum(axis=1) / present.sum(axis=1)
+
     fractions = counts / len(values)
     rows = max(_BLOCK // len(fractions), 1)
+    sizes = [
+        min(rows, resamples - start) for start in range(0, resamples, rows)
+    ]
     means = [
-        cells.means(
-            random.multinomial(
-                len(values), fractions, size=min(rows, resamples - start)
-            )
-        )
-        for start in range(0, resamples, rows)
+        metric(random.multinomial(len(values), fractions, size=size))
+        for size in sizes
     ]
     tail = 50 * (1 - LEVEL)
     low, high = np.percentile(np.concatenate(means), [tail, 100 - tail])
-    mean = cells.means(cells.counts[np.newaxis])[0]
-    return float(mean), float(low), float(high)
+    return float(metric(counts[np.newaxis])[0]), float(low), float(high)
 
 
 def bootstrap_interval(
@@ -189,13 +169,6 @@ def bootstrap_interval(
       seed: seed of the resamples.
       labels: int [n]; if set, the metric is the mean over classes of their
         accuracies, without classes that a resample lacks.
-
-    Returns:
-      {"mean": the accuracy, "low", "high": the 2.5 % and the 97.5 % percentile
-      of the resamples' accuracies}, fractions.
-
-    Raises:
-      UserError: without examples, or for other values.
 
     Feeney and Hughes 2024 (SINCERE), section 5; Efron 1979.
     """
@@ -222,19 +195,9 @@ def bootstrap_difference(
 ) -> DifferenceInterval:
     """Computes the 95 % interval of the difference of two accuracies, paired.
 
-    Both models are scored on the same resamples. The difference is significant
-    if the interval excludes 0.
-
-    Args:
-      correct_a, correct_b: bool [n], or scores in [0, 1], of the same test
-        examples in the same order.
-      resamples, seed, labels: see `bootstrap_interval`.
-
-    Returns:
-      {"difference": mean(a) - mean(b), "low", "high"}, fractions.
-
-    Raises:
-      UserError: for arrays that are not scores of the same examples.
+    Both models are scored on the same resamples of the same test examples, in
+    the same order. Other arguments: see `bootstrap_interval`. The difference is
+    significant if the interval excludes 0.
 
     Feeney and Hughes 2024 (SINCERE), section 5.
     """
@@ -258,19 +221,8 @@ def permutation_test(
 
     Each draw swaps the two answers to each example with probability 1/2; the
     p-value is the fraction of draws whose |difference| is at least the observed
-    one. For accuracies it converges to that of `mcnemar_test`.
-
-    Args:
-      correct_a, correct_b: see `bootstrap_difference`.
-      draws: number of permutations.
-      seed: seed of the permutations.
-      labels: int [n]; if set, the metric is the mean over classes.
-
-    Returns:
-      {"difference": mean(a) - mean(b), "p_value": two-sided}.
-
-    Raises:
-      UserError: for arrays that are not scores of the same examples.
+    one. For accuracies it converges to that of McNemar's exact test. Arguments:
+    see `bootstrap_difference`.
 
     Chen et al. 2020 (SimCLR), appendix B.8.
     """
@@ -290,49 +242,11 @@ def permutation_test(
     return {"difference": float(observed), "p_value": hits / draws}
 
 
-def mcnemar_test(correct_a: np.ndarray, correct_b: np.ndarray) -> McNemarTest:
-    """McNemar's exact test, the limit of `permutation_test` for accuracies.
-
-    Args:
-      correct_a, correct_b: bool [n] of the same test examples.
-
-    Returns:
-      {"only_a", "only_b": numbers of examples that only one model has right,
-      "difference": mean(a) - mean(b), "p_value": two-sided}.
-
-    Raises:
-      UserError: for arrays that are not answers to the same examples.
-
-    McNemar 1947.
-    """
-    a, b = _check_pair(correct_a, correct_b)
-    if not np.isin(np.concatenate([a, b]), [0, 1]).all():
-        raise errors.UserError(
-            "McNemar's test takes right and wrong, not scores between: pass"
-            " bool arrays, or use permutation_test"
-        )
-    only_a, only_b = int((a > b).sum()), int((b > a).sum())
-    p_value = 1.0
-    if only_a + only_b:
-        p_value = scipy.stats.binomtest(only_a, only_a + only_b).pvalue
-    return {
-        "only_a": only_a,
-        "only_b": only_b,
-        "difference": float((a - b).mean()),
-        "p_value": float(p_value),
-    }
-
-
 def verdict(low: float, high: float, p_value: float) -> Verdict:
     """Returns whether A is "better" or "worse" than B, or "tied" with it.
 
-    Args:
-      low, high: result of `bootstrap_difference`.
-      p_value: result of `permutation_test`.
-
-    Returns:
-      "tied" unless both find a difference at the 5 % level: the interval
-      excludes 0, and p <= 0.05.
+    It is "tied" unless both find a difference at the 5 % level: the interval
+    (low, high) excludes 0, and p <= 0.05.
     """
     if p_value <= SIGNIFICANCE:
         if low > 0:
@@ -353,15 +267,7 @@ def compare(
 ) -> Comparison:
     """Compares two models on one test set, by interval and test.
 
-    Args:
-      correct_a, correct_b: see `bootstrap_difference`.
-      resamples, draws, seed, labels: see there and `permutation_test`.
-
-    Returns:
-      {"difference", "low", "high", "p_value", "verdict": of A against B}.
-
-    Raises:
-      UserError: for arrays that are not scores of the same examples.
+    Arguments: see `bootstrap_difference` and `permutation_test`.
     """
     ends = bootstrap_difference(
         correct_a, correct_b, resamples, seed, labels=labels

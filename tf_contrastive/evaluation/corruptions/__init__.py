@@ -1,27 +1,13 @@
-"""The 15 common corruptions of ImageNet-C, and 4 more, at 5 severities each.
+"""The 15 common corruptions of ImageNet-C, at 5 severities each.
 
-Hendrycks and Dietterich 2019. The functions follow the published code as it is
-in TensorFlow Datasets. With equal seeds `gaussian_noise shot_noise zoom_blur
-fog contrast pixelate jpeg_compression speckle_noise` are bit-identical to it.
-Its other functions need OpenCV, scikit-image or ImageMagick; here they are
-ported to SciPy, Matplotlib and Pillow:
-
-- equal up to rounding: `impulse_noise` (with other draws), `defocus_blur
-  glass_blur brightness elastic_transform gaussian_blur saturate` and the mud of
-  `spatter`;
-- similar: the water of `spatter`, which uses exact distances instead of
-  OpenCV's approximate ones;
-- by ImageMagick's algorithm: `motion_blur` and `snow`, at the authors' angles
-  (TensorFlow Datasets always uses 45 degrees).
-
-`frost` is a stand-in: the published one adds photographs of frost, this one
-adds drawn crystals with the same weights. Its errors are not comparable with
-published ones.
-
-Levels are the published ones, for photographs and for 32 pixels. A higher
-severity increases the distance from the clean image, with three exceptions:
-`saturate` removes colour, and adds it from severity 3 on; `glass_blur` blurs
-more or mixes more; `elastic_transform` shifts less but bends more.
+Hendrycks and Dietterich 2019. With equal seeds `gaussian_noise shot_noise
+zoom_blur fog contrast pixelate jpeg_compression` are bit-identical to the
+published code as it is in TensorFlow Datasets. The others are ported to SciPy,
+Matplotlib and Pillow: equal up to rounding are `impulse_noise` (with other
+draws) and `defocus_blur glass_blur brightness elastic_transform`; `motion_blur`
+and `snow` follow ImageMagick's algorithm, at the authors' angles. `frost` is a
+stand-in: it adds drawn crystals instead of photographs of frost, and its errors
+are not comparable with published ones.
 """
 
 from collections.abc import Callable
@@ -31,12 +17,7 @@ import numpy as np
 
 from tf_contrastive import errors
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.evaluation.corruptions import (
-    blur,
-    digital,
-    spatter,
-    weather,
-)
+from tf_contrastive.evaluation.corruptions import blur, digital, weather
 from tf_contrastive.evaluation.corruptions.levels import LEVELS
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -45,8 +26,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 # the same range up to clipping.
 _Function = Callable[[np.ndarray, Any, np.random.RandomState], np.ndarray]
 
-# The 15 corruptions of mCE, and 4 that are meant for choosing hyperparameters.
-STANDARD: dict[str, _Function] = {
+CORRUPTIONS: dict[str, _Function] = {
     "gaussian_noise": digital.gaussian_noise,
     "shot_noise": digital.shot_noise,
     "impulse_noise": digital.impulse_noise,
@@ -63,13 +43,6 @@ STANDARD: dict[str, _Function] = {
     "pixelate": digital.pixelate,
     "jpeg_compression": digital.jpeg_compression,
 }
-EXTRA: dict[str, _Function] = {
-    "gaussian_blur": blur.gaussian_blur,
-    "saturate": digital.saturate,
-    "spatter": spatter.spatter,
-    "speckle_noise": digital.speckle_noise,
-}
-CORRUPTIONS = {**STANDARD, **EXTRA}
 # Corruptions that are not made by the published method.
 STAND_INS = ("frost",)
 
@@ -81,7 +54,7 @@ def corrupt(
     seed: int,
     levels: str | None = None,
 ) -> np.ndarray:
-    """Corrupts an image.
+    """Corrupts an image uint8 [h, w, 3]; raises `UserError` for another.
 
     Args:
       image: uint8 [h, w, 3].
@@ -90,12 +63,6 @@ def corrupt(
       seed: seed of all draws.
       levels: name of `LEVELS`; None: "cifar" up to 64 pixels a side, otherwise
         "imagenet".
-
-    Returns:
-      uint8 [h, w, 3].
-
-    Raises:
-      UserError: for an unknown name or severity, or another shape or dtype.
     """
     function = CORRUPTIONS.get(name)
     if function is None:
@@ -123,25 +90,13 @@ def corrupt(
 def corrupt_batch(
     images: np.ndarray, name: str, severity: int, first: int, seed: int = 0
 ) -> np.ndarray:
-    """Corrupts images, each with a seed of its own.
+    """Corrupts images uint8 [n, h, w, 3], each with a seed of its own.
 
-    Args:
-      images: uint8 [n, h, w, 3].
-      name, severity: see `corrupt`.
-      first: index of the first image in its dataset; an image's corruption
-        depends on its index, not on the batches.
-      seed: seed of the dataset.
-
-    Returns:
-      uint8 [n, h, w, 3].
+    It depends on an image's index in the dataset, counted from `first`, and not
+    on the batches.
     """
-    seeds = [
-        np.random.SeedSequence([seed, first + n]).generate_state(1)[0]
-        for n in range(len(images))
-    ]
-    return np.stack(
-        [
-            corrupt(image, name, severity, int(own))
-            for image, own in zip(images, seeds, strict=True)
-        ]
-    )
+    corrupted = []
+    for index, image in enumerate(images, first):
+        own = np.random.SeedSequence([seed, index]).generate_state(1)[0]
+        corrupted.append(corrupt(image, name, severity, int(own)))
+    return np.stack(corrupted)

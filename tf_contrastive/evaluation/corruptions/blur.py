@@ -15,13 +15,6 @@ def smooth(
     return ndimage.gaussian_filter(x, axes, mode=mode, truncate=truncate)
 
 
-def gaussian_blur(
-    x: np.ndarray, sigma: Any, random: np.random.RandomState
-) -> np.ndarray:
-    """Gaussian filter, sigma in pixels."""
-    return smooth(x, sigma)
-
-
 @functools.lru_cache
 def _disk(radius: float, smoothing: float) -> np.ndarray:
     """Returns a disk kernel with a smoothed edge, without zero borders."""

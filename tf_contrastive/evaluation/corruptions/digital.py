@@ -34,13 +34,6 @@ def impulse_noise(
     return np.where(hit, salt.astype(np.float64), x)
 
 
-def speckle_noise(
-    x: np.ndarray, scale: Any, random: np.random.RandomState
-) -> np.ndarray:
-    """Normal noise in proportion to each value."""
-    return x + x * random.normal(size=x.shape, scale=scale)
-
-
 # ---- Colours, geometry, compression ------------------------------------------
 
 
@@ -52,34 +45,16 @@ def contrast(
     return (x - means) * scale + means
 
 
-def saturate(
-    x: np.ndarray, level: Any, random: np.random.RandomState
-) -> np.ndarray:
-    """Scales and shifts HSV saturation."""
-    from matplotlib import colors
-
-    factor, added = level
-    hue = colors.rgb_to_hsv(x)
-    hue[..., 1] = np.clip(hue[..., 1] * factor + added, 0, 1)
-    return colors.hsv_to_rgb(hue)
-
-
 def elastic_transform(
     x: np.ndarray, level: Any, random: np.random.RandomState
 ) -> np.ndarray:
     """A random affine map and a smooth random displacement."""
     strength, sigma, shift = level
-    height, width, channels = x.shape
+    height, width, _ = x.shape
     middle = np.array([height, width], np.float32) // 2
     reach = min(height, width) // 3
-    before = np.array(
-        [
-            middle + reach,
-            [middle[0] + reach, middle[1] - reach],
-            middle - reach,
-        ],
-        np.float32,
-    )
+    corners = np.array([(1, 1), (1, -1), (-1, -1)], np.float32)
+    before = middle + reach * corners
     moved = random.uniform(-shift, shift, size=before.shape)
     x = _affine(x, before, before + moved.astype(np.float32))
     offsets = [
@@ -91,13 +66,16 @@ def elastic_transform(
     ]
     columns, rows = np.meshgrid(np.arange(width), np.arange(height))
     places = (rows + offsets[1], columns + offsets[0])
-    return np.stack(
-        [
-            ndimage.map_coordinates(x[..., c], places, order=1, mode="reflect")
-            for c in range(channels)
-        ],
-        axis=-1,
-    )
+    return _sample(x, places, "reflect")
+
+
+def _sample(x: np.ndarray, places: Any, mode: str) -> np.ndarray:
+    """Returns the bilinear values of [h, w, c] at (rows, columns)."""
+    channels = [
+        ndimage.map_coordinates(channel, places, order=1, mode=mode)
+        for channel in np.moveaxis(x, -1, 0)
+    ]
+    return np.stack(channels, axis=-1)
 
 
 def _affine(x: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -117,13 +95,7 @@ def _affine(x: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         across = np.around((back[1, axis] * rows + back[2, axis]) * 1024)
         sums = (along + across[:, np.newaxis] + 16).astype(np.int64)
         places.append((sums >> 5) / 32)
-    return np.stack(
-        [
-            ndimage.map_coordinates(x[..., c], places, order=1, mode="mirror")
-            for c in range(x.shape[2])
-        ],
-        axis=-1,
-    )
+    return _sample(x, places, "mirror")
 
 
 def pixelate(

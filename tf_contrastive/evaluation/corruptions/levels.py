@@ -61,16 +61,6 @@ _IMAGENET: _Levels = {
     ),
     "pixelate": [(scale, "BICUBIC") for scale in (0.6, 0.5, 0.4, 0.3, 0.25)],
     "jpeg_compression": [25, 18, 15, 10, 7],
-    "gaussian_blur": [1, 2, 3, 4, 6],
-    "saturate": [(0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)],
-    "spatter": [
-        (0.65, 0.3, 4, 0.69, 0.6, False),
-        (0.65, 0.3, 3, 0.68, 0.6, False),
-        (0.65, 0.3, 2, 0.68, 0.5, False),
-        (0.65, 0.3, 1, 0.65, 1.5, True),
-        (0.67, 0.4, 1, 0.65, 1.5, True),
-    ],
-    "speckle_noise": [0.15, 0.2, 0.35, 0.45, 0.6],
 }
 # For images of 32 pixels.
 _CIFAR: _Levels = {
@@ -116,16 +106,6 @@ _CIFAR: _Levels = {
     ),
     "pixelate": [(scale, "BOX") for scale in (0.95, 0.9, 0.85, 0.75, 0.65)],
     "jpeg_compression": [80, 65, 58, 50, 40],
-    "gaussian_blur": [0.4, 0.6, 0.7, 0.8, 1],
-    "saturate": [(0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)],
-    "spatter": [
-        (0.62, 0.1, 0.7, 0.7, 0.5, False),
-        (0.65, 0.1, 0.8, 0.7, 0.5, False),
-        (0.65, 0.3, 1, 0.69, 0.5, False),
-        (0.65, 0.1, 0.7, 0.69, 0.6, True),
-        (0.65, 0.1, 0.5, 0.68, 0.6, True),
-    ],
-    "speckle_noise": [0.06, 0.1, 0.12, 0.16, 0.2],
 }
 # ImageNet-C and CIFAR-10-C.
 LEVELS = {"imagenet": _IMAGENET, "cifar": _CIFAR}

@@ -94,6 +94,6 @@ def brightness(
     """Increases HSV value."""
     from matplotlib import colors
 
-    hue = colors.rgb_to_hsv(x)
-    hue[..., 2] = np.clip(hue[..., 2] + added, 0, 1)
-    return colors.hsv_to_rgb(hue)
+    hsv = colors.rgb_to_hsv(x)
+    hsv[..., 2] = np.clip(hsv[..., 2] + added, 0, 1)
+    return colors.hsv_to_rgb(hsv)
