@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive import classifiers, datasets
+from tf_contrastive import datasets
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.protocols import CORRUPTIONS
 from tf_contrastive.errors import UserError
@@ -294,14 +294,8 @@ def _measured():
 
 def test_errors_are_those_of_each_image_by_itself(_measured):
     scored = _subject()
-    hyperparameters = _hyperparameters(scored)
-    own = {k: hyperparameters.pop(k) for k in ("batch_size", "label_smoothing")}
-    model, _ = classifiers.train_linear(
-        *scored.embeddings("train"),
-        optimizer=classification.linear_optimizer(**hyperparameters),
-        epochs=hyperparameters["epochs"],
-        seed=0,
-        **own,
+    model, _ = classification.fit_linear(
+        *scored.embeddings("train"), **_hyperparameters(scored), seed=0
     )
     images = np.stack(
         [e["image"] for e in scored.test.examples().as_numpy_iterator()]

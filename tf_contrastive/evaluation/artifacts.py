@@ -48,16 +48,7 @@ class Recorder:
         rows: list[dict[str, Any]],
         parts: list[Measurement],
     ) -> None:
-        """Saves one protocol's results.
-
-        Args:
-          context: the encoder and data that were measured.
-          rows: rows of the results, one per variant.
-          parts: their measurements.
-
-        Raises:
-          UserError: if a file cannot be written.
-        """
+        """Saves one protocol's rows of the results, and their measurements."""
         images = {}
         for row, part in zip(rows, parts, strict=True):
             for name, figure in part.get("plots", {}).items():
@@ -91,16 +82,14 @@ def _arrays(
     rows: list[dict[str, Any]],
     parts: list[Measurement],
 ) -> dict[str, np.ndarray]:
-    """Returns the entries of a protocol's npz file."""
     about: dict[str, dict[str, Any]] = {}
     entries: dict[str, np.ndarray] = {}
     for row, part in zip(rows, parts, strict=True):
-        variant = row["variant"]
-        arrays = dict(part.get("arrays", {}))
         facts = {
             key: row[key]
             for key in ("encoder", "protocol", "version", "hyperparameters")
         }
+        arrays = dict(part.get("arrays", {}))
         if "predictions" in part:
             arrays["predictions"] = np.asarray(part["predictions"])
         if "correct" in part:
@@ -111,9 +100,9 @@ def _arrays(
                 "split": context.test.info.split,
                 "labels": digest(labels),
             }
-        about[variant] = facts
+        about[row["variant"]] = facts
         for name, array in arrays.items():
-            entries[_entry_name(variant, name)] = array
+            entries[_entry_name(row["variant"], name)] = array
     return {_ABOUT: np.array(json.dumps(about)), **entries}
 
 
@@ -127,26 +116,18 @@ def digest(labels: np.ndarray) -> str:
 
 
 class Hits(NamedTuple):
-    """Which test examples one variant of a protocol classified correctly.
+    """Which test examples one variant of a protocol classified correctly."""
 
-    Attributes:
-      about: "encoder", "protocol", "version", "hyperparameters", "dataset",
-        "split", "labels" (a digest).
-      correct: bool [n], or fractions.
-    """
-
+    # "encoder", "protocol", "version", "hyperparameters", "dataset", "split",
+    # and "labels" (a digest).
     about: dict[str, Any]
-    correct: np.ndarray
+    correct: np.ndarray  # Bool [n], or fractions.
 
 
 def read(path: str) -> dict[tuple[str, str], Hits]:
-    """Reads the npz file of one protocol.
+    """Reads the npz file of one protocol: (protocol, variant) -> hits.
 
-    Returns:
-      (protocol, variant) -> hits, for the variants that have them.
-
-    Raises:
-      UserError: if it is not such a file.
+    Variants without hits are left out. Raises `UserError` for another file.
     """
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -164,12 +145,3 @@ def read(path: str) -> dict[tuple[str, str], Hits]:
             f"{path} is not a results file ({errors.first_line(error)}): use"
             " one that `evaluate` wrote, such as RUN/evaluation/trained-knn.npz"
         ) from error
-
-
-def read_all(folder: str, encoder: str) -> dict[tuple[str, str], Hits]:
-    """Reads the npz files of one encoder in a folder."""
-    hits: dict[tuple[str, str], Hits] = {}
-    pattern = os.path.join(folder, f"{encoder}-*.npz")
-    for path in sorted(tf.io.gfile.glob(pattern)):
-        hits |= read(path)
-    return hits

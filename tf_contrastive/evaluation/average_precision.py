@@ -8,7 +8,7 @@ from tf_contrastive.errors import UserError
 def eleven_point_average_precision(
     scores: np.ndarray, labels: np.ndarray
 ) -> float:
-    """VOC2007's average precision.
+    """VOC2007's average precision, a fraction.
 
     1/11 sum over r in {0, 0.1, ..., 1} of the best precision at recall >= r.
     Examples with equal scores are retrieved together.
@@ -16,12 +16,6 @@ def eleven_point_average_precision(
     Args:
       scores: float [n], higher for examples more likely of the class.
       labels: int [n], 1 for examples of the class, 0 for others.
-
-    Returns:
-      A fraction.
-
-    Raises:
-      UserError: for NaN, other labels, or no example of the class.
 
     Everingham et al. 2010, section 4.2; Chen et al. 2020 (SimCLR), appendix
     B.8.

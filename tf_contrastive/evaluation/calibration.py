@@ -12,12 +12,12 @@ _SUM_TOLERANCE = 1e-2
 
 
 class Reliability(TypedDict):
-    """Result of `reliability`."""
+    """Edges [bins + 1], and for each bin [bins]; 0 for an empty bin."""
 
     edges: np.ndarray
     count: np.ndarray
-    accuracy: np.ndarray
-    confidence: np.ndarray
+    accuracy: np.ndarray  # Mean over the bin's examples.
+    confidence: np.ndarray  # The same.
 
 
 def reliability(
@@ -25,21 +25,12 @@ def reliability(
     correct: np.ndarray,
     bins: int = RobustnessProtocol.bins,
 ) -> Reliability:
-    """Accuracy as a function of confidence.
+    """Accuracy as a function of confidence. Guo et al. 2017, section 2.
 
     Args:
       confidences: float [n] in [0, 1], probability of the predicted class.
       correct: bool [n], whether the prediction is right.
       bins: number of bins of equal width, (lo, hi]; the first contains 0.
-
-    Returns:
-      {"edges" [bins + 1], and for each bin "count" int [bins], "accuracy" and
-      "confidence" [bins], means over its examples, 0 for an empty bin}.
-
-    Raises:
-      UserError: without examples, for NaN, or for values out of range.
-
-    Guo et al. 2017, section 2.
     """
     if bins < 1:
         raise UserError(f"bins={bins}: must be at least 1")
@@ -80,9 +71,21 @@ def calibration_error(bins: Reliability) -> float:
     return float((gaps * bins["count"]).sum() / bins["count"].sum())
 
 
-def _check_probabilities(
-    probabilities: np.ndarray, labels: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def expected_calibration_error(
+    probabilities: np.ndarray,
+    labels: np.ndarray,
+    bins: int = RobustnessProtocol.bins,
+) -> float:
+    """Mean distance between confidence and accuracy, a fraction.
+
+    sum_m |B_m| / n |accuracy(B_m) - confidence(B_m)|, where the confidence is
+    an example's largest probability. Guo et al. 2017, equation 3.
+
+    Args:
+      probabilities: float [n, C], rows that sum to 1.
+      labels: int [n], below C.
+      bins: see `reliability`.
+    """
     p = np.asarray(probabilities, np.float64)
     y = np.asarray(labels)
     if p.ndim != 2 or not p.size:
@@ -109,33 +112,6 @@ def _check_probabilities(
             f"label {wrong[0]} is {y[wrong[0]]}: pass 0 to {p.shape[1] - 1},"
             " the columns of probabilities"
         )
-    return p, y.astype(np.int64)
-
-
-def expected_calibration_error(
-    probabilities: np.ndarray,
-    labels: np.ndarray,
-    bins: int = RobustnessProtocol.bins,
-) -> float:
-    """Mean distance between confidence and accuracy.
-
-    sum_m |B_m| / n |accuracy(B_m) - confidence(B_m)|, where the confidence is
-    an example's largest probability.
-
-    Args:
-      probabilities: float [n, C], rows that sum to 1.
-      labels: int [n], below C.
-      bins: number of bins of equal width, (lo, hi].
-
-    Returns:
-      A fraction, 0 for a calibrated classifier.
-
-    Raises:
-      UserError: for invalid probabilities, or labels out of range.
-
-    Guo et al. 2017, equation 3; Khosla et al. 2020 (SupCon), supplement.
-    """
-    p, y = _check_probabilities(probabilities, labels)
     # Rows may sum to a little more than 1.
     confidences = np.minimum(p.max(axis=1), 1.0)
     correct = p.argmax(axis=1) == y

@@ -11,11 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, errors, optimizers, schedules
-from tf_contrastive.config.evaluate import KNN_K, Evaluation
+from tf_contrastive.config.evaluate import KNN_K
 from tf_contrastive.config.linear import (
     LINEAR_OPTIMIZER_OPTIONS,
     LinearProtocol,
-    LinearStage,
 )
 from tf_contrastive.config.optimizer import resolve_learning_rate
 from tf_contrastive.evaluation.context import (
@@ -49,11 +48,7 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
 
 
 def metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a member of `METRICS`.
-
-    Raises:
-      UserError: for an unknown name.
-    """
+    """Returns a member of `METRICS`."""
     if name not in METRICS:
         raise errors.unknown("metric", name, METRICS)
     return METRICS[name]
@@ -86,20 +81,10 @@ def knn(
 ) -> Measurement:
     """Accuracy of the cosine-weighted vote of the k nearest neighbours.
 
-    Args:
-      train_embeddings: float [m, D], l2-normalized inside.
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D], l2-normalized inside.
-      test_labels: int [n], from 0.
-      k: neighbours that vote; 1 is plain 1NN.
+    Embeddings are float [m, D] and [n, D], l2-normalized inside; labels are
+    int, from 0. See `classifiers.knn`. k = 1 is plain 1NN.
 
-    Returns:
-      {"top1": fraction, "predictions": int64 [n]}.
-
-    Raises:
-      UserError: for NaN, negative labels, or shapes that do not match.
-
-    Feeney and Hughes 2024 (SINCERE), appendix M; see `classifiers.knn`.
+    Feeney and Hughes 2024 (SINCERE), appendix M.
     """
     labels = classifiers.check_labels(
         "test_labels", test_labels, test_embeddings
@@ -116,19 +101,7 @@ def prototype(
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
 ) -> Measurement:
-    """Accuracy of the nearest class prototype by cosine.
-
-    Args:
-      train_embeddings, train_labels, test_embeddings, test_labels: see `knn`.
-
-    Returns:
-      {"top1": fraction, "top5": fraction, "predictions": int64 [n],
-      "correct": bool [n], "correct5": bool [n]}; top5 counts the best min(5, C)
-      of C classes.
-
-    Raises:
-      UserError: for NaN, negative labels, or shapes that do not match.
-    """
+    """Accuracy of the nearest class prototype by cosine; arrays as in `knn`."""
     labels = classifiers.check_labels(
         "test_labels", test_labels, test_embeddings
     )
@@ -139,11 +112,7 @@ def prototype(
 
 
 class LinearMeasurement(Measurement):
-    """Result of `linear_probe`.
-
-    Attributes:
-      loss: mean training loss of the last epoch, in nats.
-    """
+    """`loss` is the mean training loss of the last epoch, in nats."""
 
     loss: float
 
@@ -153,95 +122,52 @@ def linear_probe(
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
+    **options: Any,
+) -> LinearMeasurement:
+    """Accuracy of softmax regression trained on frozen embeddings.
+
+    Arrays are as in `knn`, but not normalized; options: see `fit_linear`.
+    """
+    features = np.atleast_2d(train_embeddings).shape[-1]
+    test = classifiers.check_embeddings(
+        "test_embeddings", test_embeddings, features
+    )
+    labels = classifiers.check_labels("test_labels", test_labels, test)
+    model, losses = fit_linear(train_embeddings, train_labels, **options)
+    return {**accuracies(model.scores(test), labels), "loss": losses[-1]}
+
+
+def fit_linear(
+    embeddings: np.ndarray,
+    labels: np.ndarray,
     *,
     epochs: int = LinearProtocol.schedule.epochs,
-    batch_size: int = LinearStage.schedule.batch_size,
-    label_smoothing: float = LinearProtocol.label_smoothing,
     optimizer: str = LinearProtocol.optimizer.optimizer,
     optimizer_options: Mapping[str, Any] | None = None,
     learning_rate: float | None = LinearProtocol.schedule.learning_rate,
     schedule: str = LinearProtocol.schedule.schedule,
     schedule_options: Mapping[str, Any] | None = None,
     warmup_epochs: float = LinearProtocol.schedule.warmup_epochs,
-    seed: int = Evaluation.seed,
-    views: Callable[[int], classifiers.Batches] | None = None,
-    observer: classifiers.TrainingObserver | None = None,
-) -> LinearMeasurement:
-    """Accuracy of softmax regression trained on frozen embeddings.
+    **training: Any,
+) -> tuple[classifiers.Linear, list[float]]:
+    """Trains softmax regression: (classifier, mean loss of each epoch).
 
     The defaults are those of Chen et al. 2020 (SimCLR), appendix B.6: SGD with
     Nesterov momentum 0.9, learning rate 0.1 * batch / 256, 90 epochs, no weight
     decay and no warm-up; with a cosine schedule, since the paper states none.
 
     Args:
-      train_embeddings, train_labels, test_embeddings, test_labels: see `knn`;
-        not normalized.
-      epochs, batch_size, label_smoothing, seed, views, observer: see
-        `classifiers.train_linear`.
+      embeddings: float [m, D].
+      labels: int [m], from 0.
+      epochs: passes over the embeddings.
       optimizer: name for `optimizers.build`.
       optimizer_options: its options; the others have their defaults of
         `LINEAR_OPTIMIZER_OPTIONS`, or else the optimizer's.
       learning_rate: peak, per 256 rows; None: the optimizer's default.
-      schedule: name for `schedules.build`.
-      schedule_options: its options.
+      schedule, schedule_options: name and options for `schedules.build`.
       warmup_epochs: epochs of linear warm-up.
-
-    Returns:
-      {"top1": fraction, "top5": fraction, "predictions": int64 [n],
-      "correct": bool [n], "correct5": bool [n], "loss": mean training loss of
-      the last epoch in nats}; top5 counts the best min(5, C) of C classes.
-
-    Raises:
-      UserError: for NaN, negative labels, shapes that do not match, or an
-        unknown name or option.
-      DivergedError: if the loss is not finite.
-    """
-    make_optimizer = linear_optimizer(
-        epochs=epochs,
-        optimizer=optimizer,
-        optimizer_options=optimizer_options,
-        learning_rate=learning_rate,
-        schedule=schedule,
-        schedule_options=schedule_options,
-        warmup_epochs=warmup_epochs,
-    )
-    test = classifiers.check_embeddings(
-        "test_embeddings",
-        test_embeddings,
-        np.atleast_2d(train_embeddings).shape[-1],
-    )
-    labels = classifiers.check_labels("test_labels", test_labels, test)
-    model, losses = classifiers.train_linear(
-        train_embeddings,
-        train_labels,
-        optimizer=make_optimizer,
-        epochs=epochs,
-        batch_size=batch_size,
-        label_smoothing=label_smoothing,
-        seed=seed,
-        views=views,
-        observer=observer,
-    )
-    return {**accuracies(model.scores(test), labels), "loss": losses[-1]}
-
-
-def linear_optimizer(
-    *,
-    epochs: int,
-    optimizer: str,
-    optimizer_options: Mapping[str, Any] | None,
-    learning_rate: float | None,
-    schedule: str,
-    schedule_options: Mapping[str, Any] | None,
-    warmup_epochs: float,
-) -> Callable[[int, int], tf.keras.optimizers.Optimizer]:
-    """Returns (rows per step, steps per epoch) -> optimizer.
-
-    Args:
-      See `linear_probe`.
-
-    Raises:
-      UserError: for an unknown name or option.
+      **training: batch_size, label_smoothing, seed, views and observer of
+        `classifiers.train_linear`.
     """
     if optimizer not in LINEAR_OPTIMIZER_OPTIONS:
         known = LINEAR_OPTIMIZER_OPTIONS
@@ -263,7 +189,9 @@ def linear_optimizer(
         )
         return optimizers.build(optimizer, learning_rate=rate, **options)
 
-    return make
+    return classifiers.train_linear(
+        embeddings, labels, optimizer=make, epochs=epochs, **training
+    )
 
 
 # ---- Protocols ---------------------------------------------------------------
@@ -325,17 +253,10 @@ def measure_linear(
 ) -> Measurement:
     """The protocol `linear`: softmax regression on frozen embeddings.
 
-    Args:
-      context: the encoder and its data.
-      augmentation: policy of the training images; "none": each image is
-        embedded once, without augmentation.
-      learning_rates: candidates, chosen from on a held-out part of train;
-        empty: `options` holds the learning rate.
-      validation_fraction: fraction of train held out for that choice.
-      **options: options of `linear_probe`.
-
-    Raises:
-      DivergedError: if the loss is not finite, at any of the learning rates.
+    Without augmentation each image is embedded once. The best of
+    `learning_rates` on a held-out part of train is used, or the learning rate
+    of `options`, options of `linear_probe`. Raises `DivergedError` if the loss
+    is not finite at any of them.
     """
 
     def views_of(rows: np.ndarray | None) -> Callable | None:

@@ -29,9 +29,8 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
 
     Returns:
       {"a", "b", "results": [{"protocol", "variant", "version", "dataset",
-      "examples", "top1_a", "top1_b", "difference" (a - b), "low", "high"
-      (95 %), "p_value", "verdict" ("better", "worse" or "tied": a against b)},
-      ...], "left_out": [{"protocol", "variant", "reason"}, ...]}.
+      "examples", "top1_a", "top1_b", and `statistics.Comparison` of a against
+      b}, ...], "left_out": [{"protocol", "variant", "reason"}, ...]}.
 
     Raises:
       UserError: without results, or without common ones.
@@ -69,14 +68,7 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
 
 
 def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
-    """Reads the results of one side of a comparison.
-
-    Args:
-      name: see `compare`.
-
-    Raises:
-      UserError: if there are none.
-    """
+    """Reads the results of one side of a comparison; see `compare`."""
     if name.endswith(".npz"):
         hits = artifacts.read(name)
     else:
@@ -87,7 +79,10 @@ def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
             folder, encoder = prefix, suffix
         if tf.io.gfile.isdir(os.path.join(folder, FOLDER)):
             folder = os.path.join(folder, FOLDER)
-        hits = artifacts.read_all(folder, encoder)
+        pattern = os.path.join(folder, f"{encoder}-*.npz")
+        hits = {}
+        for path in sorted(tf.io.gfile.glob(pattern)):
+            hits |= artifacts.read(path)
     if not hits:
         raise errors.UserError(
             f"no results of {name} to compare: run `evaluate workdir=RUN`"

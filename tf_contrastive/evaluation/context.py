@@ -34,8 +34,8 @@ _Value = TypeVar("_Value")
 class EvaluationContext:
     """An encoder and its data, as the protocols see them.
 
-    Attributes are the arguments, and `image_size` (side S of the images that
-    the encoder takes, in pixels) and `channels` (their K).
+    Attributes are the arguments, and of the images that the encoder takes
+    `image_size` (their side S, in pixels) and `channels` (their K).
 
     Args:
       encoder: images float32 [n, S, S, K], colours in [0, 1] -> h [n, D], with
@@ -49,16 +49,12 @@ class EvaluationContext:
       classifier: h [n, D] -> logits [n, C] of the run's own classifier; None
         without one.
       make_encoder: trained -> a new encoder of the same kind that may be
-        changed, with the trained weights or (False) random ones; it may return
-        None. See `new_encoder`.
+        changed, with the trained weights or (False) random ones, or None.
       strategy: its replicas, on one host, share the images; None: the current
         strategy.
       observer: is called after each epoch of the linear protocol.
       cancellable: wraps iterables of images, so that it can interrupt a pass.
       log: receives progress, a line at a time.
-
-    Raises:
-      UserError: if the data lack channels that the encoder takes.
     """
 
     def __init__(
@@ -109,19 +105,14 @@ class EvaluationContext:
 
     def source(self, split: str) -> datasets.Source:
         """Returns the split "train" or "test"."""
-        sources = {"train": self.train, "test": self.test}
-        if split not in sources:
-            raise errors.unknown("split", split, sources)
-        return sources[split]
+        return {"train": self.train, "test": self.test}[split]
 
     def images(
         self, split: str, source: datasets.Source | None = None
     ) -> Batches:
         """Returns every image once, in order, in the evaluation preprocessing.
 
-        Args:
-          split: "train" or "test".
-          source: another dataset to use instead, such as a corrupted one.
+        `source`, such as a corrupted dataset, replaces the split.
 
         Returns:
           Batches of (images float32 [b, S, S, K], labels int32 [b], -1 where
@@ -215,14 +206,10 @@ class EvaluationContext:
     # ---- Embeddings ----------------------------------------------------------
 
     def embeddings(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Embeds a split in its own order; cached.
-
-        Args:
-          split: "train" or "test".
+        """Embeds a split in its own order; cached, not to be modified.
 
         Returns:
-          (h float32 [n, D], labels int32 [n], -1 where there are none); not to
-          be modified.
+          (h float32 [n, D], labels int32 [n], -1 where there are none).
 
         Raises:
           UserError: if there are no images, h is not finite, or a label is out
@@ -232,7 +219,17 @@ class EvaluationContext:
         def embed() -> tuple[np.ndarray, np.ndarray]:
             start = time.monotonic()
             h, labels = self.embed(self.images(split))
-            self._validate(split, h, labels)
+            info = self.source(split).info
+            classifiers.check_embeddings(f"embeddings of {info.split}", h)
+            classes = info.num_classes
+            if info.has_labels and classes is not None:
+                wrong = labels[(labels < 0) | (labels >= classes)]
+                if wrong.size:
+                    raise errors.UserError(
+                        f"{info.name} {info.split} holds label {wrong[0]} but"
+                        f" declares {classes} classes, 0 to {classes - 1}: fix"
+                        " its labels"
+                    )
             self.log(
                 f"{self.name} encoder: embedded {len(labels):,} images"
                 f" ({split}) in {time.monotonic() - start:.1f} s"
@@ -269,21 +266,13 @@ class EvaluationContext:
         return *train, *test
 
     def project(self, h: np.ndarray) -> np.ndarray:
-        """Projects embeddings [n, D] to z float32 [n, P].
-
-        Raises:
-          ValueError: without a projection head.
-        """
+        """Projects embeddings [n, D] to z float32 [n, P]."""
         if self.projection is None:
             raise ValueError(f"the {self.name} encoder has no projection")
         return self._apply(self.projection, h)
 
     def logits(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (logits [n, C] of the run's own classifier, labels [n]).
-
-        Raises:
-          ValueError: without such a classifier.
-        """
+        """Returns (logits [n, C] of the run's own classifier, labels [n])."""
         if self.classifier is None:
             raise ValueError(f"the {self.name} encoder has no classifier")
         h, labels = self.embeddings(split)
@@ -302,15 +291,8 @@ class EvaluationContext:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Embeds batches of (images [b, S, S, K], labels [b]).
 
-        Args:
-          batches: such as `images` returns.
-          encoder: another encoder to use, such as a fine-tuned one.
-
-        Returns:
-          (h float32 [n, D], labels int32 [n]).
-
-        Raises:
-          UserError: if there is no image.
+        Returns (h float32 [n, D], labels int32 [n]), by `encoder` if it is set,
+        such as a fine-tuned one. Raises `UserError` if there is no image.
         """
         if encoder is not None:
             with self.strategy.scope():
@@ -336,34 +318,15 @@ class EvaluationContext:
             )
             yield encode(images), np.asarray(labels, np.int32)
 
-    def _validate(self, split: str, h: np.ndarray, labels: np.ndarray) -> None:
-        info = self.source(split).info
-        classifiers.check_embeddings(f"embeddings of {info.split}", h)
-        if not info.has_labels or info.num_classes is None:
-            return
-        wrong = labels[(labels < 0) | (labels >= info.num_classes)]
-        if wrong.size:
-            raise errors.UserError(
-                f"{info.name} {info.split} holds label {wrong[0]} but declares"
-                f" {info.num_classes} classes, 0 to {info.num_classes - 1}: fix"
-                " its labels"
-            )
-
     # ---- Other encoders ------------------------------------------------------
 
     def new_encoder(self, trained: bool = True) -> Any:
         """Makes a new encoder of the same kind, which may be changed.
 
-        Args:
-          trained: whether it has the weights under evaluation, or random ones.
-
-        Returns:
-          images [n, S, S, K] -> h [n, D], with `training=`, `variables` and
-          `trainable_variables`, made in the strategy's scope.
-
-        Raises:
-          UserError: if there is no way to make one (an export has no random
-            weights).
+        It has the weights under evaluation, or random ones; it maps images
+        [n, S, S, K] to h [n, D], with `training=`, `variables` and
+        `trainable_variables`, made in the strategy's scope. Raises `UserError`
+        if there is no way to make one (an export has no random weights).
         """
         encoder = None
         if self.make_encoder is not None:
@@ -407,9 +370,6 @@ def holdout(
     Returns:
       (rows to fit on, rows to select on), int64, increasing, disjoint; a class
       with one example is only in the first.
-
-    Raises:
-      UserError: if no row would be held out.
     """
     # RandomState's stream is stable across NumPy versions; Generator's is not.
     random = np.random.RandomState(seed % 2**32)

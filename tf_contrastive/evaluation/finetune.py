@@ -38,17 +38,13 @@ _DEFAULTS = FinetuneProtocol().hyperparameters()
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How a network is trained, by SGD with Nesterov momentum 0.9.
+    """Hyperparameters of SGD with Nesterov momentum 0.9.
 
-    Attributes:
-      steps: steps of the optimizer; the learning rate falls to zero over them
-        by a cosine without warm-up (the papers state no schedule).
-      learning_rate: its peak.
-      weight_decay: for weights of rank 2 and more; times the learning rate.
-      batch_size: images per step.
-      batch_norm_momentum: momentum of moving statistics; None: the encoder's.
-      augmentation: policy of the training images.
-      seed: seed of the order of images, the views, and the linear layer.
+    The learning rate falls to zero over the steps by a cosine without warm-up
+    (the papers state no schedule). Weight decay applies to weights of rank 2
+    and more, times the learning rate. `batch_norm_momentum` is that of moving
+    statistics; None: the encoder's. The seed determines the order of images,
+    the views, and the initial linear layer.
     """
 
     steps: int
@@ -62,17 +58,11 @@ class Recipe:
 
 @dataclasses.dataclass(frozen=True)
 class FinetunedClassifier:
-    """A fine-tuned encoder and its linear layer.
-
-    Attributes:
-      encoder: images -> h.
-      head: the linear layer.
-      losses: mean loss of each tenth of the training, in nats.
-    """
+    """A fine-tuned encoder (images -> h) and its linear layer."""
 
     encoder: Callable[..., tf.Tensor]
     head: classifiers.Linear
-    losses: list[float]
+    losses: list[float]  # Mean of each tenth of the training, in nats.
 
     def scores(
         self, context: EvaluationContext, batches: Batches
@@ -141,7 +131,23 @@ def train(
         )
         kernel = tf.Variable(initial)
         bias = tf.Variable(tf.zeros(shape[1:]))
-        optimizer = _optimizer(recipe, batch_size, encoder)
+        # Without layers, as in an export, only variables of rank 1 are exempt.
+        layers = [encoder] if isinstance(encoder, tf.Module) else []
+        optimizer = optimizers.build(
+            "sgd",
+            learning_rate=schedules.build(
+                "cosine",
+                base_learning_rate=recipe.learning_rate,
+                batch_size=batch_size,
+                steps_per_epoch=1,
+                epochs=recipe.steps,
+                scaling="none",
+            ),
+            momentum=0.9,
+            nesterov=True,
+            weight_decay=recipe.weight_decay,
+            exempt=optimizers.biases_and_scales(*layers),
+        )
         optimizer.build([*encoder.trainable_variables, kernel, bias])
     step = _step_function(
         strategy, encoder, kernel, bias, optimizer, label_sets
@@ -163,28 +169,6 @@ def train(
         encoder,
         classifiers.Linear(kernel.numpy(), bias.numpy(), classes),
         [float(p.mean()) for p in np.array_split(values, 10) if len(p)],
-    )
-
-
-def _optimizer(
-    recipe: Recipe, batch_size: int, encoder: Callable[..., tf.Tensor]
-) -> tf.keras.optimizers.Optimizer:
-    # Without layers, as in an export, only variables of rank 1 are exempt.
-    layers = [encoder] if isinstance(encoder, tf.Module) else []
-    return optimizers.build(
-        "sgd",
-        learning_rate=schedules.build(
-            "cosine",
-            base_learning_rate=recipe.learning_rate,
-            batch_size=batch_size,
-            steps_per_epoch=1,
-            epochs=recipe.steps,
-            scaling="none",
-        ),
-        momentum=0.9,
-        nesterov=True,
-        weight_decay=recipe.weight_decay,
-        exempt=optimizers.biases_and_scales(*layers),
     )
 
 
@@ -266,11 +250,7 @@ def select_recipe(
 
     Returns:
       (the best recipe, of equal ones the first; the score of each, None where
-      the training diverged).
-
-    Raises:
-      UserError: if there is nothing to select on.
-      DivergedError: if all recipes diverge.
+      the training diverged). Raises `DivergedError` if all of them diverge.
     """
     if len(recipes) == 1:
         return recipes[0], []
@@ -346,18 +326,9 @@ def measure(
 ) -> Measurement:
     """Scores networks that are fine-tuned with few labels.
 
-    Args:
-      context: the encoder to copy, and its data.
-      fractions: fractions of the labels.
-      epochs: epochs for each fraction, or one number for all.
-      batch_size: images per step, at most the number of labels.
-      learning_rates: candidates, per 256 images of a batch; the best on a
-        held-out part of the labels is used on all of them.
-      augmentation: policy of the training images.
-      scratch: whether to train a random network too; ignored if the encoder is
-        untrained itself.
-      validation_fraction: held-out part of the labels of each class.
-      seed: seed of the subsets, orders and views.
+    Hyperparameters are those of `FinetuneProtocol`. The best learning rate on a
+    held-out part of the labels is used on all of them. A random network is not
+    trained if the encoder is untrained itself.
 
     Returns:
       Measurements "1%", "1% scratch" and so on.
@@ -371,11 +342,8 @@ def measure(
     train_labels = context.embeddings("train")[1]
     test_labels = context.embeddings("test")[1]
     starts = {"": True}
-    if (
-        scratch
-        and context.name != "untrained"
-        and context.has_new_encoder(trained=False)
-    ):
+    has_random = context.has_new_encoder(trained=False)
+    if scratch and has_random and context.name != "untrained":
         starts[" scratch"] = False
     parts: dict[str, Measurement] = {}
     for fraction, passes in zip(fractions, epochs, strict=True):

@@ -33,19 +33,12 @@ _SMALLEST_VARIANCE = 1e-12
 
 
 class Fit(NamedTuple):
-    """Softmax regression of embeddings.
-
-    Attributes:
-      kernel: float64 [D, C].
-      bias: float64 [C].
-      objective: sum of cross entropies + penalty / 2 * |kernel|^2.
-      steps: steps of L-BFGS.
-    """
+    """Softmax regression: kernel float64 [D, C] and bias float64 [C]."""
 
     kernel: np.ndarray
     bias: np.ndarray
-    objective: float
-    steps: int
+    objective: float  # Sum of cross entropies + penalty / 2 * |kernel|^2.
+    steps: int  # Of L-BFGS.
 
     def logits(self, embeddings: np.ndarray) -> np.ndarray:
         """Returns logits float64 [n, C] of embeddings [n, D]."""
@@ -62,16 +55,12 @@ class Problem:
     otherwise take L-BFGS hundreds of steps. The rotation changes neither
     penalty nor solution, and the scaling is undone.
 
-    Args:
-      embeddings: float [n, D].
-      labels: int [n], in [0, classes).
-      classes: number of classes, C.
+    Embeddings are float [n, D], labels int [n], in [0, classes).
     """
 
     def __init__(
         self, embeddings: np.ndarray, labels: np.ndarray, classes: int
     ) -> None:
-        self._labels = labels
         self._classes = classes
         self._mean = embeddings.mean(axis=0, dtype=np.float64)
         centered = embeddings - self._mean
@@ -85,18 +74,15 @@ class Problem:
     def relabelled(self, labels: np.ndarray, classes: int) -> "Problem":
         """Returns the same examples with other labels, sharing the arrays."""
         other = copy.copy(self)
-        other._labels, other._classes = labels, classes
+        other._classes = classes
         other._hits = (labels, np.arange(len(labels)))
         return other
 
     def solve(self, penalty: float, start: Fit | None = None) -> Fit:
-        """Minimises the objective.
+        """Minimises the objective, starting from `start`, or from zero.
 
-        Args:
-          penalty: weight of the squared weights, against the sum of the
-            examples' losses in nats.
-          start: starting point, such as the solution at another penalty; None:
-            zero.
+        The penalty weighs the squared weights against the sum of the examples'
+        losses in nats.
         """
         kernel = np.zeros([self._classes, len(self._variances)])
         bias = np.zeros(self._classes)
@@ -123,7 +109,7 @@ class Problem:
         # Curvature along an axis: its variance times the mean p (1 - p), and
         # the penalty.
         stretch = np.sqrt(spread * self._variances + penalty)
-        bias_stretch = np.sqrt(max(spread, 1e-12) * len(self._labels))
+        bias_stretch = np.sqrt(max(spread, 1e-12) * self._rows.shape[0])
         scale = 1 / max(before, np.finfo(np.float64).tiny)
 
         def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
@@ -168,18 +154,12 @@ class Problem:
     def _losses(
         self, kernel: np.ndarray, bias: np.ndarray
     ) -> tuple[float, np.ndarray, float]:
-        """Computes the losses, their gradient by the logits, and curvature.
+        """Returns losses, errors float32 [C, n] and curvature, in float32.
 
-        Logits are relative to that of the example's own class, so that the loss
-        of a confidently right example keeps its digits (rather than 1 - 1).
-
-        Args:
-          kernel: float64 [C, R] on the principal axes.
-          bias: float64 [C].
-
-        Returns:
-          (sum of the losses, errors float32 [C, n], mean of p (1 - p) over
-          examples and classes).
+        These are the sum of the losses, their gradient by the logits, and the
+        mean of p (1 - p) over examples and classes. Logits are relative to that
+        of the example's own class, so that the loss of a confidently right
+        example keeps its digits (rather than 1 - 1).
         """
         logits = kernel.astype(np.float32) @ self._rows.T
         logits += bias.astype(np.float32)[:, np.newaxis]
@@ -218,21 +198,12 @@ def path_of(
     lowest: float = LogisticProtocol.lowest_penalty,
     highest: float = LogisticProtocol.highest_penalty,
 ) -> np.ndarray:
-    """Returns `count` log-spaced penalties, the highest first.
-
-    The defaults are the papers' 45 penalties from 1e-6 to 1e5, a factor of
-    10^(1/4) apart.
-    """
+    """Returns `count` log-spaced penalties, the highest first."""
     return np.geomspace(highest, lowest, count)
 
 
 def fit_path(problem: Problem, path: np.ndarray) -> list[Fit]:
-    """Solves a problem at each penalty, starting from the previous solution.
-
-    Args:
-      problem: the problem.
-      path: penalties, decreasing: the first solutions are near zero.
-    """
+    """Solves at each penalty, decreasing, from the previous solution."""
     fits: list[Fit] = []
     for penalty in path:
         fits.append(problem.solve(penalty, fits[-1] if fits else None))
@@ -240,12 +211,13 @@ def fit_path(problem: Problem, path: np.ndarray) -> list[Fit]:
 
 
 class LogisticMeasurement(Measurement):
-    """Result of `logistic_regression`; see there."""
+    """Result of `logistic_regression`."""
 
     mean_per_class: float
-    scores: np.ndarray
-    classes: np.ndarray
-    penalty: float
+    scores: np.ndarray  # Logits float64 [n, C].
+    classes: np.ndarray  # Their ids [C].
+    penalty: float  # The selected one.
+    # "penalty", "objective", "validation" and "steps" of each penalty.
     path: list[dict[str, float]]
 
 
@@ -281,17 +253,6 @@ def logistic_regression(
         `classification.METRICS`.
       seed: seed of the held-out rows.
       log: receives progress.
-
-    Returns:
-      {"top1": fraction, "top5": fraction (of the best min(5, C) classes),
-      "mean_per_class": fraction, "predictions": int64 [n], "correct",
-      "correct5": bool [n], "scores": logits float64 [n, C] of `classes`,
-      "classes": int64 [C], "penalty": the chosen one, "path": [{"penalty",
-      "objective", "validation", "steps"}, ...]}.
-
-    Raises:
-      UserError: for NaN, negative labels, shapes that do not match, an unknown
-        metric, or nothing to validate on.
     """
     score = classification.metric(metric)
     train, labels, test = classifiers.check_train_and_test(
@@ -299,7 +260,16 @@ def logistic_regression(
     )
     test_labels = classifiers.check_labels("test_labels", test_labels, test)
     classes, index = np.unique(labels, return_inverse=True)
-    fit_rows, held_out = _split(labels, validation, seed)
+    if np.ndim(validation) == 0:
+        fit_rows, held_out = holdout(labels, float(validation), seed)
+    else:
+        held_out = np.unique(validation)
+        fit_rows = np.setdiff1d(np.arange(len(labels)), held_out)
+    if not (held_out.size and fit_rows.size):
+        raise UserError(
+            f"validation names {held_out.size} of the {len(labels)} training"
+            " rows: name at least one, and leave at least one to fit on"
+        )
     problem = Problem(train[fit_rows], index[fit_rows], len(classes))
     path = path_of() if path is None else path
     fits = fit_path(problem, path)
@@ -337,22 +307,6 @@ def logistic_regression(
     }
 
 
-def _split(
-    labels: np.ndarray, validation: float | np.ndarray, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (rows to fit on, rows to select on) of train."""
-    if np.ndim(validation) == 0:
-        return holdout(labels, float(validation), seed)
-    held_out = np.unique(validation)
-    fit_rows = np.setdiff1d(np.arange(len(labels)), held_out)
-    if not (held_out.size and fit_rows.size):
-        raise UserError(
-            f"validation names {held_out.size} of the {len(labels)} training"
-            " rows: name at least one, and leave at least one to fit on"
-        )
-    return fit_rows, held_out
-
-
 # ---- The protocol ------------------------------------------------------------
 
 
@@ -365,16 +319,8 @@ def measure(
     validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
 ) -> Measurement:
-    """The protocol `logistic`: see `logistic_regression`.
-
-    Args:
-      context: the encoder and its data.
-      penalties, lowest_penalty, highest_penalty: see `path_of`.
-      validation_fraction: part of each class of train that the penalty is
-        chosen on.
-      seed: seed of that part.
-    """
-    measurement = logistic_regression(
+    """The protocol `logistic`: see `logistic_regression` and `path_of`."""
+    result = logistic_regression(
         *context.labelled_embeddings(),
         path=path_of(penalties, lowest_penalty, highest_penalty),
         validation=validation_fraction,
@@ -382,21 +328,24 @@ def measure(
         log=context.log,
     )
     labels = context.embeddings("test")[1]
-    path = measurement["path"]
+    path = result["path"]
+    metrics = {
+        "mean_per_class": result["mean_per_class"],
+        "mean_per_class_interval": statistics.interval(
+            result["correct"], labels
+        ),
+        "penalty": result["penalty"],
+        **{f"path_{key}": [point[key] for point in path] for key in path[0]},
+    }
+    return {**hits(result), "metrics": metrics}
+
+
+def hits(result: LogisticMeasurement) -> Measurement:
+    """Returns the accuracies, predictions and hits of a result."""
     return {
-        "top1": measurement["top1"],
-        "top5": measurement["top5"],
-        "metrics": {
-            "mean_per_class": measurement["mean_per_class"],
-            "mean_per_class_interval": statistics.interval(
-                measurement["correct"], labels
-            ),
-            "penalty": measurement["penalty"],
-            **{
-                f"path_{key}": [point[key] for point in path] for key in path[0]
-            },
-        },
-        "predictions": measurement["predictions"],
-        "correct": measurement["correct"],
-        "correct5": measurement["correct5"],
+        "top1": result["top1"],
+        "top5": result["top5"],
+        "predictions": result["predictions"],
+        "correct": result["correct"],
+        "correct5": result["correct5"],
     }

@@ -8,13 +8,13 @@ a prepared -C dataset of TensorFlow Datasets, or else from `corruptions`.
 
 import collections
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, datasets
+from tf_contrastive import datasets
 from tf_contrastive.config.dataset_names import dataset_family
 from tf_contrastive.config.evaluate import Evaluate, Evaluation
 from tf_contrastive.config.protocols import RobustnessProtocol
@@ -23,13 +23,17 @@ from tf_contrastive.evaluation import (
     calibration,
     classification,
     corruption_errors,
-    corruptions,
     other_datasets,
     plots,
     statistics,
 )
 from tf_contrastive.evaluation.context import Batches, EvaluationContext
-from tf_contrastive.evaluation.corruptions import CORRUPTIONS, SEVERITIES
+from tf_contrastive.evaluation.corruptions import (
+    CORRUPTIONS,
+    SEVERITIES,
+    STAND_INS,
+    corrupt_batch,
+)
 from tf_contrastive.evaluation.results import Measurement
 
 # Dataset -> its corrupted version in TensorFlow Datasets, and the split of it.
@@ -61,13 +65,10 @@ class _Predictions(NamedTuple):
     correct: np.ndarray
 
 
-_Predicted = Mapping[Cell, _Predictions]
-
-
 def measure(
     context: EvaluationContext,
     *,
-    corruptions: Sequence[str] = tuple(corruptions.STANDARD),
+    corruptions: Sequence[str] = tuple(CORRUPTIONS),
     examples: int = RobustnessProtocol.examples,
     bins: int = RobustnessProtocol.bins,
     baseline: str = RobustnessProtocol.baseline,
@@ -76,26 +77,17 @@ def measure(
 ) -> Measurement:
     """Scores a linear classifier on corrupted test images.
 
-    Args:
-      context: the encoder and its data.
-      corruptions: names of `corruptions.CORRUPTIONS`.
-      examples: number of test images, from the start of the split; 0: all.
-      bins: bins of confidence, for the calibration error.
-      baseline: JSON file {corruption: [error at each severity], "clean": error}
-        that errors are divided by; empty: AlexNet's on ImageNet, none on other
-        data.
-      linear: options of `classification.linear_probe`; None: those of the
-        context.
-      seed: seed of the classifier and of the corruptions.
+    Hyperparameters are those of `RobustnessProtocol`, and `linear`, options of
+    `classification.fit_linear`; None: those of the context.
 
     Returns:
       "top1", the mean accuracy over corruptions and severities, "correct", each
-      image's, and the metrics "clean_top1" and "accuracy" by severity, each
-      with an "_interval" of 95 %, "ece" by severity (means over corruptions),
-      "ece_clean", "mean_error" (percent), "mce" and "relative_mce" (percent;
-      None without a baseline), "error_CORRUPTION" by severity, and the names of
-      the corruptions that were "prepared" and "made"; the "stand_ins" among the
-      latter are not the published ones.
+      image's, and the metrics "clean_top1" and "accuracy" by severity, "ece" by
+      severity (means over corruptions), "ece_clean", "mean_error" (percent),
+      "mce" and "relative_mce" (percent; None without a baseline),
+      "error_CORRUPTION" by severity, and the names of the corruptions that were
+      "prepared" and "made"; the "stand_ins" among the latter are not the
+      published ones.
 
     Raises:
       UserError: for an unknown corruption, or a baseline that cannot be read.
@@ -104,57 +96,100 @@ def measure(
         if name not in CORRUPTIONS:
             raise unknown("corruption", name, CORRUPTIONS)
     baseline_errors = _read_baseline(baseline)
-    classifier = _train_classifier(context, linear, seed)
+    classifier, _ = classification.fit_linear(
+        *context.embeddings("train"),
+        **linear or linear_hyperparameters(context.options),
+        seed=seed,
+    )
     prepared = _prepared_sources(context, corruptions)
     generated = [name for name in corruptions if name not in prepared]
     context.log(
         f"robustness: {len(prepared)} corruptions prepared, {len(generated)}"
         " generated"
     )
-    batches = _batches(context, prepared, generated, examples, seed)
-    return _report(
-        _predict(context, classifier, batches),
-        corruptions,
-        bins,
-        baseline_errors,
-        imagenet=_family(context) == "imagenet2012",
-        prepared=list(prepared),
-    )
-
-
-def _predict(
-    context: EvaluationContext,
-    classifier: classifiers.Linear,
-    batches: Iterable[tuple[Cell, Any, Any]],
-) -> _Predicted:
-    """Classifies the batches of each cell.
-
-    They are embedded as one stream, so that the encoder is traced once.
-    """
-    parts: dict[Cell, list[_Predictions]] = collections.defaultdict(list)
+    # All cells are embedded as one stream, so that the encoder is traced once.
     cells: collections.deque[Cell] = collections.deque()
 
-    def without_cells() -> Iterator[tuple[Any, Any]]:
+    def stream() -> Iterator[tuple[Any, Any]]:
+        batches = _batches(context, prepared, generated, examples, seed)
         for cell, images, labels in batches:
             cells.append(cell)
             yield images, labels
 
-    for h, labels in context.embed_batches(without_cells()):
+    parts: dict[Cell, list[_Predictions]] = collections.defaultdict(list)
+    for h, labels in context.embed_batches(stream()):
         scores = classifier.scores(h)
-        probabilities = tf.nn.softmax(scores.scores).numpy()
-        parts[cells.popleft()].append(
-            _Predictions(
-                probabilities.max(axis=1), scores.top(1)[:, 0] == labels
-            )
-        )
-    return {
+        confidences = tf.nn.softmax(scores.scores).numpy().max(axis=1)
+        correct = scores.top(1)[:, 0] == labels
+        parts[cells.popleft()].append(_Predictions(confidences, correct))
+    predicted = {
         cell: _Predictions(*map(np.concatenate, zip(*batch, strict=True)))
         for cell, batch in parts.items()
     }
 
-
-def _family(context: EvaluationContext) -> str:
-    return dataset_family(context.test.info.name)
+    diagrams = {
+        cell: calibration.reliability(*predictions, bins)
+        for cell, predictions in predicted.items()
+    }
+    clean_predictions = predicted[CLEAN]
+    table = [[Cell(name, s) for s in SEVERITIES] for name in corruptions]
+    ece = np.array(
+        [
+            [calibration.calibration_error(diagrams[cell]) for cell in row]
+            for row in table
+        ]
+    )
+    errors = np.array(
+        [[1 - predicted[cell].correct.mean() for cell in row] for row in table]
+    )
+    clean = float(clean_predictions.correct.mean())
+    by_name = dict(zip(corruptions, errors.tolist(), strict=True))
+    relative = corruption_errors.mean_corruption_error(
+        by_name,
+        1 - clean,
+        baseline_errors,
+        imagenet=dataset_family(context.test.info.name) == "imagenet2012",
+    )
+    # By severity: the predictions of all corruptions, and for each image the
+    # fraction of the corruptions that are classified right.
+    columns = [
+        [predicted[Cell(name, s)] for name in corruptions] for s in SEVERITIES
+    ]
+    fractions = [np.mean([p.correct for p in c], axis=0) for c in columns]
+    panels = {"clean": diagrams[CLEAN]}
+    for severity in (SEVERITIES[0], SEVERITIES[-1]):
+        column = columns[severity - 1]
+        panels[f"severity {severity}"] = calibration.reliability(
+            *map(np.concatenate, zip(*column, strict=True)), bins
+        )
+    return {
+        "top1": float((1 - errors).mean()),
+        "correct": np.mean(fractions, axis=0),
+        "metrics": {
+            "clean_top1": clean,
+            "clean_top1_interval": statistics.interval(
+                clean_predictions.correct
+            ),
+            "accuracy": (1 - errors).mean(axis=0).tolist(),
+            "accuracy_interval": [statistics.interval(f) for f in fractions],
+            "ece_clean": calibration.calibration_error(diagrams[CLEAN]),
+            "ece": ece.mean(axis=0).tolist(),
+            "mean_error": corruption_errors.mean_error(by_name),
+            **relative,
+            **{f"error_{name}": row for name, row in by_name.items()},
+            "prepared": list(prepared),
+            "made": generated,
+            "stand_ins": [name for name in generated if name in STAND_INS],
+        },
+        "plots": {
+            "reliability": plots.reliability_diagram(panels),
+            "severity": plots.severity_curves(
+                dict(zip(corruptions, (1 - errors).tolist(), strict=True)),
+                clean,
+            ),
+        },
+        "arrays": {"errors": errors, "ece": ece},
+    }
 
 
 def _read_baseline(path: str) -> dict[str, Any] | None:
@@ -174,24 +209,6 @@ def _read_baseline(path: str) -> dict[str, Any] | None:
     return content
 
 
-def _train_classifier(
-    context: EvaluationContext, linear: dict[str, Any] | None, seed: int
-) -> classifiers.Linear:
-    """Trains softmax regression on the embeddings of clean training images."""
-    options = dict(linear or linear_hyperparameters(context.options))
-    batch_size = options.pop("batch_size")
-    label_smoothing = options.pop("label_smoothing")
-    model, _ = classifiers.train_linear(
-        *context.embeddings("train"),
-        optimizer=classification.linear_optimizer(**options),
-        epochs=options["epochs"],
-        batch_size=batch_size,
-        label_smoothing=label_smoothing,
-        seed=seed,
-    )
-    return model
-
-
 def linear_hyperparameters(options: Evaluate) -> dict[str, Any]:
     """Returns the linear protocol's hyperparameters, without a selection."""
     hyperparameters = options.linear.hyperparameters()
@@ -209,7 +226,7 @@ def _prepared_sources(
     context: EvaluationContext, names: Sequence[str]
 ) -> dict[str, list[datasets.Source]]:
     """Returns corruption -> its prepared datasets, severity 1 to 5."""
-    family = _family(context)
+    family = dataset_family(context.test.info.name)
     if family not in _PREPARED or context.channels != 3:
         return {}
     base, split = _PREPARED[family]
@@ -217,10 +234,8 @@ def _prepared_sources(
     for name in names:
         for alias in (name, _OTHER_NAMES.get(name, name)):
             sources = [
-                other_datasets.source(
-                    context, f"{base}/{alias}_{severity}", split
-                )
-                for severity in SEVERITIES
+                other_datasets.source(context, f"{base}/{alias}_{s}", split)
+                for s in SEVERITIES
             ]
             available = [source for source in sources if source is not None]
             if len(available) == len(SEVERITIES):
@@ -245,9 +260,7 @@ def _batches(
         pixels = np.around(images[..., :3].numpy() * 255).astype(np.uint8)
         for name in generated:
             for severity in SEVERITIES:
-                corrupted = corruptions.corrupt_batch(
-                    pixels, name, severity, first, seed
-                )
+                corrupted = corrupt_batch(pixels, name, severity, first, seed)
                 corrupted = tf.constant(corrupted.astype(np.float32) / 255)
                 corrupted = tf.concat([corrupted, images[..., 3:]], axis=-1)
                 yield Cell(name, severity), corrupted, labels
@@ -270,77 +283,3 @@ def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:
         left -= len(images)
         if left <= 0:
             return
-
-
-# ---- Report ------------------------------------------------------------------
-
-
-def _report(
-    predicted: _Predicted,
-    names: Sequence[str],
-    bins: int,
-    baseline: dict[str, Any] | None,
-    *,
-    imagenet: bool,
-    prepared: Sequence[str],
-) -> Measurement:
-    """Makes the measurement from the predictions of all cells."""
-    diagrams = {
-        cell: calibration.reliability(*predictions, bins)
-        for cell, predictions in predicted.items()
-    }
-    table = [[Cell(name, s) for s in SEVERITIES] for name in names]
-    ece = {
-        cell: calibration.calibration_error(diagram)
-        for cell, diagram in diagrams.items()
-    }
-    ece_table = np.array([[ece[cell] for cell in row] for row in table])
-    errors = np.array(
-        [[1 - predicted[cell].correct.mean() for cell in row] for row in table]
-    )
-    clean = float(predicted[CLEAN].correct.mean())
-    by_name = dict(zip(names, errors.tolist(), strict=True))
-    relative = corruption_errors.mean_corruption_error(
-        by_name, 1 - clean, baseline, imagenet=imagenet
-    )
-    # For each image, the fraction of the corruptions that are classified right.
-    fractions = [
-        np.mean([predicted[Cell(name, s)].correct for name in names], axis=0)
-        for s in SEVERITIES
-    ]
-    generated = [name for name in names if name not in prepared]
-    panels = {"clean": diagrams[CLEAN]}
-    for severity in (SEVERITIES[0], SEVERITIES[-1]):
-        cells = [predicted[Cell(name, severity)] for name in names]
-        panels[f"severity {severity}"] = calibration.reliability(
-            np.concatenate([cell.confidences for cell in cells]),
-            np.concatenate([cell.correct for cell in cells]),
-            bins,
-        )
-    return {
-        "top1": float((1 - errors).mean()),
-        "correct": np.mean(fractions, axis=0),
-        "metrics": {
-            "clean_top1": clean,
-            "clean_top1_interval": statistics.interval(
-                predicted[CLEAN].correct
-            ),
-            "accuracy": (1 - errors).mean(axis=0).tolist(),
-            "accuracy_interval": [statistics.interval(f) for f in fractions],
-            "ece_clean": ece[CLEAN],
-            "ece": ece_table.mean(axis=0).tolist(),
-            "mean_error": corruption_errors.mean_error(by_name),
-            **relative,
-            **{f"error_{name}": row for name, row in by_name.items()},
-            "prepared": list(prepared),
-            "made": generated,
-            "stand_ins": [n for n in generated if n in corruptions.STAND_INS],
-        },
-        "plots": {
-            "reliability": plots.reliability_diagram(panels),
-            "severity": plots.severity_curves(
-                dict(zip(names, (1 - errors).tolist(), strict=True)), clean
-            ),
-        },
-        "arrays": {"errors": errors, "ece": ece_table},
-    }

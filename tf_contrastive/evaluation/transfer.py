@@ -2,11 +2,9 @@
 
 Chen et al. 2020 (SimCLR), appendix B.8: logistic regression on the frozen
 encoder, fine-tuning, and a random network, on 12 datasets, each with its own
-metric. Hyperparameters are chosen on validation; the final model is trained on
-train and validation, and test is scored once. Feeney and Hughes 2024 (SINCERE),
-appendix J: six of the datasets by top-1, at 32 pixels. VOC2007, whose images
-show objects of several classes, is scored by the 11-point mean average
-precision of one classifier per class.
+metric. Feeney and Hughes 2024 (SINCERE), appendix J: six of them by top-1.
+VOC2007, whose images show objects of several classes, is scored by the 11-point
+mean average precision of one classifier per class.
 """
 
 import dataclasses
@@ -44,19 +42,11 @@ _SINCERE_IMAGE_SIZE = 32
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A dataset and its metric.
+    """A dataset and its metric."""
 
-    Attributes:
-      dataset: name in TensorFlow Datasets, or of a dataset that is prepared
-        under that name in the same folder.
-      metric: name of `classification.METRICS`, or "mean_average_precision".
-      validation: official validation split; None: part of train is held out.
-      test: the split that is scored.
-    """
-
-    dataset: str
-    metric: str
-    validation: str | None = None
+    dataset: str  # Name in TensorFlow Datasets.
+    metric: str  # Name of `classification.METRICS`, or mean average precision.
+    validation: str | None = None  # Official split; None: a part of train.
     test: str = "test"
 
     @property
@@ -86,11 +76,7 @@ _SINCERE = ("pets", "dtd", "aircraft", "food101", "flowers", "cars")
 
 
 def targets(suite: str) -> dict[str, Target]:
-    """Returns the datasets of a suite by name.
-
-    Raises:
-      UserError: for an unknown suite.
-    """
+    """Returns the datasets of a suite by name."""
     if suite not in TRANSFER_SUITES:
         raise errors.unknown("suite", suite, TRANSFER_SUITES)
     if suite == "simclr":
@@ -99,16 +85,6 @@ def targets(suite: str) -> dict[str, Target]:
         name: dataclasses.replace(TARGETS[name], metric="top1")
         for name in _SINCERE
     }
-
-
-def _source(
-    context: EvaluationContext, name: str, split: str, examples: int
-) -> datasets.Source | None:
-    """Opens the first examples of a split (0: all); None: not prepared."""
-    source = other_datasets.source(context, name, split)
-    if source is None or not 0 < examples < source.info.num_examples:
-        return source
-    return other_datasets.source(context, name, f"{split}[:{examples}]")
 
 
 def _open(
@@ -120,19 +96,25 @@ def _open(
     train is to be held out. Training labels of a multi-label dataset are row
     numbers. None: the dataset is not prepared.
     """
-    train = _source(context, target.dataset, "train", examples)
-    test = _source(context, target.dataset, target.test, examples)
+    name = target.dataset
+
+    def source(split: str) -> datasets.Source | None:
+        """The first examples of a split (0: all)."""
+        whole = other_datasets.source(context, name, split)
+        if whole is None or not 0 < examples < whole.info.num_examples:
+            return whole
+        return other_datasets.source(context, name, f"{split}[:{examples}]")
+
+    train, test = source("train"), source(target.test)
     if train is None or test is None:
         return None
     held_out = None
     if target.validation:
-        validation = _source(
-            context, target.dataset, target.validation, examples
-        )
+        validation = source(target.validation)
         if validation is None:
             return None
         splits = f"{train.info.split}+{validation.info.split}"
-        whole = other_datasets.source(context, target.dataset, splits)
+        whole = other_datasets.source(context, name, splits)
         if whole is None:
             return None
         held_out = np.arange(train.info.num_examples, whole.info.num_examples)
@@ -187,18 +169,9 @@ def measure(
 ) -> Measurement:
     """Scores the encoder on each dataset that is prepared.
 
-    Args:
-      context: the encoder; its own dataset is not used.
-      suite: "simclr" or "sincere".
-      methods: out of "linear", "finetune" and "scratch".
-      examples: examples of each split, from its start; 0: all.
-      batch_size: images per step of fine-tuning.
-      grid: {"steps", "learning_rates", "weight_decays"} of fine-tuning; None:
-        the papers'.
-      scratch_grid: the same for a random network.
-      validation_fraction: part of train to hold out if a dataset has no
-        validation split.
-      seed: seed of held-out rows, orders and views.
+    Hyperparameters are those of `TransferProtocol`; the context's own dataset
+    is not used. They are selected on validation; the final model is trained on
+    train and validation, and test is scored once.
 
     Returns:
       Measurements "DATASET METHOD". Their metrics include the dataset's own
@@ -248,7 +221,9 @@ def measure(
                     other,
                     target,
                     held_out,
-                    _recipes(other, grids[method], batch_size, seed),
+                    grids[method],
+                    batch_size,
+                    seed,
                     trained=method == "finetune",
                 )
             else:
@@ -270,7 +245,7 @@ def _linear(
     path = logistic.path_of(*other.options.logistic.hyperparameters().values())
     if target.multi_label:
         return _multi_label_linear(other, target, held_out, path)
-    measurement = logistic.logistic_regression(
+    result = logistic.logistic_regression(
         *other.labelled_embeddings(),
         path=path,
         validation=held_out,
@@ -278,14 +253,8 @@ def _linear(
         seed=seed,
         log=other.log,
     )
-    part: Measurement = {
-        "top1": measurement["top1"],
-        "top5": measurement["top5"],
-        "predictions": measurement["predictions"],
-        "correct": measurement["correct"],
-        "correct5": measurement["correct5"],
-    }
-    return _with_score(other, target, part, {"penalty": measurement["penalty"]})
+    metrics = {"penalty": result["penalty"]}
+    return _with_score(other, target, logistic.hits(result), metrics)
 
 
 def _with_score(
@@ -311,14 +280,21 @@ def _with_score(
     }
 
 
-def _recipes(
-    other: EvaluationContext, grid: dict[str, Any], batch_size: int, seed: int
-) -> list[finetune.Recipe]:
-    """Returns the points of a grid."""
-    examples = other.train.info.num_examples
-    batch_size = min(batch_size, examples)
-    steps_per_epoch = max(examples / batch_size, 1)
-    return [
+def _finetune(
+    other: EvaluationContext,
+    target: Target,
+    held_out: np.ndarray,
+    grid: dict[str, Any],
+    batch_size: int,
+    seed: int,
+    *,
+    trained: bool,
+) -> Measurement:
+    """Measures the fine-tuned network, by the best recipe on validation."""
+    rows = np.arange(other.train.info.num_examples)
+    batch_size = min(batch_size, len(rows))
+    steps_per_epoch = max(len(rows) / batch_size, 1)
+    recipes = [
         finetune.Recipe(
             steps=grid["steps"],
             learning_rate=rate,
@@ -330,18 +306,6 @@ def _recipes(
         for rate in grid["learning_rates"]
         for decay in grid["weight_decays"]
     ]
-
-
-def _finetune(
-    other: EvaluationContext,
-    target: Target,
-    held_out: np.ndarray,
-    recipes: Sequence[finetune.Recipe],
-    *,
-    trained: bool,
-) -> Measurement:
-    """Measures the fine-tuned network, by the best recipe on validation."""
-    rows = np.arange(other.train.info.num_examples)
     label_sets = None
     score: finetune.Score
     if target.multi_label:
@@ -390,8 +354,7 @@ def _label_sets(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns (classes present, classes that count), bool [n, C].
 
-    As in VOC's evaluation, a difficult object neither counts as right nor as
-    wrong.
+    As in VOC's evaluation, a difficult object is neither right nor wrong.
     """
     present, not_difficult = (
         other_datasets.label_sets(
@@ -473,10 +436,8 @@ def mean_average_precision(
 ) -> tuple[float, list[float | None]]:
     """Returns the mean AP over the classes shown, and each class's AP or None.
 
-    Args:
-      scores: float [n, C].
-      present: bool [n, C], whether an image shows a class.
-      counted: bool [n, C], whether it counts for the class.
+    Scores are float [n, C]; `present` bool [n, C] says whether an image shows a
+    class, and `counted` bool [n, C] whether it counts for the class.
     """
     precisions = [
         eleven_point_average_precision(
