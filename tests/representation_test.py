@@ -442,7 +442,7 @@ def test_plots_of_reliability_and_of_severities():
     figures = {
         "reliability": plots.reliability_diagram({"clean": bins}),
         "severity": plots.severity_curves(curves, clean=0.9),
-        "one": plots.severity_curves({"fog": [0.5]}),
+        "one": plots.severity_curves({"fog": [0.5]}, clean=0.6),
     }
     _check_plots({"plots": figures})
 
@@ -467,7 +467,7 @@ def test_plots_do_not_import_pyplot():
         "import sys\n"
         "from tf_contrastive.evaluation import plots\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "plots.png(plots.severity_curves({'fog': [0.5, 0.4]}))\n"
+        "plots.png(plots.severity_curves({'fog': [0.5]}, 0.6))\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=_ROOT)

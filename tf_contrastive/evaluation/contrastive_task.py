@@ -22,9 +22,9 @@ _BLOCK = 1024
 class ContrastiveAccuracy(TypedDict):
     """Result of `contrastive_accuracy`."""
 
-    accuracy: float
-    correct: np.ndarray
-    entropy: float
+    accuracy: float  # Fraction of views whose nearest candidate is right.
+    correct: np.ndarray  # Float [n], the fraction of each image's views.
+    entropy: float  # Of the softmax over candidates, mean, in nats.
 
 
 def contrastive_accuracy(
@@ -48,14 +48,6 @@ def contrastive_accuracy(
       normalize: whether to l2-normalize the projections.
       seed: seed of the batches.
 
-    Returns:
-      {"accuracy": fraction of views whose nearest candidate is right,
-      "correct": float [n], the fraction of each image's views, "entropy": mean
-      entropy of the softmax over candidates, in nats, at most ln(batch)}.
-
-    Raises:
-      UserError: for NaN, shapes that do not match, or an option out of range.
-
     Chen et al. 2020 (SimCLR), section 5.1 and table 4.
     """
     z = view_embeddings.check_views(projections, 2)
@@ -73,29 +65,21 @@ def contrastive_accuracy(
             for start in range(0, len(rows), _BLOCK):
                 own = np.arange(start, min(start + _BLOCK, len(rows)))
                 logits = z[rows[own], view] @ candidates.T / temperature
-                hits[rows[own], view], entropy = _task(logits, own)
-                entropies.append(entropy)
+                every = np.arange(len(logits))
+                right = logits[every, own]
+                shifted = logits - logits.max(axis=1, keepdims=True)
+                e = np.exp(shifted)
+                total = e.sum(axis=1)
+                entropies.append(
+                    np.log(total) - (e * shifted).sum(axis=1) / total
+                )
+                logits[every, own] = -np.inf
+                hits[rows[own], view] = right > logits.max(axis=1)
     return {
         "accuracy": float(hits.mean()),
         "correct": hits.mean(axis=1),
         "entropy": float(np.concatenate(entropies).mean()),
     }
-
-
-def _task(logits: np.ndarray, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (hits bool [b], entropies [b]) of logits [b, n].
-
-    Candidate `own` [b] is right.
-    """
-    every = np.arange(len(logits))
-    right = logits[every, own]
-    others = logits.copy()
-    others[every, own] = -np.inf
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    e = np.exp(shifted)
-    total = e.sum(axis=1)
-    entropies = np.log(total) - (e * shifted).sum(axis=1) / total
-    return right > others.max(axis=1), entropies
 
 
 def measure(
@@ -107,16 +91,10 @@ def measure(
 ) -> Measurement:
     """The protocol `contrastive`, on two views of test images.
 
-    Args:
-      context: the encoder and its data.
-      view_examples: largest number of test images.
-      contrastive_batch_size: largest number of images per batch.
-      seed: seed of the choice of images and of the batches.
-
     Returns:
-      Metrics "contrastive_accuracy" (fraction; "_interval": 95 %, by
-      resampling images), "contrastive_entropy" (nats), "max_entropy" (ln of the
-      number of candidates), "temperature", "images".
+      Metrics "contrastive_accuracy" (fraction; "_interval": by resampling
+      images), "contrastive_entropy" (nats), "max_entropy" (ln of the number of
+      candidates), "temperature", "images".
     """
     z, _ = view_embeddings.project_views(context, view_examples, seed)
     temperature, normalize = view_embeddings.loss_similarity(context)

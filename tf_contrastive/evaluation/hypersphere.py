@@ -25,18 +25,10 @@ _UNIFORMITY_SCALE = 2.0
 
 
 def effective_rank(embeddings: np.ndarray) -> float:
-    """Effective number of dimensions of the embeddings, 1 to min(n, D).
+    """Effective number of dimensions of embeddings [n, D], 1 to min(n, D).
 
     The exponential of the entropy of the normalized singular values of the
-    centred embeddings.
-
-    Args:
-      embeddings: float [n, D].
-
-    Raises:
-      UserError: for NaN, or another shape.
-
-    Roy and Vetterli 2007.
+    centred embeddings. Roy and Vetterli 2007.
     """
     x = classifiers.check_embeddings("embeddings", embeddings)
     x = x - x.mean(axis=0, dtype=np.float64)
@@ -57,14 +49,8 @@ def entropy_rank(values: np.ndarray) -> float:
 def alignment(projections: np.ndarray) -> float:
     """Mean |x - y|^2 over pairs of views of an image, l2-normalized.
 
-    Args:
-      projections: float [n, V, P], V at least 2.
-
-    Returns:
-      0 (all views of an image coincide) to 4; 2 for random views.
-
-    Raises:
-      UserError: for NaN, or another shape.
+    Projections are float [n, V, P], V at least 2. From 0 (all views of an image
+    coincide) to 4; 2 for random views.
 
     Wang and Isola 2020, alignment loss with alpha = 2.
     """
@@ -79,14 +65,8 @@ def alignment(projections: np.ndarray) -> float:
 def uniformity(embeddings: np.ndarray) -> float:
     """Log of the mean of exp(-2 |x - y|^2) over pairs, l2-normalized.
 
-    Args:
-      embeddings: float [n, P], n at least 2.
-
-    Returns:
-      0 (all rows coincide) down to about -4 (uniform on the hypersphere).
-
-    Raises:
-      UserError: for NaN, or fewer than two rows.
+    Embeddings are float [n, P], n at least 2. From 0 (all rows coincide) down
+    to about -4 (uniform on the hypersphere).
 
     Wang and Isola 2020, uniformity loss with t = 2.
     """
@@ -110,12 +90,12 @@ def _check_two_rows(embeddings: np.ndarray) -> np.ndarray:
 
 
 class RandomProjections(TypedDict):
-    """Result of `random_projections`."""
+    """Projections float32 [n, k], and measures of each direction [k]."""
 
     projections: np.ndarray
-    ks_prior: np.ndarray
-    ks_normal: np.ndarray
-    kurtosis: np.ndarray
+    ks_prior: np.ndarray  # Kolmogorov-Smirnov distance to the prior, 0 to 1.
+    ks_normal: np.ndarray  # To the normal of equal mean and deviation.
+    kurtosis: np.ndarray  # Excess.
 
 
 def random_projections(
@@ -137,14 +117,6 @@ def random_projections(
         the uniform hypersphere; False: with the standard normal distribution.
       seed: seed of the directions.
 
-    Returns:
-      {"projections" float32 [n, k], and for each direction [k] "ks_prior"
-      (Kolmogorov-Smirnov distance to the prior, 0 to 1), "ks_normal" (to the
-      normal distribution with its mean and deviation) and "kurtosis" (excess)}.
-
-    Raises:
-      UserError: for NaN, fewer than two rows, or count < 1.
-
     Chen et al. 2021 (Intriguing Properties), appendix B, figure B.1.
     """
     rows = _check_two_rows(embeddings)
@@ -163,12 +135,7 @@ def random_projections(
         "projections": projections.astype(np.float32),
         "ks_prior": np.array([_ks(x, prior) for x in projections.T]),
         "ks_normal": np.array([_ks_normal(x) for x in projections.T]),
-        "kurtosis": np.array(
-            [
-                scipy.stats.kurtosis(x) if np.ptp(x) else 0.0
-                for x in projections.T
-            ]
-        ),
+        "kurtosis": np.array([_kurtosis(x) for x in projections.T]),
     }
 
 
@@ -178,6 +145,10 @@ def _sphere_marginal(size: int) -> Callable:
         return lambda x: np.where(x < -1, 0.0, np.where(x < 1, 0.5, 1.0))
     half = (size - 1) / 2
     return scipy.stats.beta(half, half, loc=-1, scale=2).cdf
+
+
+def _kurtosis(values: np.ndarray) -> float:
+    return scipy.stats.kurtosis(values) if np.ptp(values) else 0.0
 
 
 def _ks(values: np.ndarray, cdf: Callable) -> float:
@@ -202,12 +173,6 @@ def measure(
 
     Alignment is measured on two augmented views of test images, everything else
     on the unaugmented test images.
-
-    Args:
-      context: the encoder and its data.
-      view_examples: largest number of test images.
-      random_directions: number of directions of `random_projections`.
-      seed: seed of the choice of images and of the directions.
 
     Returns:
       Metrics "alignment_x", "uniformity_x", "effective_rank_x", "ks_prior_x",

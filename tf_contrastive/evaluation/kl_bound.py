@@ -23,7 +23,7 @@ def kl_lower_bound(
     *,
     normalize: bool = True,
 ) -> float:
-    """Lower bound of the symmetric divergence between classes and their noise.
+    """Lower bound, in nats, of the symmetric divergence of classes and noise.
 
     The mean of ln |N(i)| - SINCERE's loss of i, over anchors i with positives
     and negatives in the batch. (The authors' code adds 1 to |N|; the theorem
@@ -35,12 +35,6 @@ def kl_lower_bound(
       labels: int [B].
       temperature: divisor of the similarities, above 0.
       normalize: whether to l2-normalize the projections.
-
-    Returns:
-      Nats.
-
-    Raises:
-      UserError: for NaN, shapes that do not match, or no such anchor.
 
     Feeney and Hughes 2024 (SINCERE), theorem 11.
     """
@@ -88,13 +82,6 @@ def measure(
     seed: int = Evaluation.seed,
 ) -> Measurement:
     """The protocol `kl_bound`, on two views of test images.
-
-    Args:
-      context: the encoder and its data.
-      view_examples: largest number of test images.
-      kl_batch_size: largest number of images that are compared with one
-        another; it limits the bound.
-      seed: seed of the batches.
 
     Returns:
       Metrics "kl_lower_bound" and "sincere_loss" (nats, means over anchors),

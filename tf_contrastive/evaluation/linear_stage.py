@@ -69,8 +69,27 @@ def run(
     # All workers wait until the chief has saved.
     distribution.any_worker(strategy, False)
     saved = checkpoints.load_run(workdir)
-    options = as_evaluation(config)
-    stage = _identity(options, saved)
+    options = Evaluate(
+        Evaluation(
+            workdir=workdir,
+            protocols="linear",
+            untrained=False,
+            train_split=config.data.split,
+            test_split=config.data.test_split,
+            seed=config.runtime.seed,
+        ),
+        LinearProtocol(**vars(config.linear)),
+    )
+    protocol = protocols.PROTOCOLS["linear"]
+    # What the result depends on, as read back from JSON.
+    identity = {
+        "step": saved.step,
+        "train_split": config.data.split,
+        "test_split": config.data.test_split,
+        "version": protocol.version_of(options),
+        "hyperparameters": protocol.hyperparameters(options),
+    }
+    stage = json.loads(json.dumps(identity))
     path = os.path.join(workdir, RESULT_FILE)
     report = checkpoints.read_json(path, {})
     if report.get("stage") == stage:
@@ -113,43 +132,11 @@ def run(
     return report
 
 
-def as_evaluation(config: Pretrain) -> Evaluate:
-    """Returns the options of `evaluate` that compute a run's linear stage."""
-    return Evaluate(
-        Evaluation(
-            workdir=config.runtime.workdir,
-            protocols="linear",
-            untrained=False,
-            train_split=config.data.split,
-            test_split=config.data.test_split,
-            seed=config.runtime.seed,
-        ),
-        LinearProtocol(**vars(config.linear)),
-    )
-
-
-def _identity(options: Evaluate, saved: checkpoints.Run) -> dict[str, Any]:
-    """Returns what the stage's result depends on, as read back from JSON."""
-    protocol = protocols.PROTOCOLS["linear"]
-    identity = {
-        "step": saved.step,
-        "train_split": options.evaluation.train_split,
-        "test_split": options.evaluation.test_split,
-        "version": protocol.version_of(options),
-        "hyperparameters": protocol.hyperparameters(options),
-    }
-    return json.loads(json.dumps(identity))
-
-
 class Progress(classifiers.TrainingObserver):
     """Logs the stage, saves its state, and ends it when the run is to end.
 
-    Args:
-      workdir: of the run.
-      events: folder of TensorBoard's events.
-      stage: identity of the stage; the state of another one is removed.
-      listener: says whether the run should end.
-      is_chief: whether this process logs and saves.
+    `stage` identifies the stage; the state of another one is removed. Only the
+    chief logs and saves.
     """
 
     def __init__(
@@ -194,7 +181,10 @@ class Progress(classifiers.TrainingObserver):
         """Logs an epoch, and saves it if the last save was long ago."""
         self._epoch = done
         if self._is_chief:
-            self._summarize(metrics)
+            with self._writer.as_default(step=metrics["step"]):
+                for name in ("loss", "accuracy", "learning_rate"):
+                    tf.summary.scalar(f"linear/{name}", metrics[name])
+            self._writer.flush()
         epochs = self._stage["hyperparameters"]["epochs"]
         is_last = done == epochs
         if is_last or time.monotonic() - self._saved_at >= _SAVE_SECONDS:
@@ -205,12 +195,6 @@ class Progress(classifiers.TrainingObserver):
                 f"  accuracy {metrics['accuracy']:.3f}"
             )
         self._end_if_interrupted()
-
-    def _summarize(self, metrics: dict[str, float]) -> None:
-        with self._writer.as_default(step=metrics["step"]):
-            for name in ("loss", "accuracy", "learning_rate"):
-                tf.summary.scalar(f"linear/{name}", metrics[name])
-        self._writer.flush()
 
     def interruptible(self, batches: Iterable[Any]) -> Iterator[Any]:
         """Yields `batches` until the run is to end."""

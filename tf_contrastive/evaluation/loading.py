@@ -21,10 +21,7 @@ def from_run(
 ) -> EvaluationContext:
     """Loads a run's encoder, or an untrained one of the same kind.
 
-    Args:
-      run: result of `checkpoints.load_run`.
-      train, test, options, strategy, **arguments: see `EvaluationContext`.
-      trained: whether to use the checkpoint's weights, or random ones.
+    Other arguments: see `EvaluationContext`.
     """
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
@@ -63,12 +60,7 @@ def from_export(
     options: Evaluate | None = None,
     **arguments: Any,
 ) -> EvaluationContext:
-    """Loads an export's encoder.
-
-    Args:
-      path: argument of `exporting.load`.
-      train, test, options, **arguments: see `EvaluationContext`.
-    """
+    """Loads the encoder of `exporting.load(path)`; see `EvaluationContext`."""
     encoder: Any = exporting.load(path)
 
     def project(h: tf.Tensor, training: bool = False) -> tf.Tensor:

@@ -22,11 +22,7 @@ def data_dir(context: EvaluationContext) -> str | None:
 def source(
     context: EvaluationContext, name: str, split: str
 ) -> datasets.Source | None:
-    """Opens a split of a TFDS dataset; None if it is not prepared.
-
-    Raises:
-      UserError: if the dataset is prepared but cannot be read.
-    """
+    """Opens a split of a TFDS dataset; None if it is not prepared."""
     try:
         return datasets.source(name, split, data_dir=data_dir(context))
     # A dataset that TFDS does not know may be prepared under its name.
@@ -44,10 +40,8 @@ def label_sets(
 def with_row_labels(source: datasets.Source) -> datasets.Source:
     """Returns the same examples, each with its row number as its label.
 
-    A shuffled example can then be matched with its `label_sets`.
-
-    Args:
-      source: whole splits or slices of TFDS; each file occurs once.
+    A shuffled example can then be matched with its `label_sets`. The source is
+    of whole splits or slices of TFDS; each file occurs once.
     """
     files = source.files
     if files is None:

@@ -69,15 +69,18 @@ def pixels(figure: "Figure") -> np.ndarray:
 def neighbor_histograms(parts: "Mapping[str, NeighborHistograms]") -> "Figure":
     """Cosines to the nearest image of the same class, and of another.
 
-    Args:
-      parts: title of a panel -> result of `separation.neighbor_histograms`.
-
+    `parts` maps the title of a panel to `separation.neighbor_histograms`.
     Medians are dotted lines. Feeney and Hughes 2024 (SINCERE), figure 2.
     """
     parts = dict(list(parts.items())[: PANELS + 1])
     columns = min(len(parts), 4)
     rows = -(-len(parts) // columns)
-    start = min(_lowest(part) for part in parts.values())
+    # The first occupied bin, rounded down to tenths.
+    starts = []
+    for part in parts.values():
+        occupied = np.flatnonzero(np.asarray(part["target"]) + part["noise"])
+        first = part["edges"][occupied[0] if len(occupied) else 0]
+        starts.append(max(np.floor(10 * first) / 10, part["edges"][0]))
     figure, axes = panels(rows, columns, 3.2, 2.3)
     for axis, (title, part) in zip(axes.flat, parts.items(), strict=False):
         plain(axis)
@@ -98,7 +101,7 @@ def neighbor_histograms(parts: "Mapping[str, NeighborHistograms]") -> "Figure":
         axis.set_title(title, fontsize=10)
         axis.tick_params(labelsize=8)
         axis.locator_params(axis="y", nbins=4)
-        axis.set_xlim(start, part["edges"][-1])
+        axis.set_xlim(min(starts), part["edges"][-1])
     for axis in axes.flat[len(parts) :]:
         axis.set_visible(False)
     axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
@@ -107,21 +110,10 @@ def neighbor_histograms(parts: "Mapping[str, NeighborHistograms]") -> "Figure":
     return figure
 
 
-def _lowest(part: "NeighborHistograms") -> float:
-    """Returns the edge of the first occupied bin, rounded down to tenths."""
-    occupied = np.flatnonzero(np.asarray(part["target"]) + part["noise"])
-    first = part["edges"][occupied[0] if len(occupied) else 0]
-    return max(np.floor(10 * first) / 10, part["edges"][0])
-
-
 def reliability_diagram(
     parts: Mapping[str, calibration.Reliability],
 ) -> "Figure":
-    """Accuracy by confidence, and the distribution of confidences.
-
-    Args:
-      parts: title of a panel -> result of `calibration.reliability`.
-    """
+    """Accuracy by confidence, and their distribution, by title of a panel."""
     figure, axes = panels(
         2, len(parts), 3.2, 2.2, sharex=True, sharey="row", height_ratios=[3, 1]
     )
@@ -174,29 +166,18 @@ def reliability_diagram(
 
 
 def severity_curves(
-    accuracies: Mapping[str, Sequence[float]],
-    clean: float | None = None,
-    label: str = "accuracy",
+    accuracies: Mapping[str, Sequence[float]], clean: float
 ) -> "Figure":
-    """Scores by severity of each corruption.
-
-    Args:
-      accuracies: corruption -> score at severity 1, 2, ...
-      clean: score on clean images, at severity 0.
-      label: name of the score.
-    """
+    """Accuracy at severity 0 (clean), 1, 2, ... of each corruption."""
     from matplotlib import colormaps
 
     figure, axes = panels(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
     plain(axis)
     colors = colormaps["tab20"]
-    start = [] if clean is None else [clean]
-    curves = {name: [*start, *values] for name, values in accuracies.items()}
-    first = 0 if start else 1
+    curves = {name: [clean, *values] for name, values in accuracies.items()}
     for number, (name, values) in enumerate(curves.items()):
         axis.plot(
-            range(first, first + len(values)),
             values,
             color=colors(number % 20),
             marker="o",
@@ -207,19 +188,11 @@ def severity_curves(
     lengths = {len(values) for values in curves.values()}
     if len(curves) > 1 and len(lengths) == 1:
         mean = np.mean(list(curves.values()), axis=0)
-        axis.plot(
-            range(first, first + len(mean)),
-            mean,
-            color="black",
-            linewidth=2.5,
-            label="mean",
-        )
-    axis.set_xticks(range(first, first + max(lengths)))
-    if start:
-        names = ["clean", *(str(k) for k in range(1, max(lengths)))]
-        axis.set_xticklabels(names)
+        axis.plot(mean, color="black", linewidth=2.5, label="mean")
+    severities = range(1, max(lengths))
+    axis.set_xticks([0, *severities], ["clean", *map(str, severities)])
     axis.set_xlabel("severity")
-    axis.set_ylabel(label)
+    axis.set_ylabel("accuracy")
     axis.set_ylim(bottom=0)
     figure.legend(
         loc="outside right upper", fontsize=8, frameon=False, borderaxespad=0.2
@@ -228,10 +201,7 @@ def severity_curves(
 
 
 def projection_histograms(projections: "RandomProjections") -> "Figure":
-    """Histograms of random projections, with the normal density of each.
-
-    Args:
-      projections: result of `hypersphere.random_projections`.
+    """Histograms of `random_projections`, with the normal density of each.
 
     Chen et al. 2021 (Intriguing Properties), figure B.1.
     """

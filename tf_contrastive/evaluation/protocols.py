@@ -38,20 +38,17 @@ Recorder = Callable[
 class Protocol:
     """Definition of a named result.
 
-    A change of the code that can change results increases `version`, so that
-    incomparable results are not compared. If a scale has other hyperparameters
-    than the papers', the protocol's version includes the scale.
-
-    Attributes:
-      version: counted from 1.
-      measure: (context, **hyperparameters) -> measurement.
-      hyperparameters: options -> the keyword arguments of `measure`, for JSON.
-      needs: context -> what is missing, in one line, or None.
+    A change of the code that can change results increases `version`, counted
+    from 1, so that incomparable results are not compared. If a scale has other
+    hyperparameters than the papers', the protocol's version includes the scale.
     """
 
     version: int
+    # (context, **hyperparameters) -> measurement.
     measure: Callable[..., Measurement]
+    # Options -> the keyword arguments of `measure`, for JSON.
     hyperparameters: Callable[[Evaluate], dict[str, Any]]
+    # Context -> what is missing, in one line, or None.
     needs: Callable[[EvaluationContext], str | None] = missing_labels
 
     def version_of(self, options: Evaluate) -> str:
@@ -150,11 +147,7 @@ PROTOCOLS = {
 def select(
     context: EvaluationContext, names: Iterable[str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Selects the protocols whose data are available.
-
-    Args:
-      context: the encoder and its data.
-      names: names of `PROTOCOLS`, or "all".
+    """Selects the protocols whose data are available, out of names or "all".
 
     Returns:
       (names in order, each once; name -> what is missing, for the protocols
@@ -207,9 +200,10 @@ def run(
     before = embedding.checksum(context.encoder)
     results = []
     for name in selected:
+        protocol = PROTOCOLS[name]
         start = time.monotonic()
-        hyperparameters = PROTOCOLS[name].hyperparameters(context.options)
-        measured = PROTOCOLS[name].measure(context, **hyperparameters)
+        hyperparameters = protocol.hyperparameters(context.options)
+        measured = protocol.measure(context, **hyperparameters)
         seconds = time.monotonic() - start
         after = embedding.checksum(context.encoder)
         if after != before:
@@ -224,7 +218,7 @@ def run(
                 part,
                 protocol=name,
                 variant=variant,
-                version=PROTOCOLS[name].version_of(context.options),
+                version=protocol.version_of(context.options),
                 hyperparameters=hyperparameters,
                 seconds=seconds / len(parts),
             )

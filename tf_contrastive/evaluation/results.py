@@ -25,31 +25,19 @@ KEYS = ("step", "dataset", "train_split", "test_split")
 
 
 class Measurement(TypedDict, total=False):
-    """Result of a protocol; each protocol sets the fields that it has.
-
-    Attributes:
-      top1, top5: fractions.
-      metrics: name -> number, list of numbers, or None.
-      predictions: int [n], class ids.
-      correct, correct5: for each scored example, bool or a fraction [n].
-      labels: int [n], if other examples than the test split are scored.
-      dataset: name of the dataset, if other examples are scored.
-      plots: name -> figure.
-      arrays: name -> array to save.
-      parts: variant -> measurement, for a protocol with several results; then
-        no other field is set.
-    """
+    """Result of a protocol; each protocol sets the fields that it has."""
 
     top1: float
     top5: float
-    metrics: dict[str, Any]
-    predictions: np.ndarray
-    correct: np.ndarray
+    metrics: dict[str, Any]  # Numbers, lists of numbers, or None.
+    predictions: np.ndarray  # Int [n], class ids.
+    correct: np.ndarray  # For each scored example, bool or a fraction [n].
     correct5: np.ndarray
-    labels: np.ndarray
-    dataset: str
+    labels: np.ndarray  # Int [n], if other examples than the test split.
+    dataset: str  # Name of the dataset, if other examples are scored.
     plots: dict[str, "Figure"]
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, np.ndarray]  # To be saved.
+    # By variant, for a protocol with several results, without other fields.
     parts: dict[str, "Measurement"]
 
 
@@ -72,13 +60,7 @@ def result_row(
     hyperparameters: dict[str, Any],
     seconds: float,
 ) -> dict[str, Any]:
-    """Makes one row of the results; see `protocols.run`.
-
-    Args:
-      context: the encoder and data that were measured.
-      part: the measurement, or one of its parts.
-      protocol, variant, version, hyperparameters, seconds: fields of the row.
-    """
+    """Makes one row of the results; see `protocols.run`."""
     correct, correct5 = part.get("correct"), part.get("correct5")
     scored = correct if correct is not None else part.get("labels")
     row = {
@@ -126,10 +108,7 @@ def row_name(row: Mapping[str, Any]) -> str:
 
 
 def scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """Returns TensorBoard tag -> number for one row.
-
-    Tags start with the encoder's name, unlike those of training.
-    """
+    """Returns TensorBoard tag -> number; tags start with the encoder's name."""
     prefix = [row["encoder"], row["protocol"], row["variant"]]
     values = {"top1": row["top1"], "top5": row["top5"], **row["metrics"]}
     return {
@@ -142,14 +121,8 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 # ---- Tables ------------------------------------------------------------------
 
 _HEADINGS = (
-    "encoder",
-    "protocol",
-    "version",
-    "top-1",
-    "95 %",
-    "top-5",
-    "images",
-    "seconds",
+    *("encoder", "protocol", "version", "top-1", "95 %", "top-5"),
+    *("images", "seconds"),
 )
 
 
@@ -198,11 +171,7 @@ def _interval(interval: list[float] | None) -> str:
 
 
 def write_file(path: str, content: bytes) -> None:
-    """Writes a file, so that readers see the previous one or the new one.
-
-    Raises:
-      UserError: if it cannot be written.
-    """
+    """Writes a file, so that readers see the previous one or the new one."""
     advice = "set `output_dir` to a folder that you may write"
     with errors.write_errors(path, advice):
         tf.io.gfile.makedirs(os.path.dirname(path) or ".")
@@ -225,28 +194,12 @@ def check_writable(folder: str) -> None:
 
 
 def read(folder: str) -> dict[str, Any]:
-    """Reads a folder's `evaluation.json`; empty if there is none.
-
-    Raises:
-      UserError: if the file holds something else.
-    """
+    """Reads a folder's `evaluation.json`; empty if there is none."""
     return checkpoints.read_json(os.path.join(folder, RESULTS_FILE), {})
 
 
 def write(folder: str, report: dict[str, Any]) -> None:
-    """Writes a report, with the history of the previous ones.
-
-    Raises:
-      UserError: if it cannot be written.
-    """
-    history = _extended(read(folder).get("history", []), report)
-    path = os.path.join(folder, RESULTS_FILE)
-    write_json(path, report | {"history": history})
-
-
-def _extended(
-    history: list[dict[str, Any]], report: dict[str, Any]
-) -> list[dict[str, Any]]:
+    """Writes a report, with the history of the previous ones."""
     results = report["results"]
     entry = {
         **{key: report[key] for key in KEYS},
@@ -260,13 +213,15 @@ def _extended(
         },
     }
     others = []
-    for previous in history:
+    for previous in read(folder).get("history", []):
         if not _is_same(previous, entry):
             others.append(previous)
         elif previous["checksum"] == entry["checksum"]:
             for field in ("protocols", "metrics"):
                 entry[field] = previous[field] | entry[field]
-    return sorted([*others, entry], key=lambda e: e["step"] or 0)
+    history = sorted([*others, entry], key=lambda e: e["step"] or 0)
+    path = os.path.join(folder, RESULTS_FILE)
+    write_json(path, report | {"history": history})
 
 
 def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -276,14 +231,9 @@ def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def measured(
     folder: str, checkpoint: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]] | None:
-    """Looks up which protocols a checkpoint was measured by.
+    """Looks up which protocols a checkpoint, values of `KEYS`, was measured by.
 
-    Args:
-      folder: folder of `evaluation.json`.
-      checkpoint: values of `KEYS`.
-
-    Returns:
-      "protocol@version" -> hyperparameters; None if it was not measured.
+    Returns "protocol@version" -> hyperparameters; None if it was not measured.
     """
     for entry in read(folder).get("history", []):
         if _is_same(entry, checkpoint):

@@ -158,9 +158,11 @@ def measure(
     fractions = [np.mean([p.correct for p in c], axis=0) for c in columns]
     panels = {"clean": diagrams[CLEAN]}
     for severity in (SEVERITIES[0], SEVERITIES[-1]):
-        column = columns[severity - 1]
+        confidences, correct = map(
+            np.concatenate, zip(*columns[severity - 1], strict=True)
+        )
         panels[f"severity {severity}"] = calibration.reliability(
-            *map(np.concatenate, zip(*column, strict=True)), bins
+            confidences, correct, bins
         )
     return {
         "top1": float((1 - errors).mean()),

@@ -29,18 +29,9 @@ def nearest_similarities(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns each test row's largest cosine to its class, and to others.
 
-    Args:
-      train_embeddings: float [m, D], l2-normalized inside.
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D], l2-normalized inside.
-      test_labels: int [n], from 0.
-
-    Returns:
-      (target float32 [n], NaN where train has no example of the class; noise
-      float32 [n], NaN where it has none of another class).
-
-    Raises:
-      UserError: for NaN, negative labels, or shapes that do not match.
+    Arrays: see `separation_margin`. The result is (target float32 [n], NaN
+    where train has no example of the class; noise float32 [n], NaN where it has
+    none of another class).
     """
     train, labels, test = classifiers.check_train_and_test(
         train_embeddings, train_labels, test_embeddings
@@ -70,12 +61,13 @@ def nearest_similarities(
 
 
 class SeparationMargin(TypedDict):
-    """Result of `separation_margin`."""
+    """Margins, and the largest cosines that they are computed from."""
 
-    mean: float
+    mean: float  # Over the classes that have a margin.
+    # Float [C], classes 0 to the largest id; NaN if train or test lacks it.
     per_class: np.ndarray
-    target: np.ndarray
-    noise: np.ndarray
+    target: np.ndarray  # Float32 [n], NaN where train has no such image.
+    noise: np.ndarray  # The same, to other classes.
 
 
 def separation_margin(
@@ -88,21 +80,9 @@ def separation_margin(
 
     The margin of a class is the median, over its test images, of the largest
     cosine to train images of the class, minus the median of the largest cosine
-    to train images of other classes.
-
-    Args:
-      train_embeddings, train_labels, test_embeddings, test_labels: see
-        `nearest_similarities`.
-
-    Returns:
-      {"mean": mean over the classes that have a margin, "per_class": float [C]
-      for classes 0 to the largest id (NaN for one that train or test lacks),
-      "target" float32 [n] and "noise" float32 [n], the largest cosines (NaN
-      where train has no such image)}.
-
-    Raises:
-      UserError: for NaN, negative labels, shapes that do not match, fewer than
-        two classes in train, or no class that both splits have.
+    to train images of other classes. Embeddings are float [m, D] and [n, D],
+    l2-normalized inside; labels are int, from 0. Train needs two classes, and
+    one that test has.
 
     Feeney and Hughes 2024 (SINCERE), section 4.1 and table 1, per class as its
     caption says (the authors' code takes medians over all images).
@@ -134,9 +114,9 @@ def separation_margin(
 
 
 class NeighborHistograms(TypedDict):
-    """Result of `neighbor_histograms`."""
+    """Fractions [bins] that sum to 1; zeros and NaN without any value."""
 
-    edges: np.ndarray
+    edges: np.ndarray  # [bins + 1]
     target: np.ndarray
     noise: np.ndarray
     target_median: float
@@ -146,15 +126,9 @@ class NeighborHistograms(TypedDict):
 def neighbor_histograms(
     target: np.ndarray, noise: np.ndarray, bins: int = HISTOGRAM_BINS
 ) -> NeighborHistograms:
-    """Histograms of the result of `nearest_similarities`.
+    """Histograms of the result of `nearest_similarities`, float [n].
 
-    Args:
-      target, noise: float [n]; NaN is ignored.
-      bins: number of bins over [-0.1, 1]; values outside go into the last ones.
-
-    Returns:
-      {"edges" [bins + 1], "target", "noise": fractions [bins] that sum to 1,
-      "target_median", "noise_median"}; zeros and NaN without any value.
+    NaN is ignored; values outside of [-0.1, 1] go into the first or last bin.
     """
     edges = np.linspace(*HISTOGRAM_RANGE, bins + 1)
 
@@ -214,23 +188,20 @@ def measure(context: EvaluationContext) -> Measurement:
             rows = labels == label
             title = titles[label] if label < len(titles) else f"class {label}"
             panels[title] = neighbor_histograms(target[rows], noise[rows])
-        target_median = histograms["target_median"]
-        noise_median = histograms["noise_median"]
+        medians = histograms["target_median"], histograms["noise_median"]
         metrics = {
             "margin": margin["mean"],
             "margin_per_class": [
                 None if np.isnan(m) else float(m) for m in margin["per_class"]
             ],
-            "margin_of_medians": abs(target_median - noise_median),
-            "target_median": target_median,
-            "noise_median": noise_median,
+            "margin_of_medians": abs(medians[0] - medians[1]),
+            "target_median": medians[0],
+            "noise_median": medians[1],
         }
         measurement["metrics"] |= {f"{prefix}{k}": metrics[k] for k in metrics}
         measurement["plots"][f"{prefix}neighbors"] = plots.neighbor_histograms(
             panels
         )
-        measurement["arrays"] |= {
-            f"{prefix}target": target,
-            f"{prefix}noise": noise,
-        }
+        measurement["arrays"][f"{prefix}target"] = target
+        measurement["arrays"][f"{prefix}noise"] = noise
     return measurement

@@ -1,6 +1,6 @@
 """Embeddings of augmented test images, which several protocols share."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -23,13 +23,8 @@ def embed_views(
 ) -> ViewEmbeddings:
     """Embeds two views of test images, by the run's own augmentation; cached.
 
-    Args:
-      context: the encoder and its data.
-      examples: number of images; if there are more, random ones are taken.
-      seed: seed of that choice.
-
-    Raises:
-      UserError: for NaN.
+    If there are more than `examples` images, random ones are taken, by the
+    seed. Raises `UserError` for NaN.
     """
 
     def embed() -> ViewEmbeddings:
@@ -70,21 +65,17 @@ def sample(count: int, size: int, seed: int) -> np.ndarray:
 def select(
     batches: Batches, rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields the given rows of batches of (pixels, labels).
+    """Yields the given rows, int, increasing, of batches of (pixels, labels).
 
-    Args:
-      batches: batches in order; the first row is row 0.
-      rows: int, increasing.
+    The first row of the first batch is row 0.
     """
     start = 0
     for pixels, labels in batches:
         end = start + len(labels)
         part = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)]
         if len(part):
-            yield (
-                np.asarray(pixels)[part - start],
-                np.asarray(labels)[part - start],
-            )
+            part = part - start
+            yield np.asarray(pixels)[part], np.asarray(labels)[part]
         start = end
 
 
@@ -93,34 +84,20 @@ def _flat_views(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (views [2b, S, S, K], labels [2b]) of some test images."""
     size = context.options.evaluation.embedding_batch_size
-    pending: list[tuple[np.ndarray, np.ndarray]] = []
-    for pixels, labels in select(context.views("test", 2), rows):
-        pixels = np.reshape(pixels, [-1, *pixels.shape[2:]])
-        pending.append((pixels, np.repeat(labels, 2)))
-        if sum(len(part) for _, part in pending) >= size:
-            yield _concatenated(pending)
-            pending = []
-    if pending:
-        yield _concatenated(pending)
-
-
-def _concatenated(
-    parts: Iterable[tuple[np.ndarray, np.ndarray]],
-) -> tuple[np.ndarray, np.ndarray]:
-    pixels, labels = zip(*parts, strict=True)
-    return np.concatenate(pixels), np.concatenate(labels)
+    pixels: list[np.ndarray] = []
+    labels: list[np.ndarray] = []
+    for views, classes in select(context.views("test", 2), rows):
+        pixels.append(views.reshape([-1, *views.shape[2:]]))
+        labels.append(np.repeat(classes, 2))
+        if sum(map(len, labels)) >= size:
+            yield np.concatenate(pixels), np.concatenate(labels)
+            pixels, labels = [], []
+    if pixels:
+        yield np.concatenate(pixels), np.concatenate(labels)
 
 
 def check_views(projections: np.ndarray, minimum: int) -> np.ndarray:
-    """Returns projections as float32 [n, V, P].
-
-    Args:
-      projections: float [n, V, P], V at least 2.
-      minimum: smallest n.
-
-    Raises:
-      UserError: for NaN, or another shape.
-    """
+    """Returns projections as float32 [n, V, P]: n >= `minimum`, V >= 2."""
     z = np.asarray(projections)
     if z.ndim != 3 or not z.size or z.shape[1] < 2 or len(z) < minimum:
         raise errors.UserError(
@@ -138,11 +115,9 @@ def normalize_views(z: np.ndarray) -> np.ndarray:
 
 
 def loss_similarity(context: EvaluationContext) -> tuple[float, bool]:
-    """Returns how the run's loss compares projections.
+    """Returns the loss's temperature, and whether the loss l2-normalizes.
 
-    Returns:
-      (temperature of the loss, or the default if it has none or there is no
-      run; whether the loss l2-normalizes).
+    The temperature is the default if the loss has none or there is no run.
     """
     temperature, normalize = None, True
     if context.run is not None:
