@@ -84,7 +84,7 @@ def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
     bank[33] = bank[5]  # A tie across blocks: the earlier row comes first.
     queries, _ = _blobs(20, seed=1)
     queries[0] = 10 * bank[5]
-    products, rows = classifiers.nearest_neighbors(
+    [(products, rows)] = classifiers.nearest_neighbors(
         bank, queries, 30, cosine=True
     )
     cosines = classifiers.normalize(queries) @ classifiers.normalize(bank).T
@@ -94,7 +94,7 @@ def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
         products, np.take_along_axis(cosines, expected, 1), rtol=1e-5, atol=1e-6
     )
     assert (rows == expected).mean() > 0.99
-    products, rows = classifiers.nearest_neighbors(bank, queries, 3)
+    [(products, _)] = classifiers.nearest_neighbors(bank, queries, 3)
     np.testing.assert_allclose(
         products[:, 0], (queries @ bank.T).max(axis=1), rtol=1e-5
     )

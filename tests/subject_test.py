@@ -34,7 +34,7 @@ def _subject(encoder=None, train=None, test=None, strategy=None, **options):
         train or _numbered(),
         test or _numbered(20, first=100),
         evaluate(scale="cpu", **options),
-        strategy=strategy,
+        strategy=strategy or tf.distribute.get_strategy(),
     )
 
 

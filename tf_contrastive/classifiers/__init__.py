@@ -1,7 +1,8 @@
 """Classifiers on embeddings: neighbours, prototypes, softmax regression.
 
-They take and return NumPy arrays. Scores are [n, C]; column c is class
-`classes[c]` of the sorted ids that the training labels contain.
+They take and return NumPy arrays. NaN, negative labels and shapes that do not
+match raise `UserError`. Scores are [n, C]; column c is class `classes[c]`, the
+sorted ids that the training labels contain.
 """
 
 from tf_contrastive.classifiers.embedding_arrays import (
@@ -11,8 +12,11 @@ from tf_contrastive.classifiers.embedding_arrays import (
     check_train_and_test,
     normalize,
 )
-from tf_contrastive.classifiers.neighbors import knn, nearest_neighbors
-from tf_contrastive.classifiers.prototypes import prototype
+from tf_contrastive.classifiers.neighbors import (
+    knn,
+    nearest_neighbors,
+    prototype,
+)
 from tf_contrastive.classifiers.softmax import (
     Batches,
     Linear,

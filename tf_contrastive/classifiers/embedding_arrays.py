@@ -30,15 +30,9 @@ class Scores(NamedTuple):
 def check_embeddings(
     name: str, embeddings: np.ndarray, features: int | None = None
 ) -> np.ndarray:
-    """Returns `embeddings` as float32 [n, D].
+    """Returns `embeddings` as float32 [n, D]; errors call them `name`.
 
-    Args:
-      name: name of the argument, for the error.
-      embeddings: float [n, D].
-      features: D of the training embeddings, if `embeddings` must match them.
-
-    Raises:
-      UserError: for another shape, NaN or infinity.
+    If they must match the training embeddings, `features` is D of these.
     """
     array = np.asarray(embeddings)
     if array.ndim != 2 or not array.size:
@@ -66,11 +60,7 @@ def check_embeddings(
 def check_labels(
     name: str, labels: np.ndarray, embeddings: np.ndarray
 ) -> np.ndarray:
-    """Returns `labels` as int64 [n], one for each row of `embeddings`.
-
-    Raises:
-      UserError: for another shape, another dtype, or negative labels.
-    """
+    """Returns `labels` as int64 [n], one for each row of `embeddings`."""
     array = np.asarray(labels)
     count = len(np.atleast_1d(embeddings))
     if array.shape != (count,):
@@ -95,11 +85,7 @@ def check_train_and_test(
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns float32 [m, D], int64 [m] and float32 [n, D].
-
-    Raises:
-      UserError: for NaN, negative labels, or shapes that do not match.
-    """
+    """Returns float32 [m, D], int64 [m] and float32 [n, D]."""
     train = check_embeddings("train_embeddings", train_embeddings)
     labels = check_labels("train_labels", train_labels, train)
     test = check_embeddings("test_embeddings", test_embeddings, train.shape[1])

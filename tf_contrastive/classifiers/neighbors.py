@@ -1,4 +1,4 @@
-"""Exact nearest neighbours, block by block, and the kNN classifier."""
+"""Exact nearest neighbours, block by block; kNN and prototype classifiers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.classifiers.embedding_arrays import (
+    Scores,
     check_train_and_test,
     normalize,
 )
@@ -23,7 +24,7 @@ _CANDIDATES = 2**23
 
 def nearest_neighbors(
     bank: np.ndarray, queries: np.ndarray, k: int, *, cosine: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Finds the k rows of `bank` with the largest dot product to each query.
 
     In addition to the result it allocates only blocks of fixed size. Of equal
@@ -35,18 +36,10 @@ def nearest_neighbors(
       k: neighbours, at most m.
       cosine: whether to l2-normalize both, a block at a time.
 
-    Returns:
-      (products float32 [n, k], best first; rows of the bank int64 [n, k]).
+    Yields:
+      For consecutive parts of the queries (products float32 [b, k], best first;
+      rows of the bank int32 [b, k]).
     """
-    parts = list(_neighbors(bank, queries, k, cosine))
-    products, rows = zip(*parts, strict=True)
-    return np.concatenate(products), np.concatenate(rows).astype(np.int64)
-
-
-def _neighbors(
-    bank: np.ndarray, queries: np.ndarray, k: int, cosine: bool
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yields (products, rows) of consecutive parts of the queries."""
     size = min(max(_CANDIDATES // k, 1), _QUERIES)
     for start in range(0, len(queries), size):
         part = queries[start : start + size]
@@ -90,20 +83,11 @@ def knn(
 
     The k nearest training rows by cosine vote with their cosine as weight. A
     class without a neighbour never wins, even against negative sums; of equal
-    sums the smallest class id wins.
+    sums the smallest class id wins. Embeddings [m, D] and [n, D] are
+    l2-normalized inside; labels [m] are int, from 0.
 
-    Args:
-      train_embeddings: float [m, D], l2-normalized inside.
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D], l2-normalized inside.
-      k: number of neighbours, capped at m; or several numbers, which share one
-        search.
-
-    Returns:
-      int64 [n], class ids; for several k a list of such, in their order.
-
-    Raises:
-      UserError: for k < 1, NaN, negative labels, or shapes that do not match.
+    Returns int64 [n], class ids. k is capped at m; for several k, which share
+    one search, the result is a list in their order.
 
     Feeney and Hughes 2024 (SINCERE), appendix M, k = 1 and 5.
     """
@@ -122,7 +106,9 @@ def knn(
             len(classes),
             counts,
         )
-        for cosines, rows in _neighbors(train, test, max(counts), cosine=True)
+        for cosines, rows in nearest_neighbors(
+            train, test, max(counts), cosine=True
+        )
         for start in range(0, len(rows), _QUERY_BLOCK)
     ]
     winners = classes[np.concatenate(votes, axis=1)]
@@ -137,11 +123,7 @@ def _votes(
 ) -> np.ndarray:
     """Returns the winning class of each row for each count, int [counts, b].
 
-    Args:
-      cosines: float [b, k], best first.
-      neighbors: int [b, k], their classes.
-      num_classes: C.
-      counts: numbers of neighbours that vote, at most k.
+    Cosines are float [b, k], best first; neighbors int [b, k], their classes.
     """
     votes = np.zeros([len(cosines), num_classes], np.float32)
     present = np.zeros(votes.shape, bool)
@@ -154,3 +136,35 @@ def _votes(
         for place in [i for i, count in enumerate(counts) if count == voters]:
             winners[place] = np.where(present, votes, -np.inf).argmax(axis=1)
     return winners
+
+
+def prototype(
+    train_embeddings: np.ndarray,
+    train_labels: np.ndarray,
+    test_embeddings: np.ndarray,
+) -> Scores:
+    """Scores each class by the cosine to its prototype.
+
+    A prototype is the mean of the class's l2-normalised embeddings, normalised
+    again.
+
+    Args:
+      train_embeddings: float [m, D].
+      train_labels: int [m], from 0.
+      test_embeddings: float [n, D].
+
+    Returns:
+      Scores, cosines in [-1, 1].
+
+    Raises:
+      UserError: for NaN, negative labels, or shapes that do not match.
+    """
+    train, labels, test = check_train_and_test(
+        train_embeddings, train_labels, test_embeddings
+    )
+    classes, index = np.unique(labels, return_inverse=True)
+    order = np.argsort(index, kind="stable")
+    starts = np.searchsorted(index[order], np.arange(len(classes)))
+    sums = np.add.reduceat(normalize(train)[order], starts, axis=0)
+    means = sums / np.bincount(index)[:, np.newaxis]
+    return Scores(normalize(test) @ normalize(means).T, classes)

@@ -24,24 +24,18 @@ class TrainingObserver:
     """Observer of a training; this base class does nothing."""
 
     def begin(self, state: tf.train.Checkpoint) -> int:
-        """Called before the first epoch; may restore `state`.
+        """Called before the first epoch; may restore `state`, all that changes.
 
-        Args:
-          state: all that the training changes.
-
-        Returns:
-          Number of epochs that `state` has completed.
+        Returns the number of epochs that `state` has completed.
         """
         del state
         return 0
 
     def epoch(self, done: int, metrics: dict[str, float]) -> None:
-        """Called after each epoch.
+        """Called after each epoch, with the number of epochs completed.
 
-        Args:
-          done: epochs completed.
-          metrics: "loss" and "accuracy", means over the epoch; "step", steps
-            completed; "learning_rate", of the last step.
+        Metrics: "loss" and "accuracy", means over the epoch; "step", steps
+        completed; "learning_rate", of the last step.
         """
 
 
@@ -92,7 +86,6 @@ def train_linear(
       (the classifier; mean training loss of each epoch, in nats).
 
     Raises:
-      UserError: for NaN, negative labels, or shapes that do not match.
       DivergedError: if the loss is not finite.
     """
     train = check_embeddings("train_embeddings", train_embeddings)

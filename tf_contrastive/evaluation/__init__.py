@@ -7,65 +7,38 @@ and TensorFlow, SciPy, scikit-learn and matplotlib with them.
 """
 
 import importlib
+import pkgutil
 from typing import Any
 
-_FUNCTIONS = {
-    "eleven_point_average_precision": "average_precision",
-    "expected_calibration_error": "calibration",
-    "reliability": "calibration",
-    "knn": "classification",
-    "linear_probe": "classification",
-    "prototype": "classification",
-    "contrastive_accuracy": "contrastive_task",
-    "mean_corruption_error": "corruption_errors",
-    "mean_error": "corruption_errors",
-    "alignment": "hypersphere",
-    "effective_rank": "hypersphere",
-    "random_projections": "hypersphere",
-    "uniformity": "hypersphere",
-    "kl_lower_bound": "kl_bound",
-    "logistic_regression": "logistic",
-    "neighbor_histograms": "separation",
-    "separation_margin": "separation",
-    "bootstrap_difference": "statistics",
-    "bootstrap_interval": "statistics",
-    "compare": "statistics",
-    "permutation_test": "statistics",
+_NAMES = {
+    "average_precision": ("eleven_point_average_precision",),
+    "calibration": ("expected_calibration_error", "reliability"),
+    "classification": ("knn", "linear_probe", "prototype"),
+    "contrastive_task": ("contrastive_accuracy",),
+    "corruption_errors": ("mean_corruption_error", "mean_error"),
+    "hypersphere": (
+        *("alignment", "effective_rank"),
+        *("random_projections", "uniformity"),
+    ),
+    "kl_bound": ("kl_lower_bound",),
+    "logistic": ("logistic_regression",),
+    "separation": ("neighbor_histograms", "separation_margin"),
+    "statistics": (
+        *("bootstrap_difference", "bootstrap_interval"),
+        *("compare", "permutation_test"),
+    ),
 }
-_MODULES = (
-    "artifacts",
-    "average_precision",
-    "calibration",
-    "classification",
-    "comparison",
-    "context",
-    "contrastive_task",
-    "corruption_errors",
-    "corruptions",
-    "finetune",
-    "hypersphere",
-    "kl_bound",
-    "loading",
-    "logistic",
-    "other_datasets",
-    "plots",
-    "protocols",
-    "results",
-    "robustness",
-    "separation",
-    "statistics",
-    "transfer",
-    "view_embeddings",
-)
+_MODULE_OF = {name: module for module in _NAMES for name in _NAMES[module]}
+_MODULES = [module.name for module in pkgutil.iter_modules(__path__)]
 
-__all__ = sorted([*_FUNCTIONS, *_MODULES])
+__all__ = sorted([*_MODULE_OF, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in _FUNCTIONS:
-        module = importlib.import_module(f"{__name__}.{_FUNCTIONS[name]}")
+    if name in _MODULE_OF:
+        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
         return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -31,66 +31,48 @@ Batches = Iterable[tuple[Any, Any]]
 _Value = TypeVar("_Value")
 
 
+@dataclasses.dataclass(eq=False)
 class EvaluationContext:
     """An encoder and its data, as the protocols see them.
 
-    Attributes are the arguments, and of the images that the encoder takes
-    `image_size` (their side S, in pixels) and `channels` (their K).
-
-    Args:
-      encoder: images float32 [n, S, S, K], colours in [0, 1] -> h [n, D], with
-        `training=`; a Keras model or a loaded export, made in the scope of
-        `strategy`. No protocol changes it: see `new_encoder`.
-      train, test: the two splits.
-      options: the protocols' options; None: their defaults.
-      name: the encoder's name in the results.
-      run: the resolved config of the run that made the encoder, if known.
-      projection: h [n, D] -> z [n, P]; None without a projection head.
-      classifier: h [n, D] -> logits [n, C] of the run's own classifier; None
-        without one.
-      make_encoder: trained -> a new encoder of the same kind that may be
-        changed, with the trained weights or (False) random ones, or None.
-      strategy: its replicas, on one host, share the images; None: the current
-        strategy.
-      observer: is called after each epoch of the linear protocol.
-      cancellable: wraps iterables of images, so that it can interrupt a pass.
-      log: receives progress, a line at a time.
+    Further attributes are, of the images that the encoder takes, `image_size`
+    (their side S, in pixels) and `channels` (their K).
     """
 
-    def __init__(
-        self,
-        encoder: Any,
-        train: datasets.Source,
-        test: datasets.Source,
-        options: Evaluate | None = None,
-        *,
-        name: str = "trained",
-        run: Pretrain | None = None,
-        projection: Callable[..., Any] | None = None,
-        classifier: Any = None,
-        make_encoder: Callable[[bool], Any] | None = None,
-        strategy: tf.distribute.Strategy | None = None,
-        observer: classifiers.TrainingObserver | None = None,
-        cancellable: Callable[[Iterable], Iterable] = iter,
-        log: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self.encoder = encoder
-        self.train = train
-        self.test = test
-        self.options = options or Evaluate()
-        self.name = name
-        self.run = run
-        self.projection = projection
-        self.classifier = classifier
-        self.make_encoder = make_encoder
-        self.strategy = strategy or tf.distribute.get_strategy()
-        self.observer = observer
-        self.cancellable = cancellable
-        self.log = log
-        self.image_size, _, self.channels = exporting.image_shape(encoder)
+    # Images float32 [n, S, S, K], colours in [0, 1] -> h [n, D], with
+    # `training=`; a Keras model or a loaded export, made in the scope of
+    # `strategy`. No protocol changes it: see `new_encoder`.
+    encoder: Any
+    train: datasets.Source
+    test: datasets.Source
+    options: Evaluate = dataclasses.field(default_factory=Evaluate)
+    _: dataclasses.KW_ONLY
+    name: str = "trained"  # The encoder's name in the results.
+    # The resolved config of the run that made the encoder, if known.
+    run: Pretrain | None = None
+    # h [n, D] -> z [n, P]; None without a projection head.
+    projection: Callable[..., Any] | None = None
+    # h [n, D] -> logits [n, C] of the run's own classifier, if it has one.
+    classifier: Any = None
+    # Trained -> a new encoder of the same kind that may be changed, with the
+    # trained weights or (False) random ones, or None.
+    make_encoder: Callable[[bool], Any] | None = None
+    # Its replicas, on one host, share the images.
+    strategy: tf.distribute.Strategy = dataclasses.field(
+        default_factory=tf.distribute.get_strategy
+    )
+    # Is called after each epoch of the linear protocol.
+    observer: classifiers.TrainingObserver | None = None
+    # Wraps iterables of images, so that it can interrupt a pass.
+    cancellable: Callable[[Iterable], Iterable] = iter
+    # Receives progress, a line at a time.
+    log: Callable[[str], None] = lambda line: None
+
+    def __post_init__(self) -> None:
+        self.image_size, _, self.channels = exporting.image_shape(self.encoder)
         self._cache: dict[Hashable, Any] = {}
         self._has_warned = False
-        for source in (train, test):
+        for source in (self.train, self.test):
             check_encoder_channels(
                 self.channels - 3, source.info.name, source.info.extra_channels
             )

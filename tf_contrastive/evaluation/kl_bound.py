@@ -38,15 +38,9 @@ def kl_lower_bound(
 
     Feeney and Hughes 2024 (SINCERE), theorem 11.
     """
-    z = np.asarray(projections)
-    if z.ndim != 3 or not z.size:
-        raise errors.UserError(
-            f"projections have shape {list(z.shape)}: pass [images, views,"
-            " features], at least one of each"
-        )
+    z = view_embeddings.check_views(projections, 1, views=1)
     if not temperature > 0:
         raise errors.UserError(f"temperature={temperature}: must be above 0")
-    classifiers.check_embeddings("projections", z.reshape(-1, z.shape[-1]))
     labels = classifiers.check_labels("labels", labels, z)
     logs, sincere = _anchor_terms(z, labels, temperature, normalize)
     if not logs.size:

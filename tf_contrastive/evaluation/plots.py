@@ -56,13 +56,6 @@ def png(figure: "Figure", dpi: int = _DPI) -> bytes:
     return stream.getvalue()
 
 
-def pixels(figure: "Figure") -> np.ndarray:
-    """Draws a figure as uint8 [height, width, 3]."""
-    canvas: Any = figure.canvas  # The FigureCanvasAgg of `panels`.
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-
 # ---- Figures -----------------------------------------------------------------
 
 

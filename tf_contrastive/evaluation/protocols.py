@@ -59,12 +59,16 @@ class Protocol:
         return f"{self.version}-{scale}" if scaled else f"{self.version}"
 
 
-def _with_validation(options: Evaluate, group: Any) -> dict[str, Any]:
-    """Returns a group's hyperparameters, and those of its selections."""
-    return group.hyperparameters() | {
-        "validation_fraction": options.evaluation.validation_fraction,
-        "seed": options.evaluation.seed,
-    }
+def _selected(name: str) -> Callable[[Evaluate], dict[str, Any]]:
+    """Returns the `hyperparameters` of a protocol that selects some of them."""
+
+    def hyperparameters(options: Evaluate) -> dict[str, Any]:
+        return getattr(options, name).hyperparameters() | {
+            "validation_fraction": options.evaluation.validation_fraction,
+            "seed": options.evaluation.seed,
+        }
+
+    return hyperparameters
 
 
 def hyperparameters_of(name: str) -> Callable[[Evaluate], dict[str, Any]]:
@@ -89,25 +93,13 @@ PROTOCOLS = {
     "head": Protocol(
         1, classification.measure_head, lambda o: {}, classification.needs_head
     ),
-    "linear": Protocol(
-        1,
-        classification.measure_linear,
-        lambda o: _with_validation(o, o.linear),
-    ),
-    "logistic": Protocol(
-        1, logistic.measure, lambda o: _with_validation(o, o.logistic)
-    ),
+    "linear": Protocol(1, classification.measure_linear, _selected("linear")),
+    "logistic": Protocol(1, logistic.measure, _selected("logistic")),
     "finetune": Protocol(
-        1,
-        finetune.measure,
-        lambda o: _with_validation(o, o.finetune),
-        finetune.needs,
+        1, finetune.measure, _selected("finetune"), finetune.needs
     ),
     "transfer": Protocol(
-        1,
-        transfer.measure,
-        lambda o: _with_validation(o, o.transfer),
-        transfer.needs,
+        1, transfer.measure, _selected("transfer"), transfer.needs
     ),
     "robustness": Protocol(
         1,

@@ -21,45 +21,6 @@ HISTOGRAM_RANGE = (-0.1, 1.0)
 HISTOGRAM_BINS = 100
 
 
-def nearest_similarities(
-    train_embeddings: np.ndarray,
-    train_labels: np.ndarray,
-    test_embeddings: np.ndarray,
-    test_labels: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns each test row's largest cosine to its class, and to others.
-
-    Arrays: see `separation_margin`. The result is (target float32 [n], NaN
-    where train has no example of the class; noise float32 [n], NaN where it has
-    none of another class).
-    """
-    train, labels, test = classifiers.check_train_and_test(
-        train_embeddings, train_labels, test_embeddings
-    )
-    test_labels = classifiers.check_labels("test_labels", test_labels, test)
-    # Sorted by class, so that a class's largest cosine is a running maximum.
-    order = np.argsort(labels, kind="stable")
-    queries = classifiers.normalize(test)
-    target = np.full(len(test), -np.inf, np.float32)
-    noise = np.full(len(test), -np.inf, np.float32)
-    for start in range(0, len(order), _BANK_BLOCK):
-        rows = order[start : start + _BANK_BLOCK]
-        bank = classifiers.normalize(train[rows])
-        classes, starts = np.unique(labels[rows], return_index=True)
-        for first in range(0, len(queries), _QUERY_BLOCK):
-            part = slice(first, first + _QUERY_BLOCK)
-            best = np.maximum.reduceat(
-                queries[part] @ bank.T, starts, axis=1
-            )  # [b, classes]
-            own = test_labels[part, np.newaxis] == classes
-            for largest, mask in ((target, own), (noise, ~own)):
-                masked = np.where(mask, best, -np.inf).max(axis=1)
-                largest[part] = np.maximum(largest[part], masked)
-    for largest in (target, noise):
-        largest[np.isneginf(largest)] = np.nan
-    return target, noise
-
-
 class SeparationMargin(TypedDict):
     """Margins, and the largest cosines that they are computed from."""
 
@@ -87,17 +48,37 @@ def separation_margin(
     Feeney and Hughes 2024 (SINCERE), section 4.1 and table 1, per class as its
     caption says (the authors' code takes medians over all images).
     """
-    target, noise = nearest_similarities(
-        train_embeddings, train_labels, test_embeddings, test_labels
+    train, labels, test = classifiers.check_train_and_test(
+        train_embeddings, train_labels, test_embeddings
     )
-    train_labels, test_labels = map(np.asarray, (train_labels, test_labels))
-    if len(np.unique(train_labels)) < 2:
+    test_labels = classifiers.check_labels("test_labels", test_labels, test)
+    # Sorted by class, so that a class's largest cosine is a running maximum.
+    order = np.argsort(labels, kind="stable")
+    queries = classifiers.normalize(test)
+    target = np.full(len(test), -np.inf, np.float32)
+    noise = np.full(len(test), -np.inf, np.float32)
+    for start in range(0, len(order), _BANK_BLOCK):
+        rows = order[start : start + _BANK_BLOCK]
+        bank = classifiers.normalize(train[rows])
+        classes, starts = np.unique(labels[rows], return_index=True)
+        for first in range(0, len(queries), _QUERY_BLOCK):
+            part = slice(first, first + _QUERY_BLOCK)
+            best = np.maximum.reduceat(
+                queries[part] @ bank.T, starts, axis=1
+            )  # [b, classes]
+            own = test_labels[part, np.newaxis] == classes
+            for largest, mask in ((target, own), (noise, ~own)):
+                masked = np.where(mask, best, -np.inf).max(axis=1)
+                largest[part] = np.maximum(largest[part], masked)
+    for largest in (target, noise):
+        largest[np.isneginf(largest)] = np.nan
+    if len(np.unique(labels)) < 2:
         raise errors.UserError(
-            f"train_labels hold only class {train_labels[0]}: a margin needs"
+            f"train_labels hold only class {labels[0]}: a margin needs"
             " at least two classes"
         )
-    per_class = np.full(max(train_labels.max(), test_labels.max()) + 1, np.nan)
-    for label in np.intersect1d(train_labels, test_labels):
+    per_class = np.full(max(labels.max(), test_labels.max()) + 1, np.nan)
+    for label in np.intersect1d(labels, test_labels):
         rows = test_labels == label
         per_class[label] = np.median(target[rows]) - np.median(noise[rows])
     if np.isnan(per_class).all():
@@ -126,7 +107,7 @@ class NeighborHistograms(TypedDict):
 def neighbor_histograms(
     target: np.ndarray, noise: np.ndarray, bins: int = HISTOGRAM_BINS
 ) -> NeighborHistograms:
-    """Histograms of the result of `nearest_similarities`, float [n].
+    """Histograms of the cosines of `separation_margin`, float [n].
 
     NaN is ignored; values outside of [-0.1, 1] go into the first or last bin.
     """

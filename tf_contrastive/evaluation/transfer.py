@@ -121,17 +121,13 @@ def _open(
         train = whole
     if target.multi_label:
         train = other_datasets.with_row_labels(train)
-    other = EvaluationContext(
-        context.encoder,
-        train,
-        test,
-        context.options,
-        name=context.name,
-        run=context.run,
-        make_encoder=context.make_encoder,
-        strategy=context.strategy,
-        cancellable=context.cancellable,
-        log=context.log,
+    other = dataclasses.replace(
+        context,
+        train=train,
+        test=test,
+        projection=None,
+        classifier=None,
+        observer=None,
     )
     return other, held_out
 

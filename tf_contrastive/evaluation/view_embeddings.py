@@ -96,13 +96,15 @@ def _flat_views(
         yield np.concatenate(pixels), np.concatenate(labels)
 
 
-def check_views(projections: np.ndarray, minimum: int) -> np.ndarray:
-    """Returns projections as float32 [n, V, P]: n >= `minimum`, V >= 2."""
+def check_views(
+    projections: np.ndarray, images: int, views: int = 2
+) -> np.ndarray:
+    """Returns projections as float32 [n, V, P], of at least these sizes."""
     z = np.asarray(projections)
-    if z.ndim != 3 or not z.size or z.shape[1] < 2 or len(z) < minimum:
+    if z.ndim != 3 or not z.size or z.shape[1] < views or len(z) < images:
         raise errors.UserError(
             f"projections have shape {list(z.shape)}: pass [images, views,"
-            f" features] with at least {minimum} image(s), 2 views and 1"
+            f" features] with at least {images} image(s), {views} view(s) and 1"
             " feature"
         )
     flat = classifiers.check_embeddings("projections", z.reshape(len(z), -1))
