@@ -93,7 +93,7 @@ def _subject(train=None, test=None, strategy=None, **given):
         evaluate(scale="cpu", **given),
         run=Pretrain(),
         make_encoder=fresh,
-        strategy=strategy or tf.distribute.get_strategy(),
+        strategy=strategy,
     )
 
 
