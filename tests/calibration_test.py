@@ -6,7 +6,7 @@ from sklearn import metrics
 
 from tf_contrastive import evaluation
 from tf_contrastive.errors import UserError
-from tf_contrastive.evaluation import calibration, corruption_errors
+from tf_contrastive.evaluation import metrics as ours
 
 _CONFIDENCES = [0.95, 0.85, 0.86, 0.55, 0.35, 0.62]
 _CORRECT = [1, 1, 0, 1, 0, 0]
@@ -73,8 +73,8 @@ def test_a_calibrated_classifier_has_no_error():
     correct = random.uniform(size=200_000) < confidences
     sure = evaluation.reliability(np.ones(200_000), correct)
     bins = evaluation.reliability(confidences, correct)
-    assert calibration.calibration_error(bins) < 0.005
-    assert calibration.calibration_error(sure) == pytest.approx(0.25, abs=0.01)
+    assert ours.calibration_error(bins) < 0.005
+    assert ours.calibration_error(sure) == pytest.approx(0.25, abs=0.01)
     assert bins["count"].sum() == 200_000
 
 
@@ -105,7 +105,7 @@ def test_what_are_no_probabilities_is_refused(probabilities, labels, message):
 # ---- Corruptions -------------------------------------------------------------
 
 
-def _constant(error, names=tuple(corruption_errors.ALEXNET)):
+def _constant(error, names=tuple(ours.ALEXNET)):
     return {name: [error] * 5 for name in names}
 
 
@@ -116,11 +116,11 @@ def test_corruption_golden():
 
 
 def test_alexnet_against_itself_is_a_hundred():
-    errors = {name: [e] * 5 for name, e in corruption_errors.ALEXNET.items()}
+    errors = {name: [e] * 5 for name, e in ours.ALEXNET.items()}
     # Corruptions that AlexNet was not tried on are ignored.
     errors["saturate"] = [0.3] * 5
     found = evaluation.mean_corruption_error(
-        errors, clean_error=corruption_errors.ALEXNET_CLEAN
+        errors, clean_error=ours.ALEXNET_CLEAN
     )
     assert found["mce"] == pytest.approx(100)
     assert found["relative_mce"] == pytest.approx(100)
@@ -135,7 +135,7 @@ def test_other_data_need_a_baseline():
     assert found == none
     few = _constant(0.5, ["fog", "frost", "contrast"])
     assert evaluation.mean_corruption_error(few, 0.1) == none
-    short = {name: [0.5] * 3 for name in corruption_errors.ALEXNET}
+    short = {name: [0.5] * 3 for name in ours.ALEXNET}
     assert evaluation.mean_corruption_error(short, 0.1) == none
     assert evaluation.mean_error(few) == pytest.approx(50)
     baseline = {"fog": [0.6, 0.8], "frost": 0.5, "clean": 0.2}

@@ -15,8 +15,8 @@ from tf_contrastive.config.protocols import CORRUPTIONS
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import (
     classification,
-    corruption_errors,
     corruptions,
+    metrics,
     other_datasets,
     protocols,
     robustness,
@@ -232,7 +232,7 @@ def test_odd_images_keep_their_shape(name, shape, value):
 
 def test_names_are_those_of_the_flags():
     assert tuple(corruptions.CORRUPTIONS) == CORRUPTIONS
-    assert set(corruption_errors.ALEXNET) == set(CORRUPTIONS)
+    assert set(metrics.ALEXNET) == set(CORRUPTIONS)
     for levels in corruptions.LEVELS.values():
         assert set(levels) == set(corruptions.CORRUPTIONS)
         assert {len(row) for row in levels.values()} == {5}

@@ -143,21 +143,10 @@ def prototype(
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
 ) -> Scores:
-    """Scores each class by the cosine to its prototype.
+    """Scores each class by the cosine, in [-1, 1], to its prototype.
 
     A prototype is the mean of the class's l2-normalised embeddings, normalised
-    again.
-
-    Args:
-      train_embeddings: float [m, D].
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D].
-
-    Returns:
-      Scores, cosines in [-1, 1].
-
-    Raises:
-      UserError: for NaN, negative labels, or shapes that do not match.
+    again. Embeddings are float [m, D] and [n, D], labels int [m], from 0.
     """
     train, labels, test = check_train_and_test(
         train_embeddings, train_labels, test_embeddings

@@ -11,17 +11,18 @@ import pkgutil
 from typing import Any
 
 _NAMES = {
-    "average_precision": ("eleven_point_average_precision",),
-    "calibration": ("expected_calibration_error", "reliability"),
     "classification": ("knn", "linear_probe", "prototype"),
     "contrastive_task": ("contrastive_accuracy",),
-    "corruption_errors": ("mean_corruption_error", "mean_error"),
     "hypersphere": (
         *("alignment", "effective_rank"),
         *("random_projections", "uniformity"),
     ),
     "kl_bound": ("kl_lower_bound",),
     "logistic": ("logistic_regression",),
+    "metrics": (
+        *("eleven_point_average_precision", "expected_calibration_error"),
+        *("mean_corruption_error", "mean_error", "reliability"),
+    ),
     "separation": ("neighbor_histograms", "separation_margin"),
     "statistics": (
         *("bootstrap_difference", "bootstrap_interval"),

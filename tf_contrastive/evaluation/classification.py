@@ -238,7 +238,8 @@ def needs_head(context: EvaluationContext) -> str | None:
 
 def measure_head(context: EvaluationContext) -> Measurement:
     """The protocol `head`: the classifier that cross-entropy training made."""
-    logits, labels = context.logits("test")
+    h, labels = context.embeddings("test")
+    logits = context.apply(context.classifier, h)
     scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
     return accuracies(scores, labels)
 

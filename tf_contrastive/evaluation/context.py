@@ -251,16 +251,10 @@ class EvaluationContext:
         """Projects embeddings [n, D] to z float32 [n, P]."""
         if self.projection is None:
             raise ValueError(f"the {self.name} encoder has no projection")
-        return self._apply(self.projection, h)
+        return self.apply(self.projection, h)
 
-    def logits(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns (logits [n, C] of the run's own classifier, labels [n])."""
-        if self.classifier is None:
-            raise ValueError(f"the {self.name} encoder has no classifier")
-        h, labels = self.embeddings(split)
-        return self._apply(self.classifier, h), labels
-
-    def _apply(self, head: Callable[..., Any], h: np.ndarray) -> np.ndarray:
+    def apply(self, head: Callable[..., Any], h: np.ndarray) -> np.ndarray:
+        """Returns `head` of embeddings [n, D], a batch at a time: float32."""
         rows = self.options.evaluation.embedding_batch_size
         parts = [
             np.asarray(head(tf.constant(part), training=False), np.float32)

@@ -6,7 +6,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import datasets, errors
-from tf_contrastive.datasets import tfds_source
 from tf_contrastive.datasets.source import in_files
 from tf_contrastive.evaluation.context import EvaluationContext
 
@@ -30,18 +29,11 @@ def source(
         return None
 
 
-def label_sets(
-    context: EvaluationContext, name: str, split: str, feature: str
-) -> np.ndarray:
-    """Returns the classes that each example of a split shows, bool [n, C]."""
-    return tfds_source.label_sets(name, split, data_dir(context), feature)
-
-
 def with_row_labels(source: datasets.Source) -> datasets.Source:
     """Returns the same examples, each with its row number as its label.
 
-    A shuffled example can then be matched with its `label_sets`. The source is
-    of whole splits or slices of TFDS; each file occurs once.
+    A shuffled example can then be matched with `tfds_source.label_sets`. The
+    source is of whole splits or slices of TFDS; each file occurs once.
     """
     files = source.files
     if files is None:

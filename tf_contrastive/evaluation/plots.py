@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_contrastive.evaluation import calibration
+from tf_contrastive.evaluation import metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +104,7 @@ def neighbor_histograms(parts: "Mapping[str, NeighborHistograms]") -> "Figure":
 
 
 def reliability_diagram(
-    parts: Mapping[str, calibration.Reliability],
+    parts: Mapping[str, metrics.Reliability],
 ) -> "Figure":
     """Accuracy by confidence, and their distribution, by title of a panel."""
     figure, axes = panels(
@@ -135,7 +135,7 @@ def reliability_diagram(
             linestyle="none",
             label="mean confidence",
         )
-        error = calibration.calibration_error(bins)
+        error = metrics.calibration_error(bins)
         top.set_title(f"{title}: ECE {error:.3f}", fontsize=10)
         top.set_ylim(0, 1)
         fractions = bins["count"] / bins["count"].sum()

@@ -204,16 +204,16 @@ def run(
                 f" {after[:12]}, protocol {name}): its results are invalid"
             )
         parts = measured.get("parts", {"": measured})
+        facts = {
+            "protocol": name,
+            "variant": "",
+            "version": protocol.version_of(context.options),
+            "scale": context.options.evaluation.scale,
+            "hyperparameters": hyperparameters,
+        }
+        share = seconds / len(parts)
         rows = [
-            result_row(
-                context,
-                part,
-                protocol=name,
-                variant=variant,
-                version=protocol.version_of(context.options),
-                hyperparameters=hyperparameters,
-                seconds=seconds / len(parts),
-            )
+            result_row(context, facts | {"variant": variant}, part, share)
             for variant, part in parts.items()
         ]
         results += rows

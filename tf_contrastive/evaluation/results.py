@@ -52,24 +52,16 @@ def scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
 
 def result_row(
     context: EvaluationContext,
+    facts: dict[str, Any],
     part: Measurement,
-    *,
-    protocol: str,
-    variant: str,
-    version: str,
-    hyperparameters: dict[str, Any],
     seconds: float,
 ) -> dict[str, Any]:
-    """Makes one row of the results; see `protocols.run`."""
+    """Makes one row of the results; `facts` are its first fields."""
     correct, correct5 = part.get("correct"), part.get("correct5")
     scored = correct if correct is not None else part.get("labels")
     row = {
         "encoder": context.name,
-        "protocol": protocol,
-        "variant": variant,
-        "version": version,
-        "scale": context.options.evaluation.scale,
-        "hyperparameters": hyperparameters,
+        **facts,
         "top1": part.get("top1"),
         "top1_interval": None
         if correct is None

@@ -20,9 +20,8 @@ from tf_contrastive.config.evaluate import Evaluate, Evaluation
 from tf_contrastive.config.protocols import RobustnessProtocol
 from tf_contrastive.errors import UserError, first_line, unknown
 from tf_contrastive.evaluation import (
-    calibration,
     classification,
-    corruption_errors,
+    metrics,
     other_datasets,
     plots,
     statistics,
@@ -128,14 +127,14 @@ def measure(
     }
 
     diagrams = {
-        cell: calibration.reliability(*predictions, bins)
+        cell: metrics.reliability(*predictions, bins)
         for cell, predictions in predicted.items()
     }
     clean_predictions = predicted[CLEAN]
     table = [[Cell(name, s) for s in SEVERITIES] for name in corruptions]
     ece = np.array(
         [
-            [calibration.calibration_error(diagrams[cell]) for cell in row]
+            [metrics.calibration_error(diagrams[cell]) for cell in row]
             for row in table
         ]
     )
@@ -144,7 +143,7 @@ def measure(
     )
     clean = float(clean_predictions.correct.mean())
     by_name = dict(zip(corruptions, errors.tolist(), strict=True))
-    relative = corruption_errors.mean_corruption_error(
+    relative = metrics.mean_corruption_error(
         by_name,
         1 - clean,
         baseline_errors,
@@ -161,7 +160,7 @@ def measure(
         confidences, correct = map(
             np.concatenate, zip(*columns[severity - 1], strict=True)
         )
-        panels[f"severity {severity}"] = calibration.reliability(
+        panels[f"severity {severity}"] = metrics.reliability(
             confidences, correct, bins
         )
     return {
@@ -174,9 +173,9 @@ def measure(
             ),
             "accuracy": (1 - errors).mean(axis=0).tolist(),
             "accuracy_interval": [statistics.interval(f) for f in fractions],
-            "ece_clean": calibration.calibration_error(diagrams[CLEAN]),
+            "ece_clean": metrics.calibration_error(diagrams[CLEAN]),
             "ece": ece.mean(axis=0).tolist(),
-            "mean_error": corruption_errors.mean_error(by_name),
+            "mean_error": metrics.mean_error(by_name),
             **relative,
             **{f"error_{name}": row for name, row in by_name.items()},
             "prepared": list(prepared),

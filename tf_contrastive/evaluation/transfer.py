@@ -20,6 +20,7 @@ from tf_contrastive.config.protocols import (
     TRANSFER_SUITES,
     TransferProtocol,
 )
+from tf_contrastive.datasets import tfds_source
 from tf_contrastive.evaluation import (
     classification,
     finetune,
@@ -27,10 +28,8 @@ from tf_contrastive.evaluation import (
     other_datasets,
     statistics,
 )
-from tf_contrastive.evaluation.average_precision import (
-    eleven_point_average_precision,
-)
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
+from tf_contrastive.evaluation.metrics import eleven_point_average_precision
 from tf_contrastive.evaluation.results import Measurement
 
 _MEAN_AVERAGE_PRECISION = "mean_average_precision"
@@ -353,8 +352,11 @@ def _label_sets(
     As in VOC's evaluation, a difficult object is neither right nor wrong.
     """
     present, not_difficult = (
-        other_datasets.label_sets(
-            other, target.dataset, source.info.split, feature
+        tfds_source.label_sets(
+            target.dataset,
+            source.info.split,
+            other_datasets.data_dir(other),
+            feature,
         )
         for feature in ("labels", "labels_no_difficult")
     )

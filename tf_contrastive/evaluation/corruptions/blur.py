@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 import numpy as np
+from numpy.random import RandomState
 from scipy import ndimage, signal
 
 
@@ -31,9 +32,7 @@ def _disk(radius: float, smoothing: float) -> np.ndarray:
     return disk[inside[0] : inside[-1] + 1, inside[0] : inside[-1] + 1]
 
 
-def defocus_blur(
-    x: np.ndarray, level: Any, random: np.random.RandomState
-) -> np.ndarray:
+def defocus_blur(x: np.ndarray, level: Any, rng: RandomState) -> np.ndarray:
     """Out-of-focus blur: each point becomes a disk."""
     kernel = _disk(*level)[..., np.newaxis]
     if kernel.size <= 49:
@@ -44,9 +43,7 @@ def defocus_blur(
     return signal.fftconvolve(wide, kernel, "valid", axes=(0, 1))
 
 
-def glass_blur(
-    x: np.ndarray, level: Any, random: np.random.RandomState
-) -> np.ndarray:
+def glass_blur(x: np.ndarray, level: Any, rng: RandomState) -> np.ndarray:
     """Pixels swap places with near ones, between two light blurs."""
     sigma, reach, rounds = level
     x = (smooth(x, sigma) * 255).astype(np.uint8)
@@ -57,7 +54,7 @@ def glass_blur(
     # have been overwritten before.
     order = list(range(height * width))
     for _ in range(rounds):
-        moves = random.randint(-reach, reach, size=(len(rows), len(columns), 2))
+        moves = rng.randint(-reach, reach, size=(len(rows), len(columns), 2))
         to = rows[:, np.newaxis] * width + columns
         of = to + moves[..., 1] * width + moves[..., 0]
         for target, source in zip(
@@ -87,12 +84,10 @@ def move(
     return np.around(moved) / 255
 
 
-def motion_blur(
-    x: np.ndarray, level: Any, random: np.random.RandomState
-) -> np.ndarray:
+def motion_blur(x: np.ndarray, level: Any, rng: RandomState) -> np.ndarray:
     """Motion blur at a random angle of at most 45 degrees."""
     radius, sigma = level
-    return move(np.around(x * 255), radius, sigma, random.uniform(-45, 45))
+    return move(np.around(x * 255), radius, sigma, rng.uniform(-45, 45))
 
 
 def clipped_zoom(x: np.ndarray, factor: float) -> np.ndarray:
@@ -110,9 +105,7 @@ def clipped_zoom(x: np.ndarray, factor: float) -> np.ndarray:
     return large[tuple(trim)]
 
 
-def zoom_blur(
-    x: np.ndarray, factors: Any, random: np.random.RandomState
-) -> np.ndarray:
+def zoom_blur(x: np.ndarray, factors: Any, rng: RandomState) -> np.ndarray:
     """Mean of enlargements, as by a camera that moves closer."""
     x = x.astype(np.float32)
     zoomed = np.zeros_like(x)

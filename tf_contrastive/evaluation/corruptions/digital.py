@@ -4,6 +4,7 @@ import io
 from typing import Any
 
 import numpy as np
+from numpy.random import RandomState
 from scipy import ndimage
 
 from tf_contrastive.evaluation.corruptions import blur
@@ -11,42 +12,34 @@ from tf_contrastive.evaluation.corruptions import blur
 # ---- Noise -------------------------------------------------------------------
 
 
-def gaussian_noise(
-    x: np.ndarray, scale: Any, random: np.random.RandomState
-) -> np.ndarray:
+def gaussian_noise(x: np.ndarray, scale: Any, rng: RandomState) -> np.ndarray:
     """Additive normal noise."""
-    return x + random.normal(size=x.shape, scale=scale)
+    return x + rng.normal(size=x.shape, scale=scale)
 
 
-def shot_noise(
-    x: np.ndarray, photons: Any, random: np.random.RandomState
-) -> np.ndarray:
+def shot_noise(x: np.ndarray, photons: Any, rng: RandomState) -> np.ndarray:
     """Poisson noise of photon counts."""
-    return random.poisson(x * photons) / float(photons)
+    return rng.poisson(x * photons) / float(photons)
 
 
-def impulse_noise(
-    x: np.ndarray, fraction: Any, random: np.random.RandomState
-) -> np.ndarray:
+def impulse_noise(x: np.ndarray, fraction: Any, rng: RandomState) -> np.ndarray:
     """Salt-and-pepper noise, in equal parts, on a fraction of the values."""
-    hit = random.random_sample(x.shape) <= fraction
-    salt = random.random_sample(x.shape) <= 0.5
+    hit = rng.random_sample(x.shape) <= fraction
+    salt = rng.random_sample(x.shape) <= 0.5
     return np.where(hit, salt.astype(np.float64), x)
 
 
 # ---- Colours, geometry, compression ------------------------------------------
 
 
-def contrast(
-    x: np.ndarray, scale: Any, random: np.random.RandomState
-) -> np.ndarray:
+def contrast(x: np.ndarray, scale: Any, rng: RandomState) -> np.ndarray:
     """Moves values towards the mean of their channel."""
     means = np.mean(x, axis=(0, 1), keepdims=True)
     return (x - means) * scale + means
 
 
 def elastic_transform(
-    x: np.ndarray, level: Any, random: np.random.RandomState
+    x: np.ndarray, level: Any, rng: RandomState
 ) -> np.ndarray:
     """A random affine map and a smooth random displacement."""
     strength, sigma, shift = level
@@ -55,11 +48,11 @@ def elastic_transform(
     reach = min(height, width) // 3
     corners = np.array([(1, 1), (1, -1), (-1, -1)], np.float32)
     before = middle + reach * corners
-    moved = random.uniform(-shift, shift, size=before.shape)
+    moved = rng.uniform(-shift, shift, size=before.shape)
     x = _affine(x, before, before + moved.astype(np.float32))
     offsets = [
         blur.smooth(
-            random.uniform(-1, 1, size=(height, width)), sigma, "reflect", 3
+            rng.uniform(-1, 1, size=(height, width)), sigma, "reflect", 3
         )
         * strength
         for _ in range(2)
@@ -98,9 +91,7 @@ def _affine(x: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return _sample(x, places, "mirror")
 
 
-def pixelate(
-    x: np.ndarray, level: Any, random: np.random.RandomState
-) -> np.ndarray:
+def pixelate(x: np.ndarray, level: Any, rng: RandomState) -> np.ndarray:
     """Scales down and up again."""
     from PIL import Image
 
@@ -113,13 +104,11 @@ def pixelate(
     return np.asarray(image) / 255
 
 
-def jpeg_compression(
-    x: np.ndarray, quality: Any, random: np.random.RandomState
-) -> np.ndarray:
+def jpeg_compression(x: np.ndarray, level: Any, rng: RandomState) -> np.ndarray:
     """JPEG compression, at a quality of 1 to 100."""
     from PIL import Image
 
     file = io.BytesIO()
     image = Image.fromarray(np.around(x * 255).astype(np.uint8))
-    image.save(file, "JPEG", quality=quality)
+    image.save(file, "JPEG", quality=level)
     return np.asarray(Image.open(file)) / 255

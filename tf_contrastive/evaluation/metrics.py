@@ -1,0 +1,291 @@
+"""Metrics of classifiers: average precision, calibration, corruption errors."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+import numpy as np
+
+from tf_contrastive.config.protocols import RobustnessProtocol
+from tf_contrastive.errors import UserError
+
+# Rows of probabilities sum to 1 up to half precision.
+_SUM_TOLERANCE = 1e-2
+# AlexNet's errors on ImageNet-C, means over five severities, and on clean
+# images (Hendrycks and Dietterich 2019).
+ALEXNET = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
+ALEXNET_CLEAN = 0.4348
+SEVERITIES = 5
+
+
+def eleven_point_average_precision(
+    scores: np.ndarray, labels: np.ndarray
+) -> float:
+    """VOC2007's average precision, a fraction.
+
+    1/11 sum over r in {0, 0.1, ..., 1} of the best precision at recall >= r.
+    Examples with equal scores are retrieved together.
+
+    Args:
+      scores: float [n], higher for examples more likely of the class.
+      labels: int [n], 1 for examples of the class, 0 for others.
+
+    Everingham et al. 2010, section 4.2; Chen et al. 2020 (SimCLR), appendix
+    B.8.
+    """
+    from sklearn import metrics
+
+    scores, labels = np.asarray(scores, np.float64), np.asarray(labels)
+    if scores.ndim != 1 or scores.shape != labels.shape or not scores.size:
+        raise UserError(
+            f"scores {list(scores.shape)} and labels {list(labels.shape)}: pass"
+            " one of each for every example, at least one"
+        )
+    if not np.isfinite(scores).all():
+        raise UserError(
+            f"scores hold {(~np.isfinite(scores)).sum()} NaN or infinity: check"
+            " whether the classifier diverged"
+        )
+    if not np.isin(labels, [0, 1]).all():
+        wrong = labels[~np.isin(labels, [0, 1])][0]
+        raise UserError(
+            f"labels hold {wrong}: use 1 for examples of the class, 0 for"
+            " others"
+        )
+    if not labels.any():
+        raise UserError(
+            "labels hold no example of the class, so that its precision is"
+            " undefined: leave the class out"
+        )
+    precision, recall, _ = metrics.precision_recall_curve(labels, scores)
+    # Without the last point, which belongs to no threshold. In integers, since
+    # 0.3 * 10 is not 3.
+    positives = int(labels.sum())
+    hits = np.rint(recall[:-1] * positives)
+    reached = 10 * hits >= np.arange(11)[:, np.newaxis] * positives
+    best = np.where(reached, precision[:-1], 0.0).max(axis=1)
+    return float(best.mean())
+
+
+# ---- Calibration -------------------------------------------------------------
+
+
+class Reliability(TypedDict):
+    """Edges [bins + 1], and for each bin [bins]; 0 for an empty bin."""
+
+    edges: np.ndarray
+    count: np.ndarray
+    accuracy: np.ndarray  # Mean over the bin's examples.
+    confidence: np.ndarray  # The same.
+
+
+def reliability(
+    confidences: np.ndarray,
+    correct: np.ndarray,
+    bins: int = RobustnessProtocol.bins,
+) -> Reliability:
+    """Accuracy as a function of confidence. Guo et al. 2017, section 2.
+
+    Args:
+      confidences: float [n] in [0, 1], probability of the predicted class.
+      correct: bool [n], whether the prediction is right.
+      bins: number of bins of equal width, (lo, hi]; the first contains 0.
+    """
+    if bins < 1:
+        raise UserError(f"bins={bins}: must be at least 1")
+    confidences = np.asarray(confidences, np.float64)
+    correct = np.asarray(correct)
+    if confidences.ndim != 1 or not confidences.size:
+        raise UserError(
+            f"confidences have shape {list(confidences.shape)}: pass one for"
+            " each example, at least one"
+        )
+    if correct.shape != confidences.shape:
+        raise UserError(
+            f"correct has shape {list(correct.shape)}: pass one value for each"
+            f" of the {len(confidences)} confidences"
+        )
+    bad = np.flatnonzero(~((confidences >= 0) & (confidences <= 1)))
+    if bad.size:
+        raise UserError(
+            f"confidence {bad[0]} is {confidences[bad[0]]:g}: pass"
+            " probabilities from 0 to 1"
+        )
+    edges = np.linspace(0, 1, bins + 1)
+    rows = np.maximum(np.searchsorted(edges, confidences) - 1, 0)
+    count = np.bincount(rows, minlength=bins)
+    sizes = np.maximum(count, 1)
+    hits = np.bincount(rows, correct.astype(np.float64), bins)
+    return {
+        "edges": edges,
+        "count": count,
+        "accuracy": hits / sizes,
+        "confidence": np.bincount(rows, confidences, bins) / sizes,
+    }
+
+
+def calibration_error(bins: Reliability) -> float:
+    """Expected calibration error of a result of `reliability`."""
+    gaps = np.abs(bins["accuracy"] - bins["confidence"])
+    return float((gaps * bins["count"]).sum() / bins["count"].sum())
+
+
+def expected_calibration_error(
+    probabilities: np.ndarray,
+    labels: np.ndarray,
+    bins: int = RobustnessProtocol.bins,
+) -> float:
+    """Mean distance between confidence and accuracy, a fraction.
+
+    sum_m |B_m| / n |accuracy(B_m) - confidence(B_m)|, where the confidence is
+    an example's largest probability. Guo et al. 2017, equation 3.
+
+    Args:
+      probabilities: float [n, C], rows that sum to 1.
+      labels: int [n], below C.
+      bins: see `reliability`.
+    """
+    p = np.asarray(probabilities, np.float64)
+    y = np.asarray(labels)
+    if p.ndim != 2 or not p.size:
+        raise UserError(
+            f"probabilities have shape {list(p.shape)}: pass [examples,"
+            " classes], at least one of each"
+        )
+    sums = p.sum(axis=1)
+    good = (p >= 0).all(axis=1) & (np.abs(sums - 1) <= _SUM_TOLERANCE)
+    bad = np.flatnonzero(~good)
+    if bad.size:
+        raise UserError(
+            f"row {bad[0]} of probabilities sums to {sums[bad[0]]:g}, its"
+            f" minimum is {p[bad[0]].min():g}: pass a softmax of logits"
+        )
+    if y.shape != (len(p),) or not np.issubdtype(y.dtype, np.integer):
+        raise UserError(
+            f"labels are {y.dtype} {list(y.shape)}: pass an integer class id"
+            f" for each of the {len(p)} rows of probabilities"
+        )
+    wrong = np.flatnonzero((y < 0) | (y >= p.shape[1]))
+    if wrong.size:
+        raise UserError(
+            f"label {wrong[0]} is {y[wrong[0]]}: pass 0 to {p.shape[1] - 1},"
+            " the columns of probabilities"
+        )
+    # Rows may sum to a little more than 1.
+    confidences = np.minimum(p.max(axis=1), 1.0)
+    correct = p.argmax(axis=1) == y
+    return calibration_error(reliability(confidences, correct, bins))
+
+
+# ---- Corrupted images --------------------------------------------------------
+
+
+def _check_errors(
+    name: str, errors: Mapping[str, Sequence[float] | float]
+) -> dict[str, np.ndarray]:
+    """Returns corruption -> errors float64 [severities]."""
+    if not errors:
+        raise UserError(f"no {name}: pass at least one corruption")
+    checked: dict[str, np.ndarray] = {}
+    for corruption, values in errors.items():
+        array = np.atleast_1d(np.asarray(values, np.float64))
+        if array.ndim != 1 or not array.size:
+            raise UserError(
+                f"{name} of {corruption} have shape {list(array.shape)}: pass"
+                " one error for each severity"
+            )
+        if not ((array >= 0) & (array <= 1)).all():
+            raise UserError(
+                f"{name} of {corruption} are {array.tolist()}: pass fractions"
+                " of wrong predictions, from 0 to 1"
+            )
+        checked[corruption] = array
+    return checked
+
+
+def mean_error(errors: Mapping[str, Sequence[float]]) -> float:
+    """Mean over corruptions and severities, in percent, of error fractions."""
+    checked = _check_errors("errors", errors)
+    return 100 * float(np.mean([e.mean() for e in checked.values()]))
+
+
+def mean_corruption_error(
+    errors: Mapping[str, Sequence[float]],
+    clean_error: float | None = None,
+    baseline: Mapping[str, Sequence[float] | float] | None = None,
+    *,
+    imagenet: bool = True,
+) -> dict[str, float | None]:
+    """Errors on corrupted images, relative to a baseline's.
+
+    CE_c = sum_s E_sc / sum_s E_sc(baseline); mCE is its mean over corruptions.
+    Relative mCE is the same for the differences to the error on clean images.
+
+    Args:
+      errors: corruption -> error at severity 1, 2, ..., fractions.
+      clean_error: error on clean images, for the relative mCE.
+      baseline: corruption -> its errors, or their mean, for every corruption in
+        `errors`; and "clean" -> its error on clean images. None: AlexNet's, for
+        ImageNet-C's 15 corruptions at 5 severities; other corruptions are then
+        ignored.
+      imagenet: whether the images are ImageNet's; AlexNet's errors apply only
+        to these.
+
+    Returns:
+      {"mce", "relative_mce"}, percent; None without a baseline, or without
+      errors on clean images.
+
+    Hendrycks and Dietterich 2019, section 4.
+    """
+    ours = _check_errors("errors", errors)
+    if baseline is None:
+        ours = {name: ours[name] for name in ALEXNET if name in ours}
+        severities = [len(values) for values in ours.values()]
+        if not imagenet or severities != [SEVERITIES] * len(ALEXNET):
+            return {"mce": None, "relative_mce": None}
+        baseline = {**ALEXNET, "clean": ALEXNET_CLEAN}
+    theirs = _check_errors("errors of the baseline", baseline)
+    missing = sorted(ours.keys() - theirs.keys())
+    if missing:
+        raise UserError(
+            f"the baseline lacks {', '.join(missing)}: add its errors on every"
+            " corruption, as {corruption: errors}"
+        )
+    for name, values in ours.items():
+        if len(theirs[name]) not in (1, len(values)):
+            raise UserError(
+                f"the baseline has {len(theirs[name])} errors of {name}, not"
+                f" {len(values)}: pass as many, or their mean"
+            )
+    means = np.array([values.mean() for values in ours.values()])
+    bases = np.array([theirs[name].mean() for name in ours])
+    clean = theirs.get("clean")
+    relative = None
+    if clean_error is not None and clean is not None:
+        [own] = _check_errors("errors", {"clean": clean_error})["clean"]
+        relative = _ratio(means - own, bases - clean[0])
+    return {"mce": _ratio(means, bases), "relative_mce": relative}
+
+
+def _ratio(ours: np.ndarray, theirs: np.ndarray) -> float:
+    if (theirs == 0).any():
+        raise UserError(
+            "the baseline has no error, or loses nothing, on some corruption:"
+            " use another baseline"
+        )
+    return 100 * float((ours / theirs).mean())
