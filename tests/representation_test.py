@@ -16,10 +16,9 @@ from tf_contrastive import datasets, errors, evaluation, losses
 from tf_contrastive.config import fields
 from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import (
-    contrastive_task,
     hypersphere,
-    kl_bound,
     plots,
+    projections,
     separation,
     view_embeddings,
 )
@@ -207,7 +206,7 @@ def test_task_equals_a_transcription(views):
 def test_task_does_not_depend_on_blocks_or_order(monkeypatch):
     z = _RNG.normal(size=(60, 1, 5)) + 0.5 * _RNG.normal(size=(60, 2, 5))
     whole = evaluation.contrastive_accuracy(z, 0.2)
-    monkeypatch.setattr(contrastive_task, "_BLOCK", 7)
+    monkeypatch.setattr(projections, "_BLOCK", 7)
     blocks = evaluation.contrastive_accuracy(z, 0.2)
     assert blocks["entropy"] == pytest.approx(whole["entropy"])
     assert blocks["correct"].tolist() == whole["correct"].tolist()
@@ -374,17 +373,17 @@ def test_views_are_embedded_once(context):
 
 def test_contrastive_and_kl_bound_protocols(context):
     z, labels = view_embeddings.project_views(context, 60, 0)
-    measured = contrastive_task.measure(context, view_examples=60)["metrics"]
+    measured = projections.measure_task(context, view_examples=60)["metrics"]
     expected = evaluation.contrastive_accuracy(z, 0.2)
     assert measured["contrastive_accuracy"] == expected["accuracy"]
     assert measured["contrastive_entropy"] == expected["entropy"]
     assert measured["max_entropy"] == pytest.approx(np.log(60))
-    bound = kl_bound.measure(context, view_examples=60)["metrics"]
+    bound = projections.measure_kl(context, view_examples=60)["metrics"]
     expected = evaluation.kl_lower_bound(z, labels, 0.2)
     assert bound["kl_lower_bound"] == pytest.approx(expected, rel=1e-5)
     difference = bound["upper_bound"] - bound["sincere_loss"]
     assert difference == pytest.approx(expected)
-    batches = kl_bound.measure(context, view_examples=60, kl_batch_size=8)
+    batches = projections.measure_kl(context, view_examples=60, kl_batch_size=8)
     assert batches["metrics"]["upper_bound"] < bound["upper_bound"]
 
 
@@ -406,20 +405,20 @@ def test_uniformity_protocol(context):
 def test_one_class_has_no_margin_and_no_bound():
     lines = []
     one = _context(classes=1, log=lines.append)
-    assert "only one class" in kl_bound.needs(one)
+    assert "only one class" in projections.needs_kl(one)
     # A dataset of several classes may have images of one only.
     assert separation.measure(one) == {"metrics": {"margin": None}}
-    assert kl_bound.measure(one) == {"metrics": {"kl_lower_bound": None}}
+    assert projections.measure_kl(one) == {"metrics": {"kl_lower_bound": None}}
     assert any("1 class(es)" in line for line in lines)
     assert any("no batch of 512 images" in line for line in lines)
-    assert "projection" in kl_bound.needs(_context(projection=None))
+    assert "projection" in projections.needs_kl(_context(projection=None))
 
 
 def test_hyperparameters_are_arguments_with_equal_defaults():
     for name, measure in {
         "separation": separation.measure,
-        "kl_bound": kl_bound.measure,
-        "contrastive": contrastive_task.measure,
+        "kl_bound": projections.measure_kl,
+        "contrastive": projections.measure_task,
         "uniformity": hypersphere.measure,
     }.items():
         defaults = measure.__kwdefaults__ or {}

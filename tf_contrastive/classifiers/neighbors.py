@@ -27,14 +27,10 @@ def nearest_neighbors(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Finds the k rows of `bank` with the largest dot product to each query.
 
-    In addition to the result it allocates only blocks of fixed size. Of equal
-    products the earlier row of the bank comes first.
-
-    Args:
-      bank: float32 [m, D].
-      queries: float32 [n, D].
-      k: neighbours, at most m.
-      cosine: whether to l2-normalize both, a block at a time.
+    The bank is float32 [m, D], queries are float32 [n, D], k is at most m. With
+    `cosine` both are l2-normalized, a block at a time. In addition to the
+    result only blocks of fixed size are allocated. Of equal products the
+    earlier row of the bank comes first.
 
     Yields:
       For consecutive parts of the queries (products float32 [b, k], best first;

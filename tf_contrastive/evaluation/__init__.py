@@ -12,17 +12,16 @@ from typing import Any
 
 _NAMES = {
     "classification": ("knn", "linear_probe", "prototype"),
-    "contrastive_task": ("contrastive_accuracy",),
     "hypersphere": (
         *("alignment", "effective_rank"),
         *("random_projections", "uniformity"),
     ),
-    "kl_bound": ("kl_lower_bound",),
     "logistic": ("logistic_regression",),
     "metrics": (
         *("eleven_point_average_precision", "expected_calibration_error"),
         *("mean_corruption_error", "mean_error", "reliability"),
     ),
+    "projections": ("contrastive_accuracy", "kl_lower_bound"),
     "separation": ("neighbor_histograms", "separation_margin"),
     "statistics": (
         *("bootstrap_difference", "bootstrap_interval"),

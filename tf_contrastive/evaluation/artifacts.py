@@ -28,12 +28,8 @@ _ABOUT = "about"
 class Recorder:
     """Saves measurements; the `record` argument of `protocols.run`.
 
-    Args:
-      folder: folder of arrays and plots; None: they are not saved.
-      events: folder of TensorBoard's files; None: they are not written.
-
-    Attributes:
-      step: step of the evaluated checkpoint; set it before each run.
+    Arrays and plots go to `folder`, TensorBoard's files to `events`, if set.
+    Set `step`, that of the evaluated checkpoint, before each run.
     """
 
     def __init__(self, folder: str | None, events: str | None = None) -> None:

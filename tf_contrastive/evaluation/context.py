@@ -94,11 +94,9 @@ class EvaluationContext:
     ) -> Batches:
         """Returns every image once, in order, in the evaluation preprocessing.
 
-        `source`, such as a corrupted dataset, replaces the split.
-
-        Returns:
-          Batches of (images float32 [b, S, S, K], labels int32 [b], -1 where
-          there are none); can be iterated again.
+        `source`, such as a corrupted dataset, replaces the split. Batches of
+        (images float32 [b, S, S, K], labels int32 [b], -1 where there are none)
+        can be iterated again.
         """
         batches = datasets.evaluation_batches(
             source or self.source(split),
@@ -111,16 +109,10 @@ class EvaluationContext:
     def views(
         self, split: str, count: int = 2, augmentation: str | None = None
     ) -> Batches:
-        """Returns augmented views of every image once, in order.
+        """Returns `count` augmented views of every image once, in order.
 
-        Args:
-          split: "train" or "test".
-          count: views per image, V.
-          augmentation: policy; None: the run's.
-
-        Returns:
-          Batches of (views float32 [b, V, S, S, K], labels int32 [b]); the
-          same views when iterated again.
+        The policy is `augmentation`, or the run's. Batches of (views float32
+        [b, V, S, S, K], labels int32 [b]) are the same when iterated again.
         """
         policy = self._policy(augmentation)
         batches = datasets.view_batches(
@@ -190,12 +182,9 @@ class EvaluationContext:
     def embeddings(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Embeds a split in its own order; cached, not to be modified.
 
-        Returns:
-          (h float32 [n, D], labels int32 [n], -1 where there are none).
-
-        Raises:
-          UserError: if there are no images, h is not finite, or a label is out
-            of range.
+        Returns (h float32 [n, D], labels int32 [n], -1 where there are none).
+        Raises `UserError` if there are no images, h is not finite, or a label
+        is out of range.
         """
 
         def embed() -> tuple[np.ndarray, np.ndarray]:
@@ -338,14 +327,9 @@ def holdout(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Splits training rows for a selection: stratified, by the seed.
 
-    Args:
-      labels: int [n], of the training rows.
-      fraction: part of each class to hold out, in (0, 1).
-      seed: seed of the choice.
-
-    Returns:
-      (rows to fit on, rows to select on), int64, increasing, disjoint; a class
-      with one example is only in the first.
+    Of each class of `labels`, int [n], a fraction in (0, 1) is held out.
+    Returns (rows to fit on, rows to select on), int64, increasing, disjoint; a
+    class with one example is only in the first.
     """
     # RandomState's stream is stable across NumPy versions; Generator's is not.
     random = np.random.RandomState(seed % 2**32)

@@ -48,14 +48,8 @@ def run(
 
     The encoder is that of the newest checkpoint, in float32 and inference mode.
     Replicas of one host share the images that it embeds; of several workers
-    each computes the whole stage, and the chief writes the result.
-
-    Args:
-      config: of the run, resolved.
-      open_splits: opens the training and the test split.
-      strategy: of the run.
-      is_chief: whether this process writes.
-      events: folder of TensorBoard's events.
+    each computes the whole stage, and the chief writes the result. `events` is
+    the folder of TensorBoard's events.
 
     Returns:
       The content of `<workdir>/linear.json`: that of `evaluation.json`, and

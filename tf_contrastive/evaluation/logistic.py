@@ -241,10 +241,8 @@ def logistic_regression(
     once.
 
     Args:
-      train_embeddings: float [m, D].
-      train_labels: int [m], from 0.
-      test_embeddings: float [n, D].
-      test_labels: int [n], from 0.
+      train_embeddings, train_labels, test_embeddings, test_labels: float
+        [m, D], int [m] from 0, float [n, D] and int [n] from 0.
       path: penalties of |kernel|^2 / 2 against the sum of the losses, as in
         Kornblith et al. 2019; None: `path_of()`.
       validation: fraction of each class to hold out of train; or the held-out
@@ -252,7 +250,7 @@ def logistic_regression(
       metric: metric that chooses the penalty, a name of
         `classification.METRICS`.
       seed: seed of the held-out rows.
-      log: receives progress.
+      log: receives a line of progress.
     """
     score = classification.metric(metric)
     train, labels, test = classifiers.check_train_and_test(

@@ -16,11 +16,10 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate, evaluate
 from tf_contrastive.evaluation import (
     classification,
-    contrastive_task,
     finetune,
     hypersphere,
-    kl_bound,
     logistic,
+    projections,
     robustness,
     separation,
     transfer,
@@ -116,11 +115,14 @@ PROTOCOLS = {
         2, separation.measure, hyperparameters_of("separation")
     ),
     "kl_bound": Protocol(
-        1, kl_bound.measure, hyperparameters_of("kl_bound"), kl_bound.needs
+        1,
+        projections.measure_kl,
+        hyperparameters_of("kl_bound"),
+        projections.needs_kl,
     ),
     "contrastive": Protocol(
         1,
-        contrastive_task.measure,
+        projections.measure_task,
         hyperparameters_of("contrastive"),
         view_embeddings.missing_projections,
     ),
@@ -168,13 +170,9 @@ def run(
     *,
     record: Recorder = lambda context, rows, parts: None,
 ) -> dict[str, Any]:
-    """Measures a frozen encoder by each of the protocols.
+    """Measures a frozen encoder by each of the protocols, or by "all".
 
-    Args:
-      context: the encoder and its data.
-      names: names of `PROTOCOLS`, or "all".
-      record: is called after each protocol with the context, its rows of the
-        results and their measurements.
+    After each protocol `record` is called with its rows and measurements.
 
     Returns:
       {"results": [{"encoder", "protocol", "variant" (one of several results of

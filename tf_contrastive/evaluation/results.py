@@ -57,19 +57,20 @@ def result_row(
     seconds: float,
 ) -> dict[str, Any]:
     """Makes one row of the results; `facts` are its first fields."""
-    correct, correct5 = part.get("correct"), part.get("correct5")
+    correct = part.get("correct")
     scored = correct if correct is not None else part.get("labels")
+    intervals = {
+        name: statistics.interval(hits)
+        for name, hits in (("top1", correct), ("top5", part.get("correct5")))
+        if hits is not None
+    }
     row = {
         "encoder": context.name,
         **facts,
         "top1": part.get("top1"),
-        "top1_interval": None
-        if correct is None
-        else statistics.interval(correct),
+        "top1_interval": intervals.get("top1"),
         "top5": part.get("top5"),
-        "top5_interval": None
-        if correct5 is None
-        else statistics.interval(correct5),
+        "top5_interval": intervals.get("top5"),
         "metrics": part.get("metrics", {}),
         "examples": context.test.info.num_examples
         if scored is None

@@ -56,13 +56,8 @@ def corrupt(
 ) -> np.ndarray:
     """Corrupts an image uint8 [h, w, 3]; raises `UserError` for another.
 
-    Args:
-      image: uint8 [h, w, 3].
-      name: name of `CORRUPTIONS`.
-      severity: 1 to 5.
-      seed: seed of all draws.
-      levels: name of `LEVELS`; None: "cifar" up to 64 pixels a side, otherwise
-        "imagenet".
+    The seed is that of all draws. `levels` is a name of `LEVELS`; None: "cifar"
+    up to 64 pixels a side, otherwise "imagenet".
     """
     function = CORRUPTIONS.get(name)
     if function is None:

@@ -1,0 +1,229 @@
+"""Protocols that compare the projections of images as the run's loss does.
+
+`contrastive`: find the other view of an image among other images. Chen et al.
+2020 (SimCLR), section 5.1 and table 4. `kl_bound`: a lower bound of a
+divergence by SINCERE's loss. Feeney and Hughes 2024, theorem 11.
+"""
+
+from typing import TypedDict
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import classifiers, errors, losses
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.protocols import RepresentationProtocols
+from tf_contrastive.evaluation import statistics, view_embeddings
+from tf_contrastive.evaluation.context import EvaluationContext, missing_labels
+from tf_contrastive.evaluation.results import Measurement
+
+_DEFAULTS = RepresentationProtocols
+# Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
+_BLOCK = 1024
+
+
+class ContrastiveAccuracy(TypedDict):
+    """Result of `contrastive_accuracy`."""
+
+    accuracy: float  # Fraction of views whose nearest candidate is right.
+    correct: np.ndarray  # Float [n], the fraction of each image's views.
+    entropy: float  # Of the softmax over candidates, mean, in nats.
+
+
+def contrastive_accuracy(
+    projections: np.ndarray,
+    temperature: float,
+    *,
+    batch_size: int = _DEFAULTS.contrastive_batch_size,
+    normalize: bool = True,
+    seed: int = Evaluation.seed,
+) -> ContrastiveAccuracy:
+    """Accuracy of finding an image's other view among those of a batch.
+
+    Each view is compared with the next view of every image of its batch; the
+    right candidate is the one of its own image. A tie counts as wrong.
+
+    Args:
+      projections: float [n, V, P], V at least 2.
+      temperature: divisor of the similarities, above 0.
+      batch_size: largest number of images per batch, which affects both
+        results; batches are random.
+      normalize: whether to l2-normalize the projections.
+      seed: seed of the batches.
+
+    Chen et al. 2020 (SimCLR), section 5.1 and table 4.
+    """
+    z = view_embeddings.check_views(projections, 2)
+    if not temperature > 0:
+        raise errors.UserError(f"temperature={temperature}: must be above 0")
+    if batch_size < 2:
+        raise errors.UserError(f"batch_size={batch_size}: must be at least 2")
+    if normalize:
+        z = view_embeddings.normalize_views(z)
+    order = np.random.RandomState(seed % 2**32).permutation(len(z))
+    hits, entropies = np.zeros(z.shape[:2], bool), []
+    for rows in np.array_split(order, -(-len(order) // batch_size)):
+        for view in range(z.shape[1]):
+            candidates = z[rows, (view + 1) % z.shape[1]]
+            for start in range(0, len(rows), _BLOCK):
+                own = np.arange(start, min(start + _BLOCK, len(rows)))
+                logits = z[rows[own], view] @ candidates.T / temperature
+                every = np.arange(len(logits))
+                right = logits[every, own]
+                shifted = logits - logits.max(axis=1, keepdims=True)
+                e = np.exp(shifted)
+                total = e.sum(axis=1)
+                entropies.append(
+                    np.log(total) - (e * shifted).sum(axis=1) / total
+                )
+                logits[every, own] = -np.inf
+                hits[rows[own], view] = right > logits.max(axis=1)
+    return {
+        "accuracy": float(hits.mean()),
+        "correct": hits.mean(axis=1),
+        "entropy": float(np.concatenate(entropies).mean()),
+    }
+
+
+def measure_task(
+    context: EvaluationContext,
+    *,
+    view_examples: int = _DEFAULTS.view_examples,
+    contrastive_batch_size: int = _DEFAULTS.contrastive_batch_size,
+    seed: int = Evaluation.seed,
+) -> Measurement:
+    """The protocol `contrastive`, on two views of test images.
+
+    Returns:
+      Metrics "contrastive_accuracy" (fraction; "_interval": by resampling
+      images), "contrastive_entropy" (nats), "max_entropy" (ln of the number of
+      candidates), "temperature", "images".
+    """
+    z, _ = view_embeddings.project_views(context, view_examples, seed)
+    temperature, normalize = view_embeddings.loss_similarity(context)
+    task = contrastive_accuracy(
+        z,
+        temperature,
+        batch_size=contrastive_batch_size,
+        normalize=normalize,
+        seed=seed,
+    )
+    batches = -(-len(z) // contrastive_batch_size)
+    return {
+        "metrics": {
+            "contrastive_accuracy": task["accuracy"],
+            "contrastive_accuracy_interval": statistics.interval(
+                task["correct"]
+            ),
+            "contrastive_entropy": task["entropy"],
+            "max_entropy": float(np.log(len(z) / batches)),
+            "temperature": temperature,
+            "images": len(z),
+        }
+    }
+
+
+# ---- The bound ---------------------------------------------------------------
+
+
+def kl_lower_bound(
+    projections: np.ndarray,
+    labels: np.ndarray,
+    temperature: float,
+    *,
+    normalize: bool = True,
+) -> float:
+    """Lower bound, in nats, of the symmetric divergence of classes and noise.
+
+    The mean of ln |N(i)| - SINCERE's loss of i, over anchors i with positives
+    and negatives in the batch. (The authors' code adds 1 to |N|; the theorem
+    does not.)
+
+    Args:
+      projections: float [B, V, P] of one batch of held-out images; all are
+        compared with all.
+      labels: int [B].
+      temperature: divisor of the similarities, above 0.
+      normalize: whether to l2-normalize the projections.
+
+    Feeney and Hughes 2024 (SINCERE), theorem 11.
+    """
+    z = view_embeddings.check_views(projections, 1, views=1)
+    if not temperature > 0:
+        raise errors.UserError(f"temperature={temperature}: must be above 0")
+    labels = classifiers.check_labels("labels", labels, z)
+    logs, sincere = _anchor_terms(z, labels, temperature, normalize)
+    if not logs.size:
+        raise errors.UserError(
+            "no image has both a positive and a negative in the batch: pass at"
+            " least two classes, and two views or two images of one class"
+        )
+    return float((logs - sincere).mean())
+
+
+def _anchor_terms(
+    z: np.ndarray, labels: np.ndarray, temperature: float, normalize: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (ln |N(i)|, SINCERE's loss) [k] of anchors that have both."""
+    views = z.shape[1]
+    _, index, counts = np.unique(
+        labels, return_inverse=True, return_counts=True
+    )
+    positives = views * counts[index] - 1
+    negatives = views * (len(labels) - counts[index])
+    loss = losses.build("sincere", temperature=temperature, normalize=normalize)
+    per_anchor = loss.per_anchor(tf.constant(z, tf.float32), labels).numpy()
+    counted = (positives > 0) & (negatives > 0)
+    logs = np.repeat(np.log(negatives[counted]), views)
+    return logs, per_anchor[counted].astype(np.float64).ravel()
+
+
+def measure_kl(
+    context: EvaluationContext,
+    *,
+    view_examples: int = _DEFAULTS.view_examples,
+    kl_batch_size: int = _DEFAULTS.kl_batch_size,
+    seed: int = Evaluation.seed,
+) -> Measurement:
+    """The protocol `kl_bound`, on two views of test images.
+
+    Returns:
+      Metrics "kl_lower_bound" and "sincere_loss" (nats, means over anchors),
+      "upper_bound" (mean ln |N|, which "kl_lower_bound" cannot exceed),
+      "temperature", "images". If no batch has two images of one class and one
+      of another, only "kl_lower_bound": None.
+    """
+    z, labels = view_embeddings.project_views(context, view_examples, seed)
+    temperature, normalize = view_embeddings.loss_similarity(context)
+    order = np.random.RandomState(seed % 2**32).permutation(len(labels))
+    parts = [
+        _anchor_terms(
+            z[rows], labels[rows].astype(np.int64), temperature, normalize
+        )
+        for rows in np.array_split(order, -(-len(order) // kl_batch_size))
+    ]
+    logs, sincere = map(np.concatenate, zip(*parts, strict=True))
+    if not logs.size:
+        context.log(
+            f"kl_bound: no batch of {kl_batch_size} images of"
+            f" {context.test.info.name} has two classes: no bound"
+        )
+        return {"metrics": {"kl_lower_bound": None}}
+    return {
+        "metrics": {
+            "kl_lower_bound": float((logs - sincere).mean()),
+            "sincere_loss": float(sincere.mean()),
+            "upper_bound": float(logs.mean()),
+            "temperature": temperature,
+            "images": len(labels),
+        }
+    }
+
+
+def needs_kl(context: EvaluationContext) -> str | None:
+    """Returns why `kl_bound` cannot be measured, or None."""
+    if reason := missing_labels(context):
+        return reason
+    if context.test.info.num_classes == 1:
+        return f"{context.test.info.name} has only one class"
+    return view_embeddings.missing_projections(context)
