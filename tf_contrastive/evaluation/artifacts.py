@@ -45,17 +45,39 @@ class Recorder:
         parts: list[Measurement],
     ) -> None:
         """Saves one protocol's rows of the results, and their measurements."""
-        images = {}
+        about: dict[str, dict[str, Any]] = {}
+        entries: dict[str, np.ndarray] = {}
+        images: dict[str, bytes] = {}
         for row, part in zip(rows, parts, strict=True):
+            variant = row["variant"]
             for name, figure in part.get("plots", {}).items():
-                plot = "-".join(filter(None, (row["variant"], name)))
+                plot = "-".join(filter(None, (variant, name)))
                 images[plot] = plots.png(figure, _DOTS_PER_INCH)
                 figure.clear()
+            facts = {
+                key: row[key]
+                for key in ("encoder", "protocol", "version", "hyperparameters")
+            }
+            arrays = dict(part.get("arrays", {}))
+            if "predictions" in part:
+                arrays["predictions"] = np.asarray(part["predictions"])
+            if "correct" in part:
+                arrays["correct"] = np.asarray(part["correct"])
+                labels = results.scored_labels(context, part)
+                facts |= {
+                    "dataset": part.get("dataset", context.test.info.name),
+                    "split": context.test.info.split,
+                    "labels": digest(labels),
+                }
+            about[variant] = facts
+            for name, array in arrays.items():
+                entries[_entry_name(variant, name)] = array
         protocol = rows[0]["protocol"]
         if self._folder:
             base = os.path.join(self._folder, f"{context.name}-{protocol}")
             stream = io.BytesIO()
-            np.savez_compressed(stream, **_arrays(context, rows, parts))
+            entries = {_ABOUT: np.array(json.dumps(about)), **entries}
+            np.savez_compressed(stream, **entries)
             results.write_file(f"{base}.npz", stream.getvalue())
             for plot, encoded in images.items():
                 results.write_file(f"{base}-{plot}.png", encoded)
@@ -71,35 +93,6 @@ class Recorder:
                     tag = f"{context.name}/{protocol}/{plot}"
                     tf.summary.image(tag, pixels[tf.newaxis])
             self._writer.flush()
-
-
-def _arrays(
-    context: EvaluationContext,
-    rows: list[dict[str, Any]],
-    parts: list[Measurement],
-) -> dict[str, np.ndarray]:
-    about: dict[str, dict[str, Any]] = {}
-    entries: dict[str, np.ndarray] = {}
-    for row, part in zip(rows, parts, strict=True):
-        facts = {
-            key: row[key]
-            for key in ("encoder", "protocol", "version", "hyperparameters")
-        }
-        arrays = dict(part.get("arrays", {}))
-        if "predictions" in part:
-            arrays["predictions"] = np.asarray(part["predictions"])
-        if "correct" in part:
-            arrays["correct"] = np.asarray(part["correct"])
-            labels = results.scored_labels(context, part)
-            facts |= {
-                "dataset": part.get("dataset", context.test.info.name),
-                "split": context.test.info.split,
-                "labels": digest(labels),
-            }
-        about[row["variant"]] = facts
-        for name, array in arrays.items():
-            entries[_entry_name(row["variant"], name)] = array
-    return {_ABOUT: np.array(json.dumps(about)), **entries}
 
 
 def _entry_name(variant: str, name: str) -> str:

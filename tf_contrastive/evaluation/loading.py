@@ -62,17 +62,16 @@ def from_export(
 ) -> EvaluationContext:
     """Loads the encoder of `exporting.load(path)`; see `EvaluationContext`."""
     encoder: Any = exporting.load(path)
-
-    def project(h: tf.Tensor, training: bool = False) -> tf.Tensor:
-        del training
-        return encoder.projection(h)
-
     return EvaluationContext(
         encoder,
         train,
         test,
         options or Evaluate(),
-        projection=project if hasattr(encoder, "projection") else None,
+        projection=(
+            (lambda h, training=False: encoder.projection(h))
+            if hasattr(encoder, "projection")
+            else None
+        ),
         make_encoder=lambda trained: exporting.load(path) if trained else None,
         **arguments,
     )

@@ -45,8 +45,7 @@ def panels(
 
 def plain(axis: "Axes") -> None:
     """Removes the top and right spines."""
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 def png(figure: "Figure", dpi: int = _DPI) -> bytes:

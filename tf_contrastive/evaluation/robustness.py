@@ -275,12 +275,10 @@ def _batches(
 
 def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:
     """Yields the batches of the first examples; 0: all."""
-    left = examples
+    left = examples or None
     for images, labels in batches:
-        if not examples:
-            yield images, labels
-            continue
         yield images[:left], labels[:left]
-        left -= len(images)
-        if left <= 0:
-            return
+        if left is not None:
+            left -= len(images)
+            if left <= 0:
+                return
