@@ -66,11 +66,10 @@ def train_linear(
     """Trains softmax regression on frozen embeddings.
 
     Weights start at zero. The training runs on one device, outside of the scope
-    of any strategy.
+    of any strategy. Embeddings are float [m, D], labels int [m], from 0.
 
     Args:
-      train_embeddings: float [m, D].
-      train_labels: int [m], from 0.
+      train_embeddings, train_labels: the training rows.
       optimizer: (rows per step, steps per epoch) -> optimizer.
       epochs: passes over the training rows; each drops the last m % batch.
       batch_size: rows per step, at most m.

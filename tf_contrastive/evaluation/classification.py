@@ -157,9 +157,7 @@ def fit_linear(
     decay and no warm-up; with a cosine schedule, since the paper states none.
 
     Args:
-      embeddings: float [m, D].
-      labels: int [m], from 0.
-      epochs: passes over the embeddings.
+      embeddings, labels, epochs: see `classifiers.train_linear`.
       optimizer: name for `optimizers.build`.
       optimizer_options: its options; the others have their defaults of
         `LINEAR_OPTIMIZER_OPTIONS`, or else the optimizer's.

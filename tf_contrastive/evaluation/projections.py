@@ -137,14 +137,8 @@ def kl_lower_bound(
 
     The mean of ln |N(i)| - SINCERE's loss of i, over anchors i with positives
     and negatives in the batch. (The authors' code adds 1 to |N|; the theorem
-    does not.)
-
-    Args:
-      projections: float [B, V, P] of one batch of held-out images; all are
-        compared with all.
-      labels: int [B].
-      temperature: divisor of the similarities, above 0.
-      normalize: whether to l2-normalize the projections.
+    does not.) Projections are float [B, V, P] of one batch of held-out images,
+    all compared with all, l2-normalized with `normalize`; labels are int [B].
 
     Feeney and Hughes 2024 (SINCERE), theorem 11.
     """

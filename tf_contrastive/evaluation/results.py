@@ -113,11 +113,6 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 # ---- Tables ------------------------------------------------------------------
 
-_HEADINGS = (
-    *("encoder", "protocol", "version", "top-1", "95 %", "top-5"),
-    *("images", "seconds"),
-)
-
 
 def table(results: list[dict[str, Any]]) -> str:
     """Formats results as a table, a line per row."""
@@ -134,7 +129,9 @@ def table(results: list[dict[str, Any]]) -> str:
         )
         for result in results
     ]
-    return terminal.format_table([_HEADINGS, *rows], texts=range(3))
+    names = ("encoder", "protocol", "version")
+    headings = (*names, "top-1", "95 %", "top-5", "images", "seconds")
+    return terminal.format_table([headings, *rows], texts=range(3))
 
 
 def metric_lines(results: list[dict[str, Any]]) -> Iterator[str]:

@@ -28,10 +28,8 @@ _IMAGENET: _Levels = {
     ],
     "motion_blur": [(10, 3), (15, 5), (15, 8), (15, 12), (20, 15)],
     "zoom_blur": [
-        np.arange(1, 1.11, 0.01),
-        np.arange(1, 1.16, 0.01),
-        np.arange(1, 1.21, 0.02),
-        np.arange(1, 1.26, 0.02),
+        *(np.arange(1, end, 0.01) for end in (1.11, 1.16)),
+        *(np.arange(1, end, 0.02) for end in (1.21, 1.26)),
         np.arange(1, 1.31, 0.03),
     ],
     "snow": [
