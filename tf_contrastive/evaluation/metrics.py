@@ -39,14 +39,11 @@ def eleven_point_average_precision(
     """VOC2007's average precision, a fraction.
 
     1/11 sum over r in {0, 0.1, ..., 1} of the best precision at recall >= r.
-    Examples with equal scores are retrieved together.
+    Examples with equal scores are retrieved together. Scores are float [n],
+    higher for examples more likely of the class; labels are int [n], 1 for
+    examples of the class, 0 for others.
 
-    Args:
-      scores: float [n], higher for examples more likely of the class.
-      labels: int [n], 1 for examples of the class, 0 for others.
-
-    Everingham et al. 2010, section 4.2; Chen et al. 2020 (SimCLR), appendix
-    B.8.
+    Everingham et al. 2010, section 4.2; Chen et al. 2020 (SimCLR), B.8.
     """
     from sklearn import metrics
 
@@ -153,12 +150,10 @@ def expected_calibration_error(
     """Mean distance between confidence and accuracy, a fraction.
 
     sum_m |B_m| / n |accuracy(B_m) - confidence(B_m)|, where the confidence is
-    an example's largest probability. Guo et al. 2017, equation 3.
+    an example's largest probability. Probabilities are float [n, C], in rows
+    that sum to 1; labels are int [n], below C; bins: see `reliability`.
 
-    Args:
-      probabilities: float [n, C], rows that sum to 1.
-      labels: int [n], below C.
-      bins: see `reliability`.
+    Guo et al. 2017, equation 3; Khosla et al. 2020 (SupCon), supplement.
     """
     p = np.asarray(probabilities, np.float64)
     y = np.asarray(labels)
