@@ -23,10 +23,7 @@ from tf_contrastive.config.reproduce import Reproduce
 
 # Command -> (options, description).
 COMMANDS: dict[str, tuple[type[Command], str]] = {
-    "pretrain": (
-        Pretrain,
-        "train an encoder; the same command resumes it",
-    ),
+    "pretrain": (Pretrain, "train an encoder; the same command resumes it"),
     "doctor": (
         Doctor,
         "check a pretrain command: memory, speed, known problems",

@@ -6,13 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    errors,
-    tensorboard,
-    terminal,
-)
+from tf_contrastive import checkpoints, datasets, errors, tensorboard, terminal
 from tf_contrastive.commands import extensions, watch
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import stand_in, standing_in, whole

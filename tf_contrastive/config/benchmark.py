@@ -9,14 +9,15 @@ from tf_contrastive.config.fields import (
     group,
     list_of,
     numbers,
+    one_of,
     option,
     positive_integers,
+    read_counts,
     shell_words,
 )
 from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.config.runtime import PRECISIONS
 from tf_contrastive.config.views import AUGMENTATIONS, augmentation_name
-from tf_contrastive.errors import did_you_mean
 
 BENCHMARKS = ("loss", "input", "views", "step", "evaluation", "serving")
 BENCHMARK_LOSSES = ("ntxent", "supcon", "supcon_in", "sincere")
@@ -24,13 +25,8 @@ EVALUATION_TASKS = ("knn", "logistic")
 
 
 def _benchmark_name(value: str) -> str | None:
-    if value in BENCHMARKS:
-        return None
-    hint = did_you_mean(value, BENCHMARKS)
-    return (
-        f"one of {', '.join(BENCHMARKS)}{hint}, as in: benchmark"
-        f" {BENCHMARKS[0]}"
-    )
+    allowed = one_of(value, BENCHMARKS)
+    return allowed and f"{allowed}, as in: benchmark {BENCHMARKS[0]}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +68,7 @@ class LossBenchmark:
             "even integers from 4 (two views per image)",
             "1024,4096",
             lambda x: min(x) >= 4 and not any(n % 2 for n in x),
-            integers=True,
+            read_counts,
         ),
     )
     dimension: int = option(128, "embedding dimension", minimum=2)
@@ -83,15 +79,12 @@ class LossBenchmark:
         above=0.0,
     )
     block_size: int = option(
-        0,
-        "anchors that ours compares at a time; 0: chosen by the batch size",
-        minimum=0,
+        0, "anchors that ours compares at a time; 0: chosen by the batch size"
     )
     dense_limit: int = option(
         16384,
         "largest number of embeddings for implementations whose memory grows"
         " with its square",
-        minimum=0,
     )
 
 
@@ -111,7 +104,7 @@ class InputBenchmark:
         check=positive_integers("224,32"),
     )
     input_batch_size: int = option(
-        0, "examples per batch; 0: 64, or 512 up to 64 pixels", minimum=0
+        0, "examples per batch; 0: 64, or 512 up to 64 pixels"
     )
     seconds: float = option(3.0, "length of one of the --repeats", above=0)
 

@@ -5,8 +5,6 @@ from typing import Any, ClassVar
 
 from tf_contrastive.config.fields import option, validate_fields
 
-VERBOSITIES = ("quiet", "normal", "debug")
-
 
 @dataclasses.dataclass(frozen=True)
 class Terminal:
@@ -16,7 +14,7 @@ class Terminal:
         "normal",
         "output on stderr; quiet: warnings and errors; normal: also progress;"
         " debug: also the logs of TensorFlow and other libraries",
-        choices=VERBOSITIES,
+        choices=("quiet", "normal", "debug"),
         identity=False,
     )
 

@@ -10,8 +10,8 @@ from tf_contrastive.config.dataset_names import (
     dataset_name,
     source_of,
 )
-from tf_contrastive.config.fields import option
-from tf_contrastive.errors import UserError, did_you_mean
+from tf_contrastive.config.fields import one_of, option
+from tf_contrastive.errors import UserError
 
 SAMPLERS = ("shuffle", "class_balanced")
 CACHES = ("auto", "memory", "none")
@@ -92,10 +92,9 @@ def standardization(value: str) -> str | None:
     """Checks a value of `standardize`."""
     if value in STANDARDIZATIONS or _read_statistics(value):
         return None
-    hint = did_you_mean(value, STANDARDIZATIONS)
     return (
-        f"one of {', '.join(STANDARDIZATIONS)}, or three means and three"
-        f" deviations above 0, M,M,M/S,S,S{hint}"
+        "three means and three deviations above 0, M,M,M/S,S,S, or"
+        f" {one_of(value, STANDARDIZATIONS)}"
     )
 
 
@@ -155,7 +154,7 @@ def standing_in(dataset: str) -> str:
 
 
 def _service_address(value: str) -> str | None:
-    if not value or re.fullmatch(r"grpc://[^/:\s]+:\d+", value):
+    if re.fullmatch(r"grpc://[^/:\s]+:\d+", value):
         return None
     return "grpc://HOST:PORT, as launch/data_service prints it"
 
@@ -200,10 +199,7 @@ class Data:
         identity=False,
     )
     validation_fraction: float = option(
-        0.0,
-        "fraction of the training split to use for validation",
-        minimum=0.0,
-        maximum=0.9,
+        0.0, "fraction of the training split to use for validation", maximum=0.9
     )
     sampler: str = option(
         "shuffle",
@@ -237,7 +233,6 @@ class Data:
     max_bad_images: int = option(
         10,
         "unreadable images of a folder to skip before the run fails",
-        minimum=0,
         identity=False,
     )
 

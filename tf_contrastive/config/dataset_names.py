@@ -15,7 +15,7 @@ DATASET_SCHEMES = ("folder", "tfrecord", "csv")
 
 
 def _digit_sizes(value: str) -> str | None:
-    if re.fullmatch(r"(\d+(\+\d+)*)?", value):
+    if re.fullmatch(r"\d+(\+\d+)*", value):
         return None
     return "the side of each digit in pixels, joined by +, such as 20+80"
 
@@ -45,7 +45,7 @@ class MultiDigits:
     canvas: int = option(
         112, "side of the image in pixels", minimum=8, maximum=1024
     )
-    seed: int = option(0, "seed of digits and places", minimum=0)
+    seed: int = option(0, "seed of digits and places")
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -79,9 +79,7 @@ class MultiDigits:
 
 
 def _inner_dataset(value: str) -> str | None:
-    if not value:
-        return None
-    allowed = dataset_name(value)
+    allowed = dataset_name(value) if value else None
     return f"(last, if it has a colon) {allowed}" if allowed else None
 
 
@@ -100,7 +98,6 @@ class DigitOnImage:
         0,
         "number of digits to use from MNIST's training split; 0: all; other"
         " splits use all of theirs",
-        minimum=0,
     )
     label: str = option(
         "image",
@@ -116,9 +113,8 @@ class DigitOnImage:
         0,
         "side of a digit in pixels; 0: an eighth of the image's side, and at"
         " least 8 if that fits",
-        minimum=0,
     )
-    seed: int = option(0, "seed of the map from images to digits", minimum=0)
+    seed: int = option(0, "seed of the map from images to digits")
     of: str = _of("dataset of the images")
 
 
@@ -129,8 +125,8 @@ class RandBit:
     Its bits are feature `extra`: constant over the pixels, not augmented.
     """
 
-    bits: int = option(10, "channels, each 0 or 1", minimum=0, maximum=32)
-    seed: int = option(0, "seed of the integers", minimum=0)
+    bits: int = option(10, "channels, each 0 or 1", maximum=32)
+    seed: int = option(0, "seed of the integers")
     of: str = _of("dataset of the images")
 
 
@@ -146,7 +142,7 @@ class KBits:
     examples: int = option(
         50_000, "images per split", minimum=1, maximum=1 << 24
     )
-    seed: int = option(0, "seed of the integers", minimum=0)
+    seed: int = option(0, "seed of the integers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +156,7 @@ class Subset:
     fraction: float = option(
         0.0, "fraction of the training examples", above=0.0, maximum=1.0
     )
-    seed: int = option(0, "seed of the choice", minimum=0)
+    seed: int = option(0, "seed of the choice")
     of: str = _of("dataset of the examples")
 
 
@@ -268,11 +264,6 @@ def dataset_name(value: str) -> str | None:
         " Datasets such as cifar10, or one of"
         f" {', '.join(PROBING_DATASETS)}{hint}"
     )
-
-
-def optional_dataset_name(value: str) -> str | None:
-    """Checks the name of a dataset, which may be empty."""
-    return dataset_name(value) if value else None
 
 
 def dataset_family(name: str) -> str:

@@ -4,7 +4,7 @@ import dataclasses
 
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
-from tf_contrastive.config.dataset_names import optional_dataset_name
+from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import group, option
 from tf_contrastive.errors import UserError
 
@@ -17,7 +17,7 @@ class Listing:
         False, "print the values of --dataset, as without any flag"
     )
     show: str = option(
-        "", "dataset to write a contact sheet of", check=optional_dataset_name
+        "", "dataset to write a contact sheet of", check=dataset_name
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     split: str = option("train", "split to show", check=split_name)

@@ -5,7 +5,7 @@ import re
 
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
-from tf_contrastive.config.dataset_names import optional_dataset_name
+from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import group, option, shell_words
 from tf_contrastive.errors import UserError
 
@@ -32,7 +32,7 @@ class Embedding:
     input: str = option(
         "",
         "dataset to embed, as for --dataset of pretrain; empty: the run's",
-        check=optional_dataset_name,
+        check=dataset_name,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     split: str = option("test", "split to embed", check=split_name)
@@ -47,15 +47,12 @@ class Embedding:
         0,
         "examples per file, NAME-00000-of-00009.npz; a job that was killed"
         " resumes with the next file; 0: a single file",
-        minimum=0,
     )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
     max_bad_images: int = option(
-        10,
-        "unreadable images to skip before it fails; NAME.bad.txt lists them",
-        minimum=0,
+        10, "unreadable images to skip before it fails; NAME.bad.txt lists them"
     )
     runner: str = option(
         "",

@@ -3,8 +3,8 @@
 import dataclasses
 
 from tf_contrastive.config.data import STANDARDIZE_EXAMPLES, standardization
-from tf_contrastive.config.fields import option
-from tf_contrastive.errors import UserError, did_you_mean, unknown
+from tf_contrastive.config.fields import one_of, option
+from tf_contrastive.errors import UserError, unknown
 
 ENCODERS = (
     "resnet10",
@@ -49,10 +49,8 @@ def _encoder_name(value: str) -> str | None:
     library, colon, network = value.partition(":")
     if value in ENCODERS or (colon and network in _BACKBONES.get(library, ())):
         return None
-    known = list(_ENCODER_FORMS)
-    if colon and library in _BACKBONES:
-        known = [f"{library}:{name}" for name in _BACKBONES[library]]
-    return f"one of {', '.join(known)}{did_you_mean(value, known)}"
+    known = [f"{library}:{name}" for name in _BACKBONES.get(library, ())]
+    return one_of(value, known or _ENCODER_FORMS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +96,7 @@ class Projection:
         2, "dense layers of the mlp", minimum=2, maximum=4
     )
     projection_hidden: int = option(
-        0,
-        "units of the hidden layers; 0: the dimension of the features",
-        minimum=0,
+        0, "units of the hidden layers; 0: the dimension of the features"
     )
     projection_output: int = option(
         128, "dimension of the projections", minimum=2

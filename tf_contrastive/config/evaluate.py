@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
-from tf_contrastive.config.dataset_names import optional_dataset_name
+from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import (
     group,
     list_of,
@@ -81,7 +81,7 @@ def read_sides(value: str) -> tuple[str, str]:
 
 
 def _two_names(value: str) -> str | None:
-    if not value or len(split_list(value)) == 2:
+    if len(split_list(value)) == 2:
         return None
     return "two runs or files of results, such as `compare` runs/a runs/b"
 
@@ -127,9 +127,7 @@ class Evaluation:
     untrained: bool = option(
         True, "also evaluate a random encoder of the same architecture"
     )
-    dataset: str = option(
-        "", "dataset; empty: the run's", check=optional_dataset_name
-    )
+    dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     train_split: str = option(
         "train", "split that the classifiers learn from", check=split_name
@@ -149,9 +147,7 @@ class Evaluation:
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
-    seed: int = option(
-        0, "seed of orders, views and validation splits", minimum=0
-    )
+    seed: int = option(0, "seed of orders, views and validation splits")
     smoke: bool = option(
         False,
         "try the protocols out: few images (digits, if --dataset is not"

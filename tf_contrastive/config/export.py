@@ -8,7 +8,6 @@ from tf_contrastive.errors import UserError
 
 # The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "tflite", "onnx")
-EXPORT_HEADS = ("none", "probe", "prototype")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Exporting:
         "none",
         "classifier of the signature `classify`: the run's linear probe, or"
         " class prototypes from the run's training split",
-        choices=EXPORT_HEADS,
+        choices=("none", "probe", "prototype"),
     )
     head_temperature: float = option(
         0.1,

@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import functools
 import math
+import operator
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -21,7 +23,7 @@ def option(
     default: Any,
     help: str,
     *,
-    choices: Iterable[str] | None = None,
+    choices: Iterable[str] = (),
     check: Check | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
@@ -29,6 +31,7 @@ def option(
     required: bool = False,
     identity: bool = True,
     read: Callable[[str], Any] | None = None,
+    components: Components | None = None,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -36,47 +39,30 @@ def option(
       default: the default. The field's annotation is the flag's type.
       help: one line, with the unit.
       choices: the allowed values of a closed set.
-      check: the check of an open set.
+      check: the check of an open set. An optional text may also be empty.
       minimum, maximum, above: bounds of a number (`above` is exclusive).
+        Without `minimum` and `above` it is at least 0.
       required: whether the command line must set it.
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
       read: for `read_values`: text -> value, such as the numbers of a list.
+      components: for an option whose default depends on the component, such as
+        the loss. The help names the components' defaults.
     """
-    metadata = {
-        "help": help,
-        "choices": tuple(choices) if choices else None,
-        "check": check,
-        "minimum": minimum,
-        "maximum": maximum,
-        "above": above,
-        "required": required,
-        "identity": identity,
-        "read": read,
-    }
+    metadata = {**locals(), "choices": tuple(choices)}
+    del metadata["default"]
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def component_option(
-    components: Components, name: str, help: str, **metadata: Any
-) -> Any:
-    """An option whose default depends on the component, such as the loss.
-
-    Args:
-      components: the options of each component.
-      name: of the option in `components`.
-      help: one line, to which the components' defaults are appended.
-      **metadata: see `option`.
-    """
+def _component_defaults(name: str, components: Components) -> str:
     takers: dict[str, list[str]] = {}
     for component, defaults in components.items():
         if name in defaults:
             takers.setdefault(_text(defaults[name]), []).append(component)
-    texts = [
+    return ", ".join(
         default if len(names) > 4 else f"{default} ({', '.join(names)})"
         for default, names in takers.items()
-    ]
-    return option(None, f"{help}; default: {', '.join(texts)}", **metadata)
+    )
 
 
 def _text(default: Any) -> str:
@@ -88,8 +74,16 @@ def _text(default: Any) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
-    """How a group's options differ from its dataclass; see `group`."""
+class Place:
+    """How a group's options differ from its dataclass.
+
+    Attributes:
+      prefix: prepended to the names of its options.
+      help: prepended to their help.
+      identity: whether any of them affects what a run computes.
+      omit: fields that are not options here.
+      changes: field -> metadata (see `option`) that differs here.
+    """
 
     prefix: str = ""
     help: str = ""
@@ -100,15 +94,7 @@ class _Place:
     )
 
 
-def group(
-    defaults: Any,
-    prefix: str = "",
-    *,
-    help: str = "",
-    identity: bool = True,
-    omit: Sequence[str] = (),
-    changes: Mapping[str, Mapping[str, Any]] | None = None,
-) -> Any:
+def group(defaults: Any, prefix: str = "", **place: Any) -> Any:
     """A field that holds a group of options of a command or of another group.
 
     The same dataclass may occur twice: `group(Schedule(), "linear_")` has the
@@ -117,55 +103,55 @@ def group(
     Args:
       defaults: an instance of the group, with its defaults.
       prefix: prepended to the names of its options.
-      help: prepended to their help.
-      identity: whether any of them affects what a run computes.
-      omit: fields that are not options here.
-      changes: field -> metadata (see `option`) that differs here.
+      **place: see `Place`.
     """
-    place = _Place(prefix, help, identity, omit, changes or {})
+    place["prefix"] = prefix
     return dataclasses.field(default=defaults, metadata={"place": place})
 
 
 def fields(config: Any) -> Iterator[tuple[str, dataclasses.Field, Any]]:
     """Yields (group name, field, value) of every option of a command."""
     for field in dataclasses.fields(config):
-        for inner, value in _options(getattr(config, field.name), _of(field)):
+        for inner, value in group_options(
+            getattr(config, field.name), _place(field)
+        ):
             yield field.name, inner, value
 
 
+def _place(field: dataclasses.Field) -> Place:
+    return Place(**field.metadata.get("place", {}))
+
+
 def group_options(
-    values: Any, prefix: str = ""
+    values: Any, place: Place
 ) -> Iterator[tuple[dataclasses.Field, Any]]:
     """Yields (field, value) of every option of a group."""
-    return _options(values, _Place(prefix))
-
-
-def _of(field: dataclasses.Field) -> _Place:
-    return field.metadata.get("place", _Place())
-
-
-def _options(
-    values: Any, place: _Place
-) -> Iterator[tuple[dataclasses.Field, Any]]:
     for field in dataclasses.fields(values):
         value = getattr(values, field.name)
         if field.name in place.omit:
             continue
         if dataclasses.is_dataclass(value):
-            inner = _of(field)
+            inner = _place(field)
             inner = dataclasses.replace(
                 inner,
                 prefix=place.prefix + inner.prefix,
                 help=place.help + inner.help,
                 identity=place.identity and inner.identity,
             )
-            yield from _options(value, inner)
+            yield from group_options(value, inner)
             continue
-        renamed = copy.copy(field)
-        renamed.name = place.prefix + field.name
-        about = field.metadata | place.changes.get(field.name, {})
+        about = dict(field.metadata)
+        if components := about["components"]:
+            # As in `given_options`: `loss_weight` is the losses' `weight`.
+            defaults = _component_defaults(
+                field.name, components
+            ) or _component_defaults(field.name.partition("_")[2], components)
+            about["help"] += f"; default: {defaults}"
+        about |= place.changes.get(field.name, {})
         about["help"] = place.help + about["help"]
         about["identity"] = place.identity and about["identity"]
+        renamed = copy.copy(field)
+        renamed.name = place.prefix + field.name
         renamed.metadata = MappingProxyType(about)
         yield renamed, value
 
@@ -188,9 +174,8 @@ def _replaced(group: Any, values: Mapping[str, Any], prefix: str) -> Any:
     for field in dataclasses.fields(group):
         value = getattr(group, field.name)
         if dataclasses.is_dataclass(value):
-            changed[field.name] = _replaced(
-                value, values, prefix + _of(field).prefix
-            )
+            inner = prefix + _place(field).prefix
+            changed[field.name] = _replaced(value, values, inner)
         else:
             changed[field.name] = values.get(prefix + field.name, value)
     return dataclasses.replace(group, **changed)
@@ -198,12 +183,11 @@ def _replaced(group: Any, values: Mapping[str, Any], prefix: str) -> Any:
 
 def read_values(group: Any) -> dict[str, Any]:
     """Returns a group's values by field, texts converted by their `read`."""
-    return {
-        field.name: (field.metadata["read"] or (lambda value: value))(
-            getattr(group, field.name)
-        )
-        for field in dataclasses.fields(group)
-    }
+    values = {f.name: getattr(group, f.name) for f in dataclasses.fields(group)}
+    for field in dataclasses.fields(group):
+        if read := field.metadata["read"]:
+            values[field.name] = read(values[field.name])
+    return values
 
 
 def given_options(
@@ -282,31 +266,38 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     about = field.metadata
     if value is None:
         return None if field.default is None else "set"
-    if about["choices"] and value not in about["choices"]:
-        hint = did_you_mean(str(value), about["choices"])
-        return f"one of {', '.join(about['choices'])}{hint}"
+    if about["choices"]:
+        return one_of(value, about["choices"])
+    if value == field.default == "" and not about["required"]:
+        return None
     if about["check"] and (allowed := about["check"](value)):
         return allowed
     if about["required"] and value == "":
         return "set; it has no default"
-    bounds = " and ".join(
-        f"{word} {about[bound]:.12g}"
-        for word, bound in (
-            ("at least", "minimum"),
-            ("above", "above"),
-            ("at most", "maximum"),
-        )
-        if about[bound] is not None
-    )
+    if isinstance(value, str | bool):
+        return None
+    minimum, above = about["minimum"], about["above"]
+    if minimum is None and above is None:
+        minimum = 0
+    limits = [
+        ("at least", minimum, operator.ge),
+        ("above", above, operator.gt),
+        ("at most", about["maximum"], operator.le),
+    ]
+    limits = [limit for limit in limits if limit[1] is not None]
+    bounds = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in limits)
     if isinstance(value, float) and not math.isfinite(value):
-        return ", ".join(filter(None, ("a finite number", bounds)))
-    if (
-        (about["minimum"] is not None and value < about["minimum"])
-        or (about["above"] is not None and value <= about["above"])
-        or (about["maximum"] is not None and value > about["maximum"])
-    ):
-        return bounds
-    return None
+        return f"a finite number, {bounds}"
+    within = all(holds(value, limit) for _, limit, holds in limits)
+    return None if within else bounds
+
+
+def one_of(value: Any, known: Iterable[str]) -> str | None:
+    """Checks a name; the answer to another one suggests the nearest."""
+    known = list(known)
+    if value in known:
+        return None
+    return f"one of {', '.join(known)}{did_you_mean(str(value), known)}"
 
 
 def split_list(value: str) -> list[str]:
@@ -328,9 +319,7 @@ def numbers(
     what: str,
     example: str,
     allowed: Callable[[Sequence[float]], bool],
-    *,
-    integers: bool = False,
-    empty: bool = False,
+    read: Callable[[str], Sequence[float]] = read_numbers,
 ) -> Check:
     """Makes the check of a comma-separated list of numbers.
 
@@ -338,32 +327,27 @@ def numbers(
       what: the allowed numbers, in words.
       example: an allowed list.
       allowed: numbers -> whether they are allowed.
-      integers: whether they must be integers.
-      empty: whether the list may be empty.
+      read: text -> numbers, or ValueError.
     """
 
     def check(value: str) -> str | None:
         try:
-            parsed = (read_counts if integers else read_numbers)(value)
-            valid = all(map(math.isfinite, parsed)) and (
-                allowed(parsed) if parsed else empty
-            )
+            parsed = read(value)
+            if parsed and all(map(math.isfinite, parsed)) and allowed(parsed):
+                return None
         except ValueError:
-            valid = False
-        if valid:
-            return None
+            pass
         return f"a comma-separated list of {what}, such as {example}"
 
     return check
 
 
-def positive_numbers(example: str, *, empty: bool = False) -> Check:
+def positive_numbers(example: str) -> Check:
     """Makes the check of a list of distinct numbers above 0; see `numbers`."""
     return numbers(
         "distinct numbers above 0",
         example,
         lambda x: min(x) > 0 and len(set(x)) == len(x),
-        empty=empty,
     )
 
 
@@ -373,7 +357,7 @@ def positive_integers(example: str, *, distinct: bool = False) -> Check:
         "distinct integers from 1" if distinct else "integers from 1",
         example,
         lambda x: min(x) >= 1 and not (distinct and len(set(x)) < len(x)),
-        integers=True,
+        read_counts,
     )
 
 
@@ -385,13 +369,11 @@ def list_of(known: Iterable[str], problem_of: Check | None = None) -> Check:
       problem_of: the check of one name, if there are more than `known`.
     """
     known = tuple(known)
+    problem_of = problem_of or functools.partial(one_of, known=known)
 
     def check(value: str) -> str | None:
         names = split_list(value)
-        if problem_of:
-            bad = [name for name in names if problem_of(name)]
-        else:
-            bad = [name for name in names if name not in known]
+        bad = [name for name in names if problem_of(name)]
         if names and not bad:
             return None
         hint = did_you_mean(bad[0], known) if bad else ""

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.config.fields import (
+    Place,
     group,
     group_options,
     option,
@@ -74,7 +75,6 @@ class Probe:
         0,
         "latest training images in the online kNN bank, such as 4096; needs"
         " labels and a small part of an epoch's time; 0: no online kNN",
-        minimum=0,
     )
 
 
@@ -114,10 +114,7 @@ class LinearStage:
     )
     augmentation: str = _augmentation("none")
     label_smoothing: float = option(
-        0.0,
-        "fraction of the target spread over all classes",
-        minimum=0.0,
-        maximum=0.9999,
+        0.0, "fraction of the target spread over all classes", maximum=0.9999
     )
     optimizer: Optimizer = group(
         Optimizer(optimizer="sgd"),
@@ -167,8 +164,8 @@ class LinearStage:
             self.schedule.check("linear_")
             return
         for (field, value), (_, default) in zip(
-            group_options(self, "linear_"),
-            group_options(type(self)()),
+            group_options(self, Place("linear_")),
+            group_options(type(self)(), Place()),
             strict=True,
         ):
             if value != default:
@@ -200,7 +197,7 @@ class LinearProtocol(LinearStage):
         "",
         "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of train; empty: --linear_learning_rate",
-        check=positive_numbers("0.03,0.1,0.3", empty=True),
+        check=positive_numbers("0.03,0.1,0.3"),
     )
 
     def hyperparameters(self) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """Losses: their options, defaults and requirements."""
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
-from tf_contrastive.config.fields import component_option, given_options, option
+from tf_contrastive.config.fields import given_options, option
 from tf_contrastive.errors import UserError
 
 # The options of each loss, with their defaults. A new loss has its options
@@ -78,16 +79,8 @@ OTHER_SOFTMAX = ("denominator", "negatives", "positives_cap", "reduction")
 VIEW_LOSSES = tuple(n for n in LOSS_OPTIONS if n not in SUPERVISED_LOSSES)
 LOSSES = tuple(LOSS_OPTIONS)
 REDUCTIONS = ("mean", "sum")
-CONTRASTS = ("all_views", "one_view")
-DENOMINATORS = ("all", "one_positive", "only_negatives")
-NEGATIVES = ("all_views", "other_view")
-MININGS = ("none", "semi_hard")
-EPSILON_PLACES = ("logit", "cosine")
-NORMALIZATIONS = ("mean", "paper")
-
-
-def _option(name: str, help: str, **metadata: Any) -> Any:
-    return component_option(LOSS_OPTIONS, name, help, **metadata)
+# An option of some of them, with a default of each.
+_option = functools.partial(option, None, components=LOSS_OPTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,95 +88,69 @@ class Loss:
     """The loss. An option that is None has the loss's default."""
 
     loss: str = option("ntxent", "contrastive loss", choices=LOSSES)
-    temperature: float | None = _option(
-        "temperature", "divides the similarities", above=0.0
-    )
+    temperature: float | None = _option("divides the similarities", above=0.0)
     contrast: str | None = _option(
-        "contrast",
         "anchors: all views, or the first view of each image",
-        choices=CONTRASTS,
+        choices=("all_views", "one_view"),
     )
     denominator: str | None = _option(
-        "denominator",
         "candidates in the denominator: all others, the positive of the term"
         " and negatives, or negatives",
-        choices=DENOMINATORS,
+        choices=("all", "one_positive", "only_negatives"),
     )
     positives_cap: int | None = _option(
-        "positives_cap", "positives per anchor, at most", minimum=1
+        "positives per anchor, at most", minimum=1
     )
     keep_dropped_positives: bool | None = _option(
-        "keep_dropped_positives",
-        "keep positives beyond --positives_cap in the denominator",
+        "keep positives beyond --positives_cap in the denominator"
     )
     scale_by_temperature: bool | None = _option(
-        "scale_by_temperature", "multiply the loss by the temperature"
+        "multiply the loss by the temperature"
     )
-    epsilon: float | None = _option(
-        "epsilon", "margin between positives and negatives", minimum=0.0
-    )
+    epsilon: float | None = _option("margin between positives and negatives")
     epsilon_in: str | None = _option(
-        "epsilon_in",
         "whether --epsilon is a margin of logits or of cosines",
-        choices=EPSILON_PLACES,
+        choices=("logit", "cosine"),
     )
     margin: float | None = _option(
-        "margin",
-        "margin of squared distances (triplet) or of cosines (margin)",
-        minimum=0.0,
+        "margin of squared distances (triplet) or of cosines (margin)"
     )
     negatives: str | None = _option(
-        "negatives",
         "candidates: all views, or only those of the other view",
-        choices=NEGATIVES,
+        choices=("all_views", "other_view"),
     )
     mining: str | None = _option(
-        "mining", "which negatives count", choices=MININGS
+        "which negatives count", choices=("none", "semi_hard")
     )
     negative_reduction: str | None = _option(
-        "negative_reduction",
-        "reduction over an anchor's negatives",
-        choices=REDUCTIONS,
+        "reduction over an anchor's negatives", choices=REDUCTIONS
     )
     loss_weight: float | None = _option(
-        "weight", "weight (lambda) of the distribution term", minimum=0.0
+        "weight (lambda) of the distribution term"
     )
-    include_self: bool | None = _option(
-        "include_self", "count an anchor among its candidates"
-    )
+    include_self: bool | None = _option("count an anchor among its candidates")
     loss_normalization: str | None = _option(
-        "normalization",
         "divisor of the Wasserstein distance: that of Algorithm 1 (paper), or"
         " one that makes it independent of the batch size (mean)",
-        choices=NORMALIZATIONS,
+        choices=("mean", "paper"),
     )
-    loss_scale: float | None = _option(
-        "scale", "factor of the whole loss", above=0.0
-    )
+    loss_scale: float | None = _option("factor of the whole loss", above=0.0)
     label_smoothing: float | None = _option(
-        "label_smoothing",
-        "fraction of the target spread over all classes",
-        minimum=0.0,
-        maximum=0.9999,
+        "fraction of the target spread over all classes", maximum=0.9999
     )
     loss_normalize: bool | None = _option(
-        "normalize", "l2-normalize projections inside the loss"
+        "l2-normalize projections inside the loss"
     )
     loss_reduction: str | None = _option(
-        "reduction",
-        "reduction over the anchors of the global batch",
-        choices=REDUCTIONS,
+        "reduction over the anchors of the global batch", choices=REDUCTIONS
     )
     loss_block_size: int | None = _option(
-        "block_size",
         "anchors compared at a time; 0: chosen by the batch size",
-        minimum=0,
         identity=False,
     )
     key_momentum: float = option(
         0.999,
         "momentum of the key encoder's moving average (moco)",
-        minimum=0.0,
         maximum=0.9999999,
     )
     queue_size: int = option(

@@ -1,9 +1,10 @@
 """Optimizers: their options, defaults and base learning rates."""
 
 import dataclasses
+import functools
 from typing import Any
 
-from tf_contrastive.config.fields import component_option, given_options, option
+from tf_contrastive.config.fields import given_options, option
 
 # The options of each optimizer, with their defaults (`optimizers.build`).
 _MOMENTUM = {"momentum": 0.9, "momentum_style": "classic", "nesterov": False}
@@ -37,10 +38,8 @@ LEARNING_RATES = {
 
 # Batch size at which a base learning rate is quoted (linear scaling).
 REFERENCE_BATCH_SIZE = 256
-
-
-def _option(name: str, help: str, **metadata: Any) -> Any:
-    return component_option(OPTIMIZER_OPTIONS, name, help, **metadata)
+# An option of some of them, with a default of each.
+_option = functools.partial(option, None, components=OPTIMIZER_OPTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,44 +48,31 @@ class Optimizer:
 
     optimizer: str = option("lars", "optimizer", choices=OPTIMIZERS)
     momentum: float | None = _option(
-        "momentum", "decay rate of the velocity", minimum=0.0, maximum=0.9999
+        "decay rate of the velocity", maximum=0.9999
     )
     momentum_style: str | None = _option(
-        "momentum_style",
         "classic: the velocity includes the learning rate; pytorch: the"
         " learning rate multiplies the velocity",
         choices=MOMENTUM_STYLES,
     )
-    nesterov: bool | None = _option("nesterov", "Nesterov momentum")
+    nesterov: bool | None = _option("Nesterov momentum")
     weight_decay: float | None = _option(
-        "weight_decay",
         "weight decay of kernels (not of biases, scales and offsets): L2, or"
-        " decoupled (adamw)",
-        minimum=0.0,
+        " decoupled (adamw)"
     )
     trust_coefficient: float | None = _option(
-        "trust_coefficient", "trust coefficient (eta)", above=0.0
+        "trust coefficient (eta)", above=0.0
     )
     rho: float | None = _option(
-        "rho",
-        "decay rate of the mean squared gradient",
-        minimum=0.0,
-        maximum=0.999999,
+        "decay rate of the mean squared gradient", maximum=0.999999
     )
     beta_1: float | None = _option(
-        "beta_1",
-        "decay rate of the mean gradient",
-        minimum=0.0,
-        maximum=0.999999,
+        "decay rate of the mean gradient", maximum=0.999999
     )
     beta_2: float | None = _option(
-        "beta_2",
-        "decay rate of the mean squared gradient",
-        minimum=0.0,
-        maximum=0.999999,
+        "decay rate of the mean squared gradient", maximum=0.999999
     )
     optimizer_epsilon: float | None = _option(
-        "epsilon",
         "added to the mean squared gradient (rmsprop) or to its root (adam,"
         " adamw)",
         above=0.0,

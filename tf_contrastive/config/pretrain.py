@@ -16,7 +16,6 @@ from tf_contrastive.config.loss import (
 )
 from tf_contrastive.config.optimizer import Optimizer
 from tf_contrastive.config.runtime import (
-    DoctorRuntime,
     Runtime,
     check_cross_device_ops,
     check_divisible,
@@ -139,7 +138,16 @@ class Pretrain(Command):
 class Doctor(Pretrain):
     """All options of `doctor`: those of the `pretrain` command it checks."""
 
-    runtime: DoctorRuntime = group(DoctorRuntime())
+    runtime: Runtime = group(
+        Runtime(),
+        changes={
+            "workdir": {
+                "required": False,
+                "help": "folder of the run, for doctor.json; empty: write"
+                " nothing",
+            }
+        },
+    )
 
 
 def check_multi_label(run: Pretrain, dataset: str) -> None:

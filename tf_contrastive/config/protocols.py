@@ -63,9 +63,7 @@ class RobustnessProtocol:
         check=list_of(CORRUPTIONS),
         read=split_list,
     )
-    examples: int = option(
-        0, "test images to corrupt, from the first; 0: all", minimum=0
-    )
+    examples: int = option(0, "test images to corrupt, from the first; 0: all")
     bins: int = option(
         15, "confidence bins of the expected calibration error", minimum=1
     )
@@ -165,9 +163,7 @@ class TransferProtocol:
         " finetune, scratch (training a random encoder)",
         check=list_of(TRANSFER_METHODS),
     )
-    examples: int = option(
-        0, "examples of each split, from the first; 0: all", minimum=0
-    )
+    examples: int = option(0, "examples of each split, from the first; 0: all")
     batch_size: int = option(256, "images per step, at most all", minimum=1)
     steps: int = option(
         20_000, "fine-tuning steps at each point of the grid", minimum=1

@@ -29,7 +29,6 @@ class Reproduction:
         0,
         "runs of every arm; 0: the claim's own number; with fewer than five no"
         " test can reach p = 0.05",
-        minimum=0,
     )
     workdir: str = option(
         "", "folder of runs and results; the same folder resumes"

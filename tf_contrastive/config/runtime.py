@@ -1,9 +1,10 @@
 """Devices, precision, checkpoints and logging of a run."""
 
 import dataclasses
+import functools
 import re
 
-from tf_contrastive.config.fields import option
+from tf_contrastive.config.fields import numbers, option, read_counts
 from tf_contrastive.errors import UserError
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
@@ -16,6 +17,8 @@ CROSS_DEVICE_OPS = {
     "reduction_to_one_device": ("mirrored",),
 }
 PRECISIONS = ("auto", "float32", "mixed_bfloat16")
+# An option that may change when a run is resumed.
+_setting = functools.partial(option, identity=False)
 
 
 def skipped_steps(policy: str) -> int:
@@ -27,18 +30,8 @@ def read_step_window(value: str) -> tuple[int, int] | None:
     """Returns (first, last) of `profile_steps`, or None if it is empty."""
     if not value:
         return None
-    first, last = map(int, value.split(","))
+    first, last = read_counts(value)
     return first, last
-
-
-def _step_window(value: str) -> str | None:
-    if not value:
-        return None
-    if re.fullmatch(r"[1-9]\d*,[1-9]\d*", value):
-        first, last = map(int, value.split(","))
-        if first <= last:
-            return None
-    return "FIRST,LAST, two steps counted from 1, such as 100,120"
 
 
 def _nan_policy(value: str) -> str | None:
@@ -51,114 +44,83 @@ def _nan_policy(value: str) -> str | None:
 class Runtime:
     """Devices, precision, checkpoints and logging of a run."""
 
-    workdir: str = option(
+    workdir: str = _setting(
         "",
         "folder of the run; the same folder and flags resume it",
         required=True,
-        identity=False,
     )
     seed: int = option(
-        0,
-        "seed of weights, order of examples and views",
-        minimum=0,
-        maximum=2**32 - 1,
+        0, "seed of weights, order of examples and views", maximum=2**32 - 1
     )
-    strategy: str = option(
+    strategy: str = _setting(
         "auto",
         "tf.distribute strategy; auto: chosen by the available devices",
         choices=STRATEGIES,
-        identity=False,
     )
-    virtual_devices: int = option(
-        0,
-        "virtual CPU devices, to try strategy mirrored without GPUs; 0: none",
-        minimum=0,
-        identity=False,
+    virtual_devices: int = _setting(
+        0, "virtual CPU devices, to try strategy mirrored without GPUs; 0: none"
     )
-    tpu: str = option("local", "local, or the name of a TPU", identity=False)
-    cross_device_ops: str = option(
+    tpu: str = _setting("local", "local, or the name of a TPU")
+    cross_device_ops: str = _setting(
         "auto",
         "all-reduce implementation: nccl (GPUs), ring (multiworker),"
         " hierarchical_copy or reduction_to_one_device (mirrored)",
         choices=tuple(CROSS_DEVICE_OPS),
-        identity=False,
     )
     precision: str = option(
         "auto",
         "precision policy; auto: mixed_bfloat16 on TPUs, else float32",
         choices=PRECISIONS,
     )
-    nan_policy: str = option(
+    nan_policy: str = _setting(
         "stop",
         "what to do if a loss or gradient is not finite: stop, or skip:N to"
         " skip at most N such steps",
         check=_nan_policy,
-        identity=False,
     )
-    steps_per_execution: int = option(
+    steps_per_execution: int = _setting(
         0,
         "training steps per host call; 0: as many as take 5 s, at most up to"
         " the next log step, checkpoint or end of an epoch",
-        minimum=0,
-        identity=False,
     )
-    checkpoint_every_steps: int = option(
-        0,
-        "steps between checkpoints; 0: at the end of every epoch",
-        minimum=0,
-        identity=False,
+    checkpoint_every_steps: int = _setting(
+        0, "steps between checkpoints; 0: at the end of every epoch"
     )
-    keep_checkpoint_every_hours: float = option(
+    keep_checkpoint_every_hours: float = _setting(
         0.0,
         "hours between checkpoints that are kept forever, in addition to the"
         " newest; 0: none",
-        minimum=0.0,
-        identity=False,
     )
-    keep_checkpoints: int = option(
-        3, "newest checkpoints to keep", minimum=1, identity=False
+    keep_checkpoints: int = _setting(3, "newest checkpoints to keep", minimum=1)
+    log_every_steps: int = _setting(
+        50, "steps between scalars in TensorBoard", minimum=1
     )
-    log_every_steps: int = option(
-        50, "steps between scalars in TensorBoard", minimum=1, identity=False
-    )
-    histograms_every_epochs: int = option(
+    histograms_every_epochs: int = _setting(
         5,
         "epochs between TensorBoard histograms of similarities, norms and trust"
         " ratios, of one small batch; 0: none",
-        minimum=0,
-        identity=False,
     )
-    projector_examples: int = option(
+    projector_examples: int = _setting(
         500,
         "images in TensorBoard's projector at the end of the run, of the"
         " validation split if there is one; 0: none",
-        minimum=0,
         maximum=10_000,
-        identity=False,
     )
-    profile_steps: str = option(
+    profile_steps: str = _setting(
         "",
         "FIRST,LAST: steps to profile for TensorBoard, counted from 1; empty:"
         " none",
-        check=_step_window,
-        identity=False,
+        check=numbers(
+            "the FIRST and the LAST step, counted from 1",
+            "100,120",
+            lambda x: len(x) == 2 and 1 <= x[0] <= x[1],
+            read_counts,
+        ),
     )
-    smoke: bool = option(
+    smoke: bool = _setting(
         False,
         "try the recipe out: two steps in seconds, with a small encoder, small"
         " views and few images (digits, if the dataset is not available)",
-        identity=False,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class DoctorRuntime(Runtime):
-    """The run's options, with an optional workdir."""
-
-    workdir: str = option(
-        "",
-        "folder of the run, for doctor.json; empty: write nothing",
-        identity=False,
     )
 
 
@@ -185,13 +147,7 @@ def check_divisible(batch_size: int, replicas: int) -> None:
 def check_cross_device_ops(
     ops: str, strategy: str, virtual_devices: int
 ) -> None:
-    """Raises `UserError` for an all-reduce that a strategy does not have.
-
-    Args:
-      ops: of `CROSS_DEVICE_OPS`.
-      strategy: of `STRATEGIES`; `auto` has all.
-      virtual_devices: CPU devices to mirror over, 0 for none.
-    """
+    """Raises `UserError` for an all-reduce that a strategy does not have."""
     if virtual_devices and strategy == "auto":
         strategy = "mirrored"
     can = CROSS_DEVICE_OPS[ops]

@@ -1,10 +1,10 @@
 """Training length, batch size and learning rate."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from tf_contrastive.config.fields import (
-    component_option,
     given_options,
     numbers,
     option,
@@ -25,10 +25,8 @@ SCHEDULE_OPTIONS: dict[str, dict[str, Any]] = {
 }
 SCHEDULES = tuple(SCHEDULE_OPTIONS)
 SCALINGS = ("linear", "sqrt", "none")
-
-
-def _option(name: str, help: str, **metadata: Any) -> Any:
-    return component_option(SCHEDULE_OPTIONS, name, help, **metadata)
+# An option of some of them, with a default of each.
+_option = functools.partial(option, None, components=SCHEDULE_OPTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,16 +53,13 @@ class Schedule:
         "cosine", "learning rate schedule after the warm-up", choices=SCHEDULES
     )
     decay_rate: float | None = _option(
-        "decay_rate", "factor of each decay", above=0.0, maximum=1.0
+        "factor of each decay", above=0.0, maximum=1.0
     )
     decay_epochs: float | None = _option(
-        "decay_epochs", "epochs between decays, after the warm-up", above=0.0
+        "epochs between decays, after the warm-up", above=0.0
     )
-    staircase: bool | None = _option(
-        "staircase", "decay in steps, not continuously"
-    )
+    staircase: bool | None = _option("decay in steps, not continuously")
     boundaries: str | None = _option(
-        "boundaries",
         "comma-separated epochs, warm-up included, at which the learning rate"
         " decays",
         check=numbers(
@@ -82,7 +77,6 @@ class Schedule:
         0.0,
         "fraction of the peak learning rate where the warm-up starts and the"
         " decay ends",
-        minimum=0.0,
         maximum=1.0,
     )
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tf_contrastive.config.dataset_names import shown_family
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.fields import option
+from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, did_you_mean
 
 AUGMENTATIONS = (
@@ -31,10 +31,7 @@ ABLATIONS = (
     "solarize",
     "motion_blur",
 )
-COLOR_JITTER_STYLES = ("tensorflow", "pytorch", "linear")
-STACKED_ORDERS = ("paper", "code")
 ABLATION_BRANCHES = ("one", "both")
-AUGMENT_ON = ("auto", "host", "device")
 
 # Defaults of views, unless a table below has others.
 VIEW_DEFAULTS = {"flip": True, "color_jitter_strength": 1.0, "blur": True}
@@ -64,8 +61,7 @@ def augmentation_name(value: str) -> str | None:
     if value in AUGMENTATIONS:
         return None
     if value.partition(":")[0] != "ablation":
-        hint = did_you_mean(value, AUGMENTATIONS)
-        return f"one of {', '.join(AUGMENTATIONS)}, ablation:OP[+OP]{hint}"
+        return f"ablation:OP[+OP], or {one_of(value, AUGMENTATIONS)}"
     names = ablation_operations(value)
     bad = [name for name in names if name not in ABLATIONS]
     if not bad and len(set(names)) == len(names):
@@ -91,14 +87,12 @@ class Views:
         "auto",
         "where photometric augmentation runs (crop, resize and flip run on the"
         " host); auto: on a GPU or TPU if there is one",
-        choices=AUGMENT_ON,
+        choices=("auto", "host", "device"),
         identity=False,
     )
     views: int = option(2, "views per image", minimum=1)
     image_size: int = option(
-        0,
-        "side of a view in pixels; 0: the dataset's, or 224 if it varies",
-        minimum=0,
+        0, "side of a view in pixels; 0: the dataset's, or 224 if it varies"
     )
     min_crop_area: float = option(
         0.08,
@@ -117,7 +111,6 @@ class Views:
         f" {SMALL_VIEW_DEFAULTS['color_jitter_strength']:g} up to"
         f" {CIFAR_STEM_MAX_SIDE} pixels, else"
         f" {VIEW_DEFAULTS['color_jitter_strength']:g}",
-        minimum=0.0,
     )
     color_jitter_style: str = option(
         "tensorflow",
@@ -125,7 +118,7 @@ class Views:
         " clip); pytorch: as in torchvision (multiplicative, random order, clip"
         " after each); linear: as tensorflow, with saturation and hue in YIQ"
         " instead of HSV, several times faster",
-        choices=COLOR_JITTER_STYLES,
+        choices=("tensorflow", "pytorch", "linear"),
     )
     blur: bool | None = option(
         None,
@@ -135,19 +128,18 @@ class Views:
     warp_probability: float = option(
         0.5,
         "probability of warping a view (simaugment, stacked_randaugment)",
-        minimum=0.0,
         maximum=1.0,
     )
     randaugment_layers: int = option(
         2, "RandAugment operations per view", minimum=1, maximum=16
     )
     randaugment_magnitude: float = option(
-        10.0, "magnitude of RandAugment's operations", minimum=0.0, maximum=30.0
+        10.0, "magnitude of RandAugment's operations", maximum=30.0
     )
     stacked_randaugment_order: str = option(
         "paper",
         "RandAugment before the colour jitter (paper) or after it (code)",
-        choices=STACKED_ORDERS,
+        choices=("paper", "code"),
     )
     ablation_branch: str = option(
         "one",
@@ -159,13 +151,11 @@ class Views:
         "MixUp's alpha: images and labels are blended, with a weight from"
         " Beta(alpha, alpha) (cross_entropy); 0: off; with --cutmix_alpha each"
         " is applied to half of the views",
-        minimum=0.0,
     )
     cutmix_alpha: float = option(
         0.0,
         "CutMix's alpha: a box from another image is pasted in, with an area"
         " from Beta(alpha, alpha) (cross_entropy); 0: off",
-        minimum=0.0,
     )
 
     @property
