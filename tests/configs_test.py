@@ -21,10 +21,10 @@ from tf_contrastive import (
 from tf_contrastive.commands import evaluate as evaluating
 from tf_contrastive.commands import pretrain as pretraining
 from tf_contrastive.config import fields
-from tf_contrastive.config.data import Data, kind_of, stand_in, standing_in
+from tf_contrastive.config.data import Data
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.smoke import SMOKE_STEPS, smoke
+from tf_contrastive.config.smoke import SMOKE_STEPS, smoke, substitute
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -361,10 +361,11 @@ _MAY_SHRINK = {
 
 def _shrunk(run, examples=1437):
     """What `--smoke` makes of a run whose dataset is not here."""
+    dataset, side, _ = substitute(run.data.dataset)
     return smoke(
         run,
-        dataset=stand_in(run.data.dataset),
-        side=kind_of(run.data.dataset).side,
+        dataset=dataset,
+        side=side,
         examples=examples,
         test_examples=360,
     )
@@ -489,8 +490,8 @@ def test_smoke_runs_on_one_device():
     ],
 )
 def test_the_substitute_of_a_dataset_has_as_many_classes(dataset, expected):
-    assert stand_in(dataset) == expected
-    line = standing_in(dataset)
+    name, _, line = substitute(dataset)
+    assert name == expected
     assert dataset in line and expected in line
 
 

@@ -407,11 +407,6 @@ def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
     assert remedy in warning and "\n" not in warning
 
 
-def test_every_check_has_a_bad_combination():
-    checks = {check.__name__.lstrip("_") for check in advice.CHECKS}
-    assert {name for name, *_ in _BAD} == checks
-
-
 @pytest.mark.parametrize(
     "options",
     [

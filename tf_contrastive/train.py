@@ -37,10 +37,7 @@ from tf_contrastive.checkpoints.networks import (
 from tf_contrastive.config import fields, resolution
 from tf_contrastive.config.data import (
     check_sampler,
-    kind_of,
-    stand_in,
-    standing_in,
-    whole,
+    without_slice,
     write_statistics,
 )
 from tf_contrastive.config.encoder import ENCODERS
@@ -52,7 +49,7 @@ from tf_contrastive.config.runtime import (
     read_step_window,
     skipped_steps,
 )
-from tf_contrastive.config.smoke import smoke
+from tf_contrastive.config.smoke import smoke, substitute
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.loss_scaling import skip_non_finite_updates
 from tf_contrastive.tensorboard import projector, run_summary, scalars
@@ -295,15 +292,15 @@ def shrink(run: Pretrain) -> Pretrain:
     name = run.data.dataset
     full = fields.replace(
         run,
-        split=whole(run.data.split),
-        test_split=whole(run.data.test_split),
+        split=without_slice(run.data.split),
+        test_split=without_slice(run.data.test_split),
     )
     try:
         info = open_train(full).info
         side = resolution.image_side(info.image_shape)
     except errors.AbsentDataError:
-        terminal.info(f"smoke      {standing_in(name)}")
-        name, side = stand_in(name), kind_of(name).side
+        name, side, message = substitute(name)
+        terminal.info(f"smoke      {message}")
         full = fields.replace(
             full, dataset=name, split="train", test_split="test"
         )

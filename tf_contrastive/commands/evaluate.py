@@ -9,14 +9,14 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, datasets, errors, tensorboard, terminal
 from tf_contrastive.commands import extensions, watch
 from tf_contrastive.config import fields
-from tf_contrastive.config.data import stand_in, standing_in, whole
+from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.evaluate import (
     Evaluate,
     Evaluation,
     evaluate,
     read_sides,
 )
-from tf_contrastive.config.smoke import smoke_evaluation
+from tf_contrastive.config.smoke import smoke_evaluation, substitute
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
@@ -73,8 +73,8 @@ def _shrink(options: Evaluate) -> Evaluate:
     if evaluation.workdir:
         data = checkpoints.load_run(evaluation.workdir).config.data
         name, data_dir = name or data.dataset, data_dir or data.data_dir
-    train = whole(evaluation.train_split)
-    test = whole(evaluation.test_split)
+    train = without_slice(evaluation.train_split)
+    test = without_slice(evaluation.test_split)
 
     def count(split: str) -> int:
         source = datasets.source(name, split, data_dir=data_dir or None)
@@ -83,8 +83,9 @@ def _shrink(options: Evaluate) -> Evaluate:
     try:
         counts = count(train), count(test)
     except errors.AbsentDataError:
-        terminal.info(f"smoke: {standing_in(name)}")
-        name, train, test = stand_in(name), "train", "test"
+        name, _, message = substitute(name)
+        terminal.info(f"smoke: {message}")
+        train, test = "train", "test"
         counts = count(train), count(test)
     small = smoke_evaluation(
         options, dataset=name, train=(train, counts[0]), test=(test, counts[1])

@@ -4,12 +4,7 @@ import dataclasses
 import re
 from typing import NamedTuple
 
-from tf_contrastive.config.dataset_names import (
-    PROBING_DATASETS,
-    dataset_family,
-    dataset_name,
-    source_of,
-)
+from tf_contrastive.config.dataset_names import PROBING_DATASETS, dataset_name
 from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError
 
@@ -98,61 +93,6 @@ def standardization(value: str) -> str | None:
     )
 
 
-class Kind(NamedTuple):
-    """The number of classes and the image side of a dataset."""
-
-    classes: int
-    side: int
-
-
-# Of datasets by family, for `--smoke` where a dataset is not available.
-DATASET_KINDS = {
-    "cifar10": Kind(10, 32),
-    "cifar2": Kind(2, 32),
-    "cifar100": Kind(100, 32),
-    "mnist": Kind(10, 28),
-    "fashion_mnist": Kind(10, 28),
-    "kmnist": Kind(10, 28),
-    "svhn_cropped": Kind(10, 32),
-    "stl10": Kind(10, 96),
-    "imagenet_resized": Kind(1000, 64),
-    "imagenet2012": Kind(1000, DEFAULT_IMAGE_SIZE),
-    "imagenet2012_subset": Kind(1000, DEFAULT_IMAGE_SIZE),
-    "imagenet100": Kind(100, DEFAULT_IMAGE_SIZE),
-    "imagenette": Kind(10, DEFAULT_IMAGE_SIZE),
-    "food101": Kind(101, DEFAULT_IMAGE_SIZE),
-    "oxford_iiit_pet": Kind(37, DEFAULT_IMAGE_SIZE),
-    "oxford_flowers102": Kind(102, DEFAULT_IMAGE_SIZE),
-    "places365_small": Kind(365, DEFAULT_IMAGE_SIZE),
-    "sun397": Kind(397, DEFAULT_IMAGE_SIZE),
-}
-OTHER_KIND = Kind(10, DEFAULT_IMAGE_SIZE)
-
-
-def kind_of(dataset: str) -> Kind:
-    """Returns the number of classes and the image side of a dataset."""
-    if inner := source_of(dataset):
-        return kind_of(inner)
-    return DATASET_KINDS.get(dataset_family(dataset), OTHER_KIND)
-
-
-def stand_in(dataset: str) -> str:
-    """Returns the name of a substitute for a dataset that is not available.
-
-    It is the embedded digits with as many classes. For a dataset derived from
-    another one (`of=NAME`), it replaces that one.
-    """
-    if inner := source_of(dataset):
-        return dataset.replace(f"of={inner}", f"of={stand_in(inner)}")
-    return f"digits/{kind_of(dataset).classes}"
-
-
-def standing_in(dataset: str) -> str:
-    """Returns a line that names the substitute of a dataset."""
-    note = ", assuming 10 classes" * (kind_of(dataset) is OTHER_KIND)
-    return f"{stand_in(dataset)} replaces {dataset}, which is not found{note}"
-
-
 def _service_address(value: str) -> str | None:
     if re.fullmatch(r"grpc://[^/:\s]+:\d+", value):
         return None
@@ -166,7 +106,7 @@ def split_name(value: str) -> str | None:
     return "a split such as train, test, train[:1000] or train[10%:]"
 
 
-def whole(split: str) -> str:
+def without_slice(split: str) -> str:
     """Returns a split's name without its slice."""
     return split.partition("[")[0]
 

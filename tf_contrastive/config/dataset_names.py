@@ -271,15 +271,11 @@ def dataset_family(name: str) -> str:
     return re.split("[/: ]", name)[0]
 
 
-def source_of(dataset: str) -> str | None:
-    """Returns the dataset that a probing one is derived from, or None."""
-    if dataset_family(dataset) in PROBING_DATASETS:
-        return probing_values(dataset).get("of")
-    return None
-
-
-def shown_family(name: str) -> str:
-    """Returns the family of the dataset that provides the images."""
-    while inner := source_of(name):
+def image_dataset(name: str) -> str:
+    """Returns the dataset that a derived one takes its images from."""
+    while dataset_family(name) in PROBING_DATASETS:
+        inner = probing_values(name).get("of")
+        if not inner:
+            break
         name = inner
-    return dataset_family(name)
+    return name

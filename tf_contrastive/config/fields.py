@@ -45,7 +45,7 @@ def option(
       required: whether the command line must set it.
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
-      read: for `read_values`: text -> value, such as the numbers of a list.
+      read: text -> value of a protocol, such as the numbers of a list.
       components: for an option whose default depends on the component, such as
         the loss. The help names the components' defaults.
     """
@@ -179,15 +179,6 @@ def _replaced(group: Any, values: Mapping[str, Any], prefix: str) -> Any:
         else:
             changed[field.name] = values.get(prefix + field.name, value)
     return dataclasses.replace(group, **changed)
-
-
-def read_values(group: Any) -> dict[str, Any]:
-    """Returns a group's values by field, texts converted by their `read`."""
-    values = {f.name: getattr(group, f.name) for f in dataclasses.fields(group)}
-    for field in dataclasses.fields(group):
-        if read := field.metadata["read"]:
-            values[field.name] = read(values[field.name])
-    return values
 
 
 def given_options(

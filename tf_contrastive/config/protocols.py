@@ -11,7 +11,6 @@ from tf_contrastive.config.fields import (
     positive_numbers,
     read_counts,
     read_numbers,
-    read_values,
     split_list,
 )
 from tf_contrastive.config.views import augmentation_name
@@ -19,7 +18,18 @@ from tf_contrastive.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
-class LogisticProtocol:
+class _Protocol:
+    def hyperparameters(self) -> dict[str, Any]:
+        """Returns the keyword arguments of the protocol's `measure`."""
+        values = vars(self).copy()
+        for field in dataclasses.fields(self):
+            if read := field.metadata["read"]:
+                values[field.name] = read(values[field.name])
+        return values
+
+
+@dataclasses.dataclass(frozen=True)
+class LogisticProtocol(_Protocol):
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
 
     penalties: int = option(45, "log-spaced penalties to try", minimum=1)
@@ -38,10 +48,6 @@ class LogisticProtocol:
                 f" logistic_highest_penalty={self.highest_penalty:g}: swap them"
             )
 
-    def hyperparameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of `evaluation.logistic.measure`."""
-        return read_values(self)
-
 
 # The corruptions of ImageNet-C, which mCE averages.
 CORRUPTIONS = (
@@ -53,7 +59,7 @@ CORRUPTIONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class RobustnessProtocol:
+class RobustnessProtocol(_Protocol):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
     corruptions: str = option(
@@ -73,21 +79,9 @@ class RobustnessProtocol:
         " for mCE; empty: AlexNet's on ImageNet, none on other data",
     )
 
-    def hyperparameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of `evaluation.robustness.measure`."""
-        return read_values(self)
-
-
-def _list_of_numbers(value: str) -> list[float]:
-    return list(read_numbers(value))
-
-
-def _list_of_counts(value: str) -> list[int]:
-    return list(read_counts(value))
-
 
 @dataclasses.dataclass(frozen=True)
-class FinetuneProtocol:
+class FinetuneProtocol(_Protocol):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
 
     fractions: str = option(
@@ -99,13 +93,13 @@ class FinetuneProtocol:
             "0.01,0.1",
             lambda x: min(x) > 0 and max(x) <= 1 and len(set(x)) == len(x),
         ),
-        read=_list_of_numbers,
+        read=read_numbers,
     )
     epochs: str = option(
         "60,30,30",
         "comma-separated epochs of each fraction, or one number for all",
         check=positive_integers("60,30"),
-        read=_list_of_counts,
+        read=read_counts,
     )
     batch_size: int = option(4096, "images per step, at most all", minimum=1)
     learning_rates: str = option(
@@ -113,7 +107,7 @@ class FinetuneProtocol:
         "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of the labels",
         check=positive_numbers("0.03,0.1,0.3"),
-        read=_list_of_numbers,
+        read=read_numbers,
     )
     augmentation: str = option(
         "crop",
@@ -121,10 +115,6 @@ class FinetuneProtocol:
         check=augmentation_name,
     )
     scratch: bool = option(True, "also train a random encoder, for comparison")
-
-    def hyperparameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of `evaluation.finetune.measure`."""
-        return read_values(self)
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
@@ -148,7 +138,7 @@ _RATES = positive_numbers("0.03,0.1,0.3")
 
 
 @dataclasses.dataclass(frozen=True)
-class TransferProtocol:
+class TransferProtocol(_Protocol):
     """The encoder on other datasets (SimCLR, appendix B.8; SINCERE, J)."""
 
     suite: str = option(
@@ -162,6 +152,7 @@ class TransferProtocol:
         "comma-separated: linear (logistic regression on the frozen encoder),"
         " finetune, scratch (training a random encoder)",
         check=list_of(TRANSFER_METHODS),
+        read=split_list,
     )
     examples: int = option(0, "examples of each split, from the first; 0: all")
     batch_size: int = option(256, "images per step, at most all", minimum=1)
@@ -172,12 +163,14 @@ class TransferProtocol:
         "1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2,0.1",
         "comma-separated learning rates of the fine-tuning grid",
         check=_RATES,
+        read=read_numbers,
     )
     weight_decays: str = option(
         "0,1e-6,3.16e-6,1e-5,3.16e-5,1e-4,3.16e-4,1e-3",
         "comma-separated weight decays of the fine-tuning grid, each divided"
         " by the learning rate",
         check=_DECAYS,
+        read=read_numbers,
     )
     scratch_steps: int = option(
         40_000, "steps of training a random encoder", minimum=1
@@ -186,36 +179,27 @@ class TransferProtocol:
         "1e-3,3.16e-3,1e-2,3.16e-2,0.1,0.316,1",
         "comma-separated learning rates of the grid for a random encoder",
         check=_RATES,
+        read=read_numbers,
     )
     scratch_weight_decays: str = option(
         "1e-5,3.16e-5,1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2",
         "comma-separated weight decays of the grid for a random encoder, each"
         " divided by the learning rate",
         check=_DECAYS,
+        read=read_numbers,
     )
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of `evaluation.transfer.measure`."""
-        return {
-            "suite": self.suite,
-            "methods": split_list(self.methods),
-            "examples": self.examples,
-            "batch_size": self.batch_size,
-            "grid": {
-                "steps": self.steps,
-                "learning_rates": _list_of_numbers(self.learning_rates),
-                "weight_decays": _list_of_numbers(self.weight_decays),
-            },
-            "scratch_grid": {
-                "steps": self.scratch_steps,
-                "learning_rates": _list_of_numbers(self.scratch_learning_rates),
-                "weight_decays": _list_of_numbers(self.scratch_weight_decays),
-            },
-        }
+        """Returns the keyword arguments of the protocol's `measure`."""
+        values = super().hyperparameters()
+        grid = ("steps", "learning_rates", "weight_decays")
+        for name, prefix in (("grid", ""), ("scratch_grid", "scratch_")):
+            values[name] = {x: values.pop(f"{prefix}{x}") for x in grid}
+        return values
 
 
 @dataclasses.dataclass(frozen=True)
-class RepresentationProtocols:
+class RepresentationProtocols(_Protocol):
     """Protocols that measure the representations themselves."""
 
     view_examples: int = option(
@@ -260,7 +244,7 @@ class RepresentationProtocols:
         "2,4,8,16",
         "comma-separated numbers of clusters per image (kmeans)",
         check=positive_integers("1,5", distinct=True),
-        read=_list_of_counts,
+        read=read_counts,
     )
     kmeans_scale: int = option(
         2,
@@ -270,9 +254,9 @@ class RepresentationProtocols:
         maximum=8,
     )
 
-    def hyperparameters(self, protocol: str) -> dict[str, Any]:
+    def hyperparameters_of(self, protocol: str) -> dict[str, Any]:
         """Returns the keyword arguments of a protocol, without the seed."""
-        values = read_values(self)
+        values = self.hyperparameters()
         return {name: values[name] for name in _REPRESENTATION[protocol]}
 
 

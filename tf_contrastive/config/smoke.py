@@ -2,9 +2,10 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-from tf_contrastive.config.data import whole
+from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, without_slice
+from tf_contrastive.config.dataset_names import dataset_family, image_dataset
 from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.fields import (
@@ -26,6 +27,57 @@ SMOKE_STEPS = 2
 _BATCH_SIZE = 16
 # Image side in pixels, by the stem of the run's own image side.
 _SIDE = {"imagenet": 32, "cifar": 16}
+# Number of classes and image side of datasets by family; of others.
+_CLASSES_AND_SIDE = {
+    "cifar10": (10, 32),
+    "cifar2": (2, 32),
+    "cifar100": (100, 32),
+    "mnist": (10, 28),
+    "fashion_mnist": (10, 28),
+    "kmnist": (10, 28),
+    "svhn_cropped": (10, 32),
+    "stl10": (10, 96),
+    "imagenet_resized": (1000, 64),
+    "imagenet2012": (1000, DEFAULT_IMAGE_SIZE),
+    "imagenet2012_subset": (1000, DEFAULT_IMAGE_SIZE),
+    "imagenet100": (100, DEFAULT_IMAGE_SIZE),
+    "imagenette": (10, DEFAULT_IMAGE_SIZE),
+    "food101": (101, DEFAULT_IMAGE_SIZE),
+    "oxford_iiit_pet": (37, DEFAULT_IMAGE_SIZE),
+    "oxford_flowers102": (102, DEFAULT_IMAGE_SIZE),
+    "places365_small": (365, DEFAULT_IMAGE_SIZE),
+    "sun397": (397, DEFAULT_IMAGE_SIZE),
+}
+_OTHER = (10, DEFAULT_IMAGE_SIZE)
+
+
+class Substitute(NamedTuple):
+    """What replaces a dataset that is not available.
+
+    Attributes:
+      name: of the embedded digits, with as many classes; within a dataset that
+        is derived from another one, they replace that one.
+      side: of the images that it replaces, in pixels.
+      message: one line for the user.
+    """
+
+    name: str
+    side: int
+    message: str
+
+
+def substitute(dataset: str) -> Substitute:
+    """Returns what replaces a dataset that is not available."""
+    source = image_dataset(dataset)
+    family = dataset_family(source)
+    classes, side = _CLASSES_AND_SIDE.get(family, _OTHER)
+    digits = f"digits/{classes}"
+    name = digits
+    if source != dataset:
+        name = dataset.replace(f"of={source}", f"of={digits}")
+    note = ", assuming 10 classes" * (family not in _CLASSES_AND_SIDE)
+    message = f"{name} replaces {dataset}, which is not found{note}"
+    return Substitute(name, side, message)
 
 
 def smoke(
@@ -39,19 +91,15 @@ def smoke(
     """Shrinks a run to two steps.
 
     Image, encoder, data, batch and duration get smaller; the machine is one
-    device, or the virtual ones that were set. The recipe stays: views, head,
-    loss, probe, optimizer, base learning rate, schedule, precision, stages.
-    Defaults that depend on the image size are those of the run's own size.
+    device, or the virtual ones that were set. The recipe stays, with the
+    defaults of the run's own image size.
 
     Args:
       run: validated.
-      dataset: the run's, or its `stand_in`.
+      dataset: the run's, or its `substitute`.
       side: of the run's images in pixels, if it does not set `image_size`.
       examples: in the training split, without slices.
       test_examples: in the test split, if there is a linear stage.
-
-    Returns:
-      The small run, without `smoke`.
     """
     side = run.views.image_size or side
     stem = resolve_stem(run.encoder.stem, side)
@@ -67,8 +115,8 @@ def smoke(
     batch = max(room // unit, 1) * unit
     taken = min(math.ceil(SMOKE_STEPS * batch / (1 - cut)), examples)
     own = dataset == run.data.dataset
-    train = whole(run.data.split) if own else "train"
-    test = whole(run.data.test_split) if own else "test"
+    train = without_slice(run.data.split) if own else "train"
+    test = without_slice(run.data.test_split) if own else "test"
     changes: dict[str, Any] = {} if own else {"test_split": test}
     if run.linear.schedule.epochs:
         size = run.linear.schedule.batch_size
@@ -146,9 +194,8 @@ def smoke_evaluation(
 
     Args:
       options: validated.
-      dataset: that of the options or the run, or its `stand_in`.
-      train: training split without slices, and its number of examples.
-      test: test split without slices, and its number of examples.
+      dataset: that of the options or the run, or its `substitute`.
+      train, test: splits without slices, with their numbers of examples.
     """
     few = _BATCH_SIZE
     values = {field.name: value for _, field, value in fields(options)}

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.dataset_names import shown_family
+from tf_contrastive.config.dataset_names import dataset_family, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, did_you_mean
@@ -195,7 +195,9 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     defaults: dict[str, Any] = dict(VIEW_DEFAULTS)
     if image_size <= CIFAR_STEM_MAX_SIDE:
         defaults |= SMALL_VIEW_DEFAULTS
-    defaults |= DATASET_VIEW_DEFAULTS.get(shown_family(dataset), {})
+    defaults |= DATASET_VIEW_DEFAULTS.get(
+        dataset_family(image_dataset(dataset)), {}
+    )
     missing = {k: v for k, v in defaults.items() if getattr(views, k) is None}
     return dataclasses.replace(views, image_size=image_size, **missing)
 

@@ -1,7 +1,7 @@
 """Combinations that are known to go wrong, and what to do about each."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from tf_contrastive import datasets
 from tf_contrastive.config.dataset_names import dataset_family
@@ -23,11 +23,10 @@ class Facts:
       replicas: number of replicas that share the batch.
       steps_per_epoch: whole batches per epoch.
       peak_learning_rate: after scaling.
-      expected: positives and negatives; None for a loss without pairs.
+      expected: None for a loss without pairs.
       memory: predicted bytes of a replica.
       available_memory: bytes available to a replica; None if unknown.
-      input_speed: images per second; None if not measured.
-      step_speed: images per second; None if not measured.
+      input_speed, step_speed: images per second; None if not measured.
     """
 
     run: Pretrain
@@ -60,20 +59,13 @@ class Facts:
 
 
 def warnings(facts: Facts) -> dict[str, str]:
-    """Runs every check.
-
-    Returns:
-      Check -> one line that says what is wrong and what to do, for each check
-      that found something.
-    """
+    """Returns check -> one line on what is wrong and what to do."""
     return {
-        check.__name__.lstrip("_"): text
-        for check in CHECKS
-        for text in check(facts)
+        name: text
+        for checks in (_views, _resources, _pairs, _optimization)
+        for name, text in checks(facts)
     }
 
-
-# ---- Views and encoder -------------------------------------------------------
 
 # Weak photometric augmentation suits views up to the small side; the stem for
 # small images is out of proportion from the large side on.
@@ -82,151 +74,127 @@ _LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
 _PHOTOMETRIC = ("simclr", "broader", "simaugment", "stacked_randaugment")
 
 
-def _stem(facts: Facts) -> Iterator[str]:
-    name, side = facts.run.encoder.stem, facts.run.views.image_size
-    if name == "imagenet" and side <= _SMALL_SIDE:
-        yield (
-            f"stem=imagenet leaves {-(-side // 4)} of {side} pixels a side"
-            " before the first block, which costs accuracy: use stem=cifar"
-        )
-    if name == "cifar" and side >= _LARGE_SIDE:
-        yield (
-            f"stem=cifar at {side} pixels takes 16 times the memory and time"
-            " of stem=imagenet: use stem=imagenet"
-        )
-
-
-def _augmentation_strength(facts: Facts) -> Iterator[str]:
+def _views(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Checks of views and encoder."""
     views = facts.run.views
-    if views.augmentation not in _PHOTOMETRIC or views.image_size > _SMALL_SIDE:
-        return
-    weaker = []
-    if (views.color_jitter_strength or 0) >= 1:
-        weaker.append("color_jitter_strength=0.5")
-    if views.blur:
-        weaker.append("blur=False")
-    if not weaker:
-        return
-    yield (
-        "the colour jitter or blur is made for large photographs and leaves"
-        f" little to recognise at {views.image_size} pixels: use"
-        f" {' and '.join(weaker)}"
-    )
-
-
-def _flip(facts: Facts) -> Iterator[str]:
-    family = dataset_family(facts.info.name)
-    if (
-        facts.run.views.flip
-        and DATASET_VIEW_DEFAULTS.get(family, {}).get("flip") is False
-    ):
+    stem, side = facts.run.encoder.stem, views.image_size
+    if stem == "imagenet" and side <= _SMALL_SIDE:
         yield (
+            "stem",
+            f"stem=imagenet leaves {-(-side // 4)} of {side} pixels a side"
+            " before the first block, which costs accuracy: use stem=cifar",
+        )
+    if stem == "cifar" and side >= _LARGE_SIDE:
+        yield (
+            "stem",
+            f"stem=cifar at {side} pixels takes 16 times the memory and time"
+            " of stem=imagenet: use stem=imagenet",
+        )
+    strong = (views.color_jitter_strength or 0) >= 1
+    weaker = ["color_jitter_strength=0.5"] * strong
+    weaker += ["blur=False"] * bool(views.blur)
+    if weaker and views.augmentation in _PHOTOMETRIC and side <= _SMALL_SIDE:
+        yield (
+            "augmentation_strength",
+            "the colour jitter or blur is made for large photographs and leaves"
+            f" little to recognise at {side} pixels: use"
+            f" {' and '.join(weaker)}",
+        )
+    family = dataset_family(facts.info.name)
+    signs = DATASET_VIEW_DEFAULTS.get(family, {}).get("flip") is False
+    if views.flip and signs:
+        yield (
+            "flip",
             f"`flip` mirrors the signs of {family}, which changes their"
-            " meaning: use flip=False"
+            " meaning: use flip=False",
         )
 
-
-# ---- Resources ---------------------------------------------------------------
 
 _MAX_MEMORY_FRACTION = 0.9
 _MAX_UNSAVED_HOURS = 1.0
 
 
-def _memory(facts: Facts) -> Iterator[str]:
+def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Checks of memory, speed and checkpoints."""
     available = facts.available_memory
     if available and facts.memory.total > _MAX_MEMORY_FRACTION * available:
         yield (
+            "memory",
             f"a replica needs about {facts.memory.total / 2**30:.1f} GiB of"
             f" {available / 2**30:.1f} GiB available: use a smaller"
-            " `batch_size`, or grad_cache_chunks=2 or more"
+            " `batch_size`, or grad_cache_chunks=2 or more",
         )
-
-
-def _slow_input(facts: Facts) -> Iterator[str]:
     delivered, consumed = facts.input_speed, facts.step_speed
     if delivered and consumed and delivered < consumed:
         yield (
+            "slow_input",
             f"the input delivers {delivered:,.0f} images/s and the step could"
             f" use {consumed:,.0f}: devices wait {1 - delivered / consumed:.0%}"
             " of the time: use augment_on=device, cache=memory or"
-            " `data_service`"
+            " `data_service`",
         )
-
-
-def _checkpoint_interval(facts: Facts) -> Iterator[str]:
-    if facts.hours is None or facts.run.runtime.checkpoint_every_steps:
-        return
-    epoch = facts.hours / facts.run.schedule.epochs
-    if epoch > _MAX_UNSAVED_HOURS:
+    epoch = (facts.hours or 0) / facts.run.schedule.epochs
+    if (
+        epoch > _MAX_UNSAVED_HOURS
+        and not facts.run.runtime.checkpoint_every_steps
+    ):
         yield (
+            "checkpoint_interval",
             f"a crash loses up to {epoch:.1f} hours, since checkpoints are"
-            " written at the end of an epoch: set `checkpoint_every_steps`"
+            " written at the end of an epoch: set `checkpoint_every_steps`",
         )
 
-
-# ---- Positives and negatives -------------------------------------------------
 
 _MAX_WITHOUT_POSITIVES = 0.05
 _MIN_NEGATIVES = 62
 
 
-def _positives(facts: Facts) -> Iterator[str]:
-    expected = facts.expected
+def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Checks of positives and negatives."""
+    expected, loss = facts.expected, facts.run.loss
     if expected is None:
         return
     if expected.without_positives > _MAX_WITHOUT_POSITIVES:
         yield (
+            "positives",
             f"{expected.without_positives:.0%} of the anchors have no positive"
             " in the batch and teach nothing: use views=2, a larger"
-            " `batch_size` or sampler=class_balanced"
+            " `batch_size` or sampler=class_balanced",
         )
     elif expected.labels and expected.other_images < 1:
         yield (
+            "positives",
             f"an anchor meets {expected.other_images:.2f} other images of its"
             " class in a batch, so labels hardly matter: use a larger"
-            " `batch_size` or sampler=class_balanced"
+            " `batch_size` or sampler=class_balanced",
         )
-
-
-def _single_example_classes(facts: Facts) -> Iterator[str]:
-    expected = facts.expected
-    if (
-        expected
-        and expected.single_example_classes
-        and facts.run.views.views == 1
-    ):
+    if expected.single_example_classes and facts.run.views.views == 1:
         yield (
+            "single_example_classes",
             f"{expected.single_example_classes} classes have a single example,"
-            " which never has a positive: use views=2"
+            " which never has a positive: use views=2",
         )
-
-
-def _negatives(facts: Facts) -> Iterator[str]:
-    expected = facts.expected
-    if expected is None:
-        return
     if expected.negatives < 1:
         yield (
+            "negatives",
             "anchors have no negatives, so all embeddings may become equal:"
-            " use data of more than one class, or another `loss`"
+            " use data of more than one class, or another `loss`",
         )
     elif not expected.labels and expected.negatives < _MIN_NEGATIVES:
         yield (
+            "negatives",
             f"an anchor has {expected.negatives:.0f} negatives: use a larger"
-            " `batch_size` (256 or more), or loss=moco"
+            " `batch_size` (256 or more), or loss=moco",
         )
-
-
-def _queue_size(facts: Facts) -> Iterator[str]:
-    size, images = facts.run.loss.queue_size, facts.info.num_examples
-    if facts.run.loss.loss == "moco" and size >= images:
+    images = facts.info.num_examples
+    if loss.loss == "moco" and loss.queue_size >= images:
         yield (
-            f"queue_size={size} holds all {images:,} images, so each anchor is"
-            f" among its own negatives: use at most queue_size={images // 2}"
+            "queue_size",
+            f"queue_size={loss.queue_size} holds all {images:,} images, so each"
+            " anchor is among its own negatives: use at most"
+            f" queue_size={images // 2}",
         )
 
-
-# ---- Loss and optimization ---------------------------------------------------
 
 # A little beyond what papers train with.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.03, 1.0
@@ -242,117 +210,82 @@ _MAX_DROPPED_FRACTION = 0.1
 _MIN_STEPS = 100
 
 
-def _temperature(facts: Facts) -> Iterator[str]:
-    value = facts.temperature
-    if value is not None and value < _MIN_TEMPERATURE:
+def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Checks of loss, batch, optimizer and schedule."""
+    run, temperature = facts.run, facts.temperature
+    batch_size, epochs = run.schedule.batch_size, run.schedule.epochs
+    if temperature is not None and temperature < _MIN_TEMPERATURE:
         yield (
-            f"temperature={value:g} leaves gradients to the nearest pairs only"
-            " and may make the loss NaN: use 0.05 to 0.5"
+            "temperature",
+            f"temperature={temperature:g} leaves gradients to the nearest pairs"
+            " only and may make the loss NaN: use 0.05 to 0.5",
         )
-    if value is not None and value > _MAX_TEMPERATURE:
+    if temperature is not None and temperature > _MAX_TEMPERATURE:
         yield (
-            f"temperature={value:g} barely separates similar from dissimilar"
-            " pairs: use 0.05 to 0.5"
+            "temperature",
+            f"temperature={temperature:g} barely separates similar from"
+            " dissimilar pairs: use 0.05 to 0.5",
         )
-
-
-def _loss_normalize(facts: Facts) -> Iterator[str]:
-    if facts.temperature is not None and facts.run.loss.loss_normalize is False:
+    if temperature is not None and run.loss.loss_normalize is False:
         yield (
+            "loss_normalize",
             "loss_normalize=False compares raw dot products, which grow without"
-            " bound until the loss is NaN: use loss_normalize=True"
+            " bound until the loss is NaN: use loss_normalize=True",
         )
-
-
-def _learning_rate(facts: Facts) -> Iterator[str]:
-    name, rate = facts.run.optimizer.optimizer, facts.peak_learning_rate
+    name, rate = run.optimizer.optimizer, facts.peak_learning_rate
     if rate > _MAX_RATE.get(name, rate):
         yield (
+            "learning_rate",
             f"a peak learning rate of {rate:g} only suits LARS; {name} diverges"
-            f" above about {_MAX_RATE[name]:g}: use a lower `learning_rate`"
+            f" above about {_MAX_RATE[name]:g}: use a lower `learning_rate`",
         )
     if name == "lars" and rate < _MIN_LARS_RATE:
         yield (
+            "learning_rate",
             f"a peak learning rate of {rate:g} hardly moves a weight, since"
             " LARS takes a thousandth of it: use learning_rate=0.3 (per 256"
-            " images)"
+            " images)",
         )
-
-
-def _warmup(facts: Facts) -> Iterator[str]:
-    schedule = facts.run.schedule
-    if schedule.batch_size >= _LARGE_BATCH and not schedule.warmup_epochs:
+    if batch_size >= _LARGE_BATCH and not run.schedule.warmup_epochs:
         yield (
-            f"warmup_epochs=0 with batch_size={schedule.batch_size} diverges in"
-            " the first steps: use warmup_epochs=10"
+            "warmup",
+            f"warmup_epochs=0 with batch_size={batch_size} diverges in the"
+            " first steps: use warmup_epochs=10",
         )
-
-
-def _batch_norm(facts: Facts) -> Iterator[str]:
-    run = facts.run
     chunks = run.loss.grad_cache_chunks
-    images = run.schedule.batch_size * run.views.views // chunks
-    if images < _MIN_NORMALIZED:
+    normalized = batch_size * run.views.views // chunks
+    if normalized < _MIN_NORMALIZED:
         yield (
-            f"BatchNorm computes its statistics from only {images} views: use a"
-            " larger `batch_size`"
-            + (" or fewer `grad_cache_chunks`" if chunks > 1 else "")
+            "batch_norm",
+            f"BatchNorm computes its statistics from only {normalized} views:"
+            " use a larger `batch_size`"
+            + " or fewer `grad_cache_chunks`"
+            * (chunks > 1),
         )
-
-
-def _replica_batch(facts: Facts) -> Iterator[str]:
-    images = facts.run.schedule.batch_size // facts.replicas
+    images = batch_size // facts.replicas
     if facts.replicas > 1 and images <= 2:
         yield (
+            "replica_batch",
             f"{images} image(s) per replica: {facts.replicas} replicas mostly"
-            " wait for each other: use a larger `batch_size`"
+            " wait for each other: use a larger `batch_size`",
         )
-
-
-def _dropped_images(facts: Facts) -> Iterator[str]:
-    count, size = facts.info.num_examples, facts.run.schedule.batch_size
-    if count % size > _MAX_DROPPED_FRACTION * count:
+    count = facts.info.num_examples
+    if count % batch_size > _MAX_DROPPED_FRACTION * count:
         yield (
-            f"every epoch drops {count % size:,} of {count:,} images, which do"
-            " not fill a batch: use a smaller `batch_size`"
+            "dropped_images",
+            f"every epoch drops {count % batch_size:,} of {count:,} images,"
+            " which do not fill a batch: use a smaller `batch_size`",
         )
-
-
-def _few_steps(facts: Facts) -> Iterator[str]:
-    steps = facts.run.schedule.epochs * facts.steps_per_epoch
+    steps = epochs * facts.steps_per_epoch
     if steps < _MIN_STEPS:
         yield (
+            "few_steps",
             f"{steps} steps in total are too few to learn much: use more"
-            " `epochs` or a smaller `batch_size`"
+            " `epochs` or a smaller `batch_size`",
         )
-
-
-def _probe(facts: Facts) -> Iterator[str]:
-    if facts.info.has_labels and not facts.run.probe.probe:
+    if facts.info.has_labels and not run.probe.probe:
         yield (
+            "probe",
             "probe=False: a falling loss does not show how good the features"
-            " are, and nothing else measures them: use probe=True"
+            " are, and nothing else measures them: use probe=True",
         )
-
-
-CHECKS: tuple[Callable[[Facts], Iterator[str]], ...] = (
-    _stem,
-    _augmentation_strength,
-    _flip,
-    _memory,
-    _slow_input,
-    _checkpoint_interval,
-    _positives,
-    _single_example_classes,
-    _negatives,
-    _queue_size,
-    _temperature,
-    _loss_normalize,
-    _learning_rate,
-    _warmup,
-    _batch_norm,
-    _replica_batch,
-    _dropped_images,
-    _few_steps,
-    _probe,
-)

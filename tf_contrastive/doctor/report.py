@@ -30,7 +30,7 @@ def sections(
     return {
         "environment": _environment(),
         "devices": {
-            **_devices(),
+            "devices": _devices(),
             "strategy": type(strategy).__name__,
             "replicas": facts.replicas,
             "precision": run.runtime.precision,
@@ -73,7 +73,7 @@ def _environment() -> Section:
     return {**versions, "platform": platform.platform(), "cpus": os.cpu_count()}
 
 
-def _devices() -> Section:
+def _devices() -> str:
     types = [x.device_type for x in tf.config.list_logical_devices()]
     counts = ", ".join(
         f"{types.count(kind)} {kind}" for kind in dict.fromkeys(types)
@@ -83,7 +83,7 @@ def _devices() -> Section:
         tf.config.list_physical_devices("GPU"),
     )
     names = {x["device_name"] for x in details if "device_name" in x}
-    return {"devices": counts + (f" ({', '.join(names)})" if names else "")}
+    return counts + (f" ({', '.join(names)})" if names else "")
 
 
 def _model(facts: advice.Facts, model: models.ContrastiveModel) -> Section:

@@ -43,10 +43,9 @@ def measure_input(
     run: Pretrain,
     seconds: float,
 ) -> float | None:
-    """Measures the input of a resolved run in images per second.
+    """Measures the input in images per second, for `seconds` after a batch.
 
-    Reads a part of the data, for `seconds` after the first batch. Returns None
-    for batches of a data service.
+    Returns None for batches of a data service.
     """
     if run.data.data_service:
         return None
@@ -114,11 +113,10 @@ def measure_step(
         )
         return _median(lambda: step(batches), seconds / 4)
 
-    few = size, timed(size)
+    few = many = size, timed(size)
     # The larger batch takes about four steps.
-    growth = max(int(seconds / (4 * few[1])), 1)
-    many = few
-    if (growth := min(growth, images // size)) > 1:
+    growth = min(int(seconds / (4 * few[1])), images // size)
+    if growth > 1:
         many = growth * size, timed(growth * size)
     return StepTime(extrapolate(few, many, images), many[0], images)
 

@@ -74,7 +74,7 @@ def hyperparameters_of(name: str) -> Callable[[Evaluate], dict[str, Any]]:
     """Returns the `hyperparameters` of a protocol of `representation`."""
 
     def hyperparameters(options: Evaluate) -> dict[str, Any]:
-        values = options.representation.hyperparameters(name)
+        values = options.representation.hyperparameters_of(name)
         # A protocol without hyperparameters draws nothing.
         return values and values | {"seed": options.evaluation.seed}
 
