@@ -113,13 +113,20 @@ def _configure_logging(verbosity: str) -> None:
 def main() -> int:
     """Runs the command that the arguments name and returns its exit status."""
     try:
-        return _run(sys.argv[1:])
+        status = _run(sys.argv[1:])
+        sys.stdout.flush()
+        return status
     except errors.UserError as error:
         terminal.error(str(error))
         return error.status
     except KeyboardInterrupt:
         terminal.error("interrupted")
         return 130
+    except BrokenPipeError:
+        # The reader of stdout has ended, such as `head`. Python flushes stdout
+        # once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 if __name__ == "__main__":

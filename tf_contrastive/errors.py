@@ -15,12 +15,9 @@ EXIT_RESUME = 42
 
 
 class UserError(ValueError):
-    """Invalid input, described in one line.
+    """Invalid input, described in one line."""
 
-    Attributes:
-      status: exit status of a command that it ends.
-    """
-
+    # Exit status of a command that it ends.
     status = 2
 
     def leave(self) -> int:
@@ -42,9 +39,7 @@ class DivergedError(UserError):
 
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """Returns the name in `known` that is most similar to `given`, if any."""
-    matches = difflib.get_close_matches(
-        given.lower(), list(known), n=1, cutoff=0.5
-    )
+    matches = difflib.get_close_matches(given.lower(), list(known), 1, 0.5)
     return matches[0] if matches else None
 
 
@@ -78,22 +73,9 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def cannot_write(path: str, error: Exception, advice: str) -> UserError:
-    """Returns the error for a file or folder that cannot be written."""
-    return UserError(f"cannot write {path} ({first_line(error)}): {advice}")
-
-
 @contextlib.contextmanager
 def write_errors(path: str, advice: str) -> Iterator[None]:
-    """Reports a failure to write inside the context as `cannot_write`.
-
-    Args:
-      path: the file or folder that is written.
-      advice: what the user should do, as an imperative.
-
-    Raises:
-      UserError: in place of an OSError or an error of TensorFlow.
-    """
+    """Turns a failure to write `path` into a `UserError` with the advice."""
     try:
         yield
     except Exception as error:
@@ -101,4 +83,6 @@ def write_errors(path: str, advice: str) -> Iterator[None]:
 
         if not isinstance(error, OSError | tf.errors.OpError):
             raise
-        raise cannot_write(path, error, advice) from error
+        raise UserError(
+            f"cannot write {path} ({first_line(error)}): {advice}"
+        ) from error

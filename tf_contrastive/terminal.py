@@ -9,9 +9,8 @@ import logging
 import os
 import sys
 from collections.abc import Container, Sequence
-from typing import TextIO
 
-_STYLES = {"bold": "1", "good": "32", "warning": "33", "error": "31"}
+_RED, _YELLOW = 31, 33
 _LEVELS = {
     "quiet": logging.WARNING,
     "normal": logging.INFO,
@@ -29,16 +28,12 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = record.getMessage()
         if record.levelno >= logging.WARNING:
-            line = paint(line, "warning", sys.stderr)
+            line = _paint(line, _YELLOW)
         print(line, file=sys.stderr, flush=True)
 
 
 def configure(verbosity: str) -> None:
-    """Writes log lines to stderr, as the commands do.
-
-    Args:
-      verbosity: quiet (warnings only), normal (progress, too) or debug.
-    """
+    """Writes log lines to stderr: quiet (warnings only), normal or debug."""
     _logger.setLevel(_LEVELS[verbosity])
     _logger.propagate = False
     if not any(isinstance(h, _Handler) for h in _logger.handlers):
@@ -53,37 +48,25 @@ def shows_progress() -> bool:
 def error(line: str) -> None:
     """Writes the error that ends a command, collapsed to one line."""
     line = " ".join(line.splitlines())
-    name = paint("tf_contrastive:", "error", sys.stderr)
+    name = _paint("tf_contrastive:", _RED)
     print(f"{name} {line}", file=sys.stderr, flush=True)
 
 
-def paint(text: str, style: str, stream: TextIO) -> str:
-    """Returns the text as `stream` should show it.
-
-    Args:
-      text: of any length.
-      style: bold, good, warning or error.
-      stream: where it is about to go.
-    """
-    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if colours(stream) else text
-
-
-def colours(stream: TextIO) -> bool:
-    """Whether a stream is a terminal that wants colours."""
-    return (
-        stream.isatty()
-        and not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM") != "dumb"
-    )
+def _paint(text: str, colour: int) -> str:
+    if (
+        not sys.stderr.isatty()
+        or os.environ.get("NO_COLOR")
+        or os.environ.get("TERM") == "dumb"
+    ):
+        return text
+    return f"\x1b[{colour}m{text}\x1b[0m"
 
 
 def format_table(rows: Sequence[Sequence[str]], texts: Container[int]) -> str:
-    """Pads columns to their widths.
+    """Pads columns to their widths; the first row has the headings.
 
-    Args:
-      rows: of cells, the headings first.
-      texts: which columns, from 0, are text and start on the left; the others
-        are numbers.
+    The columns `texts`, from 0, are text and start on the left; the others are
+    numbers.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 

@@ -6,17 +6,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, errors, tensorboard, terminal
+from tf_contrastive import checkpoints, datasets, tensorboard, terminal
 from tf_contrastive.commands import extensions, watch
 from tf_contrastive.config import fields
-from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.evaluate import (
     Evaluate,
     Evaluation,
     evaluate,
     read_sides,
 )
-from tf_contrastive.config.smoke import smoke_evaluation, substitute
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
@@ -52,10 +50,6 @@ def run(options: Evaluate) -> int:
     evaluation = options.evaluation
     if evaluation.compare:
         return _compare(evaluation)
-    if evaluation.smoke:
-        options = _shrink(options)
-        options.validate()
-        evaluation = options.evaluation
     scorer = _Scorer(options)
     if evaluation.watch:
         return watch.Watch(options, scorer.folder, scorer)()
@@ -64,39 +58,6 @@ def run(options: Evaluate) -> int:
     for name in scorer.bad_images:
         terminal.info(f"left out, cannot be read: {name}")
     return 0
-
-
-def _shrink(options: Evaluate) -> Evaluate:
-    """Shrinks an evaluation for `smoke`, and logs the changes."""
-    evaluation = options.evaluation
-    name, data_dir = evaluation.dataset, evaluation.data_dir
-    if evaluation.workdir:
-        data = checkpoints.load_run(evaluation.workdir).config.data
-        name, data_dir = name or data.dataset, data_dir or data.data_dir
-    train = without_slice(evaluation.train_split)
-    test = without_slice(evaluation.test_split)
-
-    def count(split: str) -> int:
-        source = datasets.source(name, split, data_dir=data_dir or None)
-        return source.info.num_examples
-
-    try:
-        counts = count(train), count(test)
-    except errors.AbsentDataError:
-        name, _, message = substitute(name)
-        terminal.info(f"smoke: {message}")
-        train, test = "train", "test"
-        counts = count(train), count(test)
-    small = smoke_evaluation(
-        options, dataset=name, train=(train, counts[0]), test=(test, counts[1])
-    )
-    before = fields.replace(options, smoke=False)
-    changes = fields.differences(before, small)
-    terminal.info(
-        f"smoke: {len(changes)} smaller options, such as"
-        f" {', '.join(changes[:4])}"
-    )
-    return small
 
 
 class _Scorer:

@@ -21,6 +21,8 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.export import Export, Exporting
 
+# Images of the run's training split that calibrate and check other formats.
+_CHECK_IMAGES = 128
 _TEXT = """\
 exported: {path}
 
@@ -125,7 +127,6 @@ def _head(
     return exporting.PrototypeHead(
         *embedding.embed(encoder, _batches(source, encoder)),
         source.info.num_classes,
-        settings.head_temperature,
     )
 
 
@@ -133,17 +134,20 @@ def _images(
     settings: Exporting, saved: checkpoints.Run, encoder: tf.keras.Model
 ) -> np.ndarray:
     """Returns images of the run's data, or photographs if that is absent."""
-    count = settings.calibration_images
     try:
         source = _source(settings, saved)
     except errors.UserError as error:
         terminal.info(
             f"checking with photographs instead of the run's data: {error}"
         )
-        return exporting.photographs(count, *exporting.image_shape(encoder)[1:])
+        return exporting.photographs(
+            _CHECK_IMAGES, *exporting.image_shape(encoder)[1:]
+        )
     # From the whole split, which may be sorted by class.
     total = source.info.num_examples
-    rows = np.unique(np.linspace(0, total - 1, min(count, total)).astype(int))
+    rows = np.unique(
+        np.linspace(0, total - 1, min(_CHECK_IMAGES, total)).astype(int)
+    )
     batches = _batches(source.select(rows), encoder)
     return np.concatenate([images.numpy() for images, _ in batches])
 

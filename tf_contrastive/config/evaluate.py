@@ -148,11 +148,6 @@ class Evaluation:
         256, "images embedded at a time", minimum=1
     )
     seed: int = option(0, "seed of orders, views and validation splits")
-    smoke: bool = option(
-        False,
-        "try the protocols out: few images (digits, if --dataset is not"
-        " available), one epoch or two steps, one or two grid points",
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +157,7 @@ class Evaluate(Command):
     COMMON: ClassVar = (
         *("workdir", "saved_model", "output_dir", "compare", "protocols"),
         *("scale", "watch", "untrained", "dataset", "data_dir"),
-        *("train_split", "test_split", "knn_k", "smoke", "verbosity"),
+        *("train_split", "test_split", "knn_k", "verbosity"),
     )
 
     evaluation: Evaluation = group(Evaluation())

@@ -4,10 +4,11 @@ import dataclasses
 
 from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.fields import group, list_of, option
-from tf_contrastive.errors import UserError
 
 # The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "tflite", "onnx")
+# Divides the cosines to the prototypes before the softmax.
+PROTOTYPE_TEMPERATURE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,19 +34,8 @@ class Exporting:
         " class prototypes from the run's training split",
         choices=("none", "probe", "prototype"),
     )
-    head_temperature: float = option(
-        0.1,
-        "divides cosine similarities before the softmax (--head=prototype)",
-        above=0.0,
-    )
     data_dir: str = option(
         "", "folder of prepared TensorFlow Datasets; empty: the run's"
-    )
-    calibration_images: int = option(
-        128,
-        "images of the run's training split that calibrate and check the other"
-        " formats",
-        minimum=1,
     )
     max_image_pixels: int = option(
         2**27,
@@ -61,11 +51,3 @@ class Export(Command):
 
     exporting: Exporting = group(Exporting())
     terminal: Terminal = group(Terminal())
-
-    def _check(self) -> None:
-        value, head = self.exporting.head_temperature, self.exporting.head
-        if value != Exporting.head_temperature and head != "prototype":
-            raise UserError(
-                f"head_temperature={value:g} has no effect with head={head}:"
-                " set head=prototype"
-            )

@@ -1,4 +1,4 @@
-"""What `--smoke` makes of a run or an evaluation: seconds on a CPU."""
+"""What `--smoke` makes of a run: seconds on a CPU."""
 
 import dataclasses
 import math
@@ -7,13 +7,7 @@ from typing import Any, NamedTuple
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, without_slice
 from tf_contrastive.config.dataset_names import dataset_family, image_dataset
 from tf_contrastive.config.encoder import resolve_stem
-from tf_contrastive.config.evaluate import Evaluate
-from tf_contrastive.config.fields import (
-    fields,
-    read_numbers,
-    replace,
-    split_list,
-)
+from tf_contrastive.config.fields import read_numbers, replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.config.schedule import (
@@ -181,65 +175,3 @@ def _shortened(schedule: Schedule, prefix: str = "") -> dict[str, Any]:
             f"{start + (1 - start) * place:.6f}" for place in places
         )
     return {f"{prefix}{name}": value for name, value in short.items()}
-
-
-def smoke_evaluation(
-    options: Evaluate,
-    *,
-    dataset: str,
-    train: tuple[str, int],
-    test: tuple[str, int],
-) -> Evaluate:
-    """Shrinks an evaluation; see `smoke`.
-
-    Args:
-      options: validated.
-      dataset: that of the options or the run, or its `substitute`.
-      train, test: splits without slices, with their numbers of examples.
-    """
-    few = _BATCH_SIZE
-    values = {field.name: value for _, field, value in fields(options)}
-    changes: dict[str, Any] = _SMALL_PROTOCOLS | {
-        name: ",".join(split_list(values[name])[:count])
-        for name, count in _FIRST_VALUES.items()
-    }
-    return replace(
-        options,
-        dataset=dataset,
-        train_split=f"{train[0]}[:{min(4 * few, train[1])}]",
-        test_split=f"{test[0]}[:{min(2 * few, test[1])}]",
-        embedding_batch_size=few,
-        linear_batch_size=min(options.linear.schedule.batch_size, few),
-        **_shortened(options.linear.schedule, "linear_"),
-        **changes,
-        smoke=False,
-    )
-
-
-_SMALL_PROTOCOLS = {
-    "logistic_penalties": 3,
-    "robustness_examples": _BATCH_SIZE,
-    "finetune_epochs": "1",
-    "finetune_batch_size": _BATCH_SIZE,
-    "transfer_examples": 4 * _BATCH_SIZE,
-    "transfer_batch_size": _BATCH_SIZE,
-    "transfer_steps": SMOKE_STEPS,
-    "transfer_scratch_steps": SMOKE_STEPS,
-    "view_examples": 2 * _BATCH_SIZE,
-    "kl_batch_size": _BATCH_SIZE,
-    "contrastive_batch_size": _BATCH_SIZE,
-    "transforms_train": 2 * _BATCH_SIZE,
-    "transforms_test": _BATCH_SIZE,
-    "tsne_examples": 2 * _BATCH_SIZE,
-    "kmeans_images": 1,
-}
-# List -> how many of its values remain.
-_FIRST_VALUES = {
-    "linear_learning_rates": 2,
-    "robustness_corruptions": 1,
-    "finetune_learning_rates": 2,
-    "transfer_learning_rates": 1,
-    "transfer_weight_decays": 2,
-    "transfer_scratch_learning_rates": 1,
-    "transfer_scratch_weight_decays": 1,
-}

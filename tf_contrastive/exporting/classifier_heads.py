@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, classifiers, errors, heads
-from tf_contrastive.config.export import Exporting
+from tf_contrastive.config.export import PROTOTYPE_TEMPERATURE, Exporting
 
 
 class ProbeHead(tf.Module):
@@ -61,7 +61,7 @@ class PrototypeHead(tf.Module):
         embeddings: np.ndarray,
         labels: np.ndarray,
         num_classes: int | None = None,
-        temperature: float = Exporting.head_temperature,
+        temperature: float = PROTOTYPE_TEMPERATURE,
     ) -> None:
         super().__init__()
         rows = classifiers.check_embeddings("embeddings", embeddings)
