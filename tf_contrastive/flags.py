@@ -5,6 +5,8 @@ and a name may have another default in another command.
 """
 
 import dataclasses
+import itertools
+import operator
 import os
 import re
 import textwrap
@@ -36,11 +38,7 @@ _VALUES = {
 
 
 def define(config_class: type[Command]) -> absl_flags.FlagValues:
-    """Defines a flag for every option.
-
-    Args:
-      config_class: a command's dataclass, such as `Pretrain`.
-    """
+    """Defines a flag for every option of a command."""
     values = absl_flags.FlagValues()
     for _, field, default in fields.fields(config_class()):
         text, choices = field.metadata["help"], field.metadata["choices"]
@@ -64,14 +62,8 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
 
     Later flags override earlier ones. `--flagfile=PATH` is replaced by the
     flags in that file, which may name further flagfiles by paths relative to
-    its own folder or to the working directory.
-
-    Args:
-      config_class: the command's dataclass.
-      arguments: the words after the command.
-
-    Returns:
-      The options. Each value is valid by itself; see the class's `validate`.
+    its own folder or to the working directory. Each value of the result is
+    valid by itself; see the class's `validate`.
 
     Raises:
       UserError: for an unknown flag, a value that is not allowed, a word that
@@ -101,13 +93,7 @@ def _inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
     """Replaces `--flagfile` by the lines of the file.
 
     absl's own flagfiles resolve relative paths only by the working directory.
-
-    Args:
-      arguments: of a command, or the lines of a flagfile.
-      files: the flagfile that they are from, after those that include it.
-
-    Raises:
-      UserError: for a file that cannot be read or includes itself.
+    `files` are the flagfile of the arguments, after those that include it.
     """
     result: list[str] = []
     rest = list(arguments)
@@ -127,15 +113,14 @@ def _inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
                 f"--flagfile={path} includes itself"
                 f" ({' in '.join((path, *reversed(files)))}): remove it"
             )
-        result += _inlined(_lines(path, files), (*files, path))
+        result += _inlined(_read_flagfile(path, files), (*files, path))
     return result
 
 
-def _lines(path: str, files: tuple[str, ...]) -> list[str]:
-    """Returns the lines of a flagfile without comments."""
+def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
     try:
         with open(path) as file:
-            lines = [line.strip() for line in file]
+            return _flags_in(file.read())
     except (OSError, UnicodeDecodeError) as error:
         included = f", included by {files[-1]}," if files else ""
         reason = getattr(error, "strerror", None) or error
@@ -143,6 +128,11 @@ def _lines(path: str, files: tuple[str, ...]) -> list[str]:
             f"--flagfile={path}{included} cannot be read ({reason}): use the"
             " path of a text file with one flag per line"
         ) from error
+
+
+def _flags_in(text: str) -> list[str]:
+    """Returns the lines of a flagfile without comments."""
+    lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line and not re.match("#|//", line)]
 
 
@@ -175,23 +165,15 @@ def _allowed(field: dataclasses.Field) -> str:
 
 
 def help_text(config_class: type[Command], everything: bool = True) -> str:
-    """Returns the flags of a command, in the groups of its dataclass.
-
-    Args:
-      config_class: a command's dataclass.
-      everything: all flags; else those in its `COMMON`, and the number of the
-        others.
-    """
+    """Returns the flags of a command: all, or those in its `COMMON`."""
     options = list(fields.fields(config_class()))
     names = {field.name for _, field, _ in options}
     shown = names if everything else set(config_class.COMMON) or names
     lines: list[str] = []
-    heading = None
-    for group, field, default in options:
-        if field.name in shown:
-            if group != heading:
-                heading = group
-                lines += ["", f"{group}:"]
+    rows = [row for row in options if row[1].name in shown]
+    for group, members in itertools.groupby(rows, operator.itemgetter(0)):
+        lines += ["", f"{group}:"]
+        for _, field, default in members:
             lines += _wrap(f"--{_usage(field, default)}", 2, 6)
             lines += _wrap(field.metadata["help"], 6, 6)
     lines += ["", "  --flagfile=PATH", "      read flags from a file"]
@@ -233,10 +215,6 @@ def with_flags(config_class: type[Command], message: str) -> str:
     name in backticks becomes `--name`. A name is at the start of a word, so
     that options of a dataset (`randbit:seed=3`) and paths stay as they are,
     like texts in quotes.
-
-    Args:
-      config_class: the command's dataclass.
-      message: of an error of library code.
     """
     known = {field.name: field for _, field, _ in fields.fields(config_class())}
     names = "|".join(known)
@@ -263,23 +241,22 @@ def write(config: Command) -> str:
 
     `read` and `--flagfile=FILE --workdir=W` parse it.
     """
+    rows = [
+        row
+        for row in fields.fields(config)
+        if row[1].name != "workdir" and row[2] is not None
+    ]
     lines = []
-    heading = None
-    for group, field, value in fields.fields(config):
-        if field.name == "workdir" or value is None:
-            continue
-        if group != heading:
-            heading = group
-            lines.append(f"# {group}")
-        if _type(field) is bool:
-            lines.append(f"--{'' if value else 'no'}{field.name}")
-        else:
-            lines.append(f"--{field.name}={value}")
+    for group, members in itertools.groupby(rows, operator.itemgetter(0)):
+        lines.append(f"# {group}")
+        for _, field, value in members:
+            if _type(field) is bool:
+                lines.append(f"--{'' if value else 'no'}{field.name}")
+            else:
+                lines.append(f"--{field.name}={value}")
     return "\n".join(lines) + "\n"
 
 
 def read(config_class: type[Config], text: str, workdir: str) -> Config:
     """Parses what `write` wrote, for a run at `workdir`."""
-    lines = [line.strip() for line in text.splitlines()]
-    arguments = [line for line in lines if line and not line.startswith("#")]
-    return parse(config_class, [*arguments, f"--workdir={workdir}"])
+    return parse(config_class, [*_flags_in(text), f"--workdir={workdir}"])

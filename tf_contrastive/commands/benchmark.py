@@ -16,15 +16,8 @@ def run(options: Benchmark) -> int:
     `platform`, `cpus`, `accelerators`), `passed`, and `results`: for each case
     and implementation, the fields of the case and the measurements.
 
-    Args:
-      options: validated.
-
     Returns:
       0, or 1 if an implementation differs from ours or runs out of memory.
-
-    Raises:
-      UserError: for run flags that pretrain refuses, or a file that cannot be
-        written.
     """
     chosen = options.benchmarking
     if chosen.benchmark == "step":

@@ -6,18 +6,9 @@ from tf_contrastive import checkpoints, doctor, flags, terminal
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Doctor
 
-RESULT_FILE = "doctor.json"
-
 
 def run(options: Doctor) -> int:
-    """Prints the report and, with a workdir, writes it to `doctor.json`.
-
-    Returns:
-      0, with or without warnings.
-
-    Raises:
-      UserError: for what `pretrain` rejects, or a file that cannot be written.
-    """
+    """Prints the report and, with a workdir, writes it to `doctor.json`."""
     extensions.add_papers()
     report = doctor.inspect(options)
     warnings = {
@@ -38,7 +29,7 @@ def run(options: Doctor) -> int:
     for name, text in warnings.items():
         print(f"  {name}: {text}")
     if options.runtime.workdir:
-        path = os.path.join(options.runtime.workdir, RESULT_FILE)
+        path = os.path.join(options.runtime.workdir, "doctor.json")
         contents = {**report.sections, "warnings": warnings}
         checkpoints.write_json(
             path, contents, "use a `workdir` that can be written, or none"

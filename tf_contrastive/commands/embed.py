@@ -20,19 +20,7 @@ from tf_contrastive.embedding import job as jobs
 
 
 def run(options: Embed) -> int:
-    """Embeds a split, in order, and writes it with its labels if it has any.
-
-    Args:
-      options: validated.
-
-    Returns:
-      0.
-
-    Raises:
-      UserError: if there is no run, export or data, too many images are
-        unreadable, a package is missing, files belong to another job, or a
-        file cannot be written.
-    """
+    """Embeds a split, in order, and writes it with its labels if it has any."""
     extensions.add_papers()
     settings = options.embedding
     if settings.file_format == "parquet":

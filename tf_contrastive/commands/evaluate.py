@@ -35,16 +35,6 @@ def run(options: Evaluate) -> int:
     Arrays and plots go to `<workdir>/evaluation/`, numbers and plots for
     TensorBoard to `<workdir>/events/evaluation/`. The results of an export
     (`saved_model`) are only written if `output_dir` is set.
-
-    Args:
-      options: validated options.
-
-    Returns:
-      0.
-
-    Raises:
-      UserError: for no run or export, no checkpoint yet, or data that cannot
-        be scored.
     """
     extensions.add_papers()
     evaluation = options.evaluation
@@ -92,16 +82,13 @@ class _Scorer:
         untrained: bool = True,
         cancellable: Callable[[Iterable], Iterable] = iter,
     ) -> dict[str, Any]:
-        """Scores, prints and writes.
+        """Scores, prints and writes; returns `evaluation.json` without history.
 
         Args:
           run: the run at a checkpoint; None: the export.
           untrained: whether to score a random encoder, if the options ask for
             it; False: reuse its previous results.
           cancellable: wraps iterables of images.
-
-        Returns:
-          The content of `evaluation.json`, without the history.
         """
         sources = self._sources = self._sources or self._open(run)
         self._recorder.step = run.step if run else 0

@@ -37,19 +37,7 @@ Read more: {path}/README.md"""
 
 
 def run(options: Export) -> int:
-    """Exports a checkpoint, and prints where and how to call it.
-
-    Args:
-      options: validated.
-
-    Returns:
-      0.
-
-    Raises:
-      UserError: if there is no run, no such checkpoint, or no data for a
-        classifier; if a format differs from the SavedModel or lacks its
-        package; if the folder cannot be written.
-    """
+    """Exports a checkpoint, and prints where and how to call it."""
     extensions.add_papers()
     settings = options.exporting
     formats = fields.split_list(settings.format)

@@ -11,16 +11,7 @@ def run(options: Reproduce) -> int:
     """Prints a list, a plan, or the tables of a claim that it runs.
 
     A claim's result is written to `<workdir>/<claim>/result.json`, and the runs
-    of all claims to `<workdir>/runs`.
-
-    Args:
-      options: validated.
-
-    Returns:
-      0; 1 if a claim that was run fails.
-
-    Raises:
-      UserError: for an unknown claim, or a command that fails.
+    of all claims to `<workdir>/runs`. Returns 1 if a claim that was run fails.
     """
     chosen = options.reproduction
     known = definitions.claims(chosen.claims)

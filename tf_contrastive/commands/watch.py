@@ -27,12 +27,8 @@ class Watch:
     """Scores each new checkpoint of a run, once, until the run has ended.
 
     The run has ended with the checkpoint of its last step. A checkpoint that
-    is deleted before it is read is skipped.
-
-    Args:
-      options: validated options.
-      folder: folder of `evaluation.json`, whose history is used to resume.
-      score: (run, untrained=, cancellable=) -> report, already written.
+    is deleted before it is read is skipped. `score` writes `evaluation.json` in
+    `folder`, whose history is used to resume.
     """
 
     def __init__(
@@ -48,11 +44,7 @@ class Watch:
         self._measured: dict[str, Any] | None = None
 
     def __call__(self) -> int:
-        """Watches; returns the exit status.
-
-        Raises:
-          UserError: for no run, or data that cannot be scored.
-        """
+        """Watches; returns the exit status."""
         with preemption.PreemptionListener(
             tf.distribute.get_strategy(), action="ending the watch"
         ) as self._listener:
