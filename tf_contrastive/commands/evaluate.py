@@ -9,12 +9,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, datasets, tensorboard, terminal
 from tf_contrastive.commands import extensions, watch
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import (
-    Evaluate,
-    Evaluation,
-    evaluate,
-    read_sides,
-)
+from tf_contrastive.config.evaluate import Evaluate, Evaluation, evaluate
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
@@ -104,42 +99,30 @@ class _Scorer:
                     results.check_writable(self.folder)
             part = protocols.run(context, names, record=self._recorder)
             rows += part["results"]
-            first = report or part | {"checksum": part["checksum_after"]}
-            report = self._report(run, sources[0].info.name, first, rows)
+            report = report or {
+                "dataset": sources[0].info.name,
+                "train_split": self._options.evaluation.train_split,
+                "test_split": self._options.evaluation.test_split,
+                "scale": self._options.evaluation.scale,
+                "step": run.step if run else None,
+                "checksum": part["checksum_after"],
+                "left_out": part["left_out"],
+                "results": rows,
+            }
+            if self.folder:
+                results.write(self.folder, report)
         if untrained:
             self._untrained_results = [
                 row for row in rows if row["encoder"] == "untrained"
             ]
         elif self._untrained_results:
             rows += self._untrained_results
-            report = self._report(run, report["dataset"], report, rows)
+            if self.folder:
+                results.write(self.folder, report)
         _print(report)
         if self.folder:
             path = os.path.join(self.folder, results.RESULTS_FILE)
             terminal.info(f"written: {path}")
-        return report
-
-    def _report(
-        self,
-        run: checkpoints.Run | None,
-        dataset: str,
-        first: dict[str, Any],
-        rows: list[dict[str, Any]],
-    ) -> dict[str, Any]:
-        """Makes and writes the report; `first` is of the first encoder."""
-        evaluation = self._options.evaluation
-        report = {
-            "dataset": dataset,
-            "train_split": evaluation.train_split,
-            "test_split": evaluation.test_split,
-            "scale": evaluation.scale,
-            "step": run.step if run else None,
-            "checksum": first["checksum"],
-            "left_out": first["left_out"],
-            "results": rows,
-        }
-        if self.folder:
-            results.write(self.folder, report)
         return report
 
     def _open(
@@ -215,7 +198,7 @@ def _print(report: dict[str, Any]) -> None:
 
 def _compare(evaluation: Evaluation) -> int:
     """Prints which of two encoders is better, by each protocol."""
-    a, b = read_sides(evaluation.compare)
+    a, b = fields.split_list(evaluation.compare)
     report = comparison.compare(a, b, evaluation.seed)
     headings = ("protocol", "version", "A is", "A", "B", "A - B", "95 %", "p")
     rows = [

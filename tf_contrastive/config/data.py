@@ -48,14 +48,7 @@ STANDARDIZATIONS = ("imagenet", "dataset", "none")
 
 
 def channel_statistics(standardize: str) -> ChannelStatistics:
-    """Returns the statistics that a resolved `standardize` names.
-
-    Args:
-      standardize: "imagenet", "none", or the result of `write_statistics`.
-
-    Raises:
-      UserError: for anything else.
-    """
+    """Returns the statistics of a `standardize` other than "dataset"."""
     if standardize == "imagenet":
         return IMAGENET_STATISTICS
     if standardize == "none":
@@ -196,23 +189,8 @@ def check_sampler(sampler: str, dataset: str, has_labels: bool) -> None:
         )
 
 
-def check_extra_channels(channels: int, dataset: str, present: int) -> None:
-    """Raises `UserError` if a dataset has fewer extra channels."""
-    if channels > present:
-        raise UserError(
-            f"extra_channels={channels}: {dataset} has {present} channels of"
-            f" feature `extra`: set extra_channels={present} or less"
-        )
-
-
 def check_encoder_channels(channels: int, dataset: str, present: int) -> None:
-    """Raises `UserError` if a dataset lacks channels that an encoder takes.
-
-    Args:
-      channels: of the encoder, beyond the three colours.
-      dataset: the dataset's name.
-      present: channels of the dataset's feature `extra`.
-    """
+    """Raises `UserError` if an encoder takes more extra channels."""
     if channels > present:
         raise UserError(
             f"the encoder takes {channels} channels in addition to the"

@@ -186,11 +186,7 @@ EMBEDDED_NOTE = " (digits instead of mnist)"
 
 
 def probing_values(name: str) -> dict[str, str]:
-    """Splits NAME:OPTION=VALUE,... into options and values.
-
-    Raises:
-      ValueError: with what is allowed, for another form.
-    """
+    """Splits NAME:OPTION=VALUE,... ; `ValueError` with what is allowed."""
     _, colon, text = name.partition(":")
     values: dict[str, str] = {}
     while colon:
@@ -229,17 +225,7 @@ def _read_probing(name: str) -> Any:
 
 
 def read_probing(name: str) -> Any:
-    """Parses the name of one of PROBING_DATASETS.
-
-    Args:
-      name: such as `multidigits:count=4` or `randbit:bits=5,of=cifar10`.
-
-    Returns:
-      Its options, such as `MultiDigits`.
-
-    Raises:
-      UserError: for unknown options or values that are not allowed.
-    """
+    """Returns the options in a name, such as a `MultiDigits`."""
     if allowed := dataset_name(name):
         raise UserError(f"dataset {name}: must be {allowed}")
     return _read_probing(name)

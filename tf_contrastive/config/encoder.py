@@ -7,13 +7,8 @@ from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, unknown
 
 ENCODERS = (
-    "resnet10",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnet200",
+    *("resnet10", "resnet18", "resnet34", "resnet50"),
+    *("resnet101", "resnet152", "resnet200"),
 )
 # Networks of `keras:NAME` and `keras_cv:NAME`.
 KERAS_BACKBONES = (
@@ -114,12 +109,7 @@ def resolve_stem(stem: str, image_size: int) -> str:
 
 
 def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
-    """Returns the encoder options for an image side, with `auto` resolved.
-
-    Raises:
-      UserError: for views that are too small for the stem, or a width or stem
-        for a Keras network, which has its own.
-    """
+    """Returns the encoder options for an image side, with `auto` resolved."""
     if encoder.encoder not in ENCODERS:
         check_backbone(encoder.encoder, encoder.width, encoder.stem)
         return encoder

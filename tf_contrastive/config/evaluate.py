@@ -26,22 +26,10 @@ from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.errors import UserError
 
 PROTOCOLS = (
-    "knn",
-    "prototype",
-    "head",
-    "linear",
-    "logistic",
-    "finetune",
-    "transfer",
-    "robustness",
-    "separation",
-    "kl_bound",
-    "contrastive",
-    "uniformity",
-    "spectrum",
-    "transforms",
-    "tsne",
-    "kmeans",
+    *("knn", "prototype", "head", "linear", "logistic"),
+    *("finetune", "transfer", "robustness"),
+    *("separation", "kl_bound", "contrastive", "uniformity"),
+    *("spectrum", "transforms", "tsne", "kmeans"),
 )
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
@@ -72,12 +60,6 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 # For 10 % of the labels (SimCLR, appendix B.5), and for other fractions.
 FINETUNE_EPOCHS = "30"
-
-
-def read_sides(value: str) -> tuple[str, str]:
-    """Returns the two results that `compare` names."""
-    a, b = split_list(value)
-    return a, b
 
 
 def _two_names(value: str) -> str | None:
@@ -171,11 +153,7 @@ class Evaluate(Command):
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Returns the options that `scale` and `linear_recipe` set.
-
-        Args:
-          given: the options that were set, which override the result.
-        """
+        """Returns the options that `scale` and `linear_recipe` set."""
         recipe = given.get("linear_recipe", LinearProtocol.recipe)
         preset = dict(LINEAR_RECIPES.get(recipe, {}))
         if "linear_learning_rate" in given:
@@ -230,9 +208,5 @@ class Evaluate(Command):
 
 
 def evaluate(**given: Any) -> Evaluate:
-    """Returns options of `evaluate`, with the presets' values.
-
-    Args:
-      **given: options by the names of their flags.
-    """
+    """Returns options of `evaluate`, by name, with the presets' values."""
     return replace(Evaluate(), **(Evaluate.presets(given) | given))

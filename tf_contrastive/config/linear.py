@@ -129,14 +129,9 @@ class LinearStage:
     )
 
     def optimizer_options(self) -> dict[str, Any]:
-        """Returns the options of `optimizers.build` that are not its defaults.
-
-        Raises:
-          UserError: for an option that the optimizer does not take.
-        """
-        return LINEAR_OPTIMIZER_OPTIONS[
-            self.optimizer.optimizer
-        ] | self.optimizer.options("linear_")
+        """Returns the options of `optimizers.build`, with these defaults."""
+        defaults = LINEAR_OPTIMIZER_OPTIONS[self.optimizer.optimizer]
+        return defaults | self.optimizer.options("linear_")
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of `evaluation.linear_probe`."""

@@ -63,18 +63,9 @@ LOSS_OPTIONS: dict[str, dict[str, Any]] = {
     "cross_entropy": {"label_smoothing": 0.0, "reduction": "mean"},
 }
 SUPERVISED_LOSSES = (
-    "supcon",
-    "supcon_in",
-    "sincere",
-    "eps_supinfonce",
-    "npairs",
-    "triplet",
-    "cross_entropy",
+    *("supcon", "supcon_in", "sincere", "eps_supinfonce"),
+    *("npairs", "triplet", "cross_entropy"),
 )
-# Losses that are a softmax over all other views of the batch unless one of
-# these options is set: ln(V * G - 1) if all candidates are equally similar.
-SOFTMAX_OVER_VIEWS = ("ntxent", "supcon", "supcon_in")
-OTHER_SOFTMAX = ("denominator", "negatives", "positives_cap", "reduction")
 # Losses whose positives are the image's other views.
 VIEW_LOSSES = tuple(n for n in LOSS_OPTIONS if n not in SUPERVISED_LOSSES)
 LOSSES = tuple(LOSS_OPTIONS)
@@ -164,11 +155,7 @@ class Loss:
     )
 
     def options(self) -> dict[str, Any]:
-        """Returns what was set, as options of `losses.build`.
-
-        Raises:
-          UserError: for an option that the loss does not take.
-        """
+        """Returns what was set, as options of `losses.build`."""
         return given_options(self, "loss", LOSS_OPTIONS)
 
 
@@ -194,11 +181,10 @@ def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
 
 
 def chance_loss(loss: Loss, views: int, batch_size: int) -> float | None:
-    """Returns the loss, in nats, at which all candidates look alike.
-
-    None, if it is not known.
-    """
-    changed = set(loss.options()) & {*OTHER_SOFTMAX}
-    if loss.loss not in SOFTMAX_OVER_VIEWS or changed:
+    """Returns the loss in nats if all candidates look alike, where known."""
+    other = {"denominator", "negatives", "positives_cap", "reduction"}
+    softmax = loss.loss in ("ntxent", "supcon", "supcon_in")
+    if not softmax or other & set(loss.options()):
         return None
+    # A softmax over all other views of the batch.
     return math.log(views * batch_size - 1)

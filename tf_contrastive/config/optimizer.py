@@ -79,14 +79,7 @@ class Optimizer:
     )
 
     def options(self, prefix: str = "") -> dict[str, Any]:
-        """Returns what was set, as options of `optimizers.build`.
-
-        Args:
-          prefix: of the options' names, for errors.
-
-        Raises:
-          UserError: for an option that the optimizer does not take.
-        """
+        """Returns what was set, as options of `optimizers.build`."""
         return given_options(self, "optimizer", OPTIMIZER_OPTIONS, prefix)
 
 

@@ -4,12 +4,13 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.config import fields
-from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, check_extra_channels
+from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
 from tf_contrastive.config.encoder import resolve_encoder
 from tf_contrastive.config.optimizer import resolve_learning_rate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.config.views import check_pairs, resolve_views
+from tf_contrastive.errors import UserError
 
 
 def image_side(image_shape: tuple[int, ...] | None) -> int:
@@ -38,14 +39,14 @@ def resolve(
       multi_label: whether an image has several labels.
       replicas: that share the batch.
       on_tpu, on_gpu: whether the replicas are TPU cores, or GPUs.
-
-    Raises:
-      UserError: if the views are too small for the stem, or a replica's part
-        of the batch does not suit the options.
     """
     size = run.views.image_size or image_side(image_shape)
     extra = run.data.extra_channels
-    check_extra_channels(extra, dataset, extra_channels)
+    if extra > extra_channels:
+        raise UserError(
+            f"extra_channels={extra}: {dataset} has {extra_channels} channels"
+            f" of feature `extra`: set extra_channels={extra_channels} or less"
+        )
     if run.views.mixed:
         check_pairs(run.schedule.batch_size, replicas)
     values: dict[str, Any] = {

@@ -81,25 +81,14 @@ class Schedule:
     )
 
     def options(self, prefix: str = "") -> dict[str, Any]:
-        """Returns what was set, as options of `schedules.build`.
-
-        Args:
-          prefix: of the options' names, for errors.
-
-        Raises:
-          UserError: for an option that the schedule does not take.
-        """
+        """Returns what was set, as options of `schedules.build`."""
         given = given_options(self, "schedule", SCHEDULE_OPTIONS, prefix)
         if "boundaries" in given:
             given["boundaries"] = read_numbers(given["boundaries"])
         return given
 
     def check(self, prefix: str = "") -> None:
-        """Raises `UserError` for a warm-up or decay outside the run.
-
-        Args:
-          prefix: of the options' names, for errors.
-        """
+        """Raises `UserError` for a warm-up or decay outside the run."""
         if self.warmup_epochs > self.epochs:
             raise UserError(
                 f"{prefix}warmup_epochs={self.warmup_epochs:g} is longer than"
@@ -124,14 +113,7 @@ def check_boundaries(
     epochs: float,
     prefix: str = "",
 ) -> None:
-    """Raises `UserError` for epochs at which no learning rate can decay.
-
-    Args:
-      boundaries: increasing epochs.
-      warmup_epochs: see `resolve_warmup`.
-      epochs: of the run.
-      prefix: of the options' names, for errors.
-    """
+    """Raises `UserError` for epochs at which no learning rate can decay."""
     start = resolve_warmup(warmup_epochs, epochs)
     increasing = sorted(set(boundaries)) == list(boundaries)
     if not increasing or not all(start <= b < epochs for b in boundaries):

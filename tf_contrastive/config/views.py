@@ -9,27 +9,13 @@ from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, did_you_mean
 
 AUGMENTATIONS = (
-    "simclr",
-    "simaugment",
-    "autoaugment",
-    "randaugment",
-    "stacked_randaugment",
-    "broader",
-    "crop",
-    "none",
+    *("simclr", "simaugment", "autoaugment", "randaugment"),
+    *("stacked_randaugment", "broader", "crop", "none"),
 )
 # Operations of `ablation:OP[+OP]`.
 ABLATIONS = (
-    "rotate",
-    "cutout",
-    "noise",
-    "sobel",
-    "blur",
-    "color_drop",
-    "color_jitter",
-    "equalize",
-    "solarize",
-    "motion_blur",
+    *("rotate", "cutout", "noise", "sobel", "blur", "color_drop"),
+    *("color_jitter", "equalize", "solarize", "motion_blur"),
 )
 ABLATION_BRANCHES = ("one", "both")
 
@@ -41,12 +27,8 @@ SMALL_VIEW_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
 DATASET_VIEW_DEFAULTS = {
     name: {"flip": False}
     for name in (
-        "digits",
-        "mnist",
-        "kmnist",
-        "emnist",
-        "svhn_cropped",
-        "multidigits",
+        *("digits", "mnist", "kmnist", "emnist"),
+        *("svhn_cropped", "multidigits"),
     )
 }
 
@@ -168,30 +150,19 @@ class Views:
 
         Options that are None have the value of `VIEW_DEFAULTS`.
         """
-        values = vars(self).copy()
-        for name in (
-            "augmentation",
-            "views",
-            "image_size",
-            "augment_on",
-            "mixup_alpha",
-            "cutmix_alpha",
-        ):
-            del values[name]
-        for name, default in VIEW_DEFAULTS.items():
-            if values[name] is None:
-                values[name] = default
-        return values
+        others = {
+            *("augmentation", "views", "image_size", "augment_on"),
+            *("mixup_alpha", "cutmix_alpha"),
+        }
+        return {
+            name: VIEW_DEFAULTS[name] if value is None else value
+            for name, value in vars(self).items()
+            if name not in others
+        }
 
 
 def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
-    """Returns the options with the defaults that depend on the data.
-
-    Args:
-      views: the options as set.
-      dataset: the dataset's name.
-      image_size: side of a view in pixels.
-    """
+    """Returns the options with the defaults that depend on the data."""
     defaults: dict[str, Any] = dict(VIEW_DEFAULTS)
     if image_size <= CIFAR_STEM_MAX_SIDE:
         defaults |= SMALL_VIEW_DEFAULTS
