@@ -129,7 +129,7 @@ def test_flags_exist(name):
     if name in _WITH_OTHER_NAMES:
         return
     known = {"help", "helpfull", "flagfile", "logdir"}
-    for config_class, _ in __main__.COMMANDS.values():
+    for config_class in __main__.COMMANDS.values():
         names = [field.name for _, field, _ in fields.fields(config_class())]
         known.update(names, (f"no{name}" for name in names))
     scripts = [p for p in (_ROOT / "launch").iterdir() if p.is_file()]

@@ -23,7 +23,7 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import Schedule
 
 _ROOT = Path(__file__).resolve().parents[1]
-_COMMANDS = [config_class for config_class, _ in __main__.COMMANDS.values()]
+_COMMANDS = list(__main__.COMMANDS.values())
 
 
 def _parse(*arguments, command=Pretrain):
@@ -218,7 +218,7 @@ _MISTAKES = {
 
 def _lines_of_invalid_values():
     """For every flag with a check, a line with a value that is not allowed."""
-    for command, (config_class, _) in __main__.COMMANDS.items():
+    for command, config_class in __main__.COMMANDS.items():
         required = " ".join(_required(config_class))
         for _, field, _ in config_fields.fields(config_class()):
             about, flag = field.metadata, flags.define(config_class)[field.name]

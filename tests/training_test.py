@@ -20,7 +20,8 @@ from tf_contrastive import (
     train,
 )
 from tf_contrastive.commands import pretrain as command
-from tf_contrastive.config import fields, resolution
+from tf_contrastive.config import fields
+from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import CHANNEL_STATISTICS, channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import statistics as dataset_statistics
@@ -278,12 +279,12 @@ def test_mixed_views_need_pairs_on_every_replica():
 def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
     run = fields.replace(small.RUN, **given)
     data = {"dataset": name, "image_shape": (side, side, 3)}
-    resolved = resolution.resolve(run, **data)
+    resolved = configs.resolve(run, **data)
     views = resolved.views
     assert views.image_size == side
     assert (views.flip, views.color_jitter_strength, views.blur) == expected
     # What is resolved stays.
-    assert resolution.resolve(resolved, **data) == resolved
+    assert configs.resolve(resolved, **data) == resolved
 
 
 def _noise(side, channels=3, n=30):

@@ -21,41 +21,23 @@ from tf_contrastive.config.export import Export
 from tf_contrastive.config.pretrain import Doctor, Pretrain
 from tf_contrastive.config.reproduce import Reproduce
 
-# Command -> (options, description).
-COMMANDS: dict[str, tuple[type[Command], str]] = {
-    "pretrain": (Pretrain, "train an encoder; the same command resumes it"),
-    "doctor": (
-        Doctor,
-        "check a pretrain command: memory, speed, known problems",
-    ),
-    "evaluate": (
-        Evaluate,
-        "score a run or an export by the papers' protocols; --compare A B",
-    ),
-    "export": (Export, "write a SavedModel with serving signatures"),
-    "embed": (
-        Embed,
-        "write the embeddings of a dataset: npz, TFRecord or Parquet",
-    ),
-    "reproduce": (
-        Reproduce,
-        "list, run and judge the papers' claims; --report writes RESULTS.md",
-    ),
-    "datasets": (
-        Datasets,
-        "list the datasets; --show=NAME writes a contact sheet",
-    ),
-    "benchmark": (
-        Benchmark,
-        "compare speed and memory with other packages: benchmark loss",
-    ),
+# Command -> options, whose docstring describes the command.
+COMMANDS: dict[str, type[Command]] = {
+    "pretrain": Pretrain,
+    "doctor": Doctor,
+    "evaluate": Evaluate,
+    "export": Export,
+    "embed": Embed,
+    "reproduce": Reproduce,
+    "datasets": Datasets,
+    "benchmark": Benchmark,
 }
 _HELP, _HELP_FULL = ("--help", "-h"), "--helpfull"
 
 
 def _usage() -> str:
     lines = ["usage: python -m tf_contrastive COMMAND [flags]", ""]
-    lines += [f"  {name:10} {text}" for name, (_, text) in COMMANDS.items()]
+    lines += [f"  {name:10} {c.__doc__}" for name, c in COMMANDS.items()]
     lines += ["", "COMMAND --help shows common flags, COMMAND --helpfull all."]
     return "\n".join(lines)
 
@@ -67,9 +49,10 @@ def _run(arguments: list[str]) -> int:
     command, *rest = arguments
     if command not in COMMANDS:
         raise errors.unknown("command", command, COMMANDS)
-    config_class, text = COMMANDS[command]
+    config_class = COMMANDS[command]
     if any(word in (*_HELP, _HELP_FULL) for word in rest):
-        print(f"python -m tf_contrastive {command} [flags]\n\n{text}\n")
+        print(f"python -m tf_contrastive {command} [flags]\n")
+        print(f"{config_class.__doc__}\n")
         print(flags.help_text(config_class, everything=_HELP_FULL in rest))
         return 0
     try:

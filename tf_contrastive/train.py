@@ -34,7 +34,8 @@ from tf_contrastive.checkpoints.networks import (
     build_head,
     precision,
 )
-from tf_contrastive.config import fields, resolution
+from tf_contrastive.config import fields
+from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
     check_sampler,
     without_slice,
@@ -271,7 +272,7 @@ def resolve(
     run: Pretrain, source: datasets.Source, strategy: tf.distribute.Strategy
 ) -> Pretrain:
     """Replaces `auto` and 0 in the options by their values on these data."""
-    run = resolution.resolve(
+    run = configs.resolve(
         run,
         dataset=source.info.name,
         image_shape=source.info.image_shape,
@@ -297,7 +298,7 @@ def shrink(run: Pretrain) -> Pretrain:
     )
     try:
         info = open_train(full).info
-        side = resolution.image_side(info.image_shape)
+        side = configs.image_side(info.image_shape)
     except errors.AbsentDataError:
         name, side, message = substitute(name)
         terminal.info(f"smoke      {message}")

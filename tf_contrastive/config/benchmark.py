@@ -192,7 +192,7 @@ class EvaluationBenchmark:
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark(Command):
-    """All options of `benchmark`."""
+    """Compare speed and memory with other packages: benchmark loss."""
 
     COMMON: ClassVar = (
         *("benchmark", "only_ours", "repeats", "memory", "output"),

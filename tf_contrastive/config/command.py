@@ -20,7 +20,7 @@ class Terminal:
 
 
 class Command:
-    """Base of the options of a command: a frozen dataclass of groups."""
+    """Base of a command's options: a frozen dataclass of groups."""
 
     # Options that `--help` shows; `--helpfull` shows all. Empty: all.
     COMMON: ClassVar[tuple[str, ...]] = ()

@@ -24,7 +24,7 @@ class Listing:
 
 @dataclasses.dataclass(frozen=True)
 class Datasets(Command):
-    """All options of `datasets`."""
+    """List the datasets; --show=NAME writes a contact sheet."""
 
     listing: Listing = group(Listing())
     terminal: Terminal = group(Terminal())

@@ -80,7 +80,7 @@ class Embedding:
 
 @dataclasses.dataclass(frozen=True)
 class Embed(Command):
-    """All options of `embed`."""
+    """Write the embeddings of a dataset: npz, TFRecord or Parquet."""
 
     embedding: Embedding = group(Embedding())
     terminal: Terminal = group(Terminal())

@@ -134,7 +134,7 @@ class Evaluation:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate(Command):
-    """All options of `evaluate`."""
+    """Score a run or an export by the papers' protocols; --compare A B."""
 
     COMMON: ClassVar = (
         *("workdir", "saved_model", "output_dir", "compare", "protocols"),

@@ -47,7 +47,7 @@ class Exporting:
 
 @dataclasses.dataclass(frozen=True)
 class Export(Command):
-    """All options of `export`."""
+    """Write a SavedModel with serving signatures."""
 
     exporting: Exporting = group(Exporting())
     terminal: Terminal = group(Terminal())

@@ -1,12 +1,16 @@
-"""The options of `pretrain` and `doctor`, and how they go together."""
+"""The options of `pretrain` and `doctor`, how they go together, and `auto`."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tf_contrastive.config.command import Command, Terminal
-from tf_contrastive.config.data import Data, check_data_service
+from tf_contrastive.config.data import (
+    DEFAULT_IMAGE_SIZE,
+    Data,
+    check_data_service,
+)
 from tf_contrastive.config.encoder import Encoder, Projection, resolve_encoder
-from tf_contrastive.config.fields import group
+from tf_contrastive.config.fields import group, replace
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS_OPTIONS,
@@ -14,20 +18,20 @@ from tf_contrastive.config.loss import (
     Loss,
     check_chunks,
 )
-from tf_contrastive.config.optimizer import Optimizer
+from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
 from tf_contrastive.config.runtime import (
     Runtime,
     check_cross_device_ops,
     check_divisible,
 )
-from tf_contrastive.config.schedule import Schedule
-from tf_contrastive.config.views import Views, check_pairs
+from tf_contrastive.config.schedule import Schedule, resolve_warmup
+from tf_contrastive.config.views import Views, check_pairs, resolve_views
 from tf_contrastive.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrain(Command):
-    """All options of `pretrain`."""
+    """Train an encoder; the same command resumes it."""
 
     COMMON: ClassVar = (
         *("dataset", "data_dir", "augmentation", "image_size"),
@@ -136,7 +140,7 @@ class Pretrain(Command):
 
 @dataclasses.dataclass(frozen=True)
 class Doctor(Pretrain):
-    """All options of `doctor`: those of the `pretrain` command it checks."""
+    """Check a pretrain command: memory, speed, known problems."""
 
     runtime: Runtime = group(
         Runtime(),
@@ -165,3 +169,64 @@ def check_multi_label(run: Pretrain, dataset: str) -> None:
                 f"{name}={value} needs one label per image, and {dataset} has"
                 f" several: set {name}={off}"
             )
+
+
+def image_side(image_shape: tuple[int, ...] | None) -> int:
+    """Returns the side of a view in pixels, by the shape of the images."""
+    return min((image_shape or (DEFAULT_IMAGE_SIZE,))[:2])
+
+
+def resolve(
+    run: Pretrain,
+    *,
+    dataset: str,
+    image_shape: tuple[int, ...] | None,
+    extra_channels: int = 0,
+    multi_label: bool = False,
+    replicas: int = 1,
+    on_tpu: bool = False,
+    on_gpu: bool = False,
+) -> Pretrain:
+    """Returns the run with every option that depends on data and devices.
+
+    Args:
+      run: validated.
+      dataset: the name under which the data were opened.
+      image_shape: (height, width, 3), or None where it varies.
+      extra_channels: channels of the dataset's feature `extra`.
+      multi_label: whether an image has several labels.
+      replicas: that share the batch.
+      on_tpu, on_gpu: whether the replicas are TPU cores, or GPUs.
+    """
+    size = run.views.image_size or image_side(image_shape)
+    extra = run.data.extra_channels
+    if extra > extra_channels:
+        raise UserError(
+            f"extra_channels={extra}: {dataset} has {extra_channels} channels"
+            f" of feature `extra`: set extra_channels={extra_channels} or less"
+        )
+    if run.views.mixed:
+        check_pairs(run.schedule.batch_size, replicas)
+    values: dict[str, Any] = {
+        "extra_channels": extra_channels if extra < 0 else extra,
+        # The probe takes one class per image.
+        "probe": run.probe.probe and not multi_label,
+        "learning_rate": resolve_learning_rate(
+            run.schedule.learning_rate,
+            run.optimizer.optimizer,
+            run.schedule.learning_rate_scaling,
+        ),
+        "warmup_epochs": resolve_warmup(
+            run.schedule.warmup_epochs, run.schedule.epochs
+        ),
+    }
+    if run.runtime.precision == "auto":
+        values["precision"] = "mixed_bfloat16" if on_tpu else "float32"
+    if run.views.augment_on == "auto":
+        values["augment_on"] = "device" if on_tpu or on_gpu else "host"
+    run = dataclasses.replace(
+        run,
+        views=resolve_views(run.views, dataset, size),
+        encoder=resolve_encoder(run.encoder, size),
+    )
+    return replace(run, **values)

@@ -41,7 +41,7 @@ class Reproduction:
 
 @dataclasses.dataclass(frozen=True)
 class Reproduce(Command):
-    """All options of `reproduce`."""
+    """Run and judge the papers' claims; --report writes RESULTS.md."""
 
     reproduction: Reproduction = group(Reproduction())
     terminal: Terminal = group(Terminal())

@@ -18,6 +18,10 @@ from tf_contrastive.config.schedule import (
 from tf_contrastive.config.views import resolve_views
 
 SMOKE_STEPS = 2
+_DEFAULTS = (
+    *("tpu", "cross_device_ops", "steps_per_execution"),
+    *("checkpoint_every_steps", "keep_checkpoint_every_hours"),
+)
 _BATCH_SIZE = 16
 # Image side in pixels, by the stem of the run's own image side.
 _SIDE = {"imagenet": 32, "cifar": 16}
@@ -144,11 +148,7 @@ def smoke(
         **_shortened(run.schedule),
         **changes,
         strategy="mirrored" if run.runtime.virtual_devices else "default",
-        tpu=Runtime.tpu,
-        cross_device_ops=Runtime.cross_device_ops,
-        steps_per_execution=Runtime.steps_per_execution,
-        checkpoint_every_steps=Runtime.checkpoint_every_steps,
-        keep_checkpoint_every_hours=Runtime.keep_checkpoint_every_hours,
+        **{name: getattr(Runtime, name) for name in _DEFAULTS},
         log_every_steps=1,
         histograms_every_epochs=0,
         projector_examples=0,

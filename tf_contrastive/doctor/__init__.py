@@ -25,16 +25,12 @@ _MAX_TRACE = 12.0
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The result of `inspect`.
-
-    Attributes:
-      facts: what the warnings follow from.
-      sections: heading -> name -> value.
-      warnings: check -> one line that says what is wrong and what to do.
-    """
+    """The result of `inspect`, with what the warnings follow from."""
 
     facts: advice.Facts
+    # Heading -> name -> value.
     sections: dict[str, report.Section]
+    # Check -> one line that says what is wrong and what to do.
     warnings: dict[str, str]
 
 
@@ -42,13 +38,8 @@ def inspect(run: Pretrain) -> Report:
     """Predicts and measures what a run needs.
 
     Builds what `pretrain` would build (strategy, data, model), measures the
-    input and the step for some seconds, and writes nothing.
-
-    Args:
-      run: validated; its workdir, if it has one, must suit `pretrain`.
-
-    Raises:
-      UserError: for what `pretrain` rejects before its first step.
+    input and the step for some seconds, and writes nothing. `UserError` for
+    what `pretrain` rejects before its first step.
     """
     strategy, source, _, run, _ = train.prepare(run)
     info, replicas = source.info, strategy.num_replicas_in_sync

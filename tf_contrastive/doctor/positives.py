@@ -81,9 +81,6 @@ def expect(
         labels.
       num_examples: examples of all classes together.
       related: see `count_label_sets`, if `counts` are those of label sets.
-
-    Returns:
-      None for cross entropy, which does not compare images.
     """
     batch, views = run.schedule.batch_size, run.views.views
     loss = run.loss.loss
@@ -129,14 +126,10 @@ def expect(
 def _shuffled(
     fractions: np.ndarray, sizes: np.ndarray, examples: int, batch: int
 ) -> tuple[float, float]:
-    """Expectation over batches drawn without replacement.
+    """(Other images of an anchor's class, fraction of anchors without any).
 
-    Args:
-      fractions: probability that an anchor is of each class.
-      sizes: examples of each class; of all classes there are `examples`.
-
-    Returns:
-      (other images of an anchor's class, fraction of anchors without any).
+    In batches drawn without replacement; `fractions` are the probabilities of
+    the classes, `sizes` their examples out of `examples`.
     """
     others = (batch - 1) * float(
         (fractions * np.maximum(sizes - 1, 0)).sum() / max(examples - 1, 1)

@@ -88,9 +88,6 @@ def measure_step(
     smaller batches, from which the cost of a step and of an image follow, for
     about `seconds` after tracing. Returns None if even the smallest batch takes
     longer.
-
-    Raises:
-      tf.errors.ResourceExhaustedError: if the batch does not fit the device.
     """
     replicas = strategy.num_replicas_in_sync
     images = run.schedule.batch_size // replicas
