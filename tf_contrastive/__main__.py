@@ -13,11 +13,11 @@ from absl import logging
 
 from tf_contrastive import errors, flags, terminal
 from tf_contrastive.config.benchmark import Benchmark
-from tf_contrastive.config.command import Command
 from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.config.embed import Embed
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.export import Export
+from tf_contrastive.config.fields import Command
 from tf_contrastive.config.pretrain import Doctor, Pretrain
 from tf_contrastive.config.reproduce import Reproduce
 

@@ -11,29 +11,23 @@ import os
 import re
 import textwrap
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
 from tf_contrastive import errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.command import Command
+from tf_contrastive.config.fields import Command
 
 Config = TypeVar("Config", bound=Command)
 
-_DEFINE = {
-    bool: absl_flags.DEFINE_boolean,
-    int: absl_flags.DEFINE_integer,
-    float: absl_flags.DEFINE_float,
-    str: absl_flags.DEFINE_string,
-}
-# What a flag of a type takes.
-_VALUES = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    str: "a text",
+# Type -> what defines its flag, and what that takes.
+_TYPES: dict[type, tuple[Callable[..., Any], str]] = {
+    bool: (absl_flags.DEFINE_boolean, "true or false"),
+    int: (absl_flags.DEFINE_integer, "an integer"),
+    float: (absl_flags.DEFINE_float, "a number"),
+    str: (absl_flags.DEFINE_string, "a text"),
 }
 
 
@@ -47,7 +41,8 @@ def define(config_class: type[Command]) -> absl_flags.FlagValues:
                 field.name, default, choices, text, flag_values=values
             )
         else:
-            _DEFINE[_type(field)](field.name, default, text, flag_values=values)
+            define_flag, _ = _TYPES[_type(field)]
+            define_flag(field.name, default, text, flag_values=values)
     return values
 
 
@@ -161,7 +156,7 @@ def _explain(error: Exception, known: Mapping[str, dataclasses.Field]) -> str:
 def _allowed(field: dataclasses.Field) -> str:
     if choices := field.metadata["choices"]:
         return f"one of {', '.join(choices)}"
-    return _VALUES[_type(field)]
+    return _TYPES[_type(field)][1]
 
 
 def help_text(config_class: type[Command], everything: bool = True) -> str:

@@ -1,6 +1,5 @@
 """`pretrain`: trains an encoder; prints and writes the results."""
 
-import json
 import os
 from typing import Any
 
@@ -11,18 +10,18 @@ from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, results
 
-RESULT_FILE = "pretrain.json"
-
 
 def run(options: Pretrain) -> int:
     """Runs the command and returns its exit status."""
     extensions.add_papers()
     result = train.pretrain(options)
-    path = os.path.join(options.runtime.workdir, RESULT_FILE)
+    path = os.path.join(options.runtime.workdir, "pretrain.json")
     if result.is_chief:
-        _name_bad_images(result.bad_images)
+        if names := result.bad_images:
+            told = f"skipped {len(names)} image(s) that could not be read:"
+            terminal.warning("\n  ".join((told, *names)))
         if result.start_step < result.step:
-            _write(path, _rows(result))
+            checkpoints.write_json(path, _rows(result))
     report = linear(result) if options.linear.schedule.epochs else None
     if result.is_chief:
         _tell(result, report, path)
@@ -70,12 +69,12 @@ def _tell(
         )
         if report is None:
             return
-    rows = _read(path) or _rows(result)
+    rows = checkpoints.read_json(path, {}) or _rows(result)
     if report:
         (scores,) = report["results"]
         rows["linear_top1"] = round(scores["top1"], 4)
         rows["linear_top5"] = round(scores["top5"], 4)
-        _write(path, rows)
+        checkpoints.write_json(path, rows)
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:{width}}  {value}")
@@ -88,19 +87,3 @@ def _tell(
     print(
         f"\nnext: python -m tf_contrastive {next_command} --workdir={workdir}"
     )
-
-
-def _read(path: str) -> dict[str, Any]:
-    if not tf.io.gfile.exists(path):
-        return {}
-    return checkpoints.read_json(path)
-
-
-def _write(path: str, rows: dict[str, Any]) -> None:
-    checkpoints.write_text(path, json.dumps(rows, indent=2) + "\n")
-
-
-def _name_bad_images(names: tuple[str, ...]) -> None:
-    if names:
-        told = f"skipped {len(names)} image(s) that could not be read:"
-        terminal.warning("\n  ".join((told, *names)))

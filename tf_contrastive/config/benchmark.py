@@ -3,9 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
-from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.fields import (
+    Command,
+    Terminal,
     group,
     list_of,
     numbers,

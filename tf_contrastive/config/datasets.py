@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import dataset_name
-from tf_contrastive.config.fields import group, option
+from tf_contrastive.config.fields import Command, Terminal, group, option
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,18 +3,19 @@
 import dataclasses
 import re
 
-from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import dataset_name
-from tf_contrastive.config.fields import group, option, shell_words
+from tf_contrastive.config.fields import (
+    Command,
+    Terminal,
+    group,
+    option,
+    shell_words,
+)
 from tf_contrastive.errors import UserError
 
 # Format -> extension of its files.
-EMBEDDING_FORMATS = {
-    "npz": ".npz",
-    "tfrecord": ".tfrecord",
-    "parquet": ".parquet",
-}
+EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}
 
 
 def _runner(value: str) -> str | None:

@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import (
+    Command,
+    Terminal,
     group,
     list_of,
     option,

@@ -2,8 +2,13 @@
 
 import dataclasses
 
-from tf_contrastive.config.command import Command, Terminal
-from tf_contrastive.config.fields import group, list_of, option
+from tf_contrastive.config.fields import (
+    Command,
+    Terminal,
+    group,
+    list_of,
+    option,
+)
 
 # The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "tflite", "onnx")

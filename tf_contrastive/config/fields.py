@@ -1,4 +1,4 @@
-"""Options as fields of dataclasses, groups of them, and their checks."""
+"""Options as fields of dataclasses, groups of them, commands, and checks."""
 
 import copy
 import dataclasses
@@ -8,7 +8,7 @@ import operator
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from tf_contrastive.errors import UserError, did_you_mean, unknown
 
@@ -333,13 +333,11 @@ def numbers(
     return check
 
 
-def positive_numbers(example: str) -> Check:
-    """Makes the check of a list of distinct numbers above 0; see `numbers`."""
-    return numbers(
-        "distinct numbers above 0",
-        example,
-        lambda x: min(x) > 0 and len(set(x)) == len(x),
-    )
+LEARNING_RATES = numbers(
+    "distinct numbers above 0",
+    "0.03,0.1,0.3",
+    lambda x: min(x) > 0 and len(set(x)) == len(x),
+)
 
 
 def positive_integers(example: str, *, distinct: bool = False) -> Check:
@@ -380,3 +378,39 @@ def shell_words(value: str) -> str | None:
     except ValueError:
         return "flags as a shell splits them, with every quote closed"
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Terminal:
+    """Output on stderr."""
+
+    verbosity: str = option(
+        "normal",
+        "output on stderr; quiet: warnings and errors; normal: also progress;"
+        " debug: also the logs of TensorFlow and other libraries",
+        choices=("quiet", "normal", "debug"),
+        identity=False,
+    )
+
+
+class Command:
+    """Base of a command's options: a frozen dataclass of groups."""
+
+    # Options that `--help` shows; `--helpfull` shows all. Empty: all.
+    COMMON: ClassVar[tuple[str, ...]] = ()
+
+    terminal: Terminal
+
+    @classmethod
+    def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Returns the options that presets among the given ones set."""
+        del given
+        return {}
+
+    def validate(self) -> None:
+        """Raises `UserError` for values, or pairs of them, that cannot work."""
+        validate_fields(self)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises `UserError` for values that do not go together."""

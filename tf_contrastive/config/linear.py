@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.config.fields import (
+    LEARNING_RATES,
     Place,
     group,
     group_options,
     option,
-    positive_numbers,
     read_numbers,
 )
 from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
@@ -192,7 +192,7 @@ class LinearProtocol(LinearStage):
         "",
         "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of train; empty: --linear_learning_rate",
-        check=positive_numbers("0.03,0.1,0.3"),
+        check=LEARNING_RATES,
     )
 
     def hyperparameters(self) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from tf_contrastive.config.command import Command, Terminal
 from tf_contrastive.config.data import (
     DEFAULT_IMAGE_SIZE,
     Data,
     check_data_service,
 )
 from tf_contrastive.config.encoder import Encoder, Projection, resolve_encoder
-from tf_contrastive.config.fields import group, replace
+from tf_contrastive.config.fields import Command, Terminal, group, replace
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS_OPTIONS,
@@ -156,14 +155,12 @@ class Doctor(Pretrain):
 
 def check_multi_label(run: Pretrain, dataset: str) -> None:
     """Raises `UserError` for options that need one label per image."""
-    for name, off in (
-        ("online_knn_size", 0),
-        ("sampler", "shuffle"),
-        ("mixup_alpha", 0),
-        ("cutmix_alpha", 0),
+    for name, value, off in (
+        ("online_knn_size", run.probe.online_knn_size, 0),
+        ("sampler", run.data.sampler, "shuffle"),
+        ("mixup_alpha", run.views.mixup_alpha, 0),
+        ("cutmix_alpha", run.views.cutmix_alpha, 0),
     ):
-        group = {"online_knn_size": run.probe, "sampler": run.data}
-        value = getattr(group.get(name, run.views), name)
         if value != off:
             raise UserError(
                 f"{name}={value} needs one label per image, and {dataset} has"

@@ -4,11 +4,11 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.config.fields import (
+    LEARNING_RATES,
     list_of,
     numbers,
     option,
     positive_integers,
-    positive_numbers,
     read_counts,
     read_numbers,
     split_list,
@@ -106,7 +106,7 @@ class FinetuneProtocol(_Protocol):
         "0.05",
         "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of the labels",
-        check=positive_numbers("0.03,0.1,0.3"),
+        check=LEARNING_RATES,
         read=read_numbers,
     )
     augmentation: str = option(
@@ -134,7 +134,6 @@ _DECAYS = numbers(
     "0,1e-5,1e-4",
     lambda x: min(x) >= 0 and len(set(x)) == len(x),
 )
-_RATES = positive_numbers("0.03,0.1,0.3")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +161,7 @@ class TransferProtocol(_Protocol):
     learning_rates: str = option(
         "1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2,0.1",
         "comma-separated learning rates of the fine-tuning grid",
-        check=_RATES,
+        check=LEARNING_RATES,
         read=read_numbers,
     )
     weight_decays: str = option(
@@ -178,7 +177,7 @@ class TransferProtocol(_Protocol):
     scratch_learning_rates: str = option(
         "1e-3,3.16e-3,1e-2,3.16e-2,0.1,0.316,1",
         "comma-separated learning rates of the grid for a random encoder",
-        check=_RATES,
+        check=LEARNING_RATES,
         read=read_numbers,
     )
     scratch_weight_decays: str = option(

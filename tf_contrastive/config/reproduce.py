@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from tf_contrastive.config.command import Command, Terminal
-from tf_contrastive.config.fields import group, option
+from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.errors import UserError
 
 

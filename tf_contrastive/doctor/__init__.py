@@ -53,7 +53,11 @@ def inspect(run: Pretrain) -> Report:
     model, _ = train.build(one_step, strategy, info, steps_per_epoch)
     trace_seconds = _TRACE_BY_BUILD * (time.perf_counter() - start)
     predicted = memory.predict(model, run, replicas)
-    expected = _expected(run, source)
+    counts = related = None
+    if info.multi_label:
+        counts, related = positives.count_label_sets(source)
+    elif info.has_labels and run.loss.loss in SUPERVISED_LOSSES:
+        counts = positives.count_labels(source, _LABELS)
     input_speed = speed.measure_input(source, strategy, run, _INPUT)
     step = None
     if trace_seconds < _MAX_TRACE:
@@ -76,7 +80,7 @@ def inspect(run: Pretrain) -> Report:
             batch_size,
             run.schedule.learning_rate_scaling,
         ),
-        expected=expected,
+        expected=positives.expect(run, counts, info.num_examples, related),
         memory=predicted,
         available_memory=memory.available(replicas),
         input_speed=input_speed,
@@ -84,16 +88,3 @@ def inspect(run: Pretrain) -> Report:
     )
     sections = report.sections(facts, strategy, model, step)
     return Report(facts, sections, advice.warnings(facts))
-
-
-def _expected(
-    run: Pretrain, source: datasets.Source
-) -> positives.Expected | None:
-    """Positives and negatives, from the labels that can be read in time."""
-    info = source.info
-    counts = related = None
-    if info.multi_label:
-        counts, related = positives.count_label_sets(source)
-    elif info.has_labels and run.loss.loss in SUPERVISED_LOSSES:
-        counts = positives.count_labels(source, _LABELS)
-    return positives.expect(run, counts, info.num_examples, related)

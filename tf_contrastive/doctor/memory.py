@@ -30,24 +30,18 @@ _STATELESS_GRADIENT = (
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of a replica.
-
-    Attributes:
-      parameters: variables of encoders, heads and probe.
-      optimizer: slots of both optimizers.
-      gradients: gradients of all trainable variables.
-      views: the batch that the step receives.
-      activations: tensors kept from the forward for the backward pass.
-      backward: temporary tensors of the backward pass, about.
-      loss: gathered embeddings and a block of their similarities.
-    """
+    """Bytes of a replica."""
 
     parameters: int
     optimizer: int
     gradients: int
+    # The batch that the step receives.
     views: int
+    # Tensors kept from the forward for the backward pass.
     activations: int
+    # Temporary tensors of the backward pass, about.
     backward: int
+    # Gathered embeddings and a block of their similarities.
     loss: int
 
     @property

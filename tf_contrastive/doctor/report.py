@@ -27,6 +27,20 @@ def sections(
     """Returns heading -> name -> value, of a run and its parts."""
     run, info = facts.run, facts.info
     views, schedule = run.views, run.schedule
+    pairs: Section = {}
+    if (expected := facts.expected) is not None:
+        pairs = {
+            "positives_per_anchor": round(expected.positives, 2),
+            "negatives_per_anchor": round(expected.negatives, 1),
+            "anchors_without_positives": round(expected.without_positives, 4),
+        }
+    anchors, candidates = similarity_block(run, facts.replicas)
+    sizes = {
+        **dataclasses.asdict(facts.memory),
+        "total": facts.memory.total,
+        "available": facts.available_memory,
+    }
+    speeds = {"input": facts.input_speed, "step": facts.step_speed}
     return {
         "environment": _environment(),
         "devices": {
@@ -57,9 +71,30 @@ def sections(
                 schedule.warmup_epochs * facts.steps_per_epoch
             ),
         },
-        "batch": _batch(facts),
-        "memory_per_replica": _memory(facts),
-        "speed": _speed(facts, step),
+        "batch": {
+            "loss": run.loss.loss,
+            "temperature": facts.temperature,
+            "batch_size": schedule.batch_size,
+            "replica_batch_size": schedule.batch_size // facts.replicas,
+            **pairs,
+        },
+        "memory_per_replica": {
+            **{
+                f"{name}_mib": size and round(size / 2**20, 1)
+                for name, size in sizes.items()
+            },
+            "similarity_block": f"{anchors} x {candidates}",
+        },
+        "speed": {
+            **{
+                f"{name}_images_per_second": value and round(value, 1)
+                for name, value in speeds.items()
+            },
+            "hours": facts.hours and round(facts.hours, 2),
+            "measured_on": f"{step.images} of {step.replica_images} images"
+            if step
+            else "nothing: a step takes too long here",
+        },
     }
 
 
@@ -101,52 +136,4 @@ def _model(facts: advice.Facts, model: models.ContrastiveModel) -> Section:
             section[f"{name}_parameters"] = sum(
                 v.shape.num_elements() for v in part.trainable_variables
             )
-    return section
-
-
-def _batch(facts: advice.Facts) -> Section:
-    run, expected = facts.run, facts.expected
-    section: Section = {
-        "loss": run.loss.loss,
-        "temperature": facts.temperature,
-        "batch_size": run.schedule.batch_size,
-        "replica_batch_size": run.schedule.batch_size // facts.replicas,
-    }
-    if expected is not None:
-        section |= {
-            "positives_per_anchor": round(expected.positives, 2),
-            "negatives_per_anchor": round(expected.negatives, 1),
-            "anchors_without_positives": round(expected.without_positives, 4),
-        }
-    return section
-
-
-def _memory(facts: advice.Facts) -> Section:
-    sizes = {
-        **dataclasses.asdict(facts.memory),
-        "total": facts.memory.total,
-        "available": facts.available_memory,
-    }
-    anchors, candidates = similarity_block(facts.run, facts.replicas)
-    return {
-        **{
-            f"{name}_mib": size and round(size / 2**20, 1)
-            for name, size in sizes.items()
-        },
-        "similarity_block": f"{anchors} x {candidates}",
-    }
-
-
-def _speed(facts: advice.Facts, step: StepTime | None) -> Section:
-    speeds = {"input": facts.input_speed, "step": facts.step_speed}
-    section: Section = {
-        f"{name}_images_per_second": value and round(value, 1)
-        for name, value in speeds.items()
-    }
-    section["hours"] = facts.hours and round(facts.hours, 2)
-    section["measured_on"] = (
-        f"{step.images} of {step.replica_images} images"
-        if step
-        else "nothing: a step takes too long here"
-    )
     return section
