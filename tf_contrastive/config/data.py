@@ -5,7 +5,7 @@ import re
 from typing import NamedTuple
 
 from tf_contrastive.config.dataset_names import PROBING_DATASETS, dataset_name
-from tf_contrastive.config.fields import one_of, option
+from tf_contrastive.config.fields import matching, one_of, option
 from tf_contrastive.errors import UserError
 
 SAMPLERS = ("shuffle", "class_balanced")
@@ -25,20 +25,17 @@ class ChannelStatistics(NamedTuple):
 # Over all pixels of the training split. (The common deviations of CIFAR-10,
 # 0.2023, 0.1994, 0.2010, are means of the deviations of single images.)
 CHANNEL_STATISTICS = {
-    # As in torchvision.
-    "imagenet2012": ChannelStatistics(
-        (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    ),
-    # Computed from the original files, as those of MNIST.
-    "cifar10": ChannelStatistics(
-        (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-    ),
-    "cifar100": ChannelStatistics(
-        (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
-    ),
-    "mnist": ChannelStatistics((0.1307,) * 3, (0.3081,) * 3),
-    # The 1,437 digits of this package's training split.
-    "digits": ChannelStatistics((0.3058,) * 3, (0.3761,) * 3),
+    name: ChannelStatistics(mean, std)
+    for name, mean, std in (
+        # As in torchvision.
+        ("imagenet2012", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        # Computed from the original files, as those of MNIST.
+        ("cifar10", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        ("cifar100", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+        ("mnist", (0.1307,) * 3, (0.3081,) * 3),
+        # The 1,437 digits of this package's training split.
+        ("digits", (0.3058,) * 3, (0.3761,) * 3),
+    )
 }
 IMAGENET_STATISTICS = CHANNEL_STATISTICS["imagenet2012"]
 
@@ -86,17 +83,11 @@ def standardization(value: str) -> str | None:
     )
 
 
-def _service_address(value: str) -> str | None:
-    if re.fullmatch(r"grpc://[^/:\s]+:\d+", value):
-        return None
-    return "grpc://HOST:PORT, as launch/data_service prints it"
-
-
-def split_name(value: str) -> str | None:
-    """Checks the name of a split."""
-    if re.fullmatch(r"\w+(\[[\d%]*:[\d%]*\])?", value):
-        return None
-    return "a split such as train, test, train[:1000] or train[10%:]"
+# The check of the name of a split.
+split_name = matching(
+    r"\w+(\[[\d%]*:[\d%]*\])?",
+    "a split such as train, test, train[:1000] or train[10%:]",
+)
 
 
 def without_slice(split: str) -> str:
@@ -147,7 +138,10 @@ class Data:
         "",
         "grpc://HOST:PORT of a tf.data service that makes the views"
         " (launch/data_service); empty: this machine",
-        check=_service_address,
+        check=matching(
+            r"grpc://[^/:\s]+:\d+",
+            "grpc://HOST:PORT, as launch/data_service prints it",
+        ),
         identity=False,
     )
     cache: str = option(

@@ -5,19 +5,13 @@ import re
 import typing
 from typing import Any
 
-from tf_contrastive.config.fields import option, problem
+from tf_contrastive.config.fields import matching, option, problem
 from tf_contrastive.errors import UserError, did_you_mean
 
 # Names are one of these, SCHEME:PATH, one of PROBING_DATASETS, or of TensorFlow
 # Datasets.
 EMBEDDED_DATASETS = ("digits",)
 DATASET_SCHEMES = ("folder", "tfrecord", "csv")
-
-
-def _digit_sizes(value: str) -> str | None:
-    if re.fullmatch(r"\d+(\+\d+)*", value):
-        return None
-    return "the side of each digit in pixels, joined by +, such as 20+80"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +28,10 @@ class MultiDigits:
         "",
         "the side of each digit in pixels, such as 20+80; replaces count and"
         " digit",
-        check=_digit_sizes,
+        check=matching(
+            r"\d+(\+\d+)*",
+            "the side of each digit in pixels, joined by +, such as 20+80",
+        ),
     )
     placement: str = option(
         "random",

@@ -1,7 +1,6 @@
 """The options of `embed`."""
 
 import dataclasses
-import re
 
 from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset_names import dataset_name
@@ -9,6 +8,7 @@ from tf_contrastive.config.fields import (
     Command,
     Terminal,
     group,
+    matching,
     option,
     shell_words,
 )
@@ -16,12 +16,6 @@ from tf_contrastive.errors import UserError
 
 # Format -> extension of its files.
 EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}
-
-
-def _runner(value: str) -> str | None:
-    if re.fullmatch(r"\w*", value):
-        return None
-    return "the name of an Apache Beam runner, such as DirectRunner"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +53,9 @@ class Embedding:
         "",
         "Apache Beam runner, such as DirectRunner or DataflowRunner (extra"
         " [beam]); empty: this process",
-        check=_runner,
+        check=matching(
+            r"\w*", "the name of an Apache Beam runner, such as DirectRunner"
+        ),
     )
     beam_options: str = option(
         "",

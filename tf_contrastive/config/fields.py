@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import math
 import operator
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -348,6 +349,11 @@ def positive_integers(example: str, *, distinct: bool = False) -> Check:
         lambda x: min(x) >= 1 and not (distinct and len(set(x)) < len(x)),
         read_counts,
     )
+
+
+def matching(pattern: str, allowed: str) -> Check:
+    """Makes the check of a text by a regular expression."""
+    return lambda value: None if re.fullmatch(pattern, value) else allowed
 
 
 def list_of(known: Iterable[str], problem_of: Check | None = None) -> Check:

@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import re
 
-from tf_contrastive.config.fields import numbers, option, read_counts
+from tf_contrastive.config.fields import matching, numbers, option, read_counts
 from tf_contrastive.errors import UserError
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
@@ -32,12 +31,6 @@ def read_step_window(value: str) -> tuple[int, int] | None:
         return None
     first, last = read_counts(value)
     return first, last
-
-
-def _nan_policy(value: str) -> str | None:
-    if value == "stop" or re.fullmatch(r"skip:[1-9]\d*", value):
-        return None
-    return "stop, or skip:N for at most N steps, such as skip:10"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +69,10 @@ class Runtime:
         "stop",
         "what to do if a loss or gradient is not finite: stop, or skip:N to"
         " skip at most N such steps",
-        check=_nan_policy,
+        check=matching(
+            r"stop|skip:[1-9]\d*",
+            "stop, or skip:N for at most N steps, such as skip:10",
+        ),
     )
     steps_per_execution: int = _setting(
         0,

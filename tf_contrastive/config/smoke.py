@@ -27,24 +27,20 @@ _BATCH_SIZE = 16
 _SIDE = {"imagenet": 32, "cifar": 16}
 # Number of classes and image side of datasets by family; of others.
 _CLASSES_AND_SIDE = {
-    "cifar10": (10, 32),
-    "cifar2": (2, 32),
-    "cifar100": (100, 32),
-    "mnist": (10, 28),
-    "fashion_mnist": (10, 28),
-    "kmnist": (10, 28),
-    "svhn_cropped": (10, 32),
-    "stl10": (10, 96),
-    "imagenet_resized": (1000, 64),
-    "imagenet2012": (1000, DEFAULT_IMAGE_SIZE),
-    "imagenet2012_subset": (1000, DEFAULT_IMAGE_SIZE),
-    "imagenet100": (100, DEFAULT_IMAGE_SIZE),
-    "imagenette": (10, DEFAULT_IMAGE_SIZE),
-    "food101": (101, DEFAULT_IMAGE_SIZE),
-    "oxford_iiit_pet": (37, DEFAULT_IMAGE_SIZE),
-    "oxford_flowers102": (102, DEFAULT_IMAGE_SIZE),
-    "places365_small": (365, DEFAULT_IMAGE_SIZE),
-    "sun397": (397, DEFAULT_IMAGE_SIZE),
+    name: (classes, side)
+    for side, families in {
+        28: {"mnist": 10, "fashion_mnist": 10, "kmnist": 10},
+        32: {"cifar10": 10, "cifar2": 2, "cifar100": 100, "svhn_cropped": 10},
+        64: {"imagenet_resized": 1000},
+        96: {"stl10": 10},
+        DEFAULT_IMAGE_SIZE: {
+            **{"imagenet2012": 1000, "imagenet2012_subset": 1000},
+            **{"imagenet100": 100, "imagenette": 10, "food101": 101},
+            **{"oxford_iiit_pet": 37, "oxford_flowers102": 102},
+            **{"places365_small": 365, "sun397": 397},
+        },
+    }.items()
+    for name, classes in families.items()
 }
 _OTHER = (10, DEFAULT_IMAGE_SIZE)
 
