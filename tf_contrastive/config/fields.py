@@ -76,20 +76,16 @@ def _text(default: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """How a group's options differ from its dataclass.
+    """How a group's options differ from its dataclass."""
 
-    Attributes:
-      prefix: prepended to the names of its options.
-      help: prepended to their help.
-      identity: whether any of them affects what a run computes.
-      omit: fields that are not options here.
-      changes: field -> metadata (see `option`) that differs here.
-    """
-
+    # Prepended to their names, and to their help.
     prefix: str = ""
     help: str = ""
+    # Whether any of them affects what a run computes.
     identity: bool = True
+    # Fields that are not options here.
     omit: Sequence[str] = ()
+    # Field -> metadata (see `option`) that differs here.
     changes: Mapping[str, Mapping[str, Any]] = dataclasses.field(
         default_factory=dict
     )
@@ -99,12 +95,7 @@ def group(defaults: Any, prefix: str = "", **place: Any) -> Any:
     """A field that holds a group of options of a command or of another group.
 
     The same dataclass may occur twice: `group(Schedule(), "linear_")` has the
-    options `linear_epochs`, `linear_batch_size`, ...
-
-    Args:
-      defaults: an instance of the group, with its defaults.
-      prefix: prepended to the names of its options.
-      **place: see `Place`.
+    options `linear_epochs`, `linear_batch_size`, ... For `place` see `Place`.
     """
     place["prefix"] = prefix
     return dataclasses.field(default=defaults, metadata={"place": place})
@@ -158,11 +149,7 @@ def group_options(
 
 
 def replace(config: T, **values: Any) -> T:
-    """Returns `config` with the named options replaced, whatever their group.
-
-    Raises:
-      UserError: for an unknown name.
-    """
+    """Returns `config` with the named options of any group replaced."""
     known = [field.name for _, field, _ in fields(config)]
     for name in values:
         if name not in known:
@@ -193,9 +180,6 @@ def given_options(
         component's option NAME.
       components: the options of each component.
       prefix: of the group's options, for errors.
-
-    Raises:
-      UserError: for an option that the component does not take.
     """
     component = getattr(group, kind)
     given = {}
@@ -242,10 +226,7 @@ def validate_fields(config: Any) -> None:
 def check_options(group: type, prefix: str, values: Mapping[str, Any]) -> None:
     """Raises `UserError` for the first value that its option does not allow.
 
-    Args:
-      group: the dataclass of the options, such as `Loss`.
-      prefix: what may precede an option's name in the name of its field.
-      values: by the options' names.
+    `prefix` may precede an option's name in the name of its field.
     """
     known = {f.name.removeprefix(prefix): f for f in dataclasses.fields(group)}
     for name, value in values.items():
@@ -315,11 +296,7 @@ def numbers(
 ) -> Check:
     """Makes the check of a comma-separated list of numbers.
 
-    Args:
-      what: the allowed numbers, in words.
-      example: an allowed list.
-      allowed: numbers -> whether they are allowed.
-      read: text -> numbers, or ValueError.
+    `what` describes the allowed numbers.
     """
 
     def check(value: str) -> str | None:
@@ -359,9 +336,7 @@ def matching(pattern: str, allowed: str) -> Check:
 def list_of(known: Iterable[str], problem_of: Check | None = None) -> Check:
     """Makes the check of a comma-separated list of names.
 
-    Args:
-      known: the names.
-      problem_of: the check of one name, if there are more than `known`.
+    `problem_of` checks one name, if there are more than `known`.
     """
     known = tuple(known)
     problem_of = problem_of or functools.partial(one_of, known=known)

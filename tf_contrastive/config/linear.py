@@ -158,11 +158,9 @@ class LinearStage:
             self.optimizer_options()
             self.schedule.check("linear_")
             return
-        for (field, value), (_, default) in zip(
-            group_options(self, Place("linear_")),
-            group_options(type(self)(), Place()),
-            strict=True,
-        ):
+        given = group_options(self, Place("linear_"))
+        defaults = group_options(type(self)(), Place())
+        for (field, value), (_, default) in zip(given, defaults, strict=True):
             if value != default:
                 raise UserError(
                     f"{field.name}={value} has no effect: linear_epochs=0"

@@ -46,17 +46,13 @@ _OTHER = (10, DEFAULT_IMAGE_SIZE)
 
 
 class Substitute(NamedTuple):
-    """What replaces a dataset that is not available.
+    """What replaces a dataset that is not available."""
 
-    Attributes:
-      name: of the embedded digits, with as many classes; within a dataset that
-        is derived from another one, they replace that one.
-      side: of the images that it replaces, in pixels.
-      message: one line for the user.
-    """
-
+    # Of digits with as many classes, also inside the name of a derived dataset.
     name: str
+    # Of the images that it replaces, in pixels.
     side: int
+    # One line for the user.
     message: str
 
 

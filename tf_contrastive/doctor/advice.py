@@ -15,28 +15,20 @@ from tf_contrastive.doctor.positives import Expected
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of a run before it starts.
-
-    Attributes:
-      run: the resolved config.
-      info: the training data.
-      replicas: number of replicas that share the batch.
-      steps_per_epoch: whole batches per epoch.
-      peak_learning_rate: after scaling.
-      expected: None for a loss without pairs.
-      memory: predicted bytes of a replica.
-      available_memory: bytes available to a replica; None if unknown.
-      input_speed, step_speed: images per second; None if not measured.
-    """
+    """What is known of a run, resolved, before it starts."""
 
     run: Pretrain
     info: datasets.Info
     replicas: int
     steps_per_epoch: int
+    # After scaling.
     peak_learning_rate: float
+    # None for a loss without pairs.
     expected: Expected | None
     memory: Memory
+    # Bytes for a replica; None if unknown.
     available_memory: int | None
+    # Images per second; None if not measured.
     input_speed: float | None
     step_speed: float | None
 

@@ -16,22 +16,17 @@ _BATCH = 256
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """Means over the anchors of a batch.
-
-    Attributes:
-      positives: number of positives, |P(i)|.
-      negatives: candidates that are neither positives nor the anchor.
-      other_images: images among the positives, except the anchor's own.
-      without_positives: fraction of anchors without a positive.
-      single_example_classes: classes of a single example.
-      labels: number of labels counted; 0 where the loss uses none.
-    """
+    """Means over the anchors of a batch."""
 
     positives: float
+    # Candidates that are neither positives nor the anchor.
     negatives: float
+    # Images among the positives, except the anchor's own.
     other_images: float = 0.0
+    # Fraction of the anchors.
     without_positives: float = 0.0
     single_example_classes: int = 0
+    # Labels that were counted; 0 where the loss uses none.
     labels: int = 0
 
 

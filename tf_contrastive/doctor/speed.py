@@ -23,17 +23,12 @@ _FORWARD_PASSES = 3
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
-    """Duration of a training step.
-
-    Attributes:
-      seconds: of a step with the whole batch.
-      images: per replica, in the largest batch that was measured.
-      replica_images: per replica, in the whole batch; if it is larger,
-        `seconds` is extrapolated.
-    """
+    """Duration of a training step with the whole batch."""
 
     seconds: float
+    # Per replica, in the largest batch that was measured.
     images: int
+    # Per replica, in the whole batch; if more, `seconds` is extrapolated.
     replica_images: int
 
 
