@@ -229,8 +229,8 @@ def _lines_of_invalid_values():
             }.get(flag.flag_type(), [])
             if about["choices"]:
                 values.append("?")
-            if about["minimum"] is not None:
-                values.append(f"{about['minimum'] - 1:g}")
+            if about["above"] is None and flag.flag_type() in ("int", "float"):
+                values.append(f"{(about['minimum'] or 0) - 1:g}")
             if about["above"] is not None:
                 values.append(f"{about['above']:g}")
             if about["maximum"] is not None:

@@ -311,7 +311,7 @@ def numbers(
     return check
 
 
-LEARNING_RATES = numbers(
+POSITIVE_NUMBERS = numbers(
     "distinct numbers above 0",
     "0.03,0.1,0.3",
     lambda x: min(x) > 0 and len(set(x)) == len(x),

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.config.fields import (
-    LEARNING_RATES,
+    POSITIVE_NUMBERS,
     Place,
     group,
     group_options,
@@ -190,7 +190,7 @@ class LinearProtocol(LinearStage):
         "",
         "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of train; empty: --linear_learning_rate",
-        check=LEARNING_RATES,
+        check=POSITIVE_NUMBERS,
     )
 
     def hyperparameters(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from tf_contrastive.config.fields import (
-    LEARNING_RATES,
+    POSITIVE_NUMBERS,
     list_of,
     numbers,
     option,
@@ -106,7 +106,7 @@ class FinetuneProtocol(_Protocol):
         "0.05",
         "comma-separated learning rates per 256 images, tuned on"
         " --validation_fraction of the labels",
-        check=LEARNING_RATES,
+        check=POSITIVE_NUMBERS,
         read=read_numbers,
     )
     augmentation: str = option(
@@ -161,7 +161,7 @@ class TransferProtocol(_Protocol):
     learning_rates: str = option(
         "1e-4,3.16e-4,1e-3,3.16e-3,1e-2,3.16e-2,0.1",
         "comma-separated learning rates of the fine-tuning grid",
-        check=LEARNING_RATES,
+        check=POSITIVE_NUMBERS,
         read=read_numbers,
     )
     weight_decays: str = option(
@@ -177,7 +177,7 @@ class TransferProtocol(_Protocol):
     scratch_learning_rates: str = option(
         "1e-3,3.16e-3,1e-2,3.16e-2,0.1,0.316,1",
         "comma-separated learning rates of the grid for a random encoder",
-        check=LEARNING_RATES,
+        check=POSITIVE_NUMBERS,
         read=read_numbers,
     )
     scratch_weight_decays: str = option(
