@@ -1,8 +1,7 @@
 """Output for people: progress, warnings and errors on stderr, and tables.
 
-Progress is logged at INFO, to the logger "tf_contrastive"; the commands attach
-a handler to it, in a notebook Python's defaults hold. Colours are for terminals
-only, unless NO_COLOR is set or TERM is dumb.
+Progress is logged at INFO, to the logger "tf_contrastive". Only the commands
+attach a handler to it.
 """
 
 import logging

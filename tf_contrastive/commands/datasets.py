@@ -2,16 +2,13 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from tf_contrastive import errors
 from tf_contrastive.config.dataset_names import PROBING_DATASETS
 from tf_contrastive.config.datasets import Datasets, Listing
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 # In the order of the list; those of PROBING_DATASETS are followed by their
 # options.
@@ -85,7 +82,7 @@ def _contact_sheet(chosen: Listing) -> str:
     )
 
 
-def _tile(example: "dict[str, tf.Tensor]") -> np.ndarray:
+def _tile(example: dict[str, Any]) -> np.ndarray:
     """Returns an example as a square of floats in [0, 1]."""
     import tensorflow as tf
 

@@ -16,15 +16,11 @@ _BLOCK_MATRICES = 8
 # Tensors of its output's size that the gradient of a layer holds, about.
 _BACKWARD_TENSORS = 3
 # Layers whose gradient needs neither their input nor their output.
+_layers = tf.keras.layers
 _STATELESS_GRADIENT = (
-    tf.keras.layers.Add,
-    tf.keras.layers.Concatenate,
-    tf.keras.layers.Flatten,
-    tf.keras.layers.InputLayer,
-    tf.keras.layers.Reshape,
-    tf.keras.layers.Rescaling,
-    tf.keras.layers.ZeroPadding2D,
-    tf.keras.layers.GlobalAveragePooling2D,
+    *(_layers.Add, _layers.Concatenate, _layers.Flatten, _layers.InputLayer),
+    *(_layers.Reshape, _layers.Rescaling, _layers.ZeroPadding2D),
+    _layers.GlobalAveragePooling2D,
 )
 
 
