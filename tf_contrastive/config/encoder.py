@@ -4,7 +4,7 @@ import dataclasses
 
 from tf_contrastive.config.data import STANDARDIZE_EXAMPLES, standardization
 from tf_contrastive.config.fields import one_of, option
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, unknown
 
 ENCODERS = (
     *("resnet10", "resnet18", "resnet34", "resnet50"),
@@ -120,8 +120,10 @@ def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
 
 def check_encoder_name(name: str) -> None:
     """Raises `UserError` for a name that is not an encoder's."""
-    if allowed := _encoder_name(name):
-        raise UserError(f"encoder {name}: must be {allowed}")
+    if _encoder_name(name):
+        library = name.partition(":")[0]
+        known = [f"{library}:{n}" for n in _BACKBONES.get(library, ())]
+        raise unknown("encoder", name, known or _ENCODER_FORMS)
 
 
 def check_backbone(name: str, width: float, stem: str) -> None:
