@@ -3,8 +3,6 @@
 import os
 from typing import Any
 
-import tensorflow as tf
-
 from tf_contrastive import checkpoints, tensorboard, terminal, train
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Pretrain

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, classifiers, errors, heads
-from tf_contrastive.config.export import PROTOTYPE_TEMPERATURE, Exporting
+from tf_contrastive.config.export import PROTOTYPE_TEMPERATURE
 
 
 class ProbeHead(tf.Module):
