@@ -1,10 +1,11 @@
-"""Twenty SIGKILLs of one run, each followed by the same command.
+"""SIGKILLs of one run, each followed by the same command.
 
 A third of them come while the process starts, a third among its steps, a third
-while a checkpoint is being written. What comes out is, bit for bit, what
-the run gives that nobody disturbed.
+while a checkpoint is being written. The final weights equal, bit for bit, those
+of an uninterrupted run. DRILL_KILLS sets the number of kills.
 """
 
+import os
 import random
 import shutil
 import signal
@@ -19,8 +20,8 @@ import tensorflow as tf
 from tf_contrastive import checkpoints
 
 _ROOT = Path(__file__).resolve().parents[2]
-KILLS = 20
-EPOCHS = 120
+KILLS = int(os.environ.get("DRILL_KILLS", "9"))
+EPOCHS = 6 * KILLS
 STEPS = 4 * EPOCHS
 # While it starts, among its steps, while it writes a checkpoint.
 MOMENTS = ("start", "steps", "write")
@@ -104,7 +105,7 @@ def _kill(process, folder, moment, delay):
     return bool(_unfinished(folder) - left)
 
 
-def test_twenty_kills_change_nothing(tmp_path):
+def test_kills_change_nothing(tmp_path):
     began = time.monotonic()
     whole = _start(tmp_path / "whole")
     while not _newest(tmp_path / "whole" / "checkpoints"):
@@ -122,7 +123,7 @@ def test_twenty_kills_change_nothing(tmp_path):
         inside += _kill(process, folder, MOMENTS[kill % 3], delay)
         steps.append(_newest(folder))
     print(f"newest checkpoint at each kill: {steps}; {inside} inside a write")
-    assert inside >= 3
+    assert inside >= KILLS // 5
     assert steps == sorted(steps) and 0 < steps[-1] < STEPS
     end = _start(tmp_path / "cut")
     _, said = end.communicate(timeout=600)
