@@ -69,13 +69,10 @@ class Result:
     Attributes:
       config: the options, with `auto` resolved.
       start_step: the step that it was resumed from, 0 for a new run.
-      step: the last step.
       seconds: of fitting, in this process.
       metrics: means over the last epoch; accuracies in [0, 1].
       bad_images: names of the images that could not be read and were skipped.
-      has_labels: whether the images had labels.
       is_chief: whether this process is the one that reports.
-      strategy: that it was trained under.
     """
 
     config: Pretrain
@@ -333,12 +330,7 @@ def batches(
 ) -> Any:
     """Returns the distributed batches of a resolved run, from a step on.
 
-    Args:
-      source: the training data.
-      strategy: whose replicas share the batches.
-      run: a resolved config.
-      start_step: the first step.
-      delivered: counts what comes from a data service.
+    `delivered` counts the examples that come from a data service.
     """
     geometric, finish = from_config.on_host(run.views)
 
@@ -431,9 +423,7 @@ def build(
 def build_model(run: Pretrain, num_classes: int | None) -> ContrastiveModel:
     """Returns the model of a resolved run, with weights drawn from its seed.
 
-    Args:
-      run: a resolved config.
-      num_classes: classes of the probe; None for data without labels.
+    `num_classes` is None for data without labels, which get no probe.
     """
     encoder = build_encoder(run)
     head = build_head(run, num_classes)
@@ -694,9 +684,9 @@ def fit(
       model: compiled.
       batches_from: step -> distributed batches from that step on.
       start_step: steps that are trained already.
-      steps_per_epoch: of a whole epoch.
-      epochs: in all.
-      **options: of `tf.keras.Model.fit`.
+      steps_per_epoch: steps of a whole epoch.
+      epochs: all epochs, those already trained included.
+      **options: options of `tf.keras.Model.fit`.
 
     Returns:
       (seconds, means over the last epoch by metric; {} if nothing was left).
