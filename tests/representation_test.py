@@ -423,7 +423,7 @@ def test_hyperparameters_are_arguments_with_equal_defaults():
     }.items():
         defaults = measure.__kwdefaults__ or {}
         defaults = {k: v for k, v in defaults.items() if k != "seed"}
-        assert RepresentationProtocols().hyperparameters(name) == defaults
+        assert RepresentationProtocols().hyperparameters_of(name) == defaults
 
 
 # ---- Plots -------------------------------------------------------------------
