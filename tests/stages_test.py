@@ -383,7 +383,7 @@ def test_a_run_killed_between_its_stages_goes_on(both, tmp_path, monkeypatch):
         raise _Killed
 
     with monkeypatch.context() as patched, pytest.raises(_Killed):
-        patched.setattr(training, "linear", kill)
+        patched.setattr(command, "linear", kill)
         command.run(_options(tmp_path, **_SECOND))
     loss = _read(tmp_path / "pretrain.json")["loss"]
     assert not (tmp_path / "linear.json").exists()
