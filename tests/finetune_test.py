@@ -629,7 +629,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
         encoder,
         _source(slice(0, 40)),
         _source(slice(40, 80)),
-        evaluate(data_dir=_voc, logistic_penalties=6),
+        evaluate(data_dir=_voc, logistic_penalties=3),
     )
     assert transfer.needs(scored) is None
     parts = transfer.measure(scored)["parts"]

@@ -180,12 +180,13 @@ class TestValues:
             temperature = _TEMPERATURES[views]
             _check(name, {**options, "temperature": temperature}, z, labels)
 
-    @pytest.mark.parametrize("case", _OF_ANCHORS, ids=_name)
-    def test_sum(self, case):
-        name, options = case
+    @pytest.mark.parametrize(
+        "name", [n for n, options in _OF_ANCHORS if not options]
+    )
+    def test_sum(self, name):
         rng = np.random.default_rng(1)
         z, labels = _inputs(rng, name, "classes", 5, 2, 8)
-        _check(name, {**options, "reduction": "sum"}, z, labels)
+        _check(name, {"reduction": "sum"}, z, labels)
 
     @pytest.mark.parametrize("views", [1, 3])
     @pytest.mark.parametrize("name", ["ntxent", "margin", "nt_logistic"])
@@ -232,9 +233,14 @@ class TestGradients:
         _, gradient = _value_and_gradient(loss, z, labels)
         _near(gradient, expected, 1e-3)
 
-    @pytest.mark.parametrize(("case", "views"), _each_views(_OF_ANCHORS))
-    def test_of_the_anchors(self, case, views):
+    @pytest.mark.parametrize("case", _OF_ANCHORS, ids=_name)
+    def test_of_the_anchors(self, case):
         name, options = case
+        # Views and kinds of labels take turns, where the loss allows it.
+        both = options.get("negatives", "") == "all_views" or name not in (
+            *("ntxent", "margin", "nt_logistic"),
+        )
+        views = (1, 2, 3)[_OF_ANCHORS.index(case) % 3] if both else 2
         rng = np.random.default_rng(10 + views)
         kind = "multi-hot" if views == 3 else "classes"
         z, labels = _inputs(rng, name, kind, 4, views, 3)
@@ -273,8 +279,8 @@ class TestBlocks:
         name, options = case
         rng = np.random.default_rng(20)
         z, labels = _inputs(rng, name, "classes", 5, 2, 4)
-        # One anchor, a part and a whole number of images at a time.
-        runs = [(None, (1, 3, 4))]
+        # One anchor, and a part of the images' anchors at a time.
+        runs = [(None, (1, 3))]
         if name not in _NO_ANCHORS:
             weights = rng.normal(size=z.shape[:2]).astype(np.float32)
             runs.append((weights, (3,)))
@@ -323,9 +329,10 @@ class TestMoCo:
         shapes = [(batch, views, size), (batch, views, size), (queue, size)]
         return [rng.normal(size=s).astype(np.float32) for s in shapes]
 
-    @pytest.mark.parametrize("normalize", [True, False])
-    @pytest.mark.parametrize("temperature", [0.05, 1.0])
-    @pytest.mark.parametrize("views", [1, 2, 3])
+    @pytest.mark.parametrize(
+        ("views", "temperature", "normalize"),
+        [(1, 0.05, True), (2, 1.0, True), (2, 0.05, False), (3, 0.05, True)],
+    )
     def test_values_and_gradients(self, views, temperature, normalize):
         rng = np.random.default_rng(views)
         queries, keys, queue = self._keys(rng, views=views)
@@ -404,8 +411,7 @@ def draws(monkeypatch):
 
 
 class TestSlicedWasserstein:
-    @pytest.mark.parametrize("views", [1, 2, 3])
-    @pytest.mark.parametrize("size", [1, 2, 16])
+    @pytest.mark.parametrize(("views", "size"), [(1, 2), (2, 16), (3, 1)])
     @pytest.mark.parametrize(
         "options",
         [{}, {"normalization": "paper"}, {"weight": 0.5, "scale": 7.0}],
@@ -586,9 +592,7 @@ class TestHardInputs:
     def test_float32(self, case, kind):
         name, options = case
         z, labels = _hard_inputs(kind, name)
-        temperatures = (
-            (0.005, 0.01, 0.1, 1.0) if kind == "random" else (0.005, 1.0)
-        )
+        temperatures = (0.005, 0.01, 1.0) if kind == "random" else (0.005,)
         for given in _each_temperature(name, options, temperatures):
             _check_hard(name, given, kind, tf.constant(z), labels)
 
@@ -596,9 +600,9 @@ class TestHardInputs:
     @pytest.mark.parametrize("case", _HARD_CASES, ids=_name)
     def test_half_precision(self, case, dtype):
         name, options = case
-        for kind in "random", "long":
+        for kind, temperature in ("random", 1.0), ("long", 0.005):
             z, labels = _hard_inputs(kind, name)
-            for given in _each_temperature(name, options, (0.005, 1.0)):
+            for given in _each_temperature(name, options, (temperature,)):
                 _check_hard(name, given, kind, tf.cast(z, dtype), labels)
 
     @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=str)

@@ -464,7 +464,7 @@ def test_a_restored_optimizer_continues(name, deferred, tmp_path):
 @pytest.mark.parametrize(
     ("name", "form"),
     # Both of Keras' forms, both kinds of decay.
-    [("lars", "m.keras"), ("adamw", "m.keras"), ("lars", "m"), ("adamw", "m")],
+    [("lars", "m.keras"), ("adamw", "m")],
 )
 def test_a_saved_model_continues(name, form, tmp_path):
     generator = np.random.default_rng(0)
@@ -588,81 +588,6 @@ def _model(features, encoder=None):
         heads.build("linear", output=8),
         losses.build("supcon", temperature=0.1),
     )
-
-
-# ---- Khosla et al. 2020, table 4: two stages, an optimizer for each ----------
-
-# By the table's name: optimizer, schedule, and learning rates of both stages,
-# for this network.
-_STAGES = {
-    "LARS": ("lars", "cosine", 1.0, 1.0),
-    "RMSProp": ("rmsprop", "exponential", 0.05, 0.5),
-    "Momentum": ("sgd", "cosine", 0.05, 0.5),
-}
-_CLASSES, _IMAGES, _BATCH = 3, 96, 32
-
-
-def _images():
-    """Three classes of images of which the greater part is noise."""
-    generator = np.random.default_rng(0)
-    labels = np.arange(_IMAGES) % _CLASSES
-    centers = generator.standard_normal([_CLASSES, 1, 2, 2, 3])
-    noise = generator.standard_normal([_IMAGES, 2, 2, 2, 3])
-    views = (centers[labels] + noise).astype(np.float32)
-    return views, labels.astype(np.int32)
-
-
-def _of_stage(name, learning_rate, epochs):
-    optimizer, schedule = _STAGES[name][:2]
-    rate = schedules.build(
-        schedule,
-        base_learning_rate=learning_rate,
-        batch_size=_BATCH,
-        steps_per_epoch=_IMAGES // _BATCH,
-        epochs=epochs,
-        scaling="none",
-    )
-    # The default suits runs of many thousand steps.
-    options = {"trust_coefficient": 0.05} if optimizer == "lars" else {}
-    return optimizers.build(optimizer, learning_rate=rate, **options)
-
-
-def _pretrained(name):
-    """Returns an encoder trained by the optimizer of the first stage."""
-    views, labels = _images()
-    data = tf.data.Dataset.from_tensor_slices((views, labels)).batch(_BATCH)
-    tf.keras.utils.set_random_seed(0)
-    model = _model(16)
-    model.compile(_of_stage(name, _STAGES[name][2], 30))
-    history = model.fit(data, epochs=30, verbose=0).history["loss"]
-    assert history[-1] < history[0] - 2
-    return model.encoder
-
-
-@pytest.mark.parametrize(
-    ("contrastive", "linear"),
-    [("LARS", "RMSProp"), ("RMSProp", "Momentum"), ("Momentum", "LARS")],
-)
-def test_pairs_of_optimizers_train(contrastive, linear):
-    views, labels = _images()
-    encoder = _pretrained(contrastive)
-    weights = encoder.get_weights()
-    probe = heads.LinearProbe(_CLASSES)
-    features = encoder(views[:, 0])
-    probe.build(features.shape)
-    model = tf.keras.Sequential([probe])
-    model.compile(
-        _of_stage(linear, _STAGES[linear][3], 30),
-        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=["accuracy"],
-    )
-    fitted = model.fit(
-        features, labels, batch_size=_BATCH, epochs=30, verbose=0
-    ).history
-    assert fitted["loss"][-1] < 0.2 * np.log(_CLASSES)
-    assert fitted["accuracy"][-1] > 0.95
-    for before, after in zip(weights, encoder.get_weights(), strict=True):
-        np.testing.assert_array_equal(before, after)
 
 
 if __name__ == "__main__":
