@@ -71,6 +71,30 @@ def _newest(workdir, suffix):
     return path + suffix
 
 
+@pytest.mark.parametrize("name", ["run*", "run?", "run[12]", "run\\1"])
+def test_characters_of_patterns_match_no_other_folder(name, tmp_path):
+    _trained(tmp_path / "run1")
+    unfinished = tmp_path / "run1" / "checkpoints" / "ckpt-4_temp"
+    unfinished.mkdir()
+    before = sorted((tmp_path / "run1").rglob("*"))
+    assert _checkpoints(tmp_path / name).restore() == 0
+    assert sorted((tmp_path / "run1").rglob("*")) == before
+    # A run that was moved there is found.
+    shutil.rmtree(tmp_path / name)
+    shutil.copytree(tmp_path / "run1", tmp_path / name)
+    assert checkpoints.step_of(_newest(tmp_path / name, "")) == 3
+    assert len(checkpoints.saved(str(tmp_path / name))) == 3
+
+
+def test_other_files_are_no_checkpoints(tmp_path):
+    _trained(tmp_path)
+    folder = tmp_path / "checkpoints"
+    for name in ("ckpt-best", "ckpt-3 (copy)", "ckpt-", "ckpt-04"):
+        shutil.copy(folder / "ckpt-3.index", folder / f"{name}.index")
+    steps = [checkpoints.step_of(p) for p in checkpoints.saved(str(tmp_path))]
+    assert steps == [1, 2, 3]
+
+
 @pytest.mark.parametrize("where", ["local", "ram"])
 def test_a_checkpoint_holds_the_values_at_its_step(where, tmp_path):
     workdir = str(tmp_path) if where == "local" else f"ram://{tmp_path.name}"

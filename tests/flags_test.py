@@ -195,6 +195,8 @@ _MISTAKES = {
     "pretrain --workdir=w --linear_epochs=2 --linear_warmup_epochs=3": (
         "--linear_warmup_epochs=3"
     ),
+    "pretrain --workdir=runs/d*": "--workdir=runs/d*",
+    "reproduce --claim=SI-T1 --workdir=a[1]": "--workdir=a[1]",
     "evaluate": "--saved_model=",
     "evaluate --saved_model=x": "--dataset=",
     "evaluate --saved_model=x --dataset=digits --watch": "--watch",

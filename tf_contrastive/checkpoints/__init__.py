@@ -14,6 +14,7 @@ from tf_contrastive.checkpoints.loading import (
 from tf_contrastive.checkpoints.saving import Checkpoints
 from tf_contrastive.checkpoints.storage import (
     damage_of,
+    files_in,
     newest,
     read_json,
     saved,
@@ -29,6 +30,7 @@ __all__ = [
     "check_run",
     "check_workdir",
     "damage_of",
+    "files_in",
     "load_encoder",
     "load_heads",
     "load_run",

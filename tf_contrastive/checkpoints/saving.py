@@ -73,12 +73,12 @@ class Checkpoints:
         folder = run_config.runtime.workdir
         with errors.write_errors(f"workdir={folder}", workdir.ADVICE):
             tf.io.gfile.makedirs(self.directory)
-        for pattern in ("*_temp", "*.tempstate*", "*.part"):
-            for path in tf.io.gfile.glob(os.path.join(self.directory, pattern)):
-                if tf.io.gfile.isdir(path):
-                    tf.io.gfile.rmtree(path)
-                else:
-                    tf.io.gfile.remove(path)
+        unfinished = r".*(_temp|\.tempstate.*|\.part)"
+        for path in storage.files_in(self.directory, unfinished):
+            if tf.io.gfile.isdir(path):
+                tf.io.gfile.rmtree(path)
+            else:
+                tf.io.gfile.remove(path)
         _list_newest(self.directory)
         # An optimizer's slots are stored by position: with another order,
         # variables would get each other's momentum.

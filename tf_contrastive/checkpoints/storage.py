@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from typing import Any
 
 import tensorflow as tf
@@ -66,9 +67,25 @@ def damaged_file(path: str, error: Exception) -> errors.UserError:
     )
 
 
+def files_in(folder: str, pattern: str) -> list[str]:
+    """Returns the sorted paths of a folder's entries, by a regular expression.
+
+    A glob would also take characters of the folder's own name for a pattern,
+    and read or remove the files of other runs. An absent folder is empty.
+    """
+    if not tf.io.gfile.isdir(folder):
+        return []
+    names = (name.rstrip("/") for name in tf.io.gfile.listdir(folder))
+    return sorted(
+        os.path.join(folder, name)
+        for name in names
+        if re.fullmatch(pattern, name)
+    )
+
+
 def checkpoint_paths(directory: str) -> list[str]:
     """Returns the checkpoints in a folder, whole or not, oldest first."""
-    files = tf.io.gfile.glob(os.path.join(directory, f"{PREFIX}-*.index"))
+    files = files_in(directory, PREFIX + r"-(0|[1-9]\d*)\.index")
     return sorted((f.removesuffix(".index") for f in files), key=step_of)
 
 

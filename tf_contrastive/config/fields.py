@@ -273,6 +273,16 @@ def one_of(value: Any, known: Iterable[str]) -> str | None:
     return f"one of {', '.join(known)}{did_you_mean(str(value), known)}"
 
 
+def plain_path(value: str) -> str | None:
+    """Checks a folder of checkpoints for characters of patterns.
+
+    TensorFlow deletes old checkpoints by patterns that it makes of the path.
+    """
+    if set(value) & set("*?[]\\"):
+        return "a folder without the characters * ? [ ] and \\"
+    return None
+
+
 def split_list(value: str) -> list[str]:
     """Splits a comma-separated value."""
     return [part.strip() for part in value.split(",") if part.strip()]

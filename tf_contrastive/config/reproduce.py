@@ -2,7 +2,13 @@
 
 import dataclasses
 
-from tf_contrastive.config.fields import Command, Terminal, group, option
+from tf_contrastive.config.fields import (
+    Command,
+    Terminal,
+    group,
+    option,
+    plain_path,
+)
 from tf_contrastive.errors import UserError
 
 
@@ -30,7 +36,9 @@ class Reproduction:
         " test can reach p = 0.05",
     )
     workdir: str = option(
-        "", "folder of runs and results; the same folder resumes"
+        "",
+        "folder of runs and results; the same folder resumes",
+        check=plain_path,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     claims: str = option("", "JSON file of other claims; empty: the package's")

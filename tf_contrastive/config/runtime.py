@@ -3,7 +3,13 @@
 import dataclasses
 import functools
 
-from tf_contrastive.config.fields import matching, numbers, option, read_counts
+from tf_contrastive.config.fields import (
+    matching,
+    numbers,
+    option,
+    plain_path,
+    read_counts,
+)
 from tf_contrastive.errors import UserError
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
@@ -41,6 +47,7 @@ class Runtime:
         "",
         "folder of the run; the same folder and flags resume it",
         required=True,
+        check=plain_path,
     )
     seed: int = option(
         0, "seed of weights, order of examples and views", maximum=2**32 - 1

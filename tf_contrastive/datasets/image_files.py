@@ -7,6 +7,7 @@ so that any number of them is shuffled as a whole.
 import csv
 import io
 import os
+import re
 
 import numpy as np
 import tensorflow as tf
@@ -184,7 +185,8 @@ def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
     paths = [p if "://" in p else os.path.join(folder, p) for p, *_ in rows]
     if len(rows[0]) == 1:
         return _source(name, split, max_bad_images, paths)
-    files = tf.io.gfile.glob(path.replace("{split}", "*"))
+    literal = re.sub(r"([*?\[\]\\])", r"\\\1", path)
+    files = tf.io.gfile.glob(literal.replace("{split}", "*"))
     classes = {row[-1] for f in files or [file] for row in _rows(f)}
     if all(label.isascii() and label.isdigit() for label in classes):
         labels = [int(row[1]) for row in rows]

@@ -7,11 +7,13 @@ significant difference.
 """
 
 import os
+import re
 from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import errors
+from tf_contrastive.checkpoints import files_in
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import artifacts, results, statistics
 
@@ -79,9 +81,8 @@ def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
             folder, encoder = prefix, suffix
         if tf.io.gfile.isdir(os.path.join(folder, FOLDER)):
             folder = os.path.join(folder, FOLDER)
-        pattern = os.path.join(folder, f"{encoder}-*.npz")
         hits = {}
-        for path in sorted(tf.io.gfile.glob(pattern)):
+        for path in files_in(folder, rf"{re.escape(encoder)}-.*\.npz"):
             hits |= artifacts.read(path)
     if not hits:
         raise errors.UserError(

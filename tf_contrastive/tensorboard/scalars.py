@@ -1,10 +1,10 @@
 """Tags of a run's curves, their arrangement on a page, and how to read them."""
 
-import os
-
 import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
+
+from tf_contrastive import checkpoints
 
 # Metric -> tag. The groups follow the data: input, loss, similarity, optimizer,
 # probe, system.
@@ -89,7 +89,7 @@ def read(folder: str) -> dict[str, dict[int, float]]:
     Subfolders are not read.
     """
     curves: dict[str, dict[int, float]] = {}
-    for path in sorted(tf.io.gfile.glob(os.path.join(folder, "events.out.*"))):
+    for path in checkpoints.files_in(folder, r"events\.out\..*"):
         for event in tf.compat.v1.train.summary_iterator(path):
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "scalars":
