@@ -106,13 +106,16 @@ def pretrain(run: Pretrain) -> Result:
     if validation:
         validation_options = validation_batches(validation, strategy, run)
     checkpoints.check_workdir(run)
+    is_chief = distribution.is_chief(strategy)
+    lock = checkpoints.FolderLock(run.runtime.workdir)
+    if is_chief:
+        lock.check()
     source = datasets.in_memory(
         source, "none" if run.data.data_service else run.data.cache
     )
     delivered = datasets.DeliveryCounter() if run.data.data_service else None
 
     # ---- Model and optimizers
-    is_chief = distribution.is_chief(strategy)
     host_copy = None
     if is_chief and (
         run.runtime.histograms_every_epochs or run.runtime.projector_examples
@@ -120,14 +123,18 @@ def pretrain(run: Pretrain) -> Result:
         host_copy = tensorboard.HostCopy(run, source.info.num_classes)
     model, rates = build(run, strategy, source.info, steps_per_epoch)
 
-    # ---- Checkpoints
-    saved = checkpoints.Checkpoints(model, run, metadata(source.info))
-    start_step = saved.restore()
-    if is_chief:
-        _announce(run, source.info, strategy, steps_per_epoch, start_step)
+    with contextlib.ExitStack() as resources:
+        # ---- Checkpoints
+        if is_chief:
+            resources.enter_context(lock)
+        saved = checkpoints.Checkpoints(model, run, metadata(source.info))
+        start_step = saved.restore()
+        if is_chief:
+            _announce(run, source.info, strategy, steps_per_epoch, start_step)
 
-    # ---- Callbacks, fit
-    with preemption.PreemptionListener(strategy) as listener:
+        # ---- Callbacks, fit
+        listener = preemption.PreemptionListener(strategy)
+        resources.enter_context(listener)
         watchers = [callbacks.CheckpointCallback(saved, run.runtime, listener)]
         if not run.runtime.steps_per_execution:
             # First, so that it times the step without the other callbacks.

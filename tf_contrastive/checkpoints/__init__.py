@@ -11,6 +11,7 @@ from tf_contrastive.checkpoints.loading import (
     load_run,
     restore_part,
 )
+from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.saving import Checkpoints
 from tf_contrastive.checkpoints.storage import (
     damage_of,
@@ -19,13 +20,14 @@ from tf_contrastive.checkpoints.storage import (
     read_json,
     saved,
     step_of,
+    write_file,
     write_json,
-    write_text,
 )
 from tf_contrastive.checkpoints.workdir import check_run, check_workdir
 
 __all__ = [
     "Checkpoints",
+    "FolderLock",
     "Run",
     "check_run",
     "check_workdir",
@@ -39,6 +41,6 @@ __all__ = [
     "restore_part",
     "saved",
     "step_of",
+    "write_file",
     "write_json",
-    "write_text",
 ]

@@ -101,7 +101,7 @@ class Checkpoints:
                 " with that version, or choose another `workdir`"
             )
         storage.write_json(path, metadata | {"variables": variables})
-        storage.write_text(
+        storage.write_file(
             os.path.join(folder, storage.CONFIG_FILE), flags.write(run_config)
         )
 

@@ -14,28 +14,31 @@ CONFIG_FILE = "config.flags"
 CHECKPOINTS = "checkpoints"
 METADATA_FILE = "metadata.json"
 PREFIX = "ckpt"
-_ADVICE = "choose a folder that can be written"
+ADVICE = "choose a folder that can be written"
 
 
-def write_text(path: str, text: str, advice: str = _ADVICE) -> None:
-    """Writes a small file atomically, and its folder if that is missing.
+def write_file(path: str, content: str | bytes, advice: str = ADVICE) -> None:
+    """Writes a small file, and its folder if that is missing.
+
+    Readers see the previous file or the new one.
 
     Raises:
       UserError: with the advice, if the file cannot be written.
     """
     partial = f"{path}.part"
+    mode = "w" if isinstance(content, str) else "wb"
     with errors.write_errors(path, advice):
         tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-        with tf.io.gfile.GFile(partial, "w") as file:
-            file.write(text)
+        with tf.io.gfile.GFile(partial, mode) as file:
+            file.write(content)
         tf.io.gfile.rename(partial, path, overwrite=True)
 
 
 def write_json(
-    path: str, content: dict[str, Any], advice: str = _ADVICE
+    path: str, content: dict[str, Any], advice: str = ADVICE
 ) -> None:
-    """Writes an object as JSON; see `write_text`."""
-    write_text(path, json.dumps(content, indent=2) + "\n", advice)
+    """Writes an object as JSON; see `write_file`."""
+    write_file(path, json.dumps(content, indent=2) + "\n", advice)
 
 
 def read_json(

@@ -225,6 +225,6 @@ def _compare(evaluation: Evaluation) -> int:
     )
     if evaluation.output_dir:
         path = os.path.join(evaluation.output_dir, COMPARISON_FILE)
-        results.write_json(path, report)
+        checkpoints.write_json(path, report, results.ADVICE)
         terminal.info(f"written: {path}")
     return 0

@@ -144,7 +144,7 @@ class Job:
         """
         info = self.source.info
         if missing := self.missing(shard, rows, paths):
-            checkpoints.write_text(shard.bad_path, "\n".join(missing) + "\n")
+            checkpoints.write_file(shard.bad_path, "\n".join(missing) + "\n")
         output_files.write(
             shard.path,
             embeddings,
@@ -238,7 +238,7 @@ def finish(job: Job) -> list[str]:
     names = bad_images(job)
     path = f"{job.name}.bad.txt"
     if names:
-        checkpoints.write_text(path, "\n".join(names) + "\n")
+        checkpoints.write_file(path, "\n".join(names) + "\n")
     else:
         _remove(path)
     if not job.shard_size:

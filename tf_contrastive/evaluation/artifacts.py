@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import checkpoints, errors
 from tf_contrastive.evaluation import plots, results
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
@@ -78,9 +78,10 @@ class Recorder:
             stream = io.BytesIO()
             entries = {_ABOUT: np.array(json.dumps(about)), **entries}
             np.savez_compressed(stream, **entries)
-            results.write_file(f"{base}.npz", stream.getvalue())
-            for plot, encoded in images.items():
-                results.write_file(f"{base}-{plot}.png", encoded)
+            files = {f"{base}.npz": stream.getvalue()}
+            files |= {f"{base}-{plot}.png": png for plot, png in images.items()}
+            for path, content in files.items():
+                checkpoints.write_file(path, content, results.ADVICE)
         if self._events:
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(self._events)

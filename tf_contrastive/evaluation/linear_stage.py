@@ -4,6 +4,7 @@ It computes what `evaluate --protocols=linear` computes, and can be interrupted
 and resumed.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -97,9 +98,11 @@ def run(
         f" {train.info.num_examples:,} images, augmentation"
         f" {options.linear.augmentation}"
     )
-    with preemption.PreemptionListener(
-        tf.distribute.get_strategy()
-    ) as listener:
+    with contextlib.ExitStack() as resources:
+        if is_chief:
+            resources.enter_context(checkpoints.FolderLock(workdir))
+        listener = preemption.PreemptionListener(tf.distribute.get_strategy())
+        resources.enter_context(listener)
         progress = Progress(workdir, events, stage, listener, is_chief)
         subject = loading.from_run(
             dataclasses.replace(saved, config=config),

@@ -4,7 +4,6 @@
 checkpoint, its numbers once.
 """
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, terminal
+from tf_contrastive import checkpoints, terminal
 from tf_contrastive.evaluation import statistics
 from tf_contrastive.evaluation.context import EvaluationContext
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS_FILE = "evaluation.json"
+ADVICE = "set `output_dir` to a folder that you may write"
 # Two history entries with equal values of these describe the same checkpoint.
 KEYS = ("step", "dataset", "train_split", "test_split")
 
@@ -160,26 +160,11 @@ def _interval(interval: list[float] | None) -> str:
 # ---- Files -------------------------------------------------------------------
 
 
-def write_file(path: str, content: bytes) -> None:
-    """Writes a file, so that readers see the previous one or the new one."""
-    advice = "set `output_dir` to a folder that you may write"
-    with errors.write_errors(path, advice):
-        tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-        with tf.io.gfile.GFile(f"{path}.part", "wb") as file:
-            file.write(content)
-        tf.io.gfile.rename(f"{path}.part", path, overwrite=True)
-
-
-def write_json(path: str, content: dict[str, Any]) -> None:
-    """Writes a JSON file with `write_file`."""
-    write_file(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
 def check_writable(folder: str) -> None:
     """Raises `UserError` if `write` could not write into `folder`."""
     read(folder)
     path = os.path.join(folder, f"{RESULTS_FILE}.check")
-    write_file(path, b"")
+    checkpoints.write_file(path, "", ADVICE)
     tf.io.gfile.remove(path)
 
 
@@ -202,16 +187,18 @@ def write(folder: str, report: dict[str, Any]) -> None:
             tag: value for row in results for tag, value in scalars(row).items()
         },
     }
-    others = []
-    for previous in read(folder).get("history", []):
-        if not _is_same(previous, entry):
-            others.append(previous)
-        elif previous["checksum"] == entry["checksum"]:
-            for field in ("protocols", "metrics"):
-                entry[field] = previous[field] | entry[field]
-    history = sorted([*others, entry], key=lambda e: e["step"] or 0)
-    path = os.path.join(folder, RESULTS_FILE)
-    write_json(path, report | {"history": history})
+    # Another evaluation, such as one with `watch`, may write its own entry.
+    with checkpoints.FolderLock(folder, "evaluation", wait_seconds=60.0):
+        others = []
+        for previous in read(folder).get("history", []):
+            if not _is_same(previous, entry):
+                others.append(previous)
+            elif previous["checksum"] == entry["checksum"]:
+                for field in ("protocols", "metrics"):
+                    entry[field] = previous[field] | entry[field]
+        history = sorted([*others, entry], key=lambda e: e["step"] or 0)
+        path = os.path.join(folder, RESULTS_FILE)
+        checkpoints.write_json(path, report | {"history": history}, ADVICE)
 
 
 def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -129,7 +129,7 @@ def write(
             result = result or runs.read(name, saved)
             if result and result["scale"] in claim.recipes:
                 results[name] = result
-        checkpoints.write_text(path, _document(known, results, saved), advice)
+        checkpoints.write_file(path, _document(known, results, saved), advice)
     return path
 
 

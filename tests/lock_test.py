@@ -1,0 +1,124 @@
+"""The lock on a folder: one process at a time, and takeover of stale locks."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import small
+
+from tf_contrastive import checkpoints, errors, train
+from tf_contrastive.checkpoints import lock
+from tf_contrastive.config import fields
+
+_ROOT = Path(__file__).resolve().parents[1]
+_HOLD = """
+import sys
+from tf_contrastive import checkpoints
+with checkpoints.FolderLock(sys.argv[1]):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that has the lock of `tmp_path`."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(tmp_path)],
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "locked\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_second_process_is_refused_until_the_first_ends(holder, tmp_path):
+    named = rf"in use by process {holder.pid} on \S+ since \d{{4}}-"
+    run = fields.replace(small.RUN, dataset="digits", workdir=str(tmp_path))
+    with pytest.raises(errors.UserError, match=named):
+        train.pretrain(run)
+    assert [path.name for path in tmp_path.iterdir()] == ["pretrain.lock"]
+    holder.communicate("", timeout=60)
+    assert not list(tmp_path.iterdir())
+    with checkpoints.FolderLock(str(tmp_path)):
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_lock_of_a_killed_process_is_taken_over(holder, tmp_path, capsys):
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    with checkpoints.FolderLock(str(tmp_path)):
+        pass
+    said = capsys.readouterr().err
+    assert f"lock of process {holder.pid}" in said and "taken over" in said
+
+
+def _foreign(folder, **changes):
+    """Writes the lock of another machine; returns its file."""
+    with checkpoints.FolderLock(folder):
+        file = Path(folder) / "pretrain.lock"
+        owner = json.loads(file.read_text())
+    owner |= {"host": "other", "machine": "another boot", "token": "-"}
+    file.write_text(json.dumps(owner | changes))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_free"),
+    [
+        ({}, False),
+        ({"renewed": time.time() - 3000}, False),
+        ({"renewed": time.time() - 4000}, True),
+        # This machine, before it was restarted.
+        ({"host": lock.socket.gethostname()}, True),
+    ],
+    ids=["fresh", "50 minutes", "over an hour", "restarted"],
+)
+def test_another_machine_has_an_hour_to_renew(changes, is_free, tmp_path):
+    _foreign(str(tmp_path), **changes)
+    if is_free:
+        with checkpoints.FolderLock(str(tmp_path)):
+            pass
+        return
+    with pytest.raises(errors.UserError, match=r"other .* delete .*\.lock"):
+        checkpoints.FolderLock(str(tmp_path)).check()
+
+
+def test_the_owner_renews_and_notices_its_successor(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
+    file = tmp_path / "pretrain.lock"
+    with checkpoints.FolderLock(str(tmp_path)):
+        first = json.loads(file.read_text())["renewed"]
+        while json.loads(file.read_text())["renewed"] == first:
+            time.sleep(0.01)
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"token": 1}))
+        time.sleep(0.2)
+    assert "stop one of the two" in capsys.readouterr().err
+    assert file.exists()  # It is the other's.
+
+
+def test_an_object_store_has_a_lock_too(monkeypatch):
+    monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
+    folder = "ram://lock"
+    with checkpoints.FolderLock(folder):
+        assert checkpoints.files_in(folder, r".*\.lock")
+    assert not checkpoints.files_in(folder, r".*\.lock")
+
+
+def test_a_damaged_lock_is_none(tmp_path):
+    (tmp_path / "pretrain.lock").write_text("[1, ")
+    with checkpoints.FolderLock(str(tmp_path)):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,207 @@
+"""A lock on a folder, so that one process at a time writes there.
+
+File systems have no lock in common, and object stores have none. The lock is a
+small file that names its owner, and that the owner renews every minute.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import errors, terminal
+from tf_contrastive.checkpoints import storage
+
+_RENEW_SECONDS = 60.0
+# An owner that has not renewed the lock for this long is taken for gone: on
+# another machine, whose clock may differ, and in a container of this machine.
+_STALE_SECONDS = 3600.0
+_STALE_SECONDS_HERE = 300.0
+# An object store has no exclusive creation: the last of two writers owns the
+# lock, which both see after this time.
+_SETTLE_SECONDS = 2.0
+
+
+class FolderLock:
+    """Context in which no other process has the lock of a folder.
+
+    A lock is taken over, with a warning, if its process has ended, or if
+    another machine has not renewed it for an hour. In one process a new lock
+    replaces an older one.
+
+    Args:
+      folder: the folder; it is created.
+      name: what the lock is for, which names the file `<name>.lock`.
+      wait_seconds: how long to wait for the present owner.
+
+    Raises:
+      UserError: on entry, if another process has the lock.
+    """
+
+    def __init__(
+        self, folder: str, name: str = "pretrain", wait_seconds: float = 0.0
+    ) -> None:
+        self._folder, self._wait_seconds = folder, wait_seconds
+        self._path = os.path.join(folder, f"{name}.lock")
+        now = datetime.datetime.now().astimezone()
+        self._owner: dict[str, Any] = {
+            **_identity(os.getpid()),
+            "since": now.isoformat(sep=" ", timespec="seconds"),
+            "token": uuid.uuid4().hex,
+        }
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._renew, daemon=True)
+
+    def __enter__(self) -> "FolderLock":
+        until = time.monotonic() + self._wait_seconds
+        while other := self._try_to_own():
+            if time.monotonic() >= until:
+                raise self._refusal(other)
+            time.sleep(1.0)
+        self._thread.start()
+        return self
+
+    def check(self) -> None:
+        """Raises `UserError` if another process has the lock now."""
+        other = self._read()
+        if other and not self._is_gone(other):
+            raise self._refusal(other)
+
+    def _refusal(self, other: dict[str, Any]) -> errors.UserError:
+        return errors.UserError(
+            f"{self._folder} is in use by process {other['process']} on"
+            f" {other['host']} since {other['since']}: wait for its end; if it"
+            f" is gone, delete {self._path}"
+        )
+
+    def __exit__(self, *_: Any) -> None:
+        self._closed.set()
+        self._thread.join()
+        with contextlib.suppress(tf.errors.OpError):
+            if self._is_owner():
+                tf.io.gfile.remove(self._path)
+
+    def _try_to_own(self) -> dict[str, Any] | None:
+        """Becomes the owner, or returns the present one."""
+        with errors.write_errors(
+            self._path, "choose a folder that is writable"
+        ):
+            tf.io.gfile.makedirs(self._folder)
+        with _exclusively(self._folder):
+            other = self._read()
+            if other and not self._is_gone(other):
+                return other
+            if other and other["process"] != self._owner["process"]:
+                terminal.warning(
+                    f"{self._folder}: the lock of process {other['process']} on"
+                    f" {other['host']} since {other['since']} is taken over,"
+                    " since that process is gone"
+                )
+            self._write()
+        if "://" in self._folder:
+            time.sleep(_SETTLE_SECONDS)
+            return None if self._is_owner() else self._read()
+        return None
+
+    def _is_gone(self, other: dict[str, Any]) -> bool:
+        """Whether the owner of a lock has ended, as far as can be known."""
+        own, age = self._owner, time.time() - other["renewed"]
+        if other["machine"] != own["machine"]:
+            # A machine that was restarted keeps its name.
+            return other["host"] == own["host"] or age > _STALE_SECONDS
+        if other["namespace"] != own["namespace"]:
+            return age > _STALE_SECONDS_HERE
+        if other["process"] == own["process"]:
+            return True
+        return _birth(other["process"]) != other["born"]
+
+    def _read(self) -> dict[str, Any] | None:
+        """Returns the owner; None: there is none, or no lock was written."""
+        try:
+            with tf.io.gfile.GFile(self._path) as file:
+                owner = json.load(file)
+            known = {*self._owner, "renewed"}
+            return owner if owner.keys() >= known else None
+        except (tf.errors.OpError, ValueError, AttributeError):
+            return None
+
+    def _write(self) -> None:
+        storage.write_json(self._path, self._owner | {"renewed": time.time()})
+
+    def _is_owner(self) -> bool:
+        owner = self._read()
+        return owner is not None and owner["token"] == self._owner["token"]
+
+    def _renew(self) -> None:
+        while not self._closed.wait(_RENEW_SECONDS):
+            # A full disk or a lost connection does not end the run.
+            with contextlib.suppress(tf.errors.OpError, errors.UserError):
+                if not self._is_owner():
+                    terminal.warning(
+                        f"{self._folder}: another process has taken the lock"
+                        f" {self._path}: stop one of the two"
+                    )
+                    return
+                self._write()
+
+
+def _identity(process: int) -> dict[str, Any]:
+    """Identifies a process among those of other machines, boots, containers."""
+    host, machine, namespace = socket.gethostname(), "", ""
+    with contextlib.suppress(OSError):  # Linux has these files.
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            machine = file.read().strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    return {
+        "host": host,
+        "machine": machine or host,
+        "namespace": namespace,
+        "process": process,
+        "born": _birth(process),
+    }
+
+
+def _birth(process: int) -> str | None:
+    """Returns the start time of a process since the boot; None: it has ended.
+
+    It differs for a later process of the same number.
+    """
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            # The name, in parentheses, may hold anything; field 22 follows.
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        pass
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return "unknown"
+
+
+@contextlib.contextmanager
+def _exclusively(folder: str) -> Iterator[None]:
+    """Excludes other processes of this machine, where the file system can."""
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
