@@ -84,9 +84,14 @@ def _model(run, **options):
 
 
 @pytest.mark.parametrize(
-    "augmentation", ["simclr", "autoaugment", "ablation:rotate", "crop"]
+    ("augmentation", "kind"),
+    [
+        ("simclr", "one shape"),
+        ("autoaugment", "shapes"),
+        ("ablation:rotate", "shapes"),
+        ("crop", "one shape"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["one shape", "shapes"])
 def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
     source = _source() if kind == "one shape" else _mixed_source(tmp_path)
     host = _run(augmentation=augmentation)

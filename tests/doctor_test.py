@@ -90,6 +90,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     assert "a smaller --batch_size" in printed
 
 
+@pytest.mark.slow
 @small.encoder()
 @pytest.mark.parametrize(
     "changes",
@@ -100,10 +101,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
             "augment_on": "device",
             "virtual_devices": 2,
         },
-        pytest.param(
-            {"loss": "moco", "queue_size": 64, "grad_cache_chunks": 2},
-            marks=pytest.mark.slow,
-        ),
+        {"loss": "moco", "queue_size": 64, "grad_cache_chunks": 2},
     ],
     ids=str,
 )

@@ -92,7 +92,9 @@ def whole():
     return _step(1)
 
 
-@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize(
+    "replicas", [1, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_the_gradient_is_that_of_the_whole_batch(whole, replicas):
     _assert_equal(_step(2 if replicas > 1 else 4, replicas), whole)
 

@@ -115,7 +115,9 @@ def test_a_gradient_that_is_not_finite_is_noted_where_the_loss_is(capsys):
     assert model.non_finite_steps().step == 7
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    "replicas", [1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_passing_over_leaves_weights_and_goes_on_with_the_next_step(replicas):
     strategy = _strategy(replicas)
     lars = optimizers.LARS(0.1, momentum=0.9)
@@ -167,6 +169,7 @@ def test_the_policy_ends_the_run_after_so_many(capsys):
         _fit(model, strategy, _batches(1, bad=[(0, 0)]), [keeper])
 
 
+@pytest.mark.slow
 def test_float16_scales_its_loss_and_trains_as_float32_does():
     strategy = _strategy(1)
     results = {}

@@ -307,7 +307,11 @@ def test_it_goes_with_the_gradient_cache():
 
 @pytest.mark.parametrize(
     "options",
-    [{"jit_compile": True}, {"steps_per_execution": 2}, {"run_eagerly": True}],
+    [
+        pytest.param({"jit_compile": True}, marks=pytest.mark.slow),
+        {"steps_per_execution": 2},
+        {"run_eagerly": True},
+    ],
     ids=str,
 )
 def test_ways_to_run_a_step_change_nothing(trained, options):

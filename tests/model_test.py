@@ -125,7 +125,7 @@ def _worst(values, reference):
     [
         ("supcon", 2),
         pytest.param("supcon", 8, marks=pytest.mark.slow),
-        ("ntxent", 4),
+        pytest.param("ntxent", 4, marks=pytest.mark.slow),
     ],
 )
 def test_gradients_and_weights_do_not_depend_on_replicas(loss, replicas):
@@ -223,7 +223,9 @@ class _Inverting(tf.keras.layers.Layer):
         return x
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize(
+    "replicas", [1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_layers_with_control_flow_of_their_own_are_converted(replicas):
     def loss_of(views):
         tf.keras.utils.set_random_seed(0)

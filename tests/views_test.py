@@ -200,7 +200,16 @@ def test_half_of_the_views_are_mirrored():
 # ---- Policies ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", POLICIES)
+# Those that run always use all kinds of operations.
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        if case in ("simclr", "autoaugment", "ablations")
+        else pytest.param(case, marks=pytest.mark.slow)
+        for case in POLICIES
+    ],
+)
 def test_views_do_not_depend_on_batch_threads_or_parts(case):
     images, keys = patches(7, 48), seeds(7)
     policy = build(case, 33)
