@@ -74,18 +74,20 @@ def _foreign(folder, **changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_free"),
+    ("seconds", "changes", "is_free"),
     [
-        ({}, False),
-        ({"renewed": time.time() - 3000}, False),
-        ({"renewed": time.time() - 4000}, True),
+        (0, {}, False),
+        (3000, {}, False),
+        (4000, {}, True),
         # This machine, before it was restarted.
-        ({"host": lock.socket.gethostname()}, True),
+        (0, {"host": lock.socket.gethostname()}, True),
     ],
     ids=["fresh", "50 minutes", "over an hour", "restarted"],
 )
-def test_another_machine_has_an_hour_to_renew(changes, is_free, tmp_path):
-    _foreign(str(tmp_path), **changes)
+def test_another_machine_has_an_hour_to_renew(
+    seconds, changes, is_free, tmp_path
+):
+    _foreign(str(tmp_path), renewed=time.time() - seconds, **changes)
     if is_free:
         with checkpoints.FolderLock(str(tmp_path)):
             pass
