@@ -389,6 +389,22 @@ def test_a_gif_of_countless_blocks_is_refused():
         image_headers.check(tf.constant(data), 1000)
 
 
+def test_a_jpeg_of_countless_scans_is_refused():
+    stream = io.BytesIO()
+    image = PIL.Image.fromarray(_images(1)[0])
+    image.save(stream, "JPEG", progressive=True)
+    usual = stream.getvalue()
+    scan = usual[usual.rindex(b"\xff\xda") : -2]
+    assert image_headers.check(tf.constant(usual), 1000) == usual
+    for copies, is_refused in (10, False), (1000, True):
+        data = tf.constant(usual[:-2] + copies * scan + usual[-2:])
+        if is_refused:
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                image_headers.check(data, 1000)
+        else:
+            image_headers.check(data, 1000)
+
+
 def test_many_threads_share_one_model(signatures):
     batches = [_images(n, 8 + n, 9 + n, seed=n) for n in range(1, 9)]
     data = [

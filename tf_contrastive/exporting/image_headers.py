@@ -1,8 +1,10 @@
 """Checks the size in an encoded image's header before anything is decoded.
 
 A file of a few bytes can declare 100,000 x 100,000 pixels, for which a decoder
-would allocate 30 GB. The functions are TensorFlow operations on the bytes of
-one file. They fail if the bytes are not such a file; the caller drops it.
+would allocate 30 GB. A progressive JPEG can have thousands of scans, and each
+takes as long as the whole image. The functions are TensorFlow operations on the
+bytes of one file. They fail if the bytes are not such a file; the caller drops
+it.
 """
 
 import tensorflow as tf
@@ -10,6 +12,10 @@ import tensorflow as tf
 # Limit of the steps over the parts of a GIF before its first image. Ordinary
 # files take some dozens; a malicious one must not keep the server busy.
 _MAX_STEPS = 1000
+# Scans of a JPEG. Encoders write at most about a dozen; a thumbnail in the
+# metadata has its own.
+_MAX_SCANS = 30
+_SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
 _FULL = 255  # Bytes of a full block of a GIF.
 
 
@@ -20,8 +26,8 @@ def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     only this one is decoded.
 
     Raises:
-      InvalidArgumentError: for another format, an incomplete header, or more
-        pixels.
+      InvalidArgumentError: for another format, an incomplete header, more
+        pixels, or a JPEG of too many scans.
     """
 
     def starts(magic: bytes) -> tf.Tensor:
@@ -29,7 +35,8 @@ def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
 
     def of_jpeg() -> tuple[tf.Tensor, tf.Tensor]:
         shape = tf.io.extract_jpeg_shape(data, tf.int64)
-        return data, shape[0] * shape[1]
+        scans = tf.size(tf.strings.split(data, _SCAN)) - 1
+        return data, tf.where(scans <= _MAX_SCANS, shape[0] * shape[1], -1)
 
     def of_png() -> tuple[tf.Tensor, tf.Tensor]:
         return data, _number(data, 16, False) * _number(data, 20, False)
@@ -50,7 +57,7 @@ def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     )
     fits = tf.debugging.Assert(
         (pixels > 0) & (pixels <= max_pixels),
-        ["not a JPEG, PNG, GIF or BMP, or too large; pixels:", pixels],
+        ["not a JPEG, PNG, GIF or BMP, or too much; pixels:", pixels],
     )
     # Decoding must take the result as its input: stateless operations do not
     # wait for an earlier assertion.
