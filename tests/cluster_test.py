@@ -1,10 +1,12 @@
 """Clusters from TF_CONFIG and SLURM, their mistakes, and coming up together."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import socket
 import threading
+import time
 
 import pytest
 
@@ -285,6 +287,7 @@ def test_strangers_at_the_port_are_no_workers():
     first, second = _local(2)
     host, port = first.tasks[0][1].split(":")
     strangers = [b"GET / HTTP/1.0\r\n", b"[7, 0]\n", b"[0, 0]\n", b"{}\n"]
+    strangers += [b'[1, "x"]\n', b'[0.5, "x"]\n', b"1" * 1000, b"\xff\n"]
 
     def intrude():
         for words in strangers:
@@ -302,6 +305,29 @@ def test_strangers_at_the_port_are_no_workers():
     assert _outcomes([first]) == [None]
     intruder.join(20)
     assert not intruder.is_alive()
+
+
+def test_idle_connections_delay_nobody_and_one_address_is_open():
+    first, second, third = _local(3)
+    host, port = first.tasks[0][1].split(":")
+    outcome = []
+    waiter = threading.Thread(
+        target=lambda: outcome.extend(_outcomes([first], timeout=3))
+    )
+    began = time.monotonic()
+    waiter.start()
+    idle = []
+    while len(idle) < 4:
+        with contextlib.suppress(ConnectionRefusedError):
+            idle.append(socket.create_connection((host, int(port))))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", int(port)))
+    waiter.join(20)
+    assert time.monotonic() - began < 5
+    assert "2 of 3 did not start" in outcome[0]
+    for connection in idle:
+        connection.close()
+    assert _outcomes([first, second, third]) == [None] * 3
 
 
 if __name__ == "__main__":

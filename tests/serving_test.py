@@ -161,11 +161,15 @@ def serve(tmp_path):
 
 
 def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
-    done, called = serve("--rest_port=9000", "--batching", base)
+    done, called = serve(
+        *("--rest_port=9000", "--batching", "--memory=2g", "--cpus=1.5", base)
+    )
     assert done.returncode == 0, done.stderr
     assert called == [
         *("run", "--rm", "--init"),
-        *("--publish=8500:8500", "--publish=9000:8501"),
+        *("--publish=127.0.0.1:8500:8500", "--publish=127.0.0.1:9000:8501"),
+        *("--memory=2g", "--cpus=1.5", f"--user={os.getuid()}:{os.getgid()}"),
+        *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
         f"--mount=type=bind,source={base},target=/models/encoder,readonly",
         "tensorflow/serving:2.15.1",
         "--model_config_file=/models/encoder/2/assets.extra/models.config",
@@ -178,7 +182,9 @@ def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
         if "/models/encoder/" in argument:
             inside = argument.split("/models/encoder/")[1]
             assert os.path.exists(f"{base}/{inside}")
-    assert "http://localhost:9000/v1/models/encoder" in done.stderr
+    assert "http://127.0.0.1:9000/v1/models/encoder" in done.stderr
+    _, called = serve("--host=[::]", base)
+    assert "--publish=[::]:8501:8501" in called
 
 
 def test_serve_prints_with_dry_run_what_it_would_run(serve, base, tmp_path):
@@ -210,6 +216,8 @@ def test_serve_leaves_remote_folders_to_the_server(serve):
         (["--port=1", "a"], "unknown argument --port=1"),
         (["--rest_port=x", "a"], "--rest_port=x is not a positive integer"),
         (["--batching", "gs://b"], "--batching needs a local folder"),
+        (["--host=me", "a"], "--host=me"),
+        (["--memory=big", "a"], "--memory=big"),
     ],
 )
 def test_serve_says_what_is_wrong(serve, words, told):
@@ -223,7 +231,7 @@ def test_serve_says_what_is_wrong(serve, words, told):
 def test_serve_says_that_docker_is_missing(serve, base, tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()
-    for tool in ("bash", "env", "dirname", "basename"):
+    for tool in ("bash", "env", "dirname", "basename", "nproc", "id"):
         (tools / tool).symlink_to(shutil.which(tool))
     done, _ = serve(base, path=str(tools))
     assert done.returncode == 1

@@ -5,8 +5,11 @@ The others report to the first one, which checks that it can reach their ports.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
+import re
+import select
 import socket
 import time
 
@@ -15,6 +18,9 @@ from tf_contrastive.distribution.cluster import Cluster
 
 # Answers of the first task.
 _GO, _GIVE_UP = b"go\n", b"give up\n"
+# How long a connection may take to send its line, and the line's length.
+_HELLO_SECONDS = 5.0
+_LINE_BYTES = 256
 
 
 def wait_for_all(cluster: Cluster, timeout: float) -> None:
@@ -47,15 +53,30 @@ def wait_for_all(cluster: Cluster, timeout: float) -> None:
 
 
 def _listen(cluster: Cluster) -> socket.socket:
+    """Listens at this task's own address in the cluster."""
     name, address = cluster.tasks[cluster.rank]
+    host, port = _split(address)
+    backlog = len(cluster.tasks)
     both = socket.has_dualstack_ipv6()
     try:
-        return socket.create_server(
-            ("", _split(address)[1]),
-            family=socket.AF_INET6 if both else socket.AF_INET,
-            dualstack_ipv6=both,
-            backlog=len(cluster.tasks),
-        )
+        try:
+            family, *_, own = socket.getaddrinfo(host, port)[0]
+            return socket.create_server(
+                own[:2], family=socket.AddressFamily(family), backlog=backlog
+            )
+        except OSError as error:
+            # A name that is not known here, or an address that is forwarded to
+            # this machine: reached through any of its interfaces.
+            if not isinstance(error, socket.gaierror) and (
+                error.errno != errno.EADDRNOTAVAIL
+            ):
+                raise
+            return socket.create_server(
+                ("", port),
+                family=socket.AF_INET6 if both else socket.AF_INET,
+                dualstack_ipv6=both,
+                backlog=backlog,
+            )
     except OSError as error:
         raise errors.UserError(
             f"{cluster.origin}: {name} cannot listen at {address}"
@@ -69,32 +90,65 @@ def _fingerprint(cluster: Cluster) -> str:
 
 
 def _gather(cluster: Cluster, server: socket.socket, deadline: float) -> None:
-    """Waits for the other tasks and answers whether to proceed."""
+    """Waits for the other tasks and answers whether to proceed.
+
+    Connections that do not speak the protocol are dropped. None of them delays
+    the others or the deadline.
+    """
     present: dict[int, socket.socket] = {}
+    # Connection -> what it has sent, and until when it may send.
+    pending: dict[socket.socket, tuple[bytes, float]] = {}
     verdict = _GIVE_UP
     try:
         while len(present) < len(cluster.tasks) - 1:
-            server.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                connection, _ = server.accept()
-            except TimeoutError:
-                raise TimeoutError(_absent(cluster, set(present))) from None
-            connection.settimeout(5)
-            try:
-                rank, fingerprint = json.loads(_read_line(connection))
-                if not 0 < rank < len(cluster.tasks):
-                    raise ValueError(rank)
-            except (OSError, ValueError, TypeError):
-                connection.close()  # Not a worker.
-                continue
-            # A restarted worker replaces its former connection.
-            present[rank] = connection
-            _check_peer(cluster, rank, fingerprint)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(_absent(cluster, set(present)))
+            readable, _, _ = select.select(
+                [server, *pending], [], [], min(left, 1.0)
+            )
+            for connection in readable:
+                if connection is server:
+                    accepted, _ = server.accept()
+                    until = time.monotonic() + _HELLO_SECONDS
+                    pending[accepted] = b"", until
+                    continue
+                line, until = pending.pop(connection)
+                with contextlib.suppress(OSError):
+                    line += (received := connection.recv(_LINE_BYTES))
+                    if received and b"\n" not in line:
+                        if len(line) < _LINE_BYTES:
+                            pending[connection] = line, until
+                            continue
+                    elif hello := _hello(cluster, line):
+                        # A restarted worker replaces its former connection.
+                        present[hello[0]] = connection
+                        _check_peer(cluster, *hello)
+                        continue
+                connection.close()
+            for connection, (_, until) in list(pending.items()):
+                if time.monotonic() > until:
+                    del pending[connection]
+                    connection.close()
         verdict = _GO
     finally:
+        for connection in pending:
+            connection.close()
         for connection in present.values():
             with connection, contextlib.suppress(OSError):
+                connection.settimeout(_HELLO_SECONDS)
                 connection.sendall(verdict)
+
+
+def _hello(cluster: Cluster, line: bytes) -> tuple[int, str] | None:
+    """Returns rank and fingerprint of a worker; None: it is not a worker."""
+    try:
+        rank, fingerprint = json.loads(line)
+    except (ValueError, TypeError):
+        return None
+    is_rank = isinstance(rank, int) and 0 < rank < len(cluster.tasks)
+    is_hash = re.fullmatch("[0-9a-f]{64}", str(fingerprint))
+    return (rank, fingerprint) if is_rank and is_hash else None
 
 
 def _check_peer(cluster: Cluster, rank: int, fingerprint: str) -> None:
@@ -162,8 +216,8 @@ def _split(address: str) -> tuple[str, int]:
 def _read_line(connection: socket.socket) -> bytes:
     """Reads up to a newline or the end."""
     line = b""
-    while not line.endswith(b"\n") and len(line) < 256:
-        received = connection.recv(256)
+    while not line.endswith(b"\n") and len(line) < _LINE_BYTES:
+        received = connection.recv(_LINE_BYTES)
         if not received:
             break
         line += received
