@@ -15,11 +15,13 @@ help() {
   exit 0
 }
 
-# Prints a command quoted for the shell.
+# Prints a command quoted for any POSIX shell: sbatch runs it by /bin/sh, which
+# does not know the $'...' of bash.
 quoted() {
   local word line=
   for word in "$@"; do
-    [[ $word =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]] || word=${word@Q}
+    [[ $word =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]] ||
+      word="'${word//\'/\'\\\'\'}'"
     line+="$word "
   done
   echo "${line% }"

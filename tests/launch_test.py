@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -139,6 +140,20 @@ def _words(line):
     script, *words = line.split()
     words = [_AWKWARD if word == "AWKWARD" else word for word in words]
     return [f"launch/{script}", *words]
+
+
+def test_words_are_quoted_for_any_shell():
+    generator = random.Random(0)
+    characters = "ab '\"\\$`*?;&|<>(){}[]~#!\n\t\x01\x7f\u00e9"
+    words = [
+        "".join(generator.choices(characters, k=generator.randrange(9)))
+        for _ in range(200)
+    ]
+    quote = ["bash", "-c", '. launch/commands.sh; quoted "$@"', "_", *words]
+    line = subprocess.check_output(quote, cwd=_ROOT, text=True)
+    # /bin/sh is dash on Debian, and runs what sbatch wraps.
+    read = subprocess.check_output(["sh", "-c", f"printf '%s\\0' {line}"])
+    assert read.decode().split("\0")[:-1] == words
 
 
 @pytest.mark.parametrize("line", _RUNS)
