@@ -229,6 +229,11 @@ def test_class_folders_are_labels_in_sorted_order(tmp_path):
     )
 
 
+def test_a_class_name_has_no_line_break(tmp_path):
+    class_folders(tmp_path, ("a\nb", "c"))
+    refused("'a\\nb'", "rename", name=f"folder:{tmp_path}")
+
+
 @pytest.mark.parametrize("where", ["direct", "single"])
 def test_trees_without_classes_are_unlabelled(where, tmp_path):
     below = tmp_path if where == "direct" else tmp_path / "photos"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import re
 import shlex
 import subprocess
@@ -304,6 +305,30 @@ def test_help_shows_the_commands_flags_without_tensorflow():
             for text in out.splitlines():
                 # A default that is a list has no place to break.
                 assert len(text) <= 80 or " " not in text.strip()
+
+
+def test_any_allowed_value_is_read_back_from_a_flagfile():
+    generator = random.Random(0)
+    characters = "a1,.:/=-#'\"\\ \n\r\t\x0b\x85\u2028\u00e9\udc80"
+    checked = 0
+    for _, field, default in config_fields.fields(Pretrain()):
+        for _ in range(40):
+            value = default
+            if isinstance(default, str):
+                count = generator.randrange(9)
+                value = "".join(generator.choices(characters, k=count))
+            elif isinstance(default, bool):
+                value = not default
+            elif isinstance(default, int | float):
+                value = type(default)(generator.uniform(-1e6, 1e6))
+            if field.name == "workdir" or config_fields.problem(field, value):
+                continue
+            run = config_fields.replace(
+                Pretrain(), workdir="w", **{field.name: value}
+            )
+            assert flags.read(Pretrain, flags.write(run), "w") == run, value
+            checked += 1
+    assert checked > 1000
 
 
 def test_listings_need_no_tensorflow():

@@ -243,6 +243,11 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
         return one_of(value, about["choices"])
     if value == field.default == "" and not about["required"]:
         return None
+    # `config.flags` has a line for each option, and is UTF-8.
+    if isinstance(value, str) and not (
+        value.isprintable() and value == value.strip()
+    ):
+        return "printable text on one line, without spaces at its ends"
     if about["check"] and (allowed := about["check"](value)):
         return allowed
     if about["required"] and value == "":

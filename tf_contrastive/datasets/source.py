@@ -42,6 +42,15 @@ class Info:
     extra_channels: int = 0
     multi_label: bool = False
 
+    def __post_init__(self) -> None:
+        for name in self.label_names:
+            # Exports and TensorBoard's projector list names line by line.
+            if len(name.splitlines()) > 1:
+                raise errors.UserError(
+                    f"{self.name}: the class {name!r} has a line break: rename"
+                    " it"
+                )
+
     @property
     def has_labels(self) -> bool:
         """Whether every example has exactly one class."""
