@@ -497,8 +497,8 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
         *("--dataset=digits", "--split=train[:256]", "--image_size=8"),
         *("--augmentation=crop", "--encoder=resnet10", "--width=0.125"),
         *("--loss=supcon", "--projection_output=16", "--batch_size=64"),
-        *("--learning_rate=0.5", "--epochs=150", f"--workdir={run}"),
-        *("--checkpoint_every_steps=100", "--keep_checkpoints=9"),
+        *("--learning_rate=0.5", "--epochs=75", f"--workdir={run}"),
+        *("--checkpoint_every_steps=50", "--keep_checkpoints=9"),
     )
     watching = None
     try:
@@ -511,7 +511,7 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
             *("--train_split=train[:256]", "--test_split=test"),
         )
         folder = run / "checkpoints"
-        _until((folder / "ckpt-100.index").exists, training, logs[0])
+        _until((folder / "ckpt-50.index").exists, training, logs[0])
         # It waits for the first result, so that the watch must be beside it.
         training.send_signal(signal.SIGSTOP)
         _until(lambda: _steps_or_none(run), watching, logs[1])
@@ -524,12 +524,12 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
         for process in filter(None, (training, watching)):
             process.kill()
             process.wait()
-    steps = [100, 200, 300, 400, 500, 600]
-    assert early and early[-1] < 600
+    steps = [50, 100, 150, 200, 250, 300]
+    assert early and early[-1] < 300
     assert _steps(run) == steps
     told = logs[1].read_text()
     assert "the run has ended: 6 checkpoint(s) scored" in told
-    assert told.index("step 100:") < told.index("step 600:")
+    assert told.index("step 50:") < told.index("step 300:")
     # Each result is of the weights of its step.
     found = checkpoints.load_run(str(run))
     with small.encoder():
