@@ -95,6 +95,21 @@ def test_other_files_are_no_checkpoints(tmp_path):
     assert steps == [1, 2, 3]
 
 
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"steps: 3"])
+def test_a_damaged_list_of_checkpoints_is_written_again(content, tmp_path):
+    _trained(tmp_path)
+    file = tmp_path / "checkpoints" / "checkpoint"
+    file.write_bytes(content)
+    model = _model()
+    saver = _checkpoints(tmp_path, model, keep_checkpoints=1)
+    assert saver.restore() == 3
+    assert b"ckpt-3" in file.read_bytes()
+    _advance(model, 4)
+    saver.save()
+    saver.finish()
+    assert checkpoints.step_of(_newest(tmp_path, "")) == 4
+
+
 @pytest.mark.parametrize("where", ["local", "ram"])
 def test_a_checkpoint_holds_the_values_at_its_step(where, tmp_path):
     workdir = str(tmp_path) if where == "local" else f"ram://{tmp_path.name}"

@@ -155,7 +155,9 @@ def _list_newest(directory: str) -> None:
     checkpoints only if they are listed.
     """
     path, _ = storage.newest(directory)
-    state = tf.train.get_checkpoint_state(directory)
+    state = storage.listed(directory)
+    if state is None and (damaged := storage.files_in(directory, "checkpoint")):
+        tf.io.gfile.remove(damaged[0])
     listed = list(state.all_model_checkpoint_paths) if state else []
     if path is None or path in listed:
         return

@@ -128,6 +128,14 @@ def newest(directory: str) -> tuple[str | None, dict[str, str]]:
     return None, damages
 
 
+def listed(directory: str) -> Any:
+    """Returns TensorFlow's list of checkpoints; None: absent or damaged."""
+    try:
+        return tf.train.get_checkpoint_state(directory)
+    except ValueError:  # Empty, or not text.
+        return None
+
+
 def newest_whole(directory: str) -> str | None:
     """Finds the newest whole checkpoint, and warns about newer, damaged ones.
 
@@ -138,10 +146,10 @@ def newest_whole(directory: str) -> str | None:
       UserError: if every checkpoint is damaged.
     """
     path, damages = newest(directory)
-    state = tf.train.get_checkpoint_state(directory)
+    state = listed(directory)
     # TensorFlow lists a checkpoint once it is whole.
-    listed = state and state.all_model_checkpoint_paths
-    if path is None and len(damages) == 1 and not listed:
+    was_whole = state and state.all_model_checkpoint_paths
+    if path is None and len(damages) == 1 and not was_whole:
         terminal.warning(
             f"{next(iter(damages))} was never finished, and nothing is saved"
             " before it"
