@@ -95,6 +95,34 @@ def test_other_files_are_no_checkpoints(tmp_path):
     assert steps == [1, 2, 3]
 
 
+def test_changed_data_are_refused_by_count(tmp_path):
+    data = {"num_examples": 100, "num_classes": 2, "label_names": ["a", "b"]}
+
+    def resume(allow=False, **changes):
+        run = _run(tmp_path, allow_changed_data=allow)
+        return checkpoints.Checkpoints(_model(), run, {**data, **changes})
+
+    saver = resume(num_examples=90)  # Nothing is trained yet.
+    saver = resume()
+    saver.save()
+    saver.finish()
+    more = {"num_examples": 150}
+    with pytest.raises(errors.UserError, match=r"150 images, there 100.*allow"):
+        resume(**more)
+    resume(allow=True, **more)
+    with pytest.raises(errors.UserError, match=r"100 images, there 150"):
+        resume()
+    for changes, named in (
+        (
+            {"num_classes": 3, "label_names": ["a", "b", "c"]},
+            "3 classes, there",
+        ),
+        ({"label_names": ["a", "c"]}, "2 classes have other names"),
+    ):
+        with pytest.raises(errors.UserError, match=named):
+            resume(allow=True, **more, **changes)
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"steps: 3"])
 def test_a_damaged_list_of_checkpoints_is_written_again(content, tmp_path):
     _trained(tmp_path)

@@ -88,7 +88,10 @@ class Checkpoints:
             for v in self._model.pretrained_variables
         ]
         path = os.path.join(self.directory, storage.METADATA_FILE)
-        previous = storage.read_json(path, {}).get("variables")
+        written = storage.read_json(path, {})
+        if storage.checkpoint_paths(self.directory):
+            _check_data(folder, written, metadata, run_config)
+        previous = written.get("variables")
         if previous not in (None, variables):
             differences = [
                 f"{new[0]} {new[1]}, there {old[0]} {old[1]}"
@@ -146,6 +149,43 @@ class Checkpoints:
             # The error of an asynchronous save is raised by the next one.
             self.last_saved = None
             self.save()
+
+
+def _check_data(
+    folder: str,
+    written: dict[str, Any],
+    metadata: dict[str, Any],
+    run_config: Pretrain,
+) -> None:
+    """Checks that a resumed run has the data that it started with.
+
+    Raises:
+      UserError: with what changed, by count.
+    """
+    old, new = (about.get("label_names") or [] for about in (written, metadata))
+    counts = [
+        f"{metadata.get(key)} {what}, there {written[key]}"
+        for key, what in (
+            ("num_examples", "images"),
+            ("num_classes", "classes"),
+        )
+        if key in written and written[key] != metadata.get(key)
+    ]
+    if old != new and not counts:
+        counts = [f"{len({*old} ^ {*new})} classes have other names"]
+    if not counts:
+        return
+    changed = f"the data of {folder} has changed ({'; '.join(counts)})"
+    if old != new or written.get("num_classes") != metadata.get("num_classes"):
+        raise errors.UserError(
+            f"{changed}: restore it, or choose another `workdir`, since labels"
+            " would have another meaning"
+        )
+    if not run_config.data.allow_changed_data:
+        raise errors.UserError(
+            f"{changed}, and with it the order and number of steps: restore"
+            " it, or set `allow_changed_data` to go on"
+        )
 
 
 def _list_newest(directory: str) -> None:

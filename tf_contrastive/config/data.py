@@ -162,6 +162,11 @@ class Data:
         "unreadable images of a folder to skip before the run fails",
         identity=False,
     )
+    allow_changed_data: bool = option(
+        False,
+        "resume although the number of images has changed since the start",
+        identity=False,
+    )
 
 
 def check_data_service(address: str, sampler: str) -> None:
