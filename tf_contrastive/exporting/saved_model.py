@@ -178,6 +178,8 @@ def details(path: str) -> dict[str, Any]:
 def load(path: str) -> tf.Module:
     """Loads the encoder of a run or of an export.
 
+    An export is a program: load only those whose origin you trust.
+
     Args:
       path: folder of a run, of an export (`BASE/<version>`), or of several
         (`BASE`): the newest is loaded.
