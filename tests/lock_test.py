@@ -80,9 +80,11 @@ def _foreign(folder, **changes):
         (3000, {}, False),
         (4000, {}, True),
         # This machine, before it was restarted.
-        (0, {"host": lock.socket.gethostname()}, True),
+        (200, {"host": lock.socket.gethostname()}, True),
+        # A living machine of the same name.
+        (60, {"host": lock.socket.gethostname()}, False),
     ],
-    ids=["fresh", "50 minutes", "over an hour", "restarted"],
+    ids=["fresh", "50 minutes", "over an hour", "restarted", "same name"],
 )
 def test_another_machine_has_an_hour_to_renew(
     seconds, changes, is_free, tmp_path
@@ -92,7 +94,7 @@ def test_another_machine_has_an_hour_to_renew(
         with checkpoints.FolderLock(str(tmp_path)):
             pass
         return
-    with pytest.raises(errors.UserError, match=r"other .* delete .*\.lock"):
+    with pytest.raises(errors.UserError, match=r"in use by .* delete .*\.lock"):
         checkpoints.FolderLock(str(tmp_path)).check()
 
 

@@ -22,9 +22,10 @@ from tf_contrastive.checkpoints import storage
 
 _RENEW_SECONDS = 60.0
 # An owner that has not renewed the lock for this long is taken for gone: on
-# another machine, whose clock may differ, and in a container of this machine.
+# another machine, whose clock may differ; and in another container of this
+# machine, or on a machine of this name, such as this one before a restart.
 _STALE_SECONDS = 3600.0
-_STALE_SECONDS_HERE = 300.0
+_STALE_SECONDS_HERE = 180.0
 # An object store has no exclusive creation: the last of two writers owns the
 # lock, which both see after this time.
 _SETTLE_SECONDS = 2.0
@@ -91,9 +92,7 @@ class FolderLock:
 
     def _try_to_own(self) -> dict[str, Any] | None:
         """Becomes the owner, or returns the present one."""
-        with errors.write_errors(
-            self._path, "choose a folder that is writable"
-        ):
+        with errors.write_errors(self._path, storage.ADVICE):
             tf.io.gfile.makedirs(self._folder)
         with _exclusively(self._folder):
             other = self._read()
@@ -114,10 +113,9 @@ class FolderLock:
     def _is_gone(self, other: dict[str, Any]) -> bool:
         """Whether the owner of a lock has ended, as far as can be known."""
         own, age = self._owner, time.time() - other["renewed"]
-        if other["machine"] != own["machine"]:
-            # A machine that was restarted keeps its name.
-            return other["host"] == own["host"] or age > _STALE_SECONDS
-        if other["namespace"] != own["namespace"]:
+        if other["machine"] != own["machine"] and other["host"] != own["host"]:
+            return age > _STALE_SECONDS
+        if any(other[key] != own[key] for key in ("machine", "namespace")):
             return age > _STALE_SECONDS_HERE
         if other["process"] == own["process"]:
             return True

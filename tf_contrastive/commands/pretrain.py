@@ -16,8 +16,8 @@ def run(options: Pretrain) -> int:
     path = os.path.join(options.runtime.workdir, "pretrain.json")
     if result.is_chief:
         if names := result.bad_images:
-            told = f"skipped {len(names)} image(s) that could not be read:"
-            terminal.warning("\n  ".join((told, *names)))
+            heading = f"skipped {len(names)} image(s) that could not be read:"
+            terminal.warning("\n  ".join((heading, *names)))
         if result.start_step < result.step:
             checkpoints.write_json(path, _rows(result))
     report = linear(result) if options.linear.schedule.epochs else None
