@@ -1,4 +1,4 @@
-"""Packaging of tf_contrastive; the pinned versions are in constraints.txt."""
+"""Packaging of tf_contrastive; the pinned versions are in launch/pins."""
 
 import pathlib
 import re
@@ -7,50 +7,63 @@ import setuptools
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-# Ranges that pip resolves to a working set on its own.
+# Ranges that pip resolves to a working set on its own, one of two stacks: the
+# last TensorFlow with tensorflow-addons, and the current one.
+_CARD = 'python_version < "3.12"'
+_CURRENT = 'python_version >= "3.12"'
+MARKERS = {"card": _CARD, "current": _CURRENT}
 INSTALL_REQUIRES = [
     # A range that admits the 2.15.0 wheel of TPU VMs.
-    "tensorflow>=2.15,<2.16",
+    f"tensorflow>=2.15,<2.16; {_CARD}",
+    f"tensorflow-addons>=0.23,<0.24; {_CARD}",
+    f"tensorboard>=2.15,<2.16; {_CARD}",
+    f"numpy>=1.24,<2; {_CARD}",
+    # tensorflow-metadata 1.17 and later need protobuf 5 without declaring it,
+    # which TensorFlow 2.15 excludes: importing tensorflow_datasets would fail.
+    f"tensorflow-metadata>=1.14,<1.17; {_CARD}",
+    f"protobuf>=3.20.3,<5; {_CARD}",
+    # Required by tensorflow-datasets. 1.14 needs Python 3.11, which old
+    # versions of pip take very long to find out.
+    'etils>=1.6,<1.14; python_version < "3.11"',
+    f"tensorflow>=2.16,<2.22; {_CURRENT}",
+    # Requires the same minor version of TensorFlow.
+    f"tf-keras>=2.16,<2.22; {_CURRENT}",
+    f"tensorboard>=2.16,<2.22; {_CURRENT}",
+    f"numpy>=1.26; {_CURRENT}",
+    # Older versions fit any protobuf, and fail with it.
+    f"tensorflow-metadata>=1.17; {_CURRENT}",
     "tensorflow-datasets>=4.9.4,<4.10",
-    "tensorflow-addons>=0.23,<0.24",
     "keras-cv>=0.9,<0.10",
     "absl-py>=1.4",
-    "tensorboard>=2.15,<2.16",
+    # Imported by tensorflow-datasets, which not always requires it.
+    "importlib-resources>=5",
     "scikit-learn>=1.3,<2",
     "scipy>=1.10,<2",
     "matplotlib>=3.7,<4",
     # Required by scikit-learn and matplotlib, and also used directly: to limit
-    # threads, and to corrupt images.
+    # threads, and to read and corrupt images.
     "threadpoolctl>=2,<4",
     "Pillow>=10",
-    "numpy>=1.24,<2",
-    # tensorflow-metadata 1.17 and later need protobuf 5 without declaring it,
-    # which TensorFlow 2.15 excludes: importing tensorflow_datasets would fail.
-    "tensorflow-metadata>=1.14,<1.17",
-    "protobuf>=3.20.3,<5",
-    # Required by tensorflow-datasets. 1.14 needs Python 3.11, which old
-    # versions of pip take very long to find out.
-    'etils>=1.6,<1.14; python_version < "3.11"',
-    # TensorBoard 2.15 imports pkg_resources, which later versions removed.
-    "setuptools<81",
+    # TensorBoard imports pkg_resources, which later versions removed.
+    "setuptools>=78.1.1,<81",
 ]
 
 EXTRAS_REQUIRE = {
-    # 2.15.0 names TensorRT packages that cannot be installed.
-    "gpu": ["tensorflow[and-cuda]>=2.15.1,<2.16"],
-    "beam": [
-        "apache-beam>=2.60,<3",
-        "tensorflow-hub>=0.16,<0.17",
-        # Required by tensorflow-hub; later versions need a later TensorFlow.
-        "tf-keras>=2.15,<2.16",
-        "pyarrow>=14",
+    "gpu": [
+        # 2.15.0 names TensorRT packages that cannot be installed.
+        f"tensorflow[and-cuda]>=2.15.1,<2.16; {_CARD}",
+        f"tensorflow[and-cuda]>=2.16,<2.22; {_CURRENT}",
     ],
-    "onnx": [
-        "tf2onnx>=1.17,<1.18",
-        "onnx>=1.15,<1.17",
-        "onnxruntime>=1.17",
+    "beam": ["apache-beam>=2.60,<3", "pyarrow>=14"],
+    "heic": ["pillow-heif>=0.16"],
+    "onnx": ["tf2onnx>=1.16.1,<1.18", "onnx>=1.15", "onnxruntime>=1.17"],
+    "profile": [
+        f"tensorboard-plugin-profile>=2.15,<2.16; {_CARD}",
+        f"tensorboard-plugin-profile>=2.16; {_CURRENT}",
     ],
-    "profile": ["tensorboard-plugin-profile>=2.15,<2.16"],
+    # For `doctor --compile_for`. It needs Python 3.12: launch/install
+    # --tpu-compile installs it in an environment of its own.
+    "tpu-compile": ["jax>=0.10,<0.13", "libtpu>=0.0.52,<0.1"],
     "dev": [
         "pytest>=8",
         "pytest-xdist>=3.7",
@@ -59,7 +72,8 @@ EXTRAS_REQUIRE = {
         "pdoc>=16",
         "selenium>=4.20",
         # For examples/grpc_client.py and the tests of serving.
-        "tensorflow-serving-api>=2.15,<2.16",
+        f"tensorflow-serving-api>=2.15,<2.16; {_CARD}",
+        f"tensorflow-serving-api>=2.16; {_CURRENT}",
     ],
 }
 
@@ -88,7 +102,7 @@ setuptools.setup(
     ),
     # The papers' claims and numbers.
     package_data={"tf_contrastive.papers.claims": ["*.json"]},
-    python_requires=">=3.10,<3.12",
+    python_requires=">=3.10,<3.14",
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,
     entry_points={
@@ -98,5 +112,7 @@ setuptools.setup(
         "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.10",
         "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
     ],
 )

@@ -43,3 +43,21 @@ need_numbers() {
     shift 2
   done
 }
+
+# Prints the path of an interpreter with the venv module: on the PATH, or
+# installed by pyenv or uv. $1: its version, such as 3.11.
+find_python() {
+  local python
+  local uv=${UV_PYTHON_INSTALL_DIR:-$HOME/.local/share/uv/python}
+  for python in "python$1" python3 python \
+    "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python \
+    "$uv/cpython-$1".*/bin/python; do
+    if "$python" -c "
+import ensurepip, sys, venv
+sys.exit('%d.%d' % sys.version_info[:2] != '$1')" >/dev/null 2>&1; then
+      command -v "$python"
+      return
+    fi
+  done
+  return 1
+}

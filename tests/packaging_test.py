@@ -14,27 +14,44 @@ from google.protobuf.internal import api_implementation
 from packaging import requirements, utils
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
+# The default of this Python.
+_STACK = "card" if sys.version_info < (3, 12) else "current"
 
 
 def _read(name):
     return (ROOT / name).read_text("utf-8")
 
 
-def _pins(name="constraints.txt"):
-    """Pins by package; several where Python versions differ."""
-    pins = {}
-    for line in _read(name).splitlines():
-        if line and not line.startswith("#"):
-            pin = requirements.Requirement(line)
-            pins.setdefault(utils.canonicalize_name(pin.name), []).append(pin)
-    return pins
+def _stacks():
+    """Stack -> its requirements, and its pins by package.
 
-
-def _setup_constant(name):
-    for node in ast.parse(_read("setup.py")).body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == name:
-            return ast.literal_eval(node.value)
-    raise KeyError(name)
+    A package has several pins where Python versions differ.
+    """
+    setup = {}
+    tree = ast.parse(_read("setup.py"))
+    names = {"_CARD", "_CURRENT", "MARKERS", "INSTALL_REQUIRES"}
+    names |= {"EXTRAS_REQUIRE"}
+    for node in tree.body:
+        name = isinstance(node, ast.Assign) and node.targets[0].id
+        if name in names:
+            exec(ast.unparse(node), setup)
+    extras = [setup["EXTRAS_REQUIRE"][name] for name in ("dev", "beam", "onnx")]
+    for stack, marker in setup["MARKERS"].items():
+        needed = [
+            requirements.Requirement(line.partition(";")[0])
+            for lines in (setup["INSTALL_REQUIRES"], *extras)
+            for line in lines
+            if line.partition("; ")[2] in ("", marker)
+        ]
+        pins = {}
+        for name in (f"{stack}.txt", f"{stack}-dev.txt"):
+            for line in re.findall(
+                r"^[a-z].*", _read(f"launch/pins/{name}"), re.M
+            ):
+                pin = requirements.Requirement(line.removesuffix("\\"))
+                key = utils.canonicalize_name(pin.name)
+                pins.setdefault(key, []).append(pin)
+        yield stack, needed, pins
 
 
 def _run(*words, **options):
@@ -45,41 +62,50 @@ def _run(*words, **options):
 
 
 def test_every_direct_dependency_is_pinned_within_its_range():
-    extras = _setup_constant("EXTRAS_REQUIRE")
-    extras.pop("gpu")  # The same tensorflow with another extra.
-    lists = [_setup_constant("INSTALL_REQUIRES"), *extras.values()]
-    pins = _pins()
-    for text in [line for lines in lists for line in lines]:
-        needed = requirements.Requirement(text)
-        for pin in pins[utils.canonicalize_name(needed.name)]:
-            (exact,) = [s for s in pin.specifier if s.operator == "=="]
-            assert needed.specifier.contains(exact.version), (text, str(pin))
+    for stack, needed, pins in _stacks():
+        for need in needed:
+            found = pins[utils.canonicalize_name(need.name)]
+            for pin in found:
+                (exact,) = [x for x in pin.specifier if x.operator == "=="]
+                assert need.specifier.contains(exact.version), (stack, need)
+        assert ("tensorflow-addons" in pins) == (stack == "card")
+        assert ("tf-keras" in pins) == (stack == "current")
 
 
-def test_tpu_constraints_only_lack_the_tensorflow_line():
-    lines = _read("constraints.txt").splitlines()
-    others = [x for x in lines if not re.match(r"tensorflow(-cpu)?\b(?!-)", x)]
-    assert _read("constraints-tpu.txt").splitlines() == others
-    assert len(others) == len(lines) - 1
-
-
-def test_tpu_constraints_admit_the_tensorflow_of_tpu_images():
-    pins = _pins("constraints-tpu.txt")
-    for name, version in {
-        "ml-dtypes": "0.2.0",
-        "keras": "2.15.0",
-        "tensorflow-estimator": "2.15.0",
-        "wrapt": "1.14.2",
-    }.items():
-        assert pins[name][0].specifier.contains(version), name
-    tensorflow = _setup_constant("INSTALL_REQUIRES")[0]
-    assert requirements.Requirement(tensorflow).specifier.contains("2.15.0")
+def test_every_pin_has_the_hashes_of_its_files():
+    for name in ("card", "card-dev", "current", "current-dev"):
+        text = _read(f"launch/pins/{name}.txt")
+        _, *blocks = re.split(r"^(?=[a-z])", text, flags=re.M)
+        assert len(blocks) > 40
+        for block in blocks:
+            assert re.search(r"--hash=sha256:[0-9a-f]{64}\b", block), block
 
 
 def test_protobuf_messages_are_read_by_compiled_code():
     # The pure Python implementation, pip's choice where there is no other
     # wheel, makes tracing a step take 1.5 times as long.
     assert api_implementation.Type() != "python"
+
+
+def _keras_of(*statements):
+    """The module of `tf.keras.layers.Layer` after some statements."""
+    code = "; ".join([*statements, "print(tf.keras.layers.Layer.__module__)"])
+    clean = {k: v for k, v in os.environ.items() if "LEGACY_KERAS" not in k}
+    done = _run(sys.executable, "-c", code, cwd=ROOT, env=clean)
+    return (done.stdout or done.stderr).splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_keras_is_that_of_the_stack_whatever_is_imported_first():
+    ours, tensorflow = "import tf_contrastive", "import tensorflow as tf"
+    expected = "keras.src." if _STACK == "card" else "tf_keras.src."
+    for statements in ([ours, tensorflow], [tensorflow, ours]):
+        assert _keras_of(*statements).startswith(expected)
+    last = _keras_of(tensorflow, "tf.keras.layers", ours)
+    if _STACK == "card":
+        assert last.startswith(expected)
+    else:
+        assert last.startswith("ImportError") and "TF_USE_LEGACY_KERAS" in last
 
 
 def test_setup_reads_the_version_of_the_package():
@@ -110,9 +136,9 @@ esac
 def project(tmp_path):
     """A project with launch/install and a fake Python."""
     (tmp_path / "launch").mkdir()
-    for name in ("setup.py", "pyproject.toml", "constraints.txt"):
+    for name in ("setup.py", "pyproject.toml", "launch/install"):
         shutil.copy(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "launch" / "install", tmp_path / "launch" / "install")
+    shutil.copytree(ROOT / "launch" / "pins", tmp_path / "launch" / "pins")
     python = tmp_path / "fake-python"
     python.write_text(FAKE_PYTHON.replace("REAL", sys.executable))
     python.chmod(0o755)
@@ -129,8 +155,17 @@ def _install(project, *arguments, **variables):
 
 
 def _pip_calls(project):
+    """Of each installation: the arguments for the pins and for the package."""
     calls = project / "pip.calls"
-    return calls.read_text().splitlines() if calls.exists() else []
+    if not calls.exists():
+        return []
+    lines = [
+        line.partition(" --no-build-isolation ")[2]
+        for line in calls.read_text().splitlines()
+    ]
+    # The first call is for the tools that build packages.
+    assert all("build.txt" in line for line in lines[::3])
+    return [lines[i + 1 : i + 3] for i in range(0, len(lines), 3)]
 
 
 def test_install_follows_the_pins_and_repeats_only_after_changes(project):
@@ -141,21 +176,33 @@ def test_install_follows_the_pins_and_repeats_only_after_changes(project):
     # The development environment serves users, too.
     assert _install(project).returncode == 0
     assert len(_pip_calls(project)) == 2
-    with (project / "constraints.txt").open("a") as file:
+    with (project / "launch" / "pins" / f"{_STACK}.txt").open("a") as file:
         file.write("# changed\n")
     assert _install(project).returncode == 0
     base, dev, again = _pip_calls(project)
-    assert base.endswith("-c constraints.txt -e .")
-    assert dev.endswith("-c constraints.txt -e .[dev,beam,onnx]")
-    assert again == base
+    pins = f"--requirement=launch/pins/{_STACK}.txt"
+    assert base == again == [f"--require-hashes {pins}", "-e ."]
+    more = f"--requirement=launch/pins/{_STACK}-dev.txt"
+    assert dev == [f"--require-hashes {pins} {more}", "-e ."]
+
+
+def test_the_stack_that_was_asked_for_stays(project):
+    for arguments in (["--stack=current"], [], ["--dev"]):
+        assert _install(project, *arguments).returncode == 0
+    for pinned, _ in _pip_calls(project):
+        assert "launch/pins/current.txt" in pinned
+    for stack in ("addons", *(["card"] if _STACK == "current" else [])):
+        refused = _install(project, f"--stack={stack}")
+        assert refused.returncode == 1
+        assert f"--stack={stack}" in refused.stderr.splitlines()[-1]
 
 
 def test_install_of_a_wheel_ignores_the_package_of_the_folder(project):
     assert _install(project, "--dev").returncode == 0
     # Repeated always: the stamp does not distinguish wheels.
     assert _install(project, "--dev", "--wheel=a/b.whl").returncode == 0
-    _, call = _pip_calls(project)
-    assert call.endswith("-c constraints.txt a/b.whl[dev,beam,onnx]")
+    _, (_, package) = _pip_calls(project)
+    assert package == "a/b.whl"
 
 
 def test_a_failed_install_shows_why_and_is_repeated(project):
@@ -166,8 +213,9 @@ def test_a_failed_install_shows_why_and_is_repeated(project):
     assert "ERROR: no room left" in failed.stderr
     assert "run the same command again" in failed.stderr
     (project / "pip.fails").unlink()
+    before = (project / "pip.calls").read_text()
     assert _install(project).returncode == 0
-    assert len(_pip_calls(project)) == 3
+    assert len((project / "pip.calls").read_text()) > len(before)
 
 
 def test_install_errors_name_the_argument(project):

@@ -31,6 +31,8 @@ def make(folder, *, branches=False, **options):
             "projection_output": 16,
             "batch_size": 100,
             "precision": "float32",
+            "similarity_products": "plain",
+            "xla": "off",
             "workdir": str(folder),
             **options,
         },

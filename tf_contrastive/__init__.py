@@ -18,6 +18,9 @@ first used.
 """
 
 import importlib
+import importlib.metadata
+import os
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -41,6 +44,37 @@ _MODULES = (
     "train",
     "views",
 )
+
+
+def _choose_keras() -> None:
+    """Makes `tf.keras` Keras 2, before TensorFlow is imported.
+
+    From TensorFlow 2.16 on that is tf-keras. TensorFlow 2.15 has its own, and
+    must not take some of its modules from tf-keras.
+    """
+    try:
+        version = importlib.metadata.version("keras")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    if int(version.partition(".")[0]) > 2:
+        os.environ["TF_USE_LEGACY_KERAS"] = "1"
+
+
+def _check_keras() -> None:
+    """Raises `ImportError` if somebody has used Keras 3 as `tf.keras`."""
+    # A module of TensorFlow is here while it is being imported, too.
+    keras = getattr(sys.modules.get("tensorflow"), "keras", None)
+    version = getattr(keras, "__version__", "2")
+    if int(version.partition(".")[0]) > 2:
+        raise ImportError(
+            f"tf.keras is Keras {version} here, and tf_contrastive needs"
+            " tf-keras: import tf_contrastive before tf.keras is used, or set"
+            " TF_USE_LEGACY_KERAS=1"
+        )
+
+
+_choose_keras()
+_check_keras()
 
 
 def __getattr__(name: str) -> Any:

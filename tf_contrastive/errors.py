@@ -8,17 +8,29 @@ flags for the command line.
 import contextlib
 import difflib
 import importlib.util
+import re
 from collections.abc import Iterable, Iterator
 
 # Exit status of a run that ended early and was saved.
 EXIT_RESUME = 42
 
 
+# Characters of a message, at most. It may quote what a damaged file holds.
+_MAX_MESSAGE = 1500
+
+
 class UserError(ValueError):
-    """Invalid input, described in one line."""
+    """Invalid input, described in one line of printable characters."""
 
     # Exit status of a command that it ends.
     status = 2
+
+    def __init__(self, message: str) -> None:
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
+        if len(text) > _MAX_MESSAGE:
+            half = _MAX_MESSAGE // 2
+            text = f"{text[:half]} ... {text[-half:]}"
+        super().__init__(text)
 
     def leave(self) -> int:
         """Returns the exit status. A subclass may end the process instead."""
@@ -27,6 +39,10 @@ class UserError(ValueError):
 
 class AbsentDataError(UserError):
     """Data that was not found."""
+
+
+class AbsentSplitError(UserError):
+    """A split that a dataset does not have."""
 
 
 class UnknownDatasetError(UserError):
@@ -70,7 +86,8 @@ def check_package(option: str, package: str, extra: str) -> None:
 
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message, or the error's type."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return re.sub(r"\{\{.*?\}\}\s*", "", line)  # Names of a graph's nodes.
 
 
 @contextlib.contextmanager
