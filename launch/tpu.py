@@ -1,0 +1,242 @@
+"""Writes docs/tpu.md: what training steps take of TPUs, by their compiler.
+
+Use: python launch/tpu.py [--minutes=N]
+     python launch/tpu.py --recipes
+
+It needs no TPU, but `launch/install --tpu-compile`. A row takes several
+compilations of minutes. It is kept in docs/tpu.json, and only what is missing
+is compiled: delete rows that are out of date. --minutes: begin no compilation
+after that time.
+
+--recipes: instead compile the step of every flagfile of configs/ for TPUs, for
+8 cores with the recipe's batch per core, and exit with 1 if one fails or does
+not fit. Flagfiles whose steps have the same form share one.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+import time
+from typing import Any
+
+from tf_contrastive import errors, flags, terminal
+from tf_contrastive.commands import extensions
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "configs"
+DATA = ROOT / "docs" / "tpu.json"
+DOCUMENT = ROOT / "docs" / "tpu.md"
+RECIPE = "simclr_imagenet"
+# Of a core, in that recipe: 4096 on 128 cores.
+IMAGES = 32
+# Compilations for the largest batch, at most.
+MORE = 2
+TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v6e": "v6e:2x2"}
+ENCODERS = [(f"resnet{n}", width) for width in (1, 2) for n in (50, 101, 200)]
+_INTRODUCTION = """\
+# Memory and work of a training step on TPUs
+
+What the TPU's own compiler says of SimCLR's training step
+(`configs/simclr_imagenet.flags`): 224 pixels, {images} images of two views per
+core, mixed_bfloat16, colours changed on the device. No TPU was used, and
+nothing was measured. `python launch/tpu.py` writes this page; the guide
+[ImageNet on a TPU](guide/imagenet_tpu.md) compiles a run of your own.
+
+Each program is that of one core, without collectives: on several cores the loss
+compares more images, and batch normalization and gradients are summed over the
+cores. A core of v4 is half a chip; one of v5e or v6e is a chip. Milliseconds
+are lower bounds, by the chip's published operations and bytes per second;
+images per second follow from the longer of them. The largest batch is the
+largest that fits, of those that were compiled: a multiple of 8, after at most
+{more} guesses.
+"""
+# Options on which the form of a step depends.
+_FORM = (
+    *("encoder", "width", "stem", "views", "image_size", "augmentation"),
+    *("color_jitter_style", "blur", "mixup_alpha", "cutmix_alpha"),
+    *("ablation_branch", "randaugment_layers", "stacked_randaugment_order"),
+    *("projection", "projection_layers", "projection_hidden"),
+    *("projection_output", "projection_batch_norm", "normalize_features"),
+    *("loss", "grad_cache_chunks", "queue_size", "optimizer", "precision"),
+    *("extra_channels", "online_knn_size", "probe", "wire_dtype"),
+)
+
+
+# ---- The table ---------------------------------------------------------------
+
+
+def document(rows: dict[str, dict[str, Any]]) -> str:
+    """Returns the text of docs/tpu.md: `rows` of docs/tpu.json."""
+    from tf_contrastive.doctor.tpu import chips
+
+    lines = [
+        _INTRODUCTION.format(images=IMAGES, more=MORE),
+        "| encoder | width | chip | MiB of a core | of | Tflop | GB |"
+        " ms by flops | ms by bytes | images/s of a core | largest batch of a"
+        " core |",
+        "|---" * 11 + "|",
+    ]
+    missing = []
+    for encoder, width, name in _cases():
+        row = rows.get(_key(encoder, width, name))
+        if row is None:
+            missing.append(f"{encoder} {width}x on {name}")
+            continue
+        chip = chips.CHIPS[name]
+        cells = [encoder, f"{width}x", name, f"{row['memory'] / 2**20:,.0f}"]
+        cells.append(f"{chip.memory / chip.cores / 2**20:,.0f}")
+        if "flops" in row:
+            seconds = (
+                row["flops"] / (chip.flops / chip.cores),
+                row["bytes"] / (chip.bytes / chip.cores),
+            )
+            cells += [f"{row['flops'] / 1e12:.2f}", f"{row['bytes'] / 1e9:.1f}"]
+            cells += [f"{1000 * s:.1f}" for s in seconds]
+            cells.append(f"{IMAGES / max(seconds):,.0f}")
+        else:  # It does not fit.
+            cells += ["-"] * 5
+        cells.append(str(row.get("largest") or "-"))
+        lines.append(f"| {' | '.join(cells)} |")
+    if missing:
+        lines += ["", f"Not compiled yet: {', '.join(missing)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _cases() -> list[tuple[str, int, str]]:
+    return [(e, width, name) for e, width in ENCODERS for name in TOPOLOGIES]
+
+
+def _key(encoder: str, width: int, name: str) -> str:
+    return f"{encoder} {width}x {name}"
+
+
+def data() -> dict[str, dict[str, Any]]:
+    """Returns the rows of docs/tpu.json."""
+    return json.loads(DATA.read_text("utf-8")) if DATA.exists() else {}
+
+
+def _write_table(minutes: float) -> None:
+    from tf_contrastive.doctor.tpu import chips, compilation
+
+    end, rows = time.monotonic() + 60 * minutes, data()
+    base = _parse(RECIPE)
+    for encoder, width, name in _cases():
+        row = rows.setdefault(_key(encoder, width, name), {})
+        if "largest" in row or time.monotonic() > end:
+            continue
+        run = fields.replace(
+            base, encoder=encoder, width=float(width), batch_size=IMAGES
+        )
+        run, info, _ = compilation.resolve(run, 1)
+        compiler = compilation.Compiler(
+            chips.topology(TOPOLOGIES[name]), cores=1
+        )
+        programs = compilation.Programs(run, info, compiler)
+        facts = programs.step(IMAGES)
+        row |= {n: facts[n] for n in ("flops", "bytes", "cycles") if n in facts}
+        row["memory"] = compilation.needed(facts)[0]
+        _write(rows)
+        if time.monotonic() <= end:
+            row["largest"] = programs.largest(IMAGES, MORE)
+            _write(rows)
+
+
+def _write(rows: dict[str, dict[str, Any]]) -> None:
+    rows = {key: row for key, row in rows.items() if row}
+    DATA.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
+    DOCUMENT.write_text(document(rows), "utf-8")
+
+
+# ---- The recipes -------------------------------------------------------------
+
+
+def _parse(name: str) -> Pretrain:
+    path = CONFIGS / f"{name}.flags"
+    run = flags.parse(Pretrain, [f"--flagfile={path}", "--workdir=w"])
+    run.validate()
+    return run
+
+
+def recipes() -> dict[str, tuple[Pretrain, int]]:
+    """Returns the recipes for TPUs: name -> (options, images per core)."""
+    result = {}
+    for path in sorted(CONFIGS.glob("*.flags")):
+        text = path.read_text("utf-8")
+        trained = re.search(r"^# Command: .* pretrain ", text, re.MULTILINE)
+        cores = re.search(r"^# Hardware: +(\d+) .*TPU", text, re.MULTILINE)
+        if trained and cores:
+            run = _parse(path.stem)
+            result[path.stem] = run, run.schedule.batch_size // int(cores[1])
+    return result
+
+
+def form(run: Pretrain, images: int) -> str:
+    """Returns what the form of a step depends on, as a key."""
+    values = {field.name: value for _, field, value in fields.fields(run)}
+    options = {
+        k: v for k, v in run.loss.options().items() if k != "temperature"
+    }
+    return repr((images, options, [values[name] for name in _FORM]))
+
+
+def distinct(
+    runs: dict[str, tuple[Pretrain, int]],
+) -> dict[str, tuple[Pretrain, int]]:
+    """Returns one of the recipes for each form of a step."""
+    forms = {form(run, images): name for name, (run, images) in runs.items()}
+    return {name: runs[name] for name in sorted(forms.values())}
+
+
+def _compile_recipes() -> bool:
+    from tf_contrastive.doctor.tpu import chips, compilation
+
+    target = chips.topology(TOPOLOGIES["v4"])
+    compiler = compilation.Compiler(target)
+    passed = True
+    for name, (run, images) in distinct(recipes()).items():
+        # A learning rate belongs to the recipe's own number of cores.
+        run = fields.replace(run, batch_size=images * target.cores)
+        try:
+            run, info, _ = compilation.resolve(run, target.cores)
+            facts = compilation.Programs(run, info, compiler).step(images)
+        except errors.UserError as error:
+            print(f"{name}: {error}", flush=True)
+            passed = False
+            continue
+        size, limit = compilation.needed(facts)
+        wrong = [n for n in ("float64", "dynamic_shapes") if facts.get(n)]
+        if limit is not None:
+            wrong.append("does not fit")
+        passed &= not wrong
+        print(
+            f"{name}: {images} images per core, {size / 2**20:,.0f} MiB:"
+            f" {', '.join(wrong) or 'compiles and fits'}",
+            flush=True,
+        )
+    return passed
+
+
+def main() -> int:
+    """Runs the script; returns its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--recipes", action="store_true")
+    options = parser.parse_args()
+    terminal.configure("normal")
+    extensions.add_papers()
+    try:
+        if options.recipes:
+            return 0 if _compile_recipes() else 1
+        _write_table(options.minutes)
+    except errors.UserError as error:
+        terminal.error(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

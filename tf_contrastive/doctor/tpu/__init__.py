@@ -1,0 +1,118 @@
+"""What a run's training step takes of a TPU, compiled without having one.
+
+The step is lowered here by TensorFlow and compiled by the TPU's own compiler,
+in a process of its own. All numbers are the compiler's, for one core: memory is
+what the program will take; times are lower bounds by the chip's published
+speed.
+"""
+
+import math
+import os
+
+import tensorflow as tf
+
+from tf_contrastive import terminal
+from tf_contrastive.config.pretrain import Doctor, Pretrain
+from tf_contrastive.doctor import speed
+from tf_contrastive.doctor.report import Section
+from tf_contrastive.doctor.tpu import compilation
+from tf_contrastive.doctor.tpu.chips import Topology, topology
+
+# Seconds for which the input is measured.
+_INPUT = 3.0
+
+
+def inspect(options: Doctor) -> dict[str, Section]:
+    """Compiles the step of a run for its `compile_for`; returns the report.
+
+    Raises:
+      UserError: for an unknown topology, options that cannot work, or without
+        the compiler.
+    """
+    target = topology(options.compilation.compile_for)
+    compiler = compilation.Compiler(target, options.compilation.compile_python)
+    options.validate()
+    run, info, source = compilation.resolve(options, target.cores)
+    programs = compilation.Programs(run, info, compiler)
+    images = run.schedule.batch_size // target.cores
+    facts = programs.step(images)
+    largest = programs.largest(images)
+    rate = None
+    if source is not None:
+        terminal.info("measuring the input")
+        rate = speed.measure_input(
+            source, tf.distribute.get_strategy(), run, _INPUT
+        )
+    return _sections(run, target, images, facts, largest, rate)
+
+
+def _sections(
+    run: Pretrain,
+    target: Topology,
+    images: int,
+    facts: compilation.Facts,
+    largest: int | None,
+    rate: float | None,
+) -> dict[str, Section]:
+    """Returns heading -> name -> value; `rate`: images/s of the input here."""
+    chip, mib = target.chip, 2.0**20
+    needed, limit = compilation.needed(facts)
+    memory: Section = {
+        "images_per_core": images,
+        "memory_mib": round(needed / mib),
+        "available_mib": round((limit or chip.memory / chip.cores) / mib),
+        "fits": "yes" if limit is None else "no",
+        "largest_images_per_core": largest,
+        "largest_batch_size": largest and largest * target.cores,
+    }
+    report: dict[str, Section] = {
+        "topology": {
+            "topology": target.name,
+            "chips": target.chips,
+            "cores": target.cores,
+            "hosts": target.hosts,
+            "encoder": run.encoder.encoder,
+            "image_size": run.views.image_size,
+            "views": f"{run.views.views} x {run.views.augmentation}",
+            "augment_on": run.views.augment_on,
+            "wire_dtype": run.views.wire_dtype,
+            "precision": run.runtime.precision,
+            "batch_size": run.schedule.batch_size,
+        },
+        "memory_per_core": memory,
+    }
+    if limit is not None:
+        return report
+    by_flops = facts["flops"] / (chip.flops / chip.cores)
+    by_bytes = facts["bytes"] / (chip.bytes / chip.cores)
+    report["step_of_a_core"] = {
+        "teraflops": round(facts["flops"] / 1e12, 4),
+        "gigabytes": round(facts["bytes"] / 1e9, 3),
+        "loops_counted_once": facts["loops"],
+        "estimated_megacycles": round(facts["cycles"] / 1e6, 2),
+        "argument_mib": round(facts["argument"] / mib),
+        "temporary_mib": round(facts["temp"] / mib),
+        "collectives": facts["collectives"],
+        "collectives_before_combining": facts["collectives_before"],
+        "collective_mib": round(facts["collective_bytes"] / mib, 1),
+        "float64": "yes" if facts["float64"] else "no",
+        "dynamic_shapes": "yes" if facts["dynamic_shapes"] else "no",
+        "milliseconds_by_flops": round(1000 * by_flops, 2),
+        "milliseconds_by_bytes": round(1000 * by_bytes, 2),
+    }
+    per_host = run.schedule.batch_size / max(by_flops, by_bytes) / target.hosts
+    cpus = os.cpu_count() or 1
+    report["input"] = {
+        "images_per_second_and_host": round(per_host),
+        "megabytes_per_second_and_host": round(per_host * _bytes(run) / 1e6),
+        "images_per_second_here": rate and round(rate, 1),
+        "cpu_cores_per_host": rate and math.ceil(per_host / (rate / cpus)),
+    }
+    return report
+
+
+def _bytes(run: Pretrain) -> int:
+    """Bytes of an image's views on their way to the device."""
+    channels = 3 + max(run.data.extra_channels, 0)
+    numbers = run.views.views * run.views.image_size**2 * channels
+    return numbers * tf.as_dtype(run.views.wire_dtype).size

@@ -1,0 +1,272 @@
+"""Runs the TPU's compiler in a process of its own, and keeps what it found."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from importlib import util
+from typing import Any
+
+from tf_contrastive import checkpoints, datasets, errors, terminal, train
+from tf_contrastive.config import fields
+from tf_contrastive.config import pretrain as configs
+from tf_contrastive.config.loss import check_chunks
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import check_divisible
+from tf_contrastive.config.smoke import substitute
+from tf_contrastive.doctor.tpu import compiler
+from tf_contrastive.doctor.tpu.chips import Topology
+from tf_contrastive.doctor.tpu.lowering import Passes, Step
+
+# Compilations at most, besides the run's own batch, to find the largest.
+_MORE = 3
+# Batches that TPUs fill their vector units with.
+_MULTIPLE = 8
+# Where `launch/install --tpu-compile` installs jax and libtpu.
+_ENVIRONMENT = ".venv-tpu/bin/python"
+_VERSIONS = """\
+from importlib.metadata import version
+print(version("jax"), version("libtpu"))"""
+# Of a dataset that is not on this machine: ImageNet's.
+_EXAMPLES = 1_281_167
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+_EXCESS = re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm")
+
+# What `compiler.py` prints of a program.
+Facts = dict[str, Any]
+
+
+class Compiler:
+    """Compiles programs for a slice, or reads what was found before.
+
+    Args:
+      target: the slice.
+      python: an interpreter with jax and libtpu; empty: that of
+        `launch/install --tpu-compile`.
+      cores: of the slice that run a program; by default, all.
+
+    Raises:
+      UserError: if there is no such interpreter.
+    """
+
+    def __init__(
+        self, target: Topology, python: str = "", cores: int = 0
+    ) -> None:
+        self.target, self.cores = target, cores or target.cores
+        self._python = _interpreter(python)
+        done = subprocess.run(
+            [self._python, "-c", _VERSIONS],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise self._failure(done)
+        self._versions = done.stdout
+
+    def _failure(self, done: subprocess.CompletedProcess) -> errors.UserError:
+        lines = done.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"status {done.returncode}"
+        return errors.UserError(
+            f"compile_for={self.target.name}: the compiler failed ({reason}):"
+            " run launch/install --tpu-compile"
+        )
+
+    def compile(self, hlo: bytes, title: str) -> Facts:
+        """Compiles serialized HLO; see `needed` for one that does not fit.
+
+        `title` names the program in progress lines.
+
+        Raises:
+          UserError: if it fails for any other reason than memory.
+        """
+        cache = self._cache(hlo)
+        if os.path.exists(cache):
+            with open(cache) as file:
+                return json.load(file)
+        with (
+            terminal.elapsed(f"compiling for {self.target.name}: {title}"),
+            tempfile.NamedTemporaryFile(suffix=".hlo") as file,
+        ):
+            file.write(hlo)
+            file.flush()
+            done = subprocess.run(
+                [
+                    *(self._python, compiler.__file__, file.name),
+                    *(self.target.name, str(self.cores)),
+                ],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        try:
+            facts = json.loads(done.stdout.splitlines()[-1])
+        except (IndexError, ValueError) as error:
+            raise self._failure(done) from error
+        if "error" in facts and not _EXCESS.search(facts["error"]):
+            raise errors.UserError(
+                f"compile_for={self.target.name}:"
+                f" {errors.first_line(facts['error'])}"
+            )
+        os.makedirs(os.path.dirname(cache), exist_ok=True)
+        checkpoints.write_json(
+            cache, facts, "set $XDG_CACHE_HOME to another folder"
+        )
+        return facts
+
+    def _cache(self, hlo: bytes) -> str:
+        with open(compiler.__file__, "rb") as file:
+            digest = hashlib.sha256(file.read())
+        name = f"{self.target.name} {self.cores} {self._versions}"
+        for part in (hlo, name.encode()):
+            digest.update(part)
+        return os.path.join(
+            os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")),
+            "tf_contrastive",
+            "tpu",
+            f"{digest.hexdigest()}.json",
+        )
+
+
+def _interpreter(given: str) -> str:
+    """Returns an interpreter with jax and libtpu."""
+    candidate = given or _ENVIRONMENT
+    if os.access(candidate, os.X_OK):
+        return candidate
+    if not given and all(map(util.find_spec, ("jax", "libtpu"))):
+        return sys.executable
+    raise errors.UserError(
+        f"compile_for: there is no {candidate}: run launch/install"
+        " --tpu-compile, or set compile_python to a Python with jax and libtpu"
+    )
+
+
+def needed(facts: Facts) -> tuple[float, float | None]:
+    """Returns (bytes that a program needs, bytes that there are, if it fails).
+
+    The second is None for a program that fits.
+    """
+    if "error" not in facts:
+        return facts["memory"], None
+    match = _EXCESS.search(facts["error"])
+    assert match
+    used, unit, limit, limit_unit = match.groups()
+    return float(used) * _UNITS[unit], float(limit) * _UNITS[limit_unit]
+
+
+def resolve(
+    run: Pretrain, cores: int
+) -> tuple[Pretrain, datasets.Info, datasets.Source | None]:
+    """Returns the run on that many cores, and its data, if they are here.
+
+    Raises:
+      UserError: for a batch that these cores cannot share.
+    """
+    size = run.schedule.batch_size
+    check_divisible(size, cores)
+    check_chunks(run.loss.grad_cache_chunks, size, cores)
+    source = None
+    try:
+        source, _ = train.open_data(run)
+        info = source.info
+    except errors.AbsentDataError:
+        info = _assumed(run)
+    run = configs.resolve(
+        run,
+        dataset=run.data.dataset,
+        image_shape=info.image_shape,
+        extra_channels=info.extra_channels,
+        multi_label=info.multi_label,
+        replicas=cores,
+        on_tpu=True,
+        rounded_products=True,
+    )
+    if run.encoder.standardize == "dataset":  # Any constants compile equally.
+        run = fields.replace(run, standardize="imagenet")
+    return run, info, source
+
+
+def _assumed(run: Pretrain) -> datasets.Info:
+    """Returns what data that are not on this machine look like."""
+    name, side, _ = substitute(run.data.dataset)
+    similar, _ = train.open_data(
+        fields.replace(run, dataset=name, split="train", test_split="test")
+    )
+    terminal.warning(
+        f"{run.data.dataset} is not on this machine: assuming images of"
+        f" {side} pixels and {similar.info.num_classes:,} classes"
+    )
+    return dataclasses.replace(
+        similar.info, num_examples=_EXAMPLES, image_shape=(side, side, 3)
+    )
+
+
+class Programs:
+    """The compiled programs of a resolved run, for any batch of a core."""
+
+    def __init__(
+        self, run: Pretrain, info: datasets.Info, compiler: Compiler
+    ) -> None:
+        self._run, self._compiler = run, compiler
+        self._title = f"{run.encoder.encoder}, {run.runtime.precision}"
+        steps = max(info.num_examples // run.schedule.batch_size, 1)
+        with terminal.elapsed(f"building {self._title}"):
+            self._step = Step(run, info, steps, compiler.cores)
+        self._steps: dict[int, Facts] = {}
+
+    def step(self, images: int) -> Facts:
+        """Compiles the training step of `images` per core."""
+        if images not in self._steps:
+            title = f"{self._title}, {images} images per core"
+            with terminal.elapsed(f"lowering {title}"):
+                program = self._step.lower(images)
+            self._steps[images] = self._compiler.compile(program, title)
+        return self._steps[images]
+
+    def of_encoder(
+        self, passes: Passes, images: int, compiler: Compiler
+    ) -> Facts:
+        """Compiles `passes` of the encoder alone; see `Step.lower_encoder`."""
+        title = f"{self._title} alone, {images} images"
+        with terminal.elapsed(f"lowering {title}"):
+            program = self._step.lower_encoder(passes, images)
+        return compiler.compile(program, title)
+
+    def largest(self, images: int, more: int = _MORE) -> int | None:
+        """Returns the largest batch per core that fits, of those tried.
+
+        Memory grows linearly with the batch, nearly: two programs show how.
+
+        Args:
+          images: per core, of the first program.
+          more: compilations besides it, at most.
+        """
+        chip = self._compiler.target.chip
+        memory = chip.memory / chip.cores
+        unit = _MULTIPLE * max(self._run.loss.grad_cache_chunks, 1)
+        points: list[tuple[int, float]] = []
+        fits, fails = 0, sys.maxsize
+        for _ in range(more + 1):
+            facts = self.step(images)
+            size, limit = needed(facts)
+            if limit is None:
+                fits = max(fits, images)
+            else:
+                fails, memory = min(fails, images), limit
+            # Arguments are weights mostly, and unknown where it does not fit.
+            fixed = facts.get("argument", 0)
+            points.append((images, size))
+            estimate = images * (memory - fixed) / (size - fixed)
+            if len(points) > 1:
+                (x0, y0), (x1, y1) = sorted(points)[-2:]
+                if y1 > y0:
+                    estimate = x1 + (memory - y1) * (x1 - x0) / (y1 - y0)
+            images = int(min(estimate, fails - 1)) // unit * unit
+            if images <= fits:
+                break
+        return fits or None

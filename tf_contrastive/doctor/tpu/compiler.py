@@ -1,0 +1,191 @@
+"""Compiles HLO with the TPU's own compiler, without a TPU.
+
+A program of its own: `python compiler.py HLO TOPOLOGY CORES` prints one line of
+JSON. It needs jax and libtpu, which must not meet TensorFlow in one process,
+and imports nothing of this package.
+"""
+
+import collections
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+
+# Targets of custom calls that stand for what CPUs have no kernels for.
+ALL_REDUCE, REPLICA_ID = "AllReduceMarker", "ReplicaIdMarker"
+
+_TENSOR = r"tensor<[^>]*>"
+
+
+def _all_reduce(cores: int) -> Callable[[re.Match], str]:
+    """Returns match of a marker -> the all-reduce that it stands for."""
+    groups = ", ".join(map(str, range(cores)))
+
+    def text(match: re.Match) -> str:
+        result, operand, kind = match.groups()
+        scalar = f"tensor<{kind[7:-1].split('x')[-1]}>"
+        return (
+            f'{result} = "stablehlo.all_reduce"({operand}) ({{\n'
+            f"^bb0(%a: {scalar}, %b: {scalar}):\n"
+            f"%s = stablehlo.add %a, %b : {scalar}\n"
+            f"stablehlo.return %s : {scalar}\n}}) {{replica_groups ="
+            f" dense<[[{groups}]]> : tensor<1x{cores}xi64>}} :"
+            f" ({kind}) -> {kind}"
+        )
+
+    return text
+
+
+def with_collectives(text: str, cores: int) -> tuple[str, int]:
+    """Returns StableHLO with all-reduces for markers, and their number."""
+    # TensorFlow's results are copies, which StableHLO does not know.
+    text = re.sub(
+        rf"(%\S+) = mhlo\.copy (%\S+) : ({_TENSOR})",
+        r"\1 = stablehlo.reshape \2 : (\3) -> \3",
+        text,
+    )
+    text = re.sub(
+        rf'(%\S+) = "mhlo\.copy"\((%\S+)\)[^:]* : \(({_TENSOR})\) -> {_TENSOR}',
+        r"\1 = stablehlo.reshape \2 : (\3) -> \3",
+        text,
+    )
+    text, count = re.subn(
+        rf"(%\S+) = stablehlo\.custom_call @{ALL_REDUCE}\((%\S+)\)[^:]* :"
+        rf" \(({_TENSOR})\) -> {_TENSOR}",
+        _all_reduce(cores),
+        text,
+    )
+    text = re.sub(
+        rf"(%\S+) = stablehlo\.custom_call @{REPLICA_ID}\(\)[^:]* : \(\) ->"
+        r" tensor<ui32>",
+        r"\1 = stablehlo.replica_id : tensor<ui32>",
+        text,
+    )
+    return text, count
+
+
+def compile_hlo(path: str, topology: str, cores: int) -> dict:
+    """Compiles serialized HLO; returns what the compiler knows of it.
+
+    Sizes are bytes of one core's memory. Flops, bytes and cycles are the
+    compiler's model of one core: no measurement, and cycles leave out
+    collectives, gathers and scatters. The body of each of the `loops` counts
+    once.
+    """
+    import numpy as np
+    from jax._src.interpreters import mlir as jax_mlir
+    from jax._src.lib import xla_client
+    from jax.experimental import topologies
+    from jaxlib.mlir import ir
+
+    described = topologies.get_topology_desc(
+        platform="tpu", topology_name=topology
+    )
+    devices = described.devices[:cores]
+    with open(path, "rb") as file:
+        computation = xla_client.XlaComputation(file.read())
+    module = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
+    options = xla_client.CompileOptions()
+    options.num_replicas, options.num_partitions = cores, 1
+    build = options.executable_build_options
+    build.num_replicas = cores
+    build.device_assignment = options.device_assignment = (
+        xla_client.DeviceAssignment.create(
+            np.array([[device.id] for device in devices])
+        )
+    )
+    with jax_mlir.make_ir_context():
+        if isinstance(module, bytes):
+            module = str(ir.Module.parse(module))
+        text, collectives = with_collectives(module, cores)
+        program = devices[0].client.compile(
+            ir.Module.parse(text),
+            xla_client.DeviceList(tuple(devices)),
+            options,
+        )
+    memory, cost = program.get_compiled_memory_stats(), program.cost_analysis()
+    hlo = program.hlo_modules()[0].to_string()
+    sizes = {
+        name: getattr(memory, f"{name}_size_in_bytes")
+        for name in ("argument", "output", "alias", "temp", "generated_code")
+    }
+    return {
+        **sizes,
+        "memory": sum(sizes.values()) - 2 * sizes["alias"],
+        "flops": cost["flops"],
+        "bytes": cost["bytes accessed"],
+        "cycles": estimated_cycles(hlo),
+        "collectives_before": collectives,
+        **_collectives(hlo),
+        "loops": len(re.findall(r"^.* = .* while\(", hlo, re.M)),
+        "float64": bool(re.search(r"\bf64\[", hlo)),
+        "dynamic_shapes": bool(re.search(r"\[(?:[^\]]*,)?<=\d", hlo)),
+    }
+
+
+def estimated_cycles(hlo: str) -> int:
+    """Adds up the cycles of a compiled program's operations.
+
+    Of a condition only its cheapest branch counts: the other one of batch
+    normalization is for the first steps. A loop's body counts once.
+    """
+    cycles: collections.Counter[str] = collections.Counter()
+    branches: list[list[str]] = []
+    name = ""
+    for line in hlo.splitlines():
+        if line.endswith("{") and not line.startswith(" "):
+            name = line.removeprefix("ENTRY ").split()[0].lstrip("%")
+        if found := re.search(r'"estimated_cycles":"?(\d+)', line):
+            cycles[name] += int(found[1])
+        if " conditional(" in line:
+            named = r"(?:true|false)_computation=%?([\w.\-]+)"
+            listed = re.search(r"branch_computations=\{([^}]*)\}", line)
+            branches.append(
+                [part.strip().lstrip("%") for part in listed[1].split(",")]
+                if listed
+                else re.findall(named, line)
+            )
+    dear = sum(
+        sum(cycles[b] for b in names) - min(cycles[b] for b in names)
+        for names in branches
+        if names
+    )
+    return sum(cycles.values()) - dear
+
+
+_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "f64": 8, "s64": 8}
+
+
+def _collectives(hlo: str) -> dict:
+    """Counts the collectives of a compiled program, and their bytes."""
+    line = re.compile(
+        r"= (\(.*?\)|\S+) (?:all-reduce|all-gather|all-to-all|"
+        r"reduce-scatter|collective-permute)(?:-start)?\("
+    )
+    shapes = [match[1] for match in map(line.search, hlo.splitlines()) if match]
+    total = 0
+    for kind, dimensions in re.findall(r"(\w+)\[([\d,]*)\]", " ".join(shapes)):
+        count = 1
+        for size in filter(None, dimensions.split(",")):
+            count *= int(size)
+        total += count * _BYTES.get(kind, 4)
+    return {"collectives": len(shapes), "collective_bytes": total}
+
+
+def main(path: str, topology: str, cores: str) -> None:
+    """Prints the facts, or {"error": the compiler's message}."""
+    # Neither a TPU nor Google's metadata server is needed, and none is shared.
+    os.environ.update(TPU_SKIP_MDS_QUERY="1", JAX_PLATFORMS="cpu")
+    os.environ.update(ALLOW_MULTIPLE_LIBTPU_LOAD="1")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    try:
+        facts = compile_hlo(path, topology, int(cores))
+    except Exception as error:  # Whatever jax and libtpu raise.
+        facts = {"error": str(error) or type(error).__name__}
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
