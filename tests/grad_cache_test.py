@@ -104,6 +104,7 @@ def test_without_labels_and_probe():
     _assert_equal(_step(2, **options), _step(1, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replicas", "norm"),
     [
@@ -166,6 +167,7 @@ def test_it_compiles_under_xla():
     _assert_equal(_step(2, jit_compile=True, **options), plain, 1e-3)
 
 
+@pytest.mark.slow
 def test_half_precision():
     with precision("mixed_bfloat16"):
         _assert_equal(_step(2), _step(1), tolerance=0.02)

@@ -402,9 +402,9 @@ def draws(monkeypatch):
     kept = []
     whole = generalized.sliced_wasserstein
 
-    def keep(h, prior, directions):
+    def keep(h, prior, directions, **options):
         kept.append((h, prior, directions))
-        return whole(h, prior, directions)
+        return whole(h, prior, directions, **options)
 
     monkeypatch.setattr(generalized, "sliced_wasserstein", keep)
     return kept

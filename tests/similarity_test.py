@@ -24,9 +24,13 @@ def _whole(z, temperature, weights, include_self):
     return value, tape.gradient(value, z)
 
 
-@pytest.mark.parametrize("stored", [2**24, 0])
-@pytest.mark.parametrize("include_self", [False, True])
-@pytest.mark.parametrize("temperature", [0.005, 0.1])
+@pytest.mark.parametrize(
+    ("temperature", "include_self", "stored"),
+    [
+        *((0.1, False, 2**24), (0.005, True, 2**24)),
+        *((0.1, True, 0), (0.005, False, 0)),
+    ],
+)
 @pytest.mark.parametrize(
     ("images", "block_size"), [(5, 0), (5, 3), (8, 4), (7, 14), (800, 0)]
 )
@@ -65,18 +69,12 @@ def test_log_sum_exp(
 
 @pytest.mark.parametrize("labels", [None, np.array([3, 1, 3, 3, -2, 1])])
 @pytest.mark.parametrize("views", [1, 3])
-def test_positives_without_pairs(labels, views):
+def test_number_of_positives(labels, views):
     z = _RNG.normal(size=[6, views, 4]).astype(np.float32)
     batch = similarity.gather(z, labels)
-    flat = batch.anchors.embeddings.numpy()
     kinds = np.repeat(np.arange(6) if labels is None else labels, views)
     same = (kinds[:, None] == kinds) & ~np.eye(len(kinds), dtype=bool)
     np.testing.assert_array_equal(similarity.num_positives(batch), same.sum(1))
-    np.testing.assert_allclose(
-        similarity.positive_sums(batch),
-        np.where(same, flat @ flat.T, 0).sum(1),
-        atol=1e-5,
-    )
 
 
 def test_memory_is_a_few_blocks():

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_contrastive import distribution
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import Loss
-from tf_contrastive.losses import similarity
+from tf_contrastive.losses import products, similarity
 
 # (coefficient, the values [A] of all anchors or the `Rows` that compute them)
 Term = tuple[float, Any]
@@ -36,6 +36,7 @@ class ContrastiveLoss:
     normalize: bool = True
     reduction: str = "mean"
     block_size: int = 0
+    similarity_products: str = "auto"
 
     def __post_init__(self) -> None:
         fields.check_options(Loss, "loss_", self.get_config())
@@ -147,11 +148,16 @@ class AnchorLoss(ContrastiveLoss):
         "sum", as Khosla et al. 2020 print SupCon (Eq. 19).
       block_size: anchors compared at a time, which changes speed and memory
         only; 0: automatic.
+      similarity_products: precision of the matrix products on devices that
+        round float32 factors. "plain": that of the device; "split": nearly
+        float32, by three products; "auto": split on TPUs, and on GPUs with
+        TF32.
     """
 
     normalize: bool = True
     reduction: str = "mean"
     block_size: int = 0
+    similarity_products: str = "auto"
 
     def _terms(
         self, projections: tf.Tensor, labels: tf.Tensor | None
@@ -163,17 +169,32 @@ class AnchorLoss(ContrastiveLoss):
         self, projections: tf.Tensor, labels: tf.Tensor | None
     ) -> similarity.Batch:
         labels = self._checked_labels(labels, projections)
-        return similarity.gather(projections, labels, normalize=self.normalize)
+        return similarity.gather(
+            projections,
+            labels,
+            normalize=self.normalize,
+            split=products.use_split(self.similarity_products),
+        )
 
     def _terms_of(self, batch: similarity.Batch) -> list[Term]:
         """Returns the terms whose sum is the loss of each anchor."""
         raise NotImplementedError
 
-    def _log_sum_exp(self, batch: similarity.Batch) -> similarity.LogSumExp:
-        """log sum_{k != i} exp(z_i . z_k / t) of each anchor."""
+    def _log_sum_exp(
+        self,
+        batch: similarity.Batch,
+        *,
+        attraction: float = 1.0,
+        repulsion: float = 1.0,
+    ) -> similarity.LogSumExp:
+        """See `similarity.LogSumExp`; by default, the cross entropy."""
         assert self.temperature is not None
         return similarity.LogSumExp(
-            batch, self.temperature, block_size=self.block_size
+            batch,
+            self.temperature,
+            attraction=attraction,
+            repulsion=repulsion,
+            block_size=self.block_size,
         )
 
     def _counted(self, batch: similarity.Batch) -> tf.Tensor:
@@ -194,7 +215,7 @@ class AnchorLoss(ContrastiveLoss):
         anchors, candidates = batch.anchors, batch.candidates
         if negatives == "all_views":
             return similarity.Rows(
-                function, anchors, candidates, self.block_size
+                function, anchors, candidates, self.block_size, batch.split
             )
         if batch.num_views != 2:
             raise ValueError(
@@ -207,6 +228,7 @@ class AnchorLoss(ContrastiveLoss):
                 anchors.of_view(view, 2),
                 candidates.of_view(1 - view, 2),
                 self.block_size,
+                batch.split,
             )
             for view in (0, 1)
         ]

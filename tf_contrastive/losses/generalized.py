@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config.loss import LOSS_OPTIONS
-from tf_contrastive.losses import base, similarity
+from tf_contrastive.losses import base, products, similarity
 
 # Explicit, since the automatic choice differs between devices.
 _ALGORITHM = "philox"
@@ -87,6 +87,7 @@ class AlignUniform(_Generalized):
     include_self: bool = _ALIGN_UNIFORM["include_self"]
     normalize: bool = _ALIGN_UNIFORM["normalize"]
     block_size: int = _ALIGN_UNIFORM["block_size"]
+    similarity_products: str = _ALIGN_UNIFORM["similarity_products"]
 
     def _distribution(
         self, projections: tf.Tensor, seed: tf.Tensor | None
@@ -94,7 +95,10 @@ class AlignUniform(_Generalized):
         del seed
         # The projections are normalised already.
         batch = similarity.gather(projections, normalize=False)
-        batch = batch._replace(normalized=self.normalize)
+        batch = batch._replace(
+            normalized=self.normalize,
+            split=products.use_split(self.similarity_products),
+        )
         rows = similarity.LogSumExp(
             batch,
             self.temperature,
@@ -126,12 +130,14 @@ class SlicedWasserstein(_Generalized):
       normalization: "paper": over d * d', d' = d, as printed, which grows with
         the batch; "mean": over b * d', as in the authors' code.
       scale: of the whole loss (the paper: 1000 on the hypersphere).
+      similarity_products: as of `AnchorLoss`, for the projected embeddings.
     """
 
     weight: float = _NORMAL["weight"]
     normalization: str = _NORMAL["normalization"]
     normalize: bool = _NORMAL["normalize"]
     scale: float = _NORMAL["scale"]
+    similarity_products: str = _NORMAL["similarity_products"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,7 +168,8 @@ class SlicedWasserstein(_Generalized):
         q, r = tf.linalg.qr(_normal([size, size], seeds[0]))
         directions = q * tf.sign(tf.linalg.diag_part(r))
         prior = self._prior(seeds[1], tf.shape(h))
-        distance = sliced_wasserstein(h, prior, directions)
+        split = products.use_split(self.similarity_products)
+        distance = sliced_wasserstein(h, prior, directions, split=split)
         rows = tf.cast(tf.shape(h)[0], tf.float32)
         per_row = self.normalization == "mean"
         return distance / (size * (rows if per_row else size))
@@ -174,12 +181,19 @@ class SlicedWasserstein(_Generalized):
 
 
 def sliced_wasserstein(
-    h: tf.Tensor, prior: tf.Tensor, directions: tf.Tensor
+    h: tf.Tensor,
+    prior: tf.Tensor,
+    directions: tf.Tensor,
+    *,
+    split: bool = False,
 ) -> tf.Tensor:
-    """Algorithm 1 before its division: [b, d], [b, d], [d, d'] -> []."""
+    """Algorithm 1 before its division: [b, d], [b, d], [d, d'] -> [].
+
+    `split`: see `products.matmul`.
+    """
+    rows = tf.transpose(directions)
     h, prior = (
-        tf.sort(tf.matmul(directions, x, transpose_a=True, transpose_b=True))
-        for x in (h, prior)
+        tf.sort(products.dot_products(rows, x, split=split)) for x in (h, prior)
     )
     return tf.reduce_sum((h - prior) ** 2)
 

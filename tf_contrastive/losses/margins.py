@@ -176,6 +176,7 @@ class Triplet(base.AnchorLoss):
             batch.candidates,
             outputs=(tf.int32, tf.int32),
             block_size=self.block_size,
+            split=batch.split,
         )
         far, near = (
             tf.reduce_sum(

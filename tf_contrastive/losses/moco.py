@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from tf_contrastive.config.loss import LOSS_OPTIONS
-from tf_contrastive.losses import base, similarity
+from tf_contrastive.losses import base, products, similarity
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -89,7 +89,10 @@ class MoCo(base.AnchorLoss):
             embedding_set(q, tf.ones(tf.shape(q)[:1], tf.int32)),
             embedding_set(negatives, tf.cast(queue_mask, tf.int32)),
             self.block_size,
+            products.use_split(self.similarity_products),
         )
+        # Need not be of the same products: numerator and denominator both
+        # take this number.
         positive = tf.reduce_sum(q * tf.reshape(k, [-1, size]), axis=-1)
         values = tf.nn.softplus(noise.values() - positive / self.temperature)
         return tf.reshape(values, tf.shape(queries)[:2])

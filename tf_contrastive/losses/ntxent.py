@@ -1,7 +1,6 @@
 """SimCLR's loss, its decoupled form, and N-pairs."""
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -36,23 +35,17 @@ class NTXent(base.AnchorLoss):
     negatives: str = _NTXENT["negatives"]
 
     def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
-        denominators: Any = self._log_sum_exp(batch)
-        if self.negatives == "other_view":
-            bounded = batch.bounded(self.temperature)
-            denominators = self._rows(
-                lambda block: similarity.log_sum_exp(
-                    block.similarities / self.temperature, bounded=bounded
-                ),
-                batch,
-                self.negatives,
-            )
-        mean = _mean_positive(batch)
-        return [(1.0, denominators), (-1 / self.temperature, mean)]
+        if self.negatives == "all_views":
+            return [(1.0, self._log_sum_exp(batch))]
+        bounded = batch.bounded(self.temperature)
 
+        def losses(block: similarity.Block) -> tf.Tensor:
+            logits = block.similarities / self.temperature
+            positive = similarity.masked_sum(logits, block.same_image)
+            total = similarity.log_sum_exp(logits, bounded=bounded)
+            return similarity.not_negative(total - positive)
 
-def _mean_positive(batch: similarity.Batch) -> tf.Tensor:
-    positives = max(batch.num_views - 1, 1)
-    return similarity.positive_sums(batch) / positives
+        return [(1.0, self._rows(losses, batch, self.negatives))]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -71,8 +64,10 @@ class DecoupledNTXent(base.AnchorLoss):
     weight: float = _DECOUPLED["weight"]
 
     def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
-        distribution = self._log_sum_exp(batch)
-        return [(-1.0, _mean_positive(batch)), (self.weight, distribution)]
+        rows = self._log_sum_exp(
+            batch, attraction=self.temperature, repulsion=self.weight
+        )
+        return [(1.0, rows)]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -94,37 +89,37 @@ class NPairs(base.AnchorLoss):
     temperature: float = _NPAIRS["temperature"]
 
     def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
-        partners = tf.gather(
-            batch.candidates.embeddings, self._partners(batch)[0]
-        )
-        positive = tf.reduce_sum(batch.anchors.embeddings * partners, axis=-1)
-        return [
-            (1.0, self._log_sum_exp(batch)),
-            (-1 / self.temperature, positive),
-        ]
-
-    def _counted(self, batch: similarity.Batch) -> tf.Tensor:
-        return self._partners(batch)[1]
-
-    def _partners(self, batch: similarity.Batch) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns k(i) as int32 [A] candidates; bool [A], if there is one."""
         images = tf.size(batch.candidates.image_ids) // batch.num_views
+        bounded = batch.bounded(self.temperature)
 
-        def next_image(block: similarity.Block) -> tuple[tf.Tensor, tf.Tensor]:
-            allowed = block.same_class & block.same_view & ~block.same_image
+        def losses(block: similarity.Block) -> tf.Tensor:
+            logits = block.similarities / self.temperature
             steps = tf.math.floormod(
                 block.candidates.image_ids
                 - block.anchors.image_ids[:, tf.newaxis],
                 images,
             )
-            steps = tf.where(allowed, steps, images)
-            nearest = tf.argmin(steps, axis=-1, output_type=tf.int32)
-            return nearest, tf.reduce_any(allowed, axis=-1)
+            steps = tf.where(_of_class(block), steps, images)
+            nearest = tf.reduce_min(steps, axis=-1, keepdims=True)
+            is_partner = tf.equal(steps, nearest) & (nearest < images)
+            positive = similarity.masked_sum(logits, is_partner)
+            total = similarity.log_sum_exp(
+                logits, block.others, bounded=bounded
+            )
+            return similarity.not_negative(total - positive)
 
+        return [(1.0, self._rows(losses, batch))]
+
+    def _counted(self, batch: similarity.Batch) -> tf.Tensor:
         return similarity.scan(
-            next_image,
+            lambda block: tf.reduce_any(_of_class(block), axis=-1),
             batch.anchors,
             batch.candidates,
-            outputs=(tf.int32, tf.bool),
+            outputs=tf.bool,
             block_size=self.block_size,
         )
+
+
+def _of_class(block: similarity.Block) -> tf.Tensor:
+    """Bool [R, N]: the same view of other images of the class."""
+    return block.same_class & block.same_view & ~block.same_image

@@ -5,14 +5,17 @@ Everything that compares embeddings walks blocks of the similarity matrix in a
 graph has the same size for any batch size.
 """
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.losses import products
 
 # Replaces minus infinity in a masked logit. Finite, so that a row without any
 # candidate has a finite value and a zero gradient instead of NaN, and far below
@@ -31,6 +34,8 @@ _BLOCK_SIDE = 1024
 _MAX_STORED = 2**24
 # Stored blocks of exponentials: one array, or none.
 _Stored = tuple[tf.TensorArray, ...]
+# What a block adds to its rows, and to its columns.
+_Sides = tuple[Callable[[], tf.Tensor], Callable[[], tf.Tensor]]
 
 
 class EmbeddingSet(NamedTuple):
@@ -58,6 +63,7 @@ class Batch(NamedTuple):
     num_views: int  # V
     labelled: bool  # False: each image is a class
     normalized: bool
+    split: bool = False  # products, see `products.matmul`
 
     def of_view(self, view: int) -> "Batch":
         """Returns the batch with the anchors of one view only."""
@@ -121,6 +127,7 @@ def gather(
     labels: tf.Tensor | None = None,
     *,
     normalize: bool = True,
+    split: bool = False,
 ) -> Batch:
     """Gathers the candidates of all replicas for projections [B, V, P].
 
@@ -129,23 +136,77 @@ def gather(
     """
     projections = tf.convert_to_tensor(projections)
     labels = None if labels is None else tf.convert_to_tensor(labels)
+    gathered: list[_Gathered] | None = getattr(_shared, "gathered", None)
+    for other in gathered or []:
+        if (
+            other.projections is projections
+            and other.labels is labels
+            and other.batch.normalized == normalize
+        ):
+            return other.batch._replace(split=split)
+    batch = _gather(projections, labels, normalize)
+    if gathered is not None:
+        gathered.append(_Gathered(projections, labels, batch))
+    return batch._replace(split=split)
+
+
+class _Gathered(NamedTuple):
+    """Arguments of `gather`, and its result."""
+
+    projections: tf.Tensor
+    labels: tf.Tensor | None
+    batch: Batch
+
+
+# Of each thread, since every replica is traced in one of its own.
+_shared = threading.local()
+
+
+@contextlib.contextmanager
+def share_gathered() -> Iterator[None]:
+    """Gathers the same tensors only once, by one collective each.
+
+    Within it, the loss and the metrics of a step have a batch in common.
+    """
+    _shared.gathered = []
+    try:
+        yield
+    finally:
+        _shared.gathered = None
+
+
+def _gather(
+    projections: tf.Tensor, labels: tf.Tensor | None, normalize: bool
+) -> Batch:
     batch, views, size = shape(projections)
     embeddings = tf.reshape(tf.cast(projections, tf.float32), [-1, size])
     if normalize:
         embeddings = l2_normalize(embeddings)
-    first = distribution.replica_id() * batch
-    image_ids = tf.repeat(first + tf.range(batch), views)
-    if labels is None:
+    if labels is not None and labels.shape.rank == 2:
+        labels = tf.cast(labels > 0, tf.float32)
+    elif labels is not None:
+        labels = tf.cast(labels, tf.int32)
+
+    def embedding_set(
+        embeddings: tf.Tensor, labels: tf.Tensor | None, first: int | tf.Tensor
+    ) -> EmbeddingSet:
+        images = shape(embeddings)[0] // views
+        image_ids = tf.repeat(first + tf.range(images), views)
         classes = image_ids
-    elif labels.shape.rank == 2:
-        classes = tf.repeat(tf.cast(labels > 0, tf.float32), views, axis=0)
-    else:
-        classes = tf.repeat(tf.cast(labels, tf.int32), views)
-    anchors = EmbeddingSet(
-        embeddings, image_ids, tf.tile(tf.range(views), [batch]), classes
+        if labels is not None:
+            classes = tf.repeat(labels, views, axis=0)
+        numbers = tf.tile(tf.range(views), [images])
+        return EmbeddingSet(embeddings, image_ids, numbers, classes)
+
+    concat = distribution.cross_replica_concat
+    all_labels = None if labels is None else concat(labels)
+    return Batch(
+        embedding_set(embeddings, labels, distribution.replica_id() * batch),
+        embedding_set(concat(embeddings), all_labels, 0),
+        views,
+        labels is not None,
+        normalize,
     )
-    candidates = EmbeddingSet(*map(distribution.cross_replica_concat, anchors))
-    return Batch(anchors, candidates, views, labels is not None, normalize)
 
 
 def l2_normalize(x: tf.Tensor) -> tf.Tensor:
@@ -197,6 +258,16 @@ def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.where(mask, values, 0.0), axis=-1)
 
 
+def masked_mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Mean of `values` [R, N] over each row's `mask`, or 0, [R]."""
+    return masked_sum(values, mask) / tf.maximum(count(mask), 1.0)
+
+
+def not_negative(values: tf.Tensor) -> tf.Tensor:
+    """Removes rounding errors below 0 from values, not from gradients."""
+    return values - tf.stop_gradient(tf.minimum(values, 0.0))
+
+
 def count(mask: tf.Tensor) -> tf.Tensor:
     """Number of columns in each row's `mask`, float32 [R]."""
     return tf.reduce_sum(tf.cast(mask, tf.float32), axis=-1)
@@ -226,11 +297,13 @@ def _join(x: tf.Tensor, total: int | tf.Tensor) -> tf.Tensor:
     return tf.reshape(x, [-1, *x.shape[2:]])[:total]
 
 
-def _compare(anchors: EmbeddingSet, candidates: EmbeddingSet) -> Block:
-    products = tf.matmul(
-        anchors.embeddings, candidates.embeddings, transpose_b=True
+def _compare(
+    anchors: EmbeddingSet, candidates: EmbeddingSet, split: bool
+) -> Block:
+    similarities = products.dot_products(
+        anchors.embeddings, candidates.embeddings, split=split
     )
-    return Block(products, anchors, candidates)
+    return Block(similarities, anchors, candidates)
 
 
 def _is_one_block(
@@ -249,11 +322,13 @@ def scan(
     *,
     outputs: Any = tf.float32,
     block_size: int = 0,
+    split: bool = False,
 ) -> Any:
     """Applies `function` to each anchor's row, without a gradient.
 
     It maps a block to a nest of [R], of the dtypes `outputs`; the result is the
-    nest of [A]. `block_size`: anchors at a time; 0: automatic.
+    nest of [A]. `block_size`: anchors at a time; 0: automatic. `split`: as of
+    `products.matmul`.
     """
     total = shape(anchors.embeddings)[0]
     rows = rows_per_block(shape(candidates.embeddings)[0], block_size)
@@ -261,9 +336,11 @@ def scan(
         tf.stop_gradient, (anchors, candidates)
     )
     if _is_one_block(anchors, candidates, block_size):
-        return function(_compare(anchors, candidates))
+        return function(_compare(anchors, candidates, split))
     blocks = tf.map_fn(
-        lambda block: function(_compare(EmbeddingSet(*block), candidates)),
+        lambda block: function(
+            _compare(EmbeddingSet(*block), candidates, split)
+        ),
         EmbeddingSet(*(_split(x, rows) for x in anchors)),
         fn_output_signature=outputs,
         parallel_iterations=1,
@@ -285,6 +362,7 @@ class Rows:
     anchors: EmbeddingSet  # A embeddings
     candidates: EmbeddingSet  # N embeddings
     block_size: int = 0  # anchors at a time; 0: automatic
+    split: bool = False  # products, see `products.matmul`
 
     def values(self) -> tf.Tensor:
         """Returns the function's values, float32 [A].
@@ -293,12 +371,17 @@ class Rows:
         """
         sets = self.anchors, self.candidates
         if _is_one_block(*sets, self.block_size):
-            return self.function(_compare(*sets))
+            return self.function(_compare(*sets, self.split))
 
         @tf.custom_gradient
         def of_embeddings(anchors: tf.Tensor, candidates: tf.Tensor) -> Any:
             del anchors, candidates
-            values = scan(self.function, *sets, block_size=self.block_size)
+            values = scan(
+                self.function,
+                *sets,
+                block_size=self.block_size,
+                split=self.split,
+            )
             return values, lambda upstream: self._differentiate(upstream)[1:]
 
         return of_embeddings(*(x.embeddings for x in sets))
@@ -334,6 +417,7 @@ class Rows:
         anchor_blocks = [_split(x, rows) for x in anchors]
         weights = _split(tf.stop_gradient(weights), rows)
         blocks = shape(weights)[0]
+        matmul = functools.partial(products.matmul, split=self.split)
 
         def one_block(
             k: tf.Tensor,
@@ -342,7 +426,7 @@ class Rows:
             by_candidates: tf.Tensor,
         ) -> tuple[tf.Tensor, ...]:
             own = EmbeddingSet(*(x[k] for x in anchor_blocks))
-            block = _compare(own, candidates)
+            block = _compare(own, candidates, self.split)
             with tf.GradientTape() as tape:
                 tape.watch(block.similarities)
                 weighted = tf.reduce_sum(weights[k] * self.function(block))
@@ -351,11 +435,13 @@ class Rows:
                 block.similarities,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
+            by_own = matmul(g, candidates.embeddings)
+            by_others = matmul(g, own.embeddings, transpose_a=True)
             return (
                 k + 1,
                 value + weighted,
-                by_anchors.write(k, tf.matmul(g, candidates.embeddings)),
-                by_candidates + tf.matmul(g, own.embeddings, transpose_a=True),
+                by_anchors.write(k, by_own),
+                by_candidates + by_others,
             )
 
         by_anchors = tf.TensorArray(
@@ -401,30 +487,26 @@ def num_positives(batch: Batch) -> tf.Tensor:
     return tf.cast(end - first - 1, tf.float32)
 
 
-def positive_sums(batch: Batch) -> tf.Tensor:
-    """Sums z_i . z_p over positives, float32 [A]; for int labels or none."""
-    # A dot product with the sum of the class, which needs no pairs.
-    anchors, candidates = batch.anchors, batch.candidates
-    z = anchors.embeddings
-    if not batch.labelled:
-        of_image = tf.reshape(z, [-1, batch.num_views, z.shape[-1]])
-        sums = tf.reduce_sum(of_image, axis=1, keepdims=True)
-        return tf.reshape(tf.reduce_sum(of_image * (sums - of_image), -1), [-1])
-    ordered = tf.sort(candidates.classes)
-    # A class is identified by the position of its first member.
-    sums = tf.math.unsorted_segment_sum(
-        candidates.embeddings,
-        tf.searchsorted(ordered, candidates.classes),
-        shape(ordered)[0],
-    )
-    sums = tf.gather(sums, tf.searchsorted(ordered, anchors.classes))
-    return tf.reduce_sum(z * (sums - z), axis=-1)
-
-
 class _SymmetricBlocks:
-    """The blocks E_ij, j >= i, of E = exp(z z'), z float32 [n, P]."""
+    """The blocks S_ij, j >= i, of S = z z', z float32 [n, P].
 
-    def __init__(self, z: tf.Tensor, side: int, with_diagonal: bool) -> None:
+    Args:
+      z, classes: the embeddings; int32 [n], where sums over the positives, the
+        others of a row's class, are needed.
+      side: rows of a block; 0: automatic.
+      include_self: whether sums of exponentials include the diagonal.
+      split: see `products.matmul`.
+    """
+
+    def __init__(
+        self,
+        z: tf.Tensor,
+        classes: tf.Tensor | None,
+        *,
+        side: int,
+        include_self: bool,
+        split: bool,
+    ) -> None:
         self._total = shape(z)[0]
         if not side:
             # At least 2 blocks, of one size, so that little is padded.
@@ -433,79 +515,166 @@ class _SymmetricBlocks:
                 blocks = max(blocks, 2)
             side = -(-self._total // blocks)
         self._side = side
-        self._with_diagonal = with_diagonal
+        self._include_self = include_self
+        self._split = split
+        # Padding has z = 0, which adds nothing to sums over positives.
         self._z = _split(z, side)  # [blocks, side, P]
+        self._classes = None if classes is None else _split(classes, side)
         self._blocks = shape(self._z)[0]
 
     def row_sums(self) -> tuple[tf.Tensor, _Stored]:
-        """Returns the sums of E's rows, [n], and its blocks, if few."""
+        """Returns sums over rows, [n, 1 or 2], and the blocks exp(S), if few.
+
+        The sums of exp(S), and those of the positives' S if there are classes.
+        """
         stored: _Stored = ()
         pairs = self._blocks * (self._blocks + 1) // 2
         if isinstance(pairs, int) and pairs * self._side**2 <= _MAX_STORED:
             block = [self._side, self._side]
             stored = (tf.TensorArray(tf.float32, pairs, element_shape=block),)
 
-        def block_of(
+        def sums_of(
             k: tf.Tensor, i: tf.Tensor, j: tf.Tensor, stored: _Stored
-        ) -> tuple[tf.Tensor, _Stored]:
-            e = self._exponentials(i, j)
-            return e, tuple(array.write(k, e) for array in stored)
+        ) -> tuple[_Sides, _Stored]:
+            s = self._similarities(i, j)
+            e = self._exponentials(s, i, j)
 
-        ones = tf.ones([*shape(self._z)[:2], 1])
-        sums, stored = self._multiply(block_of, ones, stored)
-        return sums[:, 0], stored
+            of_positives: tuple[tf.Tensor, ...] = ()
+            if self._classes is not None:
+                of_positives = self._sums_of_positives(s, i, j)
 
-    def product(self, weights: tf.Tensor, stored: _Stored) -> tf.Tensor:
-        """Returns (E * (w + w')) z, for w [n] repeated over columns, [n, P]."""
-        w = _split(weights, self._side)
+            def along(axis: int) -> tf.Tensor:
+                # Not a product with ones, which devices round.
+                sums = [tf.reduce_sum(e, axis)]
+                if of_positives:
+                    sums.append(of_positives[axis])
+                return tf.stack(sums, axis=-1)
 
-        def block_of(
-            k: tf.Tensor, i: tf.Tensor, j: tf.Tensor, stored: _Stored
-        ) -> tuple[tf.Tensor, _Stored]:
-            e = stored[0].read(k) if stored else self._exponentials(i, j)
-            return e * (w[i][:, tf.newaxis] + w[j]), stored
+            sides = functools.partial(along, 1), functools.partial(along, 0)
+            return sides, tuple(array.write(k, e) for array in stored)
 
-        return self._multiply(block_of, self._z, stored)[0]
+        columns = 1 if self._classes is None else 2
+        zeros = tf.zeros([self._blocks, self._side, columns])
+        return self._walk(sums_of, zeros, stored)
 
-    def _multiply(
+    def product(
         self,
-        block_of: Callable[..., tuple[tf.Tensor, _Stored]],
-        x: tf.Tensor,
+        weights: tf.Tensor,
+        weights_of_positives: tf.Tensor | None,
+        stored: _Stored,
+    ) -> tf.Tensor:
+        """Returns (exp(S) * (w + w') - M * (c + c')) z, [n, P].
+
+        M is the mask of positives. w and c, [n], are repeated over columns.
+        """
+        w = _split(weights, self._side)
+        c = w
+        if weights_of_positives is not None:
+            c = _split(weights_of_positives, self._side)
+
+        def products_of(
+            k: tf.Tensor, i: tf.Tensor, j: tf.Tensor, stored: _Stored
+        ) -> tuple[_Sides, _Stored]:
+            if stored:
+                e = stored[0].read(k)
+            else:
+                e = self._exponentials(self._similarities(i, j), i, j)
+            block = e * (w[i][:, tf.newaxis] + w[j])
+
+            def less_positives() -> tf.Tensor:
+                both = c[i][:, tf.newaxis] + c[j]
+                return block - tf.where(self._positives(i, j), both, 0.0)
+
+            if weights_of_positives is not None:
+                # In one matrix: the two nearly cancel at a low loss.
+                block = tf.cond(
+                    self._may_have_positives(i, j),
+                    less_positives,
+                    lambda: block,
+                )
+            matmul = functools.partial(products.matmul, split=self._split)
+            return (
+                lambda: matmul(block, self._z[j]),
+                lambda: matmul(block, self._z[i], transpose_a=True),
+            ), stored
+
+        return self._walk(products_of, tf.zeros_like(self._z), stored)[0]
+
+    def _walk(
+        self,
+        visit: Callable[..., tuple[_Sides, _Stored]],
+        result: tf.Tensor,
         stored: _Stored,
     ) -> tuple[tf.Tensor, _Stored]:
-        """Multiplies the matrix of these blocks by x [blocks, side, p]."""
+        """Adds what each block gives its rows and, mirrored, its columns."""
 
         def one_block(
             k: tf.Tensor,
             i: tf.Tensor,
             j: tf.Tensor,
-            product: tf.Tensor,
+            result: tf.Tensor,
             stored: _Stored,
         ) -> tuple[Any, ...]:
-            block, stored = block_of(k, i, j, stored)
-            product = _add_row(product, i, tf.matmul(block, x[j]))
-
-            def below() -> tf.Tensor:
-                mirrored = tf.matmul(block, x[i], transpose_a=True)
-                return _add_row(product, j, mirrored)
-
-            product = tf.cond(tf.equal(i, j), lambda: product, below)
+            (of_rows, of_columns), stored = visit(k, i, j, stored)
+            result = _add_row(result, i, of_rows())
+            result = tf.cond(
+                tf.equal(i, j),
+                lambda: result,
+                lambda: _add_row(result, j, of_columns()),
+            )
             end = tf.equal(j + 1, self._blocks)
             i = tf.where(end, i + 1, i)
-            return k + 1, i, tf.where(end, i, j + 1), product, stored
+            return k + 1, i, tf.where(end, i, j + 1), result, stored
 
-        *_, product, stored = tf.while_loop(
+        *_, result, stored = tf.while_loop(
             lambda k, i, *_: i < self._blocks,
             one_block,
-            (0, 0, 0, tf.zeros_like(x), stored),
+            (0, 0, 0, result, stored),
         )
-        return _join(product, self._total), stored
+        return _join(result, self._total), stored
 
-    def _exponentials(self, i: tf.Tensor, j: tf.Tensor) -> tf.Tensor:
-        """Returns E_ij, with 0 for padding."""
-        e = tf.exp(tf.matmul(self._z[i], self._z[j], transpose_b=True))
+    def _similarities(self, i: tf.Tensor, j: tf.Tensor) -> tf.Tensor:
+        """Returns S_ij."""
+        return products.dot_products(self._z[i], self._z[j], split=self._split)
+
+    def _sums_of_positives(
+        self, s: tf.Tensor, i: tf.Tensor, j: tf.Tensor
+    ) -> tuple[tf.Tensor, ...]:
+        """Returns the positives' sums over columns and over rows of S_ij."""
+
+        def sums() -> tuple[tf.Tensor, ...]:
+            of_positives = tf.where(self._positives(i, j), s, 0.0)
+            return tuple(tf.reduce_sum(of_positives, axis) for axis in (0, 1))
+
+        zeros = tf.zeros([self._side])
+        some = self._may_have_positives(i, j)
+        return tf.cond(some, sums, lambda: (zeros, zeros))
+
+    def _may_have_positives(self, i: tf.Tensor, j: tf.Tensor) -> tf.Tensor:
+        """Whether ranges of classes overlap; without labels, near i = j."""
+        assert self._classes is not None
+        rows, columns = self._classes[i], self._classes[j]
+        return (tf.reduce_min(rows) <= tf.reduce_max(columns)) & (
+            tf.reduce_min(columns) <= tf.reduce_max(rows)
+        )
+
+    def _positives(self, i: tf.Tensor, j: tf.Tensor) -> tf.Tensor:
+        """Returns the mask of the others of the same class, in block ij."""
+        assert self._classes is not None
+        same = _outer_equal(self._classes[i], self._classes[j])
+        return tf.cond(
+            tf.equal(i, j),
+            lambda: same & ~tf.eye(self._side, dtype=tf.bool),
+            lambda: same,
+        )
+
+    def _exponentials(
+        self, s: tf.Tensor, i: tf.Tensor, j: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns exp(S_ij), with 0 for padding."""
+        e = tf.exp(s)
         plain = tf.not_equal(j, self._blocks - 1)
-        if not self._with_diagonal:
+        if not self._include_self:
             plain &= tf.not_equal(i, j)
 
         def masked() -> tf.Tensor:
@@ -513,7 +682,7 @@ class _SymmetricBlocks:
             rows = (i * self._side + numbers)[:, tf.newaxis]
             columns = j * self._side + numbers
             keep = (rows < self._total) & (columns < self._total)
-            if not self._with_diagonal:
+            if not self._include_self:
                 keep &= rows != columns
             return tf.where(keep, e, 0.0)
 
@@ -526,10 +695,14 @@ def _add_row(x: tf.Tensor, row: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 
 
 class LogSumExp(Rows):
-    """log sum_k exp(z_i . z_k / temperature) over A(i), or all candidates.
+    """The log-sum-exp of each row of logits, and the mean of its positives.
 
-    On one replica the matrix is symmetric, and half of it is walked.
-    `include_self`: whether the sum includes the anchor itself.
+        repulsion * log sum_k exp(s_ik / t) - attraction * mean_p s_ip / t
+
+    k runs over A(i), or all candidates if `include_self`; p over P(i). Both
+    terms take the same products: their rounding errors cancel at a low loss,
+    where s_ip is most of the sum. On one replica the matrix is symmetric, and
+    half of it is walked.
     """
 
     def __init__(
@@ -537,32 +710,49 @@ class LogSumExp(Rows):
         batch: Batch,
         temperature: float,
         *,
+        attraction: float = 0.0,
+        repulsion: float = 1.0,
         include_self: bool = False,
         block_size: int = 0,
     ) -> None:
         bounded = batch.bounded(temperature)
 
         def function(block: Block) -> tf.Tensor:
-            return log_sum_exp(
-                block.similarities / temperature,
-                None if include_self else block.others,
-                bounded=bounded,
-            )
+            logits = block.similarities / temperature
+            mask = None if include_self else block.others
+            values = repulsion * log_sum_exp(logits, mask, bounded=bounded)
+            if attraction:
+                values -= attraction * masked_mean(logits, block.positives)
+            return self._checked(values)
 
-        super().__init__(function, batch.anchors, batch.candidates, block_size)
+        super().__init__(
+            function,
+            batch.anchors,
+            batch.candidates,
+            block_size,
+            batch.split,
+        )
+        self._batch = batch
         self._temperature = temperature
+        self._attraction = attraction
+        self._repulsion = repulsion
         self._include_self = include_self
         # Every candidate is an anchor: one replica, and all views.
         square = batch.anchors.embeddings is batch.candidates.embeddings
         total = shape(batch.anchors.embeddings)[0]
         few = isinstance(total, int) and total < _SYMMETRIC_FROM
-        self._symmetric = bounded and square and not (few and not block_size)
+        self._symmetric = (
+            bounded
+            and square
+            and not (few and not block_size)
+            and (not attraction or batch.anchors.classes.shape.rank == 1)
+        )
 
     def values(self) -> tf.Tensor:
-        """Returns the log-sum-exp of each anchor, float32 [A]."""
+        """Returns the value of each anchor, float32 [A]."""
         if not self._symmetric:
             return super().values()
-        return self._symmetric_values(self.anchors.embeddings)
+        return self._checked(self._symmetric_values(self.anchors.embeddings))
 
     def total(self, weights: tf.Tensor) -> tf.Tensor:
         """Returns the sum of weights [A] * values, float32 []."""
@@ -570,30 +760,55 @@ class LogSumExp(Rows):
             return super().total(weights)
         return tf.reduce_sum(weights * self.values())
 
+    def _checked(self, values: tf.Tensor) -> tf.Tensor:
+        # A cross entropy: the mean is at most the log-sum-exp.
+        cross_entropy = self._attraction == self._repulsion
+        return not_negative(values) if cross_entropy else values
+
     def _symmetric_values(self, embeddings: tf.Tensor) -> tf.Tensor:
         """Uses each block on and above the diagonal twice.
 
-        With E = exp(z z' / t), without its diagonal, and r its row sums, the
-        gradient of sum(g * log r) by z is W z / t, W = E * (g/r + (g/r)').
+        With E = exp(z z' / t), without its diagonal, r its row sums, M the mask
+        of positives and n its row sums, the gradient of sum(g * value) by z is
+        W z / t, where W = repulsion E * (g/r + (g/r)') - attraction M * (g/n +
+        (g/n)').
         """
+        with_positives = self._attraction != 0
         blocks = _SymmetricBlocks(
             tf.stop_gradient(embeddings) / self._temperature**0.5,
-            self.block_size,
-            self._include_self,
+            self.anchors.classes if with_positives else None,
+            side=self.block_size,
+            include_self=self._include_self,
+            split=self.split,
         )
 
         @tf.custom_gradient
-        def log_sums(embeddings: tf.Tensor) -> Any:
+        def of_embeddings(embeddings: tf.Tensor) -> Any:
             del embeddings
-            sums, exponentials = blocks.row_sums()
+            row_sums, exponentials = blocks.row_sums()
+            sums = row_sums[:, 0]
             empty = tf.equal(sums, 0.0)
             sums = tf.where(empty, 1.0, sums)
+            values = self._repulsion * tf.where(
+                empty, MASKED, tf.math.log(sums)
+            )
+            positives = None
+            if with_positives:
+                number = tf.maximum(num_positives(self._batch), 1.0)
+                positives = self._attraction / number
+                values -= positives * row_sums[:, 1]
 
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                weights = tf.where(empty, 0.0, upstream / sums)
-                by_z = blocks.product(weights, exponentials)
+                weights = self._repulsion * tf.where(
+                    empty, 0.0, upstream / sums
+                )
+                by_z = blocks.product(
+                    weights,
+                    None if positives is None else positives * upstream,
+                    exponentials,
+                )
                 return by_z / self._temperature**0.5
 
-            return tf.where(empty, MASKED, tf.math.log(sums)), gradient
+            return values, gradient
 
-        return log_sums(embeddings)
+        return of_embeddings(embeddings)

@@ -11,7 +11,7 @@ from tf_contrastive.losses.similarity import (
     Block,
     count,
     log_sum_exp,
-    masked_sum,
+    masked_mean,
 )
 
 _SUPCON = LOSS_OPTIONS["supcon"]
@@ -71,18 +71,13 @@ class SupCon(base.AnchorLoss):
     def _terms_of(self, batch: Batch) -> list[base.Term]:
         factor = self.temperature if self.scale_by_temperature else 1.0
         if self._is_linear(batch):
-            positives = tf.maximum(similarity.num_positives(batch), 1.0)
-            mean = similarity.positive_sums(batch) / positives
-            return [
-                (factor, self._log_sum_exp(batch)),
-                (-factor / self.temperature, mean),
-            ]
+            return [(factor, self._log_sum_exp(batch))]
         bounded = batch.bounded(self.temperature)
         rows = self._rows(lambda block: self._losses(block, bounded), batch)
         return [(factor, rows)]
 
     def _is_linear(self, batch: Batch) -> bool:
-        """Whether only the positives' sum matters, which needs no mask."""
+        """Whether it is `_log_sum_exp`, which walks half of the matrix."""
         return (
             self.denominator == "all"
             and self.positives_cap is None
@@ -102,6 +97,8 @@ class SupCon(base.AnchorLoss):
             rest |= positives
         denominator = log_sum_exp(logits, rest, bounded=bounded)
         loss = denominator - self._mean(logits, positives, bounded=bounded)
+        if self.denominator == "all":
+            loss = similarity.not_negative(loss)
         # Without negatives, a positive is compared with nothing.
         return tf.where(tf.reduce_any(rest, -1), loss, 0.0)
 
@@ -126,7 +123,7 @@ class SupCon(base.AnchorLoss):
     ) -> tf.Tensor:
         """Computes the mean of logarithms over positives, [R]."""
         del bounded
-        return masked_sum(logs, positives) / tf.maximum(count(positives), 1.0)
+        return masked_mean(logs, positives)
 
 
 class SupConIn(SupCon):
@@ -190,9 +187,7 @@ class Sincere(base.AnchorLoss):
             logits = block.similarities / self.temperature
             noise = log_sum_exp(logits, block.negatives, bounded=bounded)
             odds = noise[:, tf.newaxis] - logits + epsilon
-            sums = masked_sum(tf.nn.softplus(odds), block.positives)
-            positives = tf.maximum(count(block.positives), 1.0)
-            return sums / positives - epsilon
+            return masked_mean(tf.nn.softplus(odds), block.positives) - epsilon
 
         return [(1.0, self._rows(losses, batch))]
 

@@ -1,0 +1,382 @@
+"""Gradients of the losses where devices round the factors of products."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import errors, losses
+from tf_contrastive.config import fields
+from tf_contrastive.config import pretrain as configs
+from tf_contrastive.losses import generalized, products
+
+# Added to a float32's bits and kept of them: the nearest number of the format
+# to which TPUs and Ampere GPUs round the factors of a product.
+_FORMATS = {
+    "bfloat16": (0x8000, 0xFFFF0000),
+    "tf32": (0x1000, 0xFFFFE000),
+}
+_ALLOWED = {"bfloat16": 0.03, "tf32": 0.005}
+
+
+def _rounded(x, name):
+    half, upper = (tf.constant(n, tf.uint32) for n in _FORMATS[name])
+    bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.uint32) + half, upper)
+    return tf.bitcast(bits, tf.float32)
+
+
+def _round_factors(monkeypatch, name):
+    """Rounds the factors of products, and those of their gradients."""
+    exact_matmul, exact_einsum = tf.matmul, tf.einsum
+
+    def product(function, factors):
+        @tf.custom_gradient
+        def rounded(*factors):
+            factors = [_rounded(x, name) for x in factors]
+
+            def gradient(g):
+                with tf.GradientTape() as tape:
+                    tape.watch(factors)
+                    result = function(*factors)
+                return tape.gradient(result, factors, _rounded(g, name))
+
+            return function(*factors), gradient
+
+        if factors[0].dtype != tf.float32:
+            return function(*factors)
+        return rounded(*factors)
+
+    def matmul(a, b, **options):
+        return product(lambda a, b: exact_matmul(a, b, **options), (a, b))
+
+    def einsum(equation, *factors):
+        return product(lambda *x: exact_einsum(equation, *x), factors)
+
+    monkeypatch.setattr(tf, "matmul", matmul)
+    monkeypatch.setattr(tf.linalg, "matmul", matmul)
+    monkeypatch.setattr(tf, "einsum", einsum)
+
+
+# ---- The losses in float64 ---------------------------------------------------
+
+
+def _reference(name, z, labels, temperature, keys=None, queue=None):
+    """The loss of z float64 [B, 2, P] with its default options, dense."""
+    images, views, size = z.shape
+    z, keys, queue = (
+        None if x is None else tf.math.l2_normalize(x, axis=-1)
+        for x in (z, keys, queue)
+    )
+    flat = tf.reshape(z, [-1, size])
+    s = tf.matmul(flat, flat, transpose_b=True)
+    image = np.repeat(np.arange(images), views)
+    view = np.tile(np.arange(views), images)
+    others = ~np.eye(len(image), dtype=bool)
+    same_image = image[:, None] == image
+    classes = np.repeat(labels, views)
+    same = classes[:, None] == classes
+    positives = (
+        same if losses.LOSSES[name].needs_labels else same_image
+    ) & others
+
+    def log_sum_exp(mask):
+        floor = tf.constant(-1e300, s.dtype)
+        return tf.reduce_logsumexp(tf.where(mask, s / temperature, floor), -1)
+
+    def mean(x, mask):
+        weights = mask / np.maximum(mask.sum(-1, keepdims=True), 1)
+        return tf.reduce_sum(x * weights, -1)
+
+    across = ~same_image & (view[:, None] != view)
+    positive = mean(s, positives)
+    negatives = ~same
+    if name in ("ntxent", "supcon"):
+        values = log_sum_exp(others) - positive / temperature
+    elif name == "supcon_in":
+        number = np.log(positives.sum(-1))
+        values = log_sum_exp(others) - log_sum_exp(positives) + number
+    elif name in ("sincere", "eps_supinfonce"):
+        epsilon = 0.25 if name == "eps_supinfonce" else 0.0
+        odds = log_sum_exp(negatives)[:, None] - s / temperature + epsilon
+        values = mean(tf.nn.softplus(odds), positives) - epsilon
+    elif name == "npairs":
+        steps = (image - image[:, None]) % images
+        allowed = positives & ~same_image & (view[:, None] == view)
+        steps = np.where(allowed, steps, images)
+        partner = allowed & (steps == steps.min(-1, keepdims=True))
+        values = log_sum_exp(others) - mean(s, partner) / temperature
+    elif name == "triplet":
+        far = tf.reduce_max(tf.where(positives, 2 - 2 * s, -9.0), -1)
+        near = tf.reduce_min(tf.where(negatives, 2 - 2 * s, 9.0), -1)
+        values = tf.nn.relu(far - near + 0.2)
+    elif name == "margin":
+        values = mean(tf.nn.relu(s - positive[:, None] + 0.4), across)
+    elif name == "nt_logistic":
+        values = tf.nn.softplus(-positive / temperature)
+        values += mean(tf.nn.softplus(s / temperature), across)
+    elif name == "decoupled_ntxent":
+        values = 0.1 * log_sum_exp(others) - positive
+    elif name == "align_uniform":
+        values = 2 * (1 - positive) / size + log_sum_exp(np.ones_like(others))
+    elif name == "moco":
+        noise = tf.matmul(flat, queue, transpose_b=True) / temperature
+        own = tf.reduce_sum(z * keys, -1) / temperature
+        noise = tf.reduce_logsumexp(noise, -1)
+        values = tf.nn.softplus(noise - tf.reshape(own, [-1]))
+    return tf.reduce_mean(values)
+
+
+def _value_and_gradient(function, z):
+    z = tf.constant(z)
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        value = function(z)
+    return value.numpy(), tape.gradient(value, z).numpy()
+
+
+def _error(name, z, labels, *, temperature=None, more=None, **options):
+    """The relative error of the loss's gradient, and of its value."""
+    loss = losses.build(name, **options)
+    if temperature is not None:
+        loss.temperature = temperature
+    more = more or {}
+    value, gradient = _value_and_gradient(lambda z: loss(z, labels, **more), z)
+    exact = {k: x.astype(np.float64) for k, x in more.items()}
+    expected, of_expected = _value_and_gradient(
+        lambda z: _reference(name, z, labels, loss.temperature, **exact),
+        z.astype(np.float64),
+    )
+    return (
+        np.linalg.norm(gradient - of_expected) / np.linalg.norm(of_expected),
+        value / expected - 1,
+    )
+
+
+# ---- Embeddings --------------------------------------------------------------
+
+
+def _pairs(loss, temperature, images=128, size=128):
+    """Two views of random images, [B, 2, P], at a value of NT-Xent."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=[images, 1, size])
+    noise = rng.normal(size=[images, 2, size])
+    labels = np.arange(images)
+    low, high = 0.0, 1.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        z = centers + middle * noise
+        value = _reference("ntxent", tf.constant(z), labels, temperature)
+        low, high = (low, middle) if value > loss else (middle, high)
+    return z.astype(np.float32), labels
+
+
+def _clusters(spread, images=128, classes=10, size=128):
+    """Classes of a spread that is relative to their distance, and labels."""
+    rng = np.random.default_rng(0)
+    centers = rng.normal(size=[classes, 1, size])
+    centers /= np.linalg.norm(centers, axis=-1, keepdims=True)
+    labels = rng.permutation(images) % classes
+    noise = rng.normal(size=[images, 2, size]) / size**0.5
+    z = centers[labels] + spread * 2**0.5 * noise
+    return z.astype(np.float32), labels
+
+
+_PAIR_CASES = [
+    # Loss, temperature: the smaller, the more of the gradient cancels.
+    (0.5, 0.1),
+    (0.1, 0.1),
+    (0.05, 0.1),
+    (0.05, 0.05),
+]
+
+
+@pytest.mark.parametrize("name", _FORMATS)
+@pytest.mark.parametrize(("loss", "temperature"), _PAIR_CASES)
+def test_ntxent_at_a_low_loss(loss, temperature, name, monkeypatch):
+    z, labels = _pairs(loss, temperature)
+    _round_factors(monkeypatch, name)
+    for block_size in (0, 100):  # At once, and half of the blocks.
+        error, of_value = _error(
+            "ntxent",
+            z,
+            labels,
+            temperature=temperature,
+            block_size=block_size,
+            similarity_products="split",
+        )
+        assert error < _ALLOWED[name]
+        assert abs(of_value) < _ALLOWED[name]
+
+
+@pytest.mark.parametrize("name", _FORMATS)
+@pytest.mark.parametrize("block_size", [0, 100])
+@pytest.mark.parametrize("loss", ["supcon", "supcon_in", "sincere"])
+def test_tight_classes(loss, block_size, name, monkeypatch):
+    z, labels = _clusters(0.1)
+    _round_factors(monkeypatch, name)
+    options = {"block_size": block_size, "similarity_products": "split"}
+    error, of_value = _error(loss, z, labels, **options)
+    assert error < _ALLOWED[name]
+    assert abs(of_value) < _ALLOWED[name]
+
+
+@pytest.mark.parametrize("name", _FORMATS)
+def test_plain_products_of_tight_classes_are_too_coarse(name, monkeypatch):
+    z, labels = _clusters(0.1)
+    _round_factors(monkeypatch, name)
+    error, _ = _error("supcon", z, labels, similarity_products="plain")
+    assert error > 2 * _ALLOWED[name]
+
+
+@pytest.mark.parametrize("name", _FORMATS)
+@pytest.mark.parametrize(
+    "loss",
+    [n for n in losses.LOSSES if n != "cross_entropy" and "swd" not in n],
+)
+def test_every_loss(loss, name, monkeypatch):
+    z, labels = _clusters(1.0)
+    more = None
+    if loss == "moco":
+        rng = np.random.default_rng(1)
+        more = {"keys": z[:, ::-1], "queue": rng.normal(size=[300, 128])}
+        more = {k: x.astype(np.float32) for k, x in more.items()}
+    _round_factors(monkeypatch, name)
+    error, _ = _error(loss, z, labels, more=more, similarity_products="split")
+    assert error < _ALLOWED[name]
+
+
+@pytest.mark.parametrize("name", _FORMATS)
+def test_sliced_wasserstein(name, monkeypatch):
+    rng = np.random.default_rng(0)
+    # Embeddings near the prior, as after training.
+    h = np.sort(rng.normal(size=[128, 16]), axis=0).astype(np.float32)
+    prior = (h + 0.05 * rng.normal(size=h.shape)).astype(np.float32)
+    directions = np.linalg.qr(rng.normal(size=[16, 16]))[0].astype(np.float32)
+
+    def gradient(dtype, **options):
+        others = (tf.constant(x, dtype) for x in (prior, directions))
+        return _value_and_gradient(
+            lambda h: generalized.sliced_wasserstein(h, *others, **options),
+            tf.constant(h, dtype),
+        )[1]
+
+    expected = gradient(tf.float64)
+    _round_factors(monkeypatch, name)
+    error = gradient(tf.float32, split=True) - expected
+    assert np.linalg.norm(error) < _ALLOWED[name] * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("mode", ["plain", "split"])
+@pytest.mark.parametrize("loss", ["ntxent", "supcon", "supcon_in"])
+def test_cross_entropies_are_never_negative(loss, mode, monkeypatch):
+    z, labels = _clusters(0.0, images=64, classes=32)
+    _round_factors(monkeypatch, "bfloat16")
+    for block_size in (0, 50):
+        for options in ({}, {"temperature": 0.02}):
+            built = losses.build(
+                loss,
+                similarity_products=mode,
+                block_size=block_size,
+                **options,
+            )
+            assert np.min(built.per_anchor(z, labels)) >= 0
+            assert built(z, labels) >= 0
+
+
+def test_the_compiler_keeps_the_split(monkeypatch):
+    z, labels = _clusters(0.1)
+    loss = losses.build("supcon", similarity_products="split")
+    expected = _value_and_gradient(
+        lambda z: _reference("supcon", z, labels, 0.1), z.astype(np.float64)
+    )
+    _round_factors(monkeypatch, "bfloat16")
+    value, gradient = tf.function(_graph, jit_compile=True)(loss, z, labels)
+    error = np.linalg.norm(gradient - expected[1])
+    assert error < _ALLOWED["bfloat16"] * np.linalg.norm(expected[1])
+    assert abs(value / expected[0] - 1) < _ALLOWED["bfloat16"]
+
+
+def _graph(loss, z, labels):
+    with tf.GradientTape() as tape:
+        tape.watch(z)
+        value = loss(z, labels)
+    return value, tape.gradient(value, z)
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+def test_split_products(transpose_a):
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=[40, 40]).astype(np.float32) for _ in range(2))
+    whole = (a.T if transpose_a else a).astype(np.float64) @ b
+    product = products.matmul(
+        tf.constant(a), tf.constant(b), split=True, transpose_a=transpose_a
+    )
+    np.testing.assert_allclose(product, whole, atol=40 * 2.0**-16)
+    a[3, 5] = np.nan
+    product = products.matmul(tf.constant(a), tf.constant(b), split=True)
+    assert np.isnan(product[3]).all()
+
+
+class TestAuto:
+    def _gpu(self, monkeypatch, capability, tf32=True):
+        config = tf.config
+        monkeypatch.setattr(
+            config, "list_physical_devices", lambda _: ["GPU:0"]
+        )
+        monkeypatch.setattr(
+            config.experimental,
+            "get_device_details",
+            lambda _: {"compute_capability": capability},
+        )
+        monkeypatch.setattr(
+            config.experimental,
+            "tensor_float_32_execution_enabled",
+            lambda: tf32,
+        )
+
+    def test_splits_where_the_device_rounds(self, monkeypatch):
+        assert not products.use_split("auto")
+        assert products.use_split("split")
+        for capability, tf32, expected in (
+            ((7, 5), True, False),
+            ((8, 0), True, True),
+            ((9, 0), True, True),
+            ((8, 0), False, False),
+        ):
+            self._gpu(monkeypatch, capability, tf32)
+            assert products.use_split("auto") == expected
+            assert not products.use_split("plain")
+
+    def test_splits_on_tpus(self):
+        strategy = object.__new__(tf.distribute.TPUStrategy)
+        assert products.rounded_by_device(strategy)
+
+    @pytest.mark.parametrize(
+        ("rounded", "given", "expected"),
+        [
+            (True, {"loss": "supcon"}, "split"),
+            (False, {"loss": "supcon"}, "plain"),
+            (True, {"similarity_products": "plain"}, "plain"),
+            (False, {"similarity_products": "split"}, "split"),
+            (True, {"loss": "cross_entropy"}, None),
+        ],
+    )
+    def test_a_run_records_the_choice(self, rounded, given, expected):
+        run = configs.resolve(
+            fields.replace(configs.Pretrain(), **given),
+            dataset="digits",
+            image_shape=(8, 8, 3),
+            rounded_products=rounded,
+        )
+        assert run.loss.similarity_products == expected
+        losses.build(run.loss.loss, **run.loss.options())
+
+    def test_every_loss_takes_it(self):
+        for name in losses.LOSSES:
+            if name != "cross_entropy":
+                assert losses.build(name).similarity_products == "auto"
+                with pytest.raises(errors.UserError, match="similarity_prod"):
+                    losses.build(name, similarity_products="exact")
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
