@@ -10,6 +10,7 @@ from PIL import Image
 
 from tf_contrastive import datasets, errors, heads, losses, train
 from tf_contrastive import model as models
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.commands import evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
@@ -188,6 +189,7 @@ def test_replicas_change_colours_of_their_own_images():
     np.testing.assert_allclose(np.concatenate(made), whole, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_a_run_on_the_device_trains_without_labels(tmp_path):
     pictures = tmp_path / "images"
     pictures.mkdir()
@@ -268,6 +270,82 @@ def test_auto_is_the_host_where_there_is_no_accelerator(tmp_path):
     run = _run(augment_on="auto")
     resolved = train.resolve(run, _source(), tf.distribute.get_strategy())
     assert resolved.views.augment_on == "host"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"augmentation": "autoaugment"}, "uint8"),
+        pytest.param(
+            {"augmentation": "randaugment", "augment_on": "device"},
+            "uint8",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"augmentation": "stacked_randaugment", "augment_on": "device"},
+            "uint8",
+            marks=pytest.mark.slow,
+        ),
+        ({"precision": "mixed_bfloat16", "standardize": "none"}, "bfloat16"),
+    ],
+)
+def test_smaller_types_on_the_wire_do_not_change_the_step(changes, expected):
+    strategy, source = tf.distribute.get_strategy(), _source()
+    base = _run(encoder="convnet", probe=False, **changes)
+    weights = {}
+    for wire_dtype in ("float32", "auto"):
+        run = fields.replace(base, wire_dtype=wire_dtype)
+        run = train.resolve(run, source, strategy)
+        batches = train.batches(source, strategy, run, 0)
+        views = tf.nest.flatten(batches.element_spec)[0]
+        assert views.dtype == run.views.wire_dtype
+        model, _ = train.build(run, strategy, source.info, 2)
+        with networks.precision(run.runtime.precision):
+            model.fit(batches, steps_per_epoch=2, verbose=0)
+        weights[views.dtype.name] = model.get_weights()
+    assert set(weights) == {"float32", expected}
+    for a, b in zip(*weights.values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_types_that_would_round_are_only_used_on_request():
+    strategy, source = tf.distribute.get_strategy(), _source()
+    for changes in (
+        {"augment_on": "device"},
+        {"precision": "mixed_bfloat16"},
+        {
+            "precision": "mixed_bfloat16",
+            "standardize": "none",
+            "mixup_alpha": 1.0,
+        },
+        {"augmentation": "stacked_randaugment"},
+        {
+            "augmentation": "stacked_randaugment",
+            "augment_on": "device",
+            "stacked_randaugment_order": "code",
+        },
+    ):
+        run = train.resolve(_run(**changes), source, strategy)
+        assert run.views.wire_dtype == "float32", changes
+    run = train.resolve(_run(), source, strategy)
+    ((expected, _),) = _batches(source, run, 1)
+    model = _model(run)
+    for wire_dtype in ("uint8", "bfloat16"):
+        rounded = fields.replace(run, wire_dtype=wire_dtype)
+        (data,) = _batches(source, rounded, 1)
+        views = model.batch(data, training=True).views
+        assert views.dtype == tf.float32
+        assert 2**-10 < np.abs(views - expected).max() <= 1.01 * 2**-9
+
+
+def test_extra_channels_are_not_rounded_to_levels():
+    images, bits = np.stack(_images(16)), np.eye(16, dtype=np.float32)
+    source = datasets.from_arrays(images, np.arange(16), extra=bits * 0.3)
+    strategy = tf.distribute.get_strategy()
+    run = _run(augmentation="autoaugment", extra_channels=16)
+    assert train.resolve(run, source, strategy).views.wire_dtype == "float32"
+    with pytest.raises(errors.UserError, match="wire_dtype=uint8"):
+        train.resolve(fields.replace(run, wire_dtype="uint8"), source, strategy)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import scipy.stats
 import tensorflow as tf
 from image_helpers import pixel_patches, seeds
 from PIL import Image, ImageEnhance, ImageOps
-from tensorflow_addons.image import sparse_image_warp
 
 from tf_contrastive import views
 from tf_contrastive.config.views import ABLATION_BRANCHES
@@ -22,6 +21,7 @@ from tf_contrastive.views import (
     autoaugment,
     blur,
     color,
+    crops,
     pillow,
     policies,
     prng,
@@ -258,12 +258,15 @@ def test_randaugment_draws_every_operation_equally_often():
     choices = operation.choices(uniforms_of(operation, DRAWS)).numpy()
     assert choices.shape == (DRAWS, 2)
     for layer in choices.T:
-        counts = np.bincount(layer, minlength=16)
-        assert len(counts) == 16
+        # 16 operations, and none (-1), as in the authors' code.
+        counts = np.bincount(layer + 1, minlength=17)
+        assert len(counts) == 17
         assert scipy.stats.chisquare(counts).pvalue > 1e-3
-        assert all(within(count / DRAWS, 1 / 16) for count in counts)
+        assert all(within(count / DRAWS, 1 / 17) for count in counts)
     # Layers are independent.
-    pairs = np.bincount(16 * choices[:, 0] + choices[:, 1], minlength=256)
+    pairs = np.bincount(
+        17 * (choices[:, 0] + 1) + choices[:, 1] + 1, minlength=289
+    )
     assert scipy.stats.chisquare(pairs).pvalue > 1e-3
 
 
@@ -304,15 +307,16 @@ def test_randaugment_applies_operations_equally_often():
         expected = np.asarray(oracle(Image.fromarray(image)))
         assert not np.array_equal(expected, image), name
         happened = np.abs(result - expected).max(axis=(1, 2, 3)) <= 1
-        assert within(happened.mean(), 1 / 16), name
-    # Brightness, colour, contrast and sharpness have a factor of 1 at 5.
+        assert within(happened.mean(), 1 / 17), name
+    # Brightness, colour, contrast and sharpness have a factor of 1 at 5; a
+    # seventeenth of the draws is no operation.
     same = np.abs(result - image).max(axis=(1, 2, 3)) == 0
-    assert within(same.mean(), 4 / 16)
+    assert within(same.mean(), 5 / 17)
     # Translations by 50 pixels of 224, of either sign.
     fill = np.all(result == 128, axis=-1)
     band = fill.sum(axis=(1, 2)) == side * round(50 * side / 224)
     for edge in (fill[:, 0], fill[:, -1], fill[:, :, 0], fill[:, :, -1]):
-        assert within((band & edge.all(axis=1)).mean(), 1 / 32)
+        assert within((band & edge.all(axis=1)).mean(), 1 / 34)
 
 
 def test_stacked_randaugment_has_both_orders():
@@ -705,12 +709,57 @@ def test_pytorch_jitter_has_its_probability_and_all_orders():
     assert all(within(count / DRAWS, 1 / 24) for count in counts)
 
 
+def tensorflow_jitter(image, steps):
+    """The steps of SimCLR's and SupCon's code, by `tf.image`."""
+    functions = {
+        "brightness": tf.image.adjust_brightness,
+        "contrast": tf.image.adjust_contrast,
+        "saturation": tf.image.adjust_saturation,
+        "hue": tf.image.adjust_hue,
+    }
+    for name, value in steps:
+        image = tf.clip_by_value(functions[name](image, value), 0.0, 1.0)
+    return image
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_shuffled_jitter_equals_tf_image_in_the_drawn_order(strength, static):
+    images = pixel_patches(40, 12)
+    jitter = color.ShuffledColorJitter(strength, probability=1.0)
+    uniforms = uniforms_of(jitter, 40)
+    result = jitter(images, uniforms, static).numpy()
+    names = ("brightness", "contrast", "saturation", "hue")
+    orders = list(itertools.permutations(range(4)))
+    span = 0.8 * strength
+    seen = set()
+    for view, image, u, order in zip(
+        result,
+        images,
+        uniforms["jitter"].numpy(),
+        uniforms["jitter_order"].numpy()[:, 0],
+        strict=True,
+    ):
+        shifts, factors = 2 * u[1:3] - 1, 1 - span + 2 * span * u[3:]
+        values = [span * shifts[0], *factors, 0.2 * strength * shifts[1]]
+        order = orders[int(order * 24)]
+        seen.add(order)
+        expected = tensorflow_jitter(
+            image, [(names[k], values[k]) for k in order]
+        )
+        # A weakly coloured pixel's hue amplifies rounding.
+        np.testing.assert_allclose(view, expected, atol=2e-3)
+        assert np.abs(view - expected).mean() < 2e-5
+    assert len(seen) > 12
+
+
 # ---- Warp -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("size", [32, 97])
 def test_warp_equals_tensorflow_addons(size, static):
+    addons = pytest.importorskip("tensorflow_addons.image")
     pixels = pixel_patches(4, size)
     operation = warp.Warp(1.0)
     uniforms = uniforms_of(operation, 4)
@@ -722,7 +771,7 @@ def test_warp_equals_tensorflow_addons(size, static):
     shifts = operation.displacements(
         tf.cast(uniforms["warp"], tf.float64), size
     )
-    oracle, _ = sparse_image_warp(
+    oracle, _ = addons.sparse_image_warp(
         tf.cast(pixels, tf.float64), points, points + shifts
     )
     # The spline is interpolated, which costs most beside the four points.
@@ -771,6 +820,69 @@ def test_rotations_are_quarter_turns():
     many = uniforms_of(operation, DRAWS)["rotate"].numpy()[:, 0]
     counts = np.bincount((many * 4).astype(int))
     assert all(within(count / DRAWS, 1 / 4) for count in counts)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_second_crop_equals_slicing_and_tf_image_resize(static):
+    pixels = pixel_patches(30, 24)
+    operation = ablation.SecondCrop(min_area=0.1)
+    uniforms = uniforms_of(operation, 30)
+    boxes = crops.random_boxes(uniforms["second_crop"], 24, 24, 0.1)
+    result = operation(pixels, uniforms, static)
+    for view, image, box in zip(result, pixels, boxes, strict=True):
+        top, left, height, width = box.numpy().astype(int)
+        part = image[top : top + height, left : left + width]
+        expected = tf.image.resize(part, [24, 24])
+        np.testing.assert_allclose(view, expected, atol=1e-5)
+    # It is not the crop that the view got before.
+    first = prng.uniform(seeds(30), crops.RandomCrop.streams)["crop"]
+    assert not np.any(first == uniforms["second_crop"])
+
+
+def test_a_crop_pair_crops_then_changes_one_branch():
+    images = image_helpers.patches(6, 40)
+    policy = views.build("ablation:crop+solarize", image_size=32)
+    result = views.views(policy, 2)(images, seeds(6))
+    identity = views.build("crop", image_size=32, flip=False)
+    cropped = views.views(identity, 2)(images, seeds(6))
+    np.testing.assert_array_equal(result[:, 1], cropped[:, 1])
+    operation = ablation.SecondCrop()
+    folded = prng.fold(seeds(6), 2)[:, 0]
+    uniforms = prng.uniform(folded, operation.streams)
+    expected = ablation.SOLARIZE(operation(cropped[:, 0], uniforms), {})
+    np.testing.assert_array_equal(result[:, 0], expected)
+
+
+def test_simclr_with_a_further_operation():
+    generator = np.random.default_rng(0)
+    pixels = generator.uniform(size=[DRAWS // 10, 8, 8, 3])
+    pixels, keys = tf.constant(pixels, tf.float32), seeds(DRAWS // 10)
+    options = {"image_size": 8, "color_jitter_strength": 0.25}
+    base = views.build("simclr", **options).photometric(pixels, keys)
+    kinds = {"rotate": 3 / 4, "sobel": 1 / 2, "noise": 1 / 2}
+    for name, fraction in kinds.items():
+        policy = views.build(f"simclr+{name}", **options)
+        result = policy.photometric(pixels, keys)
+        changed = np.any(result != base, axis=(1, 2, 3))
+        assert within(changed.mean(), fraction, DRAWS // 10), name
+        if name == "sobel":
+            np.testing.assert_array_equal(
+                result[changed], ablation.sobel(base[changed])
+            )
+
+
+def test_simaugment_can_rotate():
+    pixels, keys = pixel_patches(60, 16), seeds(60)
+    options = {"color_jitter_strength": 0.0, "blur": False}
+    options["warp_probability"] = 0.0
+    for name in ("simaugment", "stacked_randaugment"):
+        policy = views.build(name, image_size=16, rotate=True, **options)
+        plain = views.build(name, image_size=16, **options)
+        turned = ablation.Rotate()
+        turned = turned(pixels, prng.uniform(keys, turned.streams))
+        np.testing.assert_array_equal(
+            policy.photometric(pixels, keys), plain.photometric(turned, keys)
+        )
 
 
 def test_cutout_covers_half_the_side():

@@ -10,16 +10,23 @@ import tensorflow as tf
 from image_helpers import patches, seeds
 from PIL import Image
 
-from tf_contrastive import errors, views
-from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS, Views
-from tf_contrastive.views import crops, policies, prng
+from tf_contrastive import distribution, errors, views
+from tf_contrastive.config.views import (
+    ABLATIONS,
+    AUGMENTATIONS,
+    PREPROCESSINGS,
+    Views,
+)
+from tf_contrastive.views import crops, policies, prng, warp
 
 DRAWS = 10_000
 # Every operation of every policy, and each form of the colour jitter.
 POLICIES = {
     **{name: (name, {}) for name in AUGMENTATIONS},
     "pytorch": ("simclr", {"color_jitter_style": "pytorch"}),
+    "shuffled": ("simclr", {"color_jitter_style": "tensorflow_shuffled"}),
     "linear": ("simclr", {"color_jitter_style": "linear"}),
+    "plus": ("simclr+rotate+noise", {}),
     "ablations": ("ablation:" + "+".join(ABLATIONS), {}),
 }
 
@@ -213,8 +220,8 @@ def test_half_of_the_views_are_mirrored():
 def test_views_do_not_depend_on_batch_threads_or_parts(case):
     images, keys = patches(7, 48), seeds(7)
     policy = build(case, 33)
-    # Graphs round the blends of these two differently in the last bit.
-    atol = 1e-6 if case in ("pytorch", "linear") else 0
+    # Graphs round the blends of these differently in the last bit.
+    atol = 1e-6 if case in ("pytorch", "shuffled", "linear") else 0
     make_views = views.views(policy, 2)
     eager = make_views(images, keys).numpy()
     assert eager.shape == (7, 2, 33, 33, 3) and eager.dtype == np.float32
@@ -236,6 +243,16 @@ def test_views_do_not_depend_on_batch_threads_or_parts(case):
     np.testing.assert_allclose(result, eager, rtol=0, atol=atol)
 
 
+def check_views_of_a_device(views, expected):
+    off = np.abs(views - expected)
+    # Where rounding decides between two levels, the next operation (a table, a
+    # threshold, the nearest pixel) may decide otherwise.
+    assert np.mean(off < 1.01 / 255) > 0.995
+    assert off.mean() < 5e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_tpu", [False, True])
 @pytest.mark.parametrize(
     "case",
     [
@@ -244,11 +261,15 @@ def test_views_do_not_depend_on_batch_threads_or_parts(case):
         "stacked_randaugment",
         "broader",
         "pytorch",
+        "shuffled",
         "linear",
         "ablations",
     ],
 )
-def test_forms_for_devices_compile_and_make_the_same_views(case):
+def test_forms_for_devices_compile_and_make_the_same_views(
+    case, on_tpu, monkeypatch
+):
+    monkeypatch.setattr(distribution, "on_tpu", lambda: on_tpu)
     count = 48
     pixels, keys = image_helpers.pixel_patches(count, 32), seeds(count)
     if case == "ablations":  # Sobel of noise amplifies rounding.
@@ -261,11 +282,105 @@ def test_forms_for_devices_compile_and_make_the_same_views(case):
         jit_compile=True,
         autograph=False,
     )
-    off = np.abs(compiled(pixels, keys) - policy.photometric(pixels, keys))
-    # Where rounding decides between two levels, the next operation (a table, a
-    # threshold, the nearest pixel) may decide otherwise.
-    assert np.mean(off < 1.01 / 255) > 0.995
-    assert off.mean() < 5e-4
+    check_views_of_a_device(
+        compiled(pixels, keys), policy.photometric(pixels, keys)
+    )
+
+
+def bfloat16_products(monkeypatch):
+    """Rounds factors as TPUs do."""
+    exact = tf.matmul
+
+    def rounded(a, b, **options):
+        a, b = (
+            tf.cast(tf.cast(x, tf.bfloat16), tf.float32)
+            for x in (tf.convert_to_tensor(a), tf.convert_to_tensor(b))
+        )
+        return exact(a, b, **options)
+
+    for module in (tf, tf.linalg):
+        monkeypatch.setattr(module, "matmul", rounded)
+    for name in ("einsum", "tensordot"):
+        monkeypatch.delattr(tf, name)
+    for name in ("solve", "inv", "matvec", "einsum"):
+        monkeypatch.delattr(tf.linalg, name)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "simaugment",
+        "autoaugment",
+        "linear",
+        *(
+            pytest.param(case, marks=pytest.mark.slow)
+            for case in ("broader", "pytorch", "randaugment")
+        ),
+    ],
+)
+def test_forms_for_tpus_make_the_same_views_with_rounded_products(
+    case, monkeypatch
+):
+    policy = build(case, 33)
+    pixels, keys = image_helpers.pixel_patches(48, 33), seeds(48)
+    expected = policy.photometric(pixels, keys)
+    monkeypatch.setattr(distribution, "on_tpu", lambda: True)
+    bfloat16_products(monkeypatch)
+    made = policy.photometric(pixels, keys, static=True)
+    if case in ("simaugment", "pytorch", "linear"):
+        np.testing.assert_allclose(made, expected, atol=1e-4)
+    else:
+        check_views_of_a_device(made, expected)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        if case in ("stacked_randaugment", "broader", "linear")
+        else pytest.param(case, marks=pytest.mark.slow)
+        for case in POLICIES
+    ],
+)
+def test_graphs_for_tpus_are_float32_of_static_shapes(case, monkeypatch):
+    monkeypatch.setattr(distribution, "on_tpu", lambda: True)
+    policy = build(case, 32)
+    trace = tf.function(
+        lambda x, k: policy.photometric(x, k, static=True, view=k[:, 0]),
+        [
+            tf.TensorSpec([4, 32, 32, 3], tf.float32),
+            tf.TensorSpec([4, 2], tf.int32),
+        ],
+        autograph=False,
+    )
+    graph = trace.get_concrete_function().graph.as_graph_def()
+    nodes = [*graph.node]
+    for function in graph.library.function:
+        nodes += function.node_def
+    wide = {tf.float64.as_datatype_enum, tf.int64.as_datatype_enum}
+    for node in nodes:
+        types = {value.type for value in node.attr.values()}
+        assert tf.float64.as_datatype_enum not in types, node
+        # Of dynamic shape, or one pixel at a time.
+        slow = ("Where", "DynamicPartition", "GatherNd", "DenseBincount")
+        assert node.op not in slow, node
+        assert node.op not in ("TopKV2", "Unique") or not types & wide, node
+
+
+def test_displacements_of_a_device_are_those_of_the_host(monkeypatch):
+    operation = warp.Warp(1.0)
+    uniforms = prng.uniform(seeds(20), operation.streams)["warp"]
+    points = [[i, j] for i in (75.0, 149.0) for j in (75.0, 149.0)]
+
+    def displaced(dtype, static):
+        grid = tf.constant([points], dtype)
+        shifts = operation.displacements(tf.cast(uniforms, dtype), 224)
+        return warp.flow(grid, grid + shifts, 224, static)
+
+    expected = displaced(tf.float64, False)
+    bfloat16_products(monkeypatch)
+    assert np.abs(expected).max() > 40
+    np.testing.assert_allclose(displaced(tf.float32, True), expected, atol=0.02)
 
 
 def test_graphs_for_images_of_any_size_agree_bit_for_bit(photo):
@@ -439,6 +554,32 @@ def test_evaluation_is_resize_then_centre_crop(
         Image.fromarray(image).resize((wide, tall), Image.Resampling.BILINEAR)
     )[top : top + size, left : left + size]
     assert np.abs(ours - pillow / 255.0).max() < 2.1 / 255
+
+
+@pytest.mark.parametrize("size", [32, 224])
+@pytest.mark.parametrize("preprocessing", PREPROCESSINGS[1:])
+def test_other_preprocessings_equal_pillow(photo, preprocessing, size):
+    image = photo[:401, :301]
+    side = 256 if size == 224 else size
+    wide, tall, method = {
+        "shorter_side": (size, round(401 * size / 301), "BICUBIC"),
+        "squash_crop": (side, side, "BILINEAR"),
+        "squash": (size, size, "BILINEAR"),
+    }[preprocessing]
+    top, left = (tall - size) // 2, (wide - size) // 2
+    # In Pillow's floating-point mode, which does not round between its passes.
+    channels = [
+        Image.fromarray(channel.astype(np.float32)).resize(
+            (wide, tall), getattr(Image.Resampling, method)
+        )
+        for channel in np.moveaxis(image, -1, 0)
+    ]
+    resized = np.stack([np.asarray(channel) for channel in channels], axis=-1)
+    expected = np.clip(resized / 255, 0, 1)
+    ours = views.evaluation(size, preprocessing)(image).numpy()
+    np.testing.assert_allclose(
+        ours, expected[top : top + size, left : left + size], atol=2e-4
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Views: from images uint8 [h, w, 3] to float32 [S, S, 3] in [0, 1]."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +9,10 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.views import (
+    PREPROCESSINGS,
     Views,
-    ablation_operations,
     augmentation_name,
+    listed_operations,
 )
 from tf_contrastive.views import prng
 from tf_contrastive.views.policies import (
@@ -24,8 +26,10 @@ from tf_contrastive.views.policies import (
     RandAugment,
     SimAugment,
     SimCLR,
+    SimCLRPlus,
     StackedRandAugment,
 )
+from tf_contrastive.views.preprocessing import preprocess
 
 __all__ = [
     "POLICIES",
@@ -38,6 +42,7 @@ __all__ = [
     "RandAugment",
     "SimAugment",
     "SimCLR",
+    "SimCLRPlus",
     "StackedRandAugment",
     "build",
     "evaluation",
@@ -54,7 +59,7 @@ def build(name: str, *, image_size: int, **options: Any) -> Policy:
     """Builds an augmentation policy by its name.
 
     Args:
-      name: a key of `POLICIES`, or `ablation:OP[+OP]`.
+      name: a key of `POLICIES`, `ablation:OP[+OP]` or `simclr+OP[+OP]`.
       image_size: side of a view in pixels, S.
       **options: fields of `config.views.Views`, such as `flip=False`. Policies
         ignore the options of other policies.
@@ -69,9 +74,10 @@ def build(name: str, *, image_size: int, **options: Any) -> Policy:
             raise errors.unknown("option of views", option, known)
     if allowed := augmentation_name(name):
         raise errors.UserError(f"augmentation={name}: must be {allowed}")
-    policy = POLICIES.get(name, Ablation)
-    if policy is Ablation:
-        options["names"] = tuple(ablation_operations(name))
+    listing = Ablation if name.startswith("ablation:") else SimCLRPlus
+    policy = POLICIES.get(name, listing)
+    if policy is listing:
+        options["names"] = tuple(listed_operations(name))
     taken = {field.name for field in dataclasses.fields(policy)}
     options = {k: v for k, v in options.items() if k in taken}
     return policy(image_size, **options)
@@ -147,17 +153,30 @@ def photometric(
     return change
 
 
-def evaluation(image_size: int) -> Callable[[tf.Tensor], tf.Tensor]:
+def evaluation(
+    image_size: int, preprocessing: str = PREPROCESSINGS[0]
+) -> Callable[[tf.Tensor], tf.Tensor]:
     """Makes the preprocessing of evaluation and serving.
+
+    Args:
+      image_size: side of a view in pixels, S.
+      preprocessing: "center_crop" (see `crops.resize_and_crop`), or another of
+        `config.views.PREPROCESSINGS` (see `preprocessing.preprocess`).
 
     Returns:
       preprocess(image uint8 [h, w, 3]) -> float32 [S, S, 3] in [0, 1], for
-      images of any size (see `crops.resize_and_crop`).
+      images of any size.
     """
+    if preprocessing not in PREPROCESSINGS:
+        raise errors.unknown("preprocessing", preprocessing, PREPROCESSINGS)
+    if preprocessing != PREPROCESSINGS[0]:
+        return functools.partial(
+            preprocess, size=image_size, preprocessing=preprocessing
+        )
     policy = NoAugmentation(image_size)
 
     @tf.autograph.experimental.do_not_convert
-    def preprocess(image: tf.Tensor) -> tf.Tensor:
+    def center_crop(image: tf.Tensor) -> tf.Tensor:
         return policy(image, tf.zeros([2], tf.int32))
 
-    return preprocess
+    return center_crop

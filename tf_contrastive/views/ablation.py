@@ -12,14 +12,24 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.views import affine, blur, pillow, prng, selection
+from tf_contrastive import distribution
+from tf_contrastive.config.views import Views
+from tf_contrastive.views import (
+    affine,
+    blur,
+    crops,
+    pillow,
+    prng,
+    products,
+    selection,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fixed:
-    """A function of the pixels alone, without random numbers."""
+    """A function of pixels and `static`, without random numbers."""
 
-    function: Callable[[tf.Tensor], tf.Tensor]
+    function: Callable[[tf.Tensor, bool], tf.Tensor]
 
     streams: ClassVar[dict[str, int]] = {}
 
@@ -27,27 +37,91 @@ class Fixed:
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
-        return self.function(pixels)
+        return self.function(pixels, static)
 
 
-def sobel(pixels: tf.Tensor) -> tf.Tensor:
+def sobel(pixels: tf.Tensor, static: bool = False) -> tf.Tensor:
     """The magnitude of every channel's Sobel gradient, clipped to 1."""
     squares = tf.square(tf.image.sobel_edges(pixels))
     return tf.minimum(tf.sqrt(tf.reduce_sum(squares, axis=-1)), 1.0)
 
 
-def equalize(pixels: tf.Tensor) -> tf.Tensor:
+def equalize(pixels: tf.Tensor, static: bool = False) -> tf.Tensor:
     """Equalizes the histogram of every channel's 8-bit levels."""
-    return pillow.to_unit(pillow.equalize(pillow.from_unit(pixels)))
+    return pillow.to_unit(pillow.equalize(pillow.from_unit(pixels), static))
 
 
-def solarize(pixels: tf.Tensor) -> tf.Tensor:
+def solarize(pixels: tf.Tensor, static: bool = False) -> tf.Tensor:
     """Inverts the upper half of the 8-bit levels."""
     threshold = tf.fill(tf.shape(pixels)[:1], 128.0)
     return pillow.to_unit(pillow.solarize(pillow.from_unit(pixels), threshold))
 
 
 SOBEL, EQUALIZE, SOLARIZE = Fixed(sobel), Fixed(equalize), Fixed(solarize)
+
+
+@dataclasses.dataclass(frozen=True)
+class SecondCrop:
+    """Random crop of a view, resized to the view's size.
+
+    Figure 5 has the crop as an operation of its own, after the crop that every
+    view gets. Bilinear, as `tf.image.resize` of the box.
+    """
+
+    min_area: float = Views.min_crop_area
+
+    streams: ClassVar[dict[str, int]] = {
+        "second_crop": crops.RandomCrop.streams["crop"]
+    }
+
+    def __call__(
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
+    ) -> tf.Tensor:
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
+        size = pixels.shape[1]
+        boxes = crops.random_boxes(
+            uniforms["second_crop"], size, size, self.min_area
+        )
+        top, left, heights, widths = tf.unstack(boxes, axis=1)
+        row, column = _samples(top, heights, size), _samples(left, widths, size)
+        if static and distribution.on_tpu():
+            shape = tf.shape(pixels)[:3]
+            row = tf.broadcast_to(row[:, :, tf.newaxis], shape)
+            column = tf.broadcast_to(column[:, tf.newaxis], shape)
+            return tf.minimum(products.bilinear(pixels, row, column), 1.0)
+        rows = _neighbours(row, size)
+        columns = _neighbours(column, size)
+        total = tf.zeros_like(pixels)
+        for row, row_weight in rows:
+            for column, column_weight in columns:
+                places = row[:, :, tf.newaxis] * size + column[:, tf.newaxis]
+                weight = row_weight[:, :, tf.newaxis] * column_weight[:, None]
+                total += weight[..., tf.newaxis] * affine.gather(pixels, places)
+        return tf.minimum(total, 1.0)
+
+
+def _samples(start: tf.Tensor, length: tf.Tensor, size: int) -> tf.Tensor:
+    """Places that a box is read at along an axis, float32 [m, size].
+
+    Boxes are float32 [m], whole pixels.
+    """
+    centres = (tf.range(size, dtype=tf.float32) + 0.5) * (1 / size)
+    length = length[:, tf.newaxis]
+    place = tf.clip_by_value(length * centres - 0.5, 0.0, length - 1.0)
+    return start[:, tf.newaxis] + place
+
+
+def _neighbours(
+    place: tf.Tensor, size: int
+) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """The two pixels around each place [m, size], and their weights."""
+    before = tf.floor(place)
+    after = tf.minimum(before + 1.0, size - 1.0)
+    fraction = place - before
+    return [
+        (tf.cast(before, tf.int32), 1.0 - fraction),
+        (tf.cast(after, tf.int32), fraction),
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,13 +202,39 @@ class MotionBlur:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
         radius = max(blur.kernel_radius(size), 1)
-        angle = math.pi * tf.cast(uniforms["motion_blur"], tf.float64)
+        angle = uniforms["motion_blur"]
+        angle = math.pi * (angle if static else tf.cast(angle, tf.float64))
         steps = np.arange(-radius, radius + 1)
-        down = tf.cast(tf.round(tf.sin(angle) * steps), tf.int32)
-        right = tf.cast(tf.round(tf.cos(angle) * steps), tf.int32)
+        places = tf.stack([tf.sin(angle) * steps, tf.cos(angle) * steps], 2)
+        places = tf.cast(tf.round(places), tf.int32)
         # Sums of levels are exact in any order, which graphs may change.
         pixels = pillow.as_pixels(pillow.from_unit(pixels))
-        total = tf.zeros_like(pixels)
-        for step in range(len(steps)):
-            total += affine.shift(pixels, down[:, step], right[:, step])
+        if static and distribution.on_tpu():
+            all_views = tf.ones_like(angle[:, 0], tf.bool)
+            total = selection.apply_where(
+                all_views, _sum_of_slices, pixels, places, static, costly=True
+            )
+        else:
+            total = tf.zeros_like(pixels)
+            for step in range(len(steps)):
+                total += affine.shift(
+                    pixels, *tf.unstack(places[:, step], 2, 1)
+                )
         return tf.minimum(total * (1 / (255 * len(steps))), 1.0)
+
+
+def _sum_of_slices(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    """Sums one view [1, S, S, 3], shifted to int32 [1, n, 2].
+
+    Slices, since TPUs gather pixels one by one.
+    """
+    radius = places.shape[1] // 2
+    first, last = [pixels[:, :1]] * radius, [pixels[:, -1:]] * radius
+    rows = tf.concat([*first, pixels, *last], axis=1)
+    first, last = [rows[:, :, :1]] * radius, [rows[:, :, -1:]] * radius
+    padded = tf.concat([*first, rows, *last], axis=2)
+    corners = tf.pad(places[0] + radius, [[0, 0], [1, 1]])
+    slices = [
+        tf.slice(padded, corner, pixels.shape) for corner in tf.unstack(corners)
+    ]
+    return tf.add_n(slices)

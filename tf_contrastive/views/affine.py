@@ -10,24 +10,31 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from tf_contrastive import distribution
+from tf_contrastive.views import products
+
 TRANSFORMS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 
 
-def matrices(kind: tf.Tensor, argument: tf.Tensor, size: int) -> tf.Tensor:
-    """Matrices of transforms, float64 [m, 6].
+def matrices(
+    kind: tf.Tensor, argument: tf.Tensor, size: int, static: bool = False
+) -> tf.Tensor:
+    """Matrices of transforms, float64 [m, 6]; float32 if `static`.
 
     Args:
       kind: int32 [m], positions in `TRANSFORMS`; others give the identity.
       argument: float32 [m]: a shear's slope, a translation in pixels, or a
         rotation about the centre in degrees, counter-clockwise.
       size: side of the views in pixels.
+      static: whether for a device.
     """
-    argument = tf.cast(argument, tf.float64)
+    # In float64 on a host, since the last bit of sines depends on a value's
+    # position in the batch.
+    if not static:
+        argument = tf.cast(argument, tf.float64)
     shear_x, shear_y, shift_x, shift_y, turn = (
         tf.where(kind == k, argument, 0.0) for k in range(len(TRANSFORMS))
     )
-    # In float64, since the last bit of sines depends on a value's position in
-    # the batch.
     cos, sin = tf.cos(turn * (math.pi / 180)), tf.sin(turn * (math.pi / 180))
     centre = 0.5 * size
     corner_x = centre - cos * centre + sin * centre
@@ -53,10 +60,12 @@ def gather(pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     return tf.reshape(values, [-1, height, width, depth])
 
 
-def transform(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
-    """Transforms views float32 [m, S, S, 3] by matrices float64 [m, 6].
+def transform(
+    pixels: tf.Tensor, matrix: tf.Tensor, fill: float, static: bool = False
+) -> tf.Tensor:
+    """Transforms views of levels, float32 [m, S, S, 3], by matrices [m, 6].
 
-    `fill` is the value of the pixels beyond the border.
+    `fill` is the value of the pixels beyond the border. `static`: for a device.
     """
     size = pixels.shape[1]
     a, b, c, d, e, f = tf.unstack(matrix, axis=1)
@@ -67,6 +76,10 @@ def transform(pixels: tf.Tensor, matrix: tf.Tensor, fill: float) -> tf.Tensor:
     rows, columns = np.ogrid[:size, :size]
     x = tf.bitwise.right_shift(a * columns + (b * rows + c), 16)
     y = tf.bitwise.right_shift(d * columns + (e * rows + f), 16)
+    if static and distribution.on_tpu():
+        inside = (x >= 0) & (x < size) & (y >= 0) & (y < size)
+        read = products.nearest(pixels, y, x)
+        return tf.where(inside[..., tf.newaxis], read, fill)
     # Reads from outside get a pixel of a frame of one pixel.
     x, y = (tf.clip_by_value(place, -1, size) for place in (x, y))
     padded = tf.pad(

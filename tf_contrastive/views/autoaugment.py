@@ -104,9 +104,9 @@ def _cutout(rows: tf.Tensor, parameters: tf.Tensor) -> tf.Tensor:
     return pillow.cutout(rows, *tf.unstack(columns, axis=1))
 
 
-def _affine(rows: tf.Tensor, parameters: tf.Tensor) -> tf.Tensor:
-    pixels = pillow.as_pixels(rows)
-    moved = affine.transform(pixels, parameters[:, 3:], pillow.FILL)
+def _affine(rows: tf.Tensor, parameters: tf.Tensor, static: bool) -> tf.Tensor:
+    pixels, matrix = pillow.as_pixels(rows), parameters[:, 3:]
+    moved = affine.transform(pixels, matrix, pillow.FILL, static)
     return pillow.as_rows(moved)
 
 
@@ -128,13 +128,14 @@ def _distort(
     # For -1 position 0 is read, and not used.
     kind = tf.gather(_positions(_AFFINE), tf.maximum(choice, 0))
     signed = tf.where(uniforms[:, 0] < 0.5, -strength, strength)
-    matrix = affine.matrices(kind, signed, size)
+    matrix = affine.matrices(kind, signed, size, static)
     centre = tf.floor(uniforms[:, 1:] * size)
     parameters = tf.concat([strength[:, tf.newaxis], centre], axis=1)
-    parameters = tf.concat([tf.cast(parameters, tf.float64), matrix], axis=1)
+    parameters = tf.cast(parameters, matrix.dtype)
+    parameters = tf.concat([parameters, matrix], axis=1)
     operations: dict[str, selection.Operation] = {
         "AutoContrast": lambda x, p: pillow.autocontrast(x),
-        "Equalize": lambda x, p: pillow.equalize(x),
+        "Equalize": lambda x, p: pillow.equalize(x, static),
         "Invert": lambda x, p: pillow.invert(x),
         "Posterize": _with_argument(pillow.posterize),
         "Solarize": _with_argument(pillow.solarize),
@@ -144,14 +145,20 @@ def _distort(
         "Sharpness": _with_argument(pillow.sharpness),
         "Cutout": _cutout,
         "SolarizeAdd": _with_argument(pillow.solarize_add),
-        "Affine": _affine,
+        "Affine": lambda x, p: _affine(x, p, static),
     }
-    group = _positions(tuple(operations))
-    group = np.where(group < 0, list(operations).index("Affine"), group) + 1
+    names = tuple(operations)
+    group = _positions(names) + 1
+    group[group == 0] = len(names)
     groups = tf.gather(group.astype(np.int32), tf.maximum(choice, 0))
     groups = tf.where(choice < 0, 0, groups)
     return selection.apply_choice(
-        groups, list(operations.values()), rows, parameters, static
+        groups,
+        list(operations.values()),
+        rows,
+        parameters,
+        static,
+        costly=[names.index(name) + 1 for name in ("Equalize", "Affine")],
     )
 
 
@@ -183,7 +190,11 @@ def _distort_in_turn(
 
 @dataclasses.dataclass(frozen=True)
 class RandAugment:
-    """Operations in a row, each drawn from `OPERATIONS`, at one magnitude."""
+    """Operations in a row, each drawn from `OPERATIONS`, at one magnitude.
+
+    As in the authors' code, a view is left unchanged as often as each of the 16
+    operations is applied.
+    """
 
     layers: int = Views.randaugment_layers  # Operations per view.
     magnitude: float = Views.randaugment_magnitude  # On a scale of 10.
@@ -194,9 +205,9 @@ class RandAugment:
         return {"randaugment": 4 * self.layers}
 
     def choices(self, uniforms: prng.Uniforms) -> tf.Tensor:
-        """Positions in `OPERATIONS`, int32 [m, layers]."""
+        """Positions in `OPERATIONS`, or -1 for none: int32 [m, layers]."""
         first = uniforms["randaugment"][:, : self.layers]
-        return tf.cast(first * len(OPERATIONS), tf.int32)
+        return tf.cast(first * (len(OPERATIONS) + 1), tf.int32) - 1
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
@@ -205,7 +216,8 @@ class RandAugment:
         size = pixels.shape[1]
         table = arguments(self.magnitude, size, 100, 40)
         choices = self.choices(uniforms)
-        strength = tf.gather(np.array([*table.values()], np.float32), choices)
+        values = np.array([0.0, *table.values()], np.float32)
+        strength = tf.gather(values, choices + 1)
         rest = uniforms["randaugment"][:, self.layers :]
         return _distort_in_turn(pixels, choices, strength, rest, static)
 

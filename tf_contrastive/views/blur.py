@@ -53,13 +53,16 @@ class GaussianBlur:
 
     streams: ClassVar[dict[str, int]] = {"blur": 2}
 
-    def weights(self, uniforms: tf.Tensor, radius: int) -> tf.Tensor:
+    def weights(
+        self, uniforms: tf.Tensor, radius: int, static: bool = False
+    ) -> tf.Tensor:
         """Kernel weights at distances 0..radius, float32 [m, radius + 1]."""
         blurred = uniforms[:, :1] < self.probability
-        # In float64, since the last bit of tf.exp depends on a value's position
-        # in the batch; rounding to float32 removes it.
-        sigma = tf.cast(prng.lerp(uniforms[:, 1:], *self.sigma), tf.float64)
-        distance = tf.range(radius + 1, dtype=tf.float64)
+        # In float64 on a host, since the last bit of tf.exp depends on the
+        # position in the batch; rounding to float32 removes it.
+        dtype = tf.float32 if static else tf.float64
+        sigma = tf.cast(prng.lerp(uniforms[:, 1:], *self.sigma), dtype)
+        distance = tf.range(radius + 1, dtype=dtype)
         kernel = tf.exp(-0.5 * tf.square(distance / sigma))
         total = 2.0 * tf.reduce_sum(kernel, axis=1, keepdims=True) - 1.0
         identity = tf.one_hot([0], radius + 1)
@@ -74,10 +77,32 @@ class GaussianBlur:
         if not radius:
             return pixels
         blurred = uniforms["blur"][:, 0] < self.probability
-        weights = self.weights(uniforms["blur"], radius)
-        return selection.apply_where(
-            blurred, _convolve, pixels, weights, static
-        )
+        weights = self.weights(uniforms["blur"], radius, static)
+        convolve = _add_shifted if static else _convolve
+        return selection.apply_where(blurred, convolve, pixels, weights, static)
+
+
+def _add_shifted(pixels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """`_convolve` by sums, since devices round the factors of a product."""
+    size, radius = pixels.shape[1], weights.shape[1] - 1
+    weights = tf.reshape(weights, [-1, radius + 1, 1, 1, 1])
+    for axis in (1, 2):
+        paddings = np.zeros([4, 2], np.int32)
+        paddings[axis] = radius
+        padded = tf.pad(pixels, paddings, "REFLECT")
+
+        def shifted(
+            start: int, padded: tf.Tensor = padded, axis: int = axis
+        ) -> tf.Tensor:
+            index = [slice(None)] * axis + [slice(start, start + size)]
+            return padded[tuple(index)]
+
+        pixels = weights[:, 0] * pixels
+        for k in range(1, radius + 1):
+            pixels += weights[:, k] * (
+                shifted(radius - k) + shifted(radius + k)
+            )
+    return tf.minimum(pixels, 1.0)
 
 
 def _convolve(pixels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:

@@ -9,6 +9,7 @@ shapes but m are static, and everything compiles under XLA.
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
@@ -129,6 +130,28 @@ class _Jitter:
         shifts *= tf.constant([self.span, 0.2 * self.strength])
         return [*tf.unstack(shifts, axis=1), *tf.unstack(factors, axis=1)]
 
+    def in_random_order(
+        self,
+        operations: list[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]],
+        values: tf.Tensor,
+        pixels: tf.Tensor,
+        uniforms: prng.Uniforms,
+        static: bool,
+    ) -> tf.Tensor:
+        """Applies four operations in an order for each view that is jittered.
+
+        They map (rows of views, float32 [n, 4] of `values`) to rows; `values`
+        is [m, 4].
+        """
+        order = tf.cast(uniforms["jitter_order"][:, 0] * len(_ORDERS), tf.int32)
+        choice = tf.where(self.jittered(uniforms), tf.gather(_ORDERS, order), 0)
+        rows = pillow.as_rows(pixels)
+        for step in range(4):
+            rows = selection.apply_choice(
+                choice[:, step], operations, rows, values, static
+            )
+        return pillow.as_pixels(rows)
+
 
 @dataclasses.dataclass(frozen=True)
 class ColorJitter(_Jitter):
@@ -161,13 +184,16 @@ def hue_matrix(hue: tf.Tensor, saturation: tf.Tensor) -> tf.Tensor:
     """Matrices that scale the saturation and shift the hue, in YIQ.
 
     They keep the luma and the greys. To scale the saturation is to blend with
-    the grayscale image. Hues are float64 [m], shifts in turns (a third turns
-    red into green), saturations float64 [m]; the result, float64 [m, 3, 3], is
-    to be multiplied by columns of RGB.
+    the grayscale image. Hues are [m], shifts in turns (a third turns red into
+    green), saturations [m]; the result, [m, 3, 3] of their type, is to be
+    multiplied by columns of RGB.
     """
     cosine = pillow.per_view(saturation * tf.cos(2.0 * math.pi * hue))
     sine = pillow.per_view(saturation * tf.sin(2.0 * math.pi * hue))
-    return _GREY + cosine * _COSINE + sine * _SINE
+    grey, of_cosine, of_sine = (
+        tf.constant(matrix, hue.dtype) for matrix in (_GREY, _COSINE, _SINE)
+    )
+    return grey + cosine * of_cosine + sine * of_sine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,25 +216,25 @@ class LinearColorJitter(_Jitter):
     def matrices(
         self, uniforms: prng.Uniforms, mean: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Matrix and shift of each view, float64 [m, 3, 3] and [m, 3, 1].
+        """Matrix and shift of each view, [m, 3, 3] and [m, 3, 1].
 
-        The means are float64 [m, 3], of each view's channels.
+        The means are [m, 3], of each view's channels, of the results' type.
         """
-        # In float64, since the last bit of sines depends on a value's position
-        # in the batch.
         brightness, hue, contrast, saturation = (
-            tf.cast(x, tf.float64) for x in self.parameters(uniforms)
+            tf.cast(x, mean.dtype) for x in self.parameters(uniforms)
         )
         matrix = hue_matrix(hue, saturation)
         gray = pillow.per_view(uniforms["gray"][:, 0] < self.gray)
-        matrix = tf.where(
-            gray, tf.matmul(np.tile(_LUMA, [1, 3, 1]), matrix), matrix
-        )
+        # Sums, since a device may round its matrix products.
+        luma = tf.constant(_LUMA, mean.dtype)[:, tf.newaxis]
+        luma = tf.reduce_sum(luma * matrix, axis=1, keepdims=True)
+        matrix = tf.where(gray, luma, matrix)
         contrast = pillow.per_view(contrast)
         # (x + b - mean(x + b)) * c + mean(x + b)
-        shift = (1.0 - contrast) * mean[:, :, tf.newaxis]
+        shift = (1.0 - contrast) * mean[:, tf.newaxis]
         shift += pillow.per_view(brightness)
-        return contrast * matrix, tf.matmul(matrix, shift)
+        shift = tf.reduce_sum(matrix * shift, axis=2, keepdims=True)
+        return contrast * matrix, shift
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
@@ -216,7 +242,9 @@ class LinearColorJitter(_Jitter):
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         if not (self.strength or self.gray):
             return pixels
-        mean = pillow.channel_means(pillow.as_rows(pixels))
+        # In float64 on a host, since the last bit of sines depends on a value's
+        # position in the batch.
+        mean = pillow.channel_means(pillow.as_rows(pixels), static)
         matrix, shift = (
             tf.cast(x, tf.float32) for x in self.matrices(uniforms, mean)
         )
@@ -241,8 +269,6 @@ class PyTorchColorJitter(_Jitter):
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         if not self.strength:
             return pixels
-        order = tf.cast(uniforms["jitter_order"][:, 0] * len(_ORDERS), tf.int32)
-        choice = tf.where(self.jittered(uniforms), tf.gather(_ORDERS, order), 0)
         turn = min(0.2 * self.strength, 0.5)
         low = np.array([self.factors[0]] * 3 + [-turn], np.float32)
         high = np.array([self.factors[1]] * 3 + [turn], np.float32)
@@ -253,17 +279,51 @@ class PyTorchColorJitter(_Jitter):
             lambda x, p: _blend(_gray(x, static), x, p[:, 2]),
             lambda x, p: _shift_hue(x, p[:, 3], static),
         ]
-        rows = pillow.as_rows(pixels)
-        for step in range(4):
-            rows = selection.apply_choice(
-                choice[:, step], operations, rows, values, static
-            )
-        return pillow.as_pixels(rows)
+        return self.in_random_order(
+            operations, values, pixels, uniforms, static
+        )
 
 
-JITTERS: dict[str, type[ColorJitter | LinearColorJitter | PyTorchColorJitter]]
+@dataclasses.dataclass(frozen=True)
+class ShuffledColorJitter(_Jitter):
+    """`ColorJitter` in random order per view, clipped to [0, 1] after each.
+
+    As in the code of SimCLR (its first version) and of SupCon.
+    """
+
+    streams: ClassVar[dict[str, int]] = {"jitter": 5, "jitter_order": 1}
+
+    def __call__(
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
+    ) -> tf.Tensor:
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
+        if not self.strength:
+            return pixels
+        brightness, hue, contrast, saturation = self.parameters(uniforms)
+        values = tf.stack([brightness, contrast, saturation, hue], axis=1)
+        operations = [
+            lambda x, p: _ramp(x + pillow.per_view(p[:, 0])),
+            lambda x, p: _ramp(_scale_contrast(x, p[:, 1], static)),
+            lambda x, p: _ramp(_scale_saturation(x, p[:, 2], static)),
+            lambda x, p: _ramp(_shift_hue(x, p[:, 3], static)),
+        ]
+        return self.in_random_order(
+            operations, values, pixels, uniforms, static
+        )
+
+
+JITTERS: dict[
+    str,
+    type[
+        ColorJitter
+        | ShuffledColorJitter
+        | LinearColorJitter
+        | PyTorchColorJitter
+    ],
+]
 JITTERS = {
     "tensorflow": ColorJitter,
+    "tensorflow_shuffled": ShuffledColorJitter,
     "pytorch": PyTorchColorJitter,
     "linear": LinearColorJitter,
 }
@@ -274,7 +334,8 @@ def _gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
 
 
 def _mean_gray(rows: tf.Tensor, static: bool) -> tf.Tensor:
-    mean = pillow.channel_means(_gray(rows, static))[:, :1, tf.newaxis]
+    mean = pillow.channel_means(_gray(rows, static), static)
+    mean = mean[:, :1, tf.newaxis]
     return tf.cast(mean, tf.float32)
 
 
@@ -282,6 +343,28 @@ def _blend(
     degenerate: tf.Tensor, rows: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
     return _ramp(degenerate + pillow.per_view(factor) * (rows - degenerate))
+
+
+def _scale_contrast(
+    rows: tf.Tensor, factor: tf.Tensor, static: bool
+) -> tf.Tensor:
+    """Scales the distances to each channel's mean, as `tf.image` does."""
+    pixels = pillow.as_pixels(rows)
+    mean = tf.cast(pillow.channel_means(rows, static), tf.float32)
+    mean = mean[:, tf.newaxis, tf.newaxis]
+    factor = tf.reshape(factor, [-1, 1, 1, 1])
+    return pillow.as_rows(mean + factor * (pixels - mean))
+
+
+def _scale_saturation(
+    rows: tf.Tensor, factor: tf.Tensor, static: bool
+) -> tf.Tensor:
+    saturation = pillow.per_view(factor)
+    planes = _to_planes(pillow.as_pixels(rows))
+    planes = adjust_hue_saturation(
+        planes, tf.zeros_like(saturation), saturation
+    )
+    return pillow.as_rows(_from_planes(planes, static))
 
 
 def _shift_hue(rows: tf.Tensor, turns: tf.Tensor, static: bool) -> tf.Tensor:

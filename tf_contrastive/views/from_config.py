@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_contrastive import errors, views
 from tf_contrastive.config.views import Views
 from tf_contrastive.views.mixing import Mixing
+from tf_contrastive.views.wire import to_wire
 
 
 def policy(options: Views) -> views.Policy:
@@ -33,6 +34,8 @@ def on_host(
         seeds = views.prng.fold(seeds, count)
         if not on_device:
             pixels = color(pixels, seeds)
+        if options.wire_dtype != "auto":
+            pixels = to_wire(pixels, options.wire_dtype)
         return (pixels, seeds) if on_device or options.mixed else pixels
 
     return views.geometric(policy(options), count), finish

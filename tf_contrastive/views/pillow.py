@@ -9,6 +9,7 @@ per view. The references are Pillow's `ImageOps` and `ImageEnhance`.
 import numpy as np
 import tensorflow as tf
 
+from tf_contrastive import distribution
 from tf_contrastive.views import affine
 
 FILL = 128.0  # Value beyond the border, and of a cutout.
@@ -68,12 +69,14 @@ def weighted_gray(
     return tf.reshape(gray, [-1, *rows.shape[1:]])
 
 
-def channel_means(rows: tf.Tensor) -> tf.Tensor:
-    """The mean of each view's channels, float64 [m, 3]."""
+def channel_means(rows: tf.Tensor, static: bool = False) -> tf.Tensor:
+    """The mean of each view's channels, float64 [m, 3]; float32 if `static`."""
     size = rows.shape[1]
     # Down the columns first, several times as fast; then in float64, so that a
     # view's mean does not depend on the batch.
-    sums = tf.cast(tf.reduce_sum(rows, axis=1), tf.float64)
+    sums = tf.reduce_sum(rows, axis=1)
+    if not static:
+        sums = tf.cast(sums, tf.float64)
     sums = tf.reduce_sum(tf.reshape(sums, [-1, size, 3]), axis=1)
     return sums * (1 / size**2)
 
@@ -120,11 +123,12 @@ def contrast(
     rows: tf.Tensor, factor: tf.Tensor, static: bool = False
 ) -> tf.Tensor:
     """Blends with the mean of the grayscale image."""
-    # Sums of rows are exact in float32, sums of images only in float64: the
+    # Sums of rows are exact in float32, sums of images only as integers: the
     # mean must not depend on the order of summation.
     sums = tf.reduce_sum(gray(rows, static), axis=2)
-    total = tf.reduce_sum(tf.cast(sums, tf.float64), axis=1)
-    mean = tf.floor(total * (1 / (3 * rows.shape[1] ** 2)) + 0.5)
+    total = tf.reduce_sum(tf.cast(sums, tf.int32) // 3, axis=1)
+    count = rows.shape[1] ** 2
+    mean = (total + count // 2) // count  # Rounded.
     return blend(per_view(tf.cast(mean, tf.float32)), rows, factor)
 
 
@@ -187,26 +191,54 @@ def autocontrast(rows: tf.Tensor) -> tf.Tensor:
     return tf.floor((rows - low) * scale + 1e-3)
 
 
-def equalize(rows: tf.Tensor) -> tf.Tensor:
+def equalize(rows: tf.Tensor, static: bool = False) -> tf.Tensor:
     """Equalizes the histogram of every channel."""
     size = rows.shape[1]
+    if static and distribution.on_tpu():
+        return _equalize_by_products(rows)
     channel = np.tile(np.arange(0, 768, 256, dtype=np.int32), size**2)
     bins = tf.cast(tf.reshape(rows, [-1, 3 * size**2]), tf.int32) + channel
     counts = tf.raw_ops.DenseBincount(
         input=bins, size=768, weights=tf.constant([], tf.int32)
     )
-    counts, level = tf.reshape(counts, [-1, 3, 256]), tf.range(256)
+    table = _equalization(tf.reshape(counts, [-1, 3, 256]), size)
+    # Tables as views of 1 x 768 pixels of one channel.
+    equal = affine.gather(
+        tf.reshape(table, [-1, 1, 768, 1]), tf.expand_dims(bins, 1)
+    )
+    return tf.reshape(equal, [-1, size, 3 * size])
+
+
+def _equalization(counts: tf.Tensor, size: int) -> tf.Tensor:
+    """The new level of each level, float32 [m, 3, 256], by int32 counts."""
+    level = tf.range(256)
     highest = tf.reduce_max(tf.where(counts > 0, level, 0), -1, keepdims=True)
     last = tf.where(level == highest, counts, 0)
     last = tf.reduce_sum(last, axis=-1, keepdims=True)
     step = (size**2 - last) // 255
     below = tf.cumsum(counts, axis=-1, exclusive=True)
     table = tf.minimum((below + step // 2) // tf.maximum(step, 1), 255)
-    table = tf.cast(tf.where(step > 0, table, level), tf.float32)
-    # Tables as views of 1 x 768 pixels of one channel.
-    equal = affine.gather(
-        tf.reshape(table, [-1, 1, 768, 1]), tf.expand_dims(bins, 1)
-    )
+    return tf.cast(tf.where(step > 0, table, level), tf.float32)
+
+
+def _equalize_by_products(rows: tf.Tensor) -> tf.Tensor:
+    """`equalize` without a scatter or a gather, which TPUs do one by one.
+
+    A level is 16 high + low; products of zeros and ones count and look up the
+    pairs. Every factor is a whole number below 256, exact in bfloat16.
+    """
+    size = rows.shape[1]
+    levels = tf.transpose(tf.reshape(rows, [-1, size**2, 3]), [0, 2, 1])
+    digit = tf.floor(levels * (1 / 16))
+    number = tf.range(16, dtype=tf.float32)
+    high = tf.cast(digit[..., tf.newaxis] == number, tf.float32)
+    low = (levels - 16.0 * digit)[..., tf.newaxis] == number
+    low = tf.cast(low, tf.float32)
+    counts = tf.cast(tf.matmul(high, low, transpose_a=True), tf.int32)
+    table = _equalization(tf.reshape(counts, [-1, 3, 256]), size)
+    table = tf.reshape(table, [-1, 3, 16, 16])
+    equal = tf.reduce_sum(tf.matmul(high, table) * low, axis=-1)
+    equal = tf.transpose(equal, [0, 2, 1])
     return tf.reshape(equal, [-1, size, 3 * size])
 
 

@@ -22,6 +22,8 @@ _OPTIONS = {field.name: field for field in dataclasses.fields(Views)}
 _STRENGTH = float(VIEW_DEFAULTS["color_jitter_strength"])
 # Of each further operation of `Broader`; the paper does not state it.
 _BROADER_PROBABILITY = 0.2
+# Of each operation that `SimCLRPlus` adds.
+_ADDED_PROBABILITY = 0.5
 # Bytes of the views that the host changes at a time: the intermediate results
 # of the operations then stay in the cache.
 _GROUP_BYTES = 5_000_000
@@ -295,6 +297,14 @@ class SimAugment(SimCLR):
 
     warp_probability: float = Views.warp_probability
 
+    rotate: bool = Views.rotate
+
+    @property
+    def operations(self) -> tuple[Photometric, ...]:
+        """Operations that follow the crop, in order."""
+        turn = (ablation.Rotate(),) if self.rotate else ()
+        return (*turn, *super().operations)
+
     @property
     def _before_blur(self) -> tuple[Photometric, ...]:
         probability = self.warp_probability
@@ -345,6 +355,39 @@ class StackedRandAugment(SimAugment):
 
 
 @dataclasses.dataclass(frozen=True)
+class SimCLRPlus(SimCLR):
+    """SimCLR, then rotation, noise or Sobel filtering (its table 2).
+
+    The rotation is by one of four angles, 0 among them; each other operation
+    changes half of the views, as in the paper's tasks of telling them.
+    """
+
+    names: tuple[str, ...] = ()  # Of `config.views.ADDITIONS`.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "names", tuple(self.names))
+        _check_name("simclr+" + "+".join(self.names))
+
+    @property
+    def operations(self) -> tuple[Photometric, ...]:
+        """Operations that follow the crop, in order."""
+        added = tuple(
+            ABLATIONS[name](self) for name in self.names if name != "rotate"
+        )
+        turn = (ablation.Rotate(),) if "rotate" in self.names else ()
+        chosen = (RandomApply(added, _ADDED_PROBABILITY),) if added else ()
+        return (*super().operations, *turn, *chosen)
+
+
+def _check_name(augmentation: str) -> None:
+    if allowed := augmentation_name(augmentation):
+        raise errors.UserError(
+            f"augmentation={augmentation}: must be {allowed}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Ablation(Policy):
     """Operations on cropped views, in order (Chen et al. 2020, figure 5)."""
 
@@ -357,9 +400,7 @@ class Ablation(Policy):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "names", tuple(self.names))
-        name = "ablation:" + "+".join(self.names)
-        if allowed := augmentation_name(name):
-            raise errors.UserError(f"augmentation={name}: must be {allowed}")
+        _check_name("ablation:" + "+".join(self.names))
 
     @property
     def _crop(self) -> Geometric:
@@ -386,7 +427,8 @@ POLICIES: dict[str, type[Policy]] = {
     "none": NoAugmentation,
 }
 
-ABLATIONS: dict[str, Callable[[Ablation], Photometric]] = {
+ABLATIONS: dict[str, Callable[[Any], Photometric]] = {
+    "crop": lambda policy: ablation.SecondCrop(policy.min_crop_area),
     "rotate": lambda policy: ablation.Rotate(),
     "cutout": lambda policy: ablation.Cutout(),
     "noise": lambda policy: ablation.Noise(policy.image_size),

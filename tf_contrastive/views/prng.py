@@ -31,6 +31,7 @@ STREAMS = {
     "motion_blur": 13,
     "mixing": 14,
     "random_apply": 15,
+    "second_crop": 16,
 }
 
 # Stream -> uniform numbers float32 [m, k].

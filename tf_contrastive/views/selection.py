@@ -1,11 +1,12 @@
 """An operation for some views of a batch, or one of several for each."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive import distribution
 from tf_contrastive.views import prng
 
 # (views float32 [k, ...], parameters [k, p]) -> the same shape.
@@ -18,11 +19,16 @@ def apply_where(
     views: tf.Tensor,
     parameters: tf.Tensor,
     static: bool,
+    costly: bool = False,
 ) -> tf.Tensor:
     """Applies an operation to the views of a mask, bool [m].
 
     Views are float32 [m, ...], parameters [m, p]; `static`: see `apply_choice`.
+    A TPU applies a `costly` operation to the views of the mask only, one at a
+    time.
     """
+    if static and costly and distribution.on_tpu():
+        return _one_by_one(mask, operation, views, parameters)
     if static:
         mask = tf.reshape(mask, [-1] + [1] * (views.shape.rank - 1))
         return tf.where(mask, operation(views, parameters), views)
@@ -33,12 +39,32 @@ def apply_where(
     return tf.tensor_scatter_nd_update(views, rows, changed)
 
 
+def _one_by_one(
+    mask: tf.Tensor,
+    operation: Operation,
+    views: tf.Tensor,
+    parameters: tf.Tensor,
+) -> tf.Tensor:
+    # Of each view among those of the mask, from 1.
+    number = tf.cumsum(tf.cast(mask, tf.int32))
+
+    def step(done: tf.Tensor, views: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        # Without the sort or the dynamic shape of a list of the views.
+        i = tf.reduce_sum(tf.cast(number <= done, tf.int32))
+        changed = operation(views[i][tf.newaxis], parameters[i][tf.newaxis])
+        return done + 1, tf.tensor_scatter_nd_update(views, [[i]], changed)
+
+    count = tf.reduce_max(number)
+    return tf.while_loop(lambda done, _: done < count, step, (0, views))[1]
+
+
 def apply_choice(
     choice: tf.Tensor,
     operations: Sequence[Operation],
     views: tf.Tensor,
     parameters: tf.Tensor,
     static: bool,
+    costly: Collection[int] = (),
 ) -> tf.Tensor:
     """Applies to each view, float32 [m, ...], one of several operations.
 
@@ -50,11 +76,17 @@ def apply_choice(
       static: whether to keep shapes independent of `choice`. Every operation
         then acts on every view, which suits vector units; otherwise each acts
         only on its own views.
+      costly: choices whose operations are; see `apply_where`.
     """
     if static:
         result = views
         shape = [-1] + [1] * (views.shape.rank - 1)
         for number, operation in enumerate(operations, start=1):
+            if number in costly:
+                result = apply_where(
+                    choice == number, operation, result, parameters, True, True
+                )
+                continue
             mask = tf.reshape(choice == number, shape)
             result = tf.where(mask, operation(views, parameters), result)
         return result

@@ -8,8 +8,9 @@ import numpy as np
 import scipy.interpolate
 import tensorflow as tf
 
+from tf_contrastive import distribution
 from tf_contrastive.config.views import Views
-from tf_contrastive.views import affine, prng, selection
+from tf_contrastive.views import affine, prng, products, selection
 
 # Standard deviation of a displacement, at most, in pixels at 224 x 224.
 _MAX_DEVIATION = 23.0
@@ -22,54 +23,82 @@ def _spline(distance: tf.Tensor) -> tf.Tensor:
     return 0.5 * distance * tf.math.log(tf.maximum(distance, 1e-10))
 
 
-def _squared_distances(
-    y: tf.Tensor, x: tf.Tensor, points: tf.Tensor
+def _cross(a: tf.Tensor, b: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
+    """Twice the signed area of triangles, [m]; their corners are [m, 2]."""
+    b, c = b - a, c - a
+    return b[:, 0] * c[:, 1] - b[:, 1] * c[:, 0]
+
+
+def _weights(
+    centre: tf.Tensor, shift: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The spline with values `shift` at points `centre`, both [m, 4, 2].
+
+    Returns the weights of the points' kernels [m, 4], by which to multiply
+    them, their factors [m, 2], and of each output row, column and 1 [m, 3, 2].
+    Weights are orthogonal to rows, columns and 1, which leaves one direction
+    for four points; the rest is a plane. Sums, since a device may round its
+    matrix products.
+    """
+    a, b, c, d = tf.unstack(centre, axis=1)
+    minors = [_cross(b, c, d), -_cross(a, c, d), _cross(a, b, d)]
+    direction = tf.stack([*minors, -_cross(a, b, c)], axis=1)
+    differences = centre[:, :, tf.newaxis] - centre[:, tf.newaxis]
+    kernels = _spline(tf.reduce_sum(tf.square(differences), axis=3))
+    bend = tf.reduce_sum(kernels * direction[:, tf.newaxis], axis=2)
+    factor = tf.reduce_sum(direction[:, :, tf.newaxis] * shift, axis=1)
+    factor /= tf.reduce_sum(direction * bend, axis=1, keepdims=True)
+    rest = shift - bend[:, :, tf.newaxis] * factor[:, tf.newaxis]
+    # The plane, by the normal equations about the mean of the points.
+    mean = tf.reduce_mean(centre, axis=1, keepdims=True)
+    y, x = tf.unstack((centre - mean)[..., tf.newaxis], axis=2)
+    y_y, y_x, x_x, y_rest, x_rest = (
+        tf.reduce_sum(product, axis=1)
+        for product in (y * y, y * x, x * x, y * rest, x * rest)
+    )
+    determinant = y_y * x_x - y_x * y_x
+    row = (x_x * y_rest - y_x * x_rest) / determinant
+    column = (y_y * x_rest - y_x * y_rest) / determinant
+    constant = tf.reduce_mean(rest, axis=1)
+    constant -= row * mean[:, :, 0] + column * mean[:, :, 1]
+    return direction, factor, tf.stack([row, column, constant], axis=1)
+
+
+def flow(
+    points: tf.Tensor, targets: tf.Tensor, size: int, static: bool = False
 ) -> tf.Tensor:
-    """Squared distances [m, 4, p] of places [.., p] to points [m, 4, 2]."""
-    dy = y - points[:, :, :1]
-    dx = x - points[:, :, 1:]
-    return dy * dy + dx * dx
-
-
-def flow(points: tf.Tensor, targets: tf.Tensor, size: int) -> tf.Tensor:
     """The thin-plate spline that displaces points.
 
     Points and targets are [m, 4, 2] (row, column), the displacement of each
-    output float32 [m, 2, S, S], all in pixels. Large views compute logarithms
-    only at some nodes, with cubic interpolation between them, exact to a
-    hundredth of a pixel. Units of the side keep the equations well conditioned.
+    output float32 [m, 2, S, S], all in pixels. On a host, large views compute
+    logarithms only at some nodes, with cubic interpolation between them, exact
+    to a hundredth of a pixel. Units of the side keep the equations well
+    conditioned.
     """
     unit = 1.0 / size
-    shift, centre = (targets - points) * unit, targets * unit
-    distance = _squared_distances(
-        tf.linalg.matrix_transpose(centre[:, :, :1]),
-        tf.linalg.matrix_transpose(centre[:, :, 1:]),
-        centre,
-    )
-    linear = tf.concat([centre, tf.ones_like(centre[:, :, :1])], axis=2)
-    top = tf.concat([_spline(distance), linear], axis=2)
-    zeros = tf.zeros_like(linear[:, :3])
-    bottom = tf.concat([tf.linalg.matrix_transpose(linear), zeros], axis=2)
-    equations = tf.concat([top, bottom], axis=1)
-    values = tf.pad(shift, [[0, 0], [0, 3], [0, 0]])
-    weights = tf.linalg.solve(equations, values)
-    count = min(size, _MAX_NODES)
+    centre = targets * unit
+    direction, factor, plane = _weights(centre, (targets - points) * unit)
+    count = size if static else min(size, _MAX_NODES)
     nodes = np.linspace(0.0, size - 1.0, count)
-    y, x = (
-        tf.constant(part.reshape(1, -1), points.dtype)
-        for part in np.meshgrid(nodes * unit, nodes * unit, indexing="ij")
-    )
-    kernel = _spline(_squared_distances(y, x, centre))
-    curved = tf.matmul(weights[:, :4], kernel, transpose_a=True)
-    row, column, constant = tf.unstack(weights[:, 4:, :, tf.newaxis], axis=1)
-    field = (curved + row * y + column * x + constant) * size
-    field = tf.cast(tf.reshape(field, [-1, 2, count, count]), tf.float32)
+    x = tf.constant(nodes * unit, points.dtype)
+    y = x[:, tf.newaxis]
+
+    def each(values: tf.Tensor) -> tf.Tensor:
+        """Makes [m, n] broadcast against [m, n, rows, columns]."""
+        return values[..., tf.newaxis, tf.newaxis]
+
+    distance = tf.square(y - each(centre[:, :, 0]))
+    distance += tf.square(x - each(centre[:, :, 1]))
+    curved = each(direction) * _spline(distance)
+    curved = tf.reduce_sum(curved, axis=1, keepdims=True)
+    row, column, constant = map(each, tf.unstack(plane, axis=1))
+    field = curved * each(factor) + row * y + column * x + constant
+    field = tf.cast(field * size, tf.float32)
+    if count == size:
+        return field
     # From the nodes to every row, [size, count].
     cubic = scipy.interpolate.CubicSpline(nodes, np.eye(count))
-    whole = count == size
-    matrix = tf.constant(
-        np.eye(size) if whole else cubic(np.arange(size)), tf.float32
-    )
+    matrix = tf.constant(cubic(np.arange(size)), tf.float32)
     return tf.matmul(matrix, tf.matmul(field, matrix, transpose_b=True))
 
 
@@ -83,8 +112,11 @@ def resample(
     device.
     """
     size = pixels.shape[1]
-    place = np.indices([size, size]).astype(np.float32)
+    place = tf.range(size, dtype=tf.float32)
+    place = tf.stack(tf.meshgrid(place, place, indexing="ij"))
     read = tf.clip_by_value(place - displacement, 0.0, size - 1.0)
+    if static and distribution.on_tpu():
+        return products.bilinear(pixels, *tf.unstack(read, axis=1))
     corner = tf.minimum(tf.floor(read), size - 2.0)
     fraction = (read - corner)[..., tf.newaxis]
     if not static:
@@ -141,8 +173,11 @@ class Warp:
             numbers = numbers if static else tf.cast(numbers, tf.float64)
             points = tf.constant(grid.reshape(1, 4, 2), numbers.dtype)
             targets = points + self.displacements(numbers, size)
-            return resample(pixels, flow(points, targets, size), static)
+            displacement = flow(points, targets, size, static)
+            return resample(pixels, displacement, static)
 
         numbers = uniforms["warp"]
         mask = numbers[:, 0] < self.probability
-        return selection.apply_where(mask, warp, pixels, numbers, static)
+        return selection.apply_where(
+            mask, warp, pixels, numbers, static, costly=True
+        )
