@@ -6,13 +6,16 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors
+from tf_contrastive import distribution, errors, train
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import strategies
 
 
@@ -139,6 +142,9 @@ def test_auto_takes_what_is_there(alone, workers, gpus, options, expected):
     alone.setattr(
         tf.config, "list_physical_devices", lambda kind: ["device"] * gpus
     )
+    alone.setattr(
+        tf.config.experimental, "set_memory_growth", lambda gpu, enable: None
+    )
     made = []
     for name in ("_tpu_strategy", "_multiworker", "_mirrored"):
         kind = name.strip("_").removesuffix("_strategy")
@@ -219,6 +225,44 @@ def test_a_tpu_is_resolved_connected_and_initialized_before_any_op():
     assert done.stdout.splitlines()[-1] == str(
         [("resolve", "pod-1"), "connect", "initialize", "strategy"]
     )
+
+
+def test_a_tpu_is_found_by_its_name_in_the_environment(alone):
+    for named, tpu, expected in (
+        ("pod-2", "", "pod-2"),
+        ("pod-2", "local", "local"),
+        ("", "", "local"),
+    ):
+        alone.setenv("TPU_NAME", named)
+        with pytest.raises(errors.UserError, match=f"no TPU at '{expected}'"):
+            distribution.strategy("tpu", tpu=tpu)
+
+
+class _Pod(tf.distribute.TPUStrategy):
+    """32 cores on 4 hosts."""
+
+    num_replicas_in_sync = 32
+    extended = types.SimpleNamespace(num_hosts=4)
+
+    def __init__(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"workdir": "runs/a"},
+        {"data_dir": "/data"},
+        {"dataset": "folder:/images"},
+        {"data_service": "grpc://10.0.0.2:5050"},
+    ],
+)
+def test_what_the_hosts_of_a_pod_cannot_reach_is_refused(options, alone):
+    alone.setattr(distribution, "strategy", lambda *_, **__: _Pod())
+    run = fields.replace(Pretrain(), batch_size=64, workdir="gs://bucket/run")
+    (name,) = options
+    with pytest.raises(errors.UserError, match=f"^{name}=.* of this TPU"):
+        train.prepare(fields.replace(run, **options))
 
 
 @pytest.mark.parametrize(

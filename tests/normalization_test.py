@@ -5,9 +5,12 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.distribution import batch_normalization
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 EPSILON = 1e-5
+# What is patched to be true, to compute here as on another device.
+_OTHER_DEVICES = {"GPU": "_has_gpus", "TPU": "_sums_are_fused"}
 
 
 def _reference(x, upstream, gamma, beta):
@@ -99,6 +102,56 @@ def test_a_large_mean_costs_no_digits(mean, std, replicas):
     expected = _reference(*case)
     for name, value in _run(case, replicas).items():
         assert _distance(value, expected[name]) < 2e-6, name
+
+
+@pytest.mark.parametrize("replicas", [1, 4])
+@pytest.mark.parametrize("device", _OTHER_DEVICES)
+def test_other_devices_compute_the_same(device, replicas, monkeypatch):
+    monkeypatch.setattr(
+        batch_normalization, _OTHER_DEVICES[device], lambda: True
+    )
+    for shape, mean, std in [((16, 8, 8, 8), 100, 0.1), ((32, 12), 0.5, 1)]:
+        case = _case(shape, mean=mean, std=std)
+        expected = _reference(*case)
+        for name, value in _run(case, replicas).items():
+            assert _distance(value, expected[name]) < 2e-6, name
+
+
+def test_under_xla_the_first_step_costs_no_digits():
+    x, upstream, gamma, beta = _case((16, 8, 8, 8), mean=100, std=0.1)
+    layer = BatchNormalization()
+    layer.build(x.shape)
+    layer.gamma.assign(gamma)
+    layer.beta.assign(beta)
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = layer(x, training=True)
+        return outputs, tape.gradient(outputs, x, upstream)
+
+    expected = _reference(x, upstream, gamma, beta)
+    outputs, d_inputs = step(tf.constant(x))
+    assert _distance(outputs, expected["outputs"]) < 2e-6
+    assert _distance(d_inputs, expected["inputs"]) < 2e-6
+    moving_variance = expected["moving_variance"]
+    assert _distance(layer.moving_variance, moving_variance) < 2e-6
+
+
+@pytest.mark.parametrize("guess,is_read_again", [(100.2, False), (99.0, True)])
+def test_a_second_read_is_made_only_for_a_shift_far_away(guess, is_read_again):
+    x, _, _, _ = _case((16, 8, 8, 8), mean=100, std=0.1)
+    guess = tf.fill([8], guess)
+    shift, mean, squares = batch_normalization._corrected_moments(
+        tf.constant(x), guess, EPSILON, 3
+    )
+    assert np.array_equal(shift, guess) != is_read_again
+    expected = x.astype(np.float64)
+    error = shift.numpy().astype(np.float64) + mean - expected.mean((0, 1, 2))
+    assert np.abs(error).max() < 1e-7
+    variance = expected.var((0, 1, 2))
+    np.testing.assert_allclose(squares / 1024, variance, rtol=5e-6)
 
 
 def test_keras_own_layer_fails_where_this_one_does_not():

@@ -110,8 +110,10 @@ def _assert_compiled_is_the_same(loss, **options):
     found, found_moved = _two_steps(loss, True, **options)
     assert expected["loss"] != 0
     for name, value in expected.items():
+        # Rounding decides between candidates that are equally near.
+        tie = 2 / (2 * _BATCH) if "accuracy" in name else 1e-5
         np.testing.assert_allclose(
-            found[name], value, rtol=1e-4, atol=1e-5, err_msg=name
+            found[name], value, rtol=1e-4, atol=tie, err_msg=name
         )
     largest = max(np.linalg.norm(m) for m in moved)
     for ours, theirs in zip(found_moved, moved, strict=True):
@@ -380,7 +382,7 @@ def test_several_steps_at_a_time_are_the_same_run(tmp_path, monkeypatch):
     assert result.config.runtime.steps_per_execution == 0
     assert "--steps_per_execution=0" in (several / "config.flags").read_text()
     (model,) = fitted
-    assert model.train_function.experimental_get_tracing_count() == 1
+    assert model.train_tf_function.experimental_get_tracing_count() == 1
     _assert_same_run(several, one)
     # Validation takes all of its batches, whatever the pace.
     assert result.metrics == expected.metrics
@@ -409,7 +411,7 @@ def test_a_step_is_traced_once_in_whole_partial_and_resumed_epochs(
     if steps:
         assert (result.start_step, looks) == (22, [24, 29, 34, 36])
     (model,) = fitted
-    assert model.train_function.experimental_get_tracing_count() == 1
+    assert model.train_tf_function.experimental_get_tracing_count() == 1
     assert model.test_function.experimental_get_tracing_count() == 1
     assert result.metrics["val_loss"] > 0
 

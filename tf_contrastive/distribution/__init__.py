@@ -6,12 +6,17 @@ from tf_contrastive.distribution.collectives import (
     cross_replica_sum,
     do_not_convert_self,
     num_replicas,
+    on_tpu,
     replica_id,
+    simulated,
 )
 from tf_contrastive.distribution.strategies import (
     any_worker,
+    gpu_capability,
     is_chief,
+    is_pod,
     mean_over_workers,
+    num_hosts,
     strategy,
 )
 
@@ -21,9 +26,14 @@ __all__ = [
     "cross_replica_concat",
     "cross_replica_sum",
     "do_not_convert_self",
+    "gpu_capability",
     "is_chief",
+    "is_pod",
     "mean_over_workers",
+    "num_hosts",
     "num_replicas",
+    "on_tpu",
     "replica_id",
+    "simulated",
     "strategy",
 ]

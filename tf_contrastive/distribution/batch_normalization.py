@@ -6,11 +6,19 @@ computes E[x^2] - E[x]^2 in float32, which for a channel of mean 100 and
 deviation 0.1 is off by half, and one infinite activation makes it NaN forever.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from tf_contrastive import distribution
+from tf_contrastive.distribution import collectives
+
+# Deviations between a shift and the mean, squared, from which on the statistics
+# are computed again: below it, float32 loses at most 4 of its 24 bits.
+_MAX_SQUARED_DISTANCE = 16.0
 
 
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
@@ -88,15 +96,30 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         inputs = tf.cast(inputs, self.compute_dtype)
         local = not self.synchronized or distribution.num_replicas() == 1
         channels_last = self.axis[0] == inputs.shape.rank - 1
-        if local and self.fused and channels_last:
-            outputs, mean, variance = self._fused(inputs)
+        # In single precision the kernel needs a subtraction of its own, which
+        # a compiler includes in the one read of `_one_pass`.
+        subtract = inputs.dtype == self.moving_mean.dtype
+        compiled = _sums_are_fused() or _has_gpus()
+        if (
+            local
+            and self.fused
+            and channels_last
+            and not (subtract and compiled)
+        ):
+            outputs, mean, variance = self._fused(inputs, subtract)
         else:
-            outputs, mean, variance = self._synchronized(inputs, local)
+            outputs, mean, variance = self._one_pass(inputs, local)
         self.add_update(lambda: self._update_moving(mean, variance))
         return outputs
 
+    def _scale_and_offset(self) -> tuple[tf.Tensor, tf.Tensor]:
+        channels, dtype = self.moving_mean.shape, self.moving_mean.dtype
+        gamma = tf.ones(channels, dtype) if self.gamma is None else self.gamma
+        beta = tf.zeros(channels, dtype) if self.beta is None else self.beta
+        return tf.convert_to_tensor(gamma), tf.convert_to_tensor(beta)
+
     def _fused(
-        self, inputs: tf.Tensor
+        self, inputs: tf.Tensor, subtract: bool
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Normalizes by one kernel: up to twice as fast, equal to rounding.
 
@@ -104,59 +127,65 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
         Subtracting the first example's mean makes it small. (Half-precision
         inputs have fewer digits, and the subtraction would lose some.)
         """
-        channels = self.moving_mean.shape
-        shift = tf.zeros(channels)
-        if inputs.dtype == self.moving_mean.dtype:
+        gamma, beta = self._scale_and_offset()
+        shift = tf.zeros_like(beta)
+        if subtract:
             shift = tf.reduce_mean(tf.stop_gradient(inputs[:1]), axis=[0, 1, 2])
             inputs -= shift
-        gamma = tf.ones(channels) if self.gamma is None else self.gamma
-        beta = tf.zeros(channels) if self.beta is None else self.beta
         outputs, mean, variance = tf.compat.v1.nn.fused_batch_norm(
             inputs, gamma, beta, epsilon=self.epsilon, is_training=True
         )
         # The kernel normalizes by the biased variance and returns the unbiased.
-        n = tf.cast(tf.size(inputs) // channels[0], variance.dtype)
+        n = _count(inputs, self.axis[0], variance.dtype)
         return outputs, shift + mean, variance * (n - 1) / n
 
-    def _synchronized(
+    def _one_pass(
         self, inputs: tf.Tensor, local: bool
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Normalizes by two collectives: a shift, then sums of d = x - shift.
+        """Normalizes by one read and one collective for the statistics.
 
-        The shift cancels in value and gradient, and needs no gradient. With it,
-        neither the sums nor the output, which is computed from d, lose digits.
+        And one of each for the gradient, which keeps the inputs and vectors of
+        channels only. The second derivative is not defined.
         """
-        x = tf.cast(inputs, self.moving_mean.dtype)
-        axes = [i for i in range(x.shape.rank) if i != self.axis[0]]
-        sum_over_replicas = (
-            tf.identity if local else distribution.cross_replica_sum
-        )
-        replicas = 1 if local else distribution.num_replicas()
-        local_mean = tf.reduce_mean(tf.stop_gradient(x), axes)
-        shift = sum_over_replicas(local_mean) / replicas  # [C]
-        d = x - self._broadcast(shift, x)
-        channels = self.moving_mean.shape[0]
-        n = tf.cast(tf.size(x) // channels, x.dtype)
-        sums = tf.concat(
-            [tf.reduce_sum(d, axes), tf.reduce_sum(d * d, axes), [n]], 0
-        )
-        sums = sum_over_replicas(sums)
-        mean_d, mean_dd = tf.split(sums[:-1] / sums[-1], 2)
-        variance = tf.maximum(mean_dd - mean_d * mean_d, 0.0)
-        scale = tf.math.rsqrt(variance + self.epsilon)
-        if self.gamma is not None:
-            scale *= self.gamma
-        offset = -mean_d * scale
-        if self.beta is not None:
-            offset += self.beta
-        outputs = d * self._broadcast(scale, x) + self._broadcast(offset, x)
-        return tf.cast(outputs, inputs.dtype), shift + mean_d, variance
+        axis, epsilon = self.axis[0], self.epsilon
+        guess = tf.convert_to_tensor(self.moving_mean)
+        n = _count(inputs, axis, guess.dtype)
 
-    def _broadcast(self, vector: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
-        """Reshapes a vector of channels to broadcast to `x`."""
-        shape = [1] * x.shape.rank
-        shape[self.axis[0]] = -1
-        return tf.reshape(vector, shape)
+        @tf.custom_gradient
+        def normalize(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> Any:
+            if _sums_are_fused():
+                moments = _corrected_moments(x, guess, epsilon, axis)
+            else:
+                moments = _moments_by_sample(x, axis, guess.dtype)
+            # One row per replica: sums over replicas would lose the digits
+            # that each of them has kept.
+            rows = tf.concat([tf.reshape(moments, [-1]), [n]], 0)[tf.newaxis]
+            if not local:
+                rows = collectives.cross_replica_concat(rows)
+            shift, mean, variance, total = _combine(rows)
+            inverse = tf.math.rsqrt(variance + epsilon)
+            scale = gamma * inverse
+            outputs = _scaled(x, shift, scale, beta - mean * scale, axis)
+
+            def gradient(upstream: tf.Tensor, *_: Any) -> tuple[Any, ...]:
+                by_beta, by_d = tf.unstack(
+                    _upstream_sums(x, upstream, shift, axis)
+                )
+                by_gamma = inverse * (by_d - mean * by_beta)
+                sums = tf.stack([by_beta, by_gamma])
+                if not local:
+                    sums = distribution.cross_replica_sum(sums)
+                mean_upstream, mean_product = tf.unstack(sums / total)
+                slope = -scale * inverse * mean_product
+                constant = -scale * mean_upstream - slope * mean
+                by_x = _input_gradient(
+                    x, upstream, shift, scale, slope, constant, axis
+                )
+                return by_x, by_gamma, by_beta
+
+            return (outputs, shift + mean, variance), gradient
+
+        return normalize(inputs, *self._scale_and_offset())
 
     def _update_moving(self, mean: tf.Tensor, variance: tf.Tensor) -> None:
         # Loss scaling skips the step of the weights when an activation
@@ -175,3 +204,153 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
     def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments."""
         return {**super().get_config(), "synchronized": self.synchronized}
+
+
+# ---- Parts that read whole activations ---------------------------------------
+
+
+def _has_gpus() -> bool:
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+def _sums_are_fused() -> bool:
+    """Whether XLA, other than for GPUs, compiles what is being traced.
+
+    A TPU then adds while a convolution writes its result, if nothing that the
+    sums need follows from that result.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    return control_flow_util.GraphOrParentsInXlaContext(graph) and (
+        not _has_gpus()
+    )
+
+
+def _compiled_on_gpus(function: Callable[..., tf.Tensor]) -> Any:
+    """Compiles a function on GPUs, where each op else writes its result."""
+    compiled = tf.function(function, jit_compile=True, autograph=False)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> tf.Tensor:
+        return (compiled if _has_gpus() else function)(*args)
+
+    return call
+
+
+def _broadcast(vector: tf.Tensor, x: tf.Tensor, axis: int) -> tf.Tensor:
+    """Reshapes a vector of channels to broadcast to `x`."""
+    shape = [1] * x.shape.rank
+    shape[axis] = -1
+    return tf.reshape(vector, shape)
+
+
+def _minus(x: tf.Tensor, shift: tf.Tensor, axis: int) -> tf.Tensor:
+    return tf.cast(x, shift.dtype) - _broadcast(shift, x, axis)
+
+
+def _sum(x: tf.Tensor, axis: int) -> tf.Tensor:
+    return tf.reduce_sum(x, [i for i in range(x.shape.rank) if i != axis])
+
+
+def _count(x: tf.Tensor, axis: int, dtype: tf.DType) -> tf.Tensor:
+    """Number of values of a channel, []."""
+    return tf.cast(tf.size(x) // x.shape[axis], dtype)
+
+
+def _moments(x: tf.Tensor, shift: tf.Tensor, axis: int) -> tf.Tensor:
+    """Statistics of `x` by one read, [3, C]: shift, mean, squares.
+
+    The mean is that of x - shift; the squares are the sum of the squared
+    deviations from it.
+    """
+    d = _minus(x, shift, axis)
+    n = _count(x, axis, shift.dtype)
+    mean = _sum(d, axis) / n
+    squares = tf.maximum(_sum(d * d, axis) - n * mean * mean, 0.0)
+    return tf.stack([shift, mean, squares])
+
+
+@_compiled_on_gpus
+def _moments_by_sample(x: tf.Tensor, axis: int, dtype: tf.DType) -> tf.Tensor:
+    """`_moments` shifted by the first example's mean.
+
+    A mean of one of n parts is at most sqrt(n) deviations from the whole's.
+    """
+    sample = tf.cast(x[:1] if axis else x, dtype)
+    shift = _sum(sample, axis) / _count(sample, axis, dtype)
+    return _moments(x, shift, axis)
+
+
+def _corrected_moments(
+    x: tf.Tensor, guess: tf.Tensor, epsilon: float, axis: int
+) -> tf.Tensor:
+    """`_moments` shifted by a guess, and by the mean if the guess is far off.
+
+    Replicas decide each for themselves, so there is no collective in a branch.
+    """
+    moments = _moments(x, guess, axis)
+    _, mean, squares = tf.unstack(moments)
+    variance = squares / _count(x, axis, guess.dtype)
+    far = mean * mean > _MAX_SQUARED_DISTANCE * (variance + epsilon)
+    return tf.cond(
+        tf.reduce_any(far),
+        lambda: _moments(x, guess + mean, axis),
+        lambda: moments,
+    )
+
+
+def _combine(rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    """Combines rows of (`_moments`, number of values) of all replicas.
+
+    Chan, Golub and LeVeque 1983, Eq. 2.1. From [replicas, 3 C + 1] to shift,
+    mean of x - shift, variance, each [C]; the number of values of all, [].
+    """
+    shifts, means, squares = tf.split(rows[:, :-1], 3, axis=1)
+    n = rows[:, -1:]
+    total = tf.reduce_sum(n)
+    shift = tf.reduce_mean(shifts, axis=0)
+    means += shifts - shift
+    mean = tf.reduce_sum(n * means, axis=0) / total
+    squares += n * (means - mean) ** 2
+    return shift, mean, tf.reduce_sum(squares, axis=0) / total, total
+
+
+@_compiled_on_gpus
+def _scaled(
+    x: tf.Tensor,
+    shift: tf.Tensor,
+    scale: tf.Tensor,
+    offset: tf.Tensor,
+    axis: int,
+) -> tf.Tensor:
+    """(x - shift) * scale + offset, in the dtype of `x`."""
+    scale, offset = (_broadcast(v, x, axis) for v in (scale, offset))
+    return tf.cast(_minus(x, shift, axis) * scale + offset, x.dtype)
+
+
+@_compiled_on_gpus
+def _upstream_sums(
+    x: tf.Tensor, upstream: tf.Tensor, shift: tf.Tensor, axis: int
+) -> tf.Tensor:
+    """Sums of upstream and of upstream * (x - shift), [2, C]."""
+    upstream = tf.cast(upstream, shift.dtype)
+    product = upstream * _minus(x, shift, axis)
+    return tf.stack([_sum(upstream, axis), _sum(product, axis)])
+
+
+@_compiled_on_gpus
+def _input_gradient(
+    x: tf.Tensor,
+    upstream: tf.Tensor,
+    shift: tf.Tensor,
+    scale: tf.Tensor,
+    slope: tf.Tensor,
+    constant: tf.Tensor,
+    axis: int,
+) -> tf.Tensor:
+    """upstream * scale + (x - shift) * slope + constant, as `x` in dtype."""
+    scale, slope, constant = (
+        _broadcast(v, x, axis) for v in (scale, slope, constant)
+    )
+    d = _minus(x, shift, axis)
+    upstream = tf.cast(upstream, shift.dtype)
+    return tf.cast(upstream * scale + (d * slope + constant), x.dtype)

@@ -8,16 +8,54 @@ replicas is the gradient of the global loss. `all_gather` has no XLA kernel for
 more than one replica.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
 
 _Function = TypeVar("_Function", bound=Callable)
 
 
+class _Simulated(NamedTuple):
+    """Replicas that are not there."""
+
+    replicas: int
+    replica_id: Callable[[], tf.Tensor]
+    all_reduce: Callable[[tf.Tensor], tf.Tensor]
+
+
+_simulated: _Simulated | None = None
+
+
+@contextlib.contextmanager
+def simulated(
+    count: int,
+    replica_id: Callable[[], tf.Tensor],
+    all_reduce: Callable[[tf.Tensor], tf.Tensor],
+) -> Iterator[None]:
+    """Context in which a step is traced for `count` TPU cores, without them.
+
+    `replica_id` and `all_reduce` make what stands for these operations.
+    """
+    global _simulated
+    _simulated = _Simulated(count, replica_id, all_reduce)
+    try:
+        yield
+    finally:
+        _simulated = None
+
+
+def on_tpu() -> bool:
+    """Whether the graph that is being traced will run on TPU cores."""
+    strategy = tf.distribute.get_strategy()
+    return bool(_simulated) or isinstance(strategy, tf.distribute.TPUStrategy)
+
+
 def num_replicas() -> int:
     """Returns the replicas that share the global batch; 1 outside of `run`."""
+    if _simulated:
+        return _simulated.replicas
     context = tf.distribute.get_replica_context()
     return context.num_replicas_in_sync if context else 1
 
@@ -25,8 +63,10 @@ def num_replicas() -> int:
 def replica_id() -> tf.Tensor:
     """Returns this replica's position, int32 []."""
     context = tf.distribute.get_replica_context()
-    if context is None or context.num_replicas_in_sync == 1:
+    if num_replicas() == 1:
         return tf.constant(0, tf.int32)
+    if _simulated:
+        return _simulated.replica_id()
     # The id is uint32 on TPUs.
     return tf.cast(context.replica_id_in_sync_group, tf.int32)
 
@@ -53,6 +93,8 @@ def _all_reduce(x: tf.Tensor) -> tf.Tensor:
     # variables, through all replicas' graphs to their start: the total time is
     # quadratic in the network's depth. The walk ends where a gradient does.
     x = tf.stop_gradient(x)
+    if _simulated:
+        return _simulated.all_reduce(x)
     return tf.distribute.get_replica_context().all_reduce(
         tf.distribute.ReduceOp.SUM, x
     )
@@ -91,24 +133,20 @@ def assign(
 ) -> None:
     """Assigns values that are equal on all replicas to mirrored variables.
 
-    `Variable.assign` fails in a replica, unless the variable has an aggregation
+    Each replica writes its own copy: `Variable.assign` would have all of them
+    meet, which fails in a replica's compiled function, and needs an aggregation
     for different values.
     """
-
-    def assign_copies(
-        strategy: tf.distribute.Strategy, values: list[tf.Tensor]
-    ) -> None:
-        for variable, value in zip(variables, values, strict=True):
-            strategy.extended.update(
-                variable,
-                lambda copy, value: copy.assign(value),
-                args=(value,),
-                group=False,
-            )
-
-    tf.distribute.get_replica_context().merge_call(
-        assign_copies, args=(list(values),)
-    )
+    strategy = tf.distribute.get_strategy()
+    context = tf.distribute.get_replica_context()
+    # Known while tracing, but on TPUs, whose cores share one trace.
+    replica = tf.get_static_value(context.replica_id_in_sync_group)
+    for variable, value in zip(variables, values, strict=True):
+        if replica is None:
+            variable.assign(value)
+            continue
+        copies = strategy.experimental_local_results(variable)
+        copies[replica % len(copies)].assign(value)
 
 
 def do_not_convert_self(function: _Function) -> _Function:

@@ -1,5 +1,6 @@
 """The strategy of a run, and what its workers agree on."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -39,6 +40,32 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
             and resolver.task_id == 0
         )
     return resolver.task_type == "chief"
+
+
+def gpu_capability() -> tuple[int, int] | None:
+    """Returns the lowest compute capability of the GPUs; None: no GPU."""
+    details = map(
+        tf.config.experimental.get_device_details,
+        tf.config.list_physical_devices("GPU"),
+    )
+    found = [gpu.get("compute_capability", (0, 0)) for gpu in details]
+    return min(found, default=None)
+
+
+def num_hosts(strategy: tf.distribute.Strategy) -> int:
+    """Returns the number of machines, or processes, that hold the replicas."""
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return strategy.extended.num_hosts
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        jobs = strategy.cluster_resolver.cluster_spec().as_dict()
+        return sum(len(jobs.get(name, ())) for name in ("chief", "worker"))
+    return 1
+
+
+def is_pod(strategy: tf.distribute.Strategy) -> bool:
+    """Whether it is a TPU of several hosts, only one of which runs Python."""
+    on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    return on_tpu and num_hosts(strategy) > 1
 
 
 def any_worker(strategy: tf.distribute.Strategy, flag: bool) -> bool:
@@ -81,6 +108,7 @@ def _split_cpu(virtual_devices: int) -> list[str]:
 
 
 def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
+    tpu = tpu or os.environ.get("TPU_NAME") or "local"
     try:
         # In this order, and on pods before any op: the second call adds the
         # hosts' devices, which fails once TensorFlow has started.
@@ -108,6 +136,16 @@ def _mirrored(
     return tf.distribute.MirroredStrategy(
         devices, cross_device_ops=all_reduce and all_reduce()
     )
+
+
+def _set_up_gpus() -> None:
+    """Lets other processes share the GPUs, and steps their host's threads."""
+    # Threads that launch kernels do not wait for those of the input.
+    os.environ.setdefault("TF_GPU_THREAD_MODE", "gpu_private")
+    for gpu in tf.config.list_physical_devices("GPU"):
+        # Too late where TensorFlow has started, as in a notebook.
+        with contextlib.suppress(RuntimeError):
+            tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _multiworker(
@@ -146,7 +184,7 @@ def _automatic(virtual_devices: int, tpu: str) -> str:
     # start yet.
     exists = tf.io.gfile.exists
     if (
-        tpu != "local"
+        tpu not in ("", "local")
         or os.environ.get("TPU_NAME")
         or exists("/dev/accel0")
         or (exists("/dev/vfio/0") and exists("/lib/libtpu.so"))
@@ -164,7 +202,7 @@ def strategy(
     name: str = "auto",
     *,
     virtual_devices: int = 0,
-    tpu: str = "local",
+    tpu: str = "",
     cross_device_ops: str = "auto",
     timeout: float = _WORKER_TIMEOUT,
 ) -> tf.distribute.Strategy:
@@ -176,7 +214,8 @@ def strategy(
         there is one, else the workers if there are several, else the GPUs if
         there are several.
       virtual_devices: CPU devices to mirror over, without GPUs.
-      tpu: "local" on a TPU VM, else the TPU's name.
+      tpu: name of a TPU, or "local" on a TPU VM; empty: the environment's
+        `TPU_NAME`, else "local".
       cross_device_ops: how replicas add: auto, nccl, ring (of multiworker),
         hierarchical_copy or reduction_to_one_device (of mirrored).
       timeout: how long to wait for the other workers, in seconds.
@@ -204,6 +243,7 @@ def strategy(
         )
     if name == "tpu":
         return _tpu_strategy(tpu)
+    _set_up_gpus()
     if name == "multiworker":
         return _multiworker(cross_device_ops, timeout)
     if name == "mirrored":
