@@ -274,6 +274,7 @@ def _trained(
 _reference = functools.cache(functools.partial(_trained, _KINDS["both"]))
 
 
+@pytest.mark.slow
 def test_mixed_runs_do_not_depend_on_replicas():
     history, weights = _reference()
     others, result = _trained(_KINDS["both"], replicas=2)
@@ -283,6 +284,7 @@ def test_mixed_runs_do_not_depend_on_replicas():
         np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_mixed_runs_take_gradient_cache_chunks():
     history, weights = _reference()
     chunked, result = _trained(_KINDS["both"], grad_cache_chunks=2)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_contrastive import (
     callbacks,
     checkpoints,
+    datasets,
     distribution,
     encoders,
     heads,
@@ -101,6 +102,7 @@ def trained():
     return _fit(model), model
 
 
+@pytest.mark.slow
 def test_replicas_change_nothing(trained):
     history, reference = trained
     strategy = distribution.strategy("mirrored", virtual_devices=4)
@@ -294,6 +296,7 @@ def test_any_encoder_and_head_can_be_copied(head):
     assert not np.allclose(branch(images), projection(encoder(images)))
 
 
+@pytest.mark.slow
 def test_it_goes_with_the_gradient_cache():
     whole, chunked = _model(norm=None), _model(norm=None, grad_cache_chunks=2)
     history, cached = _fit(whole), _fit(chunked)
@@ -305,6 +308,7 @@ def test_it_goes_with_the_gradient_cache():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -325,6 +329,7 @@ def test_ways_to_run_a_step_change_nothing(trained, options):
     )
 
 
+@pytest.mark.slow
 def test_half_precision_keeps_a_float32_queue():
     with networks.precision("mixed_bfloat16"):
         model = _model()
@@ -338,16 +343,18 @@ def test_half_precision_keeps_a_float32_queue():
     np.testing.assert_allclose(lengths, 1.0, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_resumed_model_goes_on_bit_for_bit(tmp_path):
     run = fields.replace(small.RUN, workdir=str(tmp_path))
+    facts = train.metadata(datasets.source("digits").info)
     straight = _model()
-    kept = checkpoints.Checkpoints(straight, run, {})
+    kept = checkpoints.Checkpoints(straight, run, facts)
     batches = list(_batches(4))
     for batch in batches[:2]:
         straight.train_on_batch(*batch)
     kept.save()
     resumed = _model(seed=1)
-    assert checkpoints.Checkpoints(resumed, run, {}).restore() == 2
+    assert checkpoints.Checkpoints(resumed, run, facts).restore() == 2
     for batch in batches[2:]:
         straight.train_on_batch(*batch)
         resumed.train_on_batch(*batch)
@@ -387,6 +394,7 @@ def _stored(workdir):
     return run, values
 
 
+@pytest.mark.slow
 def test_a_run_leaves_the_query_encoder(tmp_path):
     _pretrain(tmp_path)
     run, values = _stored(tmp_path)

@@ -115,6 +115,7 @@ def test_it_changes_nothing_of_the_training():
     assert history["online_knn_top1"][-1] > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunks", [1, 3])
 def test_replicas_and_chunks_ask_the_same_bank(chunks):
     one, history = _fitted(1, online_knn_size=24)
@@ -130,6 +131,7 @@ def test_replicas_and_chunks_ask_the_same_bank(chunks):
     )
 
 
+@pytest.mark.slow
 def test_the_step_compiles_under_xla():
     built = _model(online_knn_size=24)
     built.compile(

@@ -2,8 +2,9 @@
 
 `weight_decay` is L2: it enters the gradient, and with it the momentum and the
 trust ratio; AdamW's is decoupled. Variables of rank 0 and 1, and those passed
-to `exempt`, are neither decayed nor adapted. Every optimizer also takes
-`clipnorm` and the other arguments of a Keras optimizer.
+to `exempt`, are neither decayed nor adapted; with `decay_all=True` they are
+decayed, as in PyTorch. Every optimizer also takes `clipnorm` and the other
+arguments of a Keras optimizer.
 """
 
 import math
@@ -32,6 +33,11 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
 
     The first base class, as in `class SGD(_L2Decay, tf.keras.optimizers.SGD)`.
     Slots are float32 under every precision policy.
+
+    Attributes:
+      skips_non_finite: whether an update with a gradient that is not finite is
+        skipped, as a `LossScaleOptimizer` does, which TPUs do not have. It
+        counts as a step. `get_config` does not include it.
     """
 
     # Options that Keras' optimizer does not have.
@@ -41,6 +47,7 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         self,
         learning_rate: LearningRate,
         *,
+        decay_all: bool = False,
         name: str | None = None,
         **options: Any,
     ) -> None:
@@ -54,17 +61,19 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         super().__init__(learning_rate, name=name, **options)
         for option, value in own.items():
             setattr(self, option, value)
+        self.decay_all = decay_all
         self._exempt: frozenset[Any] = frozenset()
+        self.skips_non_finite = False
 
     def exempt(self, variables: Iterable[tf.Variable]) -> None:
-        """Excludes variables of any rank from decay and adaptation.
+        """Excludes variables of any rank, as if theirs were 1.
 
         `get_config` does not include them: exempt them in a copy, too.
         """
         self._exempt |= {self._var_key(variable) for variable in variables}
 
     def is_exempt(self, variable: tf.Variable) -> bool:
-        """Whether a variable is neither decayed nor adapted."""
+        """Whether a variable is not adapted, and not decayed by default."""
         return (
             variable.shape.rank <= 1 or self._var_key(variable) in self._exempt
         )
@@ -72,13 +81,41 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
     def decay(self, variable: tf.Variable) -> tf.Tensor | float:
         """Returns the gradient of the L2 term of a variable."""
         # Keras' `exclude_from_weight_decay` concerns the decay only.
-        is_decayed = self._use_weight_decay(variable)
-        if self.weight_decay and is_decayed and not self.is_exempt(variable):
+        is_decayed = self._use_weight_decay(variable) and (
+            self.decay_all or not self.is_exempt(variable)
+        )
+        if self.weight_decay and is_decayed:
             return self.weight_decay * variable
         return 0.0
 
     def _apply_weight_decay(self, variables: list[tf.Variable]) -> None:
         """Disables Keras' decoupled decay."""
+
+    def _distributed_apply_gradients_fn(
+        self,
+        distribution: tf.distribute.Strategy,
+        grads_and_vars: list[tuple[tf.Tensor, tf.Variable]],
+        **kwargs: Any,
+    ) -> tf.Tensor:
+        """Updates all variables by gradients that are summed over replicas."""
+        update = super()._distributed_apply_gradients_fn
+        if not self.skips_non_finite:
+            return update(distribution, grads_and_vars, **kwargs)
+
+        def apply() -> None:
+            update(distribution, grads_and_vars, **kwargs)
+
+        def skip() -> None:
+            self.iterations.assign_add(1)
+
+        # All replicas have the same sums: those of the first decide.
+        sums = (
+            distribution.experimental_local_results(gradient)[0]
+            for gradient, _ in grads_and_vars
+        )
+        finite = [tf.reduce_all(tf.math.is_finite(x)) for x in sums]
+        tf.cond(tf.reduce_all(finite), apply, skip)
+        return tf.identity(self.iterations)
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable`; called by Keras, once per variable."""
@@ -92,6 +129,7 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
     def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments, schedules serialized."""
         own = {option: getattr(self, option) for option in self._own_options}
+        own["decay_all"] = self.decay_all
         return {**super().get_config(), **own}
 
 
@@ -235,14 +273,14 @@ class LARS(SGD):
 
 @_serializable
 class RMSProp(_L2Decay, tf.keras.optimizers.RMSprop):
-    """RMSProp with the constants of SupCon's linear stage.
+    """RMSProp with the constants of SupCon's code.
 
     g <- g + weight_decay * w;  s <- rho * s + (1 - rho) * g^2;
     v <- momentum * v + lr * g / sqrt(s + epsilon);  w <- w - v.
 
-    s starts at 0 (at 1 in TensorFlow 1, which SupCon used). An epsilon of 1
-    limits how much small gradients are scaled up. Tieleman and Hinton 2012,
-    lecture 6.5.
+    s starts at 0 (at 1 in TensorFlow 1, which SupCon used). An epsilon of 1,
+    their first stage's, limits how much small gradients are scaled up; the
+    linear stage has 0.001. Tieleman and Hinton 2012, lecture 6.5.
     """
 
     def __init__(

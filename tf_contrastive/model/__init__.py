@@ -39,9 +39,9 @@ class ContrastiveModel(
 ):
     """Trains an encoder by a contrastive loss, under any `tf.distribute`.
 
-    `fit` takes (views [B, V, H, W, K], labels [B]), or views alone. With
-    `augment` or `mix` the views come with seeds for the step's random
-    operations: ((views, seeds [B, V, 2]), labels).
+    `fit` takes (views [B, V, H, W, K], labels [B]), or views alone, as floats
+    in [0, 1] or as uint8. With `augment` or `mix` the views come with seeds for
+    the step's random operations: ((views, seeds [B, V, 2]), labels).
 
     Args:
       encoder: images float32 [N, H, W, K] in [0, 1] -> features h [N, D].

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_contrastive.distribution import do_not_convert_self
-from tf_contrastive.losses import metrics
+from tf_contrastive.losses import metrics, similarity
 from tf_contrastive.model.running_means import RunningMeans
+from tf_contrastive.views.wire import from_wire
 
 Results = dict[str, tf.Tensor]
 
@@ -69,14 +70,14 @@ class ContrastiveStep(tf.keras.Model):
 
     def train_step(self, data: Any) -> Results:
         """Trains on (views [B, V, H, W, K], labels [B]), or on views alone."""
-        return self.learn(self.batch(data, training=True))
+        return self.means.read(self.learn(self.batch(data, training=True)))
 
     def test_step(self, data: Any) -> Results:
         """Measures losses and metrics, and updates nothing."""
-        return self.score(self.batch(data, training=False))
+        return self.means.read(self.score(self.batch(data, training=False)))
 
     def batch(self, data: Any, training: bool) -> Batch:
-        """Unpacks the data of a step.
+        """Unpacks the data of a step; views may be uint8, in 0..255.
 
         Raises:
           ValueError: for views of another rank than 5.
@@ -89,11 +90,11 @@ class ContrastiveStep(tf.keras.Model):
                 f"views of shape {views.shape}: must be [B, V, H, W, K]"
                 " (images, views per image, height, width, channels)"
             )
-        return Batch(views, labels, labels, seeds)
+        return Batch(from_wire(views), labels, labels, seeds)
 
     @do_not_convert_self
-    def learn(self, batch: Batch) -> Results:
-        """One training step."""
+    def learn(self, batch: Batch) -> list[str]:
+        """One training step; returns the names of the means it adds to."""
         gradients, results, features = self.gradients(batch)
         # Ends a walk over the graph, see `distribution`.
         gradients = [tf.stop_gradient(g) for g in gradients]
@@ -101,8 +102,8 @@ class ContrastiveStep(tf.keras.Model):
         return self.record(results, batch, features)
 
     @do_not_convert_self
-    def score(self, batch: Batch) -> Results:
-        """One test step."""
+    def score(self, batch: Batch) -> list[str]:
+        """One test step; returns the names of the means it adds to."""
         features, projections = self.encode(batch.views, training=False)
         # Always with the draws of step 0, so that epochs compare.
         results = self.contrast(projections, batch, step=0)
@@ -146,17 +147,18 @@ class ContrastiveStep(tf.keras.Model):
         The random numbers of a loss follow from `step`.
         """
         seed = tf.stack([self.seed, tf.cast(step, tf.int32)])
-        loss = self.contrastive_loss(
-            projections, batch.targets, seed, **self.loss_arguments(batch)
-        )
-        if batch.keys is not None:
-            projections = tf.concat([projections, batch.keys], axis=1)
-        task = metrics.contrastive_task(
-            projections,
-            batch.labels if self.contrastive_loss.needs_labels else None,
-            temperature=self.contrastive_loss.temperature,
-            normalize=self.contrastive_loss.normalize,
-        )
+        with similarity.share_gathered():
+            loss = self.contrastive_loss(
+                projections, batch.targets, seed, **self.loss_arguments(batch)
+            )
+            if batch.keys is not None:
+                projections = tf.concat([projections, batch.keys], axis=1)
+            task = metrics.contrastive_task(
+                projections,
+                batch.labels if self.contrastive_loss.needs_labels else None,
+                temperature=self.contrastive_loss.temperature,
+                normalize=self.contrastive_loss.normalize,
+            )
         named = {_TASK_METRICS[name]: value for name, value in task.items()}
         return {"loss": loss, **named}
 
@@ -190,8 +192,8 @@ class ContrastiveStep(tf.keras.Model):
 
     def record(
         self, results: Results, batch: Batch, features: tf.Tensor | None
-    ) -> Results:
-        """Adds results, float32 [], to the running means, and returns these.
+    ) -> list[str]:
+        """Adds results, float32 [], to the running means; returns the names.
 
         The features are [B, V, D] of a training step; None: of a test step.
         """

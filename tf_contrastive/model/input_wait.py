@@ -1,7 +1,6 @@
 """The time that steps wait for their input."""
 
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -14,51 +13,63 @@ class InputWait(ContrastiveStep):
     """Measures how long `fit` waits for batches, without a host round trip."""
 
     train_function: Any
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        # Keras does not look into a namespace: this is not a weight.
-        self._input_wait = types.SimpleNamespace(
-            seconds=tf.Variable(0.0, dtype=tf.float64, trainable=False)
-        )
+    train_tf_function: Any
+    # A tensor of the host, float64 []: a variable would be copied to all cores.
+    _input_wait: Any = 0.0
 
     @property
     def input_wait_seconds(self) -> float:
         """Seconds that steps have waited for their input so far."""
-        return float(self._input_wait.seconds.numpy())
+        return float(self._input_wait)
 
     def make_train_function(self, force: bool = False) -> Any:
-        """Returns Keras' training function: iterator -> running means."""
+        """Returns Keras' training function: iterator -> running means.
+
+        It calls `learn`, and not `train_step`, which also reads the means. Its
+        graph is that of `train_tf_function`, which also returns how long it
+        waited for its input, float64 [].
+        """
         if self.run_eagerly:
             return super().make_train_function(force)
         if self.train_function is not None and not force:
             return self.train_function
-        step = self.train_step
-        if self.jit_compile:
-            step = tf.function(step, jit_compile=True)
-        strategy = self.distribute_strategy
         names: list[str] = []
 
-        def one_step(iterator: Any) -> None:
+        def step(data: Any) -> None:
+            names[:] = self.learn(self.batch(data, training=True))
+
+        run = tf.function(step, jit_compile=True) if self.jit_compile else step
+        strategy = self.distribute_strategy
+
+        def one_step(iterator: Any) -> tf.Tensor:
             start = tf.timestamp()
             with tf.control_dependencies([start]):
                 data = next(iterator)
             arrived = tf.nest.flatten(data, expand_composites=True)
             with tf.control_dependencies(arrived):
                 waited = tf.timestamp() - start
-            self._input_wait.seconds.assign_add(waited)
-            names[:] = strategy.run(step, args=(data,))
+            strategy.run(run, args=(data,))
+            return waited
 
-        def several_steps(iterator: Any) -> Results:
-            # Nothing is carried through the loop, so that AutoGraph traces its
-            # body once.
+        def several_steps(iterator: Any) -> tuple[Results, tf.Tensor]:
+            # Nothing else is carried through the loop, and this is set before
+            # it, so that AutoGraph traces its body once.
+            seconds = tf.zeros([], tf.float64)
             for _ in tf.range(self._steps_per_execution):
                 with tf.name_scope(""):
-                    one_step(iterator)
-            return self.means.read(names)
+                    seconds += one_step(iterator)
+            return self.means.read(names), seconds
 
-        self.train_function = tf.function(several_steps, reduce_retracing=True)
-        return self.train_function
+        graph = tf.function(several_steps, reduce_retracing=True)
+
+        def execute(iterator: Any) -> Results:
+            results, seconds = graph(iterator)
+            with tf.device(seconds.device):  # Without waiting for its value.
+                self._input_wait += seconds
+            return results
+
+        self.train_tf_function, self.train_function = graph, execute
+        return execute
 
 
 class Throughput:

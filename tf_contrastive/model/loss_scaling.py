@@ -4,15 +4,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive import distribution
 from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
 
 
 class LossScaling(ContrastiveStep):
     """Follows optimizers that are `LossScaleOptimizer`s; others are untouched.
 
-    Such an optimizer skips updates that are not finite. A skipped step counts
-    as a step, since data and random numbers follow from the step's number; its
-    results leave the running means unchanged.
+    Such an optimizer skips updates that are not finite, as others may. A
+    skipped step counts as a step, since data and random numbers follow from
+    the step's number; its results leave the running means unchanged.
     """
 
     def objective(self, results: Results) -> tf.Tensor:
@@ -40,15 +41,16 @@ class LossScaling(ContrastiveStep):
                 gradients[count:]
             )
         super().update(unscaled, loss)
-        self.optimizer.iterations.assign(step + 1)
+        counters = [self.optimizer.iterations]
         if len(gradients) > count:
-            self.probe_optimizer.iterations.assign(step + 1)
+            counters.append(self.probe_optimizer.iterations)
+        distribution.assign(counters, [step + 1] * len(counters))
 
     def record(
         self, results: Results, batch: Batch, features: tf.Tensor | None
-    ) -> Results:
-        """Adds the finite results to the running means."""
-        if not uses_loss_scaling(self.optimizer):
+    ) -> list[str]:
+        """Adds the finite results of skipped steps to the running means."""
+        if not _skips_updates(self.optimizer):
             return super().record(results, batch, features)
         weights = {
             name: tf.cast(tf.math.is_finite(value), tf.float32)
@@ -66,10 +68,8 @@ def uses_loss_scaling(optimizer: Any) -> bool:
     return isinstance(optimizer, tf.keras.mixed_precision.LossScaleOptimizer)
 
 
-def skip_non_finite_updates(
-    optimizer: tf.keras.optimizers.Optimizer,
-) -> tf.keras.mixed_precision.LossScaleOptimizer:
-    """Makes an optimizer skip updates that are not finite; its scale is 1."""
-    return tf.keras.mixed_precision.LossScaleOptimizer(
-        optimizer, dynamic=True, initial_scale=1, dynamic_growth_steps=2**62
+def _skips_updates(optimizer: Any) -> bool:
+    """Whether an optimizer skips updates that are not finite."""
+    return uses_loss_scaling(optimizer) or getattr(
+        optimizer, "skips_non_finite", False
     )

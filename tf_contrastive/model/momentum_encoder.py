@@ -15,7 +15,7 @@ from tf_contrastive.config.loss import Loss
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import similarity
 from tf_contrastive.model import gradient_cache, ring_buffer
-from tf_contrastive.model.contrastive import Batch, Results
+from tf_contrastive.model.contrastive import Batch
 
 
 class MomentumEncoder(gradient_cache.GradientCache):
@@ -79,13 +79,13 @@ class MomentumEncoder(gradient_cache.GradientCache):
         }
 
     @do_not_convert_self
-    def learn(self, batch: Batch) -> Results:
+    def learn(self, batch: Batch) -> list[str]:
         """One training step, after which the key branch follows."""
-        results = super().learn(batch)
+        names = super().learn(batch)
         if self.key_branch is not None and batch.keys is not None:
             self.key_branch.follow()
             self.key_branch.enqueue(batch.keys[:, 0])
-        return results
+        return names
 
     @do_not_convert_self
     def _with_keys(

@@ -30,8 +30,9 @@ class NonFiniteMonitor:
     def __init__(self) -> None:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         # Per replica: its first non-finite step, counted from 1, and how many.
+        # GPUs have no variables of 32-bit integers.
         self._records = tf.Variable(
-            tf.zeros([replicas, 2], tf.int32),
+            tf.zeros([replicas, 2], tf.int64),
             trainable=False,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
@@ -49,13 +50,13 @@ class NonFiniteMonitor:
             loss,
             *(tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients),
         ]
-        bad = tf.cast(~tf.math.is_finite(tf.add_n(parts)), tf.int32)
+        bad = tf.cast(~tf.math.is_finite(tf.add_n(parts)), tf.int64)
         here = tf.one_hot(
-            distribution.replica_id(), self._records.shape[0], dtype=tf.int32
+            distribution.replica_id(), self._records.shape[0], dtype=tf.int64
         )
         records = tf.convert_to_tensor(self._records)
-        is_first = here * bad * tf.cast(tf.equal(records[:, 0], 0), tf.int32)
-        first = is_first * (tf.cast(step, tf.int32) + 1)
+        is_first = here * bad * tf.cast(tf.equal(records[:, 0], 0), tf.int64)
+        first = is_first * (tf.cast(step, tf.int64) + 1)
         self._records.assign_add(tf.stack([first, here * bad], axis=1))
 
     def read(self) -> NonFiniteSteps:

@@ -35,16 +35,16 @@ class OnlineKNN(ContrastiveStep):
 
     def record(
         self, results: Results, batch: Batch, features: tf.Tensor | None
-    ) -> Results:
+    ) -> list[str]:
         """Adds the accuracy, and the features to the bank."""
-        means = super().record(results, batch, features)
+        names = super().record(results, batch, features)
         if self.neighbors is None or features is None or batch.labels is None:
-            return means
+            return names
         view = features[:, 0]  # [B, D]
         top1, has_neighbors = self.neighbors(view, batch.labels)
         self.neighbors.enqueue(view, batch.labels)
         weights = {METRIC: has_neighbors}
-        return means | self.means.update({METRIC: top1}, weights)
+        return names + self.means.update({METRIC: top1}, weights)
 
 
 class OnlineNeighbors(tf.keras.layers.Layer):
@@ -64,11 +64,11 @@ class OnlineNeighbors(tf.keras.layers.Layer):
         self.bank = self.add_weight(
             "bank", [size, features], initializer="zeros", trainable=False
         )
-        # -1: an empty slot.
+        # -1: an empty slot. GPUs have no variables of 32-bit integers.
         self.labels = self.add_weight(
             "labels",
             [size],
-            tf.int32,
+            tf.int64,
             initializer=tf.keras.initializers.Constant(-1),
             trainable=False,
         )
@@ -90,7 +90,7 @@ class OnlineNeighbors(tf.keras.layers.Layer):
         cosines = tf.matmul(rows, self.bank, transpose_b=True)  # [B, Q]
         cosines = tf.where(self.labels >= 0, cosines, -2.0)
         nearest = tf.gather(self.labels, tf.argmax(cosines, axis=1))
-        hits = tf.equal(nearest, tf.cast(labels, tf.int32))
+        hits = tf.equal(nearest, tf.cast(labels, tf.int64))
         return (
             tf.reduce_mean(tf.cast(hits, tf.float32)),
             tf.cast(tf.reduce_any(self.labels >= 0), tf.float32),

@@ -16,8 +16,8 @@ def enqueue(
     Args:
       buffers: variables [Q, ...] of the same Q.
       entered: int64 [], the number of rows that ever entered.
-      rows: for each buffer this replica's rows [B, ...]; those of the global
-        batch enter, in the order of the replicas.
+      rows: for each buffer this replica's rows [B, ...], float32 or int32;
+        those of the global batch enter, in the order of the replicas.
       message: of the error, with the batch's `{size}`.
 
     Raises:
@@ -37,7 +37,7 @@ def enqueue(
         raise ValueError(message)
     slots = (tf.range(count) + entered)[:, tf.newaxis] % capacity
     updated = [
-        tf.tensor_scatter_nd_update(buffer, slots, x)
+        tf.tensor_scatter_nd_update(buffer, slots, tf.cast(x, buffer.dtype))
         for buffer, x in zip(buffers, rows, strict=True)
     ]
     distribution.assign([*buffers, entered], [*updated, entered + count])

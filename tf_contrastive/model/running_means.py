@@ -30,16 +30,19 @@ class RunningMeans:
         self,
         values: dict[str, tf.Tensor],
         weights: dict[str, tf.Tensor] | None = None,
-    ) -> dict[str, tf.Tensor]:
-        """Adds values [] to the means of their names, and returns the means.
+    ) -> list[str]:
+        """Adds values [] to the means of their names, and returns the names.
 
         The weights, by name, are 1 by default.
         """
         for name, value in values.items():
             weight = (weights or {}).get(name, 1.0)
             self._means[name].update_state(value, weight)
-        return self.read(values)
+        return list(values)
 
     def read(self, names: Iterable[str]) -> dict[str, tf.Tensor]:
-        """Returns the means of `names`."""
+        """Returns the means of `names`; in a replica, of all replicas.
+
+        That takes two collectives for each: leave it to the end of a loop.
+        """
         return {name: self._means[name].result() for name in names}
