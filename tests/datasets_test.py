@@ -2,22 +2,26 @@
 
 import io
 import os
+import resource
 import socket
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from image_helpers import write_records
-from PIL import Image
+from PIL import Image, ImageOps
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets, errors
 from tf_contrastive.commands import datasets as command
 from tf_contrastive.config import fields
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.datasets import Datasets
+from tf_contrastive.datasets import decoding
 
 PREPARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
 needs_prepared = pytest.mark.skipif(
@@ -186,16 +190,17 @@ def test_wrong_splits_are_refused(split, words):
 
 
 @pytest.mark.parametrize("name", ["digits", "folder"])
-def test_validation_splits_are_exact_and_disjoint(name, tmp_path):
+def test_validation_splits_are_stratified_and_disjoint(name, tmp_path):
     if name == "folder":
         class_folders(tmp_path, per_class=10)
         name = f"folder:{tmp_path}"
     source = datasets.source(name)
-    n = source.info.num_examples
     train, validation = source.split_validation(0.1, seed=3)
     again = source.split_validation(0.1, seed=3)[1]
     other = source.split_validation(0.1, seed=4)[1]
-    assert validation.info.num_examples == round(0.1 * n)
+    classes = np.bincount(labels(source))
+    cut = np.bincount(labels(validation))
+    np.testing.assert_array_equal(cut, np.rint(0.1 * classes))
     whole, kept, cut, cut_again, cut_other = (
         sorted(e["image"].tobytes() for e in read(s))
         for s in (source, train, validation, again, other)
@@ -245,6 +250,56 @@ def test_trees_without_classes_are_unlabelled(where, tmp_path):
     assert source.info.image_shape is None
     assert not source.info.has_labels
     assert all("label" not in example for example in read(source))
+
+
+def test_a_slice_of_a_folder_is_a_sample_of_all_classes(tmp_path):
+    class_folders(tmp_path, ("ant", "cat", "dog"), per_class=20)
+    name = f"folder:{tmp_path}"
+    parts = [datasets.source(name, s) for s in ("train[:70%]", "train[70%:]")]
+    assert all(np.bincount(labels(part)).min() > 1 for part in parts)
+    files = [{e["image"].tobytes() for e in read(part)} for part in parts]
+    assert [len(f) for f in files] == [42, 18] and not files[0] & files[1]
+
+
+def test_a_test_split_is_held_out_of_each_class(tmp_path):
+    root = tmp_path / "images"
+    class_folders(root, ("ant", "dog"), per_class=20)
+    class_folders(root, ("cat",), per_class=2, start=500)
+    name = f"folder:{root}"
+    with pytest.raises(errors.AbsentSplitError, match="test_fraction"):
+        datasets.source(name, "test")
+    reading = Reading(test_fraction=0.1)
+    found = {}
+    for split in ("train", "test"):
+        source = datasets.source(name, split, reading=reading)
+        assert source.info.label_names == ("ant", "cat", "dog")
+        found[split] = {e["image"].tobytes() for e in read(source)}
+        expected = [18, 1, 18] if split == "train" else [2, 1, 2]
+        assert np.bincount(labels(source)).tolist() == expected
+    assert not found["train"] & found["test"]
+    # The same images, wherever the folder is.
+    root.rename(tmp_path / "moved")
+    moved = datasets.source(f"folder:{tmp_path}/moved", "test", reading=reading)
+    assert {e["image"].tobytes() for e in read(moved)} == found["test"]
+
+
+def test_empty_and_linked_folders_are_no_classes(tmp_path):
+    root = tmp_path / "images"
+    class_folders(root, ("cat", "dog"))
+    (root / "empty" / "deep").mkdir(parents=True)
+    (root / "alias").symlink_to(root / "dog")
+    (root / "cat" / "loop").symlink_to(root)
+    class_folders(tmp_path / "far", ("elk",))
+    (root / "elk").symlink_to(tmp_path / "far" / "elk")
+    source = datasets.source(f"folder:{root}")
+    assert source.info.label_names == ("cat", "dog", "elk")
+    assert source.info.num_examples == 9
+
+
+def test_paths_without_a_scheme_get_one(tmp_path):
+    class_folders(tmp_path)
+    refused(f"folder:{tmp_path}", name=str(tmp_path))
+    refused("is a file", name=f"folder:{tmp_path}/cat/0.png")
 
 
 def test_split_folders_share_their_classes(tmp_path):
@@ -307,16 +362,72 @@ def test_images_of_extreme_sizes_are_read(tmp_path):
         assert np.all(example["image"][:, -1] == 77)
 
 
-def test_exif_rotation_is_not_applied(tmp_path):
-    image = picture(0, (30, 20))
+@pytest.mark.parametrize("endian", ["<", ">"])
+def test_exif_orientation_is_that_of_pillow(endian, tmp_path):
+    picture(0, (30, 20)).save(tmp_path / "0.jpg", quality=95)
+    for turn in range(1, 9):
+        exif = Image.Exif()
+        exif.endian = endian
+        exif[0x010F] = "maker"  # Another entry, before the orientation.
+        exif[0x0112] = turn
+        contents = encoded(picture(turn, (30, 20)), "JPEG", exif=exif)
+        write(tmp_path / f"{turn}.jpg", contents)
+    # Without EXIF, and with what only looks like it.
+    write(tmp_path / "9.png", encoded(picture(9)))
+    write(tmp_path / "a.png", encoded(picture(9)) + b"Exif\0\0II*\0")
+    name = f"folder:{tmp_path}"
+    for exif in ("apply", "ignore"):
+        source = datasets.source(name, reading=Reading(exif=exif))
+        for path, example in zip(
+            sorted(tmp_path.iterdir()), read(source), strict=True
+        ):
+            expected = Image.open(path)
+            if exif == "apply":
+                expected = ImageOps.exif_transpose(expected)
+            pixels = np.asarray(expected, int)
+            assert example["image"].shape == pixels.shape, path
+            assert np.abs(example["image"] - pixels).mean() < 2, path
+
+
+@pytest.mark.parametrize("turn", [1, 6])
+def test_images_of_one_turned_shape_have_it(turn, tmp_path):
     exif = Image.Exif()
-    exif[0x0112] = 6  # "Turn me by 90 degrees."
-    contents = encoded(image, "JPEG", exif=exif, quality=95)
-    write(tmp_path / "a.jpg", contents)
-    (example,) = read(datasets.source(f"folder:{tmp_path}"))
-    stored = np.asarray(Image.open(io.BytesIO(contents)))
-    assert example["image"].shape == stored.shape == (30, 20, 3)
-    assert np.abs(example["image"].astype(int) - stored).mean() < 2
+    exif[0x0112] = turn
+    for i in range(3):
+        contents = encoded(picture(i, (30, 20)), "JPEG", exif=exif)
+        write(tmp_path / f"{i}.jpg", contents)
+    source = datasets.source(f"folder:{tmp_path}")
+    expected = (30, 20, 3) if turn == 1 else (20, 30, 3)
+    assert source.info.image_shape == expected
+    assert all(e["image"].shape == expected for e in read(source))
+
+
+def test_pillow_decodes_what_tensorflow_cannot(tmp_path):
+    pixels = np.asarray(picture(0, (30, 20)))
+    sixteen = np.arange(600, dtype=np.uint16).reshape(30, 20) * 100
+    write(
+        tmp_path / "a.webp", encoded(picture(0, (30, 20)), "WEBP", lossless=1)
+    )
+    write(tmp_path / "b.tiff", encoded(picture(0, (30, 20)), "TIFF"))
+    write(tmp_path / "c.tif", encoded(Image.fromarray(sixteen), "TIFF"))
+    write(tmp_path / "d.ppm", encoded(picture(0, (30, 20)), "PPM"))
+    write(tmp_path / "e.png", encoded(picture(0, (30, 20))))
+    write(tmp_path / "f.webp", encoded(picture(1), "WEBP")[:-40])
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.bad_images == (str(tmp_path / "f.webp"),)
+    images = [example["image"] for example in read(source)]
+    for number in (0, 1, 3, 4):
+        np.testing.assert_array_equal(images[number], pixels)
+    np.testing.assert_array_equal(images[2][..., 0], sixteen >> 8)
+
+
+def test_other_files_of_a_folder_are_counted(tmp_path, caplog):
+    class_folders(tmp_path)
+    for name in ("cat/a.xyz", "dog/b.xyz", "dog/c.txt", ".hidden.xyz"):
+        write(tmp_path / name, b"")
+    with caplog.at_level("INFO"):
+        datasets.source(f"folder:{tmp_path}")
+    assert "2 .xyz, 1 .txt" in caplog.text
 
 
 def add_bad_images(root):
@@ -342,8 +453,89 @@ def test_unreadable_images_are_left_out_and_named(tmp_path):
         "bad1.jpg",
         "max_bad_images=4",
         name=name,
-        max_bad_images=3,
+        reading=Reading(max_bad_images=3),
     )
+
+
+def test_only_new_and_changed_files_are_verified_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "images"
+    class_folders(root)
+    verify, seen = decoding._verify, []
+
+    def counted(contents, *options):
+        seen.append(contents)
+        return verify(contents, *options)
+
+    monkeypatch.setattr(decoding, "_verify", counted)
+
+    def opened(expected, **options):
+        seen.clear()
+        info = datasets.source(f"folder:{root}", **options).info
+        assert len(seen) == expected
+        return info
+
+    first = opened(6)
+    assert opened(0) == first
+    opened(0, split="train[:50%]")
+    monkeypatch.chdir(tmp_path)
+    assert datasets.source("folder:images").info.image_shape
+    assert len(seen) == 0
+    # A changed file, a new one, a damaged one, which is tried at each start.
+    (changed, *_) = sorted((root / "cat").iterdir())
+    changed.write_bytes(encoded(picture(3, (20, 30))))
+    write(root / "dog" / "new.png", encoded(picture(4)))
+    bad = write(root / "dog" / "new.jpg", truncated_jpeg())
+    info = opened(3)
+    assert info.image_shape is None and info.bad_images == (str(bad),)
+    assert opened(1) == info
+    # A damaged store is as none.
+    (store,) = (tmp_path / "cache" / "tf_contrastive" / "images").iterdir()
+    store.write_bytes(store.read_bytes()[:100])
+    assert opened(8) == info
+
+
+def test_an_image_of_too_many_pixels_is_left_out_by_its_header(tmp_path):
+    class_folders(tmp_path)
+    large = write(
+        tmp_path / "cat" / "large.jpg", encoded(picture(0, (40, 50)), "JPEG")
+    )
+    name = f"folder:{tmp_path}"
+    assert datasets.source(name).info.num_examples == 7
+    for pixels, bad in (1999, (str(large),)), (2000, ()):
+        reading = Reading(max_image_pixels=pixels)
+        assert datasets.source(name, reading=reading).info.bad_images == bad
+    # A header that declares 10 GB, which no decoder is asked to allocate.
+    bomb = bytearray(encoded(picture(1)))
+    bomb[16:24] = (60_000).to_bytes(4, "big") * 2
+    bomb[29:33] = zlib.crc32(bomb[12:29]).to_bytes(4, "big")
+    bomb = write(tmp_path / "dog" / "bomb.png", bytes(bomb))
+    assert datasets.source(name).info.bad_images == (str(bomb),)
+
+
+def test_only_the_first_image_of_a_gif_is_decoded(tmp_path):
+    first = np.zeros([1200, 1200], np.uint8)
+    first[:600] = 1
+    # Different images, or Pillow merges them; together 86 MB.
+    others = [Image.fromarray(first[::-1]), Image.fromarray(first)] * 30
+    image = Image.fromarray(first)
+    image.save(tmp_path / "a.gif", save_all=True, append_images=others)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    (example,) = read(datasets.source(f"folder:{tmp_path}"))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 40_000  # KiB.
+    assert (example["image"] == first[..., np.newaxis]).all()
+
+
+def test_names_of_files_are_utf_8(tmp_path):
+    for inside in (b"caf\xe9.png", b"a/caf\xe9/1.png"):
+        root = tmp_path / str(len(inside))
+        class_folders(root)
+        path = os.path.join(os.fsencode(root), inside)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(encoded(picture(0)))
+        refused("UTF-8", r"caf\xe9", name=f"folder:{root}")
 
 
 # ---- CSV ---
@@ -405,6 +597,55 @@ def test_wrong_csv_files_are_refused(five):
     refused("{split}", name=missing, split="test")
 
 
+@pytest.mark.parametrize(
+    ("text", "reading"),
+    [
+        ("path,label\nimages/0.png,a\nimages/1.png,b\n", {}),
+        ("\ufeffimage_path,label\r\nimages/0.png,a\r\nimages/1.png,b\r\n", {}),
+        ("id;class;image\n7;a;images/0.png\n8;b;images/1.png\n", {}),
+        ("photograph\tkind\nimages/0.png\ta\nimages/1.png\tb\n", {}),
+        ("a,images/0.png\nb,images/1.png\n", {}),
+        (
+            "x,y,z\n1,images/0.png,a\n2,images/1.png,b\n",
+            {"csv_label_column": "Z"},
+        ),
+        (
+            "images/0.png,images/1.png,a\nimages/1.png,images/0.png,b\n",
+            {"csv_path_column": "1", "csv_label_column": "3"},
+        ),
+    ],
+)
+def test_columns_of_a_csv_file_are_found(text, reading, five):
+    name = csv(five / "list.csv", text)
+    source = datasets.source(name, reading=Reading(**reading))
+    assert source.info.label_names == ("a", "b")
+    for number, example in enumerate(read(source)):
+        assert example["label"] == number
+        np.testing.assert_array_equal(example["image"], picture(number))
+
+
+def test_columns_that_cannot_be_found_are_told(five):
+    name = csv(five / "list.csv", "id,file,kind\n1,images/0.png,a\n")
+    refused("id, file, kind", "csv_label_column", name=name)
+    reading = Reading(csv_label_column="sort")
+    refused("sort", "id, file, kind", name=name, reading=reading)
+    name = csv(five / "minus.csv", "images/0.png,1\nimages/1.png,-1\n")
+    refused("label -1", name=name)
+
+
+@pytest.mark.parametrize(
+    "label", ["100000", str(2**31), str(2**63), "9" * 5000]
+)
+def test_a_label_beyond_the_classes_is_refused(label, five):
+    name = csv(five / "large.csv", f"images/0.png,0\nimages/1.png,{label}\n")
+    assert len(refused("from 0", label[:5], name=name)) < 300
+    if int(label[:20]) < 2**63:
+        path = five / "large.tfrecord"
+        image = encoded(picture(0))
+        write_records(path, [{"image": image, "label": x} for x in (0, label)])
+        refused("max_classes", label, name=f"tfrecord:{path}")
+
+
 # ---- TFRecord ---
 
 
@@ -445,6 +686,29 @@ def test_tfrecords_of_several_files(image, label, ending, tmp_path):
     train, validation = source.split_validation(0.3, seed=0)
     parts = [e["image"].tobytes() for s in (train, validation) for e in read(s)]
     assert sorted(parts) == got
+
+
+def test_labels_of_records_start_at_0_or_1(tmp_path):
+    rows = [{"image": encoded(picture(i)), "label": i + 1} for i in range(3)]
+    write_records(tmp_path / "a.tfrecord", rows)
+    name = f"tfrecord:{tmp_path}"
+    refused("start at 1", "first_label=1", name=name)
+    for first, expected in (1, [0, 1, 2]), (0, [1, 2, 3]):
+        source = datasets.source(name, reading=Reading(first_label=first))
+        assert labels(source) == expected
+        assert source.info.num_classes == expected[-1] + 1
+
+
+def test_a_record_that_is_no_example_is_refused(tmp_path):
+    path = str(tmp_path / "a.tfrecord")
+    write_records(path, [{"image": encoded(picture(0)), "label": 0}])
+    good = next(tf.data.TFRecordDataset(path).as_numpy_iterator())
+    for record in (b"", b"\xff\xfe text", good[:-3], good[::-1]):
+        with tf.io.TFRecordWriter(path) as writer:
+            writer.write(good)
+            writer.write(record)
+        message = refused("write it again", name=f"tfrecord:{path}")
+        assert "{{" not in message
 
 
 # ---- TensorFlow Datasets ---

@@ -1,6 +1,8 @@
 """Training and evaluation batches: order, seeds, pipelines, caches."""
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -190,6 +192,37 @@ def test_pipelines_share_each_global_batch(source, sampler):
     assert_same(whole, joined)
 
 
+def test_each_pipeline_reads_its_own_files(tmp_path):
+    shares = [(0, 8), (8, 14), (14, 21), (21, 24)]  # Files differ in length.
+    files = [png(pixels(n)) for n in range(24)]
+    for first, end in shares:
+        write(tmp_path / f"{first:02}.tfrecord", files[first:end], first)
+    source = datasets.source(f"tfrecord:{tmp_path}/*.tfrecord")
+    options = {"num_pipelines": 2, "sharding": "file", "cache": "none"}
+    read = []
+    for number in (0, 1):
+        # 4 steps of 3 images an epoch.
+        got = batches(source, 16, pipeline_id=number, **options)
+        epochs = [all_numbers(got[e : e + 4]) for e in range(0, 16, 4)]
+        read.append(epochs)
+        resumed = batches(
+            source, 11, pipeline_id=number, start_step=5, **options
+        )
+        assert_same(got[5:], resumed)
+    of = {n: i for i, share in enumerate(shares) for n in range(*share)}
+    for one, other in zip(*read, strict=True):
+        ours, theirs = ({of[n] for n in epoch} for epoch in (one, other))
+        assert not ours & theirs
+        assert len(ours) == len(theirs) == 2
+        # Only a share of fewer than 12 repeats some.
+        examples = sum(shares[i][1] - shares[i][0] for i in ours)
+        assert len(set(one)) == min(examples, 12)
+    # A pipeline has other files in other epochs.
+    assert len({frozenset(of[n] for n in epoch) for epoch in read[0]}) > 1
+    with pytest.raises(errors.UserError, match=r"sharding=file: .* 4 file"):
+        batches(source, 1, **(options | {"num_pipelines": 6}))
+
+
 def test_replica_batches_add_up_to_the_rows_of_the_pipeline(source):
     whole = batches(source, 3, num_pipelines=2, pipeline_id=1, batch_size=8)
     parts = batches(
@@ -218,6 +251,44 @@ def test_all_kinds_of_source_in_memory_give_the_same_stream(
         for kind in ("memory", "paths")
     )
     assert_same(memory, paths)
+
+
+@pytest.mark.parametrize("kind", ["memory", "paths"])
+def test_large_images_give_the_same_stream(kind, tmp_path, monkeypatch):
+    source = build(kind, tmp_path, monkeypatch)
+    whole = batches(source, 4)
+    monkeypatch.setattr(pipeline, "_BATCHED_BYTES", 0)
+    assert_same(whole, batches(source, 4))
+
+
+_PHOTOGRAPHS = """
+import resource, sys
+import numpy as np
+from tf_contrastive import datasets, views
+source = datasets.source("folder:" + sys.argv[1])
+assert source.info.image_shape
+make = views.views(views.build("simclr", image_size=32), 2)
+data = datasets.training_batches(source, make, batch_size=16, seed=0)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+next(iter(data))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.slow
+def test_photographs_of_one_size_are_not_in_memory_together(tmp_path):
+    photograph = Image.new("RGB", (4000, 3000), (10, 20, 30))
+    photograph.save(tmp_path / "0.jpg")
+    for number in range(1, 16):
+        (tmp_path / f"{number}.jpg").hardlink_to(tmp_path / "0.jpg")
+    done = subprocess.run(
+        [sys.executable, "-c", _PHOTOGRAPHS, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # 16 of them take 549 MiB.
+    assert int(done.stdout) < 350 * 1024
 
 
 def test_records_of_one_shape_are_read_from_memory(tmp_path, monkeypatch):
@@ -378,6 +449,7 @@ def test_files_are_shuffled_before_their_records(tmp_path, monkeypatch):
     assert orders[0] != orders[1]
 
 
+@pytest.mark.slow
 def test_parts_of_files_keep_their_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "CACHE_BYTES", 0)
     whole = shards(tmp_path, [5, 0, 9, 4])

@@ -228,6 +228,19 @@ def test_multidigits_show_whole_digits_by_the_larger_pixel(opened):
         assert set(label) <= {0, 1}
 
 
+def test_small_digits_cover_the_papers_share_of_an_image():
+    """Nine digits of 4 in 32 pixels are nine of 28 in 224."""
+    ink = tf.fill([28, 28], tf.constant(255, tf.uint8))
+    shares = [
+        np.mean(
+            digits_module._nine_times(ink, tf.constant([side, side]), digit) > 0
+        )
+        for side, digit in ((32, 4), (224, 28), (32, 0))
+    ]
+    assert shares[0] == shares[1] == 9 / 64
+    assert shares[2] == 4 * shares[0]  # Legible ones, without the option.
+
+
 def test_places_are_uniform_over_the_canvas_and_overlap(opened):
     source = datasets.source("multidigits:count=4", data_dir="nowhere")
     places = source.arrays["places"].numpy()  # [1437, 4, 2]
@@ -502,6 +515,7 @@ def test_bits_depend_on_the_image_and_the_seed(opened):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("augmentation", "augment_on"),
     [
@@ -574,6 +588,8 @@ def test_kbits_are_bits_and_nothing_else():
     part = datasets.source("kbits:bits=3,side=16,examples=4000", "train[7:9]")
     np.testing.assert_array_equal(columns(part)["extra"], found["extra"][7:9])
     refused("kbits", "split of kbits", split="validation")
+    pixel = datasets.source("kbits:bits=3,side=1,examples=5", "train").info
+    assert pixel.image_shape == (1, 1, 3)
 
 
 # ---- Parts of other datasets -------------------------------------------------

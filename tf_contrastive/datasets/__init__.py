@@ -11,7 +11,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config.data import Data
+from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.config.dataset_names import read_probing
 from tf_contrastive.datasets.array_source import digits, from_arrays
 from tf_contrastive.datasets.data_service import DeliveryCounter
@@ -20,7 +20,9 @@ from tf_contrastive.datasets.image_files import csv_file, folder
 from tf_contrastive.datasets.pipeline import (
     Finish,
     evaluation_batches,
+    evaluation_part,
     in_memory,
+    part_size,
     steps_per_epoch,
     training_batches,
     view_batches,
@@ -47,17 +49,19 @@ __all__ = [
     "check_scorable",
     "check_service",
     "evaluation_batches",
+    "evaluation_part",
     "from_arrays",
     "in_memory",
     "load",
+    "part_size",
     "source",
     "steps_per_epoch",
     "training_batches",
     "view_batches",
 ]
 
-# Scheme -> (name, path, split, max_bad_images) -> source.
-SCHEMES: dict[str, Callable[[str, str, str, int], Source]]
+# Scheme -> (name, path, split, reading) -> source.
+SCHEMES: dict[str, Callable[[str, str, str, Reading], Source]]
 SCHEMES = {"folder": folder, "csv": csv_file, "tfrecord": tfrecord}
 # Datasets made from others: name -> (name, options, split, opener) -> source.
 # The commands add those of `papers.datasets`.
@@ -70,13 +74,15 @@ DERIVED = {
     ),
 }
 
+_READING = Reading()
+
 
 def source(
     name: str,
     split: str = Data.split,
     *,
     data_dir: str | None = None,
-    max_bad_images: int = Data.max_bad_images,
+    reading: Reading = _READING,
 ) -> Source:
     """Opens one split of a dataset.
 
@@ -86,7 +92,7 @@ def source(
         or a TFDS name such as `cifar10` or `cifar10_corrupted/fog_3:1.0.0`.
       split: such as `train`, `test`, `train[:1000]` or `train[10%:]`.
       data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
-      max_bad_images: number of unreadable images to leave out before failing.
+      reading: options of `folder:`, `csv:` and `tfrecord:`.
 
     Raises:
       UserError: if the dataset or split does not exist, or has no readable
@@ -94,11 +100,17 @@ def source(
     """
     scheme, _, path = name.partition(":")
     if scheme in SCHEMES:
-        return SCHEMES[scheme](name, path, split, max_bad_images)
+        opened = SCHEMES[scheme](name, path, split, reading)
+        count = opened.info.num_classes or 0
+        if count > reading.max_classes:
+            raise errors.UserError(
+                f"{name}: its largest label is {count - 1}, which makes {count}"
+                f" classes, more than max_classes={reading.max_classes}: number"
+                " the classes from 0, or set a larger max_classes"
+            )
+        return opened
     if scheme in DERIVED:
-        opener = functools.partial(
-            source, data_dir=data_dir, max_bad_images=max_bad_images
-        )
+        opener = functools.partial(source, data_dir=data_dir, reading=reading)
         return DERIVED[scheme](name, read_probing(name), split, opener)
     if name.partition("/")[0] == "digits":
         return digits(split, name)

@@ -1,72 +1,173 @@
 """Decoding of images, and the check that they can be decoded.
 
-JPEG, PNG, GIF (its first frame) and BMP; like TensorFlow's decoders, without
-EXIF orientation. The result is uint8 RGB: grey is tiled, alpha is dropped,
-16-bit PNG keeps its upper 8 bits.
+TensorFlow decodes JPEG, PNG, GIF (its first image) and BMP, and Pillow other
+formats. The result is uint8 RGB: grey is tiled, alpha is dropped, 16-bit
+images keep their upper 8 bits.
 """
 
+import functools
+import io
 from collections.abc import Callable, Sequence
+from importlib import util
+from typing import NamedTuple
 
 import numpy as np
+import PIL.features
+import PIL.Image
+import PIL.ImageOps
 import tensorflow as tf
 from absl import logging
 
 from tf_contrastive import errors
+from tf_contrastive.config.data import Reading
+from tf_contrastive.datasets import image_headers
 from tf_contrastive.datasets.source import Record
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
+# Pillow's name of a format -> the extensions of its files.
+_NATIVE = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "PNG": (".png",),
+    "GIF": (".gif",),
+    "BMP": (".bmp",),
+}
+_BY_PILLOW = {
+    "WEBP": (".webp",),
+    "TIFF": (".tif", ".tiff"),
+    "JPEG2000": (".jp2",),
+    "PPM": (".ppm", ".pgm"),
+    "AVIF": (".avif",),
+    "HEIF": (".heic", ".heif"),
+}
+# Kinds of files, by what decodes them.
+_TENSORFLOW, _GIF, _PILLOW = range(3)
+_EXIF_ORIENTATION = 0x0112
 
 
-def decode(contents: tf.Tensor) -> tf.Tensor:
-    """Decodes an image file's bytes, string [], to uint8 [h, w, 3]."""
-    image = tf.io.decode_image(contents, channels=3, expand_animations=False)
+@functools.cache
+def formats() -> dict[str, tuple[str, ...]]:
+    """The formats that can be read here, with the extensions of their files."""
+    absent = set()
+    if not PIL.features.check("avif"):
+        absent.add("AVIF")
+    if util.find_spec("pillow_heif"):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+    else:
+        absent.add("HEIF")
+    found = _NATIVE | _BY_PILLOW
+    return {name: found[name] for name in found if name not in absent}
+
+
+@functools.cache
+def extensions() -> tuple[str, ...]:
+    """The extensions of the image files that can be read here."""
+    return tuple(ending for endings in formats().values() for ending in endings)
+
+
+class Found(NamedTuple):
+    """The sizes of image files, and other columns of their records."""
+
+    sizes: np.ndarray  # Height and width, int32 [n, 2]; zeros if unreadable.
+    kinds: np.ndarray  # What decodes them, int32 [n].
+    columns: dict[str, np.ndarray]  # [n] each.
+
+    def decoder(
+        self, upright: bool = False
+    ) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns `decode` for these files."""
+        return functools.partial(
+            decode,
+            has_gifs=bool(np.any(self.kinds == _GIF)),
+            by_pillow=self.by_pillow,
+            upright=upright,
+        )
+
+    @property
+    def by_pillow(self) -> bool:
+        """Whether Pillow decodes some of them."""
+        return bool(np.any(self.kinds == _PILLOW))
+
+
+def decode(
+    contents: tf.Tensor,
+    has_gifs: bool = False,
+    by_pillow: bool = False,
+    upright: bool = False,
+) -> tf.Tensor:
+    """Decodes an image file's bytes, string [], to uint8 [h, w, 3].
+
+    Args:
+      contents: the bytes.
+      has_gifs: whether to decode only the first image of a GIF, which takes
+        half a millisecond longer for each file.
+      by_pillow: whether to have Pillow decode what TensorFlow cannot.
+      upright: whether to turn images as their EXIF data say.
+    """
+
+    def native() -> tf.Tensor:
+        data = image_headers.first_image(contents) if has_gifs else contents
+        image = tf.io.decode_image(data, channels=3, expand_animations=False)
+        image.set_shape([None, None, 3])
+        if upright:
+            turn = image_headers.orientation(contents)
+            image = image_headers.upright(image, turn)
+        return image
+
+    def other() -> tf.Tensor:
+        read = functools.partial(_decode_by_pillow, upright=upright)
+        return tf.numpy_function(read, [contents], tf.uint8, stateful=False)
+
+    if not by_pillow:
+        return native()
+    image = tf.cond(image_headers.is_native(contents), native, other)
     image.set_shape([None, None, 3])
     return image
 
 
-def decode_record(record: Record) -> Record:
+def _decode_by_pillow(contents: bytes, upright: bool) -> np.ndarray:
+    """Returns an image file's pixels, uint8 [h, w, 3]."""
+    with PIL.Image.open(io.BytesIO(contents), formats=list(formats())) as image:
+        if image.mode in ("I", "F"):
+            raise ValueError(f"pixels of mode {image.mode}")
+        turned = PIL.ImageOps.exif_transpose(image) if upright else image
+        if turned.mode.startswith("I;16"):
+            upper = (np.asarray(turned) >> 8).astype(np.uint8)
+            turned = PIL.Image.fromarray(upper)
+        return np.asarray(turned.convert("RGB"))
+
+
+def decode_record(
+    record: Record, decoder: Callable[[tf.Tensor], tf.Tensor] = decode
+) -> Record:
     """Decodes the `image` of a record, string []."""
-    return record | {"image": decode(record["image"])}
-
-
-def _shape(contents: tf.Tensor) -> tf.Tensor:
-    """Decodes cheaply, failing where `decode` would; int32 [2], the size."""
-
-    def of_jpeg() -> tf.Tensor:
-        # An eighth of the size is cheap and still reads every byte, so that a
-        # truncated file fails. The result must depend on its pixels: a control
-        # dependency on a stateless op is optimized away.
-        small = tf.io.decode_jpeg(contents, channels=3, ratio=8)
-        size = tf.io.extract_jpeg_shape(contents)[:2]
-        return tf.where(tf.size(small) > 0, size, 0)
-
-    is_jpeg = tf.strings.substr(contents, 0, 3) == b"\xff\xd8\xff"
-    return tf.cond(is_jpeg, of_jpeg, lambda: tf.shape(decode(contents))[:2])
+    return record | {"image": decoder(record["image"])}
 
 
 def check(
-    name: str, names: Sequence[str], sizes: np.ndarray, limit: int
+    name: str, names: Sequence[str], sizes: np.ndarray, reading: Reading
 ) -> tuple[np.ndarray, tuple[int, int, int] | None, tuple[str, ...]]:
-    """Checks that at most `limit` of a dataset's named images are unreadable.
+    """Checks that few enough of a dataset's named images are unreadable.
 
     Returns:
       (indices of the readable images, their common shape or None, names of the
       unreadable ones).
     """
     readable, total = sizes[:, 0] > 0, len(sizes)
-    bad = [names[i] for i in np.flatnonzero(~readable)]
+    bad = [names[i] for i in np.flatnonzero(~readable).tolist()]
     first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
     if len(bad) == total:
         raise errors.UserError(
             f"{name}: none of the {total} images can be read ({first}): use"
-            " JPEG, PNG, GIF or BMP files"
+            f" {', '.join(formats())} files"
+            f" of at most max_image_pixels={reading.max_image_pixels} pixels"
         )
-    if len(bad) > limit:
+    if len(bad) > reading.max_bad_images:
         raise errors.UserError(
             f"{name}: {len(bad)} of {total} images cannot be read"
-            f" ({first}), more than max_bad_images={limit}: repair or"
-            f" remove them, or set max_bad_images={len(bad)} to leave them"
-            " out"
+            f" ({first}), more than max_bad_images={reading.max_bad_images}:"
+            f" repair or remove them, or set max_bad_images={len(bad)} to leave"
+            " them out"
         )
     if bad:
         logging.warning(
@@ -79,34 +180,74 @@ def check(
 
 def read_sizes(
     records: tf.data.Dataset,
-    contents: Callable[[Record], tf.Tensor],
+    source: str,
+    read: Callable[[bytes], bytes],
+    max_pixels: int,
+    upright: bool = False,
     columns: tuple[str, ...] = (),
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Reads the image files, `contents` of encoded records, in parallel.
+) -> Found:
+    """Verifies the image files of encoded records, in parallel.
 
-    Returns:
-      (height and width, int32 [n, 2], zeros where unreadable; the records'
-      `columns`, [n] each).
+    Args:
+      records: `read` makes a file's bytes of their feature `source`, string [].
+      source, read: see `records`.
+      max_pixels: images with more are unreadable.
+      upright: whether images are turned as their EXIF data say.
+      columns: features of the records to return.
     """
 
-    def size(record: Record) -> tuple[tf.Tensor, Record]:
-        # TensorFlow catches an error only between the elements of a dataset, so
-        # the record becomes a dataset of one, followed by a fallback.
-        read = tf.data.Dataset.from_tensors(record).map(
-            lambda record: _shape(contents(record))
-        )
-        zeros = tf.data.Dataset.from_tensors(tf.zeros([2], tf.int32))
-        both = read.ignore_errors().concatenate(zeros)
-        kept = {name: record[name] for name in columns}
-        return both.take(1).get_single_element(), kept
+    def verify(value: bytes) -> np.ndarray:
+        try:
+            return np.array(_verify(read(value), max_pixels, upright), np.int32)
+        except Exception:  # Decoders raise errors of any type.
+            return np.zeros([3], np.int32)
+
+    def of_record(record: Record) -> tuple[tf.Tensor, Record]:
+        size = tf.numpy_function(verify, [record[source]], tf.int32)
+        size.set_shape([3])
+        return size, {name: record[name] for name in columns}
 
     rows = list(
-        records.map(size, tf.data.AUTOTUNE, deterministic=True)
+        records.map(of_record, tf.data.AUTOTUNE, deterministic=True)
         .batch(1024)
         .as_numpy_iterator()
     )
     if not rows:
-        return np.zeros([0, 2], np.int32), {}
-    sizes, kept = zip(*rows, strict=True)
+        return Found(np.zeros([0, 2], np.int32), np.zeros([0], np.int32), {})
+    parts, kept = zip(*rows, strict=True)
+    found = np.concatenate(parts)
     joined = {c: np.concatenate([part[c] for part in kept]) for c in columns}
-    return np.concatenate(sizes), joined
+    return Found(found[:, :2], found[:, 2], joined)
+
+
+def _verify(
+    contents: bytes, max_pixels: int, upright: bool
+) -> tuple[int, int, int]:
+    """Returns (height, width, kind); raises where `decode` would fail."""
+    with PIL.Image.open(io.BytesIO(contents), formats=list(formats())) as image:
+        # From the header: nothing is decoded yet. Of a GIF that is an upper
+        # limit of the size of its first image.
+        width, height = image.size
+        name = image.format
+        turned = (
+            upright
+            and name == "JPEG"
+            and image.getexif().get(_EXIF_ORIENTATION, 1) in range(5, 9)
+        )
+    if width * height > max_pixels:
+        raise ValueError(f"{width} x {height} pixels")
+    if name not in _NATIVE:
+        height, width, _ = _decode_by_pillow(contents, upright).shape
+        return height, width, _PILLOW
+    if name != "JPEG":
+        image = decode(contents, has_gifs=name == "GIF")
+        height, width, _ = image.shape
+        return height, width, _GIF if name == "GIF" else _TENSORFLOW
+    if image_headers.has_too_many_scans(contents):
+        raise ValueError("too many scans")
+    # An eighth of the size is cheap and still reads every byte, so that a
+    # truncated file fails.
+    tf.io.decode_jpeg(contents, channels=3, ratio=8)
+    if turned:
+        height, width = width, height
+    return height, width, _TENSORFLOW

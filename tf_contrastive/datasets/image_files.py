@@ -5,54 +5,114 @@ so that any number of them is shuffled as a whole.
 """
 
 import csv
+import functools
 import io
+import itertools
 import os
 import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
-from tf_contrastive.datasets import decoding, split_spec
-from tf_contrastive.datasets.source import Info, Record, Source, in_memory
+from tf_contrastive import errors, terminal
+from tf_contrastive.config.data import Reading
+from tf_contrastive.datasets import decoding, split_spec, verified_files
+from tf_contrastive.datasets.source import (
+    Info,
+    Record,
+    Source,
+    in_memory,
+)
 
 # Names of folders directly under the root that are its splits.
 SPLIT_FOLDERS = ("train", "test", "validation", "val")
-_HEADERS = ("path", "file", "filename", "file_name", "filepath", "image")
+# Of a label: more do not fit into any integer of TensorFlow.
+_MAX_DIGITS = 18
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
+# Names of columns in the header of a CSV file.
+_PATH_COLUMNS = (
+    *("path", "file", "filename", "file_name", "filepath", "file_path"),
+    *("image", "image_path", "image_file", "image_name", "img", "img_path"),
+)
+_LABEL_COLUMNS = (
+    *("label", "labels", "label_name", "class", "class_name"),
+    *("category", "target"),
+)
+_DELIMITERS = ",;\t"
 
 
-def _contents(record: Record) -> tf.Tensor:
-    return tf.io.read_file(record["path"])
-
-
-def _decode(record: Record) -> Record:
-    example = {"image": decoding.decode(_contents(record))}
+def _decode(
+    record: Record, decoder: Callable[[tf.Tensor], tf.Tensor]
+) -> Record:
+    example = {"image": decoder(tf.io.read_file(record["path"]))}
     return example | {k: record[k] for k in ("label",) if k in record}
 
 
+class _Files(NamedTuple):
+    """The image files of a folder or of a list.
+
+    Attributes:
+      place: the folder, or the list.
+      paths: of the files.
+      names: of the files, which do not depend on where the place is.
+      order: of slices, int [n].
+      labels: int [n], or None.
+      label_names: a name per class, or ().
+      num_classes: number of classes, if they have no names.
+    """
+
+    place: str
+    paths: list[str]
+    names: list[str]
+    order: np.ndarray
+    labels: list[int] | None = None
+    label_names: tuple[str, ...] = ()
+    num_classes: int | None = None
+
+
 def _source(
-    name: str,
-    split: str,
-    max_bad_images: int,
-    paths: list[str],
-    labels: list[int] | None = None,
-    label_names: tuple[str, ...] = (),
-    num_classes: int | None = None,
+    name: str, split: str, reading: Reading, files: _Files, held_out: bool
 ) -> Source:
-    """Slices the files, leaves out unreadable ones, makes the source."""
-    start, stop = split_spec.bounds(split, len(paths))
-    rows = {"path": np.array(paths[start:stop], object)}
-    if labels is not None:
-        rows["label"] = np.array(labels[start:stop], np.int64)
-    records = tf.data.Dataset.from_tensor_slices(rows)
-    sizes, _ = decoding.read_sizes(records, _contents)
-    good, shape, bad = decoding.check(
-        name, paths[start:stop], sizes, max_bad_images
+    """Takes the files of a split, leaves out unreadable ones.
+
+    With `held_out` the files are those of train and of test.
+    """
+    rows = {"path": np.array(files.paths, object)}
+    if files.labels is not None:
+        rows["label"] = np.array(files.labels, np.int64)
+    order = files.order
+    if held_out:
+        test = split_spec.held_out(
+            split_spec.random_order(files.names),
+            rows.get("label"),
+            reading.test_fraction,
+        )
+        order = order[test[order] == (split_spec.parse(split)[0] == "test")]
+    start, stop = split_spec.bounds(split, len(order))
+    taken = np.sort(order[start:stop])
+    rows = {key: row[taken] for key, row in rows.items()}
+    paths = rows["path"].tolist()
+    upright = reading.exif == "apply"
+    found = verified_files.read_sizes(
+        paths, reading.max_image_pixels, upright, files.place
     )
+    good, shape, bad = decoding.check(name, paths, found.sizes, reading)
     rows = {key: row[good] for key, row in rows.items()}
-    num_classes = num_classes or len(label_names) or None
-    info = Info(name, split, len(good), num_classes, shape, label_names, bad)
-    return in_memory(rows, _decode, info)
+    info = Info(
+        name,
+        split,
+        len(good),
+        files.num_classes or len(files.label_names) or None,
+        shape,
+        files.label_names,
+        bad,
+        by_pillow=found.by_pillow,
+    )
+    decode = functools.partial(_decode, decoder=found.decoder(upright))
+    return in_memory(rows, decode, info)
 
 
 # ---- Folders -----------------------------------------------------------------
@@ -63,7 +123,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _is_image(name: str) -> bool:
-    return name.lower().endswith(decoding.EXTENSIONS)
+    return name.lower().endswith(decoding.extensions())
 
 
 def _folders(path: str) -> list[str]:
@@ -76,7 +136,24 @@ def _folders(path: str) -> list[str]:
     )
 
 
-def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
+def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields folders and their files, but none twice, which links lead to."""
+    here, seen = os.path.realpath(root), set()
+    for parent, folders, files in tf.io.gfile.walk(root):
+        if os.path.islink(parent):
+            real = os.path.realpath(parent)
+            above = os.path.commonpath([here, real]) in (here, real)
+            if above or real in seen:
+                folders.clear()
+                continue
+            seen.add(real)
+        folders[:] = sorted(f for f in folders if not _is_hidden(f))
+        yield parent, [file for file in files if not _is_hidden(file)]
+
+
+def _split_folders(
+    name: str, path: str, split: str, reading: Reading
+) -> tuple[str, list[str]]:
     """Returns the folder of the split, and those of all splits."""
     base = split_spec.parse(split)[0]
     folders = _folders(path)
@@ -85,114 +162,240 @@ def _split_folders(name: str, path: str, split: str) -> tuple[str, list[str]]:
         every = [os.path.join(path, name) for name in {*known, base}]
         return os.path.join(path, base), every
     if known:
-        raise errors.UserError(
+        raise errors.AbsentSplitError(
             f"{name} has no split {base!r}: its folders are {', '.join(known)}"
         )
-    split_spec.only_train(
-        name,
-        split,
-        f"its images are not in folders such as {path}/{base}; make them, or"
-        " use slices of train, such as train[:90%] and train[90%:]",
-    )
+    if not _holds_out(split, reading):
+        split_spec.only_train(
+            name,
+            split,
+            f"its images are not in folders such as {path}/{base}; make them,"
+            " or set test_fraction=0.2",
+        )
     return path, [path]
 
 
-def folder(name: str, path: str, split: str, max_bad_images: int) -> Source:
-    """Opens `folder:PATH`.
+def _holds_out(split: str, reading: Reading) -> bool:
+    """Whether a split is made of data that have only one."""
+    is_made = split_spec.parse(split)[0] in ("train", "test")
+    return reading.test_fraction > 0 and is_made
 
-    The folders in PATH, sorted by name, are the classes; images count at any
-    depth. A PATH with images directly in it, or with a single folder, has no
-    labels. PATH/train, PATH/test, ... are the splits if they exist.
-    """
-    path = os.path.expanduser(path).rstrip("/") or "/"
-    if not tf.io.gfile.isdir(path):
-        raise errors.AbsentDataError(
-            f"{name}: there is no folder {path}: use a folder of images"
-        )
-    root, all_roots = _split_folders(name, path, split)
-    paths = sorted(
+
+def _tree(name: str, path: str, root: str, roots: list[str]) -> _Files:
+    """Lists the images under `root`; `roots` are the folders of all splits."""
+    files = [
         os.path.join(parent, file)
-        for parent, _, files in tf.io.gfile.walk(root)
+        for parent, files in _walk(root)
         for file in files
-        if _is_image(file)
-        and not any(map(_is_hidden, [file, *parent[len(root) :].split("/")]))
+    ]
+    paths = sorted(filter(_is_image, files))
+    others = Counter(
+        os.path.splitext(file)[1].lower() or "no extension"
+        for file in files
+        if not _is_image(file)
     )
+    if others and paths:
+        counts = ", ".join(f"{n:,} {kind}" for kind, n in others.most_common(5))
+        heic = "; HEIC: pip install pillow-heif" * (".heic" in others)
+        terminal.info(f"{name}: files that are no images: {counts}{heic}")
     if not paths:
         raise errors.UserError(
             f"{name}: no images under {root}: use a folder of"
-            f" {' '.join(decoding.EXTENSIONS)} files"
+            f" {' '.join(decoding.extensions())} files"
         )
-    labels, names = None, set()
-    if not any(map(_is_image, tf.io.gfile.listdir(root))):
-        # Of all splits, so that a class that one of them lacks shifts no label.
-        names = {label for each in all_roots for label in _folders(each)}
-    classes = tuple(sorted(names)) if len(names) > 1 else ()
-    if classes:
-        number = {label: i for i, label in enumerate(classes)}
-        of = (path[len(root) :].strip("/").split("/")[0] for path in paths)
-        labels = [number[label] for label in of]
-    return _source(name, split, max_bad_images, paths, labels, classes)
+    names = [path[len(root) :].strip("/") for path in paths]
+    found = _Files(path, paths, names, split_spec.random_order(names))
+    if any(map(_is_image, tf.io.gfile.listdir(root))):
+        return found
+    of = [name.split("/")[0] for name in names]
+    # Of all splits, so that a class that one of them lacks shifts no label.
+    known = set(of) | {
+        label
+        for each in roots
+        for label in _folders(each)
+        if label not in of and _has_image(os.path.join(each, label))
+    }
+    if len(known) < 2:
+        return found
+    classes = tuple(sorted(known))
+    number = {label: i for i, label in enumerate(classes)}
+    return found._replace(
+        labels=[number[label] for label in of], label_names=classes
+    )
+
+
+def _has_image(folder: str) -> bool:
+    return any(map(_is_image, itertools.chain(*(f for _, f in _walk(folder)))))
+
+
+def folder(name: str, path: str, split: str, reading: Reading) -> Source:
+    """Opens `folder:PATH`.
+
+    The folders in PATH that have images, sorted by name, are the classes;
+    images count at any depth. A PATH with images directly in it, or with a
+    single folder, has no labels. PATH/train, PATH/test, ... are the splits if
+    they exist. A slice is a random sample, always the same.
+    """
+    path = os.path.expanduser(path).rstrip("/") or "/"
+    if not tf.io.gfile.isdir(path):
+        kind = "a file" if tf.io.gfile.exists(path) else "absent"
+        raise errors.AbsentDataError(
+            f"{name}: {path} is {kind}: use a folder of images"
+        )
+    try:
+        root, roots = _split_folders(name, path, split, reading)
+        files = _tree(name, path, root, roots)
+    except UnicodeDecodeError as error:
+        raise errors.UserError(
+            f"{name}: the name of a file or folder is not UTF-8"
+            f" ({error.object!r}): rename it"
+        ) from error
+    held_out = root == path and _holds_out(split, reading)
+    return _source(name, split, reading, files, held_out)
 
 
 # ---- CSV ---------------------------------------------------------------------
 
 
-def _rows(path: str) -> list[list[str]]:
+def _rows(path: str, reading: Reading) -> list[list[str]]:
     """Returns the lines of a CSV file as [path, label] or [path]."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            text = file.read().decode()  # First: Pythons differ in the rest.
-        reader = csv.reader(io.StringIO(text, newline=""))
-        lines = [row for row in reader if any(row)]
+            # First: Pythons differ in the rest. Spreadsheets write a mark
+            # before the text, which "utf-8-sig" removes.
+            text = file.read().decode("utf-8-sig")
+        first = text.lstrip().partition("\n")[0]
+        delimiter = max(_DELIMITERS, key=first.count)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        lines = [[cell.strip() for cell in row] for row in reader if any(row)]
     except (UnicodeDecodeError, csv.Error) as error:
         raise errors.UserError(
             f"{path} is not a CSV file ({error}): write lines of path,label, in"
             " UTF-8"
         ) from error
-    if lines and lines[0][0].strip().lower() in _HEADERS:
-        lines = lines[1:]
-    rows = [[cell.strip() for cell in row[:2]] for row in lines]
-    rows = [row if len(row) > 1 and row[1] else row[:1] for row in rows]
+    header, lines = _header(lines, reading)
+    if not lines:
+        raise errors.UserError(f"{path} is empty: write lines of path,label")
+    columns = _columns(path, header, lines[0], reading)
+    rows = [
+        [row[c] for c in columns if c < len(row) and row[c]] for row in lines
+    ]
     if len({len(row) for row in rows}) > 1:
-        bare = next(row[0] for row in rows if len(row) == 1)
+        bare = next(row[0] if row else "a line" for row in rows if len(row) < 2)
         raise errors.UserError(
             f"{path}: {bare} has no label and others have: label every line, or"
             " none"
         )
-    if not rows:
-        raise errors.UserError(f"{path} is empty: write lines of path,label")
     return rows
 
 
-def csv_file(name: str, path: str, split: str, max_bad_images: int) -> Source:
+def _header(
+    lines: list[list[str]], reading: Reading
+) -> tuple[list[str], list[list[str]]]:
+    """Splits the lines of a CSV file into its header, if any, and the rest."""
+    if not lines:
+        return [], []
+    names = [cell.lower() for cell in lines[0]]
+    known = {*_PATH_COLUMNS, reading.csv_path_column.lower()} - {""}
+    are_images = [any(map(_is_image, row)) for row in lines[:2]]
+    # Of other names: a line without an image before one that has one.
+    if known.intersection(names) or are_images == [False, True]:
+        return names, lines[1:]
+    return [], lines
+
+
+def _columns(
+    path: str, header: list[str], row: list[str], reading: Reading
+) -> list[int]:
+    """Returns the columns of a CSV file's paths and labels, if it has labels.
+
+    Args:
+      path: of the file.
+      header: names of its columns in lower case, or [].
+      row: its first line after that.
+      reading: options that name the columns.
+    """
+
+    def chosen(option: str, known: tuple[str, ...]) -> int | None:
+        name = getattr(reading, option)
+        if name.isdecimal() and 0 < int(name) <= len(row):
+            return int(name) - 1
+        if not name:
+            found = (i for i, column in enumerate(header) if column in known)
+            return next(found, None)
+        if name.lower() in header:
+            return header.index(name.lower())
+        named = f" ({', '.join(header)})" if header else ", and no header"
+        raise errors.UserError(
+            f"{path}: there is no column {option}={name}: it has"
+            f" {len(row)} columns{named}"
+        )
+
+    paths = chosen("csv_path_column", _PATH_COLUMNS)
+    if paths is None:
+        images = (i for i, cell in enumerate(row) if _is_image(cell))
+        paths = next(images, 0)
+    labels = chosen("csv_label_column", _LABEL_COLUMNS)
+    if labels is None and len(row) > 2 and header:
+        raise errors.UserError(
+            f"{path}: which of its columns {', '.join(header)} has the labels?"
+            " Set csv_label_column"
+        )
+    if labels is None:
+        # The one that follows; after the last one, the one before.
+        labels = paths + 1 if paths + 1 < len(row) else paths - 1
+    return [paths, labels] if labels >= 0 else [paths]
+
+
+def csv_file(name: str, path: str, split: str, reading: Reading) -> Source:
     """Opens `csv:PATH`: lines of path,label, or of path alone.
 
-    A header is skipped. Relative paths start at the CSV file. Labels that are
-    all integers of at least 0 are used unchanged; others are numbered in sorted
-    order. `{split}` in PATH means the split's name; classes are then those of
-    all splits' files. Without it the file is the split `train`.
+    Columns are separated by commas, semicolons or tabs, and found by their
+    names in a header, if there is one. Relative paths start at the CSV file.
+    Labels that are all integers of at least 0 are used unchanged; names are
+    numbered in sorted order. `{split}` in PATH means the split's name; classes
+    are then those of all splits' files. Without it the file is the split
+    `train`.
     """
     path = os.path.expanduser(path)
     file = path.replace("{split}", split_spec.parse(split)[0])
-    if file == path:
-        split_spec.only_train(name, split, "put {split} into the path for more")
+    held_out = file == path and _holds_out(split, reading)
+    if file == path and not held_out:
+        split_spec.only_train(
+            name, split, "put {split} into the path, or set test_fraction=0.2"
+        )
     if not tf.io.gfile.exists(file) or tf.io.gfile.isdir(file):
         raise errors.AbsentDataError(
             f"{name}: there is no file {file}: use a CSV file of path,label"
         )
-    rows = _rows(file)
+    rows = _rows(file, reading)
     folder = os.path.dirname(file)
-    paths = [p if "://" in p else os.path.join(folder, p) for p, *_ in rows]
+    named = [row[0] for row in rows]
+    paths = [p if "://" in p else os.path.join(folder, p) for p in named]
+    found = _Files(path, paths, named, np.arange(len(paths)))
     if len(rows[0]) == 1:
-        return _source(name, split, max_bad_images, paths)
+        return _source(name, split, reading, found, held_out)
     literal = re.sub(r"([*?\[\]\\])", r"\\\1", path)
     files = tf.io.gfile.glob(literal.replace("{split}", "*"))
-    classes = {row[-1] for f in files or [file] for row in _rows(f)}
+    classes = {row[-1] for f in files or [file] for row in _rows(f, reading)}
     if all(label.isascii() and label.isdigit() for label in classes):
+        digits = max((label.lstrip("0") for label in classes), key=len)
+        if len(digits) > _MAX_DIGITS:
+            raise errors.UserError(
+                f"{name}: {digits[:_MAX_DIGITS]}... is too large for a label:"
+                " number the classes from 0"
+            )
         labels = [int(row[1]) for row in rows]
         count = max(map(int, classes)) + 1
-        return _source(name, split, max_bad_images, paths, labels, (), count)
+        found = found._replace(labels=labels, num_classes=count)
+        return _source(name, split, reading, found, held_out)
+    if all(map(_NUMBER.fullmatch, classes)):
+        least = min(classes, key=float)
+        raise errors.UserError(
+            f"{name}: label {least}: write integers of at least 0, or names"
+        )
     names = tuple(sorted(classes))
     number = {label: i for i, label in enumerate(names)}
     labels = [number[row[1]] for row in rows]
-    return _source(name, split, max_bad_images, paths, labels, names)
+    found = found._replace(labels=labels, label_names=names)
+    return _source(name, split, reading, found, held_out)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
@@ -18,13 +19,17 @@ from tf_contrastive.datasets import data_service as service
 from tf_contrastive.datasets import sampler as samplers
 from tf_contrastive.datasets.source import Record, Source
 
-# (views float32 [b, V, S, S, K], seeds int32 [b, 2]) -> input of a step.
+# (views float32 [b, V, S, S, K], seeds int32 [b, 2]) -> input of a step; see
+# `views.from_config.on_host`.
 Finish = Callable[[tf.Tensor, tf.Tensor], Any]
 MakeViews = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 # Images of one shape are decoded once, into memory, up to this many bytes
 # (50,000 images of CIFAR-10 take 154 MB), then read by index in whole batches.
 CACHE_BYTES = 1 << 30
+# Larger images become views one at a time: a batch of photographs that are not
+# cropped yet takes gigabytes.
+_BATCHED_BYTES = 1 << 19
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
@@ -73,14 +78,16 @@ def training_batches(
     extra_channels: int | None = None,
     num_pipelines: int = 1,
     pipeline_id: int = 0,
+    sharding: str = Data.input_sharding,
     data_service: str = Data.data_service,
     delivered: service.DeliveryCounter | None = None,
 ) -> tf.data.Dataset:
     """Makes the infinite stream of training batches.
 
-    Batch k has the same (example, seed) rows for any `num_pipelines`: each
-    pipeline makes its part, `replica_batch_size` rows at a time. A stream that
-    starts at step k equals the rest of a stream from step 0.
+    Batch k has the same (example, seed) rows for any `num_pipelines`, unless
+    these share files: each pipeline makes its part, `replica_batch_size` rows
+    at a time. A stream that starts at step k equals the rest of a stream from
+    step 0.
 
     With a data service an epoch has the same rows in any order, if it consists
     of whole batches; otherwise other rows are dropped. A stream that starts
@@ -90,7 +97,7 @@ def training_batches(
       source: training examples.
       make_views: (uint8 [n, h, w, 3], int32 [n, 2]) -> float32 [n, V, S, S, 3].
         A seed is (a mix of seed and epoch, the example's index). It gets whole
-        batches of images of one shape, else one image at a time.
+        batches of small images of one shape, else one image at a time.
       finish: (views with `extra` after their channels, seeds) -> input of a
         step, always in whole batches; None: the views.
       batch_size: images of the global batch.
@@ -104,14 +111,18 @@ def training_batches(
       extra_channels: channels of feature `extra` to take; None: all.
       num_pipelines, pipeline_id: pipelines (hosts) that share the global
         batch, and the number of this one.
+      sharding: "example": every pipeline reads all files, and takes its rows;
+        "file": it reads its own files, so that the stream depends on the number
+        of pipelines; "auto": "file" if there are enough. For files of records
+        and sampler "shuffle".
       data_service: grpc://host:port of a dispatcher whose workers make the
         batches; empty: this process.
       delivered: counter of the service's examples.
 
     Returns:
-      Infinite `tf.data.Dataset` of (views float32 [b, V, S, S, K], labels int32
-      [b], or [b, C] of 0 and 1 for multi-label datasets), or of views alone if
-      there are no labels.
+      Infinite `tf.data.Dataset` of (input of a step, such as views float32
+      [b, V, S, S, K]; labels int32 [b], or [b, C] of 0 and 1 for multi-label
+      datasets), or of the input alone if there are no labels.
 
     Raises:
       UserError: if an epoch has no batch, a batch cannot be divided evenly, or
@@ -129,6 +140,7 @@ def training_batches(
         shuffle_buffer,
         num_pipelines,
         pipeline_id,
+        sharding,
     )
     make = functools.partial(
         _batches,
@@ -144,13 +156,9 @@ def training_batches(
         source = in_memory(source, cache)
         stream = dataclasses.replace(stream, source=source)
         draws = samplers.SAMPLERS[sampler](stream)
-        batches = make(source, stream.select(draws))
-    # Otherwise several workers expect a last, smaller batch, and leave the size
-    # of all batches open.
-    infinite = tf.data.experimental.assert_cardinality(
-        tf.data.experimental.INFINITE_CARDINALITY
-    )
-    return _prefetched(batches.apply(infinite))
+        is_local = sampler == "shuffle" and stream.shares_files
+        batches = make(source, draws if is_local else stream.select(draws))
+    return _prefetched(_endless(batches))
 
 
 def evaluation_batches(
@@ -172,19 +180,81 @@ def evaluation_batches(
       [b]); labels are -1 unless images have one label each.
     """
 
-    def prepare(record: Record) -> tuple[tf.Tensor, tf.Tensor, Record]:
+    records = source.records.enumerate()
+    batches = _evaluated(
+        source, records, preprocess, batch_size, extra_channels, whole=False
+    )
+    return _prefetched(batches.map(lambda images, n: (images, n[:, 0])))
+
+
+def evaluation_part(
+    source: Source,
+    preprocess: Callable[[tf.Tensor], tf.Tensor],
+    *,
+    batch_size: int,
+    extra_channels: int | None = None,
+    num_pipelines: int = 1,
+    pipeline_id: int = 0,
+) -> tf.data.Dataset:
+    """Makes batches of one pipeline's part of the examples, over and over.
+
+    Parts are contiguous, of one size but for the last; some may overlap if
+    there are few examples. Other arguments: see `evaluation_batches`;
+    `batch_size` is that of an element.
+
+    Returns:
+      Infinite `tf.data.Dataset` of (images float32 [b, S, S, K], numbers int32
+      [b, 2]: label, and position in the source).
+    """
+    first = 0
+    if num_pipelines > 1:
+        count = source.info.num_examples
+        size = part_size(count, num_pipelines)
+        first = min(pipeline_id * size, count - 1)
+        source = source.select(np.arange(first, min(first + size, count)))
+    records = source.records.enumerate(first).repeat()
+    batches = _evaluated(
+        source, records, preprocess, batch_size, extra_channels, whole=True
+    )
+    return _prefetched(_endless(batches))
+
+
+def part_size(examples: int, num_pipelines: int) -> int:
+    """Returns the examples of an `evaluation_part`, at most."""
+    return -(-examples // num_pipelines)
+
+
+def _evaluated(
+    source: Source,
+    records: tf.data.Dataset,
+    preprocess: Callable[[tf.Tensor], tf.Tensor],
+    batch_size: int,
+    extra_channels: int | None,
+    whole: bool,
+) -> tf.data.Dataset:
+    """Makes batches of (position, record): images, and (label, position).
+
+    They are float32 [b, S, S, K], int32 [b, 2]; a label is -1 where there is
+    not one of each image; `whole` drops a last, smaller batch.
+    """
+
+    def prepare(
+        position: tf.Tensor, record: Record
+    ) -> tuple[tf.Tensor, tf.Tensor, Record]:
         example = source.decode(record)
         label = tf.cast(example.pop("label", -1), tf.int32)
         label = label if source.info.has_labels else -1
-        return preprocess(example.pop("image")), label, example
+        numbers = tf.stack([label, tf.cast(position, tf.int32)])
+        return preprocess(example.pop("image")), numbers, example
 
     def element(
-        images: tf.Tensor, labels: tf.Tensor, example: Record
+        images: tf.Tensor, numbers: tf.Tensor, example: Record
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        return _with_extra(images, example, extra_channels), labels
+        return _with_extra(images, example, extra_channels), numbers
 
-    batches = source.records.map(prepare, tf.data.AUTOTUNE).batch(batch_size)
-    return _prefetched(batches.map(element, tf.data.AUTOTUNE))
+    batches = records.map(prepare, tf.data.AUTOTUNE)
+    batches = batches.batch(batch_size, drop_remainder=whole)
+    return batches.map(element, tf.data.AUTOTUNE)
 
 
 def view_batches(
@@ -259,8 +329,9 @@ def _batches(
     def views_of_image(
         index: tf.Tensor, key: tf.Tensor, record: Record
     ) -> tuple:
+        draw = index, key, record
         one = tf.nest.map_structure(
-            lambda x: x[tf.newaxis], decode(index, key, record)
+            lambda x: x[tf.newaxis], draw if source.decoded else decode(*draw)
         )
         return tf.nest.map_structure(lambda x: x[0], views_of_batch(*one))
 
@@ -272,7 +343,7 @@ def _batches(
         # Keras would take a bare pair for inputs and labels.
         return (inputs,) if isinstance(inputs, tuple) else inputs
 
-    if shape is None:
+    if shape is None or math.prod(shape) > _BATCHED_BYTES:
         views = draws.map(views_of_image, tf.data.AUTOTUNE)
         views = views.batch(rows, drop_remainder=whole)
     else:
@@ -294,6 +365,19 @@ def _with_extra(
         extra = extra[:, tf.newaxis]
     shape = tf.concat([tf.shape(images)[:-1], tf.shape(extra)[-1:]], 0)
     return tf.concat([images, tf.broadcast_to(extra, shape)], -1)
+
+
+def _endless(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Declares that batches do not end.
+
+    Otherwise several workers expect a last, smaller batch, and leave the size
+    of all batches open.
+    """
+    return batches.apply(
+        tf.data.experimental.assert_cardinality(
+            tf.data.experimental.INFINITE_CARDINALITY
+        )
+    )
 
 
 def _prefetched(dataset: tf.data.Dataset) -> tf.data.Dataset:

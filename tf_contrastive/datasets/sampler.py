@@ -18,13 +18,16 @@ from tf_contrastive.datasets.source import Source
 MAX_EPOCHS = 1 << 40
 # Files read at a time; fixed, since it determines the order of the records.
 _FILES_AT_A_TIME = 16
+# Files for each pipeline from which on "auto" shares files.
+_FILES_PER_PIPELINE = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
     """The training stream, and the part of it that one input pipeline makes.
 
-    Replica r gets the same rows of a batch for any number of pipelines.
+    Replica r gets the same rows of a batch for any number of pipelines, unless
+    each pipeline reads its own files.
     """
 
     source: Source
@@ -36,6 +39,7 @@ class Stream:
     buffer: int  # Examples to shuffle among, where they are not in memory.
     pipelines: int  # Input pipelines (hosts).
     pipeline: int  # Number of this one.
+    sharding: str = "example"
 
     def __post_init__(self) -> None:
         if self.batch_size % self.pipelines:
@@ -55,6 +59,22 @@ class Stream:
     def local(self) -> int:
         """The pipeline's images of a batch."""
         return self.batch_size // self.pipelines
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether each pipeline reads files of its own."""
+        if self.pipelines == 1 or self.source.arrays is not None:
+            return False
+        files = len(self.source.record_files().names)
+        if self.sharding == "auto":
+            return files >= _FILES_PER_PIPELINE * self.pipelines
+        if self.sharding == "file" and files < self.pipelines:
+            raise errors.UserError(
+                f"input_sharding=file: {self.source.info.name} has {files}"
+                f" file(s) for {self.pipelines} hosts: write at least"
+                f" {self.pipelines}, or use input_sharding=example"
+            )
+        return self.sharding == "file"
 
     def select(self, draws: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the pipeline's draws of the draws of all batches."""
@@ -95,8 +115,12 @@ class Stream:
         key: tf.Tensor,
         buffer: int | tf.Tensor,
         label: tf.Tensor | None = None,
+        shares_files: bool = False,
     ) -> tf.data.Dataset:
-        """Returns draws of all examples, or of a class, once, shuffled."""
+        """Returns draws of all examples, or of a class, once, shuffled.
+
+        With `shares_files`, of the pipeline's share of the pass's files.
+        """
         if self.source.arrays is not None:
             order = self.shuffled_rows(seed, label)
             keys = tf.fill(tf.shape(order), key)
@@ -105,6 +129,8 @@ class Stream:
         files = self.source.record_files()
         order = tf.range(len(files.names))
         order = tf.random.experimental.stateless_shuffle(order, seed, "philox")
+        if shares_files:
+            order = order[self.pipeline :: self.pipelines]
         records = files.numbered(order, _FILES_AT_A_TIME)
         # Dataset.shuffle mixes in the global seed, which must not matter:
         # inside a tf.data function this sets only that function's seed. (A seed
@@ -123,6 +149,7 @@ class Stream:
         start: tuple[int | tf.Tensor, int | tf.Tensor],
         length: int | tf.Tensor,
         label: tf.Tensor | None = None,
+        shares_files: bool = False,
     ) -> tf.data.Dataset:
         """Returns infinite draws: pass after pass, of `length` examples each.
 
@@ -133,18 +160,31 @@ class Stream:
         def one(number: tf.Tensor) -> tf.data.Dataset:
             order, key = self.seeds(number, label)
             skip = tf.where(number == first, tf.cast(done, tf.int64), 0)
-            return (
-                self.one_pass(order, key, buffer, label).take(length).skip(skip)
-            )
+            draws = self.one_pass(order, key, buffer, label, shares_files)
+            if shares_files:
+                # Files differ in length: a share may have too few for its rows.
+                draws = draws.repeat()
+            return draws.take(length).skip(skip)
 
         return tf.data.Dataset.range(first, MAX_EPOCHS).flat_map(one)
 
 
 def shuffled(stream: Stream) -> tf.data.Dataset:
-    """Draws every example at most once per epoch, in an order per epoch."""
+    """Draws every example at most once per epoch, in an order per epoch.
+
+    Where pipelines share files, a draw is one of this pipeline. The files of
+    each are others in every epoch; a few of its examples come twice in an epoch
+    if its files have fewer than it needs.
+    """
     epoch, step = divmod(stream.start_step, stream.steps)
-    start = epoch, step * stream.batch_size
-    return stream.passes(stream.buffer, start, stream.steps * stream.batch_size)
+    shares_files = stream.shares_files
+    rows = stream.local if shares_files else stream.batch_size
+    return stream.passes(
+        stream.buffer,
+        (epoch, step * rows),
+        stream.steps * rows,
+        shares_files=shares_files,
+    )
 
 
 def class_balanced(stream: Stream) -> tf.data.Dataset:

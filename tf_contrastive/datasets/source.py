@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
+from tf_contrastive.datasets import split_spec
 
 Record = dict[str, tf.Tensor]
 
@@ -30,6 +31,7 @@ class Info:
       extra_channels: channels of feature `extra`, besides the image's three.
       multi_label: whether a label is a row of 0 and 1, [num_classes]: whether
         the image has each class.
+      by_pillow: whether this process, by Pillow, must decode some images.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Info:
     bad_images: tuple[str, ...] = ()
     extra_channels: int = 0
     multi_label: bool = False
+    by_pillow: bool = False
 
     def __post_init__(self) -> None:
         for name in self.label_names:
@@ -130,7 +133,7 @@ class Files:
         mask = mask[start:stop]
         return dataclasses.replace(
             self,
-            names=[self.names[f] for f in files],
+            names=[self.names[f] for f in files.tolist()],
             skips=(np.asarray(self.skips) + skips)[files],
             counts=counts[files],
             mask=None if mask.all() else mask,
@@ -198,6 +201,12 @@ class Source:
             labels[index] = label
         return labels
 
+    def class_sizes(self) -> np.ndarray | None:
+        """Counts the examples of each class; None if that takes long."""
+        if self.arrays is None or not self.info.has_labels:
+            return None
+        return np.bincount(self.labels(), minlength=self.info.num_classes or 0)
+
     def relabelled(
         self, label: Callable[[Record], tf.Tensor], info: Info
     ) -> "Source":
@@ -229,6 +238,8 @@ class Source:
     ) -> tuple["Source", "Source"]:
         """Cuts a random fraction off: (training source, validation source).
 
+        If the labels are in memory, it is a fraction of each class.
+
         Raises:
           UserError: if one of the two would be empty.
         """
@@ -242,8 +253,13 @@ class Source:
             )
         # The stream of RandomState never changes; Generator's may.
         order = np.random.RandomState(seed % 2**32).permutation(n)
-        train = self.select(np.sort(order[count:]))
-        validation = self.select(np.sort(order[:count]))
+        if self.arrays is not None and self.info.has_labels:
+            chosen = split_spec.held_out(order, self.labels(), fraction)
+        else:
+            chosen = np.zeros([n], bool)
+            chosen[order[:count]] = True
+        train = self.select(np.flatnonzero(~chosen))
+        validation = self.select(np.flatnonzero(chosen))
         name = f"{self.info.split} (validation)"
         return train, dataclasses.replace(
             validation, info=dataclasses.replace(validation.info, split=name)

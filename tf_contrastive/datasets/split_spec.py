@@ -1,6 +1,10 @@
 """Specifications of splits and slices, as in TFDS: `train[10%:500]`."""
 
+import hashlib
 import re
+from collections.abc import Sequence
+
+import numpy as np
 
 from tf_contrastive import errors
 
@@ -54,8 +58,36 @@ def _absolute(boundary: str | None, num_examples: int, default: int) -> int:
 
 
 def only_train(name: str, split: str, hint: str) -> None:
-    """Raises `UserError` unless `split` is `train` or a slice of it."""
+    """Raises `AbsentSplitError` unless `split` is `train` or a slice of it."""
     if (base := parse(split)[0]) != "train":
-        raise errors.UserError(
+        raise errors.AbsentSplitError(
             f"{name} has no split {base!r}, only train: {hint}"
         )
+
+
+def random_order(names: Sequence[str]) -> np.ndarray:
+    """Returns an order of names, int [n], that depends on each name alone."""
+    digests = [hashlib.md5(name.encode()).digest() for name in names]
+    return np.argsort(np.array(digests, "S16"), kind="stable")
+
+
+def held_out(
+    order: np.ndarray, labels: np.ndarray | None, fraction: float
+) -> np.ndarray:
+    """Chooses a fraction of the examples of each class, at least one of two.
+
+    Args:
+      order: in which they are chosen, int [n].
+      labels: int [n], or None.
+      fraction: of each class.
+
+    Returns:
+      bool [n].
+    """
+    chosen = np.zeros([len(order)], bool)
+    classes = np.zeros_like(order) if labels is None else labels[order]
+    for label in np.unique(classes):
+        rows = order[classes == label]
+        count = round(fraction * len(rows))
+        chosen[rows[: min(max(count, 1), len(rows) - 1)]] = True
+    return chosen

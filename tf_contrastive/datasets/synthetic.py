@@ -20,7 +20,12 @@ def batches(
     rng = np.random.default_rng(0)
     side, count = run.views.image_size, run.views.views
     channels = 3 + max(run.data.extra_channels, 0)
-    views = rng.random([images, count, side, side, channels], np.float32)
+    shape = [images, count, side, side, channels]
+    if run.views.wire_dtype == "uint8":
+        views = rng.integers(0, 256, shape, np.uint8)
+    else:
+        dtype = tf.as_dtype(run.views.wire_dtype).as_numpy_dtype
+        views = rng.random(shape, np.float32).astype(dtype)
     seeds = rng.integers(0, 2**31 - 1, [images, count, 2]).astype(np.int32)
     rows = np.arange(images, dtype=np.int32)
     on_device = run.views.augment_on == "device" or run.views.mixed

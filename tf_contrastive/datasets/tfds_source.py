@@ -41,6 +41,8 @@ def _builder(
     except tfds.core.DatasetNotFoundError as error:
         raise _not_found(tfds, name, place) from error
     except (ValueError, AssertionError, json_format.Error) as error:
+        if tf.io.gfile.exists(name):  # A path, without `folder:`.
+            raise _not_found(tfds, name, place) from error
         raise errors.UserError(
             f"dataset {name} in {place} cannot be read"
             f" ({errors.first_line(error)}): prepare it again, or set another"
@@ -56,6 +58,9 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
         own = [*embedded, *(f"{scheme}:PATH" for scheme in DATASET_SCHEMES)]
         match = errors.nearest(base, [*embedded, *known])
         hint = f"did you mean {match!r}? " if match else ""
+        if tf.io.gfile.exists(name):
+            kind = "folder" if tf.io.gfile.isdir(name) else "csv"
+            hint = f"did you mean {kind}:{name}? "
         return errors.UnknownDatasetError(
             f"unknown dataset {name!r}: {hint}known: {', '.join(own)}, the"
             f" prepared datasets in {place}, and the {len(known)} names of"

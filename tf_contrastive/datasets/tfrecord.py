@@ -1,5 +1,6 @@
 """TFRecord files of `tf.train.Example` with an encoded image each."""
 
+import functools
 import os
 from collections.abc import Callable
 
@@ -7,8 +8,15 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
+from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, split_spec
-from tf_contrastive.datasets.source import Files, Info, Record, Source, in_files
+from tf_contrastive.datasets.source import (
+    Files,
+    Info,
+    Record,
+    Source,
+    in_files,
+)
 
 _ENCODED = ("image/encoded", "image_encoded", "image_raw", "encoded")
 IMAGE_FEATURES = ("image", *_ENCODED)
@@ -22,7 +30,7 @@ def _read(file: tf.Tensor) -> tf.data.Dataset:
 
 
 def _parser(
-    name: str, paths: list[str]
+    name: str, paths: list[str], first_label: int
 ) -> tuple[Callable[[tf.Tensor], Record], bool]:
     """Returns (serialized -> record, whether the first record has a label)."""
     serialized = tf.data.Dataset.from_tensor_slices(paths).flat_map(_read)
@@ -57,24 +65,27 @@ def _parser(
 
     def parse(serialized: tf.Tensor) -> Record:
         parsed = tf.io.parse_single_example(serialized, features)
-        return {key: parsed[name] for key, name in names.items()}
+        record = {key: parsed[name] for key, name in names.items()}
+        if label:
+            record["label"] -= first_label
+        return record
 
     return parse, label is not None
 
 
-def tfrecord(
-    name: str, pattern: str, split: str, max_bad_images: int
-) -> Source:
+def tfrecord(name: str, pattern: str, split: str, reading: Reading) -> Source:
     """Opens `tfrecord:GLOB`: files of tf.train.Example, gzip by their ending.
 
-    Image and label are found by the names of their features; labels are
-    integers of at least 0. `{split}` in GLOB means the split's name; without it
-    all files are the split `train`.
+    GLOB may be a folder of such files. Image and label are found by the names
+    of their features; labels are integers of at least 0. `{split}` in GLOB
+    means the split's name; without it all files are the split `train`.
     """
     pattern = os.path.expanduser(pattern)
     matching = pattern.replace("{split}", split_spec.parse(split)[0])
     if matching == pattern:
         split_spec.only_train(name, split, "put {split} into the path for more")
+    if tf.io.gfile.isdir(matching):
+        matching = os.path.join(matching, "*")
     paths = sorted(tf.io.gfile.glob(matching))
     paths = [path for path in paths if not tf.io.gfile.isdir(path)]
     if not paths:
@@ -83,18 +94,25 @@ def tfrecord(
             " files, with or without wildcards"
         )
     try:
-        parse, labelled = _parser(name, paths)
+        first = max(reading.first_label, 0)
+        parse, labelled = _parser(name, paths, first)
 
         def of_file(number: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
             return _read(file).map(lambda r: parse(r) | {"file": number})
 
         records = tf.data.Dataset.from_tensor_slices(paths).enumerate()
-        sizes, columns = decoding.read_sizes(
+        found = decoding.read_sizes(
             records.flat_map(of_file),
-            lambda record: record["image"],
+            "image",
+            bytes,
+            reading.max_image_pixels,
             columns=("file", "label") if labelled else ("file",),
         )
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+    except (
+        tf.errors.DataLossError,
+        tf.errors.InvalidArgumentError,
+        UnicodeDecodeError,  # TensorFlow's message quotes the record.
+    ) as error:
         raise errors.UserError(
             f"{name}: one of {len(paths)} files is damaged, or not a TFRecord"
             f" of image and label ({errors.first_line(error)}): write it again"
@@ -102,22 +120,38 @@ def tfrecord(
     files = Files(
         paths,
         np.zeros([len(paths)], np.int64),
-        np.bincount(columns["file"], minlength=len(paths)),
+        np.bincount(found.columns["file"], minlength=len(paths)),
         lambda file: _read(file).map(parse),
     )
-    start, stop = split_spec.bounds(split, len(sizes))
+    start, stop = split_spec.bounds(split, len(found.sizes))
     names = [f"record {index}" for index in range(start, stop)]
     good, shape, bad = decoding.check(
-        name, names, sizes[start:stop], max_bad_images
+        name, names, found.sizes[start:stop], reading
     )
     num_classes = None
     if labelled:
-        labels = columns["label"][start:stop]
+        labels = found.columns["label"]
+        if labels.min() == 1 and reading.first_label < 0:
+            raise errors.UserError(
+                f"{name}: its labels start at 1: set first_label=1, or"
+                " first_label=0 if there is a class 0"
+            )
+        labels = labels[start:stop]
         if labels.min() < 0:
             raise errors.UserError(
                 f"{name}: its smallest label is {labels.min()}: write labels of"
                 " at least 0"
             )
         num_classes = int(labels.max()) + 1
-    info = Info(name, split, len(good), num_classes, shape, (), bad)
-    return in_files(files.select(start + good), decoding.decode_record, info)
+    info = Info(
+        name,
+        split,
+        len(good),
+        num_classes,
+        shape,
+        (),
+        bad,
+        by_pillow=found.by_pillow,
+    )
+    decode = functools.partial(decoding.decode_record, decoder=found.decoder())
+    return in_files(files.select(start + good), decode, info)

@@ -1,0 +1,139 @@
+"""A host of a TPU pod: it runs the graph of the input, but none of our Python.
+
+Stands in for it: a process of TensorFlow's server, which never imports this
+package, and on whose CPU the dataset is made, as `TPUStrategy` makes it.
+"""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_helpers import patches, write_records
+
+_ROOT = Path(__file__).resolve().parents[1]
+# Of a process that starts and makes a few batches.
+_SECONDS = 240
+
+_HOST = """
+import sys
+import tensorflow as tf
+cluster = tf.train.ClusterSpec({"worker": [sys.argv[1]]})
+tf.distribute.Server(cluster, job_name="worker", task_index=0).join()
+"""
+
+_COORDINATOR = """
+import sys
+import numpy as np, tensorflow as tf
+from tf_contrastive import datasets, train, views
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.views import from_config
+address, output, kind, *names = sys.argv[1:]
+if address:
+    tf.config.experimental_connect_to_cluster(
+        tf.train.ClusterSpec({"worker": [address]}), job_name="coordinator")
+device = "/job:worker/task:0/device:CPU:0" if address else "CPU:0"
+batches = {}
+if kind == "python":
+    with tf.device(device):
+        numbers = tf.data.Dataset.range(2).map(
+            lambda x: tf.numpy_function(lambda x: x, [x], tf.int64))
+        np.savez(output)
+        next(iter(numbers))
+for name in names:
+    run = fields.replace(
+        Pretrain(), dataset=name, augmentation="autoaugment", image_size=8,
+        batch_size=8, wire_dtype="uint8")
+    source = datasets.source(name, "train")
+    source = datasets.in_memory(source, "auto" if name == "digits" else "none")
+    geometric, finish = from_config.on_host(run.views)
+    made = {
+        "training": lambda: datasets.training_batches(
+            source, geometric, finish=finish, batch_size=8,
+            replica_batch_size=2, seed=0, num_pipelines=2, pipeline_id=1),
+        "evaluation": lambda: datasets.evaluation_part(
+            source, views.evaluation(8), batch_size=4, num_pipelines=2,
+            pipeline_id=1)}
+    for use, make in made.items():
+        with tf.device(device):
+            rows = iter(make())
+            for step in range(3):
+                for part, x in enumerate(next(rows)):
+                    assert not address or "/job:worker" in x.device, x.device
+                    batches[f"{name} {use} {step} {part}"] = x.numpy()
+np.savez(output, **batches)
+"""
+
+
+@pytest.fixture
+def host():
+    """The address of the server's process."""
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+    process = subprocess.Popen([sys.executable, "-c", _HOST, address])
+    yield address
+    process.kill()
+    process.wait()
+
+
+def _coordinator(address, output, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", _COORDINATOR, address, output, *arguments],
+        cwd=_ROOT,
+    )
+
+
+def _coordinate(*arguments):
+    process = _coordinator(*arguments)
+    try:
+        assert process.wait(_SECONDS) == 0
+    finally:
+        process.kill()
+
+
+@pytest.mark.slow
+def test_a_host_without_our_python_makes_the_batches(host, tmp_path):
+    records = []
+    for number, pixels in enumerate(patches(24, 12)):
+        contents = tf.io.encode_png(pixels[: 8 + number % 3]).numpy()
+        folder = tmp_path / "images" / str(number % 3)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.png").write_bytes(contents)
+        records.append({"image": contents, "label": number % 3})
+    for file in range(4):
+        write_records(tmp_path / f"{file}.tfrecord", records[file::4])
+    names = (
+        "digits",
+        f"folder:{tmp_path}/images",
+        f"tfrecord:{tmp_path}/*.tfrecord",
+    )
+    paths = [str(tmp_path / f"{place}.npz") for place in ("here", "there")]
+    _coordinate("", paths[0], "input", *names)
+    _coordinate(host, paths[1], "input", *names)
+    here, there = map(np.load, paths)
+    assert len(here.files) == len(names) * 2 * 3 * 2
+    assert sorted(here.files) == sorted(there.files)
+    for name in here.files:
+        np.testing.assert_array_equal(there[name], here[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_host_without_our_python_cannot_run_it(host, tmp_path):
+    asked = tmp_path / "asked.npz"
+    process = _coordinator(host, str(asked), "python")
+    try:
+        end = time.monotonic() + _SECONDS
+        while not asked.exists() and time.monotonic() < end:
+            time.sleep(0.2)
+        assert asked.exists()
+        # It fails, or waits forever.
+        assert process.wait(5) != 0
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        process.kill()
