@@ -17,7 +17,10 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
 
-METADATA = {"dataset": "none"}
+METADATA = {
+    **{"dataset": "digits", "split": "train", "num_examples": 100},
+    **{"num_classes": 10, "label_names": [], "tensorflow": "2.15.1"},
+}
 
 
 def _model(strategy=None, units=4):
@@ -95,8 +98,15 @@ def test_other_files_are_no_checkpoints(tmp_path):
     assert steps == [1, 2, 3]
 
 
+def test_another_tensorflow_resumes_with_a_warning(tmp_path, capsys):
+    _trained(tmp_path)
+    facts = METADATA | {"tensorflow": "2.99.0"}
+    checkpoints.Checkpoints(_model(), _run(tmp_path), facts)
+    assert "resumes with 2.99.0" in capsys.readouterr().err
+
+
 def test_changed_data_are_refused_by_count(tmp_path):
-    data = {"num_examples": 100, "num_classes": 2, "label_names": ["a", "b"]}
+    data = METADATA | {"num_classes": 2, "label_names": ["a", "b"]}
 
     def resume(allow=False, **changes):
         run = _run(tmp_path, allow_changed_data=allow)

@@ -1,7 +1,10 @@
 """The main job, end to end: files, resume, refusals, the numbers it gives."""
 
 import dataclasses
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,21 +32,7 @@ from tf_contrastive.datasets import statistics as dataset_statistics
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _ROOT = Path(__file__).resolve().parents[1]
-_SMALL = {
-    "dataset": "digits",
-    "split": "train[:256]",
-    "augmentation": "crop",
-    "min_crop_area": 0.5,
-    "flip": False,
-    "encoder": "resnet10",
-    "width": 0.125,
-    "projection_output": 16,
-    "loss": "supcon",
-    "batch_size": 64,
-    "epochs": 2,
-    "learning_rate": 1.0,
-    "log_every_steps": 2,
-}
+_SMALL = {**small.DIGITS, "log_every_steps": 2}
 
 
 def _options(workdir, **changes):
@@ -287,6 +276,54 @@ def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
     assert configs.resolve(resolved, **data) == resolved
 
 
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ({}, ("float32", "host", "off")),
+        ({"on_tpu": True}, ("mixed_bfloat16", "device", "off")),
+        ({"gpu_capability": (9, 0)}, ("mixed_bfloat16", "device", "on")),
+        ({"gpu_capability": (7, 5)}, ("mixed_float16", "device", "on")),
+        ({"gpu_capability": (6, 1)}, ("float32", "device", "on")),
+    ],
+)
+def test_precision_and_compilation_follow_from_the_devices(devices, expected):
+    data = {"dataset": "cifar10", "image_shape": (32, 32, 3)}
+    run = configs.resolve(small.RUN, **data, **devices)
+    runtime = run.runtime
+    assert (runtime.precision, run.views.augment_on, runtime.xla) == expected
+    half = fields.replace(small.RUN, precision="mixed_float16")
+    if "on_tpu" in devices:
+        with pytest.raises(errors.UserError, match="set precision=mixed_bfl"):
+            configs.resolve(half, **data, **devices)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options", [{"xla": "on"}, {"precision": "mixed_float16"}]
+)
+def test_compiled_and_half_precision_steps_train_as_plain_ones(
+    options, tmp_path
+):
+    changes = []
+    for name, given in (("plain", {}), ("other", options)):
+        run = _options(tmp_path / name, epochs=1, learning_rate=0.1, **given)
+        train.pretrain(run)
+        before, after = (
+            checkpoints.load_encoder(
+                checkpoints.load_run(run.runtime.workdir), trained=trained
+            )
+            for trained in (False, True)
+        )
+        changes.append(
+            [
+                b.numpy() - a.numpy()
+                for a, b in zip(before.weights, after.weights, strict=True)
+            ]
+        )
+    plain, other = (np.concatenate([x.ravel() for x in c]) for c in changes)
+    assert np.linalg.norm(plain - other) < 0.1 * np.linalg.norm(plain)
+
+
 def _noise(side, channels=3, n=30):
     rng = np.random.default_rng(0)
     tint = np.linspace(0.2, 1, channels)
@@ -339,6 +376,7 @@ def test_the_known_colours_of_digits_are_theirs(monkeypatch):
 _PREPARED = _ROOT.parent / "shared" / "tfds"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not (_PREPARED / "cifar10").is_dir(),
     reason=f"no prepared cifar10 and mnist under {_PREPARED}",
@@ -360,6 +398,7 @@ def test_the_known_colours_are_those_of_the_data(
     assert used == CHANNEL_STATISTICS[name]
 
 
+@pytest.mark.slow
 def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
     root = _folder(tmp_path / "images", [f"{i}.png" for i in range(16)])
     options = _options(
@@ -520,6 +559,23 @@ def test_batch_must_be_divisible_by_the_replicas(tmp_path):
     runtime = dataclasses.replace(options.runtime, virtual_devices=2)
     with pytest.raises(errors.UserError, match="batch_size=63"):
         train.pretrain(dataclasses.replace(options, runtime=runtime))
+
+
+# ---- Memory ---
+
+
+@pytest.mark.slow
+def test_epochs_do_not_add_to_memory(tmp_path):
+    # A process of its own, in which nothing else comes and goes.
+    command = [sys.executable, "-m", "tests.memory_growth", str(tmp_path)]
+    # Each thread's own heap would grow and shrink by megabytes.
+    environment = os.environ | {"MALLOC_ARENA_MAX": "1"}
+    done = subprocess.run(
+        command, cwd=_ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    growth, lost = map(float, done.stdout.split()[-2:])
+    assert growth - lost < 2 * 2**20
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@ Progress is logged at INFO, to the logger "tf_contrastive". Only the commands
 attach a handler to it.
 """
 
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Container, Sequence
+import threading
+import time
+from collections.abc import Container, Iterator, Sequence
 
 _RED, _YELLOW = 31, 33
 _LEVELS = {
@@ -42,6 +45,41 @@ def configure(verbosity: str) -> None:
 def shows_progress() -> bool:
     """Returns whether lines of progress are wanted."""
     return _logger.isEnabledFor(logging.INFO)
+
+
+@contextlib.contextmanager
+def elapsed(title: str, every: float = 30.0) -> Iterator[None]:
+    """Shows how long the body takes, if it takes more than a second.
+
+    On a terminal it rewrites one line each second; elsewhere it logs a line
+    after every `every` seconds, and one at the end.
+    """
+    live, start = sys.stderr.isatty(), time.monotonic()
+    done = threading.Event()
+
+    def line() -> str:
+        return f"{title}: {time.monotonic() - start:.0f} s"
+
+    def show() -> None:
+        while not done.wait(1.0 if live else every):
+            if live:
+                print(f"\r\x1b[K{line()}", end="", file=sys.stderr, flush=True)
+            else:
+                info(line())
+
+    thread = threading.Thread(target=show, daemon=True)
+    if shows_progress():
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if thread.is_alive():
+            thread.join()
+            if live:
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if time.monotonic() - start > 1.0:
+            info(line())
 
 
 def error(line: str) -> None:

@@ -14,8 +14,10 @@ from tf_contrastive.checkpoints.loading import (
 from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.saving import Checkpoints
 from tf_contrastive.checkpoints.storage import (
+    NUMBER_OR_NONE,
     damage_of,
     files_in,
+    is_interval_or_none,
     newest,
     read_json,
     saved,
@@ -26,6 +28,7 @@ from tf_contrastive.checkpoints.storage import (
 from tf_contrastive.checkpoints.workdir import check_run, check_workdir
 
 __all__ = [
+    "NUMBER_OR_NONE",
     "Checkpoints",
     "FolderLock",
     "Run",
@@ -33,6 +36,7 @@ __all__ = [
     "check_workdir",
     "damage_of",
     "files_in",
+    "is_interval_or_none",
     "load_encoder",
     "load_heads",
     "load_run",

@@ -48,7 +48,7 @@ def load_run(workdir: str) -> Run:
             f"no checkpoint in {directory} yet: the run writes the first one"
             " at the end of its first epoch"
         )
-    metadata = storage.read_json(os.path.join(directory, storage.METADATA_FILE))
+    metadata = storage.read_metadata(directory, run_config.reading.max_classes)
     return Run(run_config, metadata, path, storage.step_of(path))
 
 
@@ -66,7 +66,10 @@ def load_encoder(
     """
     with networks.precision("float32"):
         encoder = networks.build_encoder(
-            run.config, synchronized=synchronized, zero_init_residual=trained
+            run.config,
+            synchronized=synchronized,
+            # The trained weights follow.
+            zero_init_residual=None if trained else False,
         )
     if trained:
         restore_part(run, encoder=encoder)

@@ -29,6 +29,8 @@ _STALE_SECONDS_HERE = 180.0
 # An object store has no exclusive creation: the last of two writers owns the
 # lock, which both see after this time.
 _SETTLE_SECONDS = 2.0
+# How long a network file system may hide what another machine has written.
+_VISIBLE_SECONDS = 30.0
 
 
 class FolderLock:
@@ -75,6 +77,17 @@ class FolderLock:
         other = self._read()
         if other and not self._is_gone(other):
             raise self._refusal(other)
+
+    def is_visible(self) -> bool:
+        """Whether a lock of any owner is seen; waits for slow file systems."""
+        until = time.monotonic() + _VISIBLE_SECONDS
+        while not self._read():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(1.0)
+            with contextlib.suppress(tf.errors.OpError):
+                tf.io.gfile.listdir(self._folder)  # NFS then looks again.
+        return True
 
     def _refusal(self, other: dict[str, Any]) -> errors.UserError:
         return errors.UserError(

@@ -22,9 +22,17 @@ def precision(policy: str) -> Iterator[None]:
 
 
 def build_encoder(
-    run: Pretrain, *, synchronized: bool = True, zero_init_residual: bool = True
+    run: Pretrain,
+    *,
+    synchronized: bool = True,
+    zero_init_residual: bool | None = None,
 ) -> tf.keras.Model:
-    """Creates the encoder of a resolved run, with weights from its seed."""
+    """Creates the encoder of a resolved run, with weights from its seed.
+
+    `zero_init_residual` replaces the run's option, unless it is None.
+    """
+    if zero_init_residual is None:
+        zero_init_residual = run.encoder.zero_init_residual
     # Created first after seeding, so that its weights depend on the seed only.
     tf.keras.utils.set_random_seed(run.runtime.seed)
     side = run.views.image_size
@@ -55,7 +63,10 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
             )
         # Logits instead of projections.
         return heads.LinearProbe(
-            num_classes, kernel_initializer="glorot_uniform", name="projection"
+            num_classes,
+            kernel_initializer="glorot_uniform",
+            normalize_input=run.projection.normalize_features,
+            name="projection",
         )
     projection = run.projection
     return heads.build(
@@ -64,4 +75,6 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
         hidden=projection.projection_hidden,
         output=projection.projection_output,
         batch_norm=projection.projection_batch_norm,
+        bias=projection.projection_bias,
+        normalize_input=projection.normalize_features,
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors, flags
+from tf_contrastive import distribution, errors, flags, terminal
 from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -88,9 +88,18 @@ class Checkpoints:
             for v in self._model.pretrained_variables
         ]
         path = os.path.join(self.directory, storage.METADATA_FILE)
-        written = storage.read_json(path, {})
+        written = storage.read_metadata(
+            self.directory, run_config.reading.max_classes, {}
+        )
         if storage.checkpoint_paths(self.directory):
             _check_data(folder, written, metadata, run_config)
+            before, now = (x.get("tensorflow") for x in (written, metadata))
+            if before != now:
+                terminal.warning(
+                    f"{folder} was trained by TensorFlow {before} so far, and"
+                    f" resumes with {now}: the result is as good, but not equal"
+                    " bit for bit"
+                )
         previous = written.get("variables")
         if previous not in (None, variables):
             differences = [

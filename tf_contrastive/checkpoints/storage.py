@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import reprlib
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +17,21 @@ CHECKPOINTS = "checkpoints"
 METADATA_FILE = "metadata.json"
 PREFIX = "ckpt"
 ADVICE = "choose a folder that can be written"
+
+# The form of a JSON value: a type or several, [the form of each item],
+# {key: the form of its value} of an object that may have other keys, too, or a
+# function that tells whether a value has it.
+Form = Any
+NUMBER_OR_NONE = (int, float, type(None))
+_METADATA = {
+    "dataset": str,
+    "split": str,
+    "num_examples": int,
+    "num_classes": (int, type(None)),
+    "label_names": [str],
+    "tensorflow": str,
+    "variables": list,
+}
 
 
 def write_file(path: str, content: str | bytes, advice: str = ADVICE) -> None:
@@ -42,9 +59,14 @@ def write_json(
 
 
 def read_json(
-    path: str, default: dict[str, Any] | None = None
+    path: str, default: dict[str, Any] | None = None, form: Form = dict
 ) -> dict[str, Any]:
     """Reads an object that this package has written as JSON.
+
+    Args:
+      path: of the file.
+      default: returned if the file does not exist.
+      form: what the caller relies on; see `Form`.
 
     Raises:
       UserError: if the file holds something else, or does not exist and there
@@ -55,11 +77,41 @@ def read_json(
     try:
         with tf.io.gfile.GFile(path) as file:
             content = json.load(file)
-        if not isinstance(content, dict):
-            raise ValueError("not a JSON object")
-    except (tf.errors.OpError, ValueError) as error:
+        if problem := _mismatch(content, form, "the content"):
+            raise ValueError(problem)
+    except (tf.errors.OpError, ValueError, RecursionError) as error:
         raise damaged_file(path, error) from error
     return content
+
+
+def is_interval_or_none(value: Any) -> bool:
+    """Whether a JSON value is a pair of numbers, or null."""
+    if value is None:
+        return True
+    is_pair = isinstance(value, list) and len(value) == 2
+    return is_pair and all(isinstance(end, int | float) for end in value)
+
+
+def _mismatch(value: Any, form: Form, name: str) -> str | None:
+    """Returns how a value differs from a form, or None."""
+    parts: Iterable[tuple[Any, Form, str]] = ()
+    if isinstance(form, list):
+        kind: Any = list
+        if isinstance(value, list):
+            parts = ((item, form[0], f"an item of {name}") for item in value)
+    elif isinstance(form, dict):
+        kind = dict
+        if isinstance(value, dict):
+            if absent := form.keys() - value.keys():
+                return f"{name} has no {min(absent)!r}"
+            parts = ((value[key], form[key], repr(key)) for key in form)
+    elif callable(form) and not isinstance(form, type):
+        kind = object if form(value) else ()
+    else:
+        kind = form
+    if not isinstance(value, kind):
+        return f"{name} is {reprlib.repr(value)}"
+    return next(filter(None, (_mismatch(*part) for part in parts)), None)
 
 
 def damaged_file(path: str, error: Exception) -> errors.UserError:
@@ -100,6 +152,18 @@ def saved(workdir: str) -> list[str]:
 def step_of(path: str) -> int:
     """Returns the step at which a checkpoint was saved."""
     return int(path.rpartition("-")[2])
+
+
+def read_metadata(
+    directory: str, max_classes: int, default: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Reads the facts about a run's data that lie beside its checkpoints."""
+    path = os.path.join(directory, METADATA_FILE)
+    content = read_json(path, default, _METADATA)
+    classes = content.get("num_classes")
+    if classes is not None and not 0 < classes <= max_classes:
+        raise damaged_file(path, ValueError(f"'num_classes' is {classes}"))
+    return content
 
 
 def damage_of(path: str) -> str | None:

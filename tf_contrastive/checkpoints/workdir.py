@@ -23,11 +23,11 @@ def check_workdir(run: Pretrain) -> None:
     """
     workdir = run.runtime.workdir
     if previous := _read_config(workdir):
-        pairs = zip(fields.fields(run), fields.fields(previous), strict=True)
+        there = {field.name: old for _, field, old in fields.fields(previous)}
         differences = [
-            f"{field.name}={_display(new)}, there {_display(old)}"
-            for (_, field, new), (_, _, old) in pairs
-            if field.metadata["identity"] and old != new
+            f"{field.name}={_display(new)}, there {_display(there[field.name])}"
+            for _, field, new in fields.fields(run)
+            if field.metadata["identity"] and there[field.name] != new
         ]
         if differences:
             raise errors.UserError(
