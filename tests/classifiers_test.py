@@ -1,5 +1,6 @@
 """Classifiers against slow transcriptions, scikit-learn and Keras."""
 
+import itertools
 import tracemalloc
 
 import numpy as np
@@ -364,6 +365,36 @@ def test_linear_separates_what_is_separable():
     assert (scores.top(1)[:, 0] == test_labels).all()
     assert (oracle.predict(test) == test_labels).all()
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_linear_on_normalized_embeddings(drawn):
+    train, labels = _blobs(64)
+    lengths = np.linalg.norm(train, axis=1, keepdims=True)
+    options = {"optimizer": _sgd(epochs=2), "epochs": 2, "batch_size": 16}
+
+    def views_of(rows):
+        batches = [
+            (rows[i : i + 16], labels[i : i + 16]) for i in (0, 16, 32, 48)
+        ]
+        return lambda step: itertools.cycle(batches)
+
+    own, expected = (
+        _linear(
+            rows,
+            labels,
+            test,
+            **options,
+            normalize_features=normalize,
+            views=views_of(rows) if drawn else None,
+        )
+        for rows, test, normalize in (
+            (5 * train, 3 * train, True),
+            (train / lengths, train / lengths, False),
+        )
+    )
+    np.testing.assert_allclose(own[1], expected[1], rtol=1e-5)
+    np.testing.assert_allclose(own[0].scores, expected[0].scores, atol=1e-5)
 
 
 def test_linear_is_fixed_by_its_seed():

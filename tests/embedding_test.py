@@ -271,6 +271,7 @@ def test_a_killed_job_continues_at_the_next_shard(
     assert "360 embeddings of 64 features" in captured.out
 
 
+@pytest.mark.slow
 def test_files_of_another_job_are_not_changed(workdir, tmp_path):
     output = tmp_path / "d.npz"
     _embed(workdir, output, shard_size=200)
@@ -322,6 +323,7 @@ def _failing(source, rows):
     return dataclasses.replace(source, decode=failing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard_size", [0, 5])
 def test_unreadable_images_are_listed_and_left_out(
     workdir, records, shard_size, tmp_path, monkeypatch, capsys
@@ -356,6 +358,7 @@ def test_unreadable_images_are_listed_and_left_out(
     assert "6 embeddings of 64 features" in captured.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["removed", "cut off"])
 def test_a_file_that_changes_ends_the_job(
     damage, workdir, tmp_path, monkeypatch

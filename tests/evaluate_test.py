@@ -97,6 +97,22 @@ def _points(folder):
     return found
 
 
+def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
+    images, _ = datasets.load("digits", "train")
+    for number, example in enumerate(images):
+        path = tmp_path / "images" / str(example["label"].numpy())
+        path.mkdir(parents=True, exist_ok=True)
+        image = PIL.Image.fromarray(example["image"].numpy())
+        image.save(path / f"{number}.png")
+    name = f"folder:{tmp_path}/images"
+    _evaluate(workdir=str(run), dataset=name, protocols="knn", untrained=False)
+    assert "scoring 20%" in caplog.text
+    stored = np.load(run / "evaluation" / "trained-knn.npz")
+    right, *_ = (stored[name] for name in stored if name.endswith("correct"))
+    assert len(right) == pytest.approx(1437 / 5, abs=5)
+    assert right.mean() > 0.5
+
+
 @pytest.mark.slow
 def test_predictions_are_kept_per_example(evaluated):
     report = _report(evaluated)
@@ -327,6 +343,7 @@ def test_a_run_compares_with_its_untrained_encoder(evaluated):
     assert [r["verdict"] for r in same["results"]] == ["tied", "tied"]
 
 
+@pytest.mark.slow
 def test_words_after_compare_are_its_sides(evaluated):
     done = subprocess.run(
         [
@@ -406,6 +423,7 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
     assert "3 checkpoint(s) scored" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
     last = sorted((run / "checkpoints").glob("ckpt-15*"))
     away = run / "away"
@@ -446,6 +464,7 @@ def _steps_or_none(workdir):
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_watch_cleanly(number, run, capsys):
     for path in (run / "checkpoints").glob("ckpt-15*"):

@@ -29,8 +29,14 @@ from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
 from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
+from tf_contrastive.config.data import Data
 from tf_contrastive.config.embed import Embed
-from tf_contrastive.config.evaluate import PROTOCOLS, SCALES, evaluate
+from tf_contrastive.config.evaluate import (
+    PROTOCOLS,
+    SCALES,
+    evaluate,
+    resolve_splits,
+)
 from tf_contrastive.config.export import Export, Exporting
 from tf_contrastive.evaluation import protocols, results
 from tf_contrastive.evaluation.context import EvaluationContext
@@ -172,6 +178,80 @@ def test_protocols_score_a_frozen_encoder():
     for k in (1, 3):
         classified = evaluation.knn(*train, *test, k=k)
         assert results[f"knn k={k}"]["top1"] == classified["top1"]
+
+
+def test_projections_are_classified_beside_embeddings():
+    encoder = _encoder()
+    subject = _subject(encoder, features="h,z", linear_epochs=5, knn_k="3")
+    # Keeps a few features only.
+    subject.projection = lambda h, training: h[:, :5]
+    results = _rows(protocols.run(subject, ["knn", "linear"]))
+    assert list(results) == ["knn k=3", "knn z k=3", "linear", "linear z"]
+    train, train_labels, test, labels = subject.labelled_embeddings()
+    z = train[:, :5], train_labels, test[:, :5], labels
+    again = evaluation.knn(*z, k=3)
+    assert results["knn z k=3"]["top1"] == again["top1"]
+    options = subject.options.linear.hyperparameters()
+    for name in ("augmentation", "learning_rates"):
+        options.pop(name)
+    again = evaluation.linear_probe(*z, **options, seed=0)
+    assert results["linear z"]["top1"] == again["top1"]
+    assert results["linear"]["top1"] > results["linear z"]["top1"] + 0.1
+    assert results["linear"]["hyperparameters"]["features"] == ["h", "z"]
+    subject.projection = None
+    with pytest.raises(errors.UserError, match="features=h,z"):
+        protocols.run(subject, ["knn"])
+
+
+def test_declared_numbers_are_written():
+    extensions.add_papers()
+    options = {
+        **{"features": "h,z", "linear_epochs": 2, "logistic_penalties": 3},
+        **{"robustness_corruptions": "contrast", "robustness_examples": 50},
+        **{"view_examples": 60, "transforms_train": 60, "transforms_test": 40},
+        "tsne_examples": 30,
+    }
+    images = np.random.RandomState(0).randint(0, 256, [80, 8, 8, 3], np.uint8)
+    data = datasets.from_arrays(images, np.arange(80) % 4)
+    subject = _subject(_encoder(), data, data, **options)
+    subject.projection = lambda h, training: h[:, :5]
+    # `finetune_test` checks those that train encoders.
+    names = [
+        *("knn", "prototype", "linear", "logistic", "robustness"),
+        *("separation", "kl_bound", "contrastive", "uniformity"),
+        *("transforms", "tsne"),
+    ]
+    report = protocols.run(subject, names)
+    for name in names:
+        written = set()
+        for row in report["results"]:
+            if row["protocol"] != name:
+                continue
+            numbers = {"top1": row["top1"], "top5": row["top5"]}
+            for key, value in (numbers | row["metrics"]).items():
+                many = isinstance(value, list)
+                keys = [f"{key}/{i}" for i in range(1, 6)] if many else [key]
+                if value is not None:
+                    written |= {
+                        *protocols.names_of(*keys, variants=[row["variant"]])
+                    }
+        declared = set(protocols.PROTOCOLS[name].writes(subject.options))
+        # There is no baseline of these data.
+        assert declared - {"mce", "relative_mce"} <= written, name
+
+
+def test_splits_are_those_of_the_run():
+    run = Data(dataset="cifar10", split="train[:100]", test_split="x")
+
+    def splits(run, **given):
+        e = resolve_splits(evaluate(**given), run).evaluation
+        return e.train_split, e.test_split
+
+    assert splits(run) == ("train[:100]", "x")
+    assert splits(run, dataset="cifar10") == ("train[:100]", "x")
+    assert splits(run, test_split="test") == ("train[:100]", "test")
+    assert splits(run, dataset="cifar100") == ("train", "test")
+    assert splits(None, dataset="cifar10") == ("train", "test")
 
 
 def test_a_scale_is_a_version_of_its_own():
@@ -439,6 +519,34 @@ def _scored(encoder, augmentation, **options):
     report = protocols.run(subject, ["linear"])
     (row,) = report["results"]
     return report["checksum_before"], row
+
+
+def test_two_replicas_score_what_one_does(workdir, evaluated, tmp_path):
+    exported = exporting.export(workdir, str(tmp_path / "export"))
+    given = {"virtual_devices": 2, "linear_epochs": 5}
+    run, export = str(tmp_path / "run"), str(tmp_path / "of_export")
+    _evaluate(workdir=workdir, output_dir=run, **given)
+    _evaluate(
+        saved_model=exported,
+        dataset="digits",
+        protocols="knn,prototype",
+        output_dir=export,
+        **given,
+    )
+    expected = {
+        (row["encoder"], row["protocol"], row["variant"]): row["top1"]
+        for row in evaluated[2]["results"]
+    }
+    for folder, count in ((run, len(expected)), (export, 3)):
+        with open(f"{folder}/evaluation.json") as file:
+            rows = json.load(file)["results"]
+        assert len(rows) == count
+        for row in rows:
+            name = "trained", row["protocol"], row["variant"]
+            if row["encoder"] == "untrained":
+                name = "untrained", *name[1:]
+            # Sums of floats in another order move few images.
+            assert row["top1"] == pytest.approx(expected[name], abs=0.01)
 
 
 @pytest.mark.slow

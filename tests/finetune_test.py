@@ -17,10 +17,12 @@ from tf_contrastive import (
     errors,
     evaluation,
     exporting,
+    views,
 )
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import TransferProtocol
+from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import (
@@ -28,6 +30,7 @@ from tf_contrastive.evaluation import (
     loading,
     logistic,
     other_datasets,
+    protocols,
     transfer,
 )
 from tf_contrastive.evaluation.context import EvaluationContext
@@ -135,6 +138,12 @@ def test_a_trained_encoder_gains_from_few_labels():
     before = embedding.checksum(scored.encoder)
     parts = finetune.measure(scored, **_HYPERPARAMETERS)["parts"]
     assert list(parts) == ["10%", "10% scratch"]
+    declared = protocols.PROTOCOLS["finetune"].writes(
+        evaluate(finetune_fractions="0.1", finetune_scratch=True)
+    )
+    for name in declared:
+        variant, metric = name.split("/")
+        assert metric in parts[variant] or metric in parts[variant]["metrics"]
     tuned, scratch = parts.values()
     assert tuned["metrics"]["labels"] == scratch["metrics"]["labels"] == 50
     assert tuned["top1"] > scratch["top1"] + 0.05
@@ -148,6 +157,7 @@ def test_a_trained_encoder_gains_from_few_labels():
     assert embedding.checksum(scored.encoder) == before
 
 
+@pytest.mark.slow
 def test_the_same_seed_trains_the_same_network():
     rows = np.arange(100)
     recipe = finetune.Recipe(
@@ -233,6 +243,7 @@ def test_rates_are_chosen_on_held_out_labels():
     assert alone is recipes[0] and not scores
 
 
+@pytest.mark.slow
 def test_a_diverging_recipe_is_skipped_or_an_error():
     scored = _subject()
     recipes = [
@@ -392,6 +403,54 @@ def _only(monkeypatch, there):
         return there.get((name, split))
 
     monkeypatch.setattr(other_datasets, "source", source)
+
+
+@pytest.mark.parametrize(
+    ("suite", "chosen", "expected"),
+    [
+        ("simclr", "auto", ["shorter_side", "center_crop"]),
+        ("sincere", "auto", ["squash", "squash"]),
+        ("simclr", "squash_crop", ["squash_crop", "squash_crop"]),
+    ],
+)
+def test_transfer_has_the_preprocessing_of_its_paper(
+    suite, chosen, expected, monkeypatch
+):
+    images = {
+        ("food101", s): _source(slice(50)) for s in ("train", "validation")
+    }
+    _only(monkeypatch, images)
+    used = []
+
+    def part(other, *args, **options):
+        # What `other.images` passes on.
+        other.images("test")
+        return {"top1": 0.0}
+
+    original = views.evaluation
+    monkeypatch.setattr(
+        views, "evaluation", lambda *a: used.append(a[1]) or original(*a)
+    )
+    monkeypatch.setattr(transfer, "_linear", part)
+    monkeypatch.setattr(transfer, "_finetune", part)
+    monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
+    scored = _subject(preprocessing=chosen)
+    transfer.measure(scored, suite=suite, methods=["linear", "finetune"])
+    # Of the labels of train, of linear, and of fine-tuning.
+    assert used == [expected[0], *expected]
+
+
+@pytest.mark.parametrize("preprocessing", PREPROCESSINGS)
+def test_evaluated_images_have_the_chosen_preprocessing(preprocessing):
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (6, 16, 24, 3), dtype=np.uint8)
+    wide = datasets.from_arrays(images, np.arange(6), name="wide")
+    context = _subject(wide, wide, preprocessing=preprocessing)
+    ((pixels, _),) = list(context.images("test"))
+    expected = [views.evaluation(8, preprocessing)(image) for image in images]
+    np.testing.assert_array_equal(pixels, tf.stack(expected))
+    protocol = protocols.PROTOCOLS["knn"].recorded(context.options)
+    assert protocol["preprocessing"] == preprocessing
 
 
 @pytest.mark.slow
@@ -620,6 +679,7 @@ def test_a_multi_label_step_is_that_of_their_logistic_losses():
     assert model.head.classes.tolist() == list(range(7))
 
 
+@pytest.mark.slow
 def test_multi_label_are_scored_by_mean_average_precision(_voc):
     inputs = tf.keras.Input([16, 16, 3])
     encoder = tf.keras.Model(

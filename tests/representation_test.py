@@ -345,6 +345,7 @@ def _check_plots(measurement):
         assert tf.io.decode_png(plots.png(figure), 3).numpy().std() > 10
 
 
+@pytest.mark.slow
 def test_separation_protocol(context):
     measurement = separation.measure(context)
     expected = evaluation.separation_margin(*context.labelled_embeddings())
@@ -387,6 +388,7 @@ def test_contrastive_and_kl_bound_protocols(context):
     assert batches["metrics"]["upper_bound"] < bound["upper_bound"]
 
 
+@pytest.mark.slow
 def test_uniformity_protocol(context):
     measurement = hypersphere.measure(context, random_directions=5)
     h, z = context.embeddings("test")[0], context.projections("test")[0]

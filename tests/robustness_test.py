@@ -19,6 +19,7 @@ from tf_contrastive.evaluation import (
     metrics,
     other_datasets,
     protocols,
+    results,
     robustness,
 )
 from tf_contrastive.evaluation.context import EvaluationContext
@@ -335,6 +336,13 @@ def test_calibration_is_of_each_severity(_measured):
     assert set(_measured["plots"]) == {"reliability", "severity"}
 
 
+def test_results_can_be_read_back(_measured):
+    metrics = results.as_json(_measured["metrics"])
+    assert results.ROW_FORM["metrics"](metrics)
+    broken = metrics | {"accuracy_interval": [[0.1], [0.2, 0.3]]}
+    assert not results.ROW_FORM["metrics"](broken)
+
+
 def test_the_first_examples_alone():
     few = robustness.measure(_subject(), corruptions=["contrast"], examples=70)
     errors = np.array(few["metrics"]["error_contrast"]) * 70
@@ -383,6 +391,45 @@ def test_prepared_corruptions_are_used_by_their_own_names(monkeypatch):
     # Black images are all called one class, which a tenth of them are.
     expected = clean + np.arange(1, 6) * 0.1 * (0.9 - clean)
     np.testing.assert_allclose(errors, expected, atol=0.03)
+
+
+def test_the_runs_own_head_is_scored():
+    scored = _subject()
+    model, _ = classification.fit_linear(
+        *scored.embeddings("train"), **_hyperparameters(scored), seed=1
+    )
+    head = tf.keras.layers.Dense(10)
+    head.build([None, 64])
+    head.set_weights([model.kernel, model.bias])
+    scored.classifier = head
+    names = {"corruptions": ["contrast"]}
+    own = robustness.measure(scored, **names)
+    assert own["metrics"]["classifier"] == "head"
+    # The same weights as a linear classifier's, and not those of another one.
+    same = robustness.measure(scored, **names, classifier="linear", seed=1)
+    other = robustness.measure(scored, **names, classifier="linear")
+    assert own["metrics"]["ece"] == pytest.approx(same["metrics"]["ece"])
+    assert own["metrics"]["ece"] != pytest.approx(other["metrics"]["ece"])
+    with pytest.raises(UserError, match="classifier=head"):
+        robustness.measure(_subject(), **names, classifier="head")
+
+
+def test_neighbors_of_corrupted_images():
+    scored = _subject()
+    found = robustness.measure(
+        scored, corruptions=["contrast"], classifier="knn"
+    )["metrics"]
+    images = np.stack(
+        [e["image"] for e in scored.test.examples().as_numpy_iterator()]
+    )
+    labels = scored.embeddings("test")[1]
+    for severity in corruptions.SEVERITIES:
+        made = corruptions.corrupt_batch(images, "contrast", severity, 0)
+        rows = made[..., 0].reshape(len(made), -1).astype(np.float32) / 255
+        scores = classification.knn(*scored.embeddings("train"), rows, labels)
+        error = found["error_contrast"][severity - 1]
+        assert error == pytest.approx(1 - scores["top1"])
+    assert "ece" not in found
 
 
 def test_unlabelled_data_and_unknown_names_are_told():

@@ -59,6 +59,50 @@ def test_every_example_counts_once_on_any_replicas(size, replicas):
     assert _numbers(scored.embeddings("test")[0]) == list(range(100, 120))
 
 
+def test_hosts_embed_parts_that_make_up_the_split():
+    def preprocess(image):
+        return tf.cast(image, tf.float32) / 255
+
+    for pipelines, positions in (
+        (1, [range(53)]),
+        (2, [range(27), range(27, 53)]),
+        (4, [range(14), range(14, 28), range(28, 42), range(42, 53)]),
+    ):
+        for pipeline, expected in enumerate(positions):
+            part = datasets.evaluation_part(
+                _numbered(),
+                preprocess,
+                batch_size=5,
+                num_pipelines=pipelines,
+                pipeline_id=pipeline,
+            )
+            rows = part.unbatch().take(len(expected))
+            images, numbers = zip(*rows.as_numpy_iterator(), strict=True)
+            assert [n.tolist() for n in numbers] == [
+                [i % 5, i] for i in expected
+            ]
+            assert _numbers(np.reshape(images, [-1, 192])) == [*expected]
+            # It goes on, in whole batches.
+            assert len(next(iter(part.skip(30)))[0]) == 5
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_augmented_images_are_embedded_in_order_on_any_replicas(replicas):
+    options = {"batch_size": 12, "start_step": 3}
+    on = on_replicas.strategy(replicas)
+    with on.scope():
+        encoder = _encoder()
+    scored = _subject(encoder, strategy=on)
+    stream = scored.embed_batches(scored.training_batches("crop", **options))
+    expected = _subject().training_batches("crop", **options)
+    # More steps than the first executions have.
+    for (h, labels), (images, classes), _ in zip(
+        stream, expected, range(9), strict=False
+    ):
+        np.testing.assert_array_equal(labels, classes)
+        np.testing.assert_array_equal(h, np.reshape(images, h.shape))
+
+
 def test_a_split_is_embedded_once():
     calls = []
     scored = EvaluationContext(
@@ -252,6 +296,7 @@ def test_recipes_are_the_papers_and_options_override_them(recipe, told):
     assert other.linear.hyperparameters()["optimizer"] == "adam"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", LINEAR_RECIPES)
 def test_every_recipe_learns_the_digits(recipe):
     scored = _subject(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import checkpoints
+from tf_contrastive.evaluation import linear_stage
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,7 +114,7 @@ def test_two_processes_take_the_steps_of_one_and_local_negatives_do_not(
     assert _error(control, expected) > 1e-2
 
 
-def _pretrain(workdir, variables, epochs):
+def _pretrain(workdir, variables, epochs, *flags):
     return subprocess.Popen(
         [
             sys.executable,
@@ -131,6 +133,7 @@ def _pretrain(workdir, variables, epochs):
             "--learning_rate=0.5",
             "--checkpoint_every_steps=8",
             f"--workdir={workdir}",
+            *flags,
         ],
         cwd=_ROOT,
         env={**os.environ, **variables},
@@ -162,65 +165,87 @@ def _values(workdir, step):
     }
 
 
+def test_workers_that_share_no_folder_are_refused(tmp_path):
+    workers = [
+        _pretrain(tmp_path / str(number), variables, 1)
+        for number, variables in enumerate(_cluster())
+    ]
+    told = [worker.communicate(timeout=300)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [2, 2], told
+    assert all("not all workers see" in text for text in told)
+
+
 EPOCHS, TOTAL = 15, 60
+_LINEAR = (
+    *("--linear_epochs=3", "--linear_batch_size=64"),
+    *("--linear_augmentation=crop", "--linear_learning_rate=1"),
+)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """What the run comes to that nobody disturbs."""
-    workdir = tmp_path_factory.mktemp("undisturbed")
-    workers = [_pretrain(workdir, v, EPOCHS) for v in _cluster()]
+def _check_linear_stage(workdir, alone):
+    """Two workers' classifier is that of one process, which has no cluster."""
+    shutil.copytree(workdir, alone)
+    shutil.rmtree(alone / linear_stage.STATE)
+    (alone / linear_stage.RESULT_FILE).unlink()
+    worker = _pretrain(alone, {}, EPOCHS, *_LINEAR)
+    _, said = worker.communicate(timeout=300)
+    assert worker.returncode == 0, said
+    found, expected = (
+        json.loads((folder / linear_stage.RESULT_FILE).read_text())
+        for folder in (workdir, alone)
+    )
+    for name in ("top1", "top5", "metrics"):
+        (a,), (b,) = found["results"], expected["results"]
+        assert a[name] == pytest.approx(b[name], rel=1e-3), name
+    assert found["checksum"] == expected["checksum"]
+
+
+def _resume(workdir, step):
+    """Repeats the command; the workers go on from a step."""
+    assert _steps(workdir) == step
+    return [_pretrain(workdir, v, EPOCHS) for v in _cluster()]
+
+
+def test_lost_and_interrupted_workers_end_the_run_which_goes_on_bit_for_bit(
+    tmp_path,
+):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    workers = [_pretrain(whole, v, EPOCHS, *_LINEAR) for v in _cluster()]
     for worker in workers:
         _, said = worker.communicate(timeout=300)
         assert worker.returncode == 0, said
-    return _values(workdir, TOTAL)
+    _check_linear_stage(whole, tmp_path / "alone")
 
-
-@pytest.mark.parametrize("lost", [0, 1], ids=["chief", "other"])
-def test_a_killed_worker_ends_the_other_and_both_go_on(
-    lost, undisturbed, tmp_path
-):
-    workers = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
-    _until(tmp_path, 8, workers)
-    workers[lost].send_signal(signal.SIGKILL)
-    killed = time.monotonic()
-    left = workers[1 - lost]
-    _, said = left.communicate(timeout=120)
-    print(f"noticed after {time.monotonic() - killed:.0f} s: {said[-300:]}")
-    assert left.returncode == 42
-    assert "a worker is lost" in said and "repeat the command" in said
-    workers[lost].communicate()
-
-    reached = _steps(tmp_path)
-    assert 8 <= reached < TOTAL
-    again = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
-    told = [worker.communicate(timeout=300)[1] for worker in again]
-    assert [worker.returncode for worker in again] == [0, 0], told
-    assert f"resumed at step {reached}" in told[0]
-    final = _values(tmp_path, TOTAL)
-    assert final.keys() == undisturbed.keys()
-    for name, value in undisturbed.items():
-        np.testing.assert_array_equal(value, final[name], err_msg=name)
-
-
-def test_a_signal_to_one_worker_ends_both_at_the_same_step(
-    undisturbed, tmp_path
-):
-    workers = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
-    _until(tmp_path, 8, workers)
+    # Either of them may be told to end.
+    workers = [_pretrain(cut, v, EPOCHS) for v in _cluster()]
+    _until(cut, 8, workers)
     workers[1].send_signal(signal.SIGTERM)
     told = [worker.communicate(timeout=120)[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [42, 42], told
-    step = _steps(tmp_path)
+    step = _steps(cut)
     assert (
         f"ended by the interruption of another worker, saved at step {step}"
         in (told[0])
     )
     assert f"ended by SIGTERM, saved at step {step}" in told[1]
-    again = [_pretrain(tmp_path, v, EPOCHS) for v in _cluster()]
-    for worker in again:
-        _, said = worker.communicate(timeout=300)
-        assert worker.returncode == 0, said
-    final = _values(tmp_path, TOTAL)
-    for name, value in undisturbed.items():
+
+    # Either of them, the chief first, may be lost.
+    for lost in (0, 1):
+        workers = _resume(cut, step)
+        _until(cut, step + 8, workers)
+        workers[lost].send_signal(signal.SIGKILL)
+        _, said = workers[1 - lost].communicate(timeout=120)
+        assert workers[1 - lost].returncode == 42
+        assert "a worker is lost" in said and "repeat the command" in said
+        workers[lost].communicate()
+        step = _steps(cut)
+        assert step < TOTAL
+
+    workers = _resume(cut, step)
+    told = [worker.communicate(timeout=300)[1] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], told
+    assert f"resumed at step {step}" in told[0]
+    expected, final = _values(whole, TOTAL), _values(cut, TOTAL)
+    assert final.keys() == expected.keys()
+    for name, value in expected.items():
         np.testing.assert_array_equal(value, final[name], err_msg=name)

@@ -13,6 +13,7 @@ from tf_contrastive.classifiers.embedding_arrays import (
     Scores,
     check_embeddings,
     check_labels,
+    normalize,
 )
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.linear import LinearProtocol, LinearStage
@@ -40,14 +41,20 @@ class TrainingObserver:
 
 
 class Linear(NamedTuple):
-    """A linear classifier: kernel [D, C] and bias [C], float32, classes [C]."""
+    """A linear classifier: kernel [D, C] and bias [C], float32, classes [C].
+
+    `normalizes`: whether it l2-normalizes embeddings first.
+    """
 
     kernel: np.ndarray
     bias: np.ndarray
     classes: np.ndarray
+    normalizes: bool = False
 
     def scores(self, embeddings: np.ndarray) -> Scores:
         """Returns the logits of embeddings [n, D]."""
+        if self.normalizes:
+            embeddings = normalize(embeddings)
         return Scores(embeddings @ self.kernel + self.bias, self.classes)
 
 
@@ -59,6 +66,7 @@ def train_linear(
     epochs: int = LinearProtocol.schedule.epochs,
     batch_size: int = LinearStage.schedule.batch_size,
     label_smoothing: float = LinearProtocol.label_smoothing,
+    normalize_features: bool = LinearProtocol.normalize_features,
     seed: int = Evaluation.seed,
     views: Callable[[int], Batches] | None = None,
     observer: TrainingObserver | None = None,
@@ -74,6 +82,7 @@ def train_linear(
       epochs: passes over the training rows; each drops the last m % batch.
       batch_size: rows per step, at most m.
       label_smoothing: fraction of the target spread over all classes.
+      normalize_features: whether to l2-normalize all embeddings first.
       seed: seed of the order of rows; equal seeds give equal scores.
       views: first step -> endless batches (embeddings [batch_size, D], labels
         [batch_size]) of augmented images, to train on instead of the training
@@ -89,6 +98,8 @@ def train_linear(
     """
     train = check_embeddings("train_embeddings", train_embeddings)
     train_labels = check_labels("train_labels", train_labels, train)
+    if normalize_features:
+        train = normalize(train)
     classes, index = np.unique(train_labels, return_inverse=True)
     batch_size = min(batch_size, len(train))
     steps = len(train) // batch_size
@@ -111,7 +122,9 @@ def train_linear(
         parts = itertools.islice(parts, done, None)
     else:
         batches = views(done * steps)
-        parts = _epochs_of_views(batches, classes, steps, train.shape[1])
+        parts = _epochs_of_views(
+            batches, classes, steps, train.shape[1], normalize_features
+        )
     for epoch, part in zip(range(done, epochs), parts, strict=False):
         rows, labels, order = part
         loss, accuracy = train_epoch(
@@ -130,7 +143,7 @@ def train_linear(
             "learning_rate": float(keras_optimizer.learning_rate),
         }
         observer.epoch(epoch + 1, metrics)
-    model = Linear(kernel.numpy(), bias.numpy(), classes)
+    model = Linear(kernel.numpy(), bias.numpy(), classes, normalize_features)
     return model, losses.numpy().tolist()
 
 
@@ -149,14 +162,21 @@ def _shuffled(
 
 
 def _epochs_of_views(
-    views: Batches, classes: np.ndarray, steps: int, features: int
+    views: Batches,
+    classes: np.ndarray,
+    steps: int,
+    features: int,
+    normalize_features: bool,
 ) -> _Epochs:
     """Yields the next `steps` batches of `views` in their order, endlessly."""
     views = iter(views)
     while True:
-        rows, labels = zip(*itertools.islice(views, steps), strict=True)
-        rows = check_embeddings("views", np.concatenate(rows), features)
-        labels = check_labels("labels of views", np.concatenate(labels), rows)
+        batches = zip(*itertools.islice(views, steps), strict=True)
+        rows, labels = (np.concatenate(arrays) for arrays in batches)
+        rows = check_embeddings("views", rows, features)
+        if normalize_features:
+            rows = normalize(rows)
+        labels = check_labels("labels of views", labels, rows)
         index = np.searchsorted(classes, labels)
         yield tf.constant(rows), tf.constant(index), np.arange(len(rows))
 

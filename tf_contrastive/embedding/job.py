@@ -19,6 +19,7 @@ from tf_contrastive import (
     terminal,
     views,
 )
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embedding
 from tf_contrastive.embedding import output_files
 
@@ -60,7 +61,7 @@ class Job:
     extra_channels: int = 0
     batch_size: int = Embedding.embedding_batch_size
     shard_size: int = Embedding.shard_size
-    max_bad_images: int = Embedding.max_bad_images
+    max_bad_images: int = Reading.max_bad_images
     opener: tuple[str, ...] = ()
 
     def shards(self) -> list[Shard]:

@@ -5,6 +5,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -67,10 +68,12 @@ def write(
 
 
 def _npz(path: str, columns: Columns, label_names: list[str]) -> None:
-    names = {"label_names": np.array(label_names)} if label_names else {}
+    arrays: dict[str, Any] = dict(columns)
+    if label_names:
+        arrays["label_names"] = np.array(label_names)
     # To an open file: np.savez would add an ending to a name.
     with open(path, "wb") as file:
-        np.savez(file, **columns, **names)
+        np.savez(file, **arrays)
 
 
 def _tfrecord(path: str, columns: Columns, label_names: list[str]) -> None:

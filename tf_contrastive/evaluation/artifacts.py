@@ -46,7 +46,7 @@ class Recorder:
     ) -> None:
         """Saves one protocol's rows of the results, and their measurements."""
         about: dict[str, dict[str, Any]] = {}
-        entries: dict[str, np.ndarray] = {}
+        entries: dict[str, Any] = {}
         images: dict[str, bytes] = {}
         for row, part in zip(rows, parts, strict=True):
             variant = row["variant"]
@@ -130,7 +130,7 @@ def read(path: str) -> dict[tuple[str, str], Hits]:
             for variant, facts in about.items()
             if "labels" in facts
         }
-    except (OSError, ValueError, KeyError, tf.errors.OpError) as error:
+    except Exception as error:  # NumPy raises a dozen kinds for damaged files.
         raise errors.UserError(
             f"{path} is not a results file ({errors.first_line(error)}): use"
             " one that `evaluate` wrote, such as RUN/evaluation/trained-knn.npz"

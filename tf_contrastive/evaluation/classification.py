@@ -4,7 +4,7 @@
 `prototype`, `head` and `linear` take an `EvaluationContext`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,8 +164,8 @@ def fit_linear(
       learning_rate: peak, per 256 rows; None: the optimizer's default.
       schedule, schedule_options: name and options for `schedules.build`.
       warmup_epochs: epochs of linear warm-up.
-      **training: batch_size, label_smoothing, seed, views and observer of
-        `classifiers.train_linear`.
+      **training: batch_size, label_smoothing, normalize_features, seed, views
+        and observer of `classifiers.train_linear`.
     """
     if optimizer not in LINEAR_OPTIMIZER_OPTIONS:
         known = LINEAR_OPTIMIZER_OPTIONS
@@ -195,19 +195,45 @@ def fit_linear(
 # ---- Protocols ---------------------------------------------------------------
 
 
-def measure_knn(context: EvaluationContext, k: Sequence[int]) -> Measurement:
-    """The protocol `knn`: a measurement "k=K" for each k."""
+def needs_features(context: EvaluationContext) -> str | None:
+    """Returns why `knn` and `linear` cannot be measured, or None."""
+    names = context.options.evaluation.features
+    if "z" in names.split(",") and context.projection is None:
+        return (
+            f"features={names}: the {context.name} encoder has no projection"
+            " head; use features=h"
+        )
+    return missing_labels(context)
+
+
+def measure_knn(
+    context: EvaluationContext,
+    k: Sequence[int],
+    features: Sequence[str] = ("h",),
+) -> Measurement:
+    """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z."""
     train, train_labels, test, labels = context.labelled_embeddings()
-    predictions = classifiers.knn(train, train_labels, test, k)
     parts: dict[str, Measurement] = {}
-    for count, row in zip(k, predictions, strict=True):
-        correct = row == labels
-        parts[f"k={count}"] = {
-            "top1": float(correct.mean()),
-            "predictions": row,
-            "correct": correct,
-        }
+    for space in features:
+        predictions = classifiers.knn(
+            context.features(space, train),
+            train_labels,
+            context.features(space, test),
+            k,
+        )
+        for count, row in zip(k, predictions, strict=True):
+            correct = row == labels
+            parts[variant(space, f"k={count}")] = {
+                "top1": float(correct.mean()),
+                "predictions": row,
+                "correct": correct,
+            }
     return {"parts": parts}
+
+
+def variant(space: str, name: str = "") -> str:
+    """Returns the variant's name for features h (unnamed) or z."""
+    return " ".join(filter(None, (space.removeprefix("h"), name)))
 
 
 def measure_prototype(context: EvaluationContext) -> Measurement:
@@ -245,12 +271,31 @@ def measure_head(context: EvaluationContext) -> Measurement:
 def measure_linear(
     context: EvaluationContext,
     *,
+    features: Sequence[str] = ("h",),
+    **hyperparameters: Any,
+) -> Measurement:
+    """The protocol `linear`: softmax regression on frozen embeddings.
+
+    Results: "" of the features h, "z" of the projections. Hyperparameters: see
+    `_measure_linear`.
+    """
+    parts = {
+        variant(space): _measure_linear(context, space, **hyperparameters)
+        for space in features
+    }
+    return parts[""] if list(parts) == [""] else {"parts": parts}
+
+
+def _measure_linear(
+    context: EvaluationContext,
+    space: str,
+    *,
     augmentation: str,
     learning_rates: Sequence[float],
     validation_fraction: float,
     **options: Any,
 ) -> Measurement:
-    """The protocol `linear`: softmax regression on frozen embeddings.
+    """Scores softmax regression of features "h" or "z".
 
     Without augmentation each image is embedded once. The best of
     `learning_rates` on a held-out part of train is used, or the learning rate
@@ -261,17 +306,22 @@ def measure_linear(
     def views_of(rows: np.ndarray | None) -> Callable | None:
         if augmentation == "none":
             return None
-        return lambda step: context.embed_batches(
-            context.training_batches(
+
+        def embedded(step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            batches = context.training_batches(
                 augmentation,
                 batch_size=options["batch_size"],
                 rows=rows,
                 seed=options["seed"],
                 start_step=step,
             )
-        )
+            for h, batch_labels in context.embed_batches(batches):
+                yield context.features(space, h), batch_labels
+
+        return embedded
 
     train, train_labels, test, labels = context.labelled_embeddings()
+    train, test = (context.features(space, x) for x in (train, test))
     selection: dict[str, Any] = {}
     if learning_rates:
         fit, held_out = holdout(
@@ -307,7 +357,7 @@ def measure_linear(
         labels,
         **options,
         views=views_of(None),
-        observer=context.observer,
+        observer=context.observer if space == "h" else None,
     )
     probe["metrics"] = {"loss": probe["loss"], **selection}
     return probe

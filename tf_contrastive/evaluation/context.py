@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_contrastive import (
     classifiers,
     datasets,
+    distribution,
     embedding,
     errors,
     exporting,
@@ -23,12 +24,17 @@ from tf_contrastive import (
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import resolve_views
+from tf_contrastive.config.views import PREPROCESSINGS, resolve_views
+from tf_contrastive.embedding.replicated import (
+    MakeBatches,
+    ReplicatedEmbedder,
+)
 from tf_contrastive.views import Policy
 
 # Iterable of (images [b, S, S, K] or views [b, V, S, S, K], labels [b]).
 Batches = Iterable[tuple[Any, Any]]
 _Value = TypeVar("_Value")
+_NO_IMAGE = "nothing to embed: the split holds no readable image"
 
 
 @dataclasses.dataclass(eq=False)
@@ -57,10 +63,12 @@ class EvaluationContext:
     # Trained -> a new encoder of the same kind that may be changed, with the
     # trained weights or (False) random ones, or None.
     make_encoder: Callable[[bool], Any] | None = None
-    # Its replicas, on one host, share the images.
+    # Its replicas, of all hosts, share the images.
     strategy: tf.distribute.Strategy = dataclasses.field(
         default_factory=tf.distribute.get_strategy
     )
+    # Preprocessing of evaluated images where the options have `auto`.
+    default_preprocessing: str = PREPROCESSINGS[0]
     # Is called after each epoch of the linear protocol.
     observer: classifiers.TrainingObserver | None = None
     # Wraps iterables of images, so that it can interrupt a pass.
@@ -100,11 +108,18 @@ class EvaluationContext:
         """
         batches = datasets.evaluation_batches(
             source or self.source(split),
-            views.evaluation(self.image_size),
+            self._preprocess(),
             batch_size=self.options.evaluation.embedding_batch_size,
             extra_channels=self.channels - 3,
         )
         return _Cancellable(batches, self.cancellable)
+
+    def _preprocess(self) -> Callable[[tf.Tensor], tf.Tensor]:
+        """Returns the evaluation preprocessing of an image."""
+        preprocessing = self.options.evaluation.preprocessing
+        if preprocessing == "auto":
+            preprocessing = self.default_preprocessing
+        return views.evaluation(self.image_size, preprocessing)
 
     def views(
         self, split: str, count: int = 2, augmentation: str | None = None
@@ -148,22 +163,30 @@ class EvaluationContext:
           Batches of (images float32 [b, S, S, K], labels int32 [b]); an epoch
           has whole batches only.
         """
-        policy = self._policy(augmentation)
         source = self.train if rows is None else self.train.select(rows)
+        policy = self._policy(augmentation)
         data = (self.run or Pretrain()).data
-        batches = datasets.training_batches(
-            source,
-            views.geometric(policy, 1),
-            finish=_finish(policy, 1),
-            batch_size=min(batch_size, source.info.num_examples),
-            seed=self.options.evaluation.seed if seed is None else seed,
-            start_step=start_step,
-            shuffle_buffer=data.shuffle_buffer,
-            cache=data.cache,
-            extra_channels=self.channels - 3,
-        )
-        batches = batches.map(lambda pixels, labels: (pixels[:, 0], labels))
-        return _Cancellable(batches, self.cancellable)
+        size = min(batch_size, source.info.num_examples)
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            batches = datasets.training_batches(
+                source,
+                views.geometric(policy, 1),
+                finish=_finish(policy, 1),
+                batch_size=size,
+                replica_batch_size=context.get_per_replica_batch_size(size),
+                seed=self.options.evaluation.seed if seed is None else seed,
+                start_step=start_step,
+                shuffle_buffer=data.shuffle_buffer,
+                cache=data.cache,
+                extra_channels=self.channels - 3,
+                num_pipelines=context.num_input_pipelines,
+                pipeline_id=context.input_pipeline_id,
+                sharding="example",
+            )
+            return batches.map(lambda pixels, labels: (pixels[:, 0], labels))
+
+        return _Shared(make, size, self.cancellable)
 
     def _policy(self, augmentation: str | None) -> Policy:
         """Builds a policy by name, with the run's options of views."""
@@ -189,7 +212,7 @@ class EvaluationContext:
 
         def embed() -> tuple[np.ndarray, np.ndarray]:
             start = time.monotonic()
-            h, labels = self.embed(self.images(split))
+            h, labels = self._embed_split(split)
             info = self.source(split).info
             classifiers.check_embeddings(f"embeddings of {info.split}", h)
             classes = info.num_classes
@@ -236,6 +259,10 @@ class EvaluationContext:
             )
         return *train, *test
 
+    def features(self, name: str, h: np.ndarray) -> np.ndarray:
+        """Returns the features "h", embeddings [n, D], or "z", projections."""
+        return self.project(h) if name == "z" else h
+
     def project(self, h: np.ndarray) -> np.ndarray:
         """Projects embeddings [n, D] to z float32 [n, P]."""
         if self.projection is None:
@@ -251,6 +278,51 @@ class EvaluationContext:
         ]
         return np.concatenate(parts)
 
+    def _embed_split(self, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """Embeds the images of a split by all replicas: (h, labels)."""
+        source, strategy = self.source(split), self.strategy
+        count, replicas = source.info.num_examples, self._num_replicas
+        if not count:
+            raise errors.UserError(_NO_IMAGE)
+        rows = self.options.evaluation.embedding_batch_size
+        rows = -(-min(rows, count) // replicas)
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return datasets.evaluation_part(
+                source,
+                self._preprocess(),
+                batch_size=rows,
+                extra_channels=self.channels - 3,
+                num_pipelines=context.num_input_pipelines,
+                pipeline_id=context.input_pipeline_id,
+            )
+
+        hosts = distribution.num_hosts(strategy)
+        size = datasets.part_size(count, hosts)
+        steps = -(-size // (rows * replicas // hosts))
+        parts = []
+        for part in self.cancellable(self._replicated(make)):
+            parts.append([x.reshape([-1, x.shape[-1]]) for x in part])
+            steps -= len(part[0])
+            if steps <= 0:
+                break
+        h, numbers = map(np.concatenate, zip(*parts, strict=True))
+        labels, positions = numbers.T
+        # Parts go on with examples that they have had.
+        _, rows = np.unique(positions, return_index=True)
+        return h[rows], labels[rows]
+
+    @property
+    def _num_replicas(self) -> int:
+        return self.strategy.num_replicas_in_sync
+
+    @property
+    def _replicated(self) -> ReplicatedEmbedder:
+        return self.cached(
+            "replicated",
+            lambda: ReplicatedEmbedder(self.encoder, self.strategy),
+        )
+
     def embed(
         self, batches: Batches, encoder: Callable[..., Any] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -264,16 +336,25 @@ class EvaluationContext:
                 return embedding.embed(encoder, batches)
         parts = list(self.embed_batches(batches))
         if not parts:
-            raise errors.UserError(
-                "nothing to embed: the split holds no readable image"
-            )
+            raise errors.UserError(_NO_IMAGE)
         h, labels = zip(*parts, strict=True)
         return np.concatenate(h), np.concatenate(labels)
 
     def embed_batches(
         self, batches: Batches
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (h [b, D], labels int32 [b]) of each batch, on demand."""
+        """Yields (h [b, D], labels int32 [b]) of each batch, on demand.
+
+        Hosts make their own parts of `training_batches`, if the replicas divide
+        a batch.
+        """
+        if (
+            isinstance(batches, _Shared)
+            and batches.size % self._num_replicas == 0
+        ):
+            for steps in self.cancellable(self._replicated(batches.make)):
+                yield from zip(*steps, strict=True)
+            return
         encode = None
         for images, labels in batches:
             # One graph per size of a first batch; it fits the later batches.
@@ -317,7 +398,8 @@ def missing_labels(context: EvaluationContext) -> str | None:
         if not source.info.has_labels:
             return (
                 f"{source.info.name} {source.info.split} has no labels to score"
-                " against: set dataset=NAME to a labelled dataset"
+                " against: set train_split=NAME and test_split=NAME to labelled"
+                " splits, or dataset=NAME to a labelled dataset"
             )
     return None
 
@@ -356,6 +438,19 @@ class _Cancellable:
 
     def __iter__(self) -> Iterator:
         return iter(self.wrap(self.batches))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shared:
+    """Endless batches of `size` images; each host can make its own part."""
+
+    make: MakeBatches
+    size: int
+    wrap: Callable[[Iterable], Iterable]
+
+    def __iter__(self) -> Iterator:
+        alone = tf.distribute.InputContext(num_replicas_in_sync=1)
+        return iter(self.wrap(self.make(alone)))
 
 
 def _finish(policy: Policy, count: int) -> datasets.Finish:

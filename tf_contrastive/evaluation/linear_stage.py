@@ -26,7 +26,7 @@ from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config.evaluate import Evaluate, Evaluation
 from tf_contrastive.config.linear import LinearProtocol
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import loading, protocols
+from tf_contrastive.evaluation import loading, protocols, results
 
 RESULT_FILE = "linear.json"
 # Folder of an unfinished stage, and the file in it that identifies the stage.
@@ -48,9 +48,9 @@ def run(
     """Trains a linear classifier on a run's encoder, and scores it.
 
     The encoder is that of the newest checkpoint, in float32 and inference mode.
-    Replicas of one host share the images that it embeds; of several workers
-    each computes the whole stage, and the chief writes the result. `events` is
-    the folder of TensorBoard's events.
+    The replicas of all workers share the images that it embeds. Each worker
+    trains the same classifier on all embeddings, and the chief writes the
+    result. `events` is the folder of TensorBoard's events.
 
     Returns:
       The content of `<workdir>/linear.json`: that of `evaluation.json`, and
@@ -58,7 +58,8 @@ def run(
 
     Raises:
       UserError: for data that cannot be scored, or a diverged loss; its
-        subclass InterruptedRunError, if the run was told to end.
+        subclass InterruptedRunError, if the run was told to end or lost a
+        worker.
     """
     workdir = config.runtime.workdir
     # All workers wait until the chief has saved.
@@ -86,11 +87,10 @@ def run(
     }
     stage = json.loads(json.dumps(identity))
     path = os.path.join(workdir, RESULT_FILE)
-    report = checkpoints.read_json(path, {})
+    form = {"results": [results.ROW_FORM], "checksum": str}
+    report = checkpoints.read_json(path, {}, form)
     if report.get("stage") == stage:
         return report
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        strategy = tf.distribute.get_strategy()
     train, test = open_splits()
     terminal.info(
         f"linear     {options.linear.optimizer.optimizer},"
@@ -101,8 +101,9 @@ def run(
     with contextlib.ExitStack() as resources:
         if is_chief:
             resources.enter_context(checkpoints.FolderLock(workdir))
-        listener = preemption.PreemptionListener(tf.distribute.get_strategy())
+        listener = preemption.PreemptionListener(strategy)
         resources.enter_context(listener)
+        resources.enter_context(_lost_workers(strategy, workdir))
         progress = Progress(workdir, events, stage, listener, is_chief)
         subject = loading.from_run(
             dataclasses.replace(saved, config=config),
@@ -129,11 +130,25 @@ def run(
     return report
 
 
+@contextlib.contextmanager
+def _lost_workers(
+    strategy: tf.distribute.Strategy, workdir: str
+) -> Iterator[None]:
+    """Raises `InterruptedRunError` if a worker is lost."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            raise
+        folder = os.path.join(workdir, STATE)
+        raise preemption.lost_worker(error, folder) from error
+
+
 class Progress(classifiers.TrainingObserver):
     """Logs the stage, saves its state, and ends it when the run is to end.
 
     `stage` identifies the stage; the state of another one is removed. Only the
-    chief logs and saves.
+    chief saves; all workers restore.
     """
 
     def __init__(
@@ -155,24 +170,30 @@ class Progress(classifiers.TrainingObserver):
 
     def begin(self, state: tf.train.Checkpoint) -> int:
         """Restores the newest epoch of this stage; returns its number."""
-        if not self._is_chief:
-            return 0
+        if self._is_chief:
+            self._prepare(state)
+        # The others wait for the chief, and then it waits until they have read.
+        self._end_if_interrupted()
+        newest, _ = checkpoints.newest(self._folder)
+        if newest:
+            state.restore(newest).assert_consumed()
+            self._epoch = self._saved_epoch = checkpoints.step_of(newest)
+            terminal.info(f"linear stage: resumed after epoch {self._epoch:,}")
+        self._end_if_interrupted()
+        return self._epoch
+
+    def _prepare(self, state: tf.train.Checkpoint) -> None:
+        """Removes the state of another stage, and prepares to save."""
         path = os.path.join(self._folder, _IDENTITY_FILE)
         if checkpoints.read_json(path, {}) != self._stage:
             with errors.write_errors(path, _ADVICE):
                 if tf.io.gfile.exists(self._folder):
                     tf.io.gfile.rmtree(self._folder)
             checkpoints.write_json(path, self._stage, advice=_ADVICE)
-        newest, _ = checkpoints.newest(self._folder)
-        if newest:
-            state.restore(newest).assert_consumed()
-            self._epoch = self._saved_epoch = checkpoints.step_of(newest)
-            terminal.info(f"linear stage: resumed after epoch {self._epoch:,}")
         self._manager = tf.train.CheckpointManager(
             state, self._folder, max_to_keep=2, checkpoint_name="ckpt"
         )
         self._writer = tf.summary.create_file_writer(self._events)
-        return self._epoch
 
     def epoch(self, done: int, metrics: dict[str, float]) -> None:
         """Logs an epoch, and saves it if the last save was long ago."""

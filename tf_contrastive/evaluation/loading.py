@@ -58,10 +58,14 @@ def from_export(
     train: datasets.Source,
     test: datasets.Source,
     options: Evaluate | None = None,
+    *,
+    strategy: tf.distribute.Strategy | None = None,
     **arguments: Any,
 ) -> EvaluationContext:
     """Loads the encoder of `exporting.load(path)`; see `EvaluationContext`."""
-    encoder: Any = exporting.load(path)
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        encoder: Any = exporting.load(path)
     return EvaluationContext(
         encoder,
         train,
@@ -73,5 +77,6 @@ def from_export(
             else None
         ),
         make_encoder=lambda trained: exporting.load(path) if trained else None,
+        strategy=strategy,
         **arguments,
     )

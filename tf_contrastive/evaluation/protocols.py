@@ -13,7 +13,7 @@ from typing import Any
 
 from tf_contrastive import embedding, errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate, evaluate
+from tf_contrastive.config.evaluate import Evaluate, Evaluation, evaluate
 from tf_contrastive.evaluation import (
     classification,
     finetune,
@@ -26,6 +26,7 @@ from tf_contrastive.evaluation import (
     view_embeddings,
 )
 from tf_contrastive.evaluation.context import EvaluationContext, missing_labels
+from tf_contrastive.evaluation.corruptions import SEVERITIES
 from tf_contrastive.evaluation.results import Measurement, result_row
 
 Recorder = Callable[
@@ -49,6 +50,9 @@ class Protocol:
     hyperparameters: Callable[[Evaluate], dict[str, Any]]
     # Context -> what is missing, in one line, or None.
     needs: Callable[[EvaluationContext], str | None] = missing_labels
+    # Options -> names of the numbers in its rows, METRIC or VARIANT/METRIC, `*`
+    # for any part; METRIC/1, METRIC/2, ... for lists.
+    writes: Callable[[Evaluate], Iterable[str]] = lambda o: ("top1", "top5")
 
     def version_of(self, options: Evaluate) -> str:
         """Returns the version with these options, such as 1 or 1-cpu."""
@@ -56,6 +60,28 @@ class Protocol:
         paper = self.hyperparameters(Evaluate())
         scaled = self.hyperparameters(evaluate(scale=scale)) != paper
         return f"{self.version}-{scale}" if scaled else f"{self.version}"
+
+    def recorded(self, options: Evaluate) -> dict[str, Any]:
+        """Returns the hyperparameters, and the preprocessing if it was set."""
+        preprocessing = options.evaluation.preprocessing
+        chosen = {"preprocessing": preprocessing}
+        return self.hyperparameters(options) | (
+            chosen if preprocessing != Evaluation.preprocessing else {}
+        )
+
+
+def names_of(*metrics: str, variants: Iterable[str] = ("",)) -> tuple[str, ...]:
+    """Returns VARIANT/METRIC for all of them, METRIC without a variant."""
+    return tuple(
+        "/".join(filter(None, (variant, metric)))
+        for variant in variants
+        for metric in metrics
+    )
+
+
+def spaces(metric: str) -> tuple[str, str]:
+    """Returns the names of a metric of embeddings h and projections z."""
+    return f"{metric}_h", f"{metric}_z"
 
 
 def _selected(name: str) -> Callable[[Evaluate], dict[str, Any]]:
@@ -68,6 +94,50 @@ def _selected(name: str) -> Callable[[Evaluate], dict[str, Any]]:
         }
 
     return hyperparameters
+
+
+def _features(options: Evaluate) -> dict[str, Any]:
+    """Returns the features to classify, if they are not h alone."""
+    names = fields.split_list(options.evaluation.features)
+    return {} if names == ["h"] else {"features": names}
+
+
+def _variants(options: Evaluate, names: Iterable[str] = ("",)) -> list[str]:
+    """Returns the variants of results of the features to classify."""
+    return [
+        classification.variant(space, name)
+        for space in fields.split_list(options.evaluation.features)
+        for name in names
+    ]
+
+
+def _written_finetune(options: Evaluate) -> tuple[str, ...]:
+    fractions = fields.read_numbers(options.finetune.fractions)
+    suffixes = ("", " scratch") if options.finetune.scratch else ("",)
+    return names_of(
+        *("top1", "top5", "labels", "learning_rate", "validation"),
+        variants=[f"{100 * x:g}%{end}" for x in fractions for end in suffixes],
+    )
+
+
+def _written_transfer(options: Evaluate) -> tuple[str, ...]:
+    methods = fields.split_list(options.transfer.methods)
+    targets = transfer.targets(options.transfer.suite)
+    return names_of(
+        *("top1", "score"),
+        variants=[f"{x} {method}" for x in targets for method in methods],
+    )
+
+
+def _written_robustness(options: Evaluate) -> tuple[str, ...]:
+    names = ["top1", "clean_top1", "mean_error", "mce", "relative_mce"]
+    by_severity = ["accuracy"]
+    if options.robustness.classifier != "knn":
+        names.append("ece_clean")
+        by_severity.append("ece")
+    corruptions = fields.split_list(options.robustness.corruptions)
+    by_severity += [f"error_{name}" for name in corruptions]
+    return (*names, *(f"{x}/{s}" for x in by_severity for s in SEVERITIES))
 
 
 def hyperparameters_of(name: str) -> Callable[[Evaluate], dict[str, Any]]:
@@ -86,22 +156,55 @@ PROTOCOLS = {
     "knn": Protocol(
         1,
         classification.measure_knn,
-        lambda o: {"k": list(fields.read_counts(o.evaluation.knn_k))},
+        lambda o: (
+            {"k": list(fields.read_counts(o.evaluation.knn_k))} | _features(o)
+        ),
+        classification.needs_features,
+        lambda o: names_of(
+            "top1",
+            variants=_variants(
+                o,
+                [f"k={k}" for k in fields.read_counts(o.evaluation.knn_k)],
+            ),
+        ),
     ),
     "prototype": Protocol(1, classification.measure_prototype, lambda o: {}),
     "head": Protocol(
         1, classification.measure_head, lambda o: {}, classification.needs_head
     ),
-    "linear": Protocol(1, classification.measure_linear, _selected("linear")),
-    "logistic": Protocol(1, logistic.measure, _selected("logistic")),
+    "linear": Protocol(
+        1,
+        classification.measure_linear,
+        lambda o: _selected("linear")(o) | _features(o),
+        classification.needs_features,
+        lambda o: names_of(
+            *("top1", "top5", "loss"),
+            *(["learning_rate"] if o.linear.learning_rates else []),
+            variants=_variants(o),
+        ),
+    ),
+    "logistic": Protocol(
+        1,
+        logistic.measure,
+        _selected("logistic"),
+        writes=lambda o: ("top1", "top5", "mean_per_class", "penalty"),
+    ),
     "finetune": Protocol(
-        1, finetune.measure, _selected("finetune"), finetune.needs
+        1,
+        finetune.measure,
+        _selected("finetune"),
+        finetune.needs,
+        _written_finetune,
     ),
     "transfer": Protocol(
-        1, transfer.measure, _selected("transfer"), transfer.needs
+        2,
+        transfer.measure,
+        _selected("transfer"),
+        transfer.needs,
+        _written_transfer,
     ),
     "robustness": Protocol(
-        1,
+        2,
         robustness.measure,
         lambda o: (
             o.robustness.hyperparameters()
@@ -110,27 +213,52 @@ PROTOCOLS = {
                 "seed": o.evaluation.seed,
             }
         ),
+        robustness.needs,
+        _written_robustness,
     ),
     "separation": Protocol(
-        2, separation.measure, hyperparameters_of("separation")
+        2,
+        separation.measure,
+        hyperparameters_of("separation"),
+        writes=lambda o: [
+            f"{space}{name}"
+            for space in ("", "projection_")
+            for name in (
+                *("margin", "margin_of_medians"),
+                *("target_median", "noise_median"),
+            )
+        ],
     ),
     "kl_bound": Protocol(
         1,
         projections.measure_kl,
         hyperparameters_of("kl_bound"),
         projections.needs_kl,
+        lambda o: (
+            *("kl_lower_bound", "sincere_loss", "upper_bound"),
+            *("temperature", "images"),
+        ),
     ),
     "contrastive": Protocol(
         1,
         projections.measure_task,
         hyperparameters_of("contrastive"),
         view_embeddings.missing_projections,
+        lambda o: (
+            *("contrastive_accuracy", "contrastive_entropy", "max_entropy"),
+            *("temperature", "images"),
+        ),
     ),
     "uniformity": Protocol(
         1,
         hypersphere.measure,
         hyperparameters_of("uniformity"),
         lambda context: None,
+        lambda o: (
+            *(*spaces("alignment"), *spaces("uniformity")),
+            *(*spaces("effective_rank"), *spaces("kurtosis")),
+            *(*spaces("ks_prior"), *spaces("ks_normal")),
+        ),
     ),
 }
 
@@ -192,8 +320,9 @@ def run(
     for name in selected:
         protocol = PROTOCOLS[name]
         start = time.monotonic()
-        hyperparameters = protocol.hyperparameters(context.options)
-        measured = protocol.measure(context, **hyperparameters)
+        measured = protocol.measure(
+            context, **protocol.hyperparameters(context.options)
+        )
         seconds = time.monotonic() - start
         after = embedding.checksum(context.encoder)
         if after != before:
@@ -207,7 +336,7 @@ def run(
             "variant": "",
             "version": protocol.version_of(context.options),
             "scale": context.options.evaluation.scale,
-            "hyperparameters": hyperparameters,
+            "hyperparameters": protocol.recorded(context.options),
         }
         share = seconds / len(parts)
         rows = [

@@ -24,6 +24,46 @@ ADVICE = "set `output_dir` to a folder that you may write"
 KEYS = ("step", "dataset", "train_split", "test_split")
 
 
+def _is_metrics(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    intervals: list[Any] = []
+    for key, item in value.items():
+        if key.endswith("_interval"):
+            # Of a list of numbers, such as one per severity: one for each.
+            is_list = isinstance(value.get(key.removesuffix("_interval")), list)
+            many = is_list and isinstance(item, list)
+            intervals += item if many else [item]
+    return all(map(checkpoints.is_interval_or_none, intervals))
+
+
+# The forms that readers of the file rely on.
+ROW_FORM = {
+    "encoder": str,
+    "protocol": str,
+    "variant": str,
+    "version": str,
+    "top1": checkpoints.NUMBER_OR_NONE,
+    "top1_interval": checkpoints.is_interval_or_none,
+    "top5": checkpoints.NUMBER_OR_NONE,
+    "top5_interval": checkpoints.is_interval_or_none,
+    "examples": int,
+    "seconds": (int, float),
+    "metrics": _is_metrics,
+}
+_FORM = {
+    "results": [ROW_FORM],
+    "history": [
+        {
+            "step": (int, type(None)),
+            "checksum": str,
+            "protocols": dict,
+            "metrics": dict,
+        }
+    ],
+}
+
+
 class Measurement(TypedDict, total=False):
     """Result of a protocol; each protocol sets the fields that it has."""
 
@@ -170,7 +210,8 @@ def check_writable(folder: str) -> None:
 
 def read(folder: str) -> dict[str, Any]:
     """Reads a folder's `evaluation.json`; empty if there is none."""
-    return checkpoints.read_json(os.path.join(folder, RESULTS_FILE), {})
+    path = os.path.join(folder, RESULTS_FILE)
+    return checkpoints.read_json(path, {}, _FORM)
 
 
 def write(folder: str, report: dict[str, Any]) -> None:

@@ -1,23 +1,27 @@
 """The protocol `robustness`: accuracy and calibration on corrupted images.
 
 Khosla et al. 2020 (SupCon), supplementary tables 2 and 3, after Hendrycks and
-Dietterich 2019: a linear classifier on the frozen encoder, trained on clean
-images, is scored on 15 corruptions at 5 severities. Corrupted images come from
+Dietterich 2019: a classifier that was trained on clean images, that of the run
+or one on the frozen encoder, is scored on 15 corruptions at 5 severities.
+Corrupted images come from
 a prepared -C dataset of TensorFlow Datasets, or else from `corruptions`.
 """
 
 import collections
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import datasets
+from tf_contrastive import classifiers, datasets
 from tf_contrastive.config.dataset_names import dataset_family
-from tf_contrastive.config.evaluate import Evaluate, Evaluation
-from tf_contrastive.config.protocols import RobustnessProtocol
+from tf_contrastive.config.evaluate import KNN_K, Evaluate, Evaluation
+from tf_contrastive.config.protocols import (
+    ROBUSTNESS_CLASSIFIERS,
+    RobustnessProtocol,
+)
 from tf_contrastive.errors import UserError, first_line, unknown
 from tf_contrastive.evaluation import (
     classification,
@@ -26,7 +30,11 @@ from tf_contrastive.evaluation import (
     plots,
     statistics,
 )
-from tf_contrastive.evaluation.context import Batches, EvaluationContext
+from tf_contrastive.evaluation.context import (
+    Batches,
+    EvaluationContext,
+    missing_labels,
+)
 from tf_contrastive.evaluation.corruptions import (
     CORRUPTIONS,
     SEVERITIES,
@@ -58,15 +66,23 @@ CLEAN = Cell("clean", 0)
 
 
 class _Predictions(NamedTuple):
-    """Confidences float [n] of predictions, and whether they are right [n]."""
+    """Confidences float [n] of predictions, and whether they are right [n].
+
+    Neighbours have no confidences: [0].
+    """
 
     confidences: np.ndarray
     correct: np.ndarray
 
 
+# Embeddings [n, D] -> (confidences [n] or [0], predicted classes [n]).
+_Classifier = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
 def measure(
     context: EvaluationContext,
     *,
+    classifier: str = RobustnessProtocol.classifier,
     corruptions: Sequence[str] = tuple(CORRUPTIONS),
     examples: int = RobustnessProtocol.examples,
     bins: int = RobustnessProtocol.bins,
@@ -74,7 +90,7 @@ def measure(
     linear: dict[str, Any] | None = None,
     seed: int = Evaluation.seed,
 ) -> Measurement:
-    """Scores a linear classifier on corrupted test images.
+    """Scores a classifier on corrupted test images.
 
     Hyperparameters are those of `RobustnessProtocol`, and `linear`, options of
     `classification.fit_linear`; None: those of the context.
@@ -84,22 +100,21 @@ def measure(
       image's, and the metrics "clean_top1" and "accuracy" by severity, "ece" by
       severity (means over corruptions), "ece_clean", "mean_error" (percent),
       "mce" and "relative_mce" (percent; None without a baseline),
-      "error_CORRUPTION" by severity, and the names of the corruptions that were
-      "prepared" and "made"; the "stand_ins" among the latter are not the
-      published ones.
+      "error_CORRUPTION" by severity, the "classifier", and the names of the
+      corruptions that were "prepared" and "made"; the "stand_ins" among the
+      latter are not the published ones. Neighbours have no "ece".
 
     Raises:
-      UserError: for an unknown corruption, or a baseline that cannot be read.
+      UserError: for an unknown corruption, a run without the classifier, or a
+        baseline that cannot be read.
     """
     for name in corruptions:
         if name not in CORRUPTIONS:
             raise unknown("corruption", name, CORRUPTIONS)
     baseline_errors = _read_baseline(baseline)
-    classifier, _ = classification.fit_linear(
-        *context.embeddings("train"),
-        **linear or linear_hyperparameters(context.options),
-        seed=seed,
-    )
+    classifier = _resolve(context, classifier)
+    linear = linear or linear_hyperparameters(context.options)
+    classify = _classifier(context, classifier, linear, seed)
     prepared = _prepared_sources(context, corruptions)
     generated = [name for name in corruptions if name not in prepared]
     context.log(
@@ -117,27 +132,22 @@ def measure(
 
     parts: dict[Cell, list[_Predictions]] = collections.defaultdict(list)
     for h, labels in context.embed_batches(stream()):
-        scores = classifier.scores(h)
-        confidences = tf.nn.softmax(scores.scores).numpy().max(axis=1)
-        correct = scores.top(1)[:, 0] == labels
+        confidences, classes = classify(h)
+        correct = classes == labels
         parts[cells.popleft()].append(_Predictions(confidences, correct))
     predicted = {
         cell: _Predictions(*map(np.concatenate, zip(*batch, strict=True)))
         for cell, batch in parts.items()
     }
 
+    calibrated = classifier != "knn"
     diagrams = {
         cell: metrics.reliability(*predictions, bins)
         for cell, predictions in predicted.items()
+        if calibrated
     }
     clean_predictions = predicted[CLEAN]
     table = [[Cell(name, s) for s in SEVERITIES] for name in corruptions]
-    ece = np.array(
-        [
-            [metrics.calibration_error(diagrams[cell]) for cell in row]
-            for row in table
-        ]
-    )
     errors = np.array(
         [[1 - predicted[cell].correct.mean() for cell in row] for row in table]
     )
@@ -155,14 +165,33 @@ def measure(
         [predicted[Cell(name, s)] for name in corruptions] for s in SEVERITIES
     ]
     fractions = [np.mean([p.correct for p in c], axis=0) for c in columns]
-    panels = {"clean": diagrams[CLEAN]}
-    for severity in (SEVERITIES[0], SEVERITIES[-1]):
-        confidences, correct = map(
-            np.concatenate, zip(*columns[severity - 1], strict=True)
+    figures = {
+        "severity": plots.severity_curves(
+            dict(zip(corruptions, (1 - errors).tolist(), strict=True)), clean
         )
-        panels[f"severity {severity}"] = metrics.reliability(
-            confidences, correct, bins
+    }
+    arrays = {"errors": errors}
+    calibration: dict[str, Any] = {}
+    if calibrated:
+        arrays["ece"] = np.array(
+            [
+                [metrics.calibration_error(diagrams[cell]) for cell in row]
+                for row in table
+            ]
         )
+        calibration = {
+            "ece_clean": metrics.calibration_error(diagrams[CLEAN]),
+            "ece": arrays["ece"].mean(axis=0).tolist(),
+        }
+        panels = {"clean": diagrams[CLEAN]}
+        for severity in (SEVERITIES[0], SEVERITIES[-1]):
+            confidences, correct = map(
+                np.concatenate, zip(*columns[severity - 1], strict=True)
+            )
+            panels[f"severity {severity}"] = metrics.reliability(
+                confidences, correct, bins
+            )
+        figures["reliability"] = plots.reliability_diagram(panels)
     return {
         "top1": float((1 - errors).mean()),
         "correct": np.mean(fractions, axis=0),
@@ -173,24 +202,66 @@ def measure(
             ),
             "accuracy": (1 - errors).mean(axis=0).tolist(),
             "accuracy_interval": [statistics.interval(f) for f in fractions],
-            "ece_clean": metrics.calibration_error(diagrams[CLEAN]),
-            "ece": ece.mean(axis=0).tolist(),
+            **calibration,
             "mean_error": metrics.mean_error(by_name),
             **relative,
             **{f"error_{name}": row for name, row in by_name.items()},
+            "classifier": classifier,
             "prepared": list(prepared),
             "made": generated,
             "stand_ins": [name for name in generated if name in STAND_INS],
         },
-        "plots": {
-            "reliability": plots.reliability_diagram(panels),
-            "severity": plots.severity_curves(
-                dict(zip(corruptions, (1 - errors).tolist(), strict=True)),
-                clean,
-            ),
-        },
-        "arrays": {"errors": errors, "ece": ece},
+        "plots": figures,
+        "arrays": arrays,
     }
+
+
+def needs(context: EvaluationContext) -> str | None:
+    """Returns why `robustness` cannot be measured, or None."""
+    if context.options.robustness.classifier == "head":
+        return classification.needs_head(context)
+    return missing_labels(context)
+
+
+def _resolve(context: EvaluationContext, classifier: str) -> str:
+    """Returns the classifier to score, with `auto` resolved."""
+    has_head = classification.needs_head(context) is None
+    if classifier == "auto":
+        return "head" if has_head else "linear"
+    if classifier not in ROBUSTNESS_CLASSIFIERS:
+        raise unknown("classifier", classifier, ROBUSTNESS_CLASSIFIERS)
+    if classifier == "head" and not has_head:
+        raise UserError(
+            f"classifier=head: {classification.needs_head(context)}"
+        )
+    return classifier
+
+
+def _classifier(
+    context: EvaluationContext, name: str, linear: dict[str, Any], seed: int
+) -> _Classifier:
+    """Returns a member of `ROBUSTNESS_CLASSIFIERS`, trained on clean images."""
+    if name == "knn":
+        train = context.embeddings("train")
+        return lambda h: (
+            np.empty(0),
+            np.asarray(classifiers.knn(*train, h, KNN_K)),
+        )
+    if name == "linear":
+        model, _ = classification.fit_linear(
+            *context.embeddings("train"), **linear, seed=seed
+        )
+
+    def classify(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if name == "linear":
+            scores = model.scores(h)
+        else:
+            logits = context.apply(context.classifier, h)
+            scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
+        probabilities = tf.nn.softmax(scores.scores).numpy()
+        return probabilities.max(axis=1), scores.top(1)[:, 0]
+
+    return classify
 
 
 def _read_baseline(path: str) -> dict[str, Any] | None:

@@ -34,6 +34,11 @@ from tf_contrastive.evaluation.results import Measurement
 
 _MEAN_AVERAGE_PRECISION = "mean_average_precision"
 _SINCERE_IMAGE_SIZE = 32
+# Preprocessing of images by suite: for linear classifiers and for the others.
+_PREPROCESSING = {
+    "simclr": ("shorter_side", "center_crop"),
+    "sincere": ("squash", "squash"),
+}
 
 
 # ---- Datasets ----------------------------------------------------------------
@@ -194,6 +199,7 @@ def measure(
             "transfer: BatchNormalization of an export has a fixed momentum;"
             " set `workdir` to its run to use the papers'"
         )
+    linear_images, tuned_images = _PREPROCESSING[suite]
     skipped: list[str] = []
     parts: dict[str, Measurement] = {}
     for name, target in targets(suite).items():
@@ -202,6 +208,7 @@ def measure(
             skipped.append(target.dataset)
             continue
         other, held_out = opened
+        other.default_preprocessing = linear_images
         if held_out is None:
             labels = other.embeddings("train")[1]
             _, held_out = holdout(
@@ -213,7 +220,9 @@ def measure(
                 part = _linear(other, target, held_out, seed)
             elif other.has_new_encoder(method == "finetune"):
                 part = _finetune(
-                    other,
+                    dataclasses.replace(
+                        other, default_preprocessing=tuned_images
+                    ),
                     target,
                     held_out,
                     grids[method],
