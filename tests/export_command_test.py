@@ -36,7 +36,7 @@ def workdir(tmp_path_factory):
         {
             "encoder": encoder,
             "protocol": protocol,
-            "version": 1,
+            "version": "1",
             "top1": top1,
             "top1_interval": [top1 - 0.01, top1 + 0.01],
             "top5": None,

@@ -49,7 +49,7 @@ def base(tmp_path_factory):
     head = exporting.ProbeHead(np.ones([5, 2]), np.zeros([2]))
     folder = str(tmp_path_factory.mktemp("with space"))
     for _ in range(2):
-        exporting.export(parts, folder, head=head)
+        exporting.export(parts, folder, head=head, formats=["keras"])
     return folder
 
 

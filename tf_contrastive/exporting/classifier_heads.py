@@ -13,12 +13,18 @@ from tf_contrastive.config.export import PROTOTYPE_TEMPERATURE
 
 
 class ProbeHead(tf.Module):
-    """Softmax of a linear layer of kernel [D, C] and bias [C]."""
+    """Softmax of a linear layer of kernel [D, C] and bias [C].
+
+    `normalize`: whether the layer takes l2-normalized features.
+    """
 
     description = "a linear probe on the embedding"
 
-    def __init__(self, kernel: np.ndarray, bias: np.ndarray) -> None:
+    def __init__(
+        self, kernel: np.ndarray, bias: np.ndarray, normalize: bool = False
+    ) -> None:
         super().__init__()
+        self._normalize = normalize
         self._kernel = tf.Variable(kernel, dtype=tf.float32)
         self._bias = tf.Variable(bias, dtype=tf.float32)
         self.num_classes = int(self._bias.shape[0])
@@ -36,10 +42,16 @@ class ProbeHead(tf.Module):
         probe = heads.LinearProbe(classes)
         probe.build([None, features])
         checkpoints.restore_part(run, probe=probe)
-        return cls(*(variable.numpy() for variable in probe.variables))
+        return cls(
+            probe.kernel.numpy(),
+            probe.bias.numpy(),
+            normalize=run.config.projection.normalize_features,
+        )
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:
         """Returns probabilities [N, C] of features [N, D]."""
+        if self._normalize:
+            features = heads.unit(features)
         return tf.nn.softmax(features @ self._kernel + self._bias)
 
 

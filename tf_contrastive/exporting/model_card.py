@@ -8,6 +8,16 @@ from tf_contrastive import checkpoints, flags
 
 FILE = "README.md"
 _EVALUATION = "evaluation.json"
+_RESULTS_FORM = {
+    "results": [
+        {
+            "encoder": str,
+            "protocol": str,
+            "top1": checkpoints.NUMBER_OR_NONE,
+            "top1_interval": checkpoints.is_interval_or_none,
+        }
+    ]
+}
 
 _IMAGES = "`images`: as for `serving_default`"
 _EMBEDDING = "`embedding`: float32 `[N, {embedding_size}]`"
@@ -41,8 +51,8 @@ The preprocessing is part of the model: it resizes the shorter side to
 {image_size} x {image_size} pixels, and standardizes colours. Do not subtract a
 mean or divide by a deviation yourself.
 `serving_float` fails for values outside [0, 1]. In encoded images, one channel
-is repeated, alpha is dropped and EXIF rotation is ignored, as in training. An
-empty batch gives an empty result."""
+is repeated and alpha is dropped; the EXIF orientation of a JPEG is
+{turned}, as in training. An empty batch gives an empty result."""
 _CARD = """\
 # Image encoder
 
@@ -57,8 +67,6 @@ TensorFlow.
 `tf.saved_model.load` returns an object that takes images float32
 `[N, {image_size}, {image_size}, {channels}]` in [0, 1], also with
 `training=True`; fine-tune its `trainable_variables`.
-`assets.extra/encoder.keras` is the same as a Keras model, or
-`encoder.weights.h5` its weights if Keras cannot serialize it.
 
 ## Data and recipe
 
@@ -97,7 +105,8 @@ def text(details: dict[str, Any], run: checkpoints.Run | None) -> str:
         [(f"`{name}`", *texts) for name, *texts in signature_rows(details)],
     )
     if details["channels"] == 3:
-        signatures += _PREPROCESSING.format(**details)
+        turned = "applied" if details["exif"] == "apply" else "ignored"
+        signatures += _PREPROCESSING.format(**details, turned=turned)
     limits = ""
     if details["head"]:
         signatures += (
@@ -182,7 +191,7 @@ def _evaluation(run: checkpoints.Run | None) -> str:
     report = {}
     if run is not None:
         path = os.path.join(run.config.runtime.workdir, _EVALUATION)
-        report = checkpoints.read_json(path, {})
+        report = checkpoints.read_json(path, {}, _RESULTS_FORM)
     if run is None or not report:
         return "None: run `python -m tf_contrastive evaluate` before `export`."
     rows = []

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tf_contrastive
 from tf_contrastive import checkpoints, errors
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
 from tf_contrastive.exporting import (
     model_card,
@@ -19,7 +20,7 @@ from tf_contrastive.exporting import (
     versioning,
 )
 from tf_contrastive.exporting.parts import Parts, image_shape
-from tf_contrastive.exporting.serving_module import ServingModule
+from tf_contrastive.exporting.serving_module import ServingModule, pixels
 from tf_contrastive.views import crops
 
 # Model servers ignore this folder, except for warm-up requests.
@@ -43,7 +44,7 @@ def export(
     """Writes the next version of a SavedModel that serves embeddings.
 
     The version also holds a model card (`README.md`), files for TensorFlow
-    Serving, the encoder as a Keras model, and other formats.
+    Serving, and other formats.
 
     Args:
       model_or_workdir: folder of a run, a `ContrastiveModel`, a Keras encoder,
@@ -53,7 +54,7 @@ def export(
       head: classifier behind the encoder, such as `ProbeHead` or
         `PrototypeHead`; None: no signature `classify`.
       label_names: of its classes; default: those of the run, or their ids.
-      formats: "tflite" and "onnx", in addition to the SavedModel.
+      formats: "keras", "tflite" and "onnx", in addition to the SavedModel.
       images: float32 [n, S, S, K], real images as the encoder takes them, to
         check and calibrate other formats and to warm servers up; None: crops of
         two photographs.
@@ -81,20 +82,14 @@ def export(
         """Writes all files of the version into a local folder."""
         signatures = module.signatures()
         tf.saved_model.save(module, path, signatures=signatures)
-        others = [name for name in formats if name != "savedmodel"]
+        others = [x for x in formats if x not in ("savedmodel", "keras")]
         conversions = []
         if others:
             conversions = tflite_onnx.write(path, module, others, images)
         image_type = signatures["serving_default"].input_signature[0].dtype
         tensorflow_serving.write(path, signatures, images, image_type)
-        keras_file = os.path.join(path, KERAS_FILE)
-        try:
-            parts.encoder.save(keras_file)
-        except TypeError:
-            # Slices of tensors, as in some networks of KerasCV, have no JSON.
-            if os.path.exists(keras_file):
-                os.remove(keras_file)
-            parts.encoder.save_weights(os.path.join(path, _WEIGHTS_FILE))
+        if "keras" in formats:
+            _save_keras(parts.encoder, path)
         written = details | {
             "signatures": list(signatures),
             "formats": conversions,
@@ -118,9 +113,25 @@ def export(
             with open(names_file, "w", encoding="utf-8") as file:
                 file.writelines(f"{n}\n" for n in details["label_names"])
         module = ServingModule(
-            parts.encoder, parts.projection, head, names_file, max_image_pixels
+            parts.encoder,
+            parts.projection,
+            head,
+            names_file,
+            max_image_pixels,
+            details["exif"],
         )
         return versioning.write_version(save, output_dir)
+
+
+def _save_keras(encoder: tf.keras.Model, path: str) -> None:
+    keras_file = os.path.join(path, KERAS_FILE)
+    try:
+        encoder.save(keras_file)
+    except TypeError:
+        # Slices of tensors, as in some networks of KerasCV, have no JSON.
+        if os.path.exists(keras_file):
+            os.remove(keras_file)
+        encoder.save_weights(os.path.join(path, _WEIGHTS_FILE))
 
 
 def _details(
@@ -157,6 +168,7 @@ def _details(
         "step": parts.run.step if parts.run else None,
         "resized_side": crops.resize_target(size),
         "max_image_pixels": max_image_pixels,
+        "exif": parts.run.config.reading.exif if parts.run else Reading.exif,
         "package": tf_contrastive.__version__,
         "tensorflow": tf.__version__,
     }
@@ -170,9 +182,19 @@ def details(path: str) -> dict[str, Any]:
       "signatures", "head" (or None), "num_classes" (or None), "label_names",
       "step" (of a run, or None), "formats": [{"format", "file",
       "largest_difference", "least_cosine", "bytes"}, ...], "resized_side",
-      "max_image_pixels", "package", "tensorflow"}.
+      "max_image_pixels", "exif", "package", "tensorflow"}.
     """
     return checkpoints.read_json(os.path.join(path, _DETAILS_FILE))
+
+
+class _Encoder(tf.keras.Model):
+    """An encoder that refuses what are not pixels."""
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        # Not where it becomes a part of another Keras model.
+        if isinstance(inputs, tf.Tensor | np.ndarray):
+            inputs = pixels(tf.convert_to_tensor(inputs))
+        return super().__call__(inputs, *args, **kwargs)
 
 
 def load(path: str) -> tf.Module:
@@ -185,8 +207,9 @@ def load(path: str) -> tf.Module:
         (`BASE`): the newest is loaded.
 
     Returns:
-      images float32 [N, S, S, K] in [0, 1] -> float32 [N, D]; it also takes
-      `training=`, and has `variables` and `trainable_variables`.
+      images [N, S, S, K], uint8 or float32 in [0, 1] -> float32 [N, D]; it
+      also takes `training=`, and has `variables` and `trainable_variables`.
+      That of a run is a Keras model.
 
     Raises:
       UserError: if there is no run and no export of this package.
@@ -198,7 +221,8 @@ def load(path: str) -> tf.Module:
         )
     saved_model = versioning.find(path)
     if saved_model is None:
-        return checkpoints.load_encoder(checkpoints.load_run(path))
+        encoder = checkpoints.load_encoder(checkpoints.load_run(path))
+        return _Encoder(encoder.inputs, encoder.outputs, name=encoder.name)
     encoder = tf.saved_model.load(saved_model)
     if not (callable(encoder) and hasattr(encoder, "trainable_variables")):
         raise errors.UserError(

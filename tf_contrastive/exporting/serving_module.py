@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import Exporting
-from tf_contrastive.exporting import image_headers
+from tf_contrastive.datasets import image_headers
 from tf_contrastive.exporting.parts import image_shape
 from tf_contrastive.views import crops
 
@@ -42,6 +43,7 @@ class ServingModule(tf.Module):
       head: classifier, [N, D] -> probabilities [N, C]; None: no `classify`.
       label_names: path of a file with the names of the classes.
       max_pixels: limit of an encoded image that is decoded.
+      exif: "apply": JPEGs are turned as their EXIF data say; "ignore".
     """
 
     # `tf.Module` has properties of these names, which a SavedModel would lack.
@@ -55,19 +57,25 @@ class ServingModule(tf.Module):
         head: Callable[[tf.Tensor], tf.Tensor] | None = None,
         label_names: str = "",
         max_pixels: int = Exporting.max_image_pixels,
+        exif: str = Reading.exif,
     ) -> None:
         super().__init__()
         _, self._size, self._channels = image_shape(encoder)
-        self._max_pixels = max_pixels
+        self._max_pixels, self._exif = max_pixels, exif
         # A lambda hides the Keras model from `tf.saved_model.save`, which would
         # write its metadata and need its classes at loading.
         self._apply = lambda *args, **kwargs: encoder(*args, **kwargs)
         self.variables = list(encoder.variables)
         self.trainable_variables = list(encoder.trainable_variables)
-        for training in (False, True):
-            self.__call__.get_concrete_function(
-                self.encoder_spec, training=training
-            )
+        spec = self.encoder_spec
+        bytes_spec = tf.TensorSpec(spec.shape, tf.uint8, "images")
+        for images, training in (
+            (spec, False),
+            (spec, True),
+            (bytes_spec, False),
+            (bytes_spec, True),
+        ):
+            self.__call__.get_concrete_function(images, training=training)
         self._has_projection = projection is not None
         if projection is not None:
             self.projection_variables = list(projection.variables)
@@ -93,7 +101,8 @@ class ServingModule(tf.Module):
 
     @tf.function
     def __call__(self, images: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """Encodes float32 [N, S, S, K], colours in [0, 1], to [N, D]."""
+        """Encodes [N, S, S, K], see `pixels`, to float32 [N, D]."""
+        images = pixels(images)
         if training:
             return self._apply(images, training=True)
         return self.encode(self._nonempty(images))[: tf.shape(images)[0]]
@@ -206,6 +215,9 @@ class ServingModule(tf.Module):
                 expand_animations=False,
             )
             image = tf.ensure_shape(image, [None, None, 3])
+            if self._exif == "apply":
+                turn = image_headers.orientation(data)
+                image = image_headers.upright(image, turn)
             pixels = crops.resize_and_crop(image[tf.newaxis], self._size)
             return row, pixels[0]
 
@@ -226,6 +238,25 @@ class ServingModule(tf.Module):
         ok = tf.scatter_nd(rows, tf.ones([tf.shape(rows)[0]], tf.int32), [n])
         shape = tf.stack([n, self._size, self._size, 3])
         return tf.scatter_nd(rows, pixels, shape), ok > 0
+
+
+def pixels(images: tf.Tensor) -> tf.Tensor:
+    """Returns uint8 or float images [N, S, S, K] as float32 in [0, 1].
+
+    Raises:
+      InvalidArgumentError: for colours outside of [0, 1].
+      TypeError: for other types.
+    """
+    if images.dtype == tf.uint8:
+        return tf.cast(images, tf.float32) / 255
+    if not images.dtype.is_floating:
+        raise TypeError(
+            f"images of type {images.dtype.name}: pass uint8, or float in"
+            " [0, 1]"
+        )
+    images = tf.cast(images, tf.float32)
+    colors = _check_range(images[..., :3])
+    return tf.concat([colors, images[..., 3:]], -1)
 
 
 def _check_range(images: tf.Tensor) -> tf.Tensor:

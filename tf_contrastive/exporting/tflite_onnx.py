@@ -137,13 +137,20 @@ def _tflite(
                 {"images": image[np.newaxis]} for image in images
             )
         content = converter.convert()
-        interpreter = tf.lite.Interpreter(model_content=content)
+        interpreter = _interpreter()(model_content=content)
         yield kind, content, functools.partial(_interpret, interpreter)
 
 
-def _interpret(
-    interpreter: tf.lite.Interpreter, images: np.ndarray
-) -> np.ndarray:
+def _interpreter() -> Any:
+    """Returns LiteRT's interpreter, or TensorFlow's, which it replaces."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError:
+        return tf.lite.Interpreter
+    return Interpreter
+
+
+def _interpret(interpreter: Any, images: np.ndarray) -> np.ndarray:
     (source,) = interpreter.get_input_details()
     (target,) = interpreter.get_output_details()
     interpreter.resize_tensor_input(source["index"], images.shape)
