@@ -57,6 +57,31 @@ def test_parameters_are_those_of_the_papers(name, width, stem, parameters):
     assert _parameters(name, width, stem) == parameters
 
 
+def test_the_small_network():
+    """Keras' layers by hand, with the same weights."""
+    encoder = encoders.build("convnet", image_shape=(28, 28, 3))
+    # 3x3 convolutions, a dense layer over 4x4x64, scales and offsets.
+    weights = 9 * (3 * 32 + 32 * 64 + 64 * 64) + 16 * 64 * 128
+    scales = 2 * (32 + 64 + 64 + 128)
+    counts = [np.prod(w.shape) for w in encoder.trainable_variables]
+    assert sum(counts) == weights + scales
+    x = images = _images(height=28)
+    for name in ("standardize", "conv1", "conv2", "conv3"):
+        layer = encoder.get_layer(name)
+        if name == "standardize":
+            x = layer(x)
+            continue
+        x = tf.nn.conv2d(x, layer.kernel, 2, "SAME") / np.sqrt(1 + 1e-5)
+        x = tf.nn.relu(x)
+    x = tf.reshape(x, [len(x), -1]) @ encoder.get_layer("dense").kernel
+    x = tf.nn.relu(x / np.sqrt(1 + 1e-5))
+    found = encoder(images, training=False)
+    assert found.shape == (4, 128)
+    np.testing.assert_allclose(found, x, rtol=1e-3, atol=1e-5)
+    with pytest.raises(errors.UserError, match="width=2"):
+        encoders.build("convnet", width=2, image_shape=(28, 28, 3))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name,width,stem,parameters",

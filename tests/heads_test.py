@@ -40,6 +40,53 @@ def test_mlp_without_normalization_is_the_papers_formula(layers):
     np.testing.assert_allclose(z, expected, rtol=1e-5, atol=1e-5)
 
 
+def test_the_mlp_of_sincere_has_biases_and_no_normalization():
+    head = heads.build("mlp", output=5, batch_norm=False, bias=True)
+    # Features of a ResNet are not negative, and far from centred.
+    features = np.abs(_features())
+    z = head(features).numpy()
+    biases = np.arange(5, dtype=np.float32)
+    head.get_layer("dense2").bias.assign(biases)
+    np.testing.assert_allclose(head(features), z + biases, rtol=1e-5)
+    assert set(_shapes(head)) == {
+        *("dense1/kernel", "dense1/bias", "dense2/kernel", "dense2/bias")
+    }
+
+    def mean_cosine(z):
+        unit = z / np.linalg.norm(z, axis=1, keepdims=True)
+        return (unit @ unit.T).mean()
+
+    # BatchNorm centres projections, which such a head does not.
+    centred = heads.build("mlp", output=5)(features, training=True).numpy()
+    assert mean_cosine(z) > 0.5 and abs(mean_cosine(centred)) < 0.1
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_normalized_features_have_no_length(name):
+    head = heads.build(name, output=5, batch_norm=False, normalize_input=True)
+    features = _features()
+    z = head(features)
+    np.testing.assert_allclose(head(7 * features), z, rtol=1e-5, atol=1e-6)
+    plain = heads.build(name, output=5, batch_norm=False)
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    plain(features)
+    plain.set_weights(head.get_weights())
+    np.testing.assert_allclose(
+        plain(features / lengths), z, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_a_probe_can_normalize_its_input():
+    probe = heads.LinearProbe(3, "glorot_uniform", normalize_input=True)
+    features = _features()
+    logits = probe(features)
+    lengths = np.linalg.norm(features, axis=1, keepdims=True)
+    expected = features / lengths @ probe.kernel.numpy()
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+    again = heads.LinearProbe.from_config(probe.get_config())
+    assert again.normalize_input
+
+
 def test_mlp_has_simclrs_variables():
     head = heads.build("mlp", hidden=0, output=5)
     head.build([None, 12])

@@ -14,13 +14,19 @@ from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 
+def unit(features: tf.Tensor) -> tf.Tensor:
+    """L2-normalizes features [..., D], as float32; 0 stays 0."""
+    return tf.math.l2_normalize(tf.cast(features, tf.float32), axis=-1)
+
+
 @tf.keras.utils.register_keras_serializable("tf_contrastive")
 class MLP(tf.keras.Model):
     """Dense layers with ReLU between them: z = W2 relu(W1 h) for two layers.
 
     As in SimCLR, BatchNorm follows every dense layer: the hidden ones before
     their ReLU, and the last one without beta, so that z has no offset that all
-    images share. Without BatchNorm, hidden layers have biases.
+    images share. Without BatchNorm, hidden layers have biases. With `bias` the
+    last layer has an offset, too: its bias, or beta.
 
     Example:
       >>> MLP(output=128)(tf.ones([4, 512])).shape
@@ -32,6 +38,8 @@ class MLP(tf.keras.Model):
       output: size P of a projection.
       batch_norm: whether BatchNorm follows the dense layers.
       synchronized: whether BatchNorm spans all replicas.
+      bias: whether the last layer has an offset.
+      normalize_input: whether the features are l2-normalized first.
 
     The input is [..., D], the output float32 [..., P] under any precision
     policy. The first call or `build([None, D])` creates the variables.
@@ -46,6 +54,8 @@ class MLP(tf.keras.Model):
         output: int = Projection.projection_output,
         batch_norm: bool = Projection.projection_batch_norm,
         synchronized: bool = True,
+        bias: bool = Projection.projection_bias,
+        normalize_input: bool = Projection.normalize_features,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -55,6 +65,8 @@ class MLP(tf.keras.Model):
             "output": output,
             "batch_norm": batch_norm,
             "synchronized": synchronized,
+            "bias": bias,
+            "normalize_input": normalize_input,
         }
         self._stack: list[tf.keras.layers.Layer] = []
 
@@ -65,14 +77,15 @@ class MLP(tf.keras.Model):
         hidden = [o["hidden"] or shape[-1]] * (o["layers"] - 1)
         for i, units in enumerate([*hidden, o["output"]], start=1):
             last = i > len(hidden)
-            bias = not (last or o["batch_norm"])
+            offset = o["bias"] or not last
+            bias = offset and not o["batch_norm"]
             self._stack.append(
                 tf.keras.layers.Dense(units, use_bias=bias, name=f"dense{i}")
             )
             if o["batch_norm"]:
                 self._stack.append(
                     BatchNormalization(
-                        center=not last,
+                        center=offset,
                         synchronized=o["synchronized"],
                         name=f"norm{i}",
                     )
@@ -91,7 +104,7 @@ class MLP(tf.keras.Model):
         self, features: tf.Tensor, training: bool | tf.Tensor | None = None
     ) -> tf.Tensor:
         """Projects `features` [..., D] to float32 [..., P]."""
-        x = features
+        x = unit(features) if self._options["normalize_input"] else features
         for layer in self._stack:
             is_norm = isinstance(layer, BatchNormalization)
             x = layer(x, training=training) if is_norm else layer(x)
@@ -122,16 +135,26 @@ class LinearProbe(tf.keras.layers.Dense):
     Its weights start at zero: on a frozen encoder the problem is convex and
     needs no symmetry breaking, and every run starts from the same loss, ln C.
     To train an encoder through it, use another initializer: a kernel of zeros
-    passes no gradient to the features.
+    passes no gradient to the features. `normalize_input`: whether the features
+    are l2-normalized first.
     """
 
     def __init__(
-        self, num_classes: int, kernel_initializer: Any = "zeros", **kwargs: Any
+        self,
+        num_classes: int,
+        kernel_initializer: Any = "zeros",
+        normalize_input: bool = Projection.normalize_features,
+        **kwargs: Any,
     ) -> None:
         kwargs["dtype"] = "float32"
         super().__init__(
             num_classes, kernel_initializer=kernel_initializer, **kwargs
         )
+        self.normalize_input = normalize_input
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Maps features [..., D] to logits float32 [..., C]."""
+        return super().call(unit(inputs) if self.normalize_input else inputs)
 
     def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments."""
@@ -142,6 +165,7 @@ class LinearProbe(tf.keras.layers.Dense):
             "kernel_initializer": tf.keras.initializers.serialize(
                 self.kernel_initializer
             ),
+            "normalize_input": self.normalize_input,
         }
 
 
@@ -153,6 +177,8 @@ def build(
     output: int = Projection.projection_output,
     batch_norm: bool = Projection.projection_batch_norm,
     synchronized: bool = True,
+    bias: bool = Projection.projection_bias,
+    normalize_input: bool = Projection.normalize_features,
 ) -> tf.keras.Model:
     """Builds a projection head by its name: features [N, D] to z [N, P].
 
@@ -165,10 +191,12 @@ def build(
     if name not in PROJECTIONS:
         raise errors.unknown("projection", name, PROJECTIONS)
     if name == "identity":
-        return tf.keras.Sequential(
-            [tf.keras.layers.Activation("linear", dtype="float32")],
-            name="projection",
+        layer = (
+            tf.keras.layers.UnitNormalization(dtype="float32")
+            if normalize_input
+            else tf.keras.layers.Activation("linear", dtype="float32")
         )
+        return tf.keras.Sequential([layer], name="projection")
     if name == "linear":
         layers = 1
     elif layers < 2:
@@ -177,5 +205,12 @@ def build(
             " 'linear' for 1"
         )
     return MLP(
-        layers, hidden, output, batch_norm, synchronized, name="projection"
+        layers,
+        hidden,
+        output,
+        batch_norm,
+        synchronized,
+        bias,
+        normalize_input,
+        name="projection",
     )

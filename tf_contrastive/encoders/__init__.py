@@ -11,11 +11,12 @@ import tensorflow as tf
 from tf_contrastive import errors
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, IMAGENET_STATISTICS
 from tf_contrastive.config.encoder import (
+    CONVNET,
     Encoder,
     check_backbone,
     check_encoder_name,
 )
-from tf_contrastive.encoders import backbones, resnet
+from tf_contrastive.encoders import backbones, convnet, resnet
 
 __all__ = ["build"]
 
@@ -61,9 +62,9 @@ def build(
     2016, table 1; SimCLR, appendix B.9 for the stem of CIFAR.
 
     Args:
-      name: one of `config.encoder.ENCODERS`, or `keras:NAME` or `keras_cv:NAME`
-        with one of its `KERAS_BACKBONES` or `KERAS_CV_BACKBONES`, which have a
-        fixed width and stem.
+      name: one of `config.encoder.ENCODERS`; or `convnet`, or `keras:NAME` or
+        `keras_cv:NAME` with one of its `KERAS_BACKBONES` or
+        `KERAS_CV_BACKBONES`, which have a fixed width and stem.
       width: multiplier of the channels. The first stage has 64 * width,
         rounded to a multiple of 8 (the tile size of accelerators); each further
         stage has twice as many.
@@ -90,6 +91,13 @@ def build(
         )
     images = tf.keras.Input(image_shape, name="images")
     x = _standardize(images, mean, std, backbones.input_scale(name))
+    if name == CONVNET:
+        check_backbone(name, width, stem)
+        x = convnet.features(x, synchronized=synchronized)
+        identity = tf.keras.layers.Activation(
+            "linear", dtype="float32", name="features"
+        )
+        return tf.keras.Model(images, identity(x), name=name)
     if name in resnet.RESNETS:
         x = resnet.features(
             name,

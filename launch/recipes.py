@@ -1,0 +1,495 @@
+"""Writes docs/recipes.md: each recipe's resolved options beside its authors'.
+
+Use: python launch/recipes.py
+
+The authors' values are in configs/authors.json. A value there is [theirs,
+source], or [theirs, source, ours, reason] where a recipe has another one;
+theirs is null where neither paper nor code states it. A recipe has the values
+of its "base", unless it has its own.
+"""
+
+import json
+import pathlib
+import sys
+import textwrap
+from typing import Any
+
+from tf_contrastive import flags, schedules
+from tf_contrastive.config import pretrain
+from tf_contrastive.config.encoder import CONVNET, ENCODERS
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.fields import fields
+from tf_contrastive.config.linear import LinearStage
+from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.schedule import SCHEDULE_OPTIONS, Schedule
+from tf_contrastive.config.smoke import substitute
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+CONFIGS = ROOT / "configs"
+DATA = CONFIGS / "authors.json"
+DOCUMENT = ROOT / "docs" / "recipes.md"
+# Columns of each table, with their headings.
+TABLES = {
+    "Views": {
+        "augmentation": "policy",
+        "views": "views",
+        "image_size": "side",
+        "standardize": "standardized by",
+        "crop_area": "smallest crop",
+        "flip": "flip",
+        "jitter": "colour jitter",
+        "blur": "blur",
+        "operations": "further operations",
+    },
+    "Network": {
+        "encoder": "encoder",
+        "stem": "stem",
+        "zero_scale": "zero scales",
+        "normalize_features": "normalized features",
+        "head": "head",
+        "head_batch_norm": "BatchNorm in the head",
+        "head_bias": "last bias",
+    },
+    "Loss": {
+        "loss": "loss",
+        "temperature": "temperature",
+        "scale_by_temperature": "times temperature",
+        "loss_options": "other options",
+    },
+    "Training": {
+        "sampler": "sampler",
+        "batch": "batch",
+        "epochs": "epochs",
+        "optimizer": "optimizer",
+        "peak_rate": "peak rate",
+        "schedule": "schedule",
+        "warmup": "warm-up epochs",
+        "floor": "floor",
+        "weight_decay": "weight decay",
+        "decay_all": "decay of all",
+    },
+    "Linear stage": {
+        "linear_epochs": "epochs",
+        "linear_batch": "batch",
+        "linear_augmentation": "policy",
+        "linear_normalize_features": "normalized features",
+        "linear_label_smoothing": "label smoothing",
+        "linear_optimizer": "optimizer",
+        "linear_epsilon": "epsilon",
+        "linear_peak_rate": "peak rate",
+        "linear_schedule": "schedule",
+        "linear_warmup": "warm-up epochs",
+        "linear_weight_decay": "weight decay",
+        "linear_decay_all": "decay of all",
+    },
+}
+# Its own policy or none: no value.
+_NONE = "-"
+_KBITS_SIDE = 32
+_BASIC = ("resnet10", "resnet18", "resnet34")
+_CONVNET_FEATURES = 128
+_JITTERED = ("simclr", "simaugment", "stacked_randaugment", "broader")
+# Options of losses, at the values that need no mention.
+_PLAIN = {
+    "contrast": "all_views",
+    "denominator": "all",
+    "positives_cap": None,
+    "keep_dropped_positives": False,
+    "negatives": "all_views",
+    "mining": "none",
+    "negative_reduction": "mean",
+    "include_self": True,
+    "normalize": True,
+    "reduction": "mean",
+    "block_size": 0,
+    "similarity_products": "plain",
+    "label_smoothing": 0.0,
+    "scale": 1.0,
+}
+_INTRODUCTION = """\
+# Recipes
+
+What each flagfile of `configs/` resolves to, beside its authors' values.
+`python launch/recipes.py` writes this page; a test compares every value.
+
+A cell is the flagfile's value and, in brackets, where the authors' equal value
+is stated: a paper's section or table, or a file or flag of their code. **Bold**
+is a value that differs from the authors', or that they do not state; a number
+refers to the notes under the table. `-`: no such option.
+"""
+
+
+# ---- What the recipes resolve to ---------------------------------------------
+
+
+def resolved(name: str) -> Pretrain:
+    """Returns the resolved options of a `pretrain` recipe."""
+    path = CONFIGS / f"{name}.flags"
+    run = flags.parse(Pretrain, [f"--flagfile={path}", "--workdir=w"])
+    run.validate()
+    name = run.data.dataset
+    # The images of k bits are made, and not replaced in a smoke run.
+    side = _KBITS_SIDE if name.startswith("kbits") else substitute(name).side
+    return pretrain.resolve(run, dataset=name, image_shape=(side, side, 3))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.6g}" if isinstance(value, int | float) else str(value)
+
+
+def _views(run: Pretrain) -> dict[str, Any]:
+    views = run.views
+    policy = views.augmentation
+    jittered = policy.startswith(_JITTERED) or "color_jitter" in policy
+    operations = []
+    if policy == "stacked_randaugment":
+        order = {"paper": "before", "code": "after"}
+        operations = [
+            f"RandAugment {views.randaugment_layers} x"
+            f" {views.randaugment_magnitude:g}"
+            f" {order[views.stacked_randaugment_order]} the jitter",
+            f"warp {views.warp_probability:g}",
+        ]
+    if policy.startswith("ablation:"):
+        operations = [f"{views.ablation_branch} branch"]
+    cropped = policy != "none"
+    flipped = views.flip and not policy.startswith("ablation:")
+    return {
+        "augmentation": policy,
+        "views": views.views,
+        "image_size": views.image_size,
+        "standardize": run.encoder.standardize,
+        "crop_area": views.min_crop_area if cropped else _NONE,
+        "flip": flipped if cropped else _NONE,
+        "jitter": (
+            f"{views.color_jitter_strength:g} {views.color_jitter_style}"
+            if jittered
+            else _NONE
+        ),
+        "blur": bool(views.blur) and policy.startswith(_JITTERED),
+        "operations": ", ".join(operations) or _NONE,
+    }
+
+
+def _network(run: Pretrain) -> dict[str, Any]:
+    encoder, head = run.encoder, run.projection
+    residual = encoder.encoder != CONVNET
+    assert not residual or encoder.encoder in ENCODERS
+    base = 512 if encoder.encoder in _BASIC else 2048
+    features = round(base * encoder.width) if residual else _CONVNET_FEATURES
+    layers = [features]
+    if run.loss.loss == "cross_entropy":
+        sizes = [f"{features}", "classes"]
+    else:
+        if head.projection == "mlp":
+            hidden = head.projection_hidden or features
+            layers += [hidden] * (head.projection_layers - 1)
+        if head.projection != "identity":
+            layers.append(head.projection_output)
+        sizes = [str(size) for size in layers]
+    classifier = run.loss.loss == "cross_entropy"
+    width = "" if encoder.width == 1 else f" {encoder.width:g}x"
+    return {
+        "encoder": f"{encoder.encoder}{width}",
+        "stem": encoder.stem if residual else _NONE,
+        "zero_scale": encoder.zero_init_residual if residual else _NONE,
+        "normalize_features": head.normalize_features,
+        "head": "-".join(sizes),
+        "head_batch_norm": (
+            _NONE if classifier else head.projection_batch_norm
+        ),
+        "head_bias": classifier or head.projection_bias,
+    }
+
+
+def _loss(run: Pretrain) -> dict[str, Any]:
+    loss = run.loss
+    values = {**LOSS_OPTIONS[loss.loss], **loss.options()}
+    columns = {"temperature", "scale_by_temperature"}
+    others = [
+        f"{option}={_text(value)}"
+        for option, value in sorted(values.items())
+        if option not in columns and _PLAIN.get(option, _NONE) != value
+    ]
+    if loss.loss == "moco":
+        others += [
+            f"queue_size={loss.queue_size}",
+            f"key_momentum={loss.key_momentum:g}",
+        ]
+    return {
+        "loss": loss.loss,
+        "temperature": values.get("temperature", _NONE),
+        "scale_by_temperature": values.get("scale_by_temperature", _NONE),
+        "loss_options": ", ".join(others) or _NONE,
+    }
+
+
+def _optimizer(name: str, options: dict[str, Any]) -> str:
+    values = {**OPTIMIZER_OPTIONS[name], **options}
+    parts = [name]
+    if "momentum" in values:
+        parts[0] += f" {values['momentum']:g}"
+    if values.get("nesterov"):
+        parts[0] += " nesterov"
+    if values.get("momentum_style") == "pytorch":
+        parts[0] += " pytorch"
+    if "rho" in values:
+        parts.append(f"rho {values['rho']:g}")
+    return ", ".join(parts)
+
+
+def _schedule(schedule: Schedule) -> str:
+    values = {**SCHEDULE_OPTIONS[schedule.schedule], **schedule.options()}
+    if schedule.schedule != "exponential":
+        return schedule.schedule
+    return (
+        f"exponential {values['decay_rate']:g} every {values['decay_epochs']:g}"
+    )
+
+
+def _training(run: Pretrain) -> dict[str, Any]:
+    schedule, optimizer = run.schedule, run.optimizer
+    options = optimizer.options()
+    values = {**OPTIMIZER_OPTIONS[optimizer.optimizer], **options}
+    return {
+        "sampler": run.data.sampler,
+        "batch": schedule.batch_size,
+        "epochs": schedule.epochs,
+        "optimizer": _optimizer(optimizer.optimizer, options),
+        "peak_rate": schedules.peak(
+            schedule.learning_rate,
+            schedule.batch_size,
+            schedule.learning_rate_scaling,
+        ),
+        "schedule": _schedule(schedule),
+        "warmup": schedule.warmup_epochs,
+        "floor": schedule.learning_rate_floor,
+        "weight_decay": values["weight_decay"],
+        "decay_all": values["decay_all"],
+    }
+
+
+def _linear(stage: LinearStage) -> dict[str, Any]:
+    schedule, name = stage.schedule, stage.optimizer.optimizer
+    if not schedule.epochs:
+        return {"linear_epochs": 0}
+    values = {**OPTIMIZER_OPTIONS[name], **stage.optimizer_options()}
+    return {
+        "linear_epochs": schedule.epochs,
+        "linear_batch": schedule.batch_size,
+        "linear_augmentation": stage.augmentation,
+        "linear_normalize_features": stage.normalize_features,
+        "linear_label_smoothing": stage.label_smoothing,
+        "linear_optimizer": _optimizer(name, stage.optimizer_options()),
+        "linear_epsilon": values.get("epsilon", _NONE),
+        "linear_peak_rate": schedules.peak(
+            stage.hyperparameters()["learning_rate"],
+            schedule.batch_size,
+            "linear",
+        ),
+        "linear_schedule": _schedule(schedule),
+        "linear_warmup": stage.hyperparameters()["warmup_epochs"],
+        "linear_weight_decay": values["weight_decay"],
+        "linear_decay_all": values["decay_all"],
+    }
+
+
+def ours(name: str) -> dict[str, str]:
+    """Returns the values of a recipe, by column."""
+    run = resolved(name)
+    values = {
+        **_views(run),
+        **_network(run),
+        **_loss(run),
+        **_training(run),
+        **_linear(run.linear),
+    }
+    return {column: _text(value) for column, value in values.items()}
+
+
+# ---- What the authors state --------------------------------------------------
+
+
+def data() -> dict[str, Any]:
+    """Returns the content of configs/authors.json."""
+    return json.loads(DATA.read_text("utf-8"))
+
+
+def authors(name: str, content: dict[str, Any]) -> dict[str, list[Any]]:
+    """Returns the authors' entry of each column of a recipe."""
+    recipe = content["recipes"][name]
+    base = recipe.get("base")
+    values = authors(base, content) if base else {}
+    values = {**values, **recipe["values"]}
+    if values.get("linear_epochs", [0])[0] == 0:
+        # Without a linear stage its other options have no effect.
+        kept = ("linear_epochs",)
+        return {
+            k: v
+            for k, v in values.items()
+            if k in kept or not k.startswith("linear_")
+        }
+    return values
+
+
+def differences(name: str, content: dict[str, Any]) -> list[str]:
+    """Returns how a recipe differs from the authors' code beyond options."""
+    recipe = content["recipes"][name]
+    if "differences" not in recipe and "base" in recipe:
+        return differences(recipe["base"], content)
+    keys = recipe.get("differences", [])
+    return [text for key in keys for text in content["differences"][key]]
+
+
+def expected(entry: list[Any]) -> str:
+    """Returns the value that a recipe has to have by an entry."""
+    return _text(entry[2] if len(entry) == 4 else entry[0])
+
+
+def differs_field(name: str, content: dict[str, Any]) -> str:
+    """Returns the header's field `Differs` of a recipe, as comment lines."""
+    text = "; ".join(differences(name, content)) + "."
+    return textwrap.fill(
+        text,
+        80,
+        initial_indent="# Differs:  ",
+        subsequent_indent="#           ",
+        break_on_hyphens=False,
+    )
+
+
+# ---- The page ----------------------------------------------------------------
+
+
+def _table(
+    columns: dict[str, str], names: list[str], content: dict[str, Any]
+) -> list[str]:
+    notes: list[str] = []
+    lines = [
+        "| recipe | " + " | ".join(columns.values()) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for name in names:
+        entries, cells = authors(name, content), []
+        for column in columns:
+            entry = entries.get(column)
+            if entry is None:
+                cells.append(_NONE)
+            elif len(entry) == 2:
+                cells.append(f"{_text(entry[0])} ({entry[1]})")
+            else:
+                theirs, source, value, reason = entry
+                said = "not stated" if theirs is None else _text(theirs)
+                note = f"{source}: {said}. Here: {reason}."
+                if note not in notes:
+                    notes.append(note)
+                cells.append(f"**{_text(value)}** [{notes.index(note) + 1}]")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", *(f"{i}. {note}" for i, note in enumerate(notes, start=1))]
+    return lines
+
+
+def _summary(names: list[str], content: dict[str, Any]) -> list[str]:
+    """How many options of each recipe are its authors'."""
+    lines = [
+        "| recipe | options | as stated | different, explained | not stated |"
+        " unexplained |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in names:
+        entries = list(authors(name, content).values())
+        reasons = [entry for entry in entries if len(entry) == 4]
+        silent = sum(entry[0] is None for entry in reasons)
+        counts = (
+            len(entries),
+            len(entries) - len(reasons),
+            len(reasons) - silent,
+            silent,
+            len(unexplained(name, content)),
+        )
+        lines.append(f"| {name} | " + " | ".join(map(str, counts)) + " |")
+    return lines
+
+
+def _evaluations(content: dict[str, Any]) -> list[str]:
+    lines = ["| flagfile | flag | value | authors' |", "|---|---|---|---|"]
+    for name, entries in content["evaluations"].items():
+        for flag, entry in entries.items():
+            value = expected(entry)
+            theirs = entry[1]
+            if len(entry) == 4:
+                said = "not stated" if entry[0] is None else _text(entry[0])
+                value, theirs = f"**{value}**", f"{theirs}: {said}; {entry[3]}"
+            lines.append(f"| {name} | `--{flag}` | {value} | {theirs} |")
+    return lines
+
+
+def document(content: dict[str, Any]) -> str:
+    """Returns the text of docs/recipes.md."""
+    names = list(content["recipes"])
+    lines = _INTRODUCTION.splitlines()
+    for key, source in content["sources"].items():
+        lines.append(f"- {key}: {source}" if key else "")
+    lines.insert(-len(content["sources"]), "")
+    lines += ["", "## Summary", "", *_summary(names, content)]
+    for title, columns in TABLES.items():
+        rows = names
+        if title == "Linear stage":
+            rows = [n for n in names if len(_stage(n, content)) > 1]
+        lines += ["", f"## {title}", "", *_table(columns, rows, content)]
+    lines += ["", "## Evaluation", "", *_evaluations(content)]
+    lines += [
+        "",
+        "## Differences that are not options",
+        "",
+        "Each flagfile's header has the same list.",
+        "",
+    ]
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        text = "; ".join(differences(name, content))
+        groups.setdefault(text, []).append(name)
+    for text, members in groups.items():
+        lines += [f"- {', '.join(members)}: {text}."]
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+def _stage(name: str, content: dict[str, Any]) -> list[str]:
+    return [k for k in authors(name, content) if k.startswith("linear_")]
+
+
+def unexplained(name: str, content: dict[str, Any]) -> list[str]:
+    """Returns the values of a flagfile that are not those of the data."""
+    if name in content["recipes"]:
+        found, entries = ours(name), authors(name, content)
+    else:
+        entries = content["evaluations"][name]
+        path = CONFIGS / f"{name}.flags"
+        parsed = flags.parse(Evaluate, [f"--flagfile={path}", "--workdir=w"])
+        values = {field.name: value for _, field, value in fields(parsed)}
+        found = {flag: _text(values[flag]) for flag in entries}
+    return [
+        f"{name}: {column} is {found.get(column)}, stated: {entry}"
+        for column in sorted({*found, *entries})
+        if (entry := entries.get(column)) is None
+        or found.get(column) != expected(entry)
+    ]
+
+
+def main() -> int:
+    """Writes the page; exits with 1 if a recipe is not as stated."""
+    content = data()
+    names = [*content["recipes"], *content["evaluations"]]
+    if wrong := [line for n in names for line in unexplained(n, content)]:
+        print("\n".join(wrong), file=sys.stderr)
+        return 1
+    DOCUMENT.write_text(document(content), "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
