@@ -6,12 +6,18 @@ import small
 import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive import datasets, encoders, errors, exporting, heads
+from tf_contrastive import datasets, encoders, errors, exporting, heads, views
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.evaluation import plots
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.papers.figures import kmeans, spectra, transformations, tsne
+from tf_contrastive.papers.figures import (
+    histograms,
+    kmeans,
+    spectra,
+    transformations,
+    tsne,
+)
 
 _RNG = np.random.RandomState(0)
 
@@ -54,6 +60,23 @@ def test_the_matrix_of_a_linear_projection():
     np.testing.assert_allclose(
         spectra.linear_map(head, 7), expected, rtol=1e-4, atol=1e-6
     )
+
+
+# ---- Colour histograms -------------------------------------------------------
+
+
+def test_crops_of_one_colour_share_their_histogram():
+    colors = np.arange(8) * 32 + 8  # Each in a bin of its own.
+    images = np.broadcast_to(colors[:, None, None, None], [8, 12, 12, 3])
+    source = datasets.from_arrays(images.astype(np.uint8), np.arange(8))
+    crop = histograms.measure(source, views.build("crop", image_size=8), 0)
+    assert crop == {"same_image": 1.0, "other_image": 0.0, "found": 1.0}
+    distorted = views.build(
+        "simclr", image_size=8, color_jitter_strength=1.0, blur=False
+    )
+    distorted = histograms.measure(source, distorted, 0)
+    assert distorted["same_image"] < 0.5
+    assert distorted["found"] < 1
 
 
 # ---- Transformations ---------------------------------------------------------

@@ -1,7 +1,9 @@
 """Claims: their data, what is run for them, and the verdicts."""
 
+import dataclasses
 import json
 import math
+import pathlib
 import subprocess
 import sys
 
@@ -11,7 +13,7 @@ import small
 from scipy import stats
 
 from tf_contrastive import __main__, errors, flags
-from tf_contrastive.commands import reproduce
+from tf_contrastive.commands import extensions, reproduce
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
@@ -23,15 +25,18 @@ from tf_contrastive.papers.claims import (
     verdicts,
 )
 
+extensions.add_papers()
+
 # The tables and figures of the four papers, which `--list` must cover.
 _ITEMS = """
-SC-T1 SC-T2 SC-T3 SC-T4 SC-T5 SC-F3 SC-NP SC-TAU SC-SPEED
+SC-T1 SC-T2 SC-T3 SC-T4 SC-T5 SC-F1 SC-F2 SC-F3 SC-NP SC-TAU SC-SPEED
 IP-T1 IP-T2 IP-T3 IP-T4 IP-D1 IP-D2 IP-D3
-IP-F1 IP-F2 IP-F3 IP-F4 IP-F5 IP-F6 IP-F7 IP-FB1 IP-FB2 IP-FC1 IP-FE1
+IP-F1 IP-F2 IP-F3 IP-F4 IP-F5 IP-F6 IP-F7 IP-FA1 IP-FB1 IP-FB2 IP-FC1 IP-FE1
 SI-T1 SI-T2 SI-T3 SI-T4 SI-T5 SI-T6 SI-F1 SI-F2 SI-F3 SI-F4
 SR-T1 SR-TL SR-T2 SR-T3 SR-T4 SR-T5 SR-T6 SR-X4 SR-X1
 SR-T7 SR-T8 SR-T9 SR-T10 SR-T11
-SR-F1 SR-F4 SR-F5 SR-F6 SR-F7 SR-F8 SR-F9 SR-F10 SR-F12 SR-F13 SR-F14 SR-F15
+SR-F1 SR-F2 SR-F3 SR-F4 SR-F5 SR-F6 SR-F7 SR-F8 SR-F9
+SR-F10 SR-F11 SR-FEIG SR-FTOP5 SR-F12 SR-F13 SR-F14 SR-F15
 """
 
 _FREE = {
@@ -82,9 +87,14 @@ _BELOW = {"left": "final of SINCERE", "right": "final of SupCon", "at_least": 1}
 _EQUAL = {"left": "final of SupCon", "right": "final of SupCon", "at_least": 0}
 
 
-def _fake_measure(unit):
+def _fake_measure(unit, name):
     loss = unit.settings["free_embeddings"]["loss"]
     return {"final": {"supcon": 3.0, "sincere": 1.0}[loss] + 0.01 * unit.seed}
+
+
+def _patch(monkeypatch, measure):
+    kind = measures.MEASURES["free_embeddings"]._replace(measure=measure)
+    monkeypatch.setitem(measures.MEASURES, "free_embeddings", kind)
 
 
 @pytest.fixture
@@ -115,6 +125,19 @@ def test_the_list_covers_every_table_and_figure(capsys):
     assert sorted(names) == sorted(_ITEMS.split())
 
 
+def test_the_list_shows_landed_results_and_reasons(capsys, tmp_path):
+    docs = pathlib.Path(__file__).parents[1] / "docs"
+    for folder, verdict in ((docs, "holds (cpu)"), (tmp_path, " - ")):
+        options = {"list": True, "report_dir": str(folder)}
+        assert reproduce.run(fields.replace(Reproduce(), **options)) == 0
+        lines = capsys.readouterr().out.splitlines()
+        (line,) = [line for line in lines if line.startswith("SI-T4 ")]
+        assert verdict in line
+    known = definitions.claims()
+    for name, item in definitions.items().items():
+        assert definitions.claim_of(name, known) or item.note, name
+
+
 def test_the_papers_numbers():
     items = definitions.items()
     assert items["SI-T1"].cell(["SINCERE", 50, 512], "CIFAR-2") == 0.972
@@ -128,7 +151,7 @@ def test_the_papers_numbers():
         items["SC-T1"].cell([], "4")
 
 
-def test_every_claim_has_valid_commands_and_printed_values():
+def test_every_claim_has_valid_commands_and_values_that_are_written():
     known = definitions.claims()
     assert {"SI-T1", "SI-T4", "SC-T1"} <= set(known)
     kinds = {"pretrain": Pretrain, "evaluate": Evaluate}
@@ -139,12 +162,79 @@ def test_every_claim_has_valid_commands_and_printed_values():
             assert len(units) == 2 * len(list(recipe.units()))
             for name, *words in [c for u in units for c in u.commands]:
                 flags.parse(kinds[name], words).validate()
+            tried = [
+                unit
+                for unit, _ in runs.candidates(recipe, runs.Folders("w", "d"))
+            ]
+            for unit in [*tried, *units[: len(units) // 2]]:
+                assert measures.check(recipe, unit)
             for table in recipe.printed:
                 for arm in table.rows:
                     assert any(
                         recipe.paper_value(case, arm, table.value)
                         for case in recipe.cases
                     )
+
+
+def _planned(values, relations=(), **settings):
+    recipe = definitions.Recipe(
+        {"a": settings}, {"": {}}, values, tuple(relations), ()
+    )
+    return recipe, *runs.plan(recipe, runs.Folders("w"), 1)
+
+
+def test_values_that_no_protocol_writes_are_refused_before_the_run():
+    settings = {
+        "pretrain": [],
+        "evaluate": ["--protocols=knn,transfer", "--features=h,z"],
+        "evaluate:head": ["--protocols=robustness", "--nountrained"],
+    }
+    written = {
+        "1NN": [["evaluation", "untrained/knn:z k=1/top1"]],
+        "pets": [["evaluation", "transfer:pets linear/score"]],
+        "mild": [["evaluation:head", "robustness/accuracy/1"]],
+        "loss": [["training", "collapsed"]],
+    }
+    recipe, unit = _planned(written, **settings)
+    assert measures.check(recipe, unit) == set(written)
+    assert [words[0] for words in unit.commands] == [
+        *("pretrain", "evaluate", "evaluate")
+    ]
+    assert len(set(unit.evaluations.values())) == 2
+    for measure, number in (
+        ("evaluation", "transfer:oxford_iiit_pet linear/top1"),
+        ("evaluation", "knn:k=3/top1"),
+        ("evaluation", "robustness/mce"),
+        ("evaluation:head", "untrained/robustness/mce"),
+        ("training", "ln_other"),
+    ):
+        recipe, unit = _planned({"x": [[measure, number]]}, **settings)
+        with pytest.raises(errors.UserError, match="x of a reads"):
+            measures.check(recipe, unit)
+    relation = definitions.Relation(
+        "r", (definitions.Term("initial", ("a",), ""),), (), 0.0, True, ("",)
+    )
+    values = {"initial": [["free_embeddings", "initial"]]}
+    recipe, unit = _planned(values, [relation], **settings)
+    with pytest.raises(errors.UserError, match="no such measure"):
+        measures.check(recipe, unit)
+
+
+def test_cases_that_differ_in_their_evaluation_share_a_run():
+    known = definitions.claims()
+    units = {
+        name: list(runs.plan(known[name].recipe(scale), runs.Folders("w"), 1))
+        for name, scale in (
+            *(("SC-T4", "paper"), ("SC-T5", "paper")),
+            *(("SR-F5", "cpu"), ("SR-F8", "cpu"), ("SR-T6", "cpu")),
+        )
+    }
+    folders = {n: {unit.workdir for unit in u} for n, u in units.items()}
+    assert [len(folders[n]) for n in ("SC-T4", "SC-T5")] == [3, 4]
+    assert len({unit.evaluations[""] for unit in units["SC-T5"]}) == 16
+    # Claims share runs, too.
+    assert folders["SR-T6"] < folders["SR-F8"]
+    assert folders["SR-T6"] == folders["SR-F5"] & folders["SR-F8"]
 
 
 def test_arms_differ_only_in_their_loss():
@@ -179,23 +269,179 @@ def test_many_pairs_approximate_the_t_test():
     ("left", "bound", "at_least", "verdict"),
     [
         ([3, 4, 3, 5, 4], 2.0, True, "holds"),
-        ([3, 4, 3, 5, 4], 5.5, True, "fails"),
-        ([3, 4, 3, 5, 4], 4.0, True, "not significant"),
+        ([3, 4, 3, 5, 4], 5.5, True, verdicts.SMALLER),
+        ([3, 4, 3, 5, 4], 4.0, True, verdicts.SMALLER),
+        ([3, 4, -3, 5, 4], 4.0, True, verdicts.NONE_FOUND),
+        ([-3, -4, -3, -5, -4], 1.0, True, "contradicted"),
+        # Ties: a difference of at most 5.5, of at least -1.
         ([3, 4, 3, 5, 4], 5.5, False, "holds"),
-        ([3, 4, 3, 5, 4], 2.0, False, "fails"),
-        ([3, 4, 3, 5], 2.0, True, "not significant"),  # 1/16 at best.
+        ([3, 4, 3, 5, 4], 2.0, False, "contradicted"),
+        ([3, 4, 3, 5, 4], 4.0, False, "undecided"),
+        ([0.5, -0.4, 0.1, 0.2, -0.3], -1.0, True, "holds"),
+        ([3, 4, 3, 5], 2.0, True, verdicts.NONE_FOUND),  # 1/16 at best.
     ],
 )
-def test_a_relation_is_tested_against_its_bound(left, bound, at_least, verdict):
+def test_a_relation_is_tested_against_zero_and_its_bound(
+    left, bound, at_least, verdict
+):
     judged = verdicts.judge(left, [0.0] * len(left), bound, at_least)
     assert judged["verdict"] == verdict
 
 
-def test_all_relations_must_hold():
-    assert verdicts.combine(["holds", "holds"]) == "holds"
-    assert verdicts.combine(["holds", "not significant"]) == "not significant"
-    assert verdicts.combine(["not significant", "fails"]) == "fails"
-    assert verdicts.combine(["fails", "incomplete"]) == "incomplete"
+def _judged(*lefts, bound=2.0, gates=(), **relation):
+    """Rows of relations on made-up units, one arm per relation."""
+    arms = [str(number) for number in range(len(lefts))]
+    relations = [
+        definitions.Relation(
+            arm, (definitions.Term("x", (arm,), ""),), (), bound, True, ("",)
+        )
+        for arm in arms
+    ]
+    units = [
+        {"case": "", "arm": arm, "seed": seed, "values": {"x": value}}
+        for arm, left in zip(arms, lefts, strict=True)
+        for seed, value in enumerate(left)
+    ]
+    for unit, gate in zip(units, gates, strict=False):
+        unit["gate"] = gate
+    return verdicts.judge_all(relations, units, len(lefts[0]))
+
+
+def test_p_values_are_corrected_for_the_number_of_relations():
+    above = [3, 4, 3, 5, 4]
+    # Significant together: only the observed signs reach both sums.
+    assert verdicts.corrected([above, above]) == [1 / 32, 1 / 32]
+    # Other signs make the second as large as the first is.
+    mixed = [3, 4, -3, 5, 4]
+    assert verdicts.corrected([above, mixed]) == [2 / 32, 3 / 32]
+    # At least the uncorrected ones, at most Bonferroni's.
+    random = np.random.RandomState(0).normal(0.5, 1.0, (4, 8))
+    alone = np.array([verdicts.sign_flip(row) for row in random])
+    both = np.array(verdicts.corrected(random))
+    assert (alone <= both).all()
+    assert (both <= np.minimum(1, 4 * alone) + 1e-9).all()
+    # Of nothing, a relation of eight is significant as often as the level.
+    draws = np.random.RandomState(1).normal(size=(300, 8, 8))
+    false = [min(verdicts.corrected(draw)) <= 0.05 for draw in draws]
+    assert np.mean(false) < 0.08
+
+
+def test_the_verdict_on_a_claim():
+    above, smaller = [3, 4, 3, 5, 4], [1, 3, 1, 1, 3]
+    mixed, below = [1, -1, 1, 2, -2], [-1, -2, -1, -1, -3]
+
+    def verdict(*lefts, **options):
+        return verdicts.combine(_judged(*lefts, **options))
+
+    assert verdict(above, above) == "holds"
+    assert verdict(above, smaller) == verdicts.SMALLER
+    assert verdict(above, mixed) == verdicts.NONE_FOUND
+    assert verdict(below, below) == "contradicted"
+    # Of one among two relations, five seeds show it at 2/32 only.
+    assert verdict(above, below) == "undecided"
+    assert verdict([*above, 4], [*below, -2]) == "contradicted"
+    assert verdict(above, [3, 4, 3, 5, None]) == "incomplete"
+    assert verdicts.combine([]) == "no relation"
+
+
+def test_sums_and_spreads():
+    """The spread shrinks by 2.5, and a gains 2.5 more than b."""
+    values = {
+        ("a", "short"): 1.0,
+        ("b", "short"): 4.0,
+        ("c", "short"): 2.0,
+        ("a", "long"): 5.0,
+        ("b", "long"): 5.5,
+        ("c", "long"): 5.2,
+    }
+    units = [
+        {"case": case, "arm": arm, "seed": seed, "values": {"x": x}}
+        for (arm, case), x in values.items()
+        for seed in range(5)
+    ]
+    relations = (
+        definitions.claims_from(
+            {
+                "A": {
+                    "claim": "A",
+                    "items": [],
+                    "cpu": {
+                        "arms": {arm: {} for arm in "abc"},
+                        "cases": {"short": {}, "long": {}},
+                        "values": {"x": ["training", "collapsed"]},
+                        "relations": [
+                            {
+                                "left": "spread of x on short",
+                                "right": "spread of x on long",
+                                "at_least": 1,
+                                "cases": ["long"],
+                            },
+                            {
+                                "left": ["x of a", "x of b on short"],
+                                "right": ["x of a on short", "x of b"],
+                                "at_least": 1,
+                                "cases": ["long"],
+                            },
+                        ],
+                    },
+                }
+            },
+            "A",
+        )["A"]
+        .recipes["cpu"]
+        .relations
+    )
+    spread, gain = verdicts.judge_all(relations, units, 5)
+    assert spread["mean"] == pytest.approx(2.5)
+    assert gain["mean"] == pytest.approx(2.5)
+    # One arm less leaves the spread incomplete.
+    few = [u for u in units if (u["arm"], u["case"]) != ("c", "long")]
+    spread, gain = verdicts.judge_all(relations, few, 5)
+    assert (spread["verdict"], gain["verdict"]) == ("incomplete", "holds")
+
+
+def test_an_arm_that_did_not_train_makes_a_claim_invalid():
+    # SI-T1 on CIFAR-2: 5.3, where equal embeddings have ln(127).
+    gates = [{"final": 5.3, "collapsed": math.log(127)}]
+    rows = _judged([3, 4, 3, 5, 4], gates=gates)
+    assert verdicts.combine(rows) == "invalid"
+    assert rows[0]["mean"] == 3.8
+    gates = [{"final": 4.8, "collapsed": math.log(127)}]
+    assert verdicts.combine(_judged([3, 4, 3, 5, 4], gates=gates)) == "holds"
+    gates = [{"final": math.nan, "collapsed": 4.8}]
+    assert verdicts.combine(_judged([3, 4, 3, 5, 4], gates=gates)) == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("options", "classes", "positives", "expected"),
+    [
+        ({"loss": "supcon"}, 2, 63.0, math.log(127)),
+        ({"loss": "sincere", "views": 1}, 2, 31.0, math.log(33)),
+        ({"loss": "ntxent"}, None, math.nan, math.log(127)),
+        ({"loss": "ntxent", "negatives": "other_view"}, 2, 63.0, math.log(64)),
+        ({"loss": "supcon", "positives_cap": 1}, 2, 63.0, math.log(65)),
+        ({"loss": "moco", "queue_size": 100}, 2, 1.0, math.log(101)),
+        ({"loss": "cross_entropy"}, 7, math.nan, math.log(7)),
+        ({"loss": "margin", "mining": "semi_hard"}, 7, 9.0, None),
+    ],
+)
+def test_the_loss_of_a_collapsed_network(options, classes, positives, expected):
+    config = fields.replace(Pretrain(), batch_size=64, **options)
+    found = measures.collapsed_loss(config, classes, positives)
+    assert found == (expected and pytest.approx(expected, abs=1e-4))
+
+
+def test_landed_results_are_judged_by_their_recipes():
+    folder = str(pathlib.Path(__file__).parents[1] / "docs/results")
+    known = definitions.claims()
+    saved = definitions.landed(folder)
+    assert saved["SI-T4"]["verdict"] == "holds"
+    for name, result in saved.items():
+        recipe = known[name].recipe(result["scale"])
+        fingerprint = runs.recipe_fingerprint(recipe, result["scale"])
+        assert result["recipe"] == fingerprint, name
+        again = runs.read(known[name], folder)
+        assert again["verdict"] == result["verdict"], name
 
 
 # ---- Measures ----------------------------------------------------------------
@@ -218,6 +464,42 @@ def test_free_embeddings_reach_the_bounds_of_their_losses():
     assert supcon["final"] > math.log(19) > 1 + sincere["final"]
 
 
+def test_policies_are_timed():
+    options = {"policies": ["crop", "simclr"], "image_size": 16}
+    options |= {"images": 8, "repeats": 2}
+    unit = measures.Unit("", "host", 0, {"policy_speed": options})
+    kind = measures.MEASURES["policy_speed"]
+    times = kind.measure(unit, "")
+    assert set(times) == kind.written(unit, "")
+    assert min(times.values()) > 0
+
+
+@pytest.mark.slow
+def test_a_vae_is_scored_by_the_protocols_of_its_claim(tmp_path):
+    """On digits: trained once, above chance, and gated."""
+    recipe = definitions.claims()["IP-F7"].recipe("cpu")
+    arms = {"VAE": {"vae": {}}, "NT-Xent 0.2": recipe.arms["NT-Xent 0.2"]}
+    cases = {"2": {"pretrain": ["--dataset=randbit:bits=2,of=digits"]}}
+    recipe = dataclasses.replace(recipe, arms=arms, cases=cases, relations=())
+    recipe.shared["pretrain"] += [
+        *("--split=train", "--image_size=8"),
+        *("--batch_size=64", "--epochs=20"),
+    ]
+    folders = runs.Folders(str(tmp_path))
+    vae, other = runs.plan(recipe, folders, 1)
+    assert not vae.commands and len(other.commands) == 2
+    assert vae.workdir != other.workdir
+    assert measures.check(recipe, vae) == {"top-1"}
+    values = measures.values(recipe, vae)
+    assert values["top-1"] > 0.3
+    (file,) = tmp_path.rglob("vae.json")
+    written = file.stat().st_mtime_ns
+    assert measures.values(recipe, vae) == values
+    assert file.stat().st_mtime_ns == written
+    gate = measures.gate(vae)
+    assert gate["final"] < gate["collapsed"]
+
+
 # ---- Running -----------------------------------------------------------------
 
 
@@ -225,16 +507,17 @@ def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
     claims = {"A": _claim([_ABOVE], **_TEXTS)}
     calls = []
 
-    def interrupted(unit):
+    def interrupted(unit, name):
         calls.append((unit.settings["free_embeddings"]["loss"], unit.seed))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return _fake_measure(unit)
+        return _fake_measure(unit, name)
 
-    monkeypatch.setitem(measures.MEASURES, "free_embeddings", interrupted)
+    _patch(monkeypatch, interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(claims, claim="A")
-    result = runs.read("A", str(tmp_path / "out"))
+    path = tmp_path / "out/A/result.json"
+    result = json.loads(path.read_text())
     assert result["verdict"] == "incomplete"
     assert len(result["units"]) == 3
     assert run(claims, claim="A") == 0
@@ -243,11 +526,15 @@ def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
     order = [("supcon", 0), ("sincere", 0), ("supcon", 1), ("sincere", 1)]
     assert calls[:5] == [*order, ("sincere", 1)]
     assert len(calls) == 11
-    # More seeds resume, too; another recipe does not.
+    # More seeds resume, too.
     assert run(claims, claim="A", seeds=6) == 0
     assert len(calls) == 13
+    # Other relations are tested on the same runs; other arms need new runs.
+    assert run({"A": _claim([_BELOW])}, claim="A", seeds=6) == 1
+    assert len(calls) == 13
     with pytest.raises(errors.UserError, match="another recipe"):
-        run({"A": _claim([_BELOW])}, claim="A")
+        run({"A": _claim([_ABOVE], shared={"free_embeddings": {}})}, claim="A")
+    assert run(claims, claim="A", seeds=6) == 0
     run(claims, list=True)
     assert "holds (cpu)" in capsys.readouterr().out
 
@@ -268,14 +555,80 @@ def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("relation", "status", "verdict"),
-    [(_BELOW, 1, "fails"), (_EQUAL, 0, "not significant")],
+    [
+        (_BELOW, 1, "contradicted"),
+        (_EQUAL, 0, verdicts.NONE_FOUND),
+        (_EQUAL | {"not_judged": "it is equal"}, 0, "no relation"),
+    ],
 )
 def test_verdicts_and_exit_status(
     run, monkeypatch, capsys, relation, status, verdict
 ):
-    monkeypatch.setitem(measures.MEASURES, "free_embeddings", _fake_measure)
+    _patch(monkeypatch, _fake_measure)
     assert run({"A": _claim([relation])}, claim="A") == status
     assert f"A: {verdict}" in capsys.readouterr().out
+
+
+def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
+    """Each arm's best rate is used for all seeds; collapsed ones lose."""
+    calls = []
+
+    def call(words, **_):
+        calls.append(words[3:])
+        return subprocess.CompletedProcess(words, 0)
+
+    def measure(unit, name):
+        words = unit.settings["pretrain"]
+        best = {"a": 0.3, "b": 1.0}[unit.arm]
+        return {"knn:k=1/top1": -abs(_rate(words) - best) + 0.01 * unit.seed}
+
+    def gate(unit):
+        # The best of b did not train.
+        final = 9.0 if _rate(unit.settings["pretrain"]) == 1.0 else 1.0
+        return {"final": final, "collapsed": 5.0}
+
+    monkeypatch.setattr(subprocess, "run", call)
+    kind = measures.MEASURES["evaluation"]._replace(measure=measure)
+    monkeypatch.setitem(measures.MEASURES, "evaluation", kind)
+    monkeypatch.setattr(measures, "gate", gate)
+    rates = [[f"--learning_rate={rate}"] for rate in (0.1, 0.3, 1.0)]
+    recipe = {
+        "seeds": 2,
+        "shared": {"pretrain": ["--split=train"], "evaluate": []},
+        "arms": {"a": {}, "b": {}},
+        "values": {"1NN": ["evaluation", "knn:k=1/top1"]},
+        "select": {
+            "flags": {"a": rates, "b": rates},
+            "value": "1NN",
+            "pretrain": ["--split=train[:90%]"],
+            "evaluate": ["--test_split=train[90%:]"],
+        },
+    }
+    claims = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
+    assert run(claims, claim="A") == 0
+    path = tmp_path / "out/A/result.json"
+    result = json.loads(path.read_text())
+    assert result["chosen"] == {
+        "/a": ["--learning_rate=0.3"],
+        "/b": ["--learning_rate=0.3"],
+    }
+    tuning, judged = calls[:12], calls[12:]
+    assert len(judged) == 8
+    for words in tuning:
+        cut = "--split=train[:90%]", "--test_split=train[90%:]"
+        assert cut[words[0] == "evaluate"] in words
+    for words in [words for words in judged if words[0] == "pretrain"]:
+        assert "--split=train[:90%]" not in words
+        assert _rate(words) == 0.3
+        assert f"--seed={runs.SELECTION_SEED}" not in words
+    # What was tried is not tried again.
+    assert run(claims, claim="A", seeds=3) == 0
+    assert len(calls) == 20 + 4
+
+
+def _rate(words):
+    rates = [w for w in words if w.startswith("--learning_rate=")]
+    return float(rates[-1].partition("=")[2])
 
 
 _DIGITS = [
@@ -287,7 +640,8 @@ _DIGITS = [
     "--epochs=1",
     "--views=1",
     "--augmentation=none",
-    "--log_every_steps=1",
+    # Longer than an epoch: the last epoch is in the run's report only.
+    "--log_every_steps=100",
     "--optimizer=sgd",
     *small.FLAGS,
 ]
@@ -322,7 +676,9 @@ def test_runs_are_shared_and_can_be_repeated_by_hand(
     claims = {n: {"claim": n, "items": ["SI-T4"], "cpu": recipe} for n in "AB"}
     assert [run(claims, claim=name) for name in "AB"] == [0, 0]
     folder = tmp_path / "out"
-    first, second = (runs.read(name, str(folder)) for name in "AB")
+    first, second = (
+        json.loads((folder / name / "result.json").read_text()) for name in "AB"
+    )
     (workdir,) = (folder / "runs").iterdir()  # Of both claims.
     values = first["units"][0]["values"]
     assert values == second["units"][0]["values"]
@@ -371,8 +727,8 @@ def test_recorded_commands_name_no_folder_of_the_machine():
         for words in unit.commands
     ]
     assert all("--data_dir=DATA" in line for line in lines)
-    assert all("--workdir=reproduction/runs/cifar-" in line for line in lines)
-    assert "--encoder=resnet10" in lines[0]
+    assert all("--workdir=reproduction/runs/seed0-" in line for line in lines)
+    assert "--encoder=convnet" in lines[0]
     assert "/data/of/mine" not in " ".join(lines)
 
 
@@ -380,8 +736,8 @@ def test_a_dry_run_prints_the_commands(capsys):
     options = {"claim": "SI-T1", "dry_run": True, "seeds": 1}
     reproduce.run(fields.replace(Reproduce(), **options))
     lines = capsys.readouterr().out.splitlines()
-    assert sum(" pretrain " in line for line in lines) == 4
-    assert sum(" evaluate " in line for line in lines) == 4
+    assert sum(" pretrain " in line for line in lines) == 6
+    assert sum(" evaluate " in line for line in lines) == 6
 
 
 if __name__ == "__main__":

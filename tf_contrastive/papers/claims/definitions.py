@@ -20,39 +20,58 @@ from tf_contrastive import errors, terminal
 
 _FOLDER = importlib.resources.files("tf_contrastive.papers.claims")
 SCALES = ("cpu", "paper")
-COMMANDS = ("pretrain", "evaluate")
+# Next to RESULTS.md: the plots and results of the claims.
+RESULTS = "results"
+PRETRAIN, EVALUATE = "pretrain", "evaluate"
+# A setting that trains a VAE by the flags of `pretrain`, in place of it.
+VAE = "vae"
 
 # Command or measure -> its flags or options; None removes it from a case or
-# an arm.
+# an arm. There may be several evaluations: `evaluate`, `evaluate:NAME`. The
+# measure `evaluation` reads the first, `evaluation:NAME` another.
 Settings = dict[str, Any]
 
-# Item.replicable -> the status of an item without a recipe.
-_NO_RECIPE = {
-    "cpu": "to come",
-    "paper": "no recipe: needs its data",
-    "none": "nothing to run",
-}
+
+def evaluations(settings: Settings) -> dict[str, list[str]]:
+    """Returns the flags of each evaluation by its name, "" the first."""
+    commands = {name.partition(":"): value for name, value in settings.items()}
+    return {
+        name: flags
+        for (command, _, name), flags in commands.items()
+        if command == EVALUATE
+    }
+
+
 _HOW_TO_WRITE = "write it as in tf_contrastive/papers/claims/claims.json"
 
 
 class Term(NamedTuple):
-    """A value of an arm, such as "margin of SINCERE on CIFAR-2"."""
+    """A value of an arm, such as "margin of SINCERE on CIFAR-2".
+
+    Of several arms, the spread of their values: the largest minus the smallest.
+    """
 
     value: str
-    arm: str
+    arms: tuple[str, ...]
     case: str  # Empty: the case in which the relation is tested.
 
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """left - right >= bound, or <= bound, in each of `cases`."""
+    """left - right >= bound, or <= bound, in each of `cases`.
+
+    A bound on the claimed side of 0 is the smallest effect that counts; one on
+    the other side is a tolerance: the claim is that there is no more.
+    """
 
     text: str
-    left: Term
-    right: Term | None  # None: zero.
+    left: tuple[Term, ...]  # Their sum.
+    right: tuple[Term, ...]
     bound: float
     at_least: bool
     cases: tuple[str, ...]
+    # Why it is reported only; empty: it is judged.
+    not_judged: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +86,21 @@ class Printed:
 
 
 @dataclasses.dataclass(frozen=True)
+class Select:
+    """Flags of `pretrain` that are chosen for each arm, on a cut of train.
+
+    Each candidate is trained and scored once per case, with a seed that is not
+    judged; the best by `value` is used for all seeds.
+    """
+
+    flags: Mapping[str, list[list[str]]]  # Arm -> candidates.
+    value: str  # Name of a value; the largest wins.
+    # Further flags of the selection: the cut.
+    pretrain: Sequence[str] = ()
+    evaluate: Sequence[str] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class Recipe:
     """The runs for a claim at one scale."""
 
@@ -77,10 +111,12 @@ class Recipe:
     relations: tuple[Relation, ...]
     printed: tuple[Printed, ...]
     shared: Settings = dataclasses.field(default_factory=dict)
+    select: Select | None = None
     seeds: int = 5
     minutes: float | None = None  # Of one seed, all cases and arms.
     note: str = ""  # Differences from the paper.
     tried: Sequence[str] = ()  # Earlier settings, and their results.
+    diagnosis: str = ""  # Why its result does not hold.
     plots: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def settings(self, case: str, arm: str) -> Settings:
@@ -98,9 +134,9 @@ class Recipe:
                     merged[name] = merged.get(name, []) + value
                 else:
                     merged[name] = merged.get(name, {}) | value
-        for name in COMMANDS:
-            if name in merged:
-                merged[name].sort(key=lambda x: not x.startswith("--flagfile="))
+        for value in merged.values():
+            if isinstance(value, list):
+                value.sort(key=lambda x: not x.startswith("--flagfile="))
         return {k: v for k, v in merged.items() if k not in dropped}
 
     def units(self) -> Iterator[tuple[str, str]]:
@@ -144,7 +180,7 @@ class Item:
     where: str
     replicable: str  # "cpu": by a small run; "paper": at full scale; "none".
     claim: str
-    note: str = ""
+    note: str = ""  # What is to know; why there is no recipe.
     columns: Sequence[str] = ()
     rows: Sequence[list[Any]] = ()
 
@@ -188,6 +224,11 @@ def claims(path: str = "") -> dict[str, Claim]:
         raise errors.UserError(
             f"claims={path} cannot be read ({error}): {_HOW_TO_WRITE}"
         ) from error
+    return claims_from(given, str(file))
+
+
+def claims_from(given: Mapping[str, Any], file: str) -> dict[str, Claim]:
+    """Returns claims by name, from the content of a JSON file."""
     read = {}
     for name, fields in given.items():
         try:
@@ -221,24 +262,39 @@ def find(name: str, known: Mapping[str, Claim]) -> Claim:
     raise errors.unknown("claim", name, known)
 
 
+def landed(folder: str) -> dict[str, dict[str, Any]]:
+    """Reads the results in a report's folder, by the name of the claim.
+
+    Empty if there is no such folder. They were judged when they were written.
+    """
+    paths = sorted(Path(folder).glob("*/result.json"))
+    return {path.parent.name: json.loads(path.read_text()) for path in paths}
+
+
 def listing(
     known: Mapping[str, Claim],
-    result_of: Callable[[str], dict[str, Any] | None] = lambda name: None,
+    result_of: Callable[[Claim], dict[str, Any] | None] = lambda claim: None,
 ) -> str:
-    """Formats every table and figure with its recipes and its result."""
-    rows = [("id", "paper", "recipe", "minutes", "status", "claim")]
+    """Formats every table and figure: its result, and how it can be run.
+
+    Items without a recipe have the reason instead.
+    """
+    headings = ("id", "paper", "result", "cpu", "paper's", "claim")
+    rows = [headings]
     for name, item in items().items():
-        scales, minutes, status = "-", "-", _NO_RECIPE[item.replicable]
+        status = cpu = paper = "-"
+        text = item.claim
         if claim := claim_of(name, known):
-            scales, status = ", ".join(claim.recipes), "not run"
-            cpu = claim.recipes.get("cpu")
-            if cpu and cpu.minutes:
-                minutes = f"{cpu.minutes * cpu.seeds:g}"
-            if result := result_of(claim.name):
+            if small := claim.recipes.get("cpu"):
+                cpu = f"{(small.minutes or 0) * small.seeds:g} min"
+            paper = "yes" if "paper" in claim.recipes else "-"
+            if result := result_of(claim):
                 status = f"{result['verdict']} ({result['scale']})"
-        rows.append((name, item.where, scales, minutes, status, item.claim))
+        else:
+            text += f" No recipe: {item.note}"
+        rows.append((name, item.where, status, cpu, paper, text))
     titles = [f"{k}: {title}" for k, title in papers().items()]
-    table = terminal.format_table(rows, texts=(0, 1, 2, 4, 5))
+    table = terminal.format_table(rows, texts=range(len(headings)))
     return "\n".join([*titles, "", table])
 
 
@@ -263,7 +319,12 @@ def _recipe(given: dict[str, Any]) -> Recipe:
             for relation in given.get("relations", ())
         ),
         "printed": tuple(Printed(**part) for part in given.get("printed", ())),
+        "select": None,
     }
+    if "select" in given:
+        parsed["select"] = select = Select(**given["select"])
+        _check_known("arm", select.flags, given["arms"])
+        _check_known("value", [select.value], values)
     return Recipe(**{**given, **parsed})
 
 
@@ -273,29 +334,41 @@ def _relation(
     arms: Collection[str],
     values: Collection[str],
 ) -> Relation:
-    """Reads a relation, whose terms are VALUE of ARM, or with " on CASE"."""
+    """Reads a relation of terms, or of lists of terms, which are summed.
+
+    A term is VALUE of ARM, or with " on CASE"; or "spread of VALUE", over all
+    arms.
+    """
 
     def term(text: str) -> Term:
         match = re.fullmatch(r"(.+) of (.+?)(?: on (.+))?", text)
         if not match:
             raise ValueError(f"{text!r} is not VALUE of ARM")
         value, arm, case = match.groups("")
+        of: tuple[str, ...] = (arm,)
+        if value == "spread":
+            value, of = arm, tuple(arms)
         _check_known("value", [value], values)
-        _check_known("arm", [arm], arms)
+        _check_known("arm", of, arms)
         _check_known("case", [case] if case else [], cases)
-        return Term(value, arm, case)
+        return Term(value, of, case)
 
-    left, right = given["left"], given.get("right")
+    def side(name: str) -> list[str]:
+        terms = given.get(name) or []
+        return [terms] if isinstance(terms, str) else terms
+
+    left, right = side("left"), side("right")
     at_least = "at_least" in given
     bound = given["at_least"] if at_least else given["at_most"]
-    difference = f"{left} - {right}" if right else left
+    difference = " - ".join([" + ".join(left), *right])
     return Relation(
         f"{difference} {'>=' if at_least else '<='} {bound:g}",
-        term(left),
-        term(right) if right else None,
+        tuple(map(term, left)),
+        tuple(map(term, right)),
         float(bound),
         at_least,
         tuple(given.get("cases", cases)),
+        given.get("not_judged", ""),
     )
 
 

@@ -1,17 +1,31 @@
 """What claims measure, by name; each measure returns named numbers."""
 
+import fnmatch
+import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+import statistics
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, flags, losses
+from tf_contrastive import checkpoints, datasets, errors, flags, losses, views
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import results
+from tf_contrastive.evaluation import linear_stage, protocols, results
+from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.papers import figures
+from tf_contrastive.papers.baselines import vae
 from tf_contrastive.papers.claims import definitions
+from tf_contrastive.papers.figures import histograms
 from tf_contrastive.tensorboard import scalars
+
+# The mean training loss of a run's last epoch.
+FINAL_LOSS = "loss/contrastive/last_epoch"
 
 
 class Unit(NamedTuple):
@@ -24,23 +38,94 @@ class Unit(NamedTuple):
     # Words after `python -m tf_contrastive`.
     commands: tuple[tuple[str, ...], ...] = ()
     workdir: str = ""  # Of its run; empty without one.
-    evaluation: str = ""  # Folder of its evaluation; empty without one.
+    # Name -> folder of an evaluation, see `definitions.Settings`.
+    evaluations: Mapping[str, str] = types.MappingProxyType({})
+    data_dir: str = ""
 
 
-def _evaluation(unit: Unit) -> dict[str, float] | None:
-    """Numbers of `evaluation.json`: [untrained/]PROTOCOL[:VARIANT]/METRIC."""
-    if not unit.evaluation:
+# Measure -> names of its numbers, `*` for any part; None: not of this unit.
+_Written = set[str] | None
+
+
+def _evaluation(unit: Unit, name: str) -> dict[str, float] | None:
+    """Numbers of `evaluation.json`, see `_numbers`."""
+    if name not in unit.evaluations:
         return None
-    path = os.path.join(unit.evaluation, results.RESULTS_FILE)
+    return _read(os.path.join(unit.evaluations[name], results.RESULTS_FILE))
+
+
+def _linear_stage(unit: Unit, name: str) -> dict[str, float] | None:
+    """Numbers of a run's own linear stage, see `_numbers`."""
+    path = os.path.join(unit.workdir, linear_stage.RESULT_FILE)
+    return _read(path) if _written_linear_stage(unit, name) else None
+
+
+def _written_linear_stage(unit: Unit, name: str) -> _Written:
+    runs = [words for words in unit.commands if words[0] == "pretrain"]
+    if not any(
+        flags.parse(Pretrain, [*words[1:]]).linear.schedule.epochs
+        for words in runs
+    ):
+        return None
+    return {"linear/top1", "linear/top5", "linear/loss"}
+
+
+def _read(path: str) -> dict[str, float]:
+    """Reads the numbers of a file of results, see `_numbers`."""
+    report = checkpoints.read_json(path, form={"results": [results.ROW_FORM]})
+    return _numbers(report["results"])
+
+
+def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns [untrained/]PROTOCOL[:VARIANT]/METRIC of rows of results.
+
+    The numbers of a list, such as one per severity, are METRIC/1, METRIC/2, ...
+    """
     numbers = {}
-    for row in checkpoints.read_json(path)["results"]:
+    for row in rows:
         name = ":".join(filter(None, (row["protocol"], row["variant"])))
         name = f"untrained/{name}" if row["encoder"] == "untrained" else name
         metrics = {"top1": row["top1"], "top5": row["top5"], **row["metrics"]}
         for metric, value in metrics.items():
-            if isinstance(value, int | float):
-                numbers[f"{name}/{metric}"] = float(value)
+            items = {metric: value}
+            if isinstance(value, list):
+                items = {f"{metric}/{i}": x for i, x in enumerate(value, 1)}
+            for key, item in items.items():
+                if isinstance(item, int | float):
+                    numbers[f"{name}/{key}"] = float(item)
     return numbers
+
+
+def _written_evaluation(unit: Unit, name: str) -> _Written:
+    flags_of = {
+        name: words
+        for name, words in zip(
+            unit.evaluations,
+            [words for words in unit.commands if words[0] == "evaluate"],
+            strict=True,
+        )
+    }
+    if name not in flags_of:
+        return None
+    return _written_rows(flags.parse(Evaluate, [*flags_of[name][1:]]))
+
+
+def _written_rows(options: Evaluate) -> set[str]:
+    """Returns the names of `_numbers` that an evaluation will have."""
+    known = protocols.PROTOCOLS | figures.PROTOCOLS
+    written = set()
+    names = fields.split_list(options.evaluation.protocols)
+    for protocol in known if "all" in names else names:
+        for number in known[protocol].writes(options):
+            # VARIANT/METRIC, METRIC or METRIC/1.
+            variant, _, metric = number.partition("/")
+            if not metric or metric.isdigit():
+                variant, metric = "", number
+            row = ":".join(filter(None, (protocol, variant)))
+            written.add(f"{row}/{metric}")
+            if options.evaluation.untrained:
+                written.add(f"untrained/{row}/{metric}")
+    return written
 
 
 def _bounds(others: int, positives: float) -> dict[str, float]:
@@ -52,16 +137,21 @@ def _bounds(others: int, positives: float) -> dict[str, float]:
     }
 
 
-def _training(unit: Unit) -> dict[str, float] | None:
+def _training(unit: Unit, name: str = "") -> dict[str, float] | None:
     """Mean logged scalars, TAG/first_epoch or TAG/last_epoch, and bounds."""
-    if not unit.workdir:
+    if not _written_training(unit, name):
         return None
     with tf.io.gfile.GFile(os.path.join(unit.workdir, "config.flags")) as file:
         run = flags.read(Pretrain, file.read(), unit.workdir)
-    path = os.path.join(unit.workdir, "pretrain.json")
-    steps = checkpoints.read_json(path)["steps"]
+    report = checkpoints.read_json(os.path.join(unit.workdir, "pretrain.json"))
+    steps = report["steps"]
     per_epoch = steps / run.schedule.epochs
-    numbers = {}
+    # For epochs that are shorter than the interval of the curves' points.
+    numbers: dict[str, float] = {
+        f"{tag}/last_epoch": report[metric]
+        for metric, tag in scalars.TAGS.items()
+        if metric in report
+    }
     curves = scalars.read(os.path.join(unit.workdir, "events"))
     for tag, points in curves.items():
         # A point is the mean of the steps since the previous one.
@@ -72,10 +162,67 @@ def _training(unit: Unit) -> dict[str, float] | None:
                 numbers[f"{tag}/{name}"] = sum(values) / len(values)
     positives = numbers.get("loss/positives_per_anchor/last_epoch", math.nan)
     others = run.schedule.batch_size * run.views.views - 1
-    return numbers | _bounds(others, positives)
+    numbers |= _bounds(others, positives)
+    num_classes = checkpoints.load_run(unit.workdir).metadata["num_classes"]
+    collapsed = collapsed_loss(run, num_classes, positives)
+    return numbers if collapsed is None else numbers | {"collapsed": collapsed}
 
 
-def _free_embeddings(unit: Unit) -> dict[str, float] | None:
+def collapsed_loss(
+    run: Pretrain, num_classes: int | None, positives: float
+) -> float | None:
+    """Returns a run's loss if its network answers the same to every image.
+
+    That is ln of the candidates of an anchor for a softmax over them, and ln of
+    the classes for cross entropy. None for losses that mine negatives, which
+    are 0 there.
+
+    Args:
+      run: its resolved config.
+      num_classes: of its dataset; None without labels.
+      positives: mean number of positives per anchor; NaN if not measured.
+    """
+    loss = losses.build(run.loss.loss, **run.loss.options())
+    batch, views = run.schedule.batch_size, run.views.views
+    if run.loss.mining == "semi_hard":
+        return None
+    if run.loss.loss == "moco":
+        return math.log(1 + run.loss.queue_size)
+    if run.loss.loss == "cross_entropy":
+        return float(
+            loss(tf.zeros([1, views, num_classes]), tf.zeros([1], "int32"))
+        )
+    classes = batch
+    if positives >= views:  # Not NaN.
+        classes = max(1, round(views * batch / (positives + 1)))
+    return float(loss(tf.ones([batch, views, 2]), tf.range(batch) % classes))
+
+
+def gate(unit: Unit) -> dict[str, float] | None:
+    """Returns a run's "final" loss and the "collapsed" one; None without both.
+
+    A network whose final loss is not below has learned nothing that can be
+    compared.
+    """
+    numbers = _training(unit) or _vae(unit, "") or {}
+    final, collapsed = numbers.get(FINAL_LOSS), numbers.get("collapsed")
+    if final is None or collapsed is None:
+        return None
+    return {"final": final, "collapsed": collapsed}
+
+
+def _written_training(unit: Unit, name: str) -> _Written:
+    if not unit.workdir or definitions.VAE in unit.settings:
+        return None
+    tags = {
+        f"{tag}/{epoch}"
+        for tag in scalars.TAGS.values()
+        for epoch in ("first_epoch", "last_epoch")
+    }
+    return tags | {*_bounds(2, 1.0), "collapsed"}
+
+
+def _free_embeddings(unit: Unit, name: str) -> dict[str, float] | None:
     """Minimises a loss over embeddings that no encoder computes.
 
     Shows which values a loss can reach: `initial`, `final`, and the bounds. The
@@ -116,30 +263,201 @@ def _free_embeddings(unit: Unit) -> dict[str, float] | None:
     return {"initial": initial, "final": final} | bounds
 
 
-# Name -> function of a unit; None: the unit has no such measure.
-MEASURES: dict[str, Callable[[Unit], dict[str, float] | None]] = {
-    "evaluation": _evaluation,
-    "training": _training,
-    "free_embeddings": _free_embeddings,
+def _written_free_embeddings(unit: Unit, name: str) -> _Written:
+    if "free_embeddings" not in unit.settings:
+        return None
+    return {"initial", "final", *_bounds(2, 1.0)}
+
+
+def _vae(unit: Unit, name: str) -> dict[str, float] | None:
+    """Trains a VAE by the flags of `pretrain`; scores it as `evaluate` does.
+
+    Numbers as of `_evaluation`, and the losses of the gate. They are kept in
+    the folder of its run.
+    """
+    if definitions.VAE not in unit.settings:
+        return None
+    path = os.path.join(unit.workdir, "vae.json")
+    if tf.io.gfile.exists(path):
+        return checkpoints.read_json(path)
+    run, options = _vae_options(unit)
+    trained = vae.fit(run)
+    options = resolve_splits(options, run.data)
+    evaluation = options.evaluation
+    train, test = (
+        datasets.source(
+            run.data.dataset, split, data_dir=run.data.data_dir or None
+        )
+        for split in (evaluation.train_split, evaluation.test_split)
+    )
+    context = EvaluationContext(
+        trained.encoder, train, test, options, run=trained.run
+    )
+    names = fields.split_list(evaluation.protocols)
+    numbers = _numbers(protocols.run(context, names)["results"])
+    numbers |= {FINAL_LOSS: trained.final, "collapsed": trained.collapsed}
+    tf.io.gfile.makedirs(unit.workdir)
+    advice = "set `workdir` to a folder that you may write to"
+    checkpoints.write_json(path, numbers, advice)
+    return numbers
+
+
+def _vae_options(unit: Unit) -> tuple[Pretrain, Evaluate]:
+    """Returns the options of a VAE's training and of its evaluation."""
+    where = [f"--workdir={unit.workdir}", f"--data_dir={unit.data_dir}"]
+    trained = unit.settings[definitions.PRETRAIN]
+    scored = unit.settings[definitions.EVALUATE]
+    return (
+        flags.parse(Pretrain, [*trained, f"--seed={unit.seed}", *where]),
+        flags.parse(Evaluate, [*scored, *where]),
+    )
+
+
+def _written_vae(unit: Unit, name: str) -> _Written:
+    if definitions.VAE not in unit.settings:
+        return None
+    _, options = _vae_options(unit)
+    return _written_rows(options) | {FINAL_LOSS, "collapsed"}
+
+
+def _color_histograms(unit: Unit, name: str) -> dict[str, float] | None:
+    """Similarity of colour histograms of two views, see `histograms.measure`.
+
+    Options: dataset, split, augmentation, and others of `views.build`.
+    """
+    options = dict(unit.settings.get("color_histograms", {}))
+    if not options:
+        return None
+    source = datasets.source(
+        options.pop("dataset"),
+        options.pop("split"),
+        data_dir=unit.data_dir or None,
+    )
+    policy = views.build(options.pop("augmentation"), **options)
+    return histograms.measure(source, policy, unit.seed)
+
+
+def _written_color_histograms(unit: Unit, name: str) -> _Written:
+    if "color_histograms" not in unit.settings:
+        return None
+    return {"same_image", "other_image", "found"}
+
+
+def _policy_speed(unit: Unit, name: str) -> dict[str, float] | None:
+    """Milliseconds per view of augmentation policies, on the host.
+
+    Options: policies, image_size, images (of the batch), repeats. The policies
+    take turns, so that other work of the machine slows them all; of each the
+    median.
+    """
+    options = unit.settings.get("policy_speed")
+    if options is None:
+        return None
+    size, count = options["image_size"], options["images"]
+    pixels = tf.random.stateless_uniform(
+        [count, size, size, 3], (unit.seed, 0), 0, 256, tf.int32
+    )
+    images = tf.cast(pixels, tf.uint8)
+    seeds = tf.stack([tf.range(count), tf.fill([count], unit.seed)], axis=1)
+    steps = {
+        name: tf.function(views.build(name, image_size=size).batch)
+        for name in options["policies"]
+    }
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(1 + options["repeats"]):
+        for name, step in steps.items():
+            start = time.perf_counter()
+            step(images, seeds).numpy()
+            times[name].append(1000 * (time.perf_counter() - start) / count)
+    # The first one includes tracing.
+    return {name: statistics.median(t[1:]) for name, t in times.items()}
+
+
+def _written_policy_speed(unit: Unit, name: str) -> _Written:
+    options = unit.settings.get("policy_speed")
+    return None if options is None else set(options["policies"])
+
+
+class Measure(NamedTuple):
+    """Measures a unit, after its runs; None: it has no such measure.
+
+    Both functions take the unit and the name behind the colon, or "".
+    """
+
+    measure: Callable[[Unit, str], dict[str, float] | None]
+    written: Callable[[Unit, str], _Written]  # Before its runs.
+
+
+MEASURES = {
+    "evaluation": Measure(_evaluation, _written_evaluation),
+    "linear_stage": Measure(_linear_stage, _written_linear_stage),
+    "training": Measure(_training, _written_training),
+    "free_embeddings": Measure(_free_embeddings, _written_free_embeddings),
+    "vae": Measure(_vae, _written_vae),
+    "color_histograms": Measure(_color_histograms, _written_color_histograms),
+    "policy_speed": Measure(_policy_speed, _written_policy_speed),
 }
+
+
+def _find(measure: str) -> tuple[Measure, str]:
+    """Returns a measure and the name behind its colon."""
+    kind, _, name = measure.partition(":")
+    if kind not in MEASURES:
+        raise errors.unknown("measure", kind, MEASURES)
+    return MEASURES[kind], name
+
+
+def check(recipe: definitions.Recipe, unit: Unit) -> set[str]:
+    """Returns the names of the values that a unit will have.
+
+    Raises:
+      UserError: if a value reads what none of the unit's protocols write, or a
+        relation reads a value that the unit does not have.
+    """
+    where = ", ".join(filter(None, (unit.case, unit.arm)))
+    available = set()
+    for value, sources in recipe.values.items():
+        for measure, number in sources:
+            kind, name = _find(measure)
+            written = kind.written(unit, name)
+            if written is None:
+                continue
+            if not any(fnmatch.fnmatchcase(number, x) for x in written):
+                raise errors.UserError(
+                    f"{value} of {where} reads {number}, which {measure} does"
+                    f" not write{errors.did_you_mean(number, written)}"
+                )
+            available.add(value)
+            break
+    for relation in recipe.relations:
+        for case, term in itertools.product(
+            relation.cases, relation.left + relation.right
+        ):
+            place = term.case or case
+            read = place == unit.case and unit.arm in term.arms
+            if read and term.value not in available:
+                raise errors.UserError(
+                    f"{relation.text} reads {term.value} of {where}, which has"
+                    " no such measure"
+                )
+    return available
 
 
 def values(recipe: definitions.Recipe, unit: Unit) -> dict[str, float | None]:
     """Measures a recipe's values; None where the unit has no such measure."""
     measured: dict[str, dict[str, float] | None] = {}
     results: dict[str, float | None] = dict.fromkeys(recipe.values)
-    for name, sources in recipe.values.items():
+    for value, sources in recipe.values.items():
         for measure, number in sources:
-            if measure not in MEASURES:
-                raise errors.unknown("measure", measure, MEASURES)
             if measure not in measured:
-                measured[measure] = MEASURES[measure](unit)
+                kind, name = _find(measure)
+                measured[measure] = kind.measure(unit, name)
             numbers = measured[measure]
             if numbers is None:
                 continue
             if number not in numbers:
-                kind = f"number of measure {measure}"
-                raise errors.unknown(kind, number, numbers)
-            results[name] = numbers[number]
+                kind_of_number = f"number of measure {measure}"
+                raise errors.unknown(kind_of_number, number, numbers)
+            results[value] = numbers[number]
             break
     return results

@@ -5,7 +5,7 @@ import json
 import os
 import statistics
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -17,9 +17,10 @@ from tf_contrastive.papers.claims import definitions, measures, runs, verdicts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Next to RESULTS.md: the plots and results of the claims.
-FOLDER = "results"
+FOLDER = definitions.RESULTS
 PLOT_FILE = "result.png"
+# Relations whose differences the summary shows; of more, only their number.
+_MAX_SHOWN = 3
 
 # Distinguishable with colour blindness, and in gray.
 _COLORS = ("#1f77b4", "#d95f02", "#7570b3", "#1b9e77", "#666666")
@@ -31,12 +32,26 @@ Points = dict[tuple[str, str], tuple[list[float], float | None]]
 _INTRODUCTION = (
     "# Results\n\nWhat the papers claim, and what was measured here. `python -m"
     " tf_contrastive reproduce --report` writes this file from the result files"
-    f" in [{FOLDER}]({FOLDER}). The verdict is by a one-sided paired sign-flip"
-    " test over seeds at p <= 0.05: a claim holds if every relation exceeds its"
-    " minimal effect, fails if one of them is significantly on the other side,"
-    " and is not significant otherwise. Recipes and relations"
+    f" in [{FOLDER}]({FOLDER})."
+)
+_VERDICTS = (
+    "A relation is tested over seeds by one-sided paired sign-flip tests at p"
+    " <= 0.05: against 0, against its bound (the smallest effect that counts,"
+    " or the tolerance of a claimed tie), and for the other direction. In"
+    " brackets are the p-values corrected for the number of relations (Westfall"
+    " and Young's maxT, signs flipped in all relations together). A claim"
+    f" *{verdicts.HOLDS}* if all its relations do by the corrected p, and is"
+    f" *{verdicts.CONTRADICTED}* if one of them is significantly in the other"
+    f" direction, or a claimed tie beyond its bound. *{verdicts.SMALLER}*:"
+    " every relation is significantly above 0, but not all above the bound."
+    f" *{verdicts.NONE_FOUND}*: an effect is not significantly above 0."
+    f" *{verdicts.UNDECIDED}*: a claimed tie is neither shown nor contradicted."
+    f" *{verdicts.INVALID}*: a network that is compared did not train; its"
+    " final loss is not below that of equal embeddings. Relations that cannot"
+    " fail are reported and not judged. Recipes and relations"
     " (`tf_contrastive/papers/claims/claims.json`) were written before they"
-    " were run; earlier attempts are listed with them."
+    " were run, or are named as added later; earlier attempts are listed with"
+    " them."
 )
 
 
@@ -57,7 +72,7 @@ def tables(recipe: definitions.Recipe, result: dict[str, Any]) -> str:
     values, relations = _values(recipe, result), _relations(result)
     parts = [
         terminal.format_table(values, texts=range(3)),
-        terminal.format_table(relations, texts=(0, 1, 5)),
+        terminal.format_table(relations, texts=(0, 1, 6)),
         f"{result['claim']}: {result['verdict']}",
     ]
     return "\n\n".join(parts)
@@ -93,14 +108,22 @@ def _values(recipe: definitions.Recipe, result: dict[str, Any]) -> Table:
 
 
 def _relations(result: dict[str, Any]) -> Table:
-    rows: Table = [("case", "relation", "mean", "p", "p against", "verdict")]
+    headings = ("case", "relation", "mean", "p of 0", "p of the bound")
+    rows: Table = [(*headings, "p against", "verdict")]
     for row in result["relations"]:
-        numbers = ["-", "-", "-"]
-        if "mean" in row:
-            p_values = [f"{row[key]:.4f}" for key in ("p", "p_against")]
-            numbers = [f"{row['mean']:+.4f}", *p_values]
+        mean = f"{row['mean']:+.4f}" if "mean" in row else "-"
+        judged = "corrected" in row
+        p_values = [
+            f"{row[key]:.4f} ({row['corrected'][key]:.4f})"
+            if judged and key in row
+            else "-"
+            for key in ("p_zero", "p_bound", "p_against")
+        ]
+        verdict = row["verdict"]
+        if reason := row.get("not_judged"):
+            verdict = f"{verdict}: {reason}"
         case = row["case"] or "-"
-        rows.append((case, row["relation"], *numbers, row["verdict"]))
+        rows.append((case, row["relation"], mean, *p_values, verdict))
     return rows
 
 
@@ -123,12 +146,13 @@ def write(
         tf.io.gfile.makedirs(saved)
         results = {}
         for name, claim in known.items():
-            result = runs.read(name, workdir)
+            result = runs.read(claim, workdir)
             if result:
                 _copy(claim, result, workdir, os.path.join(saved, name))
-            result = result or runs.read(name, saved)
+            result = result or runs.read(claim, saved)
             if result and result["scale"] in claim.recipes:
                 results[name] = result
+                _draw(claim, result, os.path.join(saved, name))
         checkpoints.write_file(path, _document(known, results, saved), advice)
     return path
 
@@ -136,7 +160,7 @@ def write(
 def _copy(
     claim: definitions.Claim, result: dict[str, Any], workdir: str, folder: str
 ) -> None:
-    """Copies a result and the plots of its first seed, and plots its values."""
+    """Copies a result and the plots of its first seed."""
     recipe = claim.recipe(result["scale"])
     tf.io.gfile.makedirs(folder)
     copies = {runs.path_of(claim.name, workdir): runs.RESULT_FILE}
@@ -148,7 +172,21 @@ def _copy(
         if tf.io.gfile.exists(source):
             target = os.path.join(folder, name)
             tf.io.gfile.copy(source, target, overwrite=True)
+
+
+def _draw(
+    claim: definitions.Claim, result: dict[str, Any], folder: str
+) -> None:
+    """Plots the values that the judged relations compare, or else all."""
+    recipe = claim.recipe(result["scale"])
     panels = _points(recipe, result)
+    judged = {
+        term.value
+        for relation in recipe.relations
+        if not relation.not_judged
+        for term in relation.left + relation.right
+    }
+    panels = {k: v for k, v in panels.items() if k in judged} or panels
     if panels:
         with tf.io.gfile.GFile(os.path.join(folder, PLOT_FILE), "wb") as file:
             file.write(draw(panels))
@@ -164,61 +202,132 @@ def _document(
     results: Mapping[str, dict[str, Any]],
     saved: str,
 ) -> str:
-    summary: Table = [("id", "items", "claim", "scale", "verdict", "minutes")]
+    summary: Table = [("id", "claim", "verdict", "measured", "minutes")]
     for name, result in results.items():
         minutes = sum(unit["minutes"] for unit in result["units"])
+        link = f"[{name}](#{name.lower()})"
+        if result["scale"] != "cpu":
+            link += f" ({result['scale']})"
+        verdict = f"**{result['verdict']}**"
         summary.append(
             (
-                f"[{name}](#{name.lower()})",
-                ", ".join(known[name].items),
+                link,
                 known[name].claim,
-                result["scale"],
-                f"**{result['verdict']}**",
+                verdict,
+                _measured(result),
                 f"{minutes:.0f}",
             )
         )
-    parts = [_INTRODUCTION, _markdown(summary)]
+    parts = [_INTRODUCTION, _markdown(summary), _folded("Verdicts", _VERDICTS)]
     for name, result in results.items():
         parts += _section(known[name], result, os.path.join(saved, name))
     parts += ["## Not run here", _not_run(known, results)]
     return "\n\n".join(parts) + "\n"
 
 
+def _measured(result: dict[str, Any]) -> str:
+    """Returns the judged differences, or how many relations hold."""
+    rows = [r for r in result["relations"] if "not_judged" not in r]
+    holding = sum(row["verdict"] == verdicts.HOLDS for row in rows)
+    texts = []
+    for row in rows:
+        if "mean" in row:
+            sign = ">=" if row["at_least"] else "<="
+            case = f"{row['case']}: " if row["case"] else ""
+            texts.append(
+                f"{case}{row['mean']:+.3f}, claimed {sign} {row['bound']:g}"
+                + " (invalid)" * (row["verdict"] == verdicts.INVALID)
+            )
+    details = f": {'; '.join(texts)}" if 0 < len(texts) <= _MAX_SHOWN else ""
+    return f"{holding} of {len(rows)} relations hold{details}"
+
+
+def _folded(title: str, *parts: str) -> str:
+    """Returns parts that a reader unfolds."""
+    lines = (f"<details><summary>{title}</summary>", *parts, "</details>")
+    return "\n\n".join(lines)
+
+
 def _section(
     claim: definitions.Claim, result: dict[str, Any], folder: str
 ) -> list[str]:
+    """Returns a claim's verdict, its picture, and the rest folded."""
     recipe = claim.recipe(result["scale"])
     count = f"{result['seeds']} seeds"
     if result["verdict"] == verdicts.INCOMPLETE:
         count = f"{len(result['units'])} runs so far"
+    judged = [r for r in result["relations"] if "not_judged" not in r]
+    reported = [r for r in result["relations"] if "not_judged" in r]
     parts = [
         f"## {claim.name}",
         claim.claim,
-        *filter(None, [recipe.note]),
-        _markdown(_values(recipe, result)),
-        _markdown(_relations(result)),
         f"Verdict: **{result['verdict']}** ({count}).",
-        *(f"Tried before: {text}" for text in recipe.tried),
+        *filter(None, [recipe.diagnosis, *_gate(result), _added(result)]),
+        *_images(claim.name, folder, {PLOT_FILE: claim.name}),
+        _markdown(_relations({"relations": judged})),
     ]
-    images = [("", claim.name, PLOT_FILE)]
+    if reported:
+        table = _markdown(_relations({"relations": reported}))
+        parts.append(_folded("Relations that are reported, not judged", table))
+    tried = [f"Tried before: {text}" for text in recipe.tried]
+    if recipe.note or tried:
+        parts.append(_folded("Setting", *filter(None, [recipe.note, *tried])))
+    values = _markdown(_values(recipe, result))
+    parts.append(_folded("All values, means over the seeds", values))
     for file, caption in recipe.plots.items():
-        for case, arm in recipe.units():
-            name = ", ".join(filter(None, (case, arm)))
-            heading = f"{caption}: {name}\n\n"
-            images.append((heading, name, _plot_name(case, arm, file)))
-    for heading, name, file in images:
-        if tf.io.gfile.exists(os.path.join(folder, file)):
-            path = f"{FOLDER}/{claim.name}/{file}"
-            parts.append(f"{heading}![{name}]({path})")
+        files = {
+            _plot_name(case, arm, file): ", ".join(filter(None, (case, arm)))
+            for case, arm in recipe.units()
+        }
+        if images := list(_images(claim.name, folder, files, captions=True)):
+            parts.append(_folded(caption, *images))
     again = (
-        "To repeat it: `python -m tf_contrastive reproduce"
+        "`python -m tf_contrastive reproduce"
         f" --claim={claim.name} --scale={result['scale']}"
         " --workdir=reproduction`."
     )
     commands = ["\n".join(unit["commands"]) for unit in result["units"]]
     if first := next(filter(None, commands), ""):
         again += f" Its first run:\n\n```\n{first}\n```"
-    return [*parts, again]
+    return [*parts, _folded("To repeat it", again)]
+
+
+def _images(
+    claim: str, folder: str, files: Mapping[str, str], captions: bool = False
+) -> Iterator[str]:
+    """Yields those of the images (file -> title) that exist."""
+    for file, title in files.items():
+        if tf.io.gfile.exists(os.path.join(folder, file)):
+            heading = f"{title}\n\n" if captions else ""
+            yield f"{heading}![{title}]({FOLDER}/{claim}/{file})"
+
+
+def _gate(result: dict[str, Any]) -> Iterator[str]:
+    """Yields the arms that did not train, or whose loss was not recorded."""
+    trained = [unit for unit in result["units"] if unit["commands"]]
+    untrained: dict[str, list[str]] = {}
+    for unit in filter(verdicts.is_untrained, trained):
+        name = ", ".join(filter(None, (unit["case"], unit["arm"])))
+        gate = unit["gate"]
+        text = f"{gate['final']:.2f} (collapsed: {gate['collapsed']:.2f})"
+        untrained.setdefault(name, []).append(text)
+    for name, losses in untrained.items():
+        yield f"Not trained, by the final loss: {name}: {', '.join(losses)}."
+    if any("gate" not in unit for unit in trained):
+        yield "Final losses were not recorded: the gate was not applied."
+
+
+def _added(result: dict[str, Any]) -> str:
+    """Returns which judged relations were not written before the run."""
+    added = {
+        row["relation"]
+        for row in result["relations"]
+        if row["relation"] not in result["registered"]
+        and "not_judged" not in row
+    }
+    if not added:
+        return ""
+    return f"Relations added after the run: {'; '.join(sorted(added))}."
 
 
 def _not_run(

@@ -6,12 +6,13 @@ flags: claims share runs, and a claim that was stopped resumes.
 
 import dataclasses
 import itertools
+import math
 import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -24,8 +25,14 @@ from tf_contrastive.papers.claims import definitions, measures, verdicts
 RESULT_FILE = "result.json"
 # Under the workdir: the runs of all claims.
 RUNS = "runs"
-# Fields of a recipe that do not change its result.
-_TEXTS = ("note", "tried", "minutes", "seeds", "printed", "plots")
+# Seed of the runs that choose an arm's flags; no judged run has it.
+SELECTION_SEED = 1000
+# Fields of a recipe that do not change what is run and measured. Reading a
+# result tests its relations again.
+_TEXTS = (
+    *("note", "tried", "minutes", "seeds", "printed", "plots"),
+    *("relations", "diagnosis"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +46,10 @@ class Folders:
     def relative(self, path: str) -> str:
         """Returns a path below the workdir, relative to it."""
         return path.removeprefix(self.workdir).lstrip("/")
+
+    def flags(self, given: Sequence[str]) -> list[str]:
+        """Returns flags with the folder of the flagfiles."""
+        return [flag.replace("{configs}", self.configs_dir) for flag in given]
 
     def portable(self, words: Sequence[str]) -> str:
         """Returns a command line without the folders of this machine."""
@@ -69,43 +80,98 @@ def path_of(name: str, workdir: str) -> str:
     return os.path.join(workdir, name, RESULT_FILE)
 
 
-def read(name: str, workdir: str) -> dict[str, Any] | None:
-    """Reads a claim's result; None if there is none."""
-    path = path_of(name, workdir)
-    return checkpoints.read_json(path) if tf.io.gfile.exists(path) else None
+def read(claim: definitions.Claim, workdir: str) -> dict[str, Any] | None:
+    """Reads a claim's result and judges it; None if there is none."""
+    path = path_of(claim.name, workdir)
+    if not tf.io.gfile.exists(path):
+        return None
+    result = checkpoints.read_json(path)
+    if result["scale"] in claim.recipes:
+        judge(claim.recipe(result["scale"]), result, result["seeds"])
+    return result
+
+
+def judge(
+    recipe: definitions.Recipe, result: dict[str, Any], seeds: int
+) -> None:
+    """Sets "seeds", "relations" and "verdict" of a result, from its units."""
+    rows = verdicts.judge_all(recipe.relations, result["units"], seeds)
+    result["seeds"], result["relations"] = seeds, rows
+    result["verdict"] = verdicts.combine(rows)
 
 
 def plan(
-    recipe: definitions.Recipe, folders: Folders, seeds: int
+    recipe: definitions.Recipe,
+    folders: Folders,
+    seeds: int,
+    chosen: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[measures.Unit]:
-    """Yields the units, all of one seed before those of the next."""
-    data = [f"--data_dir={folders.data_dir}"] if folders.data_dir else []
+    """Yields the units, all of one seed before those of the next.
+
+    `chosen` holds the flags of a selection, see `select`.
+    """
     for seed, (case, arm) in itertools.product(range(seeds), recipe.units()):
         settings = recipe.settings(case, arm)
-        workdir = evaluation = ""
-        commands = []
-        flags = {
-            name: [
-                flag.replace("{configs}", folders.configs_dir)
-                for flag in settings[name]
-            ]
-            for name in definitions.COMMANDS
-            if name in settings
-        }
-        if "pretrain" in flags:
-            digest = definitions.fingerprint([settings["pretrain"], seed])
-            name = f"{slug(case, arm, f'seed{seed}')}-{digest}"
-            workdir = os.path.join(folders.workdir, RUNS, name)
-            options = [f"--seed={seed}", *data, f"--workdir={workdir}"]
-            commands.append(("pretrain", *flags["pretrain"], *options))
-        if "evaluate" in flags:
-            digest = definitions.fingerprint(settings["evaluate"])
-            evaluation = os.path.join(workdir, f"evaluation-{digest}")
-            options = [f"--workdir={workdir}", f"--output_dir={evaluation}"]
-            commands.append(("evaluate", *flags["evaluate"], *data, *options))
-        yield measures.Unit(
-            case, arm, seed, settings, tuple(commands), workdir, evaluation
-        )
+        if flags := (chosen or {}).get(_key(case, arm)):
+            settings[definitions.PRETRAIN] += flags
+        yield _unit(case, arm, seed, settings, folders)
+
+
+def _key(case: str, arm: str) -> str:
+    return f"{case}/{arm}"
+
+
+def _unit(
+    case: str,
+    arm: str,
+    seed: int,
+    settings: definitions.Settings,
+    folders: Folders,
+) -> measures.Unit:
+    """Returns a unit with its commands.
+
+    Runs with the same flags and seed share a folder, whatever their claim, case
+    and arm.
+    """
+    data = [f"--data_dir={folders.data_dir}"] if folders.data_dir else []
+    unit = measures.Unit(case, arm, seed, settings, data_dir=folders.data_dir)
+    workdir = ""
+    commands, evaluations = [], {}
+    if definitions.PRETRAIN in settings:
+        given = settings[definitions.PRETRAIN]
+        digest = definitions.fingerprint([given, seed])
+        kind = definitions.VAE if definitions.VAE in settings else "seed"
+        workdir = os.path.join(folders.workdir, RUNS, f"{kind}{seed}-{digest}")
+        options = [f"--seed={seed}", *data, f"--workdir={workdir}"]
+        commands.append(("pretrain", *folders.flags(given), *options))
+    if definitions.VAE in settings:
+        # Without commands: a measure trains and scores it.
+        return unit._replace(workdir=workdir)
+    for name, given in definitions.evaluations(settings).items():
+        digest = definitions.fingerprint(given)
+        evaluations[name] = os.path.join(workdir, f"evaluation-{digest}")
+        options = [f"--workdir={workdir}", f"--output_dir={evaluations[name]}"]
+        commands.append(("evaluate", *folders.flags(given), *data, *options))
+    return unit._replace(
+        commands=tuple(commands), workdir=workdir, evaluations=evaluations
+    )
+
+
+def candidates(
+    recipe: definitions.Recipe, folders: Folders
+) -> Iterator[tuple[measures.Unit, list[str]]]:
+    """Yields the units of a selection, and the flags that each one tries."""
+    select = recipe.select
+    if select is None:
+        return
+    for case, arm in recipe.units():
+        for flags in select.flags.get(arm, ()):
+            settings = recipe.settings(case, arm)
+            settings[definitions.PRETRAIN] += [*flags, *select.pretrain]
+            for name in settings:
+                if name.partition(":")[0] == definitions.EVALUATE:
+                    settings[name] += select.evaluate
+            yield _unit(case, arm, SELECTION_SEED, settings, folders), flags
 
 
 def run(
@@ -118,22 +184,23 @@ def run(
 
     Returns:
       The result: "claim", "scale", "recipe" (fingerprint), "version", "cpus",
-      "units" (case, arm, seed, values, commands, evaluation, minutes), "seeds",
-      "relations" (see `verdicts.judge_all`) and "verdict".
+      "registered" (the relations when it was begun), "selection" (units) and
+      "chosen" (case and arm -> flags) if arms are tuned, "units" (case, arm,
+      seed, values, gate, commands, evaluation, minutes), "seeds", "relations"
+      (see `verdicts.judge_all`) and "verdict".
     """
     recipe = claim.recipe(scale)
     seeds = seeds or recipe.seeds
     _check(recipe, folders)
     path = path_of(claim.name, folders.workdir)
-    fields = dataclasses.asdict(recipe)
-    decisive = {k: v for k, v in fields.items() if k not in _TEXTS}
-    fingerprint = definitions.fingerprint([scale, decisive])
-    result = read(claim.name, folders.workdir) or {
+    fingerprint = recipe_fingerprint(recipe, scale)
+    result = read(claim, folders.workdir) or {
         "claim": claim.name,
         "scale": scale,
         "recipe": fingerprint,
         "version": metadata.version("tf_contrastive"),
         "cpus": os.cpu_count(),
+        "registered": sorted({r.text for r in recipe.relations}),
         "units": [],
     }
     if result["recipe"] != fingerprint:
@@ -144,44 +211,99 @@ def run(
     done = {(u["case"], u["arm"], u["seed"]) for u in result["units"]}
 
     def save() -> None:
-        rows = verdicts.judge_all(recipe.relations, result["units"], seeds)
-        result["seeds"], result["relations"] = seeds, rows
-        result["verdict"] = verdicts.combine([row["verdict"] for row in rows])
+        judge(recipe, result, seeds)
         advice = "set `workdir` to a folder that you may write to"
         checkpoints.write_json(path, result, advice)
 
     save()  # Before anything is run: fails if it cannot be written.
-    for unit in plan(recipe, folders, seeds):
-        if (unit.case, unit.arm, unit.seed) in done:
-            continue
-        where = " ".join(filter(None, (unit.case, unit.arm)))
-        terminal.info(f"{claim.name}: {where}, seed {unit.seed}")
-        start = time.monotonic()
-        for words in unit.commands:
-            _call(words)
-        result["units"].append(
-            {
-                "case": unit.case,
-                "arm": unit.arm,
-                "seed": unit.seed,
-                "values": measures.values(recipe, unit),
-                "commands": [folders.portable(w) for w in unit.commands],
-                "evaluation": folders.relative(unit.evaluation),
-                "minutes": round((time.monotonic() - start) / 60, 2),
-            }
-        )
-        save()
+    chosen = _select(claim.name, recipe, folders, result, save)
+    for unit in plan(recipe, folders, seeds, chosen):
+        if (unit.case, unit.arm, unit.seed) not in done:
+            result["units"].append(_run(claim.name, recipe, unit, folders))
+            save()
     return result
 
 
+def _run(
+    claim: str,
+    recipe: definitions.Recipe,
+    unit: measures.Unit,
+    folders: Folders,
+) -> dict[str, Any]:
+    """Runs a unit's commands; returns its part of the result."""
+    where = " ".join(filter(None, (unit.case, unit.arm)))
+    terminal.info(f"{claim}: {where}, seed {unit.seed}")
+    start = time.monotonic()
+    for words in unit.commands:
+        _call(words)
+    return {
+        "case": unit.case,
+        "arm": unit.arm,
+        "seed": unit.seed,
+        "values": measures.values(recipe, unit),
+        "gate": measures.gate(unit),
+        "commands": [folders.portable(w) for w in unit.commands],
+        "evaluation": folders.relative(unit.evaluations.get("", "")),
+        "minutes": round((time.monotonic() - start) / 60, 2),
+    }
+
+
+def _select(
+    claim: str,
+    recipe: definitions.Recipe,
+    folders: Folders,
+    result: dict[str, Any],
+    save: Callable[[], None],
+) -> dict[str, list[str]]:
+    """Runs the missing candidates; returns the best flags of each unit.
+
+    A candidate that did not train (`verdicts.is_untrained`) loses.
+    """
+    select = recipe.select
+    if select is None:
+        return {}
+    tried = result.setdefault("selection", [])
+    done = {
+        (unit["case"], unit["arm"], tuple(unit["flags"])): unit
+        for unit in tried
+    }
+    best: dict[str, tuple[float, list[str]]] = {}
+    for unit, flags in candidates(recipe, folders):
+        found = done.get((unit.case, unit.arm, tuple(flags)))
+        if found is None:
+            found = _run(claim, recipe, unit, folders) | {"flags": flags}
+            tried.append(found)
+            save()
+        score = found["values"][select.value]
+        if verdicts.is_untrained(found):
+            score = -math.inf
+        key = _key(unit.case, unit.arm)
+        if key not in best or score > best[key][0]:
+            best[key] = score, flags
+    result["chosen"] = {key: flags for key, (_, flags) in best.items()}
+    save()
+    return result["chosen"]
+
+
+def recipe_fingerprint(recipe: definitions.Recipe, scale: str) -> str:
+    """Returns the fingerprint of what a recipe runs and measures."""
+    fields = dataclasses.asdict(recipe)
+    decisive = {
+        k: v for k, v in fields.items() if k not in _TEXTS and v is not None
+    }
+    return definitions.fingerprint([scale, decisive])
+
+
 def _check(recipe: definitions.Recipe, folders: Folders) -> None:
-    """Raises `UserError` if data or flagfiles are missing."""
+    """Raises `UserError` if data, flagfiles or values are missing."""
     if folders.data_dir and not tf.io.gfile.isdir(folders.data_dir):
         raise errors.UserError(
             f"data_dir={folders.data_dir} does not exist: set it to the folder"
             " of prepared TensorFlow Datasets"
         )
-    for unit in plan(recipe, folders, 1):
+    tried = [unit for unit, _ in candidates(recipe, folders)]
+    units = [*tried, *plan(recipe, folders, 1)]
+    for unit in units:
         for word in [word for words in unit.commands for word in words]:
             name, _, path = word.partition("=")
             if name == "--flagfile" and not tf.io.gfile.exists(path):
@@ -189,6 +311,8 @@ def _check(recipe: definitions.Recipe, folders: Folders) -> None:
                     f"configs_dir={folders.configs_dir}: {path} does not exist:"
                     " set it to the folder of this package's flagfiles"
                 )
+    for unit in units:
+        measures.check(recipe, unit)
 
 
 def _call(words: Sequence[str]) -> None:
