@@ -72,6 +72,10 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
     # absl raises a plain ValueError for --noNAME=VALUE.
     except (absl_flags.Error, ValueError) as error:
         raise errors.UserError(_explain(error, known)) from error
+    except RecursionError as error:  # Of absl's search for a similar name.
+        raise errors.UserError(
+            "an unknown flag has a name of a hundred letters or more: remove it"
+        ) from error
     if rest:
         raise errors.UserError(
             f"stray word {rest[0]!r}: flags are written --name=value"

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import (
@@ -37,6 +38,8 @@ from tf_contrastive.checkpoints.networks import (
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
+    check_pillow,
+    check_pod,
     check_sampler,
     without_slice,
     write_statistics,
@@ -52,7 +55,6 @@ from tf_contrastive.config.runtime import (
 )
 from tf_contrastive.config.smoke import smoke, substitute
 from tf_contrastive.model import ContrastiveModel
-from tf_contrastive.model.loss_scaling import skip_non_finite_updates
 from tf_contrastive.tensorboard import projector, run_summary, scalars
 from tf_contrastive.views import from_config
 
@@ -127,10 +129,11 @@ def pretrain(run: Pretrain) -> Result:
         # ---- Checkpoints
         if is_chief:
             resources.enter_context(lock)
+        _check_shared(strategy, lock, run.runtime.workdir)
         saved = checkpoints.Checkpoints(model, run, metadata(source.info))
         start_step = saved.restore()
         if is_chief:
-            _announce(run, source.info, strategy, steps_per_epoch, start_step)
+            _announce(run, source, strategy, steps_per_epoch, start_step)
 
         # ---- Callbacks, fit
         listener = preemption.PreemptionListener(strategy)
@@ -223,9 +226,14 @@ def prepare(run: Pretrain) -> Prepared:
     )
     check_divisible(batch_size, replicas)
     check_chunks(run.loss.grad_cache_chunks, batch_size, replicas)
+    on_pod = distribution.is_pod(strategy)
+    if on_pod:
+        check_pod(run.runtime.workdir, run.data)
     if run.data.data_service:
         datasets.check_service(run.data.data_service)
     source, validation = open_data(run)
+    if source.info.by_pillow:
+        check_pillow(run.data, on_pod)
     run = resolve(run, source, strategy)
     steps = datasets.steps_per_epoch(source.info.num_examples, batch_size)
     return Prepared(strategy, source, validation, run, steps)
@@ -259,7 +267,7 @@ def open_train(run: Pretrain) -> datasets.Source:
         run.data.dataset,
         run.data.split,
         data_dir=run.data.data_dir or None,
-        max_bad_images=run.data.max_bad_images,
+        reading=run.reading,
     )
 
 
@@ -269,6 +277,7 @@ def open_test(run: Pretrain) -> datasets.Source:
         run.data.dataset,
         run.data.test_split,
         data_dir=run.data.data_dir or None,
+        reading=run.reading,
     )
 
 
@@ -284,7 +293,8 @@ def resolve(
         multi_label=source.info.multi_label,
         replicas=strategy.num_replicas_in_sync,
         on_tpu=isinstance(strategy, tf.distribute.TPUStrategy),
-        on_gpu=bool(tf.config.list_logical_devices("GPU")),
+        gpu_capability=distribution.gpu_capability(),
+        rounded_products=losses.products.rounded_by_device(strategy),
     )
     if run.encoder.standardize == "dataset":
         statistics = write_statistics(datasets.channel_statistics(source))
@@ -358,6 +368,7 @@ def batches(
             extra_channels=run.data.extra_channels,
             num_pipelines=context.num_input_pipelines,
             pipeline_id=context.input_pipeline_id,
+            sharding=run.data.input_sharding,
             data_service=run.data.data_service,
             delivered=delivered,
         )
@@ -437,7 +448,9 @@ def build_model(run: Pretrain, num_classes: int | None) -> ContrastiveModel:
     loss = losses.build(run.loss.loss, **run.loss.options())
     probe = None
     if run.probe.probe and num_classes:
-        probe = heads.LinearProbe(num_classes)
+        probe = heads.LinearProbe(
+            num_classes, normalize_input=run.projection.normalize_features
+        )
     momentum_options: dict[str, Any] = {}
     if run.loss.loss == "moco":
         momentum_options["momentum"] = run.loss.key_momentum
@@ -456,10 +469,10 @@ def build_model(run: Pretrain, num_classes: int | None) -> ContrastiveModel:
     )
 
 
-def compile_model(
-    model: ContrastiveModel, run: Pretrain, steps_per_epoch: int
-) -> Schedules:
-    """Gives the model its optimizers; returns TensorBoard tag -> schedule."""
+def learning_rates(
+    run: Pretrain, steps_per_epoch: int
+) -> tuple[tf.keras.optimizers.schedules.LearningRateSchedule, ...]:
+    """Returns the learning rates of the encoder and of the probe."""
     schedule = functools.partial(
         schedules.build,
         run.schedule.schedule,
@@ -468,13 +481,21 @@ def compile_model(
         epochs=run.schedule.epochs,
         **run.schedule.options(),
     )
-    rate = schedule(
+    encoder_rate = schedule(
         base_learning_rate=run.schedule.learning_rate or 0.0,
         warmup_epochs=run.schedule.warmup_epochs,
         scaling=run.schedule.learning_rate_scaling,
         floor=run.schedule.learning_rate_floor,
     )
     probe_rate = schedule(base_learning_rate=run.probe.probe_learning_rate)
+    return encoder_rate, probe_rate
+
+
+def compile_model(
+    model: ContrastiveModel, run: Pretrain, steps_per_epoch: int
+) -> Schedules:
+    """Gives the model its optimizers; returns TensorBoard tag -> schedule."""
+    rate, probe_rate = learning_rates(run, steps_per_epoch)
     optimizer = optimizers.build(
         run.optimizer.optimizer,
         learning_rate=rate,
@@ -490,17 +511,32 @@ def compile_model(
         nesterov=True,
         weight_decay=0.0,
     )
-    if skipped_steps(run.runtime.nan_policy):
-        optimizer = skip_non_finite_updates(optimizer)
-        probe_optimizer = skip_non_finite_updates(probe_optimizer)
+    if run.runtime.precision == "mixed_float16":
+        scaled = tf.keras.mixed_precision.LossScaleOptimizer
+        optimizer, probe_optimizer = map(scaled, (optimizer, probe_optimizer))
+    elif skipped_steps(run.runtime.nan_policy):
+        optimizer.skips_non_finite = probe_optimizer.skips_non_finite = True
     model.compile(
         optimizer=optimizer,
         probe_optimizer=probe_optimizer,
         # 0: a callback sets it before each execution.
         steps_per_execution=run.runtime.steps_per_execution or 1,
+        jit_compile=_compiles_step(run),
     )
     rates = {"optimizer/learning_rate": rate}
     return rates | ({"probe/learning_rate": probe_rate} if model.probe else {})
+
+
+def _compiles_step(run: Pretrain) -> bool:
+    """Whether XLA compiles the step of each replica; else sets up clusters."""
+    if run.runtime.xla != "on":
+        return False
+    strategy = tf.distribute.get_strategy()
+    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        # Its collectives fail in a compiled function.
+        tf.config.optimizer.set_jit("autoclustering")
+        return False
+    return not isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def metadata(info: datasets.Info) -> dict[str, Any]:
@@ -525,13 +561,15 @@ def _events(run: Pretrain) -> str:
 
 def _announce(
     run: Pretrain,
-    info: datasets.Info,
+    source: datasets.Source,
     strategy: tf.distribute.Strategy,
     steps_per_epoch: int,
     start_step: int,
 ) -> None:
     """Logs what is about to run, and what `auto` became."""
-    size, encoder = run.views.image_size, run.encoder.encoder
+    size, encoder, info = run.views.image_size, run.encoder.encoder, source.info
+    sizes = source.class_sizes()
+    each = "" if sizes is None else f", {_range(sizes)} images each"
     mixed = "".join(
         f", {name} of alpha {alpha:g}"
         for name, alpha in (
@@ -545,7 +583,7 @@ def _announce(
     resumed = f", resumed at step {start_step:,}" if start_step else ""
     lines = [
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"
-        f" {info.labelling}",
+        f" {info.labelling}{each}",
         f"views      {run.views.views} x {run.views.augmentation} at"
         f" {size}x{size}{mixed}",
         f"encoder    {encoder}, {run.runtime.precision}",
@@ -556,6 +594,11 @@ def _announce(
         f"workdir    {run.runtime.workdir}{resumed}",
     ]
     terminal.info("\n".join(lines))
+
+
+def _range(counts: np.ndarray) -> str:
+    least, most = counts.min(), counts.max()
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def _summaries(
@@ -602,7 +645,11 @@ def _example_views(
 ) -> tuple[tf.Tensor, tf.Tensor | None]:
     """A small batch (views [B, V, S, S, K], labels or None), not mixed."""
     run = fields.replace(
-        run, augment_on="host", mixup_alpha=0.0, cutmix_alpha=0.0
+        run,
+        augment_on="host",
+        wire_dtype="float32",
+        mixup_alpha=0.0,
+        cutmix_alpha=0.0,
     )
     images = tensorboard.GRID_IMAGES
     if run.runtime.histograms_every_epochs:
@@ -646,6 +693,20 @@ def _reports(
         yield tensorboard.Profile(events, *window)
     if delivered:
         yield callbacks.DeliveredExamples(delivered)
+
+
+def _check_shared(
+    strategy: tf.distribute.Strategy, lock: checkpoints.FolderLock, workdir: str
+) -> None:
+    """Raises `UserError` if a worker does not see what the chief writes."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return
+    distribution.any_worker(strategy, False)  # Until the chief has the lock.
+    if distribution.any_worker(strategy, not lock.is_visible()):
+        raise errors.UserError(
+            f"workdir={workdir}: not all workers see what the first one writes"
+            " there: use a folder that they share, or gs://"
+        )
 
 
 @contextlib.contextmanager

@@ -68,6 +68,11 @@ def run(options: Benchmark) -> measure.Report:
                 f"serving_model={path} takes {details['channels']} channels:"
                 " choose an export for images of three"
             )
+        if not tf.io.gfile.exists(os.path.join(path, exporting.KERAS_FILE)):
+            raise errors.UserError(
+                f"serving_model={path} has no {exporting.KERAS_FILE} to compare"
+                " with: export it with format=savedmodel,keras"
+            )
         names = [BARE, PREDICT, *details["signatures"]]
         if options.benchmarking.only_ours:
             names.remove(PREDICT)
@@ -95,7 +100,7 @@ def _export(chosen: ServingBenchmark, folder: str) -> str:
     kernel = np.random.default_rng(0).normal(size=[features, 10])
     parts = exporting.Parts(exporting.plain_encoder(encoder), projection)
     head = exporting.ProbeHead(kernel, np.zeros([10]))
-    return exporting.export(parts, folder, head=head)
+    return exporting.export(parts, folder, head=head, formats=["keras"])
 
 
 def make(case: Case) -> measure.Call:

@@ -1,6 +1,7 @@
 """The training step next to the forward and backward pass of its encoder.
 
-Projection, loss, metrics, probe and optimizer are the overhead.
+Projection, loss, metrics, probe and optimizer are the overhead. Both are run
+here, or compiled for a TPU that is not here.
 """
 
 import shlex
@@ -11,13 +12,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import datasets, distribution, flags, terminal, train
+from tf_contrastive import (
+    datasets,
+    distribution,
+    errors,
+    flags,
+    terminal,
+    train,
+)
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
+from tf_contrastive.views.wire import from_wire
 
 # Steps that build graphs and fill pipelines, before anything is timed.
 _WARM_UP = 3
@@ -34,12 +43,31 @@ _COLUMNS = {
     "end to end views/s": "{end_to_end_views_per_second:.1f}",
     "input wait": "{input_wait:.1%}",
 }
+# Of one core; "/ bare": divided by what the bare encoder takes.
+_COMPILED_COLUMNS = {
+    "topology": "{topology}",
+    "encoder": "{encoder}",
+    "precision": "{precision}",
+    "augment on": "{augment_on}",
+    "images": "{images_per_core}",
+    "Tflop": "{teraflops:.3f}",
+    "flops / bare": "{flops_ratio:.3f}",
+    "GB": "{gigabytes:.2f}",
+    "bytes / bare": "{bytes_ratio:.3f}",
+    "Mcycles": "{megacycles:.1f}",
+    "cycles / bare": "{cycles_ratio:.3f}",
+    "MiB": "{memory_mib:.0f}",
+    "memory / bare": "{memory_ratio:.3f}",
+}
 
 
 def run(options: Benchmark) -> measure.Report:
     """Measures the step of `run_flags` at each precision and replica count."""
     words = shlex.split(options.step.run_flags)
     base = flags.parse(Pretrain, [*words, "--workdir=none"])
+    if options.compilation.compile_for:
+        rows = _compiled(base, options)
+        return measure.Report(rows, [measure.table(_COMPILED_COLUMNS, rows)])
     counts = fields.read_counts(options.step.replicas)
     # The largest first, since the CPU can be split only once.
     strategies = {
@@ -71,19 +99,71 @@ def bare(
     It maps an iterator of the step's batches to the gradients of each replica.
     """
 
-    def on_replica(data: Any) -> list[tf.Tensor]:
-        inputs = data[0]
-        views = inputs[0] if isinstance(inputs, tuple) else inputs
-        images = tf.reshape(views, [-1, *views.shape[2:]])
-        with tf.GradientTape() as tape:
-            total = tf.reduce_mean(encoder(images, training=True) ** 2)
-        return tape.gradient(total, encoder.trainable_variables)
-
     @tf.function
-    def both_passes(iterator: Any) -> Any:
-        return strategy.run(on_replica, args=(next(iterator),))
+    def on_replicas(iterator: Any) -> Any:
+        return strategy.run(both_passes, args=(encoder, next(iterator)))
 
-    return both_passes
+    return on_replicas
+
+
+def both_passes(encoder: tf.keras.Model, data: Any) -> list[tf.Tensor]:
+    """Returns an encoder's gradients for a batch of a step, without a loss."""
+    inputs = data[0]
+    views = inputs[0] if isinstance(inputs, tuple) else inputs
+    images = tf.reshape(from_wire(views), [-1, *views.shape[2:]])
+    with tf.GradientTape() as tape:
+        total = tf.reduce_mean(encoder(images, training=True) ** 2)
+    return tape.gradient(total, encoder.trainable_variables)
+
+
+def _compiled(base: Pretrain, options: Benchmark) -> list[measure.Row]:
+    """Compiles the step for a TPU, and the encoder alone for one core of it.
+
+    The encoder alone has the fused batch normalization of Keras over its core's
+    batch: no collectives, and no changes of colours.
+    """
+    # Late: it uses operations that are not in TensorFlow's API.
+    from tf_contrastive.doctor.tpu import chips, compilation
+
+    chosen = options.compilation
+    target = chips.topology(chosen.compile_for)
+    compiler, of_one = (
+        compilation.Compiler(target, chosen.compile_python, cores)
+        for cores in (target.cores, 1)
+    )
+    rows = []
+    for precision in fields.split_list(options.step.precisions):
+        run, info, _ = compilation.resolve(
+            fields.replace(base, precision=precision), target.cores
+        )
+        images = run.schedule.batch_size // target.cores
+        programs = compilation.Programs(run, info, compiler)
+        step = programs.step(images)
+        bare = programs.of_encoder(both_passes, images, of_one)
+        if "error" in step or "error" in bare:
+            raise errors.UserError(
+                f"compile_for={target.name}: {images} images per core do not"
+                " fit at this precision: set a smaller batch_size in run_flags"
+            )
+        row = {
+            "topology": target.name,
+            "cores": target.cores,
+            "encoder": run.encoder.encoder,
+            "image_size": run.views.image_size,
+            "images_per_core": images,
+            "views": run.views.views,
+            "loss": run.loss.loss,
+            "precision": precision,
+            "augment_on": run.views.augment_on,
+            "teraflops": step["flops"] / 1e12,
+            "gigabytes": step["bytes"] / 1e9,
+            "megacycles": step["cycles"] / 1e6,
+            "memory_mib": step["memory"] / 2**20,
+        }
+        for name in ("flops", "bytes", "cycles", "memory"):
+            row[f"{name}_ratio"] = step[name] / bare[name]
+        rows.append(row)
+    return rows
 
 
 def _measure(

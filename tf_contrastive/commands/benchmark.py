@@ -2,7 +2,7 @@
 
 import shlex
 
-from tf_contrastive import flags, terminal
+from tf_contrastive import errors, flags, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
@@ -24,8 +24,14 @@ def run(options: Benchmark) -> int:
         words = shlex.split(options.step.run_flags)
         pretrain = flags.read(Pretrain, "\n".join(words), "none")
         pretrain.validate()
-        for count in fields.read_counts(options.step.replicas):
+        counts = fields.read_counts(options.step.replicas)
+        for count in counts if not options.compilation.compile_for else ():
             check_divisible(pretrain.schedule.batch_size, count)
+    elif options.compilation.compile_for:
+        raise errors.UserError(
+            f"compile_for={options.compilation.compile_for} is an option of"
+            f" benchmark=step, not of benchmark={chosen.benchmark}: omit it"
+        )
     # Imported here, so that errors in flags need not wait for TensorFlow.
     from tf_contrastive import checkpoints
     from tf_contrastive.benchmarks import BENCHMARKS, measure

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tf_contrastive import errors
+from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset_names import PROBING_DATASETS
 from tf_contrastive.config.datasets import Datasets, Listing
 
@@ -38,7 +39,7 @@ _IMAGES, _TILE, _STRIPES = 64, 96, 8
 def run(options: Datasets) -> int:
     """Lists the datasets, or writes a contact sheet; returns 0."""
     if options.listing.show:
-        print(_contact_sheet(options.listing))
+        print(_contact_sheet(options.listing, options.reading))
         return 0
     for name, text in _DATASETS.items():
         print(f"{name:14} {text}")
@@ -50,8 +51,8 @@ def run(options: Datasets) -> int:
     return 0
 
 
-def _contact_sheet(chosen: Listing) -> str:
-    """Writes the first images as one PNG file; returns a description."""
+def _contact_sheet(chosen: Listing, reading: Reading) -> str:
+    """Writes some images as one PNG file; returns a description."""
     # Imported here, so that the list does not start TensorFlow.
     import tensorflow as tf
 
@@ -60,9 +61,15 @@ def _contact_sheet(chosen: Listing) -> str:
 
     extensions.add_papers()
     source = datasets.source(
-        chosen.show, chosen.split, data_dir=chosen.data_dir or None
+        chosen.show,
+        chosen.split,
+        data_dir=chosen.data_dir or None,
+        reading=reading,
     )
-    tiles = [_tile(x) for x in source.examples().take(_IMAGES)]
+    # Of all classes, where files are sorted by them.
+    count = source.info.num_examples
+    rows = np.unique(np.linspace(0, count - 1, _IMAGES).astype(int))
+    tiles = [_tile(x) for x in source.select(rows).examples()]
     columns = math.ceil(math.sqrt(len(tiles)))
     tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
     grid = np.reshape(tiles, [-1, columns, _TILE, _TILE, 3])

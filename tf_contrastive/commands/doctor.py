@@ -1,22 +1,41 @@
 """`doctor`: checks a run before it starts."""
 
 import os
+from typing import Any
 
 from tf_contrastive import checkpoints, doctor, flags, terminal
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Doctor
+from tf_contrastive.doctor.report import Section
 
 
 def run(options: Doctor) -> int:
     """Prints the report and, with a workdir, writes it to `doctor.json`."""
     extensions.add_papers()
+    if options.compilation.compile_for:
+        # Late: it uses operations that are not in TensorFlow's API.
+        from tf_contrastive.doctor import tpu
+
+        sections = tpu.inspect(options)
+        _show(sections)
+        _write(options, sections)
+        return 0
     report = doctor.inspect(options)
     warnings = {
         name: flags.with_flags(Doctor, text)
         for name, text in report.warnings.items()
     }
-    width = max(len(name) for part in report.sections.values() for name in part)
-    for heading, part in report.sections.items():
+    _show(report.sections)
+    print(f"warnings: {len(warnings)}")
+    for name, text in warnings.items():
+        print(f"  {name}: {text}")
+    _write(options, {**report.sections, "warnings": warnings})
+    return 0
+
+
+def _show(sections: dict[str, Section]) -> None:
+    width = max(len(name) for part in sections.values() for name in part)
+    for heading, part in sections.items():
         print(heading)
         for name, value in part.items():
             if value is None:
@@ -25,14 +44,12 @@ def run(options: Doctor) -> int:
                 value = f"{value:,}"
             print(f"  {name:{width}}  {value}")
         print()
-    print(f"warnings: {len(warnings)}")
-    for name, text in warnings.items():
-        print(f"  {name}: {text}")
+
+
+def _write(options: Doctor, contents: dict[str, Any]) -> None:
     if options.runtime.workdir:
         path = os.path.join(options.runtime.workdir, "doctor.json")
-        contents = {**report.sections, "warnings": warnings}
         checkpoints.write_json(
             path, contents, "use a `workdir` that can be written, or none"
         )
         terminal.info(f"written: {path}")
-    return 0

@@ -1,5 +1,6 @@
 """`embed`: writes the embeddings of a dataset, on this machine or on Beam."""
 
+import dataclasses
 import os
 import uuid
 
@@ -14,8 +15,8 @@ from tf_contrastive import (
     terminal,
 )
 from tf_contrastive.commands import extensions
-from tf_contrastive.config.data import check_encoder_channels
-from tf_contrastive.config.embed import Embed, Embedding
+from tf_contrastive.config.data import Reading, check_encoder_channels
+from tf_contrastive.config.embed import Embed
 from tf_contrastive.embedding import job as jobs
 
 
@@ -31,13 +32,19 @@ def run(options: Embed) -> int:
         from tf_contrastive.embedding import beam
 
         pipeline = beam.pipeline(settings.runner, settings.beam_options)
-    name, data_dir = _input(settings)
-    source = datasets.source(
-        name,
-        settings.split,
-        data_dir=data_dir or None,
-        max_bad_images=settings.max_bad_images,
-    )
+    name, data_dir, reading = _input(options)
+    split = settings.split or "test"
+    try:
+        source = datasets.source(
+            name, split, data_dir=data_dir or None, reading=reading
+        )
+    except errors.AbsentSplitError:
+        if settings.split:
+            raise
+        split = "train"
+        source = datasets.source(
+            name, split, data_dir=data_dir or None, reading=reading
+        )
     encoder = exporting.load(settings.workdir or settings.saved_model)
     shape = exporting.image_shape(encoder)
     extra = shape[2] - 3
@@ -53,8 +60,8 @@ def run(options: Embed) -> int:
         extra,
         settings.embedding_batch_size,
         settings.shard_size,
-        settings.max_bad_images,
-        (name, settings.split, data_dir) if of_tfds else (),
+        options.reading.max_bad_images,
+        (name, split, data_dir) if of_tfds else (),
     )
     shards = jobs.begin(job, {"encoder": embedding.checksum(encoder)})
     total = len(job.shards())
@@ -89,20 +96,27 @@ def run(options: Embed) -> int:
     return 0
 
 
-def _input(settings: Embedding) -> tuple[str, str]:
-    """Returns name and data_dir of the dataset, by default the run's.
+def _input(options: Embed) -> tuple[str, str, Reading]:
+    """Returns name, data_dir and reading of the dataset, by default the run's.
 
     Paths become absolute, so that Beam's workers find them, and a job can be
     resumed from another folder.
     """
+    settings, reading = options.embedding, options.reading
     name, data_dir = settings.input, settings.data_dir
     if settings.workdir:
-        data = checkpoints.load_run(settings.workdir).config.data
+        run = checkpoints.load_run(settings.workdir).config
+        data = run.data
+        if not name:
+            reading = dataclasses.replace(
+                run.reading, max_bad_images=reading.max_bad_images
+            )
         name, data_dir = name or data.dataset, data_dir or data.data_dir
     scheme, _, path = name.partition(":")
     if scheme in datasets.SCHEMES:
         name = f"{scheme}:{_absolute(os.path.expanduser(path))}"
-    return name, data_dir and _absolute(os.path.expanduser(data_dir))
+    data_dir = data_dir and _absolute(os.path.expanduser(data_dir))
+    return name, data_dir, reading
 
 
 def _absolute(path: str) -> str:

@@ -1,15 +1,29 @@
 """`evaluate`: scores the encoder of a run, or an export, by named protocols."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, tensorboard, terminal
+from tf_contrastive import (
+    checkpoints,
+    datasets,
+    distribution,
+    errors,
+    tensorboard,
+    terminal,
+)
 from tf_contrastive.commands import extensions, watch
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate, Evaluation, evaluate
+from tf_contrastive.config.data import Data, Reading, check_pod
+from tf_contrastive.config.evaluate import (
+    Evaluate,
+    Evaluation,
+    evaluate,
+    resolve_splits,
+)
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
@@ -22,6 +36,8 @@ from tf_contrastive.evaluation.context import EvaluationContext
 COMPARISON_FILE = "comparison.json"
 # Subfolder of a run's TensorBoard files, shown as a run of its own.
 EVENTS = "evaluation"
+# Of data that have no test split.
+_TEST_FRACTION = 0.2
 
 
 def run(options: Evaluate) -> int:
@@ -29,13 +45,14 @@ def run(options: Evaluate) -> int:
 
     Arrays and plots go to `<workdir>/evaluation/`, numbers and plots for
     TensorBoard to `<workdir>/events/evaluation/`. The results of an export
-    (`saved_model`) are only written if `output_dir` is set.
+    (`saved_model`) are only written if `output_dir` is set. Of several workers
+    the chief prints and writes.
     """
     extensions.add_papers()
     evaluation = options.evaluation
     if evaluation.compare:
         return _compare(evaluation)
-    scorer = _Scorer(options)
+    scorer = _Scorer(options, _strategy(options))
     if evaluation.watch:
         return watch.Watch(options, scorer.folder, scorer)()
     workdir = evaluation.workdir
@@ -45,6 +62,26 @@ def run(options: Evaluate) -> int:
     return 0
 
 
+def _inherited(given: Reading, run: Reading) -> Reading:
+    """Returns how to read the data of a run."""
+    fraction = run.test_fraction or given.test_fraction
+    return dataclasses.replace(run, test_fraction=fraction)
+
+
+def _strategy(options: Evaluate) -> tf.distribute.Strategy:
+    devices = options.devices
+    name = devices.strategy
+    if name == "auto" and options.evaluation.watch:
+        # The job has the TPU, and a cluster has no process to spare.
+        name = "mirrored" if devices.virtual_devices else "default"
+    return distribution.strategy(
+        name,
+        virtual_devices=devices.virtual_devices,
+        tpu=devices.tpu,
+        cross_device_ops=devices.cross_device_ops,
+    )
+
+
 class _Scorer:
     """Scores a run at a checkpoint, or an export; prints and writes a report.
 
@@ -52,10 +89,16 @@ class _Scorer:
       folder: folder of all output; None: nothing is written.
     """
 
-    def __init__(self, options: Evaluate) -> None:
+    def __init__(
+        self, options: Evaluate, strategy: tf.distribute.Strategy
+    ) -> None:
         self._options = options
+        self._strategy = strategy
+        self._is_chief = distribution.is_chief(strategy)
         evaluation = options.evaluation
         self.folder = evaluation.output_dir or evaluation.workdir or None
+        if not self._is_chief:
+            self.folder = None
         artifacts_folder = events = None
         if self.folder:
             artifacts_folder = os.path.join(self.folder, comparison.FOLDER)
@@ -85,6 +128,9 @@ class _Scorer:
             it; False: reuse its previous results.
           cancellable: wraps iterables of images.
         """
+        self._options = resolve_splits(
+            self._options, run.config.data if run else None
+        )
         sources = self._sources = self._sources or self._open(run)
         self._recorder.step = run.step if run else 0
         names = fields.split_list(self._options.evaluation.protocols)
@@ -119,7 +165,8 @@ class _Scorer:
             rows += self._untrained_results
             if self.folder:
                 results.write(self.folder, report)
-        _print(report)
+        if self._is_chief:
+            _print(report)
         if self.folder:
             path = os.path.join(self.folder, results.RESULTS_FILE)
             terminal.info(f"written: {path}")
@@ -131,13 +178,34 @@ class _Scorer:
         """Opens the two splits, and checks that they match."""
         evaluation = self._options.evaluation
         name, data_dir = evaluation.dataset, evaluation.data_dir
+        reading = self._options.reading
         if run:
+            if name in ("", run.config.data.dataset):
+                reading = _inherited(reading, run.config.reading)
             name = name or run.config.data.dataset
             data_dir = data_dir or run.config.data.data_dir
-        train, test = (
-            datasets.source(name, split, data_dir=data_dir or None)
-            for split in (evaluation.train_split, evaluation.test_split)
-        )
+        if distribution.is_pod(self._strategy):
+            check_pod(evaluation.workdir, Data(dataset=name, data_dir=data_dir))
+
+        def opened(split: str, reading: Reading = reading) -> datasets.Source:
+            return datasets.source(
+                name, split, data_dir=data_dir or None, reading=reading
+            )
+
+        splits = evaluation.train_split, evaluation.test_split
+        try:
+            train, test = map(opened, splits)
+        except errors.AbsentSplitError:
+            if splits != ("train", "test"):
+                raise
+            made = dataclasses.replace(reading, test_fraction=_TEST_FRACTION)
+            train, test = (opened(split, made) for split in splits)
+            terminal.warning(
+                f"{name} has no split test: scoring {_TEST_FRACTION:.0%} of the"
+                " images of each class, on which the encoder may have been"
+                f" trained; set test_fraction={_TEST_FRACTION:g} in pretrain to"
+                " hold them out"
+            )
         if train.info.has_labels and test.info.has_labels:
             datasets.check_scorable(train.info, test.info)
         return train, test
@@ -152,7 +220,11 @@ class _Scorer:
         """Yields the encoders to score, one at a time."""
         evaluation = self._options.evaluation
         data = (*sources, self._options)
-        hooks: Any = {"cancellable": cancellable, "log": terminal.info}
+        hooks: Any = {
+            "strategy": self._strategy,
+            "cancellable": cancellable,
+            "log": terminal.info,
+        }
         if not run:
             yield loading.from_export(evaluation.saved_model, *data, **hooks)
             if evaluation.untrained:

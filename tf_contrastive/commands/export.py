@@ -53,7 +53,7 @@ def run(options: Export) -> int:
         formats=formats,
         images=(
             _images(settings, saved, parts.encoder)
-            if set(formats) - {"savedmodel"}
+            if set(formats) - {"savedmodel", "keras"}
             else None
         ),
         max_image_pixels=settings.max_image_pixels,
@@ -79,7 +79,7 @@ def _source(settings: Exporting, saved: checkpoints.Run) -> datasets.Source:
         data.dataset,
         data.split,
         data_dir=settings.data_dir or data.data_dir or None,
-        max_bad_images=data.max_bad_images,
+        reading=saved.config.reading,
     )
 
 

@@ -11,23 +11,32 @@ def run(options: Reproduce) -> int:
     """Prints a list, a plan, or the tables of a claim that it runs.
 
     A claim's result is written to `<workdir>/<claim>/result.json`, and the runs
-    of all claims to `<workdir>/runs`. Returns 1 if a claim that was run fails.
+    of all claims to `<workdir>/runs`. Returns 1 if a claim that was run is
+    contradicted or invalid.
     """
     chosen = options.reproduction
     known = definitions.claims(chosen.claims)
+    landed = definitions.landed(
+        os.path.join(chosen.report_dir, definitions.RESULTS)
+    )
     if chosen.list and not chosen.workdir:
-        print(definitions.listing(known))
+        print(definitions.listing(known, lambda c: landed.get(c.name)))
         return 0
     claim = definitions.find(chosen.claim, known) if chosen.claim else None
     recipe = claim.recipe(chosen.scale) if claim else None
     # Imported here, so that the list and errors need not wait for TensorFlow.
+    from tf_contrastive.commands import extensions
     from tf_contrastive.papers.claims import report, runs
 
+    extensions.add_papers()
     if claim is None or recipe is None:
         if chosen.list:
             print(
                 definitions.listing(
-                    known, lambda n: runs.read(n, chosen.workdir)
+                    known,
+                    lambda c: (
+                        runs.read(c, chosen.workdir) or landed.get(c.name)
+                    ),
                 )
             )
         else:
@@ -41,4 +50,4 @@ def run(options: Reproduce) -> int:
     result = runs.run(claim, chosen.scale, folders, chosen.seeds)
     print(report.tables(recipe, result))
     terminal.info(f"written: {os.path.join(chosen.workdir, claim.name)}")
-    return int(result["verdict"] == verdicts.FAILS)
+    return int(result["verdict"] in (verdicts.CONTRADICTED, verdicts.INVALID))

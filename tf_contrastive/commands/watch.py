@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.evaluate import Evaluate, resolve_splits
 from tf_contrastive.evaluation import protocols, results
 
 # Seconds between two checks for a signal while waiting.
@@ -92,7 +92,8 @@ class Watch:
         step = run.step if step is None else step
         if step in self._skipped:
             return True
-        evaluation = self._options.evaluation
+        options = resolve_splits(self._options, run.config.data)
+        evaluation = options.evaluation
         measured = results.measured(
             self._folder,
             {
@@ -114,7 +115,7 @@ class Watch:
             return self._measured
         return {
             f"{name}@{protocol.version_of(self._options)}": results.as_json(
-                protocol.hyperparameters(self._options)
+                protocol.recorded(self._options)
             )
             for name, protocol in protocols.PROTOCOLS.items()
             if name in names

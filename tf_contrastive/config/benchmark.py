@@ -17,6 +17,7 @@ from tf_contrastive.config.fields import (
     shell_words,
 )
 from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config.pretrain import Compilation
 from tf_contrastive.config.runtime import PRECISIONS
 from tf_contrastive.config.views import AUGMENTATIONS, augmentation_name
 
@@ -207,4 +208,14 @@ class Benchmark(Command):
     step: StepBenchmark = group(StepBenchmark())
     evaluation: EvaluationBenchmark = group(EvaluationBenchmark())
     serving: ServingBenchmark = group(ServingBenchmark())
+    compilation: Compilation = group(
+        Compilation(),
+        changes={
+            "compile_for": {
+                "help": "of `benchmark step`: compile the step for a TPU"
+                " instead, without having one: CHIP:SHAPE, such as v4:2x2x1;"
+                " compares it with the encoder alone, on one core"
+            }
+        },
+    )
     terminal: Terminal = group(Terminal())

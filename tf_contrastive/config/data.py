@@ -4,11 +4,16 @@ import dataclasses
 import re
 from typing import NamedTuple
 
-from tf_contrastive.config.dataset_names import PROBING_DATASETS, dataset_name
+from tf_contrastive.config.dataset_names import (
+    DATASET_SCHEMES,
+    PROBING_DATASETS,
+    dataset_name,
+)
 from tf_contrastive.config.fields import matching, one_of, option
 from tf_contrastive.errors import UserError
 
 SAMPLERS = ("shuffle", "class_balanced")
+INPUT_SHARDINGS = ("auto", "file", "example")
 CACHES = ("auto", "memory", "none")
 
 # Side of views in pixels, for images of several shapes.
@@ -96,6 +101,61 @@ def without_slice(split: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
+class Reading:
+    """How the images of a folder, CSV or TFRecord file are read."""
+
+    exif: str = option(
+        "apply",
+        "orientation in the EXIF data of the images of a folder or CSV file;"
+        " apply: turn them, as viewers do; ignore: leave them as they are"
+        " stored",
+        choices=("apply", "ignore"),
+    )
+    csv_path_column: str = option(
+        "",
+        "column of a CSV file that has the paths, by its name in the header or"
+        " its number from 1; empty: found by its name, else the first",
+    )
+    csv_label_column: str = option(
+        "",
+        "column of a CSV file that has the labels; empty: found by its name,"
+        " else the second",
+    )
+    first_label: int = option(
+        -1,
+        "number of the first class in TFRecord files, 0 or 1; -1: 0, unless the"
+        " smallest label is 1, which is refused",
+        minimum=-1,
+        maximum=1,
+    )
+    test_fraction: float = option(
+        0.0,
+        "fraction of each class of a folder or CSV file to hold out as split"
+        " test, the same images in every run; 0: it has that split, or none",
+        maximum=0.9,
+    )
+    max_bad_images: int = option(
+        10,
+        "unreadable images to leave out before the command fails",
+        identity=False,
+    )
+    max_image_pixels: int = option(
+        2**27,
+        "pixels of an image above which it counts as unreadable",
+        minimum=1,
+        identity=False,
+    )
+    max_classes: int = option(
+        100_000,
+        "classes that the labels of a CSV or TFRecord file may make, the"
+        " largest label plus 1",
+        minimum=1,
+        maximum=2**31 - 1,
+        identity=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Data:
     """The dataset and its input pipeline."""
 
@@ -134,6 +194,14 @@ class Data:
     shuffle_buffer: int = option(
         50_000, "encoded examples in the shuffle buffer", minimum=1
     )
+    input_sharding: str = option(
+        "auto",
+        "what several hosts share of a TFDS or TFRecord dataset; file: each"
+        " reads its own files, and the order depends on the number of hosts;"
+        " example, and always for class_balanced: each reads all of them; auto:"
+        " file, if there are at least 8 for each host",
+        choices=INPUT_SHARDINGS,
+    )
     data_service: str = option(
         "",
         "grpc://HOST:PORT of a tf.data service that makes the views"
@@ -157,11 +225,6 @@ class Data:
         " without augmentation; -1: all",
         minimum=-1,
     )
-    max_bad_images: int = option(
-        10,
-        "unreadable images of a folder to skip before the run fails",
-        identity=False,
-    )
     allow_changed_data: bool = option(
         False,
         "resume although the number of images has changed since the start",
@@ -176,6 +239,38 @@ def check_data_service(address: str, sampler: str) -> None:
             "`data_service` does not keep the order of examples that"
             f" sampler={sampler} needs: set sampler=shuffle or remove"
             " `data_service`"
+        )
+
+
+def check_pod(workdir: str, data: Data) -> None:
+    """Raises `UserError` for what several hosts of a TPU cannot do.
+
+    They share no disk, and run graphs, but no Python.
+    """
+    scheme, separator, path = data.dataset.partition(":")
+    paths = {"workdir": workdir, "data_dir": data.data_dir}
+    if separator and scheme in DATASET_SCHEMES:
+        paths["dataset"] = path
+    for name, path in paths.items():
+        if path and "://" not in path:
+            raise UserError(
+                f"{name}={path}: the hosts of this TPU share no disk: use gs://"
+            )
+    if data.data_service:
+        raise UserError(
+            f"data_service={data.data_service} is counted by Python, which the"
+            " other hosts of this TPU do not run: remove `data_service`"
+        )
+
+
+def check_pillow(data: Data, on_pod: bool) -> None:
+    """Raises `UserError` for images that only this process can decode."""
+    if data.data_service or on_pod:
+        others = "a data service" if data.data_service else "this TPU"
+        raise UserError(
+            f"{data.dataset} has images that Python decodes, such as WebP or"
+            f" TIFF, and the hosts of {others} do not run it: convert them to"
+            " JPEG or PNG"
         )
 
 

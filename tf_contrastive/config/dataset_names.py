@@ -109,7 +109,8 @@ class DigitOnImage:
     digit: int = option(
         0,
         "side of a digit in pixels; 0: an eighth of the image's side, and at"
-        " least 8 if that fits",
+        " least 8 if that fits; the paper's share of an image of 32 pixels is"
+        " digit=4",
     )
     seed: int = option(0, "seed of the map from images to digits")
     of: str = _of("dataset of the images")
@@ -135,7 +136,12 @@ class KBits:
     """
 
     bits: int = option(4, "channels, each 0 or 1", minimum=1, maximum=32)
-    side: int = option(32, "side of the image in pixels", minimum=8)
+    side: int = option(
+        32,
+        "side of the image in pixels; 1 suffices for encoder=convnet, which is"
+        " then an MLP",
+        minimum=1,
+    )
     examples: int = option(
         50_000, "images per split", minimum=1, maximum=1 << 24
     )

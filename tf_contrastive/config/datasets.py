@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tf_contrastive.config.data import split_name
+from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import Command, Terminal, group, option
 
@@ -26,4 +26,5 @@ class Datasets(Command):
     """List the datasets; --show=NAME writes a contact sheet."""
 
     listing: Listing = group(Listing())
+    reading: Reading = group(Reading())
     terminal: Terminal = group(Terminal())

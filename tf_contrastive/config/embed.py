@@ -1,8 +1,9 @@
 """The options of `embed`."""
 
 import dataclasses
+from typing import ClassVar
 
-from tf_contrastive.config.data import split_name
+from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import (
     Command,
@@ -30,7 +31,11 @@ class Embedding:
         check=dataset_name,
     )
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
-    split: str = option("test", "split to embed", check=split_name)
+    split: str = option(
+        "",
+        "split to embed; empty: test, or train of data that have no other",
+        check=split_name,
+    )
     output: str = option("", "file to write", required=True)
     format: str = option(
         "auto",
@@ -45,9 +50,6 @@ class Embedding:
     )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
-    )
-    max_bad_images: int = option(
-        10, "unreadable images to skip before it fails; NAME.bad.txt lists them"
     )
     runner: str = option(
         "",
@@ -79,7 +81,14 @@ class Embedding:
 class Embed(Command):
     """Write the embeddings of a dataset: npz, TFRecord or Parquet."""
 
+    COMMON: ClassVar = (
+        *("workdir", "saved_model", "input", "data_dir", "split", "output"),
+        *("format", "shard_size", "embedding_batch_size", "exif"),
+        *("csv_path_column", "csv_label_column", "max_bad_images", "runner"),
+    )
+
     embedding: Embedding = group(Embedding())
+    reading: Reading = group(Reading())
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:

@@ -10,6 +10,8 @@ ENCODERS = (
     *("resnet10", "resnet18", "resnet34", "resnet50"),
     *("resnet101", "resnet152", "resnet200"),
 )
+# The small network of the notebook of Chen et al. 2021: one width, no stem.
+CONVNET = "convnet"
 # Networks of `keras:NAME` and `keras_cv:NAME`.
 KERAS_BACKBONES = (
     *("DenseNet121", "DenseNet169", "DenseNet201"),
@@ -28,7 +30,7 @@ KERAS_CV_BACKBONES = (
     *(f"csp_darknet_{size}" for size in ("tiny", "s", "m", "l", "xl")),
 )
 _BACKBONES = {"keras": KERAS_BACKBONES, "keras_cv": KERAS_CV_BACKBONES}
-_ENCODER_FORMS = (*ENCODERS, "keras:NAME", "keras_cv:NAME")
+_ENCODER_FORMS = (*ENCODERS, CONVNET, "keras:NAME", "keras_cv:NAME")
 STEMS = ("auto", "imagenet", "cifar")
 PROJECTIONS = ("identity", "linear", "mlp")
 
@@ -42,7 +44,9 @@ SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
 
 def _encoder_name(value: str) -> str | None:
     library, colon, network = value.partition(":")
-    if value in ENCODERS or (colon and network in _BACKBONES.get(library, ())):
+    if value in (*ENCODERS, CONVNET) or (
+        colon and network in _BACKBONES.get(library, ())
+    ):
         return None
     known = [f"{library}:{name}" for name in _BACKBONES.get(library, ())]
     return one_of(value, known or _ENCODER_FORMS)
@@ -54,7 +58,8 @@ class Encoder:
 
     encoder: str = option(
         "resnet50",
-        f"encoder: {', '.join(ENCODERS)}; or keras:NAME or keras_cv:NAME, with"
+        f"encoder: {', '.join(ENCODERS)}; {CONVNET} (three convolutions, for"
+        " MNIST); or keras:NAME or keras_cv:NAME, with"
         " random weights",
         check=_encoder_name,
     )
@@ -80,6 +85,11 @@ class Encoder:
         " numbers M,M,M/S,S,S",
         check=standardization,
     )
+    zero_init_residual: bool = option(
+        True,
+        "start the last scale of residual branches at zero (resnet; SimCLR's"
+        " and SupCon's code); SINCERE's code starts it at one",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +108,16 @@ class Projection:
     )
     projection_batch_norm: bool = option(
         True, "batch normalization in the projection head"
+    )
+    projection_bias: bool = option(
+        False,
+        "bias of the projection head's last layer; with batch normalization"
+        " its offset (beta)",
+    )
+    normalize_features: bool = option(
+        False,
+        "l2-normalize the encoder's output before the projection head and the"
+        " linear probe (SupCon's code on ImageNet)",
     )
 
 

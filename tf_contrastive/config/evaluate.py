@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from tf_contrastive.config.data import split_name
+from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import (
     Command,
@@ -23,7 +23,9 @@ from tf_contrastive.config.protocols import (
     RobustnessProtocol,
     TransferProtocol,
 )
+from tf_contrastive.config.runtime import Devices
 from tf_contrastive.config.schedule import resolve_warmup
+from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.errors import UserError
 
 PROTOCOLS = (
@@ -61,6 +63,10 @@ SCALES: dict[str, dict[str, Any]] = {
 }
 # For 10 % of the labels (SimCLR, appendix B.5), and for other fractions.
 FINETUNE_EPOCHS = "30"
+
+
+# Splits for training and for scoring where there is no run to take them from.
+_SPLITS = ("train", "test")
 
 
 def _two_names(value: str) -> str | None:
@@ -113,9 +119,23 @@ class Evaluation:
     dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
     data_dir: str = option("", "folder of prepared TensorFlow Datasets")
     train_split: str = option(
-        "train", "split that the classifiers learn from", check=split_name
+        "",
+        "split that the classifiers learn from; empty: the run's, and train for"
+        " exports and other datasets",
+        check=split_name,
     )
-    test_split: str = option("test", "split to score", check=split_name)
+    test_split: str = option(
+        "",
+        "split to score; empty: the run's, and test for exports and other"
+        " datasets",
+        check=split_name,
+    )
+    features: str = option(
+        "h",
+        "comma-separated features that knn and linear classify: h, of the"
+        " encoder; z, of the projection head",
+        check=list_of(("h", "z")),
+    )
     validation_fraction: float = option(
         0.1,
         "fraction of each class of train on which hyperparameters are tuned",
@@ -126,6 +146,16 @@ class Evaluation:
         "1,5",
         "comma-separated numbers of neighbours that vote (1: 1NN)",
         check=positive_integers("1,5", distinct=True),
+    )
+    preprocessing: str = option(
+        "auto",
+        "of evaluated images, to the encoder's side S; center_crop: resize the"
+        " shorter side to 8/7 S (S up to 64 pixels) and keep the centre;"
+        " shorter_side: resize it to S (bicubic) and keep the centre;"
+        " squash_crop: resize both sides to 8/7 S (S up to 64 pixels) and keep"
+        " the centre; squash: resize both sides to S; auto: center_crop, and in"
+        " transfer that of the suite's paper",
+        choices=("auto", *PREPROCESSINGS),
     )
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
@@ -140,7 +170,7 @@ class Evaluate(Command):
     COMMON: ClassVar = (
         *("workdir", "saved_model", "output_dir", "compare", "protocols"),
         *("scale", "watch", "untrained", "dataset", "data_dir"),
-        *("train_split", "test_split", "knn_k", "verbosity"),
+        *("train_split", "test_split", "knn_k", "strategy", "verbosity"),
     )
 
     evaluation: Evaluation = group(Evaluation())
@@ -150,6 +180,17 @@ class Evaluate(Command):
     finetune: FinetuneProtocol = group(FinetuneProtocol(), "finetune_")
     transfer: TransferProtocol = group(TransferProtocol(), "transfer_")
     representation: RepresentationProtocols = group(RepresentationProtocols())
+    reading: Reading = group(Reading())
+    devices: Devices = group(
+        Devices(),
+        changes={
+            "strategy": {
+                "help": "tf.distribute strategy, whose replicas share the"
+                " images; auto: chosen by the available devices, and default"
+                " with --watch, beside a running job"
+            }
+        },
+    )
     terminal: Terminal = group(Terminal())
 
     @classmethod
@@ -161,7 +202,8 @@ class Evaluate(Command):
             preset.pop("linear_learning_rates", None)
         if given.get("linear_learning_rates"):
             preset.pop("linear_learning_rate", None)
-        if "linear_optimizer" in given:
+        own = preset.get("linear_optimizer", LinearProtocol.optimizer.optimizer)
+        if given.get("linear_optimizer", own) != own:
             # The recipe's values are for its own optimizer.
             for name in ("nesterov", "weight_decay", "learning_rate"):
                 preset.pop(f"linear_{name}", None)
@@ -203,9 +245,31 @@ class Evaluate(Command):
             raise UserError(
                 "`watch` needs workdir=RUN: an export gets no new checkpoints"
             )
+        if e.watch and self.devices.strategy == "multiworker":
+            raise UserError(
+                "`watch` and strategy=multiworker: new checkpoints are scored"
+                " by one process: set another strategy"
+            )
+        self.devices.check()
         self.linear.check()
         self.logistic.check()
         self.finetune.check()
+
+
+def resolve_splits(options: Evaluate, run: Data | None) -> Evaluate:
+    """Returns options with the splits of the run that made the encoder.
+
+    `run` holds the run's options of data; None: an export.
+    """
+    e = options.evaluation
+    own = run is not None and e.dataset in ("", run.dataset)
+    train, test = (run.split, run.test_split) if run and own else _SPLITS
+    evaluation = dataclasses.replace(
+        e,
+        train_split=e.train_split or train,
+        test_split=e.test_split or test,
+    )
+    return dataclasses.replace(options, evaluation=evaluation)
 
 
 def evaluate(**given: Any) -> Evaluate:

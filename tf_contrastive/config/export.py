@@ -11,7 +11,7 @@ from tf_contrastive.config.fields import (
 )
 
 # The SavedModel is always written.
-EXPORT_FORMATS = ("savedmodel", "tflite", "onnx")
+EXPORT_FORMATS = ("savedmodel", "keras", "tflite", "onnx")
 # Divides the cosines to the prototypes before the softmax.
 PROTOTYPE_TEMPERATURE = 0.1
 
@@ -29,8 +29,9 @@ class Exporting:
     )
     format: str = option(
         "savedmodel",
-        "comma-separated formats: savedmodel (always written), tflite (float32"
-        " and 8 bits) and onnx (extra [onnx])",
+        "comma-separated formats: savedmodel (always written), keras (a file"
+        " that loads as a Keras model), tflite (float32 and 8 bits) and onnx"
+        " (extra [onnx])",
         check=list_of(EXPORT_FORMATS),
     )
     head: str = option(
@@ -43,7 +44,7 @@ class Exporting:
         "", "folder of prepared TensorFlow Datasets; empty: the run's"
     )
     max_image_pixels: int = option(
-        2**27,
+        2**25,  # Decoded within 2 seconds and 512 MiB.
         "pixels of an encoded image that is served, at most; larger ones are"
         " rejected by their header, before they use memory",
         minimum=1,

@@ -23,7 +23,8 @@ LINEAR_OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
     # zero, and LARS divides by the norm of the weights.
     "lars": {"weight_decay": 0.0, "trust_coefficient": None},
     "sgd": {"weight_decay": 0.0, "nesterov": True},
-    "rmsprop": {"weight_decay": 0.0},
+    # The second stage of SupCon's code.
+    "rmsprop": {"weight_decay": 0.0, "epsilon": 0.001},
     "adam": {"weight_decay": 0.0},
     "adamw": {"weight_decay": 0.0},
 }
@@ -45,10 +46,11 @@ LINEAR_RECIPES: dict[str, dict[str, Any]] = {
         "linear_batch_size": 128,
         "linear_nesterov": False,
         "linear_weight_decay": 1e-4,
+        "linear_decay_all": True,
         "linear_learning_rates": "0.01,0.03,0.1,0.3,1",
     },
-    # Section 10.1, with the learning rate and decay of the authors' code and
-    # the augmentation of its best model.
+    # Section 10.1, the augmentation of its best model, and the other numbers
+    # of the authors' code.
     "supcon": {
         "linear_epochs": 350,
         "linear_batch_size": 2048,
@@ -56,7 +58,11 @@ LINEAR_RECIPES: dict[str, dict[str, Any]] = {
         "linear_optimizer": "rmsprop",
         "linear_learning_rate": 0.05,
         "linear_weight_decay": 1e-6,
+        "linear_decay_all": True,
         "linear_schedule": "exponential",
+        "linear_warmup_epochs": 12.0,
+        "linear_label_smoothing": 0.05,
+        "linear_normalize_features": True,
     },
 }
 
@@ -116,6 +122,9 @@ class LinearStage:
     label_smoothing: float = option(
         0.0, "fraction of the target spread over all classes", maximum=0.9999
     )
+    normalize_features: bool = option(
+        False, "l2-normalize the encoder's output before the classifier"
+    )
     optimizer: Optimizer = group(
         Optimizer(optimizer="sgd"),
         changes={
@@ -124,6 +133,11 @@ class LinearStage:
             "trust_coefficient": {
                 "help": "trust coefficient (eta) of lars; default: no"
                 " adaptation"
+            },
+            "optimizer_epsilon": {
+                "help": "added to the mean squared gradient (rmsprop) or to its"
+                " root (adam, adamw); default: 0.001 (rmsprop), 1e-08 (adam,"
+                " adamw)"
             },
         },
     )
@@ -136,7 +150,9 @@ class LinearStage:
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of `evaluation.linear_probe`."""
         schedule, optimizer = self.schedule, self.optimizer.optimizer
-        return {
+        # Only where it is set, so that earlier results stay comparable.
+        normalized = {"normalize_features": True}
+        return (normalized if self.normalize_features else {}) | {
             "epochs": schedule.epochs,
             "batch_size": schedule.batch_size,
             "label_smoothing": self.label_smoothing,

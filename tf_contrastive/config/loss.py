@@ -11,7 +11,12 @@ from tf_contrastive.errors import UserError
 # The options of each loss, with their defaults. A new loss has its options
 # here, an entry in `SUPERVISED_LOSSES` if it needs labels, and one in
 # `losses.LOSSES`.
-_PAIRWISE = {"normalize": True, "reduction": "mean", "block_size": 0}
+_PAIRWISE = {
+    "normalize": True,
+    "reduction": "mean",
+    "block_size": 0,
+    "similarity_products": "auto",
+}
 _SUPCON = {
     "temperature": 0.1,
     "contrast": "all_views",
@@ -32,6 +37,7 @@ _SWD = {
     "normalization": "mean",
     "normalize": False,
     "scale": 1.0,
+    "similarity_products": "auto",
 }
 LOSS_OPTIONS: dict[str, dict[str, Any]] = {
     "ntxent": {"temperature": 0.1, "negatives": "all_views", **_PAIRWISE},
@@ -55,6 +61,7 @@ LOSS_OPTIONS: dict[str, dict[str, Any]] = {
         "include_self": True,
         "normalize": True,
         "block_size": 0,
+        "similarity_products": "auto",
     },
     "swd_hypersphere": {**_SWD, "normalize": True, "scale": 1000.0},
     "swd_normal": _SWD,
@@ -139,6 +146,13 @@ class Loss:
         "anchors compared at a time; 0: chosen by the batch size",
         identity=False,
     )
+    similarity_products: str | None = _option(
+        "precision of the loss's matrix products on devices that round float32:"
+        " plain, or split into three products that are nearly float32; auto:"
+        " split on TPUs and on GPUs with TF32",
+        choices=("auto", "plain", "split"),
+        identity=False,
+    )
     key_momentum: float = option(
         0.999,
         "momentum of the key encoder's moving average (moco)",
@@ -157,6 +171,15 @@ class Loss:
     def options(self) -> dict[str, Any]:
         """Returns what was set, as options of `losses.build`."""
         return given_options(self, "loss", LOSS_OPTIONS)
+
+
+def resolve_products(loss: Loss, rounded_by_device: bool) -> str | None:
+    """Returns `similarity_products` with `auto` resolved; None: no option."""
+    if "similarity_products" not in LOSS_OPTIONS[loss.loss]:
+        return None
+    if loss.similarity_products in (None, "auto"):
+        return "split" if rounded_by_device else "plain"
+    return loss.similarity_products
 
 
 def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:

@@ -7,22 +7,18 @@ from typing import Any
 from tf_contrastive.config.fields import given_options, option
 
 # The options of each optimizer, with their defaults (`optimizers.build`).
+_DECAY = {"weight_decay": 1e-6, "decay_all": False}
 _MOMENTUM = {"momentum": 0.9, "momentum_style": "classic", "nesterov": False}
 # Kingma and Ba 2015, algorithm 1.
 _ADAM = {"beta_1": 0.9, "beta_2": 0.999, "epsilon": 1e-8}
 OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
     # SimCLR, section 2.2; the trust coefficient of its code.
-    "lars": {**_MOMENTUM, "weight_decay": 1e-6, "trust_coefficient": 0.001},
-    "sgd": {**_MOMENTUM, "weight_decay": 1e-6},
-    # The linear stage of SupCon's code.
-    "rmsprop": {
-        "momentum": 0.9,
-        "rho": 0.9,
-        "epsilon": 1.0,
-        "weight_decay": 1e-6,
-    },
-    "adam": {**_ADAM, "weight_decay": 1e-6},
-    "adamw": {**_ADAM, "weight_decay": 0.01},
+    "lars": {**_MOMENTUM, **_DECAY, "trust_coefficient": 0.001},
+    "sgd": {**_MOMENTUM, **_DECAY},
+    # The first stage of SupCon's code; the linear stage has another epsilon.
+    "rmsprop": {"momentum": 0.9, "rho": 0.9, "epsilon": 1.0, **_DECAY},
+    "adam": {**_ADAM, **_DECAY},
+    "adamw": {**_ADAM, **_DECAY, "weight_decay": 0.01},
 }
 OPTIMIZERS = tuple(OPTIMIZER_OPTIONS)
 MOMENTUM_STYLES = ("classic", "pytorch")
@@ -59,6 +55,9 @@ class Optimizer:
     weight_decay: float | None = _option(
         "weight decay of kernels (not of biases, scales and offsets): L2, or"
         " decoupled (adamw)"
+    )
+    decay_all: bool | None = _option(
+        "decay biases, scales and offsets, too, as PyTorch's optimizers do"
     )
     trust_coefficient: float | None = _option(
         "trust coefficient (eta)", above=0.0

@@ -6,25 +6,45 @@ from typing import Any, ClassVar
 from tf_contrastive.config.data import (
     DEFAULT_IMAGE_SIZE,
     Data,
+    Reading,
     check_data_service,
 )
-from tf_contrastive.config.encoder import Encoder, Projection, resolve_encoder
-from tf_contrastive.config.fields import Command, Terminal, group, replace
+from tf_contrastive.config.encoder import (
+    CONVNET,
+    ENCODERS,
+    Encoder,
+    Projection,
+    resolve_encoder,
+)
+from tf_contrastive.config.fields import (
+    Command,
+    Terminal,
+    group,
+    matching,
+    option,
+    replace,
+)
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSS_OPTIONS,
     VIEW_LOSSES,
     Loss,
     check_chunks,
+    resolve_products,
 )
 from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
 from tf_contrastive.config.runtime import (
     Runtime,
-    check_cross_device_ops,
     check_divisible,
+    resolve_precision,
 )
 from tf_contrastive.config.schedule import Schedule, resolve_warmup
-from tf_contrastive.config.views import Views, check_pairs, resolve_views
+from tf_contrastive.config.views import (
+    Views,
+    check_pairs,
+    resolve_views,
+    resolve_wire_dtype,
+)
 from tf_contrastive.errors import UserError
 
 
@@ -41,6 +61,7 @@ class Pretrain(Command):
     )
 
     data: Data = group(Data())
+    reading: Reading = group(Reading())
     views: Views = group(Views())
     encoder: Encoder = group(Encoder())
     projection: Projection = group(Projection())
@@ -66,18 +87,16 @@ class Pretrain(Command):
 
     def _check_machine(self) -> None:
         runtime, batch_size = self.runtime, self.schedule.batch_size
+        runtime.check()
         replicas = runtime.virtual_devices
         if replicas:
-            if runtime.strategy not in ("auto", "mirrored"):
-                raise UserError(
-                    f"virtual_devices={replicas} needs strategy=mirrored,"
-                    f" not {runtime.strategy}"
-                )
             check_divisible(batch_size, replicas)
+            if runtime.xla == "on":
+                raise UserError(
+                    f"xla=on: virtual_devices={replicas} cannot be compiled:"
+                    " set xla=off"
+                )
         check_chunks(self.loss.grad_cache_chunks, batch_size, max(replicas, 1))
-        check_cross_device_ops(
-            runtime.cross_device_ops, runtime.strategy, replicas
-        )
         check_data_service(self.data.data_service, self.data.sampler)
 
     def _check_loss(self) -> None:
@@ -138,6 +157,29 @@ class Pretrain(Command):
 
 
 @dataclasses.dataclass(frozen=True)
+class Compilation:
+    """Compilation for a TPU that is not there."""
+
+    compile_for: str = option(
+        "",
+        "compile the step for a TPU instead, without having one: CHIP:SHAPE,"
+        " such as v4:2x2x1, v5e:2x2 or v6e:2x4; prints memory per core, the"
+        " largest batch that fits, and the rate that the input must deliver",
+        check=matching(
+            r"|v\d\w*:\d+(x\d+){1,2}",
+            "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2",
+        ),
+        identity=False,
+    )
+    compile_python: str = option(
+        "",
+        "Python with jax and libtpu; empty: that of launch/install"
+        " --tpu-compile",
+        identity=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Doctor(Pretrain):
     """Check a pretrain command: memory, speed, known problems."""
 
@@ -151,6 +193,7 @@ class Doctor(Pretrain):
             }
         },
     )
+    compilation: Compilation = group(Compilation())
 
 
 def check_multi_label(run: Pretrain, dataset: str) -> None:
@@ -182,7 +225,8 @@ def resolve(
     multi_label: bool = False,
     replicas: int = 1,
     on_tpu: bool = False,
-    on_gpu: bool = False,
+    gpu_capability: tuple[int, int] | None = None,
+    rounded_products: bool = False,
 ) -> Pretrain:
     """Returns the run with every option that depends on data and devices.
 
@@ -193,7 +237,10 @@ def resolve(
       extra_channels: channels of the dataset's feature `extra`.
       multi_label: whether an image has several labels.
       replicas: that share the batch.
-      on_tpu, on_gpu: whether the replicas are TPU cores, or GPUs.
+      on_tpu: whether the replicas are TPU cores.
+      gpu_capability: lowest compute capability of the GPUs, if the replicas are
+        GPUs.
+      rounded_products: whether they round the factors of float32 products.
     """
     size = run.views.image_size or image_side(image_shape)
     extra = run.data.extra_channels
@@ -216,14 +263,28 @@ def resolve(
         "warmup_epochs": resolve_warmup(
             run.schedule.warmup_epochs, run.schedule.epochs
         ),
+        "precision": resolve_precision(
+            run.runtime.precision, on_tpu, gpu_capability
+        ),
+        "similarity_products": resolve_products(run.loss, rounded_products),
     }
-    if run.runtime.precision == "auto":
-        values["precision"] = "mixed_bfloat16" if on_tpu else "float32"
+    if run.runtime.xla == "auto":
+        values["xla"] = "on" if gpu_capability else "off"
     if run.views.augment_on == "auto":
-        values["augment_on"] = "device" if on_tpu or on_gpu else "host"
+        on_device = on_tpu or gpu_capability
+        values["augment_on"] = "device" if on_device else "host"
     run = dataclasses.replace(
         run,
         views=resolve_views(run.views, dataset, size),
         encoder=resolve_encoder(run.encoder, size),
     )
-    return replace(run, **values)
+    run = replace(run, **values)
+    wire_dtype = resolve_wire_dtype(
+        run.views,
+        extra_channels=run.data.extra_channels,
+        # Otherwise it standardizes the pixels first, in float32.
+        rounds_input=run.encoder.standardize == "none"
+        and run.encoder.encoder in (*ENCODERS, CONVNET)
+        and run.runtime.precision == "mixed_bfloat16",
+    )
+    return replace(run, wire_dtype=wire_dtype)

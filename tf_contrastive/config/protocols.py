@@ -58,10 +58,20 @@ CORRUPTIONS = (
 )
 
 
+ROBUSTNESS_CLASSIFIERS = ("head", "linear", "knn")
+
+
 @dataclasses.dataclass(frozen=True)
 class RobustnessProtocol(_Protocol):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
+    classifier: str = option(
+        "auto",
+        "what is scored: head, the run's own classifier; linear, a new one on"
+        " the frozen encoder; knn, five neighbours, without calibration; auto:"
+        " head where the run has one, else linear",
+        choices=("auto", *ROBUSTNESS_CLASSIFIERS),
+    )
     corruptions: str = option(
         ",".join(CORRUPTIONS),
         "comma-separated corruptions, each at five severities, out of"

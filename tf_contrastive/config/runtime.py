@@ -21,7 +21,9 @@ CROSS_DEVICE_OPS = {
     "hierarchical_copy": ("mirrored",),
     "reduction_to_one_device": ("mirrored",),
 }
-PRECISIONS = ("auto", "float32", "mixed_bfloat16")
+PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")
+# Compute capability of GPUs -> precision that their tensor cores have.
+_GPU_PRECISIONS = {(8, 0): "mixed_bfloat16", (7, 0): "mixed_float16"}
 # An option that may change when a run is resumed.
 _setting = functools.partial(option, identity=False)
 
@@ -40,7 +42,43 @@ def read_step_window(value: str) -> tuple[int, int] | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Runtime:
+class Devices:
+    """Devices and how they work together."""
+
+    strategy: str = _setting(
+        "auto",
+        "tf.distribute strategy; auto: chosen by the available devices",
+        choices=STRATEGIES,
+    )
+    virtual_devices: int = _setting(
+        0, "virtual CPU devices, to try strategy mirrored without GPUs; 0: none"
+    )
+    tpu: str = _setting(
+        "",
+        "name of a TPU, or local for that of this machine; empty: $TPU_NAME if"
+        " it is set, else local",
+    )
+    cross_device_ops: str = _setting(
+        "auto",
+        "all-reduce implementation: nccl (GPUs), ring (multiworker),"
+        " hierarchical_copy or reduction_to_one_device (mirrored)",
+        choices=tuple(CROSS_DEVICE_OPS),
+    )
+
+    def check(self) -> None:
+        """Raises `UserError` for options that do not go together."""
+        if self.virtual_devices and self.strategy not in ("auto", "mirrored"):
+            raise UserError(
+                f"virtual_devices={self.virtual_devices} needs"
+                f" strategy=mirrored, not {self.strategy}"
+            )
+        check_cross_device_ops(
+            self.cross_device_ops, self.strategy, self.virtual_devices
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime(Devices):
     """Devices, precision, checkpoints and logging of a run."""
 
     workdir: str = _setting(
@@ -52,25 +90,17 @@ class Runtime:
     seed: int = option(
         0, "seed of weights, order of examples and views", maximum=2**32 - 1
     )
-    strategy: str = _setting(
-        "auto",
-        "tf.distribute strategy; auto: chosen by the available devices",
-        choices=STRATEGIES,
-    )
-    virtual_devices: int = _setting(
-        0, "virtual CPU devices, to try strategy mirrored without GPUs; 0: none"
-    )
-    tpu: str = _setting("local", "local, or the name of a TPU")
-    cross_device_ops: str = _setting(
-        "auto",
-        "all-reduce implementation: nccl (GPUs), ring (multiworker),"
-        " hierarchical_copy or reduction_to_one_device (mirrored)",
-        choices=tuple(CROSS_DEVICE_OPS),
-    )
     precision: str = option(
         "auto",
-        "precision policy; auto: mixed_bfloat16 on TPUs, else float32",
+        "precision policy; auto: mixed_bfloat16 on TPUs and on GPUs from"
+        " Ampere on, mixed_float16 with loss scaling on Volta and Turing, else"
+        " float32",
         choices=PRECISIONS,
+    )
+    xla: str = _setting(
+        "auto",
+        "compile the step with XLA: on or off; auto: on GPUs (TPUs always do)",
+        choices=("auto", "on", "off"),
     )
     nan_policy: str = _setting(
         "stop",
@@ -125,6 +155,31 @@ class Runtime:
         "try the recipe out: two steps in seconds, with a small encoder, small"
         " views and few images (digits, if the dataset is not available)",
     )
+
+
+def resolve_precision(
+    precision: str, on_tpu: bool, capability: tuple[int, int] | None
+) -> str:
+    """Returns `precision` with `auto` resolved.
+
+    `capability` is the lowest compute capability of the GPUs, if there are any.
+
+    Raises:
+      UserError: for a precision that the devices do not have.
+    """
+    if precision == "mixed_float16" and on_tpu:
+        raise UserError(
+            "precision=mixed_float16: TPUs compute in bfloat16: set"
+            " precision=mixed_bfloat16"
+        )
+    if precision != "auto":
+        return precision
+    if on_tpu:
+        return "mixed_bfloat16"
+    for least, name in _GPU_PRECISIONS.items():
+        if capability is not None and capability >= least:
+            return name
+    return "float32"
 
 
 def check_profile_steps(value: str, steps: int) -> None:

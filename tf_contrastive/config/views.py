@@ -14,10 +14,20 @@ AUGMENTATIONS = (
 )
 # Operations of `ablation:OP[+OP]`.
 ABLATIONS = (
-    *("rotate", "cutout", "noise", "sobel", "blur", "color_drop"),
+    *("crop", "rotate", "cutout", "noise", "sobel", "blur", "color_drop"),
     *("color_jitter", "equalize", "solarize", "motion_blur"),
 )
+# Operations of `simclr+OP[+OP]`: those that SimCLR's policy lacks.
+ADDITIONS = (
+    *("rotate", "cutout", "noise", "sobel"),
+    *("equalize", "solarize", "motion_blur"),
+)
 ABLATION_BRANCHES = ("one", "both")
+# Evaluation preprocessing to a square of S pixels.
+PREPROCESSINGS = ("center_crop", "shorter_side", "squash_crop", "squash")
+
+# Prefix of SimCLR's policy with further operations.
+_ADDED = "simclr+"
 
 # Defaults of views, unless a table below has others.
 VIEW_DEFAULTS = {"flip": True, "color_jitter_strength": 1.0, "blur": True}
@@ -33,8 +43,10 @@ DATASET_VIEW_DEFAULTS = {
 }
 
 
-def ablation_operations(augmentation: str) -> list[str]:
-    """Returns the operations of `ablation:OP[+OP]`."""
+def listed_operations(augmentation: str) -> list[str]:
+    """Returns the operations of `ablation:OP[+OP]` or `simclr+OP[+OP]`."""
+    if augmentation.startswith(_ADDED):
+        return augmentation.removeprefix(_ADDED).split("+")
     return augmentation.partition(":")[2].split("+")
 
 
@@ -42,17 +54,21 @@ def augmentation_name(value: str) -> str | None:
     """Checks the name of an augmentation policy."""
     if value in AUGMENTATIONS:
         return None
-    if value.partition(":")[0] != "ablation":
-        return f"ablation:OP[+OP], or {one_of(value, AUGMENTATIONS)}"
-    names = ablation_operations(value)
-    bad = [name for name in names if name not in ABLATIONS]
+    if value.startswith(_ADDED):
+        form, known = f"{_ADDED}OP[+OP]", list(ADDITIONS)
+    elif value.partition(":")[0] == "ablation":
+        form, known = "ablation:OP[+OP]", list(ABLATIONS)
+    else:
+        return (
+            f"ablation:OP[+OP], {_ADDED}OP[+OP], or"
+            f" {one_of(value, AUGMENTATIONS)}"
+        )
+    names = listed_operations(value)
+    bad = [name for name in names if name not in known]
     if not bad and len(set(names)) == len(names):
         return None
-    hint = did_you_mean(bad[0], ABLATIONS) if bad else ""
-    return (
-        "ablation:OP[+OP] with distinct operations out of"
-        f" {', '.join(ABLATIONS)}{hint}"
-    )
+    hint = did_you_mean(bad[0], known) if bad else ""
+    return f"{form} with distinct operations out of {', '.join(known)}{hint}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +77,9 @@ class Views:
 
     augmentation: str = option(
         "simclr",
-        f"augmentation policy: {', '.join(AUGMENTATIONS)}, or ablation:OP[+OP]:"
-        f" operations on cropped views out of {', '.join(ABLATIONS)}",
+        f"augmentation policy: {', '.join(AUGMENTATIONS)}; ablation:OP[+OP]:"
+        f" operations on cropped views out of {', '.join(ABLATIONS)}; or"
+        f" simclr+OP[+OP]: simclr, then some of {', '.join(ADDITIONS)}",
         check=augmentation_name,
     )
     augment_on: str = option(
@@ -70,6 +87,14 @@ class Views:
         "where photometric augmentation runs (crop, resize and flip run on the"
         " host); auto: on a GPU or TPU if there is one",
         choices=("auto", "host", "device"),
+        identity=False,
+    )
+    wire_dtype: str = option(
+        "auto",
+        "type of the pixels on their way from the host to the device; uint8"
+        " rounds them to 256 levels, bfloat16 to 8 significant bits; auto: the"
+        " smallest type that does not change the step's results",
+        choices=("auto", "float32", "bfloat16", "uint8"),
         identity=False,
     )
     views: int = option(2, "views per image", minimum=1)
@@ -96,16 +121,22 @@ class Views:
     )
     color_jitter_style: str = option(
         "tensorflow",
-        "tensorflow: as in SimCLR's code (additive brightness, fixed order, one"
-        " clip); pytorch: as in torchvision (multiplicative, random order, clip"
-        " after each); linear: as tensorflow, with saturation and hue in YIQ"
-        " instead of HSV, several times faster",
-        choices=("tensorflow", "pytorch", "linear"),
+        "tensorflow: as in SimCLR's paper (additive brightness, fixed order,"
+        " one clip); tensorflow_shuffled: as in SupCon's code (random order,"
+        " clip after each); pytorch: as in torchvision (multiplicative, random"
+        " order, clip after each); linear: as tensorflow, with saturation and"
+        " hue in YIQ instead of HSV, several times faster",
+        choices=("tensorflow", "tensorflow_shuffled", "pytorch", "linear"),
     )
     blur: bool | None = option(
         None,
         "blur half of the views (simclr, broader, simaugment,"
         f" stacked_randaugment); default: above {CIFAR_STEM_MAX_SIDE} pixels",
+    )
+    rotate: bool = option(
+        False,
+        "rotate views by 0, 90, 180 or 270 degrees before their colours change"
+        " (simaugment, stacked_randaugment)",
     )
     warp_probability: float = option(
         0.5,
@@ -152,7 +183,7 @@ class Views:
         """
         others = {
             *("augmentation", "views", "image_size", "augment_on"),
-            *("mixup_alpha", "cutmix_alpha"),
+            *("wire_dtype", "mixup_alpha", "cutmix_alpha"),
         }
         return {
             name: VIEW_DEFAULTS[name] if value is None else value
@@ -171,6 +202,41 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     )
     missing = {k: v for k, v in defaults.items() if getattr(views, k) is None}
     return dataclasses.replace(views, image_size=image_size, **missing)
+
+
+def resolve_wire_dtype(
+    views: Views, *, extra_channels: int, rounds_input: bool
+) -> str:
+    """Returns `wire_dtype` with `auto` resolved.
+
+    Args:
+      views: resolved.
+      extra_channels: channels that are appended to the views.
+      rounds_input: whether the encoder casts its input to bfloat16 first.
+
+    Raises:
+      UserError: for uint8, if extra channels are appended.
+    """
+    given = views.wire_dtype
+    if given == "uint8" and extra_channels:
+        raise UserError(
+            f"wire_dtype={given}: the {extra_channels} channels of feature"
+            " `extra` are not pixels: set wire_dtype=auto or extra_channels=0"
+        )
+    if given != "auto":
+        return given
+    on_device = views.augment_on == "device"
+    levels = views.augmentation in ("autoaugment", "randaugment") or (
+        # Rounds what it gets to levels, and then leaves them.
+        on_device
+        and views.augmentation == "stacked_randaugment"
+        and views.stacked_randaugment_order == "paper"
+    )
+    if levels and not extra_channels:
+        return "uint8"
+    if rounds_input and not (on_device or views.mixed):
+        return "bfloat16"
+    return "float32"
 
 
 def check_pairs(batch_size: int, replicas: int) -> None:

@@ -83,6 +83,7 @@ def inspect(run: Pretrain) -> Report:
         expected=positives.expect(run, counts, info.num_examples, related),
         memory=predicted,
         available_memory=memory.available(replicas),
+        class_sizes=source.class_sizes(),
         input_speed=input_speed,
         step_speed=batch_size / step.seconds if step else None,
     )

@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Iterator
 
+import numpy as np
+
 from tf_contrastive import datasets
 from tf_contrastive.config.dataset_names import dataset_family
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config.loss import LOSS_OPTIONS, SUPERVISED_LOSSES
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import DATASET_VIEW_DEFAULTS
 from tf_contrastive.doctor.memory import Memory
@@ -28,6 +30,8 @@ class Facts:
     memory: Memory
     # Bytes for a replica; None if unknown.
     available_memory: int | None
+    # Examples of each class, int64 [classes]; None if not counted.
+    class_sizes: np.ndarray | None
     # Images per second; None if not measured.
     input_speed: float | None
     step_speed: float | None
@@ -138,12 +142,22 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 _MAX_WITHOUT_POSITIVES = 0.05
+_MAX_IMBALANCE = 10
 _MIN_NEGATIVES = 62
 
 
 def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
-    """Checks of positives and negatives."""
+    """Checks of classes, positives and negatives."""
     expected, loss = facts.expected, facts.run.loss
+    sizes, sampler = facts.class_sizes, facts.run.data.sampler
+    if sizes is not None and loss.loss in SUPERVISED_LOSSES:
+        least, most = sizes[sizes > 0].min(), sizes.max()
+        if most > _MAX_IMBALANCE * least and sampler == "shuffle":
+            yield (
+                "imbalance",
+                f"classes have {least:,} to {most:,} images, and a batch hardly"
+                " ever has the small ones: use sampler=class_balanced",
+            )
     if expected is None:
         return
     if expected.without_positives > _MAX_WITHOUT_POSITIVES:

@@ -15,6 +15,8 @@ from tf_contrastive.doctor.speed import StepTime
 
 Section = dict[str, str | float | None]
 
+# Unreadable images that are named.
+_NAMED = 10
 _PACKAGES = ("tf_contrastive", "tensorflow", "keras", "tensorflow-datasets")
 
 
@@ -40,6 +42,8 @@ def sections(
         "total": facts.memory.total,
         "available": facts.available_memory,
     }
+    found = facts.class_sizes
+    sizes_of_classes = None if found is None else found.tolist()
     speeds = {"input": facts.input_speed, "step": facts.step_speed}
     return {
         "environment": _environment(),
@@ -49,12 +53,16 @@ def sections(
             "replicas": facts.replicas,
             "precision": run.runtime.precision,
             "augment_on": views.augment_on,
+            "wire_dtype": views.wire_dtype,
         },
         "data": {
             "dataset": f"{info.name} {info.split}",
             "examples": info.num_examples,
             "classes": info.num_classes,
+            "smallest_class": sizes_of_classes and min(sizes_of_classes),
+            "largest_class": sizes_of_classes and max(sizes_of_classes),
             "unreadable_images": len(info.bad_images),
+            "unreadable": ", ".join(info.bad_images[:_NAMED]) or None,
             "views": f"{views.views} x {views.augmentation}",
             "image_size": views.image_size,
         },

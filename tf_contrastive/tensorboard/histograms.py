@@ -83,7 +83,7 @@ class Histograms:
         labels: tf.Tensor | None,
     ) -> None:
         self._copy, self._model = copy, model
-        # A LossScaleOptimizer wraps it where non-finite steps are skipped.
+        # A LossScaleOptimizer wraps it under mixed_float16.
         optimizer = model.optimizer
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         self._lars: optimizers.LARS | None = None
