@@ -41,6 +41,7 @@ def _changed(options):
         "epsilon_in": "cosine",
         "normalization": "paper",
         "negative_reduction": "sum",
+        "similarity_products": "split",
     }
     return {
         name: others[name]
@@ -163,7 +164,9 @@ def test_encoder():
     np.testing.assert_array_equal(again(_IMAGES), encoder(_IMAGES))
 
 
-@pytest.mark.parametrize("loss", ["supcon", "moco"])
+@pytest.mark.parametrize(
+    "loss", ["supcon", pytest.param("moco", marks=pytest.mark.slow)]
+)
 def test_model(loss):
     options = {"momentum": 0.9, "queue_size": 16} if loss == "moco" else {}
     layers = tf.keras.layers

@@ -3,19 +3,27 @@
 Under Bazel this is also the program that runs a test file.
 """
 
+import atexit
 import gc
 import os
+import shutil
 import sys
+import tempfile
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Processes of tests share the cores; waiting threads of BLAS would waste them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# What runs of the user remember of files, tests must not know.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tf_contrastive_cache_")
+
 import pytest
 import tensorflow as tf
 
 from tf_contrastive import terminal
+
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], True)
 
 _CPU = tf.config.list_physical_devices("CPU")[0]
 if not tf.config.get_logical_device_configuration(_CPU):

@@ -42,6 +42,7 @@ def _pair(pattern, printed):
     return float(first), float(second)
 
 
+@pytest.mark.slow
 def test_a_custom_loop_learns(tmp_path):
     printed = _printed("own_loop", tmp_path)
     first, last = _pair("loss", printed)

@@ -1,6 +1,5 @@
 """The launch scripts: the commands they run, and runs on several workers."""
 
-import ast
 import json
 import os
 import random
@@ -21,9 +20,10 @@ from tf_contrastive.distribution import cluster
 
 _ROOT = Path(__file__).absolute().parents[1]
 _SCRIPTS = sorted(
-    path.name
-    for path in (_ROOT / "launch").iterdir()
-    if path.suffix == ".sh" or path.read_text("utf-8").startswith("#!/usr/bin")
+    str(path.relative_to(_ROOT))
+    for path in (_ROOT / "launch").rglob("*")
+    if path.suffix == ".sh"
+    or (path.is_file() and path.read_bytes().startswith(b"#!/usr/bin"))
 )
 
 # A fake program that records its arguments.
@@ -53,7 +53,6 @@ class _Project:
         self.bin = folder / "bin"
         for name in ("setup.py", "pyproject.toml", "README.md"):
             shutil.copy(_ROOT / name, folder)
-        shutil.copy(_ROOT / "constraints-tpu.txt", folder)
         shutil.copytree(_ROOT / "launch", folder / "launch")
         for name in ("configs", "tf_contrastive"):
             (folder / name).mkdir()
@@ -110,9 +109,8 @@ def project(tmp_path):
     not shutil.which("shellcheck"), reason="shellcheck is not installed"
 )
 def test_scripts_are_clean_by_shellcheck():
-    scripts = [f"launch/{name}" for name in _SCRIPTS]
     done = subprocess.run(
-        ["shellcheck", "-x", *scripts, ".ci/run"],
+        ["shellcheck", "-x", *_SCRIPTS, ".ci/run"],
         cwd=_ROOT,
         capture_output=True,
         text=True,
@@ -177,6 +175,29 @@ def test_dry_run_prints_the_commands_that_would_run(project, line):
     assert len(project.calls()) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "image"),
+    [
+        ("v3-8", "tpu-vm-tf-2.17.0-pjrt"),
+        ("v4-32", "tpu-vm-tf-2.17.0-pod-pjrt"),
+        ("v5litepod-16", "tpu-vm-tf-2.17.0-pod-pjrt"),
+        ("v6e-8", "tpu-vm-tf-2.18.0-pjrt-v5e-and-v6"),
+    ],
+)
+def test_each_type_of_tpu_gets_its_image_and_interface(project, kind, image):
+    words = ["a", _TPU, f"--type={kind}", "--dry_run"]
+    created = project.run("launch/tpu_vm", "create", *words)
+    assert f"--version={image} " in created.stdout
+    command = ["pretrain", "--workdir=gs://b/a"]
+    run = project.run("launch/tpu_vm", "run", *words, *command).stdout
+    # A pod is held by its servers, one host by the run itself.
+    assert ("TPU_LOAD_LIBRARY=0" in run) == ("-pod" in image)
+    assert ("NEXT_PLUGGABLE_DEVICE" in run) == ("-pod" not in image)
+    without = [*words, "--version=tpu-vm-tf-2.16.1-se", *command]
+    run = project.run("launch/tpu_vm", "run", *without).stdout
+    assert "NEXT_PLUGGABLE_DEVICE" not in run
+
+
 _MISUSES = [
     ("tpu_vm", "no task"),
     ("tpu_vm launch a", "launch"),
@@ -233,7 +254,7 @@ sys.exit(subprocess.call(["bash", "-c", command], cwd=home, env=environment))
 _PIP = f"""
 if sys.argv[1:3] == ["-m", "pip"]:
     for word, file in zip(sys.argv, sys.argv[1:]):
-        if word == "-r":
+        if word in ("-r", "-c"):
             shutil = __import__("shutil")
             shutil.copy(file, os.environ["VM_HOME"])
     sys.exit(0)
@@ -275,49 +296,83 @@ def _dependencies(names):
     return names
 
 
-def test_install_on_a_tpu_vm_cannot_touch_its_tensorflow(project, vm):
+# Distributions that TPU images have, as `importlib.metadata` shows them.
+_IMAGE = """
+import runpy, sys
+from importlib import metadata
+versions, requires = {versions!r}, {requires!r}
+real = metadata.requires
+def version(name):
+    if name not in versions:
+        raise metadata.PackageNotFoundError(name)
+    return versions[name]
+metadata.version = version
+metadata.requires = lambda name: requires if "flow" in name else real(name)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def _image(project, folder, name, version):
+    """Makes python3 that of an image with this TensorFlow."""
+    fake = folder / "image.py"
+    fake.write_text(
+        _IMAGE.format(
+            versions={name: version, "numpy": "1.26.4", "absl-py": "1.4.0"},
+            requires=["numpy<2", "absl-py>=1.0", "wrapt"],
+        )
+    )
+    then = f"""
+if sys.argv[1] == "launch/tpu_vm_packages.py":
+    command = [{sys.executable!r}, {str(fake)!r}, *sys.argv[1:]]
+    os.execv({sys.executable!r}, command)
+"""
+    project.fake(project.bin / "python3", then + _PIP)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "keras"),
+    [
+        ("tensorflow", "2.15.0", []),
+        ("tensorflow", "2.18.0", ["tf-keras==2.18.*"]),
+        ("tensorflow-tpu", "2.20.1", ["tf-keras==2.20.*"]),
+    ],
+)
+def test_install_on_a_tpu_vm_cannot_touch_its_tensorflow(
+    name, version, keras, project, vm, tmp_path
+):
+    _image(project, tmp_path, name, version)
     done = _on_vm(project, vm, "install", "pod-1")
     assert done.returncode == 0, done.stderr + done.stdout
-    assert "tensorflow 2.15" in done.stdout
+    assert f"{name} {version} is unchanged" in done.stdout
     calls = project.calls()
     pip = [c for c in calls if c[:3] == ["python3", "-m", "pip"]]
-    assert len(pip) == 2
-    own, others = pip
+    own, _, *rest = pip
     assert "--no-deps" in own
     assert own[own.index("-e") :] == ["-e", "."]
-    # Nothing else requires TensorFlow, and no pin names it.
-    assert others[others.index("-c") :] == [
-        *("-c", "constraints-tpu.txt", "-r", "requirements-tpu.txt")
-    ]
+    assert [c[c.index("--no-deps") + 1 :] for c in rest] == (
+        [keras] if keras else []
+    )
+    # What TensorFlow requires stays as it is, and nothing requires it.
+    constraints = (vm / "constraints-tpu.txt").read_text().splitlines()
+    assert constraints == ["absl-py==1.4.0", "numpy==1.26.4"]
     asked = [
         requirements.Requirement(line)
         for line in (vm / "requirements-tpu.txt").read_text().splitlines()
     ]
-    (needed,) = [
-        ast.literal_eval(node.value)
-        for node in ast.parse((_ROOT / "setup.py").read_text()).body
-        if isinstance(node, ast.Assign)
-        and node.targets[0].id == "INSTALL_REQUIRES"
-    ]
-    assert {r.name for r in asked} | {"tensorflow"} == {
-        requirements.Requirement(line).name for line in needed
-    }
+    addons = [r for r in asked if r.name == "tensorflow-addons"]
+    assert bool(addons) == (version == "2.15.0")
     wheels = {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"}
     assert not wheels & _dependencies(
         r.name for r in asked if not r.marker or r.marker.evaluate()
     )
 
 
-def test_install_rejects_an_image_of_another_tensorflow(project, vm):
-    then = """
-if sys.argv[1] == "-c":
-    print("2.16.1")
-"""
-    project.fake(project.bin / "python3", then)
+def test_an_image_without_tensorflow_is_refused(project, vm, tmp_path):
+    _image(project, tmp_path, "jax", "0.5")
     done = _on_vm(project, vm, "install", "pod-1")
     assert done.returncode == 1
-    assert "tensorflow 2.16.1" in done.stderr
-    assert not [c for c in project.calls() if "pip" in c]
+    assert "no tensorflow" in done.stderr
 
 
 def _host(vm, *words, **options):

@@ -18,6 +18,23 @@ RUN = fields.replace(Pretrain(), **UNWATCHED)
 FLAGS = tuple(f"--{name}={value}" for name, value in UNWATCHED.items())
 
 
+# Options of a run of seconds on the digits.
+DIGITS = {
+    "dataset": "digits",
+    "split": "train[:256]",
+    "augmentation": "crop",
+    "min_crop_area": 0.5,
+    "flip": False,
+    "encoder": "resnet10",
+    "width": 0.125,
+    "projection_output": 16,
+    "loss": "supcon",
+    "batch_size": 64,
+    "epochs": 2,
+    "learning_rate": 1.0,
+}
+
+
 @contextlib.contextmanager
 def encoder():
     """Reduces "resnet10" to its stem and last block, with as many features."""

@@ -12,6 +12,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+import small
 import tensorflow as tf
 from PIL import Image
 from tensorboard import default, program
@@ -41,19 +42,10 @@ from tf_contrastive.tensorboard import (
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
 _OPTIONS = {
-    "dataset": "digits",
+    **small.DIGITS,
     "split": "train[:200]",
     "validation_fraction": 0.2,
-    "augmentation": "crop",
-    "min_crop_area": 0.5,
-    "flip": False,
-    "encoder": "resnet10",
-    "width": 0.125,
-    "projection_output": 16,
-    "loss": "supcon",
     "batch_size": 32,
-    "epochs": 2,
-    "learning_rate": 1.0,
     "log_every_steps": 2,
     "online_knn_size": 32,
     "histograms_every_epochs": 1,
@@ -247,6 +239,7 @@ def test_histograms_are_written_at_start_and_each_epoch(server, runs):
     assert all(1 < rank < 64 for rank in ranks.values())
 
 
+@pytest.mark.slow
 def test_summaries_do_not_change_the_run(runs, tmp_path):
     folder, result = runs
     other = train.pretrain(

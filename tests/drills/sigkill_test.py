@@ -20,7 +20,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints
 
 _ROOT = Path(__file__).resolve().parents[2]
-KILLS = int(os.environ.get("DRILL_KILLS", "9"))
+KILLS = int(os.environ.get("DRILL_KILLS", "6"))
 EPOCHS = 6 * KILLS
 STEPS = 4 * EPOCHS
 # While it starts, among its steps, while it writes a checkpoint.
