@@ -38,15 +38,15 @@ _CHANGES = {
     # The queue is full after the first epoch, since the loss grows until then.
     # Keys follow the encoder within the run's 220 steps.
     "moco": {
-        "queue_size": 512,
-        "key_momentum": 0.9,
+        "queue_size": 256,
+        "key_momentum": 0.99,
         "epochs": 20,
     },
 }
 
 
 # Improvement of the linear probe's top-1 over the untrained encoder.
-_GAIN = {"ntxent": 0.1, "supcon": 0.1, "sincere": 0.1, "moco": 0.0}
+_GAIN = {"ntxent": 0.1, "supcon": 0.1, "sincere": 0.1, "moco": 0.05}
 
 
 def _embed(encoder, split):
@@ -118,8 +118,7 @@ def test_the_loss_falls_and_the_encoder_gets_better(loss, untrained, tmp_path):
         f" {before[1]:.1f} -> {after[1]:.1f}"
     )
     assert np.all(np.isfinite(history))
-    # MoCo's loss also grows with the distance of its older keys.
-    assert history[-1] < history[1] or loss == "moco"
+    assert history[-1] < history[1]
     assert after[1] > before[1] / 2
     if loss in _GAIN:
         assert after[0] > before[0] + _GAIN[loss]

@@ -5,6 +5,8 @@ while a checkpoint is being written. The final weights equal, bit for bit, those
 of an uninterrupted run. DRILL_KILLS sets the number of kills.
 """
 
+import contextlib
+import glob
 import os
 import random
 import shutil
@@ -79,9 +81,11 @@ def _newest(folder):
 
 def _unfinished(folder):
     """What is being written; what an earlier kill left is not."""
-    return {
-        (path, path.stat().st_mtime_ns) for path in folder.glob("ckpt-*_temp/*")
-    }
+    found = set()
+    for path in glob.glob(f"{folder}/ckpt-*_temp/*"):
+        with contextlib.suppress(FileNotFoundError):  # Finished meanwhile.
+            found.add((path, os.stat(path).st_mtime_ns))
+    return found
 
 
 def _kill(process, folder, moment, delay):
