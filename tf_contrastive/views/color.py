@@ -130,28 +130,6 @@ class _Jitter:
         shifts *= tf.constant([self.span, 0.2 * self.strength])
         return [*tf.unstack(shifts, axis=1), *tf.unstack(factors, axis=1)]
 
-    def in_random_order(
-        self,
-        operations: list[Callable[[tf.Tensor, tf.Tensor], tf.Tensor]],
-        values: tf.Tensor,
-        pixels: tf.Tensor,
-        uniforms: prng.Uniforms,
-        static: bool,
-    ) -> tf.Tensor:
-        """Applies four operations in an order for each view that is jittered.
-
-        They map (rows of views, float32 [n, 4] of `values`) to rows; `values`
-        is [m, 4].
-        """
-        order = tf.cast(uniforms["jitter_order"][:, 0] * len(_ORDERS), tf.int32)
-        choice = tf.where(self.jittered(uniforms), tf.gather(_ORDERS, order), 0)
-        rows = pillow.as_rows(pixels)
-        for step in range(4):
-            rows = selection.apply_choice(
-                choice[:, step], operations, rows, values, static
-            )
-        return pillow.as_pixels(rows)
-
 
 @dataclasses.dataclass(frozen=True)
 class ColorJitter(_Jitter):
@@ -251,8 +229,41 @@ class LinearColorJitter(_Jitter):
         return _ramp(pillow.transform(pixels, matrix, shift, static))
 
 
+# Maps rows of views and float32 [n, 4], their values, to rows.
+_Operation = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+class _InRandomOrder(_Jitter):
+    """Four operations in an order for each view that is jittered."""
+
+    streams: ClassVar[dict[str, int]] = {"jitter": 5, "jitter_order": 1}
+
+    def _values(self, uniforms: prng.Uniforms) -> tf.Tensor:
+        """What operations take, float32 [m, 4]."""
+        raise NotImplementedError
+
+    def _operations(self, static: bool) -> list[_Operation]:
+        raise NotImplementedError
+
+    def __call__(
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
+    ) -> tf.Tensor:
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
+        if not self.strength:
+            return pixels
+        order = tf.cast(uniforms["jitter_order"][:, 0] * len(_ORDERS), tf.int32)
+        choice = tf.where(self.jittered(uniforms), tf.gather(_ORDERS, order), 0)
+        operations, values = self._operations(static), self._values(uniforms)
+        rows = pillow.as_rows(pixels)
+        for step in range(4):
+            rows = selection.apply_choice(
+                choice[:, step], operations, rows, values, static
+            )
+        return pillow.as_pixels(rows)
+
+
 @dataclasses.dataclass(frozen=True)
-class PyTorchColorJitter(_Jitter):
+class PyTorchColorJitter(_InRandomOrder):
     """SimCLR's colour jitter as torchvision's `ColorJitter` defines it.
 
     Brightness, contrast and saturation blend, each by a factor U(max(0,
@@ -261,55 +272,39 @@ class PyTorchColorJitter(_Jitter):
     turn. In random order per view, clipped to [0, 1] after each.
     """
 
-    streams: ClassVar[dict[str, int]] = {"jitter": 5, "jitter_order": 1}
-
-    def __call__(
-        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
-    ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
-        if not self.strength:
-            return pixels
+    def _values(self, uniforms: prng.Uniforms) -> tf.Tensor:
         turn = min(0.2 * self.strength, 0.5)
         low = np.array([self.factors[0]] * 3 + [-turn], np.float32)
         high = np.array([self.factors[1]] * 3 + [turn], np.float32)
-        values = prng.lerp(uniforms["jitter"][:, 1:], low, high)
-        operations = [
+        return prng.lerp(uniforms["jitter"][:, 1:], low, high)
+
+    def _operations(self, static: bool) -> list[_Operation]:
+        return [
             lambda x, p: _ramp(x * pillow.per_view(p[:, 0])),
             lambda x, p: _blend(_mean_gray(x, static), x, p[:, 1]),
             lambda x, p: _blend(_gray(x, static), x, p[:, 2]),
             lambda x, p: _shift_hue(x, p[:, 3], static),
         ]
-        return self.in_random_order(
-            operations, values, pixels, uniforms, static
-        )
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledColorJitter(_Jitter):
+class ShuffledColorJitter(_InRandomOrder):
     """`ColorJitter` in random order per view, clipped to [0, 1] after each.
 
     As in the code of SimCLR (its first version) and of SupCon.
     """
 
-    streams: ClassVar[dict[str, int]] = {"jitter": 5, "jitter_order": 1}
-
-    def __call__(
-        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
-    ) -> tf.Tensor:
-        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
-        if not self.strength:
-            return pixels
+    def _values(self, uniforms: prng.Uniforms) -> tf.Tensor:
         brightness, hue, contrast, saturation = self.parameters(uniforms)
-        values = tf.stack([brightness, contrast, saturation, hue], axis=1)
-        operations = [
+        return tf.stack([brightness, contrast, saturation, hue], axis=1)
+
+    def _operations(self, static: bool) -> list[_Operation]:
+        return [
             lambda x, p: _ramp(x + pillow.per_view(p[:, 0])),
             lambda x, p: _ramp(_scale_contrast(x, p[:, 1], static)),
             lambda x, p: _ramp(_scale_saturation(x, p[:, 2], static)),
             lambda x, p: _ramp(_shift_hue(x, p[:, 3], static)),
         ]
-        return self.in_random_order(
-            operations, values, pixels, uniforms, static
-        )
 
 
 JITTERS: dict[
