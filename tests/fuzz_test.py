@@ -259,20 +259,20 @@ _KINDS = {
     "TFRecord": (_Records, 100),
     "JPEG": (
         lambda f: _Images(f, lambda x: tf.io.encode_jpeg(x).numpy(), "jpg"),
-        300,
+        150,
     ),
     "PNG": (
         lambda f: _Images(f, lambda x: tf.io.encode_png(x).numpy(), "png"),
-        300,
+        150,
     ),
-    "GIF": (lambda f: _Images(f, _gif, "gif"), 300),
-    "config.flags": (_Flags, 500),
+    "GIF": (lambda f: _Images(f, _gif, "gif"), 150),
+    "config.flags": (_Flags, 250),
     "metadata.json": (_Metadata, 100),
-    "evaluation.json": (_Evaluation, 200),
+    "evaluation.json": (_Evaluation, 100),
     "checkpoint data": (_Weights, 50),
     "checkpoint index": (_Index, 50),
     "list of checkpoints": (_List, 50),
-    "results (npz)": (_Hits, 500),
+    "results (npz)": (_Hits, 250),
 }
 
 
