@@ -126,7 +126,7 @@ class Compiler:
         for part in (hlo, name.encode()):
             digest.update(part)
         return os.path.join(
-            os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")),
+            os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"),
             "tf_contrastive",
             "tpu",
             f"{digest.hexdigest()}.json",
