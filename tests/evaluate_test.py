@@ -19,6 +19,7 @@ import tensorflow as tf
 from tf_contrastive import (
     checkpoints,
     datasets,
+    distribution,
     embedding,
     errors,
     exporting,
@@ -114,6 +115,12 @@ def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
 
 
 @pytest.mark.slow
+def test_hosts_of_a_pod_cannot_read_a_local_folder(run, monkeypatch):
+    monkeypatch.setattr(distribution, "is_pod", lambda strategy: True)
+    with pytest.raises(errors.UserError, match="gs://"):
+        _evaluate(workdir=str(run), protocols="knn")
+
+
 def test_predictions_are_kept_per_example(evaluated):
     report = _report(evaluated)
     labels = datasets.source("digits", "test").arrays["label"].numpy()
