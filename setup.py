@@ -69,6 +69,7 @@ EXTRAS_REQUIRE = {
         "pytest-xdist>=3.7",
         "ruff>=0.6",
         "mypy>=2.4",
+        "mkdocs-material>=9.6,<10",
         "pdoc>=16",
         "selenium>=4.20",
         # For examples/grpc_client.py and the tests of serving.

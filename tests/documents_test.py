@@ -197,15 +197,17 @@ def test_snippets_run(name):
 
 
 @pytest.mark.slow
-def test_reference_is_written_without_warnings(tmp_path):
+def test_the_website_is_written_without_warnings(tmp_path):
     def write(folder):
-        script = [sys.executable, "launch/reference.py", str(folder)]
+        script = [sys.executable, "launch/website.py", str(folder)]
         return subprocess.run(script, cwd=_ROOT, capture_output=True, text=True)
 
     pages = tmp_path / "pages"
     written = write(pages)
     assert written.returncode == 0, written.stderr
-    assert "exp(z_i" in (pages / "tf_contrastive/losses.html").read_text()
+    reference = pages / "reference/tf_contrastive"
+    assert "exp(z_i" in (reference / "losses.html").read_text()
+    assert 'href="guide/own_images.html"' in (pages / "index.html").read_text()
     # A folder with other files is not overwritten.
     (tmp_path / "thesis.txt").write_text("years of work")
     assert write(tmp_path).returncode == 2

@@ -32,7 +32,7 @@ Points = dict[tuple[str, str], tuple[list[float], float | None]]
 _INTRODUCTION = (
     "# Results\n\nWhat the papers claim, and what was measured here. `python -m"
     " tf_contrastive reproduce --report` writes this file from the result files"
-    f" in [{FOLDER}]({FOLDER})."
+    f" in `{FOLDER}`."
 )
 _VERDICTS = (
     "A relation is tested over seeds by one-sided paired sign-flip tests at p"

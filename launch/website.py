@@ -1,12 +1,14 @@
-"""Writes the API reference from the docstrings, one page per public module.
+"""Writes the website: guide and results of docs/, and the API reference.
 
-Use: reference.py FOLDER, called by launch/docs. Warnings, such as names that do
-not resolve, are errors.
+Use: website.py FOLDER, called by launch/docs. The reference has one page per
+public module, from the docstrings. Warnings, such as names that do not resolve
+and broken links, are errors.
 """
 
 import importlib
 import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -18,6 +20,7 @@ import tensorflow as tf
 
 import tf_contrastive
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = tf_contrastive.__name__
 # Losses, policies and schedules are called: `__call__` is public.
 TEMPLATE = """
@@ -62,8 +65,8 @@ def import_lazy_modules() -> None:
         losses.__all__.append(loss.__name__)
 
 
-def write(folder: pathlib.Path) -> list[str]:
-    """Writes all pages and returns the warnings."""
+def write_reference(folder: pathlib.Path) -> list[str]:
+    """Writes the API reference and returns the warnings."""
     import_lazy_modules()
     for module, classes in PUBLIC_MODULES.items():
         for public in classes:
@@ -88,19 +91,34 @@ def write(folder: pathlib.Path) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
+def write_pages(folder: pathlib.Path) -> list[str]:
+    """Writes the pages of docs/ and returns the warnings."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"),
+            f"--config-file={ROOT / 'launch' / 'mkdocs.yml'}",
+            f"--site-dir={folder}",
+        ],
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.stderr.splitlines() if done.returncode else []
+
+
 def main(folder: pathlib.Path) -> int:
-    start = folder / f"{PACKAGE}.html"
-    if folder.exists() and any(folder.iterdir()) and not start.exists():
+    reference = "reference"
+    start = folder / "index.html"
+    earlier = start.exists() and (folder / reference).exists()
+    if folder.exists() and any(folder.iterdir()) and not earlier:
         print(
             f"docs: {folder} holds other files: use a new or empty folder, or"
-            " the one of an earlier reference",
+            " the one of an earlier website",
             file=sys.stderr,
         )
         return 2
-    # Remove pages of modules that no longer exist.
-    for page in (folder / PACKAGE).rglob("*.html"):
-        page.unlink()
-    messages = write(folder)
+    messages = [*write_pages(folder), *write_reference(folder / reference)]
     for message in messages:
         print(f"docs: {message}", file=sys.stderr)
     print(f"written: {start}")
