@@ -309,8 +309,8 @@ class EvaluationContext:
         h, numbers = map(np.concatenate, zip(*parts, strict=True))
         labels, positions = numbers.T
         # Parts go on with examples that they have had.
-        _, rows = np.unique(positions, return_index=True)
-        return h[rows], labels[rows]
+        _, first = np.unique(positions, return_index=True)
+        return h[first], labels[first]
 
     @property
     def _num_replicas(self) -> int:
