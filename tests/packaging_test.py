@@ -265,7 +265,42 @@ def test_skips_outside_the_allow_list_fail_the_run(tmp_path, allowed, status):
     assert ("test_left_out" in done.stdout + done.stderr) == bool(status)
 
 
-# ---- The quickstart's table -------------------------------------------------
+# ---- The quickstart ---------------------------------------------------------
+
+# Prints on stderr what TensorFlow does when it is imported; a file fails the
+# reading of the export.
+QUICKSTART_PYTHON = """#!/bin/sh
+case "$*" in
+  *serve.py*)
+    echo "I0000 port.cc: oneDNN" >&2
+    [ ! -e "${0%/.venv*}/bad" ] || { echo "1-NN is only 0.1" >&2; exit 1; } ;;
+  *) echo "line of $2" >&2 ;;
+esac
+"""
+
+
+def test_the_quickstart_shows_only_lines_that_concern_its_user(tmp_path):
+    (tmp_path / "launch").mkdir()
+    shutil.copy(ROOT / "launch" / "quickstart", tmp_path / "launch")
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    for path, text in (
+        (python, QUICKSTART_PYTHON),
+        (tmp_path / "launch" / "install", "#!/bin/sh\n"),
+    ):
+        path.write_text(text)
+        path.chmod(0o755)
+    done = _run(tmp_path / "launch" / "quickstart")
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines.count("line of tf_contrastive") == 6
+    assert not [line for line in lines if not re.match("==|line of", line)]
+    (tmp_path / "bad").touch()
+    done = _run(tmp_path / "launch" / "quickstart", "--fresh")
+    assert done.returncode == 1
+    *_, why, last = done.stderr.splitlines()
+    assert why == "1-NN is only 0.1" and "serving" in last
 
 
 def test_the_quickstart_compares_methods_with_the_untrained_encoder(tmp_path):
