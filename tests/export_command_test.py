@@ -4,7 +4,10 @@ import contextlib
 import io
 import json
 import os
+import pathlib
 import re
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -218,6 +221,27 @@ def test_the_differences_are_reported(exported):
         line = f"{one['file']} +{one['format']} +{size:,} "
         assert re.search(line, out)
         assert f"| `{one['file']}` | {one['format']} | {size:,} |" in card
+
+
+def test_tflite_is_run_by_litert_where_it_is_installed(tmp_path, monkeypatch):
+    models = []
+
+    class Interpreter(tf.lite.Interpreter):
+        def __init__(self, model_content):
+            models.append(model_content)
+            super().__init__(model_content=model_content)
+
+    litert = types.ModuleType("ai_edge_litert.interpreter")
+    litert.Interpreter = Interpreter
+    for name in ("ai_edge_litert", "ai_edge_litert.interpreter"):
+        monkeypatch.setitem(sys.modules, name, litert)
+    path = exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
+    files = [one["file"] for one in exporting.details(path)["formats"]]
+    assert models == [pathlib.Path(path, file).read_bytes() for file in files]
+    # A package that is absent.
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    path = exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
+    assert len(exporting.details(path)["formats"]) == len(models) == 3
 
 
 def _tiny():
