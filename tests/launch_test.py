@@ -422,6 +422,25 @@ def test_a_run_on_a_tpu_vm_survives_a_lost_connection(tmp_path):
     assert "no run" in again.communicate(timeout=60)[1]
 
 
+# ---- Modules -----------------------------------------------------------------
+
+
+def test_a_module_runs_without_the_lines_of_tensorflows_start(tmp_path):
+    (tmp_path / "module.py").write_text(
+        "import sys, tensorflow\nprint(__name__, sys.argv[1:])\nsys.exit(3)\n"
+    )
+    path = (str(tmp_path), str(_ROOT), os.environ.get("PYTHONPATH", ""))
+    done = subprocess.run(
+        [sys.executable, "launch/run_module.py", "module", "a b", "--c"],
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout == "__main__ ['a b', '--c']\n"
+
+
 # ---- TensorBoard -------------------------------------------------------------
 
 
@@ -432,7 +451,8 @@ def test_tensorboard_finds_runs(project):
     assert "2 run(s)" in done.stderr and done.stderr.endswith("a group/b\n")
     (call,) = project.calls()
     assert call[1:] == [
-        *("-m", "tensorboard.main", f"--logdir={project.folder}/runs"),
+        *("launch/run_module.py", "tensorboard.main"),
+        f"--logdir={project.folder}/runs",
         *("--port=6006", "--host=localhost"),
     ]
     # A relative folder is relative to the caller.

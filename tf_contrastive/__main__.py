@@ -4,13 +4,10 @@ The flags are checked before the command's module imports TensorFlow, so that
 `--help` and invalid flags answer at once.
 """
 
-import contextlib
 import importlib
 import os
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterator
 
 from absl import logging
 
@@ -66,35 +63,12 @@ def _run(arguments: list[str]) -> int:
         if parsed.terminal.verbosity == "debug":
             module = importlib.import_module(name)
         else:
-            with _without_start_lines():
+            with terminal.without_start_lines():
                 module = importlib.import_module(name)
         return module.run(parsed)
     except errors.UserError as error:
         terminal.error(flags.with_flags(config_class, str(error)))
         return error.leave()
-
-
-@contextlib.contextmanager
-def _without_start_lines() -> Iterator[None]:
-    """Hides what libraries print while they are loaded, unless that fails.
-
-    TensorFlow 2.17 and later print lines about the processor and CUDA before
-    they read `TF_CPP_MIN_LOG_LEVEL`.
-    """
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as hidden:
-        os.dup2(hidden.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            hidden.seek(0)
-            os.write(stderr, hidden.read())
-            raise
-        finally:
-            sys.stderr.flush()
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def _as_flags(command: str, words: list[str]) -> list[str]:

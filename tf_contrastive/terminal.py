@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Container, Iterator, Sequence
@@ -45,6 +46,29 @@ def configure(verbosity: str) -> None:
 def shows_progress() -> bool:
     """Returns whether lines of progress are wanted."""
     return _logger.isEnabledFor(logging.INFO)
+
+
+@contextlib.contextmanager
+def without_start_lines() -> Iterator[None]:
+    """Hides what libraries print while they are loaded, unless that fails.
+
+    TensorFlow 2.17 and later print lines about the processor and CUDA before
+    they read `TF_CPP_MIN_LOG_LEVEL`.
+    """
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            hidden.seek(0)
+            os.write(stderr, hidden.read())
+            raise
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 @contextlib.contextmanager
