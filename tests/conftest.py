@@ -7,6 +7,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 
@@ -14,6 +15,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Processes of tests share the cores; waiting threads of BLAS would waste them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# Shells start background jobs with Ctrl-C ignored; tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What runs of the user remember of files, tests must not know.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tf_contrastive_cache_")

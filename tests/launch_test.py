@@ -403,7 +403,12 @@ def test_a_run_on_a_tpu_vm_survives_a_lost_connection(tmp_path):
     assert run.returncode == 7
     assert out.splitlines() == ["it's ['0.5', 'a b']", "over"]
 
-    run = _host(tmp_path, "run", *program, "99", start_new_session=True)
+    run = _host(
+        *(tmp_path, "run", *program, "99"),
+        start_new_session=True,
+        # The tests may run under nohup.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
     assert run.stdout.readline() == "it's ['99']\n"
     again = _host(tmp_path, "run", "true")
     assert "in progress" in again.communicate(timeout=60)[1]

@@ -176,6 +176,7 @@ def _resumed(options, monkeypatch):
     def stop(self, batch, logs):
         keep(self, batch, logs)
         if self._checkpoints.step == 5:
+            self._checkpoints._checkpoint.sync()  # As the end of a process.
             raise Stopped
 
     with monkeypatch.context() as patched, pytest.raises(Stopped):
