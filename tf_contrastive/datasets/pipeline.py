@@ -63,6 +63,7 @@ def in_memory(source: Source, cache: str = Data.cache) -> Source:
     return source.cached() if fits else source
 
 
+@tf.autograph.experimental.do_not_convert
 def training_batches(
     source: Source,
     make_views: MakeViews,
@@ -161,6 +162,7 @@ def training_batches(
     return _prefetched(_endless(batches))
 
 
+@tf.autograph.experimental.do_not_convert
 def evaluation_batches(
     source: Source,
     preprocess: Callable[[tf.Tensor], tf.Tensor],
@@ -187,6 +189,7 @@ def evaluation_batches(
     return _prefetched(batches.map(lambda images, n: (images, n[:, 0])))
 
 
+@tf.autograph.experimental.do_not_convert
 def evaluation_part(
     source: Source,
     preprocess: Callable[[tf.Tensor], tf.Tensor],

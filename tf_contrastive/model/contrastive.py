@@ -68,10 +68,12 @@ class ContrastiveStep(tf.keras.Model):
         """Encodes images [N, H, W, K] in [0, 1] to features h [N, D]."""
         return self.encoder(images, training=training)
 
+    @do_not_convert_self
     def train_step(self, data: Any) -> Results:
         """Trains on (views [B, V, H, W, K], labels [B]), or on views alone."""
         return self.means.read(self.learn(self.batch(data, training=True)))
 
+    @do_not_convert_self
     def test_step(self, data: Any) -> Results:
         """Measures losses and metrics, and updates nothing."""
         return self.means.read(self.score(self.batch(data, training=False)))
@@ -92,7 +94,6 @@ class ContrastiveStep(tf.keras.Model):
             )
         return Batch(from_wire(views), labels, labels, seeds)
 
-    @do_not_convert_self
     def learn(self, batch: Batch) -> list[str]:
         """One training step; returns the names of the means it adds to."""
         gradients, results, features = self.gradients(batch)
@@ -101,7 +102,6 @@ class ContrastiveStep(tf.keras.Model):
         self.update(gradients, results["loss"])
         return self.record(results, batch, features)
 
-    @do_not_convert_self
     def score(self, batch: Batch) -> list[str]:
         """One test step; returns the names of the means it adds to."""
         features, projections = self.encode(batch.views, training=False)

@@ -1,11 +1,13 @@
 """The time that steps wait for their input."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.model.contrastive import ContrastiveStep, Results
 
 
@@ -35,13 +37,16 @@ class InputWait(ContrastiveStep):
             return self.train_function
         names: list[str] = []
 
+        @do_not_convert_self
         def step(data: Any) -> None:
             names[:] = self.learn(self.batch(data, training=True))
 
         run = tf.function(step, jit_compile=True) if self.jit_compile else step
         strategy = self.distribute_strategy
 
-        def one_step(iterator: Any) -> tf.Tensor:
+        def one_step(
+            number: tf.Tensor, seconds: tf.Tensor, iterator: Any
+        ) -> tuple[tf.Tensor, tf.Tensor]:
             start = tf.timestamp()
             with tf.control_dependencies([start]):
                 data = next(iterator)
@@ -49,15 +54,16 @@ class InputWait(ContrastiveStep):
             with tf.control_dependencies(arrived):
                 waited = tf.timestamp() - start
             strategy.run(run, args=(data,))
-            return waited
+            return number + 1, seconds + waited
 
+        @do_not_convert_self
         def several_steps(iterator: Any) -> tuple[Results, tf.Tensor]:
-            # Nothing else is carried through the loop, and this is set before
-            # it, so that AutoGraph traces its body once.
-            seconds = tf.zeros([], tf.float64)
-            for _ in tf.range(self._steps_per_execution):
-                with tf.name_scope(""):
-                    seconds += one_step(iterator)
+            count = tf.convert_to_tensor(self._steps_per_execution)
+            _, seconds = tf.while_loop(
+                lambda number, _: number < count,
+                functools.partial(one_step, iterator=iterator),
+                [tf.zeros_like(count), tf.zeros([], tf.float64)],
+            )
             return self.means.read(names), seconds
 
         graph = tf.function(several_steps, reduce_retracing=True)

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config.loss import Loss
-from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import similarity
 from tf_contrastive.model import gradient_cache, ring_buffer
 from tf_contrastive.model.contrastive import Batch
@@ -78,7 +77,6 @@ class MomentumEncoder(gradient_cache.GradientCache):
             "queue_mask": self.key_branch.filled(),
         }
 
-    @do_not_convert_self
     def learn(self, batch: Batch) -> list[str]:
         """One training step, after which the key branch follows."""
         names = super().learn(batch)
@@ -87,7 +85,6 @@ class MomentumEncoder(gradient_cache.GradientCache):
             self.key_branch.enqueue(batch.keys[:, 0])
         return names
 
-    @do_not_convert_self
     def _with_keys(
         self, batch: Batch, key_branch: "KeyBranch", training: bool
     ) -> Batch:
