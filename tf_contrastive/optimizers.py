@@ -177,21 +177,14 @@ class SGD(_L2Decay, tf.keras.optimizers.SGD):
         rate = tf.cast(self.learning_rate, variable.dtype)
         if self.momentum_style == "classic":
             gradient = rate * self._adapt(gradient, variable)
-        slot, velocity, step = self._accelerate(gradient, variable)
+        slot = self.momentums[self._index_dict[self._var_key(variable)]]
+        step = velocity = self.momentum * slot + gradient
+        if self.nesterov:
+            step = self.momentum * velocity + gradient
         slot.assign(velocity)
         if self.momentum_style == "pytorch":
             step = rate * self._adapt(step, variable)
         variable.assign_sub(step)
-
-    def _accelerate(
-        self, update: tf.Tensor, variable: tf.Variable
-    ) -> tuple[tf.Variable, tf.Tensor, tf.Tensor]:
-        """Returns the slot of the velocity, its next value, and the step."""
-        slot = self.momentums[self._index_dict[self._var_key(variable)]]
-        velocity = self.momentum * slot + update
-        if not self.nesterov:
-            return slot, velocity, velocity
-        return slot, velocity, self.momentum * velocity + update
 
     def _adapt(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
         """Scales what the learning rate multiplies."""
@@ -239,36 +232,15 @@ class LARS(SGD):
         )
 
     def _adapt(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-        if not self.is_adapted(variable):
+        if self.trust_coefficient is None or self.is_exempt(variable):
             return direction
-        return self._trust(direction, variable) * direction
-
-    def _trust(self, direction: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
         weight_norm, norm = tf.norm(variable), tf.norm(direction)
-        return tf.where(
+        trust = tf.where(
             (weight_norm > 0) & (norm > 0),
             self.trust_coefficient * tf.math.divide_no_nan(weight_norm, norm),
             1.0,
         )
-
-    def is_adapted(self, variable: tf.Variable) -> bool:
-        """Whether a variable has its own learning rate."""
-        return self.trust_coefficient is not None and not self.is_exempt(
-            variable
-        )
-
-    def trust_ratio(
-        self, gradient: tf.Tensor, variable: tf.Variable
-    ) -> tf.Tensor:
-        """Returns the trust of an adapted variable in a step, float32 [].
-
-        `gradient` is that of the loss, without the decay. The method changes
-        neither the variable nor its slots.
-        """
-        direction = tf.convert_to_tensor(gradient) + self.decay(variable)
-        if self.momentum_style == "pytorch":
-            direction = self._accelerate(direction, variable)[-1]
-        return self._trust(direction, variable)
+        return trust * direction
 
 
 @_serializable

@@ -6,7 +6,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import model as models
-from tf_contrastive import optimizers
 from tf_contrastive.checkpoints import networks
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import metrics
@@ -14,8 +13,7 @@ from tf_contrastive.tensorboard import scalars
 
 # Leaves the accelerators' memory to the training step.
 DEVICE = "CPU:0"
-# Limits of the batch: 32 views of 224 x 224. The gradient keeps the activations
-# of all of them.
+# Limits of the batch: 32 views of 224 x 224.
 _MAX_VIEWS = 128
 _MAX_PIXELS = 32 * 224**2
 # Limit of the pairs in one histogram.
@@ -60,17 +58,14 @@ def images_per_batch(image_size: int, views: int) -> int:
 
 
 class Histograms:
-    """Measures similarities, norms and trust ratios of a fixed batch of views.
+    """Measures similarities and norms of a fixed batch of views.
 
-    All are measured in inference mode, in which BatchNormalization needs no
-    other replica: the gradient for the trust ratios differs in this from a
-    training step's. They are measured for LARS only, and not with the loss
-    "moco", whose keys come from another encoder. Make it outside of the
-    strategy's scope: the constructor traces the graph.
+    They are measured in inference mode, in which BatchNormalization needs no
+    other replica.
 
     Args:
       copy: encoder and head that embed the batch.
-      model: compiled; the original of `copy`.
+      model: the original of `copy`.
       views: float32 [B, V, S, S, K] in [0, 1].
       labels: int [B], multi-hot [B, C], or None.
     """
@@ -83,22 +78,12 @@ class Histograms:
         labels: tf.Tensor | None,
     ) -> None:
         self._copy, self._model = copy, model
-        # A LossScaleOptimizer wraps it under mixed_float16.
-        optimizer = model.optimizer
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        self._lars: optimizers.LARS | None = None
-        if isinstance(optimizer, optimizers.LARS) and not model.key_branch:
-            self._lars = optimizer
+        self._pairs = _pairs(
+            views.shape[:2],
+            labels if model.contrastive_loss.needs_labels else None,
+        )
         with tf.device(DEVICE):
-            self._views = tf.identity(views)
-            self._labels = None if labels is None else tf.identity(labels)
-            self._pairs = _pairs(
-                views.shape[:2],
-                labels if model.contrastive_loss.needs_labels else None,
-            )
-            self._function = tf.function(
-                self._measure, autograph=False
-            ).get_concrete_function()
+            self._views = tf.reshape(views, [-1, *views.shape[2:]])
 
     def measure(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """Measures the batch with the model's present weights.
@@ -107,67 +92,32 @@ class Histograms:
           (tag -> values float32 [n] of a histogram, tag -> scalar).
         """
         self._copy.update(self._model)
-        tensors, numbers, gradients = self._function()
-        histograms = {tag: tensor.numpy() for tag, tensor in tensors.items()}
-        if self._lars:
-            ratios = [
-                self._lars.trust_ratio(gradient, variable).numpy()
-                for gradient, variable in zip(
-                    gradients, self._model.pretrained_variables, strict=True
-                )
-                if self._lars.is_adapted(variable)
-            ]
-            if ratios:
-                histograms["optimizer/log10_trust_ratio"] = np.log10(
-                    np.array(ratios, np.float32)
-                )
-        return histograms, {tag: float(n) for tag, n in numbers.items()}
-
-    def _measure(
-        self,
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor], list[tf.Tensor]]:
-        """Returns (histograms, scalars, gradients)."""
-        count = self._views.shape[1]
-        flat = tf.reshape(self._views, [-1, *self._views.shape[2:]])
-        with tf.GradientTape() as tape:
-            features = self._copy.encoder(flat, training=False)  # [B * V, D]
+        # Not a graph: tracing it takes longer than the few batches of a run.
+        with tf.device(DEVICE):
+            features = self._copy.encoder(self._views, training=False)
             projections = self._copy.head(features, training=False)
-            if self._lars:
-                loss = self._model.contrastive_loss(
-                    tf.reshape(projections, [-1, count, projections.shape[-1]]),
-                    self._labels,
-                    tf.zeros([2], tf.int32),
-                )
-        gradients = []
-        if self._lars:
-            gradients = tape.gradient(
-                loss,
-                # In the order of the model's `pretrained_variables`.
-                [
-                    *self._copy.encoder.trainable_variables,
-                    *self._copy.head.trainable_variables,
-                ],
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-        if self._model.contrastive_loss.normalize:
-            projections = tf.math.l2_normalize(projections, axis=-1)
-        similarities = tf.matmul(projections, projections, transpose_b=True)
-        histograms = {
-            f"similarity/{name}": tf.gather_nd(similarities, pairs)
-            for name, pairs in self._pairs.items()
-            if len(pairs)
-        }
-        histograms["similarity/feature_norms"] = tf.norm(features, axis=-1)
-        # The standard deviation as in `metrics.contrastive_task`.
-        unit = tf.math.l2_normalize(features, axis=-1)
-        centre = tf.reduce_mean(unit, axis=0)
-        numbers = {
-            scalars.FEATURE_STD: tf.sqrt(
-                tf.maximum(1.0 - tf.reduce_sum(centre**2), 0.0)
-            ),
-            scalars.FEATURE_RANK: metrics.effective_rank(features),
-        }
-        return histograms, numbers, gradients
+            if self._model.contrastive_loss.normalize:
+                projections = tf.math.l2_normalize(projections, axis=-1)
+            similarities = tf.matmul(projections, projections, transpose_b=True)
+            histograms = {
+                f"similarity/{name}": tf.gather_nd(similarities, pairs)
+                for name, pairs in self._pairs.items()
+                if len(pairs)
+            }
+            histograms["similarity/feature_norms"] = tf.norm(features, axis=-1)
+            # The standard deviation as in `metrics.contrastive_task`.
+            unit = tf.math.l2_normalize(features, axis=-1)
+            centre = tf.reduce_mean(unit, axis=0)
+            numbers = {
+                scalars.FEATURE_STD: tf.sqrt(
+                    tf.maximum(1.0 - tf.reduce_sum(centre**2), 0.0)
+                ),
+                scalars.FEATURE_RANK: metrics.effective_rank(features),
+            }
+        return (
+            {tag: values.numpy() for tag, values in histograms.items()},
+            {tag: float(number) for tag, number in numbers.items()},
+        )
 
 
 def _pairs(
