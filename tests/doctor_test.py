@@ -69,6 +69,8 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
         return {path: path.read_bytes() for path in paths}
 
     before = files()
+    # Of a machine whose half precision is not faster.
+    monkeypatch.setattr(doctor.speed, "half_speed", lambda _: 0.9)
     words = [f"--{name}={value}" for name, value in flags.items()]
     monkeypatch.setattr(sys, "argv", ["tf_contrastive", "doctor", *words])
     assert __main__.main() == 0
@@ -86,6 +88,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     assert report["memory_per_replica"]["total_mib"] > 0
     assert report["speed"]["input_images_per_second"] > 0
     assert report["speed"]["hours"] is not None
+    assert report["speed"]["mixed_bfloat16_by_float32"] == 0.9
     assert list(report["warnings"]) == ["few_steps"]
     printed = capsys.readouterr().out
     assert "warnings: 1\n  few_steps: 4 steps in total" in printed
@@ -400,6 +403,13 @@ _BAD = [
     ("dropped_images", {}, {"info": _info(300)}, "smaller `batch_size`"),
     ("few_steps", {"epochs": 1}, {"steps_per_epoch": 9}, "more `epochs`"),
     ("probe", {"probe": False}, {}, "probe=True"),
+    ("precision", {}, {"half_speed": 1.5}, "precision=mixed_bfloat16"),
+    (
+        "precision",
+        {"precision": "mixed_bfloat16"},
+        {"half_speed": 0.5},
+        "precision=float32",
+    ),
     (
         "checkpoint_interval",
         {},
@@ -433,6 +443,11 @@ def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
 )
 def test_a_good_run_gets_no_warning(options):
     assert advice.warnings(_facts(options)) == {}
+
+
+@pytest.mark.parametrize("speed", [1.05, None, 0.3])
+def test_a_precision_that_is_not_slow_is_not_changed(speed):
+    assert advice.warnings(_facts(half_speed=speed)) == {}
 
 
 def test_hours_follow_the_slower_of_input_and_step():

@@ -86,6 +86,7 @@ def inspect(run: Pretrain) -> Report:
         class_sizes=source.class_sizes(),
         input_speed=input_speed,
         step_speed=batch_size / step.seconds if step else None,
+        half_speed=speed.half_speed(run.views.image_size),
     )
     sections = report.sections(facts, strategy, model, step)
     return Report(facts, sections, advice.warnings(facts))

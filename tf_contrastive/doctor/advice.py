@@ -35,6 +35,8 @@ class Facts:
     # Images per second; None if not measured.
     input_speed: float | None
     step_speed: float | None
+    # Speed of mixed_bfloat16, in that of float32; None if not measured.
+    half_speed: float | None = None
 
     @property
     def temperature(self) -> float | None:
@@ -108,6 +110,8 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
 
 _MAX_MEMORY_FRACTION = 0.9
 _MAX_UNSAVED_HOURS = 1.0
+# Of a precision, below which it is not worth a change.
+_MIN_GAIN = 1.1
 
 
 def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -128,6 +132,15 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             f" use {consumed:,.0f}: devices wait {1 - delivered / consumed:.0%}"
             " of the time: use augment_on=device, cache=memory or"
             " `data_service`",
+        )
+    precision, gain = facts.run.runtime.precision, facts.half_speed or 1.0
+    other = "float32" if precision == "mixed_bfloat16" else "mixed_bfloat16"
+    gain = gain if other == "mixed_bfloat16" else 1 / gain
+    if gain > _MIN_GAIN:
+        yield (
+            "precision",
+            f"{other} is {gain:.1f} times as fast as {precision} on this CPU:"
+            f" use precision={other}",
         )
     epoch = (facts.hours or 0) / facts.run.schedule.epochs
     if (

@@ -98,6 +98,8 @@ def sections(
                 f"{name}_images_per_second": value and round(value, 1)
                 for name, value in speeds.items()
             },
+            "mixed_bfloat16_by_float32": facts.half_speed
+            and round(facts.half_speed, 2),
             "hours": facts.hours and round(facts.hours, 2),
             "measured_on": f"{step.images} of {step.replica_images} images"
             if step
