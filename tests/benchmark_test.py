@@ -195,6 +195,69 @@ def test_peak_memory_is_that_of_the_call():
     assert killed["milliseconds"] is None
 
 
+# ---- All, and two files ------------------------------------------------------
+
+
+def _report(ratio):
+    row = {"size": 64, "milliseconds": 1.0}
+    return measure.Report([row], ["-"], {"dense": ratio})
+
+
+def _write_all(monkeypatch, output, ratio, *arguments):
+    reports = {name: lambda _: _report(ratio) for name in BENCHMARKS}
+    monkeypatch.setattr(benchmarks, "BENCHMARKS", reports)
+    return _main(
+        monkeypatch, "benchmark", "all", f"--output={output}", *arguments
+    )
+
+
+def test_all_benchmarks_are_one_table_and_one_file(
+    tmp_path, monkeypatch, capsys
+):
+    output = tmp_path / "all.json"
+    options = "--quick", "--repeats=5"
+    assert _write_all(monkeypatch, output, 2.5, *options) == 0
+    content = json.loads(output.read_text())
+    # `views` is a picture.
+    expected = {f"{name}: dense": 2.5 for name in BENCHMARKS if name != "views"}
+    assert content["ratios"] == expected
+    assert {row["benchmark"] for row in content["results"]} == {*BENCHMARKS} - {
+        "views"
+    }
+    shown = capsys.readouterr().out
+    assert all(f"{case} " in shown for case in expected)
+    assert shown.count("2.50") == len(expected)
+    # What is set is kept; the rest is that of --quick.
+    assert content["options"]["repeats"] == 5
+    assert content["options"]["memory"] is False
+
+
+def test_two_files_are_compared(tmp_path, monkeypatch, capsys):
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for file, ratio in zip(files, (2.0, 3.0), strict=True):
+        assert _write_all(monkeypatch, file, ratio) == 0
+    capsys.readouterr()
+    content = json.loads(files[1].read_text())
+    content["environment"]["versions"]["tensorflow"] = "9.9"
+    del content["ratios"]["step: dense"]
+    files[1].write_text(json.dumps(content))
+    words = ["benchmark", "--compare", *map(str, files)]
+    assert _main(monkeypatch, *words) == 0
+    about_a, about_b, _, heading, *rows = capsys.readouterr().out.splitlines()
+    assert f"tensorflow {tf.__version__}" in about_a
+    assert "tensorflow 9.9" in about_b and "numpy" not in about_b
+    assert heading.split()[-2:] == ["/", "first"]
+    names = ("loss", "input", "evaluation", "serving")
+    assert [row.split() for row in rows if row.strip(" -")] == [
+        [f"{name}:", "dense", "2.00", "3.00", "1.50"] for name in names
+    ]
+    # Nothing in common.
+    content["ratios"] = {}
+    files[1].write_text(json.dumps(content))
+    assert _main(monkeypatch, *words) != 0
+    assert "no comparison in common" in capsys.readouterr().err
+
+
 # ---- Input and views ---------------------------------------------------------
 
 

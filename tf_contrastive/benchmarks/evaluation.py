@@ -76,7 +76,12 @@ def run(options: Benchmark) -> measure.Report:
             row["seconds"] = None if spent is None else spent / 1000
             row["error"] = max(row["errors"].values(), default=None)
             rows.append({"task": task, "case": titles[task], **row})
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
+    ratios = {
+        f"{row['task']}: {row['implementation']}": ratio
+        for row in rows
+        if (ratio := row["times_ours"]) and row["implementation"] != "ours"
+    }
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
 # ---- Implementations ---------------------------------------------------------

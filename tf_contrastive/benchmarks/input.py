@@ -79,7 +79,14 @@ def run(options: Benchmark) -> measure.Report:
                 )
                 terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")
                 rows += _measure(makers, source, case, options)
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
+    ratios = {}
+    for row in rows:
+        title = f"{row['policy']} at {row['image_size']} pixels"
+        if row["implementation"] == "ours":
+            ratios[f"{title}: {FLOOR} alone"] = row["of_floor"]
+        if row["times_peer"]:
+            ratios[f"{title}: {row['implementation']}"] = row["times_peer"]
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
 def _source(size: int, folder: str) -> datasets.Source:

@@ -76,7 +76,12 @@ def run(options: Benchmark) -> measure.Report:
                 skipped,
             )
             rows += [{"loss": loss, "size": size, **row} for row in compared]
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
+    ratios = {
+        f"{row['loss']} of {row['size']:,}: {row['implementation']}": ratio
+        for row in rows
+        if (ratio := row["times_ours"]) and row["implementation"] != "ours"
+    }
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
 def _errors(

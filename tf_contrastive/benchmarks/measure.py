@@ -59,10 +59,14 @@ class Result:
 
 
 class Report(NamedTuple):
-    """The results of a benchmark, as rows and as text."""
+    """The results of a benchmark, as rows and as text.
+
+    A ratio is the time of an alternative divided by ours, by what is compared.
+    """
 
     rows: list[Row]
     tables: list[str]
+    ratios: dict[str, float]
 
     @property
     def passed(self) -> bool:

@@ -80,7 +80,13 @@ def run(options: Benchmark) -> measure.Report:
             terminal.info(f"{size} images: {', '.join(names)}")
             cases = [Case(path, name, size) for name in names]
             rows += _measure(cases, options)
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
+    ratios = {
+        f"{row['implementation']}, {row['batch_size']} images: {BARE}": 1
+        / (1 + row["overhead"])
+        for row in rows
+        if row["implementation"] not in (BARE, PREDICT)
+    }
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
 def _export(chosen: ServingBenchmark, folder: str) -> str:

@@ -67,7 +67,13 @@ def run(options: Benchmark) -> measure.Report:
     base = flags.parse(Pretrain, [*words, "--workdir=none"])
     if options.compilation.compile_for:
         rows = _compiled(base, options)
-        return measure.Report(rows, [measure.table(_COMPILED_COLUMNS, rows)])
+        ratios = {
+            f"{row['encoder']}, {row['precision']}, {row['topology']}: bare"
+            " encoder": 1 / row["cycles_ratio"]
+            for row in rows
+        }
+        tables = [measure.table(_COMPILED_COLUMNS, rows)]
+        return measure.Report(rows, tables, ratios)
     counts = fields.read_counts(options.step.replicas)
     # The largest first, since the CPU can be split only once.
     strategies = {
@@ -88,7 +94,13 @@ def run(options: Benchmark) -> measure.Report:
                 f"{run.encoder.encoder}, {precision}, {count} replica(s)"
             )
             rows.append(_measure(run, source, strategy, options))
-    return measure.Report(rows, [measure.table(_COLUMNS, rows)])
+    ratios = {
+        f"{row['encoder']} at {row['image_size']} pixels, {row['precision']},"
+        f" {row['replicas']} replica(s): bare encoder": 1
+        / (1 + row["overhead"])
+        for row in rows
+    }
+    return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
 def bare(

@@ -34,4 +34,5 @@ def run(options: Benchmark) -> measure.Report:
     with errors.write_errors(chosen.plot, "set `plot` to another file"):
         tf.io.write_file(chosen.plot, plots.png(figure))
     text = f"{len(names)} policies, {_COLUMNS} views each: {chosen.plot}"
-    return measure.Report([{"plot": chosen.plot, "policies": names}], [text])
+    rows = [{"plot": chosen.plot, "policies": names}]
+    return measure.Report(rows, [text], {})

@@ -4,49 +4,60 @@ import shlex
 
 from tf_contrastive import errors, flags, terminal
 from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.config.benchmark import COMPARED, Benchmark
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import check_divisible
 
 
 def run(options: Benchmark) -> int:
-    """Prints tables and writes a JSON file.
+    """Prints tables and writes a JSON file, or compares two such files.
 
     The file holds `benchmark`, `options` (flags), `environment` (`versions`,
-    `platform`, `cpus`, `accelerators`), `passed`, and `results`: for each case
-    and implementation, the fields of the case and the measurements.
+    `platform`, `cpus`, `accelerators`), `passed`, `ratios` (the time of each
+    alternative divided by ours), and `results`: for each case and
+    implementation, the fields of the case and the measurements.
 
     Returns:
       0, or 1 if an implementation differs from ours or runs out of memory.
     """
     chosen = options.benchmarking
-    if chosen.benchmark == "step":
+    name = chosen.benchmark
+    if name in ("step", "all"):
         words = shlex.split(options.step.run_flags)
         pretrain = flags.read(Pretrain, "\n".join(words), "none")
         pretrain.validate()
         counts = fields.read_counts(options.step.replicas)
         for count in counts if not options.compilation.compile_for else ():
             check_divisible(pretrain.schedule.batch_size, count)
-    elif options.compilation.compile_for:
+    if options.compilation.compile_for and name != "step":
         raise errors.UserError(
             f"compile_for={options.compilation.compile_for} is an option of"
-            f" benchmark=step, not of benchmark={chosen.benchmark}: omit it"
+            f" benchmark=step, not of benchmark={name}: omit it"
         )
     # Imported here, so that errors in flags need not wait for TensorFlow.
     from tf_contrastive import checkpoints
-    from tf_contrastive.benchmarks import BENCHMARKS, measure
+    from tf_contrastive.benchmarks import BENCHMARKS, measure, ratios
     from tf_contrastive.commands import extensions
 
+    if chosen.compare:
+        print(ratios.side_by_side(*chosen.compare.split(",")))
+        return 0
     extensions.add_papers()
-    output = chosen.output or f"benchmark_{chosen.benchmark}.json"
+    output = chosen.output or f"benchmark_{name}.json"
     measure.check_output("output", output)
-    report = BENCHMARKS[chosen.benchmark](options)
+    if name == "all":
+        report = ratios.joined(
+            {each: BENCHMARKS[each](options) for each in COMPARED}
+        )
+    else:
+        report = BENCHMARKS[name](options)
     print("\n\n".join(report.tables))
     content = {
-        "benchmark": chosen.benchmark,
+        "benchmark": name,
         "options": {f.name: value for _, f, value in fields.fields(options)},
         "environment": measure.environment(),
         "passed": report.passed,
+        "ratios": report.ratios,
         "results": report.rows,
     }
     advice = "the table above is complete; set `output` to keep it as a file"

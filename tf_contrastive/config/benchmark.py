@@ -1,7 +1,7 @@
 """The options of `benchmark`."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.fields import (
@@ -20,15 +20,42 @@ from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.config.pretrain import Compilation
 from tf_contrastive.config.runtime import PRECISIONS
 from tf_contrastive.config.views import AUGMENTATIONS, augmentation_name
+from tf_contrastive.errors import UserError
 
 BENCHMARKS = ("loss", "input", "views", "step", "evaluation", "serving")
+# Those with ratios, which "all" runs. The step is the first, since the CPU is
+# split into virtual devices before it is used.
+COMPARED = ("step", "loss", "input", "evaluation", "serving")
+# Options of `--quick`, where they are not set.
+QUICK = {
+    "repeats": 3,
+    "memory": False,
+    "sizes": "1024,4096",
+    "image_sizes": "224",
+    "seconds": 0.5,
+    "precisions": "float32",
+    "replicas": "1",
+    "end_to_end_seconds": 3.0,
+    "serving_batch_sizes": "1,8",
+    "serving_seconds": 2.0,
+    "queries": 2_000,
+    "bank": 20_000,
+    "path_examples": 2_000,
+    "path_penalties": 9,
+}
 BENCHMARK_LOSSES = ("ntxent", "supcon", "supcon_in", "sincere")
 EVALUATION_TASKS = ("knn", "logistic")
 
 
 def _benchmark_name(value: str) -> str | None:
-    allowed = one_of(value, BENCHMARKS)
+    allowed = one_of(value, (*BENCHMARKS, "all"))
     return allowed and f"{allowed}, as in: benchmark {BENCHMARKS[0]}"
+
+
+def _two_files(value: str) -> str | None:
+    if all(value.partition(",")[::2]) and value.count(",") == 1:
+        return None
+    return "two files of benchmarks, such as `compare` a.json b.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +64,19 @@ class Benchmarking:
 
     benchmark: str = option(
         "",
-        f"benchmark to run, one of {', '.join(BENCHMARKS)}; may be the word"
-        " after the command",
+        f"benchmark to run, one of {', '.join(BENCHMARKS)}; all: those that"
+        f" compare ({', '.join(COMPARED)}), in one table; may be the word after"
+        " the command",
         check=_benchmark_name,
-        required=True,
+    )
+    quick: bool = option(
+        False, "smaller cases and fewer repeats: ten minutes for all"
+    )
+    compare: str = option(
+        "",
+        "A,B or --compare A B: two files of benchmarks, of two machines or"
+        " commits, whose ratios to show side by side",
+        check=_two_files,
     )
     only_ours: bool = option(False, "leave out the implementations of others")
     repeats: int = option(
@@ -197,8 +233,8 @@ class Benchmark(Command):
     """Compare speed and memory with other packages: benchmark loss."""
 
     COMMON: ClassVar = (
-        *("benchmark", "only_ours", "repeats", "memory", "output"),
-        "verbosity",
+        *("benchmark", "quick", "compare", "only_ours", "repeats"),
+        *("memory", "output", "verbosity"),
     )
 
     benchmarking: Benchmarking = group(Benchmarking())
@@ -219,3 +255,16 @@ class Benchmark(Command):
         },
     )
     terminal: Terminal = group(Terminal())
+
+    @classmethod
+    def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Returns the smaller cases of `quick`."""
+        return dict(QUICK) if given.get("quick") else {}
+
+    def _check(self) -> None:
+        chosen = self.benchmarking
+        if bool(chosen.benchmark) == bool(chosen.compare):
+            raise UserError(
+                f"benchmark={chosen.benchmark} and compare={chosen.compare}:"
+                " set one of them, as in: benchmark loss"
+            )
