@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -121,7 +122,10 @@ def server(runs):
     made = _Server(runs[0])
 
     def read():
-        tags = made.get("plugin/scalars/tags")
+        try:
+            tags = made.get("plugin/scalars/tags")
+        except urllib.error.HTTPError:  # While another thread reads events.
+            return False
         return all(
             scalars.FEATURE_RANK in tags.get(run, ())
             for run in ("a/events", "b/events")

@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-import sklearn.datasets
 import tensorflow as tf
 
 from tf_contrastive.views import crops
@@ -110,7 +109,9 @@ def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
       float32 [count, size, size, channels] in [0, 1], always the same; channels
       beyond the colours are 0.
     """
-    photos = sklearn.datasets.load_sample_images().images
+    from sklearn import datasets  # Late: half a second of every start.
+
+    photos = datasets.load_sample_images().images
     generator = np.random.default_rng(0)
     images = []
     for i in range(count):
