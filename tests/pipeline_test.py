@@ -7,10 +7,11 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_helpers import write_records
+from image_helpers import photos, write_records
 from PIL import Image
 
 from tf_contrastive import datasets, errors
+from tf_contrastive import views as policies
 from tf_contrastive.config.data import CACHES, SAMPLERS
 from tf_contrastive.datasets import pipeline
 
@@ -289,6 +290,35 @@ def test_photographs_of_one_size_are_not_in_memory_together(tmp_path):
     )
     # 16 of them take 549 MiB.
     assert int(done.stdout) < 350 * 1024
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_photographs_are_decoded_at_the_scale_of_their_crops(kind, tmp_path):
+    photographs = [Image.fromarray(photo) for photo in photos()]
+    for i, size in enumerate([(1000, 800), (900, 1100)]):
+        enlarged = photographs[i].resize(size, Image.BICUBIC)
+        enlarged.save(tmp_path / f"{i}.{kind.lower()}", kind)
+    source = datasets.source(f"folder:{tmp_path}")
+    policy = policies.build("crop", image_size=32)
+
+    def first(**options):
+        stream = datasets.training_batches(
+            source,
+            policies.geometric(policy, 4),
+            batch_size=2,
+            seed=3,
+            **options,
+        )
+        return next(stream.as_numpy_iterator()).reshape(8, -1)
+
+    whole, scaled = first(), first(halvings=policies.halvings(policy, 4))
+    if kind == "PNG":
+        np.testing.assert_array_equal(whole, scaled)
+    else:
+        assert not np.array_equal(whole, scaled)
+        # The same crops; a decoder filters in another way.
+        for a, b in zip(whole, scaled, strict=True):
+            assert np.corrcoef(a, b)[0, 1] > 0.9
 
 
 def test_records_of_one_shape_are_read_from_memory(tmp_path, monkeypatch):

@@ -146,6 +146,22 @@ def test_the_box_is_the_whole_image_if_no_crop_fits(height, width, min_area):
     np.testing.assert_array_equal(boxes(height, width, min_area, 50), expected)
 
 
+@pytest.mark.parametrize("size", [(3000, 4000), (500, 375), (200, 900)])
+def test_images_are_halved_as_often_as_their_crops_allow(size):
+    policy = views.build("simclr", image_size=64)
+    halvings = views.halvings(policy, 2)
+    streams = {"crop": 2 * crops.CANDIDATES + 2}
+    for seed in seeds(40):
+        number = int(halvings(tf.constant(size), seed))
+        uniforms = prng.uniform(prng.fold(seed[tf.newaxis], 2)[0], streams)
+        drawn = crops.random_boxes(
+            uniforms["crop"], *size, policy.min_crop_area
+        )
+        least = drawn.numpy()[:, 2:].min()
+        assert number == 0 or least >= 64 * 2**number
+        assert number == 3 or least < 64 * 2 ** (number + 1)
+
+
 @pytest.mark.parametrize(("size", "mirrored"), [(17, False), (64, True)])
 def test_crops_equal_slice_and_resize(photo, size, mirrored):
     image = photo[:60, :70]

@@ -356,6 +356,7 @@ def batches(
             source,
             geometric,
             finish=finish,
+            halvings=from_config.halvings(run.views, run.data.decode_scale),
             batch_size=run.schedule.batch_size,
             replica_batch_size=context.get_per_replica_batch_size(
                 run.schedule.batch_size

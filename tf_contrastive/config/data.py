@@ -219,6 +219,13 @@ class Data:
         " of a data service keep nothing",
         choices=CACHES,
     )
+    decode_scale: str = option(
+        "auto",
+        "size at which JPEG files of a folder or CSV file are decoded for"
+        " training; auto: 1/2, 1/4 or 1/8, where every view's crop still has a"
+        " view's pixels, which is faster; full: always the whole size",
+        choices=("auto", "full"),
+    )
     extra_channels: int = option(
         -1,
         "channels of the dataset's feature `extra` to append to the views,"

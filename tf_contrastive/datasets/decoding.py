@@ -94,6 +94,7 @@ def decode(
     has_gifs: bool = False,
     by_pillow: bool = False,
     upright: bool = False,
+    halvings: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Decodes an image file's bytes, string [], to uint8 [h, w, 3].
 
@@ -103,11 +104,20 @@ def decode(
         half a millisecond longer for each file.
       by_pillow: whether to have Pillow decode what TensorFlow cannot.
       upright: whether to turn images as their EXIF data say.
+      halvings: how often to halve a JPEG, 0 to 3, int32 []: faster than
+        decoding all of it. Other formats keep their size.
     """
 
     def native() -> tf.Tensor:
         data = image_headers.first_image(contents) if has_gifs else contents
-        image = tf.io.decode_image(data, channels=3, expand_animations=False)
+        whole = functools.partial(
+            tf.io.decode_image, data, channels=3, expand_animations=False
+        )
+        if halvings is None:
+            image = whole()
+        else:
+            half = functools.partial(_decode_halved, data, halvings)
+            image = tf.cond(tf.io.is_jpeg(data), half, whole)
         image.set_shape([None, None, 3])
         if upright:
             turn = image_headers.orientation(contents)
@@ -123,6 +133,19 @@ def decode(
     image = tf.cond(image_headers.is_native(contents), native, other)
     image.set_shape([None, None, 3])
     return image
+
+
+def _decode_halved(contents: tf.Tensor, halvings: tf.Tensor) -> tf.Tensor:
+    """Decodes a JPEG, string [], at 1, 1/2, 1/4 or 1/8 of its size."""
+    return tf.switch_case(
+        halvings,
+        [
+            functools.partial(
+                tf.io.decode_jpeg, contents, channels=3, ratio=2**number
+            )
+            for number in range(4)
+        ],
+    )
 
 
 def _decode_by_pillow(contents: bytes, upright: bool) -> np.ndarray:

@@ -44,10 +44,10 @@ _LABEL_COLUMNS = (
 _DELIMITERS = ",;\t"
 
 
-def _decode(
-    record: Record, decoder: Callable[[tf.Tensor], tf.Tensor]
-) -> Record:
-    example = {"image": decoder(tf.io.read_file(record["path"]))}
+def _decode(record: Record, decoder: Callable[..., tf.Tensor]) -> Record:
+    contents = tf.io.read_file(record["path"])
+    image = decoder(contents, halvings=record.get("halvings"))
+    example = {"image": image}
     return example | {k: record[k] for k in ("label",) if k in record}
 
 
@@ -99,6 +99,7 @@ def _source(
     found = verified_files.read_sizes(
         paths, reading.max_image_pixels, upright, files.place
     )
+    rows["size"] = found.sizes
     good, shape, bad = decoding.check(name, paths, found.sizes, reading)
     rows = {key: row[good] for key, row in rows.items()}
     info = Info(

@@ -23,6 +23,8 @@ from tf_contrastive.datasets.source import Record, Source
 # `views.from_config.on_host`.
 Finish = Callable[[tf.Tensor, tf.Tensor], Any]
 MakeViews = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+# (size int32 [2], seed int32 [2]) -> int32 []; see `views.halvings`.
+Halvings = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 # Images of one shape are decoded once, into memory, up to this many bytes
 # (50,000 images of CIFAR-10 take 154 MB), then read by index in whole batches.
@@ -69,6 +71,7 @@ def training_batches(
     make_views: MakeViews,
     *,
     finish: Finish | None = None,
+    halvings: Halvings | None = None,
     batch_size: int,
     replica_batch_size: int | None = None,
     seed: int,
@@ -101,6 +104,8 @@ def training_batches(
         batches of small images of one shape, else one image at a time.
       finish: (views with `extra` after their channels, seeds) -> input of a
         step, always in whole batches; None: the views.
+      halvings: how often large JPEGs of a known size may be halved when they
+        are decoded; None: not at all.
       batch_size: images of the global batch.
       replica_batch_size: images of an element; None: all of the pipeline's.
       seed: seed of the order and of the views.
@@ -147,6 +152,7 @@ def training_batches(
         _batches,
         make_views=make_views,
         finish=finish,
+        halvings=halvings,
         rows=stream.rows,
         extra_channels=extra_channels,
     )
@@ -304,12 +310,14 @@ def _batches(
     *,
     make_views: MakeViews,
     finish: Finish | None,
+    halvings: Halvings | None = None,
     rows: int,
     extra_channels: int | None,
     whole: bool = True,
 ) -> tf.data.Dataset:
     """Makes batches of `rows` draws; `whole` drops a last, smaller one."""
     shape = source.info.image_shape
+    one_by_one = shape is None or math.prod(shape) > _BATCHED_BYTES
 
     def lookup(index: tf.Tensor, record: Record) -> Record:
         if source.arrays is None:
@@ -317,8 +325,13 @@ def _batches(
         return {k: tf.gather(v, index) for k, v in source.arrays.items()}
 
     def decode(index: tf.Tensor, key: tf.Tensor, record: Record) -> tuple:
-        example = source.decode(lookup(index, record))
-        example["image"].set_shape(shape)
+        record = lookup(index, record)
+        if one_by_one and halvings and "size" in record:
+            seed = tf.stack([key, tf.cast(index, tf.int32)])
+            record["halvings"] = halvings(record["size"], seed)
+        example = source.decode(record)
+        if "halvings" not in record:
+            example["image"].set_shape(shape)
         return index, key, example
 
     def views_of_batch(
@@ -346,7 +359,7 @@ def _batches(
         # Keras would take a bare pair for inputs and labels.
         return (inputs,) if isinstance(inputs, tuple) else inputs
 
-    if shape is None or math.prod(shape) > _BATCHED_BYTES:
+    if one_by_one:
         views = draws.map(views_of_image, tf.data.AUTOTUNE)
         views = views.batch(rows, drop_remainder=whole)
     else:

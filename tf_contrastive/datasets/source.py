@@ -149,11 +149,13 @@ class Source:
 
     Attributes:
       records: `tf.data.Dataset` of encoded records, always in the same order;
-        `label`, int64 [] (or [num_classes], see `Info`), is not encoded.
+        `label`, int64 [] (or [num_classes], see `Info`), is not encoded. Image
+        files have their `size`, int32 [2]: height and width.
       decode: record -> {"image": uint8 [h, w, 3], "label": int64 []}, without
-        "label" if unlabelled; in TensorFlow operations only. Datasets with
-        channels that must not be augmented add "extra": a number for each of
-        them, [k], or one for each pixel of a view too, [S, S, k].
+        "label" if unlabelled; in TensorFlow operations only. Records with a
+        `size` may have `halvings`, int32 [], see `decoding.decode`. Datasets
+        with channels that must not be augmented add "extra": a number for each
+        of them, [k], or one for each pixel of a view too, [S, S, k].
       info: metadata of the split.
       arrays: the records as arrays with a row per record, if they are in
         memory (paths, or pixels); such records can be read in any order.

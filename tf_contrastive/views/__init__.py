@@ -47,6 +47,7 @@ __all__ = [
     "build",
     "evaluation",
     "geometric",
+    "halvings",
     "photometric",
     "views",
 ]
@@ -123,6 +124,25 @@ def geometric(policy: Policy, count: int) -> MakeViews:
         return tf.ensure_shape(pixels, [images.shape[0], *pixels.shape[1:]])
 
     return crop
+
+
+def halvings(
+    policy: Policy, count: int
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+    """Makes the function that says at which size an image can be decoded.
+
+    Returns:
+      halvings(size int32 [2], seed int32 [2]) -> int32 []: how often an image
+      of this height and width can be halved, so that each of its views, by
+      `geometric`, is still made of at least S x S pixels.
+    """
+
+    @tf.autograph.experimental.do_not_convert
+    def of_image(size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        seeds = tf.reshape(prng.fold(seed[tf.newaxis], count), [-1, 2])
+        return policy.halvings(size[0], size[1], seeds)
+
+    return of_image
 
 
 def photometric(

@@ -174,6 +174,13 @@ class RandomCrop:
             mirrored = uniforms["flip"][:, 0] < 0.5
         return sample(images, image_ids, boxes, mirrored, self.size)
 
+    def reduction(
+        self, height: tf.Tensor, width: tf.Tensor, uniforms: prng.Uniforms
+    ) -> tf.Tensor:
+        """Sides of boxes, the shorter ones, by those of views, float32 [m]."""
+        boxes = random_boxes(uniforms["crop"], height, width, self.min_area)
+        return tf.reduce_min(boxes[:, 2:], axis=1) / self.size
+
 
 def resize_target(size: int) -> int:
     """Length of an image's shorter side before the centre crop, in pixels."""
@@ -234,3 +241,10 @@ class CenterCrop:
     ) -> tf.Tensor:
         """Makes views float32 [m, S, S, 3] of images uint8 [n, h, w, 3]."""
         return tf.gather(resize_and_crop(images, self.size), image_ids)
+
+    def reduction(
+        self, height: tf.Tensor, width: tf.Tensor, uniforms: prng.Uniforms
+    ) -> tf.Tensor:
+        """By how much the shorter side shrinks, float32 [1]."""
+        shorter = tf.cast(tf.minimum(height, width), tf.float32)
+        return shorter[tf.newaxis] / resize_target(self.size)

@@ -41,6 +41,15 @@ def on_host(
     return views.geometric(policy(options), count), finish
 
 
+def halvings(
+    options: Views, decode_scale: str
+) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None:
+    """Returns `views.halvings`; None where images are decoded as they are."""
+    if decode_scale == "full":
+        return None
+    return views.halvings(policy(options), options.views)
+
+
 def on_device(options: Views) -> Callable[..., tf.Tensor] | None:
     """Returns the photometric augmentation in the step, if it is there."""
     if options.augment_on != "device":

@@ -43,6 +43,11 @@ class Geometric(_Random, Protocol):
     ) -> tf.Tensor:
         """Makes float32 [m, S, S, 3] of uint8 [n, h, w, 3] and int32 [m]."""
 
+    def reduction(
+        self, height: tf.Tensor, width: tf.Tensor, uniforms: prng.Uniforms
+    ) -> tf.Tensor:
+        """By how much the shorter sides of views shrink, float32 [m or 1]."""
+
 
 class Photometric(_Random, Protocol):
     """Changes views that are cropped and resized."""
@@ -157,6 +162,19 @@ class Policy:
         images = _check_images(images, 4)
         uniforms = _random_numbers(seeds, self._crop)
         return self._crop(images, image_ids, uniforms)
+
+    @tf.autograph.experimental.do_not_convert
+    def halvings(
+        self, height: tf.Tensor, width: tf.Tensor, seeds: tf.Tensor
+    ) -> tf.Tensor:
+        """How often an image can be halved and still have its views' pixels.
+
+        The sides of the image are int32 [], the seeds of its views int32
+        [m, 2], and the result is 0 to 3, int32 [].
+        """
+        uniforms = _random_numbers(seeds, self._crop)
+        least = tf.reduce_min(self._crop.reduction(height, width, uniforms))
+        return tf.reduce_sum(tf.cast(least >= [2.0, 4.0, 8.0], tf.int32))
 
     @tf.autograph.experimental.do_not_convert
     def photometric(
