@@ -1,7 +1,8 @@
-"""`datasets`: the values of `--dataset`, and a contact sheet of one."""
+"""`datasets`: the values of `--dataset`; shows one, or packs its images."""
 
 import dataclasses
 import math
+import os
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ _DATASETS = {
     "digits": "1,797 handwritten digits of 8x8 pixels, embedded",
     "folder:PATH": "a folder per class, or images without labels",
     "csv:PATH": "lines of path,label, or of paths",
+    "packed:FOLDER": "what `datasets --pack` has made of another dataset",
     "tfrecord:GLOB": "tf.train.Example with an encoded image and a label",
     "NAME": "any prepared dataset of TensorFlow Datasets, such as cifar10",
     "cifar2": "cats and dogs of cifar10",
@@ -37,7 +39,10 @@ _IMAGES, _TILE, _STRIPES = 64, 96, 8
 
 
 def run(options: Datasets) -> int:
-    """Lists the datasets, or writes a contact sheet; returns 0."""
+    """Lists the datasets, writes a contact sheet, or packs one; returns 0."""
+    if options.packing.pack:
+        print(_pack(options))
+        return 0
     if options.listing.show:
         print(_contact_sheet(options.listing, options.reading))
         return 0
@@ -49,6 +54,27 @@ def run(options: Datasets) -> int:
                 help_text = field.metadata["help"]
                 print(f"{'':16} {field.name}: {help_text}{default}")
     return 0
+
+
+def _pack(options: Datasets) -> str:
+    """Writes resized images; returns a description."""
+    from tf_contrastive import datasets
+    from tf_contrastive.commands import extensions
+
+    extensions.add_papers()
+    chosen, listing = options.packing, options.listing
+    source = datasets.source(
+        chosen.dataset,
+        listing.split,
+        data_dir=listing.data_dir or None,
+        reading=options.reading,
+    )
+    folder = os.path.expanduser(chosen.pack)
+    count = datasets.pack(source, folder, chosen.pack_side)
+    return (
+        f"packed {count:,} images of {listing.split}: read them by"
+        f" --dataset=packed:{chosen.pack}"
+    )
 
 
 def _contact_sheet(chosen: Listing, reading: Reading) -> str:

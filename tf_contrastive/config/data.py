@@ -162,7 +162,8 @@ class Data:
     dataset: str = option(
         "digits",
         "digits (embedded), a name of TensorFlow Datasets, folder:PATH,"
-        " tfrecord:GLOB, csv:PATH (lines of path,label), or one of"
+        " tfrecord:GLOB, csv:PATH (lines of path,label), packed:FOLDER (written"
+        " by the command datasets), or one of"
         f" {', '.join(PROBING_DATASETS)} (options: see the command datasets)",
         check=dataset_name,
     )

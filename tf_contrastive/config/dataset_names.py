@@ -11,7 +11,7 @@ from tf_contrastive.errors import UserError, did_you_mean
 # Names are one of these, SCHEME:PATH, one of PROBING_DATASETS, or of TensorFlow
 # Datasets.
 EMBEDDED_DATASETS = ("digits",)
-DATASET_SCHEMES = ("folder", "tfrecord", "csv")
+DATASET_SCHEMES = ("folder", "tfrecord", "csv", "packed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -249,8 +249,8 @@ def dataset_name(value: str) -> str | None:
         return None
     hint = did_you_mean(scheme, PROBING_DATASETS)
     return (
-        "digits, folder:PATH, tfrecord:GLOB, csv:PATH, a name of TensorFlow"
-        " Datasets such as cifar10, or one of"
+        "digits, folder:PATH, tfrecord:GLOB, csv:PATH, packed:FOLDER, a name of"
+        " TensorFlow Datasets such as cifar10, or one of"
         f" {', '.join(PROBING_DATASETS)}{hint}"
     )
 

@@ -17,6 +17,7 @@ from tf_contrastive.datasets.array_source import digits, from_arrays
 from tf_contrastive.datasets.data_service import DeliveryCounter
 from tf_contrastive.datasets.data_service import check as check_service
 from tf_contrastive.datasets.image_files import csv_file, folder
+from tf_contrastive.datasets.packing import pack, packed
 from tf_contrastive.datasets.pipeline import (
     Finish,
     evaluation_batches,
@@ -53,6 +54,7 @@ __all__ = [
     "from_arrays",
     "in_memory",
     "load",
+    "pack",
     "part_size",
     "source",
     "steps_per_epoch",
@@ -62,7 +64,12 @@ __all__ = [
 
 # Scheme -> (name, path, split, reading) -> source.
 SCHEMES: dict[str, Callable[[str, str, str, Reading], Source]]
-SCHEMES = {"folder": folder, "csv": csv_file, "tfrecord": tfrecord}
+SCHEMES = {
+    "folder": folder,
+    "csv": csv_file,
+    "packed": packed,
+    "tfrecord": tfrecord,
+}
 # Datasets made from others: name -> (name, options, split, opener) -> source.
 # The commands add those of `papers.datasets`.
 DERIVED: dict[str, Callable[..., Source]]
@@ -87,7 +94,7 @@ def source(
     """Opens one split of a dataset.
 
     Args:
-      name: `digits`, `folder:PATH`, `csv:PATH`, `tfrecord:GLOB`, a name of
+      name: `digits`, `SCHEME:PATH` with one of `SCHEMES`, a name of
         `DERIVED` with its options (see `config.dataset_names.read_probing`),
         or a TFDS name such as `cifar10` or `cifar10_corrupted/fog_3:1.0.0`.
       split: such as `train`, `test`, `train[:1000]` or `train[10%:]`.

@@ -1,0 +1,138 @@
+"""Packed images: what is written, resumed and read."""
+
+import json
+
+import numpy as np
+import pytest
+from image_helpers import photos
+from PIL import Image
+
+from tf_contrastive import __main__, datasets, errors
+from tf_contrastive.datasets import packing
+
+# Width and height; the shorter side becomes 40.
+_SIZES = [(120, 90), (60, 300), (40, 70), (20, 30), (400, 500)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Five photographs of two classes, packed two to a file."""
+    monkeypatch.setattr(packing, "_PER_FILE", 2)
+    for i, size in enumerate(_SIZES):
+        path = tmp_path / "images" / "ab"[i % 2]
+        path.mkdir(parents=True, exist_ok=True)
+        photo = Image.fromarray(photos()[i % 2]).resize(size, Image.BICUBIC)
+        photo.save(path / f"{i}.{'jpg' if i else 'png'}", quality=95)
+    return tmp_path
+
+
+def _pack(folder, name="packed", **options):
+    source = datasets.source(f"folder:{folder}/images", **options)
+    return datasets.pack(source, str(folder / name), 40)
+
+
+def _read(folder, name="packed", split="train"):
+    source = datasets.source(f"packed:{folder}/{name}", split)
+    return source, list(source.examples().as_numpy_iterator())
+
+
+def test_images_are_shrunk_once_and_read_in_order(folder):
+    assert _pack(folder) == len(_SIZES)
+    source, examples = _read(folder)
+    original = datasets.source(f"folder:{folder}/images")
+    assert source.info.label_names == original.info.label_names == ("a", "b")
+    assert source.info.num_examples == len(_SIZES)
+    for found, expected in zip(
+        examples, original.examples().as_numpy_iterator(), strict=True
+    ):
+        assert found["label"] == expected["label"]
+        height, width, _ = expected["image"].shape
+        scale = min(40 / min(height, width), 1.0)
+        size = round(width * scale), round(height * scale)
+        assert found["image"].shape == (size[1], size[0], 3)
+        image = Image.fromarray(expected["image"])
+        shrunk = np.asarray(image.resize(size, Image.BICUBIC), float)
+        # JPEG, twice; a wrong image differs by 60.
+        assert np.abs(found["image"] - shrunk).mean() < 8
+    # Other programs read the files, too.
+    pattern = f"tfrecord:{folder}/packed/*.tfrecord"
+    others = datasets.source(pattern).examples().as_numpy_iterator()
+    for found, other in zip(examples, others, strict=True):
+        np.testing.assert_array_equal(found["image"], other["image"])
+
+
+def test_slices_and_splits_are_read(folder):
+    _pack(folder)
+    _pack(folder, split="test", reading=_held_out())
+    _, examples = _read(folder)
+    source, part = _read(folder, split="train[1:4]")
+    assert source.info.num_examples == 3
+    for found, expected in zip(part, examples[1:4], strict=True):
+        np.testing.assert_array_equal(found["image"], expected["image"])
+    assert len(_read(folder, split="test")[1]) == 2
+
+
+def _held_out():
+    return packing.Reading(test_fraction=0.4)
+
+
+def test_an_interrupted_pack_goes_on(folder, monkeypatch):
+    _pack(folder)
+    write = packing._write
+
+    def fail(source, side, path):
+        if path.endswith("00001.tfrecord"):
+            raise KeyboardInterrupt
+        return write(source, side, path)
+
+    monkeypatch.setattr(packing, "_write", fail)
+    with pytest.raises(KeyboardInterrupt):
+        _pack(folder, "again")
+    with pytest.raises(errors.UserError, match=r"2 of 5 images.*repeat"):
+        _read(folder, "again")
+    first = folder / "again" / "train-00000.tfrecord"
+    before = first.stat().st_mtime_ns
+    monkeypatch.setattr(packing, "_write", write)
+    _pack(folder, "again")
+    assert first.stat().st_mtime_ns == before
+    for name in ("train.json", "train-00001.tfrecord", "train-00002.tfrecord"):
+        paths = folder / "packed" / name, folder / "again" / name
+        assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_other_and_damaged_packs_are_refused(folder):
+    _pack(folder)
+    with pytest.raises(errors.UserError, match="is of split=train, not train"):
+        _pack(folder, split="train[:3]")
+    with pytest.raises(errors.UserError, match="no split 'test'"):
+        _read(folder, split="test")
+    file = folder / "packed" / "train-00001.tfrecord"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    with pytest.raises(errors.UserError, match=r"00001.tfrecord has .* bytes"):
+        _read(folder)
+    file.write_bytes(content)
+    manifest = folder / "packed" / "train.json"
+    for damaged in ("", "[]", json.dumps({"files": [1]})):
+        manifest.write_text(damaged)
+        with pytest.raises(errors.UserError, match="is damaged"):
+            _read(folder)
+
+
+def test_the_command_packs_what_pretrain_reads(folder, monkeypatch, capsys):
+    def main(*words):
+        monkeypatch.setattr("sys.argv", ["tf_contrastive", *words])
+        return __main__.main()
+
+    data = f"--dataset=folder:{folder}/images"
+    pack = f"--pack={folder}/packed"
+    assert main("datasets", data, pack, "--pack_side=32") == 0
+    assert f"--dataset=packed:{folder}/packed" in capsys.readouterr().out
+    run = [
+        *(f"--dataset=packed:{folder}/packed", f"--workdir={folder}/run"),
+        *("--encoder=resnet10", "--width=0.25", "--image_size=16"),
+        *("--batch_size=4", "--epochs=1"),
+    ]
+    assert main("pretrain", *run) == 0
+    assert main("datasets", pack) != 0
+    assert "set both" in capsys.readouterr().err
