@@ -98,11 +98,17 @@ setuptools.setup(
     long_description=long_description(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
-    packages=setuptools.find_packages(
-        include=["tf_contrastive", "tf_contrastive.*"]
-    ),
-    # The papers' claims and numbers.
-    package_data={"tf_contrastive.papers.claims": ["*.json"]},
+    packages=[
+        *setuptools.find_packages(include=["tf_contrastive*"]),
+        "tf_contrastive.configs",
+    ],
+    # Recipes are beside the package in a clone, and in it when it is installed.
+    package_dir={"tf_contrastive.configs": "configs"},
+    package_data={
+        "tf_contrastive.configs": ["*.flags"],
+        # The papers' claims and numbers.
+        "tf_contrastive.papers.claims": ["*.json"],
+    },
     python_requires=">=3.10,<3.14",
     install_requires=INSTALL_REQUIRES,
     extras_require=EXTRAS_REQUIRE,

@@ -13,6 +13,9 @@ import pytest
 from google.protobuf.internal import api_implementation
 from packaging import requirements, utils
 
+from tf_contrastive import __main__, errors, flags
+from tf_contrastive.config.pretrain import Pretrain
+
 ROOT = pathlib.Path(__file__).absolute().parents[1]
 # The default of this Python.
 _STACK = "card" if sys.version_info < (3, 12) else "current"
@@ -267,64 +270,84 @@ def test_skips_outside_the_allow_list_fail_the_run(tmp_path, allowed, status):
 
 # ---- The quickstart ---------------------------------------------------------
 
-# Prints on stderr what TensorFlow does when it is imported; a file fails the
-# reading of the export.
+# Stands for a Python that runs the commands: prints on stderr what TensorFlow
+# does when it is imported; a file fails the reading of the export.
 QUICKSTART_PYTHON = """#!/bin/sh
+for word; do case $word in --workdir=*) workdir=${word#*=} ;; esac; done
 case "$*" in
   *serve.py*)
     echo "I0000 port.cc: oneDNN" >&2
-    [ ! -e "${0%/.venv*}/bad" ] || { echo "1-NN is only 0.1" >&2; exit 1; } ;;
-  *) echo "line of $2" >&2 ;;
+    [ ! -e HERE/bad ] || { echo "1-NN is only 0.1" >&2; exit 1; } ;;
+  *evaluate*) cp HERE/evaluation.json "$workdir" ;;
+  *export*) mkdir -p "$workdir/export/7" "$workdir/export/10" ;;
+  *pretrain*) mkdir -p "$workdir"; echo "a row of the log" ;;
 esac
 """
 
 
-def test_the_quickstart_shows_only_lines_that_concern_its_user(tmp_path):
-    (tmp_path / "launch").mkdir()
-    shutil.copy(ROOT / "launch" / "quickstart", tmp_path / "launch")
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    for path, text in (
-        (python, QUICKSTART_PYTHON),
-        (tmp_path / "launch" / "install", "#!/bin/sh\n"),
-    ):
-        path.write_text(text)
-        path.chmod(0o755)
-    done = _run(tmp_path / "launch" / "quickstart")
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert lines.count("line of tf_contrastive") == 6
-    assert not [line for line in lines if not re.match("==|line of", line)]
-    (tmp_path / "bad").touch()
-    done = _run(tmp_path / "launch" / "quickstart", "--fresh")
-    assert done.returncode == 1
-    *_, why, last = done.stderr.splitlines()
-    assert why == "1-NN is only 0.1" and "serving" in last
-
-
-def test_the_quickstart_compares_methods_with_the_untrained_encoder(tmp_path):
+@pytest.fixture
+def quickstart(tmp_path, monkeypatch, capfd):
+    """Runs the command with a stand-in; returns status, stdout and stderr."""
     results = [
         {"encoder": encoder, "protocol": protocol, "top1": top1}
         for encoder, top1 in {"trained": 0.98, "untrained": 0.76}.items()
         for protocol in ("knn", "prototype", "linear")
     ]
-    for run, seconds in (("supcon", "45"), ("simclr", "50")):
-        (tmp_path / run / "export" / "7").mkdir(parents=True)
-        (tmp_path / run / "export" / "10").mkdir()
-        text = json.dumps({"results": results})
-        (tmp_path / run / "evaluation.json").write_text(text)
-        (tmp_path / f"{run}.seconds").write_text(seconds + "\n")
-    script = ROOT / "launch" / "quickstart_report.py"
-    done = _run(sys.executable, script, tmp_path, "123", check=True)
-    rows = {
-        line[:26].strip(): line[26:].split() for line in done.stdout.split("\n")
-    }
+    table = json.dumps({"results": results})
+    (tmp_path / "evaluation.json").write_text(table)
+    python = tmp_path / "python"
+    python.write_text(QUICKSTART_PYTHON.replace("HERE", str(tmp_path)))
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        words = ["tf_contrastive", "quickstart", "--workdir=runs", *words]
+        monkeypatch.setattr(sys, "argv", words)
+        return __main__.main(), *capfd.readouterr()
+
+    return run
+
+
+def test_the_quickstart_compares_methods_with_the_untrained_encoder(quickstart):
+    status, out, err = quickstart()
+    assert status == 0
+    rows = {line[:26].strip(): line[26:].split() for line in out.split("\n")}
     assert rows["untrained encoder"] == ["0.7600"] * 3 + ["-"]
-    assert rows["SimCLR (NT-Xent)"] == ["0.9800"] * 3 + ["50"]
-    assert rows["SupCon"] == ["0.9800"] * 3 + ["45"]
-    assert "123 s" in done.stdout
-    assert str(tmp_path / "supcon" / "export" / "10") in done.stdout
+    assert rows["SimCLR (NT-Xent)"] == ["0.9800"] * 3 + ["0"]
+    assert rows["SupCon"] == ["0.9800"] * 3 + ["0"]
+    assert "runs/supcon/export/10" in out
+    # Only lines that concern its user; what is finished is not run again.
+    assert len(err.splitlines()) == 8
+    assert all(line.startswith("==") for line in err.splitlines())
+    assert quickstart()[2] == ""
+    assert len(quickstart("--fresh")[2].splitlines()) == 8
+
+
+def test_the_quickstart_names_the_step_that_failed(quickstart, tmp_path):
+    (tmp_path / "bad").touch()
+    status, _, err = quickstart()
+    *_, why, last = err.splitlines()
+    assert status != 0 and why == "1-NN is only 0.1"
+    assert "serving runs/supcon/export" in last and "runs/log.txt" in last
+    (tmp_path / "bad").unlink()
+    assert quickstart()[0] == 0
+
+
+def test_recipes_of_the_package_are_found_from_any_folder(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["--flagfile=configs/quickstart.flags", "--workdir=runs"]
+    run = flags.parse(Pretrain, words)
+    assert run.views.min_crop_area == 0.4
+    # A file of one's own comes first.
+    (tmp_path / "configs").mkdir()
+    own = tmp_path / "configs" / "quickstart.flags"
+    own.write_text("--min_crop_area=0.7")
+    assert flags.parse(Pretrain, words).views.min_crop_area == 0.7
+    with pytest.raises(errors.UserError, match="cannot be read"):
+        flags.parse(Pretrain, ["--flagfile=configs/absent.flags"])
 
 
 if __name__ == "__main__":

@@ -19,10 +19,12 @@ from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.export import Export
 from tf_contrastive.config.fields import Command
 from tf_contrastive.config.pretrain import Doctor, Pretrain
+from tf_contrastive.config.quickstart import Quickstart
 from tf_contrastive.config.reproduce import Reproduce
 
 # Command -> options, whose docstring describes the command.
 COMMANDS: dict[str, type[Command]] = {
+    "quickstart": Quickstart,
     "pretrain": Pretrain,
     "doctor": Doctor,
     "evaluate": Evaluate,

@@ -107,6 +107,8 @@ def _inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
             relative = os.path.join(os.path.dirname(files[-1]), path)
             path = relative if os.path.exists(relative) else path
         path = os.path.normpath(path)
+        if not os.path.exists(path):
+            path = packaged_flagfile(path) or path
         if path in files:
             raise errors.UserError(
                 f"--flagfile={path} includes itself"
@@ -114,6 +116,17 @@ def _inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
             )
         result += _inlined(_read_flagfile(path, files), (*files, path))
     return result
+
+
+def packaged_flagfile(path: str) -> str | None:
+    """Returns the file of a recipe, configs/NAME.flags, of this package."""
+    folder, name = os.path.split(path)
+    package = os.path.dirname(os.path.abspath(__file__))
+    # In a wheel they are in the package, in a clone beside it.
+    places = (os.path.join(top, folder) for top in (package, f"{package}/.."))
+    files = (os.path.normpath(os.path.join(place, name)) for place in places)
+    found = (file for file in files if os.path.exists(file))
+    return next(found, None) if folder == "configs" else None
 
 
 def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:

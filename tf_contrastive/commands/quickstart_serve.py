@@ -6,11 +6,9 @@ Use: python -I quickstart_serve.py EXPORT_FOLDER, from any folder.
 import pathlib
 import sys
 
-sys.modules["tf_contrastive"] = None  # Importing it raises ImportError.
-
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-from sklearn import datasets  # noqa: E402
+import numpy as np
+import tensorflow as tf
+from sklearn import datasets
 
 # 1-NN accuracy on held-out digits; chance level is 0.1.
 MIN_ACCURACY = 0.9
@@ -27,6 +25,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def main(folder: str) -> None:
     """Checks the embeddings of the newest version in `folder`."""
+    sys.modules["tf_contrastive"] = None  # type: ignore[assignment] # No import.
     versions = [p for p in pathlib.Path(folder).iterdir() if p.name.isdigit()]
     newest = max(versions, key=lambda path: int(path.name))
     serve = tf.saved_model.load(str(newest)).signatures["serving_default"]

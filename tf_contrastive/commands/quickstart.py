@@ -1,0 +1,148 @@
+"""`quickstart`: from nothing to a SavedModel that serves embeddings.
+
+On the 1,797 handwritten digits of scikit-learn: pretrains with SupCon and with
+SimCLR, compares each with the untrained encoder, exports it, and reads the
+export in a process that cannot import this package.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tf_contrastive import errors
+from tf_contrastive.config.quickstart import Quickstart
+from tf_contrastive.flags import packaged_flagfile
+
+_SERVE = Path(__file__).with_name("quickstart_serve.py")
+_FLAGFILE = "configs/quickstart.flags"
+# Run -> (loss, title in the table).
+_RUNS = {
+    "supcon": ("supcon", "SupCon"),
+    "simclr": ("ntxent", "SimCLR (NT-Xent)"),
+}
+_PROTOCOLS = ("knn", "prototype", "linear")
+_SECONDS, _FINISHED = "seconds.json", "finished"
+
+
+def run(options: Quickstart) -> int:
+    """Runs what is missing, and prints a table of accuracies; returns 0."""
+    folder, start = Path(options.runs.workdir), time.monotonic()
+    if options.runs.fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    with errors.write_errors(f"workdir={folder}", "choose another folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "log.txt").touch()
+    for name, (loss, _) in _RUNS.items():
+        if not (folder / name / _FINISHED).exists():
+            _train(folder, name, loss, start)
+    seconds = time.monotonic() - start
+    print(f"\n{_table(folder)}\n\n{seconds:.0f} s in total.")
+    versions = (folder / "supcon" / "export").iterdir()
+    numbers = [int(path.name) for path in versions if path.name.isdigit()]
+    activate = os.path.relpath(os.path.join(sys.prefix, "bin", "activate"))
+    print(f"""
+Next:
+  environment        source {activate}
+  curves and views   tensorboard --logdir={folder}
+  CIFAR-10           python -m tf_contrastive pretrain \\
+                       --flagfile=configs/supcon_cifar10_cpu.flags \\
+                       --data_dir=DATA --workdir=runs/cifar10
+  the SavedModel     {folder / "supcon" / "export" / str(max(numbers))}""")
+    return 0
+
+
+def _train(folder: Path, name: str, loss: str, start: float) -> None:
+    """Trains, evaluates, exports and serves one of the runs."""
+    workdir = folder / name
+    log = folder / "log.txt"
+    flagfile = packaged_flagfile(_FLAGFILE) or _FLAGFILE
+
+    def step(title: str, *words: str, cwd: str | None = None) -> None:
+        spent = time.monotonic() - start
+        print(f"== {spent:3.0f} s  {title}", file=sys.stderr, flush=True)
+        is_command = words[0] != "-I"
+        with open(log, "a") as file:
+            done = subprocess.run(
+                [sys.executable, *words],
+                cwd=cwd,
+                stdout=file,
+                # Another process shows TensorFlow's lines about the processor.
+                stderr=None if is_command else file,
+                check=False,
+            )
+        if done.returncode:
+            if not is_command:
+                print(log.read_text().splitlines()[-1], file=sys.stderr)
+            raise errors.UserError(
+                f"the quickstart failed while {title} (status"
+                f" {done.returncode}; output: {log}): repeat it to go on"
+            )
+
+    def command(title: str, *words: str) -> None:
+        step(title, "-m", "tf_contrastive", *words, f"--workdir={workdir}")
+
+    before = time.monotonic()
+    flags = [f"--flagfile={flagfile}", f"--loss={loss}"]
+    try:
+        command(f"pretraining with --loss={loss}", "pretrain", *flags)
+    finally:
+        _add_seconds(folder / _SECONDS, name, time.monotonic() - before)
+    protocols = f"--protocols={','.join(_PROTOCOLS)}"
+    command(f"evaluating {workdir}", "evaluate", "--scale=cpu", protocols)
+    export = workdir / "export"
+    shutil.rmtree(export, ignore_errors=True)
+    command(f"exporting {workdir}", "export")
+    # From another folder: the package may be in this one.
+    serve = [str(_SERVE.resolve()), str(export.resolve())]
+    step(f"serving {export} without the package", "-I", *serve, cwd="/")
+    (workdir / _FINISHED).touch()
+
+
+def _add_seconds(path: Path, name: str, seconds: float) -> None:
+    """Adds to the seconds of a run, which may have been interrupted before."""
+    spent = _seconds(path)
+    spent[name] = spent.get(name, 0.0) + seconds
+    path.write_text(json.dumps(spent))
+
+
+def _seconds(path: Path) -> dict[str, float]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _table(folder: Path) -> str:
+    """Formats a line per method: top-1 on held-out digits, seconds."""
+    lines = [
+        f"{'top-1 on held-out digits':<26} {'kNN':>7} {'prototype':>10}"
+        f" {'linear probe':>13} {'seconds':>8}"
+    ]
+
+    def add(title: str, values: list[float], seconds: str) -> None:
+        knn, prototype, linear = values
+        lines.append(
+            f"{title:<26} {knn:>7.4f} {prototype:>10.4f} {linear:>13.4f}"
+            f" {seconds:>8}"
+        )
+
+    # Both runs start from the same weights.
+    add("untrained encoder", _accuracies(folder / "supcon", "untrained"), "-")
+    spent = _seconds(folder / _SECONDS)
+    for name, (_, title) in reversed(_RUNS.items()):
+        values = _accuracies(folder / name, "trained")
+        add(title, values, f"{spent.get(name, 0.0):.0f}")
+    return "\n".join(lines)
+
+
+def _accuracies(workdir: Path, encoder: str) -> list[float]:
+    """Reads top-1 by each of the protocols from a run's evaluation.json."""
+    text = (workdir / "evaluation.json").read_text("utf-8")
+    # kNN has a result for several k; the last, 5, is shown.
+    top1 = {
+        result["protocol"]: result["top1"]
+        for result in json.loads(text)["results"]
+        if result["encoder"] == encoder
+    }
+    return [top1[protocol] for protocol in _PROTOCOLS]
