@@ -6,7 +6,7 @@ notebooks: each `# %%` starts a cell. Trains on digits, in seconds.
 
 # %% [markdown]
 # Replace the digits by your own arrays: images uint8 [n, h, w, 3] (or float in
-# [0, 1], or with one channel), and labels int [n] from 0, or None.
+# [0, 1], or with one channel), and labels int [n] from 0, names, or None.
 
 # %%
 import sklearn.datasets

@@ -26,8 +26,10 @@ def from_arrays(
     Args:
       images: [n, h, w], [n, h, w, 1] or [n, h, w, 3]; uint8, or float in
         [0, 1]. One channel is tiled to 3.
-      labels: int [n], at least 0; None without labels.
-      label_names: a name per class.
+      labels: int [n], at least 0; names [n]; or one-hot [n, C]. None without
+        labels.
+      label_names: a name per class; of labels that are names, in this order
+        (None: sorted).
       extra: channels that must not be augmented, numbers [n, k] or, with as
         many pixels as the views, [n, S, S, k]; they follow the views' channels.
       name, split: for messages.
@@ -61,21 +63,9 @@ def from_arrays(
     names = tuple(label_names or ())
     num_classes, extra_channels = None, 0
     if labels is not None:
-        classes = np.asarray(labels)
-        integers = np.issubdtype(classes.dtype, np.integer)
-        if classes.shape != (rows,) or not integers:
-            raise errors.UserError(
-                f"labels of type {classes.dtype} and shape"
-                f" {list(classes.shape)}: pass integers [{rows}], one per image"
-            )
-        if classes.min() < 0 or (names and classes.max() >= len(names)):
-            limit = f", below the {len(names)} label names" if names else ""
-            raise errors.UserError(
-                f"labels between {classes.min()} and {classes.max()}: pass"
-                f" labels of at least 0{limit}"
-            )
-        arrays["label"] = classes.astype(np.int64)
-        num_classes = len(names) or int(classes.max()) + 1
+        classes, names, least = _classes(np.asarray(labels), names, rows)
+        arrays["label"] = classes
+        num_classes = len(names) or max(least, int(classes.max()) + 1)
     if extra is not None:
         channels = np.asarray(extra)
         if channels.ndim not in (2, 4) or len(channels) != rows:
@@ -95,6 +85,42 @@ def from_arrays(
         extra_channels=extra_channels,
     )
     return in_memory(arrays, lambda record: record, info, decoded=True)
+
+
+def _classes(
+    labels: np.ndarray, names: tuple[str, ...], rows: int
+) -> tuple[np.ndarray, tuple[str, ...], int]:
+    """Returns (class numbers int64 [n], names, least number of classes).
+
+    Raises:
+      UserError: for labels of another form.
+    """
+    least = 0
+    if labels.dtype.kind in "OU" and all(isinstance(x, str) for x in labels):
+        names = names or tuple(np.unique(labels).tolist())
+        number = {name: i for i, name in enumerate(names)}
+        if unknown := {*labels.tolist()} - {*names}:
+            raise errors.UserError(
+                f"label {min(unknown)!r} is not one of the {len(names)} label"
+                " names: pass the names of all classes"
+            )
+        labels = np.array([number[name] for name in labels.tolist()])
+    elif labels.ndim == 2 and labels.dtype.kind in "biuf":
+        is_one = labels == 1
+        if ((labels == 0) | is_one).all() and (is_one.sum(axis=1) == 1).all():
+            labels, least = is_one.argmax(axis=1), labels.shape[1]
+    if labels.shape != (rows,) or labels.dtype.kind not in "iu":
+        raise errors.UserError(
+            f"labels of type {labels.dtype} and shape {list(labels.shape)}:"
+            f" pass integers or names [{rows}], one per image, or one-hot rows"
+        )
+    if labels.min() < 0 or (names and labels.max() >= len(names)):
+        limit = f", below the {len(names)} label names" if names else ""
+        raise errors.UserError(
+            f"labels between {labels.min()} and {labels.max()}: pass labels of"
+            f" at least 0{limit}"
+        )
+    return labels.astype(np.int64), names, least
 
 
 def digits(split: str, name: str = "digits") -> Source:
