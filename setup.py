@@ -105,7 +105,7 @@ setuptools.setup(
     # Recipes are beside the package in a clone, and in it when it is installed.
     package_dir={"tf_contrastive.configs": "configs"},
     package_data={
-        "tf_contrastive.configs": ["*.flags"],
+        "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
         # The papers' claims and numbers.
         "tf_contrastive.papers.claims": ["*.json"],
     },
