@@ -335,7 +335,27 @@ _BAD = [
         "sampler=class_balanced",
     ),
     ("memory", {}, {"available_memory": 2**30}, "grad_cache_chunks=2"),
+    # Not what is set already.
+    (
+        "memory",
+        {"grad_cache_chunks": 2},
+        {"available_memory": 2**30},
+        "grad_cache_chunks=4",
+    ),
     ("slow_input", {}, {"input_speed": 250.0}, "cache=memory"),
+    (
+        "slow_input",
+        {"cache": "memory", "augment_on": "device"},
+        {"input_speed": 250.0},
+        ": use `data_service`",
+    ),
+    (
+        "encoder",
+        {"image_size": 224, "stem": "imagenet"},
+        {"half_speed": 1.0, "step_speed": 10.0},
+        "encoder=resnet10, width=0.5, image_size=64",
+    ),
+    ("encoder", {}, {"half_speed": 1.0, "step_speed": None}, "resnet10"),
     (
         "positives",
         {"loss": "supcon", "views": 1, "batch_size": 8},
@@ -383,9 +403,9 @@ _BAD = [
     ),
     (
         "learning_rate",
-        {},
+        {"learning_rate": 0.3},
         {"peak_learning_rate": 0.001},
-        "learning_rate=0.3",
+        "learning_rate=90, whose peak is 0.3",
     ),
     (
         "warmup",

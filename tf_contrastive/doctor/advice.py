@@ -39,6 +39,11 @@ class Facts:
     half_speed: float | None = None
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether there is no accelerator."""
+        return self.half_speed is not None
+
+    @property
     def temperature(self) -> float | None:
         """The loss's temperature, if it has one."""
         loss = self.run.loss
@@ -110,28 +115,36 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
 
 _MAX_MEMORY_FRACTION = 0.9
 _MAX_UNSAVED_HOURS = 1.0
+# What a run on a CPU should take at most, and the views' side that it affords.
+_MAX_CPU_HOURS = 24.0
+_CPU_SIDE = 64
 # Of a precision, below which it is not worth a change.
 _MIN_GAIN = 1.1
 
 
 def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of memory, speed and checkpoints."""
-    available = facts.available_memory
+    available, chunks = facts.available_memory, facts.run.loss.grad_cache_chunks
     if available and facts.memory.total > _MAX_MEMORY_FRACTION * available:
         yield (
             "memory",
             f"a replica needs about {facts.memory.total / 2**30:.1f} GiB of"
             f" {available / 2**30:.1f} GiB available: use a smaller"
-            " `batch_size`, or grad_cache_chunks=2 or more",
+            f" `batch_size`, or grad_cache_chunks={2 * chunks} or more",
         )
+    if facts.on_cpu and (facts.hours is None or facts.hours > _MAX_CPU_HOURS):
+        takes = f"{facts.hours:,.0f} hours" if facts.hours else "far too long"
+        smaller = "encoder=resnet10, width=0.5"
+        if facts.run.views.image_size > _CPU_SIDE:
+            smaller += f", image_size={_CPU_SIDE}"
+        yield "encoder", f"the run takes {takes} on a CPU: use {smaller}"
     delivered, consumed = facts.input_speed, facts.step_speed
     if delivered and consumed and delivered < consumed:
         yield (
             "slow_input",
             f"the input delivers {delivered:,.0f} images/s and the step could"
             f" use {consumed:,.0f}: devices wait {1 - delivered / consumed:.0%}"
-            " of the time: use augment_on=device, cache=memory or"
-            " `data_service`",
+            f" of the time: use {_faster_input(facts.run)}",
         )
     precision, gain = facts.run.runtime.precision, facts.half_speed or 1.0
     other = "float32" if precision == "mixed_bfloat16" else "mixed_bfloat16"
@@ -152,6 +165,13 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             f"a crash loses up to {epoch:.1f} hours, since checkpoints are"
             " written at the end of an epoch: set `checkpoint_every_steps`",
         )
+
+
+def _faster_input(run: Pretrain) -> str:
+    """Options that are not set already."""
+    ways = ["augment_on=device"] * (run.views.augment_on != "device")
+    ways += ["cache=memory"] * (run.data.cache != "memory")
+    return " or ".join([*ways, "`data_service`"])
 
 
 _MAX_WITHOUT_POSITIVES = 0.05
@@ -220,7 +240,7 @@ _MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.03, 1.0
 # Training diverges beyond these peaks. LARS moves a weight by a thousandth of
 # its rate, so that small rates have no effect.
 _MAX_RATE = {"sgd": 2.0, "rmsprop": 1.0, "adam": 0.02, "adamw": 0.02}
-_MIN_LARS_RATE = 0.05
+_MIN_LARS_RATE, _LARS_RATE = 0.05, 0.3
 # Batches from this size on need a warm-up.
 _LARGE_BATCH = 1024
 # Views that BatchNorm needs for its statistics.
@@ -252,6 +272,7 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             " bound until the loss is NaN: use loss_normalize=True",
         )
     name, rate = run.optimizer.optimizer, facts.peak_learning_rate
+    base = run.schedule.learning_rate or rate
     if rate > _MAX_RATE.get(name, rate):
         yield (
             "learning_rate",
@@ -262,8 +283,9 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
         yield (
             "learning_rate",
             f"a peak learning rate of {rate:g} hardly moves a weight, since"
-            " LARS takes a thousandth of it: use learning_rate=0.3 (per 256"
-            " images)",
+            " LARS takes a thousandth of it: use"
+            f" learning_rate={_LARS_RATE / rate * base:.2g}, whose peak is"
+            f" {_LARS_RATE:g}",
         )
     if batch_size >= _LARGE_BATCH and not run.schedule.warmup_epochs:
         yield (
