@@ -307,7 +307,7 @@ def test_a_test_split_is_held_out_of_each_class(tmp_path):
     assert not found["train"] & found["test"]
     # The same images, wherever the folder is.
     root.rename(tmp_path / "moved")
-    moved = datasets.source(f"folder:{tmp_path}/moved", "test", reading=reading)
+    moved = datasets.from_folder(tmp_path / "moved", "test", test_fraction=0.1)
     assert {e["image"].tobytes() for e in read(moved)} == found["test"]
 
 

@@ -1,7 +1,10 @@
 """`pretrain`: trains an encoder; prints and writes the results."""
 
 import os
+import shlex
 from typing import Any
+
+import tensorflow as tf
 
 from tf_contrastive import checkpoints, tensorboard, terminal, train
 from tf_contrastive.commands import extensions
@@ -80,8 +83,11 @@ def _tell(
         print()
         print(results.table(report["results"]))
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
-    # Evaluation needs labels.
-    next_command = "evaluate" if result.has_labels else "export"
-    print(
-        f"\nnext: python -m tf_contrastive {next_command} --workdir={workdir}"
-    )
+    # Evaluation needs labels, and its defaults take long on a CPU.
+    command = ["export"]
+    if result.has_labels:
+        command = ["evaluate"]
+        if not any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
+            command.append("--scale=cpu")
+    command.append(f"--workdir={shlex.quote(workdir)}")
+    print(f"\nnext: python -m tf_contrastive {' '.join(command)}")

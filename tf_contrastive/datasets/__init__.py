@@ -6,7 +6,9 @@ evaluation batches of them.
 """
 
 import functools
+import os
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -52,6 +54,7 @@ __all__ = [
     "evaluation_batches",
     "evaluation_part",
     "from_arrays",
+    "from_folder",
     "in_memory",
     "load",
     "pack",
@@ -122,6 +125,24 @@ def source(
     if name.partition("/")[0] == "digits":
         return digits(split, name)
     return open_tfds(name, split, data_dir)
+
+
+def from_folder(
+    path: str | os.PathLike[str], split: str = Data.split, **options: Any
+) -> Source:
+    """Opens images in a folder for each class, `folder:PATH` of the commands.
+
+    Args:
+      path: folder with CLASS/IMAGE, with SPLIT/CLASS/IMAGE, or, without labels,
+        with images alone.
+      split: such as `train`, or `train[:90%]`.
+      options: fields of `config.data.Reading`, such as `exif`.
+
+    Raises:
+      UserError: as of `source`.
+    """
+    reading = Reading(**options)
+    return source(f"folder:{os.fspath(path)}", split, reading=reading)
 
 
 def load(
