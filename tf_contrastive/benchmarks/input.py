@@ -19,17 +19,20 @@ import sklearn.datasets
 import tensorflow as tf
 
 from tf_contrastive import datasets, terminal, train, views
-from tf_contrastive.benchmarks import measure
+from tf_contrastive.benchmarks import measure, supcon_input
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.views import Views
 
 FLOOR = "crop"
 HOST_PART = "ours, host part of device"
 # Options of our policies, measured where a policy uses them.
+_NO_WARP = ", no warp"
 VARIANTS: dict[str, dict[str, Any]] = {
     "ours": {},
+    f"ours{_NO_WARP}": {"warp_probability": 0.0},
     "ours, linear colours": {"color_jitter_style": "linear"},
     "ours, linear, no warp": {
         "color_jitter_style": "linear",
@@ -144,13 +147,14 @@ def _measure(
     for name in makers:
         rate = medians.get(name)
         is_peer = name not in {FLOOR, HOST_PART, *VARIANTS}
+        ours = f"ours{_NO_WARP * name.endswith(_NO_WARP)}"
         rows.append(
             {
                 **dataclasses.asdict(case),
                 "implementation": name,
                 "examples_per_second": rate,
                 "of_floor": rate and rate / medians[FLOOR],
-                "times_peer": medians["ours"] / rate
+                "times_peer": medians[ours] / rate
                 if rate and is_peer
                 else None,
                 "note": notes[name],
@@ -268,12 +272,33 @@ def _official(source: datasets.Source, case: Case) -> tf.data.Dataset:
     return _augmented(source, case, distort)
 
 
+def _supcon(
+    source: datasets.Source, case: Case, *, warp: bool = False
+) -> tf.data.Dataset:
+    """Another pipeline as a whole, from the files on."""
+    return supcon_input.batches(
+        source,
+        case.policy,
+        case.image_size,
+        case.batch_size,
+        Views.warp_probability if warp else 0.0,
+    )
+
+
+_SUPCON = "google-research/supcon, transcribed"
+_WARPING: dict[str, Maker] = {
+    _SUPCON: functools.partial(_supcon, warp=True),
+    _SUPCON + _NO_WARP: _supcon,
+}
 # Policy -> implementations by others.
 PEERS: dict[str, dict[str, Maker]] = {
-    "simclr": {"keras-cv": _keras_cv_simclr},
-    "autoaugment": {"tf-models-official": _official},
+    "simclr": {"keras-cv": _keras_cv_simclr, _SUPCON: _supcon},
+    "simaugment": _WARPING,
+    "stacked_randaugment": _WARPING,
+    "autoaugment": {"tf-models-official": _official, _SUPCON: _supcon},
     "randaugment": {
         "keras-cv": _keras_cv_randaugment,
         "tf-models-official": _official,
+        _SUPCON: _supcon,
     },
 }
