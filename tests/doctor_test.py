@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import json
+import os
+import subprocess
 import sys
 
 import numpy as np
@@ -85,7 +87,9 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     assert report["schedule"]["peak_learning_rate"] == pytest.approx(0.075)
     assert report["schedule"]["steps"] == 4
     assert report["batch"]["positives_per_anchor"] > 1
+    sizes = report["memory"]
     assert report["memory_per_replica"]["total_mib"] > 0
+    assert sizes["process_mib"] > 300 and sizes["available_mib"] > 0
     assert report["speed"]["input_images_per_second"] > 0
     assert report["speed"]["hours"] is not None
     assert report["speed"]["mixed_bfloat16_by_float32"] == 0.9
@@ -269,6 +273,27 @@ def test_variables_are_counted_exactly():
     assert chunked.activations * 4 == predicted.activations
 
 
+@pytest.mark.slow
+def test_peak_memory_of_a_run_is_predicted_within_a_fifth(tmp_path):
+    words = [
+        *("--dataset=digits", "--split=train[:256]", "--loss=supcon"),
+        *("--encoder=resnet10", "--width=0.5", "--image_size=32"),
+        *("--batch_size=128", "--epochs=2", f"--workdir={tmp_path}"),
+    ]
+    peaks = {}
+    for command in ("doctor", "pretrain"):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tf_contrastive", command, *words]
+        )
+        _, process.returncode, usage = os.wait4(process.pid, 0)
+        assert process.returncode == 0
+        peaks[command] = usage.ru_maxrss / 2**10
+    report = json.loads((tmp_path / "doctor.json").read_text())
+    predicted = report["memory"]["process_mib"]
+    assert predicted == pytest.approx(peaks["pretrain"], rel=0.2)
+    assert report["memory_per_replica"]["total_mib"] > 0.3 * predicted
+
+
 def test_a_step_is_extrapolated_by_the_cost_of_an_image():
     assert speed.extrapolate((4, 1.0), (4, 1.0), 16) == 4.0
     # 0.4 s a step and 0.1 s an image.
@@ -305,6 +330,7 @@ def _facts(options=None, **changes):
         peak_learning_rate=0.3,
         expected=positives.expect(run, counts, info.num_examples),
         memory=memory.Memory(1, 1, 1, 1, 1, 1, 2**30),
+        process_memory=None,
         available_memory=2**34,
         class_sizes=counts,
         input_speed=2000.0,

@@ -69,6 +69,15 @@ def inspect(run: Pretrain) -> Report:
             step = speed.measure_step(
                 model, run, info.num_classes, strategy, _STEPS
             )
+    process_memory = None
+    if not any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
+        process_memory = memory.of_process(
+            predicted,
+            replicas,
+            step.peak_memory if step else memory.peak_resident(),
+            step.smallest_images if step else 0,
+            batch_size // replicas,
+        )
     assert run.schedule.learning_rate is not None  # `prepare` resolves it.
     facts = advice.Facts(
         run=run,
@@ -82,7 +91,8 @@ def inspect(run: Pretrain) -> Report:
         ),
         expected=positives.expect(run, counts, info.num_examples, related),
         memory=predicted,
-        available_memory=memory.available(replicas),
+        process_memory=process_memory,
+        available_memory=memory.available(),
         class_sizes=source.class_sizes(),
         input_speed=input_speed,
         step_speed=batch_size / step.seconds if step else None,

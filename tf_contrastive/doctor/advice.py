@@ -28,7 +28,9 @@ class Facts:
     # None for a loss without pairs.
     expected: Expected | None
     memory: Memory
-    # Bytes for a replica; None if unknown.
+    # Bytes of a run on CPUs; None with an accelerator.
+    process_memory: int | None
+    # Bytes for a run on CPUs, else for a replica; None if unknown.
     available_memory: int | None
     # Examples of each class, int64 [classes]; None if not counted.
     class_sizes: np.ndarray | None
@@ -125,10 +127,12 @@ _MIN_GAIN = 1.1
 def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of memory, speed and checkpoints."""
     available, chunks = facts.available_memory, facts.run.loss.grad_cache_chunks
-    if available and facts.memory.total > _MAX_MEMORY_FRACTION * available:
+    needed = facts.process_memory or facts.memory.total
+    if available and needed > _MAX_MEMORY_FRACTION * available:
+        who = "a replica" if facts.process_memory is None else "the run"
         yield (
             "memory",
-            f"a replica needs about {facts.memory.total / 2**30:.1f} GiB of"
+            f"{who} needs about {needed / 2**30:.1f} GiB of"
             f" {available / 2**30:.1f} GiB available: use a smaller"
             f" `batch_size`, or grad_cache_chunks={2 * chunks} or more",
         )

@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+import os
+import resource
+import sys
 from collections.abc import Iterable
 
 import tensorflow as tf
@@ -44,6 +47,11 @@ class Memory:
     def total(self) -> int:
         """The sum of all."""
         return sum(dataclasses.astuple(self))
+
+    @property
+    def of_batch(self) -> int:
+        """What grows with the batch."""
+        return self.views + self.activations + self.backward + self.loss
 
 
 def predict(
@@ -114,8 +122,30 @@ def saved_tensors(network: tf.keras.Model) -> list[tf.Tensor]:
     return list(tensors.values())
 
 
-def available(replicas: int) -> int | None:
-    """Bytes available to each replica on GPUs or CPUs; None if unknown."""
+def of_process(
+    replica: Memory, replicas: int, measured: int, images: int, batch: int
+) -> int:
+    """Predicts the peak memory of a run's process on CPUs, in bytes.
+
+    Args:
+      replica: what each of the replicas needs.
+      replicas: their number.
+      measured: peak memory of this process, which has built the run and trained
+        on `images` of a replica's `batch`, or on none.
+      images, batch: numbers of images.
+    """
+    growth = replica.of_batch * (1.0 - images / batch)
+    return measured + round(replicas * (growth if images else replica.total))
+
+
+def peak_resident() -> int:
+    """Bytes that this process has had in memory at its peak."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def available() -> int | None:
+    """Bytes of each GPU, or of a run on CPUs; None if unknown."""
     if tf.config.list_logical_devices("TPU"):
         return None
     if tf.config.list_logical_devices("GPU"):
@@ -126,12 +156,24 @@ def available(replicas: int) -> int | None:
             for device in device_lib.list_local_devices()
             if device.device_type == "GPU"
         )
-    try:
-        with open("/proc/meminfo") as file:
-            sizes = dict(line.split(":") for line in file)
-        return int(sizes["MemAvailable"].split()[0]) * 1024 // replicas
-    except (OSError, KeyError):
-        return None
+    # This process will have ended.
+    sizes = _sizes("/proc/meminfo"), _sizes("/proc/self/status")
+    if all(sizes):
+        return sizes[0]["MemAvailable"] + sizes[1]["VmRSS"]
+    return None
+
+
+def _sizes(path: str) -> dict[str, int]:
+    """Reads the bytes in a file of Linux's kernel; elsewhere, none."""
+    if not os.path.exists(path):
+        return {}
+    with open(path) as file:
+        fields = [line.split() for line in file]
+    return {
+        words[0].rstrip(":"): 1024 * int(words[1])
+        for words in fields
+        if words[-1] == "kB"
+    }
 
 
 def _bytes(tensors: Iterable[tf.Tensor | tf.Variable]) -> int:

@@ -40,6 +40,9 @@ def sections(
     sizes = {
         **dataclasses.asdict(facts.memory),
         "total": facts.memory.total,
+    }
+    of_run = {
+        "process": facts.process_memory,
         "available": facts.available_memory,
     }
     found = facts.class_sizes
@@ -87,12 +90,10 @@ def sections(
             **pairs,
         },
         "memory_per_replica": {
-            **{
-                f"{name}_mib": size and round(size / 2**20, 1)
-                for name, size in sizes.items()
-            },
+            **_mib(sizes),
             "similarity_block": f"{anchors} x {candidates}",
         },
+        "memory": _mib(of_run),
         "speed": {
             **{
                 f"{name}_images_per_second": value and round(value, 1)
@@ -105,6 +106,13 @@ def sections(
             if step
             else "nothing: a step takes too long here",
         },
+    }
+
+
+def _mib(sizes: dict[str, int | None]) -> Section:
+    return {
+        f"{name}_mib": size and round(size / 2**20, 1)
+        for name, size in sizes.items()
     }
 
 

@@ -15,6 +15,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
+from tf_contrastive.doctor import memory
 
 # Upper bounds of what the input is measured on: images of the data, of a batch.
 _EXAMPLES = 2048
@@ -35,6 +36,10 @@ class StepTime:
     images: int
     # Per replica, in the whole batch; if more, `seconds` is extrapolated.
     replica_images: int
+    # On CPUs: per replica in the smallest batch, and the process's peak memory
+    # in bytes after it.
+    smallest_images: int = 0
+    peak_memory: int = 0
 
 
 def measure_input(
@@ -111,11 +116,13 @@ def measure_step(
         return _median(lambda: step(batches), seconds / 4)
 
     few = many = size, timed(size)
+    peak = memory.peak_resident()
     # The larger batch takes about four steps.
     growth = min(int(seconds / (4 * few[1])), images // size)
     if growth > 1:
         many = growth * size, timed(growth * size)
-    return StepTime(extrapolate(few, many, images), many[0], images)
+    whole = extrapolate(few, many, images)
+    return StepTime(whole, many[0], images, size, peak)
 
 
 def extrapolate(
