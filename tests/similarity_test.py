@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive.losses import similarity
+from tf_contrastive.losses import similarity, symmetric
 
 _RNG = np.random.default_rng(0)
 
@@ -37,7 +37,7 @@ def _whole(z, temperature, weights, include_self):
 def test_log_sum_exp(
     images, block_size, temperature, include_self, stored, monkeypatch
 ):
-    monkeypatch.setattr(similarity, "_MAX_STORED", stored)
+    monkeypatch.setattr(symmetric, "_MAX_STORED", stored)
     z = _RNG.normal(size=[images, 2, 6]).astype(np.float32)
     weights = _RNG.uniform(size=2 * images)
     expected, gradient = _whole(z, temperature, weights, include_self)
@@ -46,10 +46,10 @@ def test_log_sum_exp(
     def both(z, as_total):
         with tf.GradientTape() as tape:
             tape.watch(z)
-            rows = similarity.LogSumExp(
+            rows = symmetric.LogSumExp(
                 similarity.gather(z),
                 temperature,
-                include_self=include_self,
+                over="all" if include_self else "others",
                 block_size=block_size,
             )
             w = tf.constant(weights, tf.float32)

@@ -1,6 +1,7 @@
 """Base classes of the losses: the call, its checks and the reduction."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 from tf_contrastive import distribution
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import Loss
-from tf_contrastive.losses import products, similarity
+from tf_contrastive.losses import products, similarity, symmetric
 
 # (coefficient, the values [A] of all anchors or the `Rows` that compute them)
 Term = tuple[float, Any]
@@ -186,16 +187,22 @@ class AnchorLoss(ContrastiveLoss):
         *,
         attraction: float = 1.0,
         repulsion: float = 1.0,
-    ) -> similarity.LogSumExp:
-        """See `similarity.LogSumExp`; by default, the cross entropy."""
+    ) -> symmetric.LogSumExp | symmetric.SortedRows:
+        """See `symmetric.LogSumExp`; by default, the cross entropy."""
         assert self.temperature is not None
-        return similarity.LogSumExp(
-            batch,
-            self.temperature,
+        log_sum_exp = functools.partial(
+            symmetric.LogSumExp,
+            temperature=self.temperature,
             attraction=attraction,
             repulsion=repulsion,
             block_size=self.block_size,
         )
+        # Without labels, images are sorted by class already.
+        if batch.labelled and symmetric.is_symmetric(
+            batch, self.temperature, self.block_size
+        ):
+            return symmetric.SortedRows(batch, log_sum_exp)
+        return log_sum_exp(batch)
 
     def _counted(self, batch: similarity.Batch) -> tf.Tensor:
         """Returns whether each anchor is counted, bool [A]."""

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config.loss import LOSS_OPTIONS
-from tf_contrastive.losses import base, products, similarity
+from tf_contrastive.losses import base, products, similarity, symmetric
 
 # Explicit, since the automatic choice differs between devices.
 _ALGORITHM = "philox"
@@ -99,10 +99,10 @@ class AlignUniform(_Generalized):
             normalized=self.normalize,
             split=products.use_split(self.similarity_products),
         )
-        rows = similarity.LogSumExp(
+        rows = symmetric.LogSumExp(
             batch,
             self.temperature,
-            include_self=self.include_self,
+            over="all" if self.include_self else "others",
             block_size=self.block_size,
         )
         anchors = tf.shape(batch.anchors.image_ids)

@@ -1,15 +1,18 @@
 """The supervised contrastive losses: SupCon (L_out, L_in) and SINCERE."""
 
 import dataclasses
+import functools
 
 import tensorflow as tf
 
 from tf_contrastive.config.loss import LOSS_OPTIONS
-from tf_contrastive.losses import base, similarity
+from tf_contrastive.losses import base, similarity, symmetric
 from tf_contrastive.losses.similarity import (
+    MASKED,
     Batch,
     Block,
     count,
+    log_add_exp,
     log_sum_exp,
     masked_mean,
 )
@@ -73,7 +76,12 @@ class SupCon(base.AnchorLoss):
         if self._is_linear(batch):
             return [(factor, self._log_sum_exp(batch))]
         bounded = batch.bounded(self.temperature)
-        rows = self._rows(lambda block: self._losses(block, bounded), batch)
+        rows = symmetric.class_rows(
+            lambda block: self._losses(block, batch.num_views, bounded),
+            batch,
+            self.temperature,
+            self.block_size,
+        )
         return [(factor, rows)]
 
     def _is_linear(self, batch: Batch) -> bool:
@@ -84,39 +92,44 @@ class SupCon(base.AnchorLoss):
             and batch.anchors.classes.shape.rank == 1
         )
 
-    def _losses(self, block: Block, bounded: bool) -> tf.Tensor:
+    def _losses(self, block: Block, views: int, bounded: bool) -> tf.Tensor:
         """Computes the loss of a block's anchors for any options, [R]."""
         logits = block.similarities / self.temperature
-        positives, rest = self._split_candidates(block)
+        log_sum = functools.partial(log_sum_exp, logits, bounded=bounded)
+        noise = block.noise(self.temperature, bounded=bounded)
+        positives = block.positives
+        if self.positives_cap is not None:
+            positives = self._capped(block, views)
+            if self.keep_dropped_positives:
+                dropped = block.positives & ~positives
+                noise = log_add_exp(noise, log_sum(dropped))
         if self.denominator == "one_positive":
             # The softmax of each positive and the rest.
-            noise = log_sum_exp(logits, rest, bounded=bounded)
             terms = -tf.nn.softplus(noise[:, tf.newaxis] - logits)
             return -self._mean(terms, positives, bounded=False)
+        denominator = noise
         if self.denominator == "all":
-            rest |= positives
-        denominator = log_sum_exp(logits, rest, bounded=bounded)
+            denominator = log_add_exp(noise, log_sum(positives))
         loss = denominator - self._mean(logits, positives, bounded=bounded)
         if self.denominator == "all":
             loss = similarity.not_negative(loss)
         # Without negatives, a positive is compared with nothing.
-        return tf.where(tf.reduce_any(rest, -1), loss, 0.0)
+        return tf.where(tf.equal(denominator, MASKED), 0.0, loss)
 
-    def _split_candidates(self, block: Block) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns kept positives and the denominator's rest, bool [R, N]."""
-        positives, rest = block.positives, block.negatives
-        if self.positives_cap is None:
-            return positives, rest
-        own = positives & block.same_image
-        own &= _rank(own) <= self.positives_cap
-        left = self.positives_cap - tf.reduce_sum(
-            tf.cast(own, tf.int32), -1, keepdims=True
-        )
-        foreign = positives & ~block.same_image
-        capped = own | (foreign & (_rank(foreign) <= left))
-        if self.keep_dropped_positives:
-            rest |= positives & ~capped
-        return capped, rest
+    def _capped(self, block: Block, views: int) -> tf.Tensor:
+        """Returns the positives that are kept, bool [R, N]."""
+        cap = self.positives_cap
+        assert cap is not None
+        own = block.positives & block.same_image
+        foreign = block.positives & ~block.same_image
+        if cap < views:
+            # The first ones of an anchor's other views, and none of others'.
+            of_anchor, view = block.anchors.views, block.candidates.views
+            return own & (
+                view[tf.newaxis]
+                < cap + tf.cast(of_anchor < cap, tf.int32)[:, tf.newaxis]
+            )
+        return own | (foreign & (_rank(foreign) <= cap - (views - 1)))
 
     def _mean(
         self, logs: tf.Tensor, positives: tf.Tensor, *, bounded: bool
@@ -185,11 +198,14 @@ class Sincere(base.AnchorLoss):
 
         def losses(block: Block) -> tf.Tensor:
             logits = block.similarities / self.temperature
-            noise = log_sum_exp(logits, block.negatives, bounded=bounded)
+            noise = block.noise(self.temperature, bounded=bounded)
             odds = noise[:, tf.newaxis] - logits + epsilon
             return masked_mean(tf.nn.softplus(odds), block.positives) - epsilon
 
-        return [(1.0, self._rows(losses, batch))]
+        rows = symmetric.class_rows(
+            losses, batch, self.temperature, self.block_size
+        )
+        return [(1.0, rows)]
 
     def _logit_epsilon(self) -> float:
         """The margin in the logit."""
