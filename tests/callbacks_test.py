@@ -59,7 +59,8 @@ def _progress(stream, **options):
 def test_progress_is_a_line_per_epoch_in_a_file_and_a_bar_on_a_terminal():
     file, terminal = io.StringIO(), _Terminal()
     _fit([1, 2, 3, 4, 5, 6], 3, _progress(file), _progress(terminal))
-    first, last = file.getvalue().splitlines()
+    traced, first, last = file.getvalue().splitlines()
+    assert traced == "step       being traced and compiled"
     assert first.startswith("epoch 1/2  step 3/6  loss 2.0000  ")
     assert last.startswith("epoch 2/2  step 6/6  loss 5.0000  ")
     assert re.search(r"images/s  input wait 0%  ETA \d:\d\d:\d\d$", first)
@@ -68,6 +69,14 @@ def test_progress_is_a_line_per_epoch_in_a_file_and_a_bar_on_a_terminal():
     shown = terminal.getvalue()
     assert "\r\x1b[K[====        ] epoch 1/2  step 1/6" in shown
     assert shown.count("\n") == 2
+
+
+def test_progress_of_a_long_epoch_is_written_to_a_file(monkeypatch):
+    monkeypatch.setattr(callbacks.progress, "_INTERVAL", 0.0)
+    file = io.StringIO()
+    _fit([1, 2, 3, 4, 5, 6], 3, _progress(file))
+    steps = re.findall(r"step (\d)/6", file.getvalue())
+    assert steps == list("12334566")
 
 
 def _points(logdir, tag):

@@ -17,6 +17,9 @@ from tf_contrastive.model.input_wait import Throughput
 _WARNING_EPOCHS = 3
 _COLLAPSE_STD = 0.05
 _CHANCE_MARGIN = 0.01
+# Seconds between two lines of progress within an epoch: on a terminal, which
+# shows the last one only, and elsewhere.
+_LIVE_INTERVAL, _INTERVAL = 0.5, 30.0
 # Metric -> how the progress line shows it.
 _METRICS = {
     "loss": "loss {:.4f}",
@@ -30,8 +33,8 @@ class Progress(tf.keras.callbacks.Callback):
     """Shows step, metrics, speed and remaining time, on stderr by default.
 
     On a terminal it rewrites one line with a bar; elsewhere it writes a line
-    per epoch. `epochs` are those of the whole run; see `Throughput` for
-    `excluded_seconds`.
+    per epoch, and one every half minute of a longer epoch. `epochs` are those
+    of the whole run; see `Throughput` for `excluded_seconds`.
     """
 
     def __init__(
@@ -50,25 +53,35 @@ class Progress(tf.keras.callbacks.Callback):
         self._batch_size = batch_size
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
+        self._end = "" if self._live else "\n"
+        self._interval = _LIVE_INTERVAL if self._live else _INTERVAL
         self._rate, self._wait = 0.0, 0.0
         self._last_shown = 0.0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Starts the clock."""
+        """Starts the clock, and says what the run waits for."""
         self._throughput = Throughput(self.model, self._excluded_seconds)
+        self._write("step       being traced and compiled" + self._end)
+        # The bar appears with the first step.
+        self._last_shown = 0.0 if self._live else time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
-        """Rewrites the line, at most twice a second."""
-        if self._live and time.perf_counter() - self._last_shown > 0.5:
-            self._rate, self._wait = self._throughput.read()
+        """Writes the line if it is due."""
+        if time.perf_counter() - self._last_shown < self._interval:
+            return
+        self._rate, self._wait = self._throughput.read()
+        line = self._line(logs)
+        if self._live:
             done = round((batch + 1) / self.params["steps"] * 12)
-            self._write(f"[{'=' * done:12}] {self._line(logs)}")
-            self._last_shown = time.perf_counter()
+            line = f"[{'=' * done:12}] {line}"
+        self._write(line + self._end)
+        self._last_shown = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Leaves a line for the epoch."""
         if not self._live:
             self._rate, self._wait = self._throughput.read()
+            self._last_shown = time.perf_counter()
         self._write(f"{self._line(logs)}\n")
 
     def _write(self, text: str) -> None:
