@@ -140,6 +140,9 @@ def of_process(
 
 def peak_resident() -> int:
     """Bytes that this process has had in memory at its peak."""
+    if status := _sizes("/proc/self/status"):
+        # ru_maxrss would include the process that started this one.
+        return status["VmHWM"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
