@@ -589,7 +589,7 @@ def _announce(
         f" {size}x{size}{mixed}",
         f"encoder    {encoder}, {run.runtime.precision}",
         f"loss       {run.loss.loss}, {run.optimizer.optimizer},"
-        f" {run.schedule.epochs} epochs of {steps_per_epoch} steps of"
+        f" {run.schedule.epochs} epoch(s) of {steps_per_epoch} step(s) of"
         f" {run.schedule.batch_size} images on"
         f" {strategy.num_replicas_in_sync} replica(s)",
         f"workdir    {run.runtime.workdir}{resumed}",

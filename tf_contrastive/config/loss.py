@@ -198,8 +198,9 @@ def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
     """Raises `UserError` if a supervised loss has no labels."""
     if loss in SUPERVISED_LOSSES and not has_labels:
         raise UserError(
-            f"loss={loss} needs labels, and {dataset} has none: use a labelled"
-            f" dataset, or a loss without labels ({', '.join(VIEW_LOSSES)})"
+            f"loss={loss} needs labels, and {dataset} has none: use a dataset"
+            " of two or more classes, or a loss without labels"
+            f" ({', '.join(VIEW_LOSSES)})"
         )
 
 
