@@ -103,7 +103,7 @@ def test_a_normal_run_prints_plain_lines_of_its_own(tmp_path):
     done = _pretrain(tmp_path)
     lines = done.stderr.splitlines()
     assert [line.split()[0] for line in lines] == (
-        ["data", "views", "encoder", "loss", "workdir", "epoch"]
+        ["data", "views", "encoder", "loss", "workdir", "step", "epoch"]
     ), done.stderr
     assert "probe" in lines[-1] and "input wait" in lines[-1]
     assert "images/s" in lines[-1]
