@@ -69,6 +69,8 @@ class Progress(tf.keras.callbacks.Callback):
         """Writes the line if it is due."""
         if time.perf_counter() - self._last_shown < self._interval:
             return
+        if not self._live and batch + 1 == self.params["steps"]:
+            return  # The line of the epoch follows.
         self._rate, self._wait = self._throughput.read()
         line = self._line(logs)
         if self._live:
