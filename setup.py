@@ -66,6 +66,7 @@ EXTRAS_REQUIRE = {
     "tpu-compile": ["jax>=0.10,<0.13", "libtpu>=0.0.52,<0.1"],
     "dev": [
         "pytest>=8",
+        "pytest-rerunfailures>=15",
         "pytest-xdist>=3.7",
         "ruff>=0.6",
         "mypy>=2.4",

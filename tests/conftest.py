@@ -53,6 +53,20 @@ def small_encoder():
         yield
 
 
+@pytest.hookimpl(optionalhook=True, trylast=True)
+def pytest_handlecrashitem(crashitem, report, sched):
+    """Lets `--reruns` hold for a test whose process has ended, too.
+
+    `--dist loadfile` repeats it anyway, but counts it as failed.
+    """
+    if sched.config.getoption("reruns", 0) and crashitem not in _crashed:
+        _crashed.add(crashitem)
+        report.outcome = "rerun"
+
+
+_crashed: set[str] = set()
+
+
 def pytest_collection_modifyitems(items):
     """Starts the drills and the largest files, which take longest, first."""
     items.sort(
