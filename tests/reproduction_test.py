@@ -575,7 +575,10 @@ def test_verdicts_and_exit_status(
 
 
 def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
-    """Each arm's best rate is used for all seeds; collapsed ones lose."""
+    """Each arm's best rate is used for all seeds; collapsed ones lose.
+
+    In c all have collapsed, and the best of them is used.
+    """
     calls = []
 
     def call(words, **_):
@@ -584,12 +587,13 @@ def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
 
     def measure(unit, name):
         words = unit.settings["pretrain"]
-        best = {"a": 0.3, "b": 1.0}[unit.arm]
+        best = {"a": 0.3, "b": 1.0, "c": 0.3}[unit.arm]
         return {"knn:k=1/top1": -abs(_rate(words) - best) + 0.01 * unit.seed}
 
     def gate(unit):
         # The best of b did not train.
-        final = 9.0 if _rate(unit.settings["pretrain"]) == 1.0 else 1.0
+        failed = unit.arm == "c" or _rate(unit.settings["pretrain"]) == 1.0
+        final = 9.0 if failed else 1.0
         return {"final": final, "collapsed": 5.0}
 
     monkeypatch.setattr(subprocess, "run", call)
@@ -600,10 +604,10 @@ def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
     recipe = {
         "seeds": 2,
         "shared": {"pretrain": ["--split=train"], "evaluate": []},
-        "arms": {"a": {}, "b": {}},
+        "arms": {"a": {}, "b": {}, "c": {}},
         "values": {"1NN": ["evaluation", "knn:k=1/top1"]},
         "select": {
-            "flags": {"a": rates, "b": rates},
+            "flags": {"a": rates, "b": rates, "c": rates},
             "value": "1NN",
             "pretrain": ["--split=train[:90%]"],
             "evaluate": ["--test_split=train[90%:]"],
@@ -616,9 +620,10 @@ def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
     assert result["chosen"] == {
         "/a": ["--learning_rate=0.3"],
         "/b": ["--learning_rate=0.3"],
+        "/c": ["--learning_rate=0.3"],
     }
-    tuning, judged = calls[:12], calls[12:]
-    assert len(judged) == 8
+    tuning, judged = calls[:18], calls[18:]
+    assert len(judged) == 12
     for words in tuning:
         cut = "--split=train[:90%]", "--test_split=train[90%:]"
         assert cut[words[0] == "evaluate"] in words
@@ -628,7 +633,7 @@ def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
         assert f"--seed={runs.SELECTION_SEED}" not in words
     # What was tried is not tried again.
     assert run(claims, claim="A", seeds=3) == 0
-    assert len(calls) == 20 + 4
+    assert len(calls) == 30 + 6
 
 
 def _rate(words):

@@ -6,7 +6,6 @@ flags: claims share runs, and a claim that was stopped resumes.
 
 import dataclasses
 import itertools
-import math
 import os
 import re
 import subprocess
@@ -257,7 +256,8 @@ def _select(
 ) -> dict[str, list[str]]:
     """Runs the missing candidates; returns the best flags of each unit.
 
-    A candidate that did not train (`verdicts.is_untrained`) loses.
+    A candidate that did not train (`verdicts.is_untrained`) loses against one
+    that did.
     """
     select = recipe.select
     if select is None:
@@ -267,16 +267,15 @@ def _select(
         (unit["case"], unit["arm"], tuple(unit["flags"])): unit
         for unit in tried
     }
-    best: dict[str, tuple[float, list[str]]] = {}
+    best: dict[str, tuple[tuple[bool, float], list[str]]] = {}
     for unit, flags in candidates(recipe, folders):
         found = done.get((unit.case, unit.arm, tuple(flags)))
         if found is None:
             found = _run(claim, recipe, unit, folders) | {"flags": flags}
             tried.append(found)
             save()
-        score = found["values"][select.value]
-        if verdicts.is_untrained(found):
-            score = -math.inf
+        trained = not verdicts.is_untrained(found)
+        score = trained, found["values"][select.value]
         key = _key(unit.case, unit.arm)
         if key not in best or score > best[key][0]:
             best[key] = score, flags
