@@ -109,6 +109,7 @@ setuptools.setup(
         "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
         # The papers' claims and numbers.
         "tf_contrastive.papers.claims": ["*.json"],
+        "tf_contrastive.encoders.pretrained": ["*/*"],
     },
     python_requires=">=3.10,<3.14",
     install_requires=INSTALL_REQUIRES,

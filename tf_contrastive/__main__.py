@@ -15,6 +15,7 @@ from tf_contrastive import errors, flags, terminal
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.config.embed import Embed
+from tf_contrastive.config.encoders import Encoders
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.export import Export
 from tf_contrastive.config.fields import Command
@@ -32,6 +33,7 @@ COMMANDS: dict[str, type[Command]] = {
     "embed": Embed,
     "reproduce": Reproduce,
     "datasets": Datasets,
+    "encoders": Encoders,
     "benchmark": Benchmark,
 }
 _HELP, _HELP_FULL = ("--help", "-h"), "--helpfull"

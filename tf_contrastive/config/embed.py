@@ -24,7 +24,9 @@ class Embedding:
     """What `embed` embeds."""
 
     workdir: str = option("", "folder of the run with the encoder")
-    saved_model: str = option("", "export to use instead of a run")
+    saved_model: str = option(
+        "", "export, or pretrained:NAME, to use instead of a run"
+    )
     input: str = option(
         "",
         "dataset to embed, as for --dataset of pretrain; empty: the run's",

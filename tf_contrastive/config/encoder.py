@@ -65,8 +65,8 @@ class Encoder:
     )
     init_from: str = option(
         "",
-        "folder of a run or an export with the encoder's initial weights;"
-        " empty: random weights",
+        "encoder with the initial weights: folder of a run or an export, or"
+        " pretrained:NAME (see `encoders`); empty: random weights",
     )
     width: float = option(
         1.0, "multiplier of the number of channels", above=0.0

@@ -81,7 +81,9 @@ class Evaluation:
 
     workdir: str = option("", "folder of the run to evaluate")
     saved_model: str = option(
-        "", "export to evaluate instead of a run (needs --dataset)"
+        "",
+        "export, or pretrained:NAME, to evaluate instead of a run (needs"
+        " --dataset)",
     )
     output_dir: str = option(
         "",

@@ -13,6 +13,7 @@ import tf_contrastive
 from tf_contrastive import checkpoints, errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
+from tf_contrastive.encoders import pretrained
 from tf_contrastive.exporting import (
     model_card,
     tensorflow_serving,
@@ -198,13 +199,14 @@ class _Encoder(tf.keras.Model):
 
 
 def load(path: str) -> tf.Module:
-    """Loads the encoder of a run or of an export.
+    """Loads the encoder of a run or of an export, or one of the package.
 
     An export is a program: load only those whose origin you trust.
 
     Args:
       path: folder of a run, of an export (`BASE/<version>`), or of several
-        (`BASE`): the newest is loaded.
+        (`BASE`): the newest is loaded; or `pretrained:NAME`, one of those that
+        `tf-contrastive encoders` lists.
 
     Returns:
       images [N, S, S, K], uint8 or float32 in [0, 1] -> float32 [N, D]; it
@@ -215,6 +217,9 @@ def load(path: str) -> tf.Module:
       UserError: if there is no run and no export of this package.
     """
     path = os.fspath(path)
+    if path.startswith(pretrained.SCHEME):
+        encoder = pretrained.load(path)
+        return _Encoder(encoder.inputs, encoder.outputs, name=encoder.name)
     if not tf.io.gfile.isdir(path):
         raise errors.UserError(
             f"{path} is not a folder: use the folder of a run or of an export"

@@ -1,0 +1,91 @@
+"""The encoders in the package: their numbers, and what they can be used for."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_contrastive
+from tf_contrastive import (
+    __main__,
+    datasets,
+    embedding,
+    errors,
+    evaluation,
+    exporting,
+    views,
+)
+from tf_contrastive.encoders import pretrained
+
+_FOLDER = Path(pretrained.__file__).parent
+_PREPARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
+_DIGITS = "pretrained:digits-supcon-resnet10"
+
+
+def _embedded(encoder, dataset, split):
+    """Returns embeddings and labels of a split."""
+    data_dir = str(_PREPARED) if dataset != "digits" else None
+    source = datasets.source(dataset, split, data_dir=data_dir)
+    policy = views.evaluation(encoder.input_shape[1])
+    batches = datasets.evaluation_batches(source, policy, batch_size=500)
+    return embedding.embed(encoder, batches)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        x if "digits" in x else pytest.param(x, marks=pytest.mark.slow)
+        for x in pretrained.names()
+    ],
+)
+def test_an_encoder_has_its_accuracy(name):
+    known = pretrained.results(name)
+    dataset = known["dataset"]
+    if dataset != "digits" and not (_PREPARED / dataset).is_dir():
+        pytest.skip(f"no prepared {dataset} under {_PREPARED}")
+    encoder = tf_contrastive.load(f"pretrained:{name}")
+    train = _embedded(encoder, dataset, "train")
+    test = _embedded(encoder, dataset, "test")
+    assert train[0].shape[1] == known["features"]
+    top1 = evaluation.knn(*train, *test)["top1"]
+    # Nearly tied neighbours depend on the processor.
+    assert top1 == pytest.approx(known["top1"]["knn"], abs=3 / len(test[0]))
+
+
+def test_the_encoders_are_small_and_listed(capsys, monkeypatch):
+    sizes = [p.stat().st_size for p in _FOLDER.rglob("*") if p.is_file()]
+    assert sum(sizes) < 6e6
+    monkeypatch.setattr(sys, "argv", ["tf_contrastive", "encoders"])
+    assert __main__.main() == 0
+    table, _ = capsys.readouterr().out.split("\n\n")
+    rows = table.splitlines()[1:]
+    assert [x.split()[0] for x in rows] == [
+        pretrained.SCHEME + name for name in pretrained.names()
+    ]
+    assert any(_DIGITS in row for row in rows)
+
+
+def test_a_run_can_begin_with_one():
+    theirs = tf_contrastive.load(_DIGITS)
+    arguments = {"width": 0.25, "stem": "cifar", "image_shape": [8, 8, 3]}
+    encoder = tf_contrastive.encoders.build("resnet10", **arguments)
+    exporting.copy_weights(_DIGITS, encoder)
+    images = tf.random.stateless_uniform([4, 8, 8, 3], [0, 1])
+    h = encoder(images, training=False)
+    np.testing.assert_allclose(h, theirs(images), atol=1e-5)
+
+
+def test_unknown_names_and_damaged_weights_are_refused(tmp_path):
+    with pytest.raises(errors.UserError, match="digits-supcon-resnet10"):
+        tf_contrastive.load("pretrained:digits-supcon")
+    name = _DIGITS.removeprefix("pretrained:")
+    damaged = tmp_path / name
+    shutil.copytree(_FOLDER / name, damaged)
+    content = bytearray((damaged / pretrained.WEIGHTS).read_bytes())
+    content[len(content) // 2] ^= 1
+    (damaged / pretrained.WEIGHTS).write_bytes(content)
+    with pytest.raises(errors.UserError, match="is damaged"):
+        pretrained.load(name, damaged)

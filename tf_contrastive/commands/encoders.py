@@ -1,0 +1,38 @@
+"""`encoders`: the trained encoders that come with the package."""
+
+from tf_contrastive.config.encoders import Encoders
+from tf_contrastive.encoders import pretrained
+
+_COLUMNS = "{:34} {:9} {:7} {:9} {:>5} {:>4} {:>8} {:>8} {:>6}"
+
+
+def run(options: Encoders) -> int:
+    """Prints a table of the encoders and of their accuracies; returns 0."""
+    del options
+    print(
+        _COLUMNS.format(
+            *("name", "dataset", "loss", "encoder", "width", "side"),
+            *("features", "logistic", "kNN"),
+        )
+    )
+    for name in pretrained.names():
+        known, arguments = pretrained.results(name), pretrained.arguments(name)
+        print(
+            _COLUMNS.format(
+                pretrained.SCHEME + name,
+                known["dataset"],
+                known["loss"],
+                arguments["name"],
+                arguments["width"],
+                arguments["image_shape"][0],
+                known["features"],
+                f"{known['top1']['logistic']:.4f}",
+                f"{known['top1']['knn']:.4f}",
+            )
+        )
+    print(
+        "\nTop-1 on the dataset's test images. `tf_contrastive.load(name)`"
+        " loads one, --init_from=name\n(with its --encoder, --width and"
+        " --image_size) starts with it, --saved_model=name\nevaluates it."
+    )
+    return 0
