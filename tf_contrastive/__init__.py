@@ -23,7 +23,7 @@ import os
 import sys
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = (
     "callbacks",
