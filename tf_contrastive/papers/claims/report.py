@@ -32,7 +32,8 @@ Points = dict[tuple[str, str], tuple[list[float], float | None]]
 _INTRODUCTION = (
     "# Results\n\nWhat the papers claim, and what was measured here. `python -m"
     " tf_contrastive reproduce --report` writes this file from the result files"
-    f" in `{FOLDER}`."
+    f" in `{FOLDER}`. [CIFAR-10](guide/cifar10.md) compares SupCon, SimCLR and"
+    " cross entropy at the largest size that was trained here."
 )
 _VERDICTS = (
     "A relation is tested over seeds by one-sided paired sign-flip tests at p"
@@ -45,7 +46,8 @@ _VERDICTS = (
     f" direction, or a claimed tie beyond its bound. *{verdicts.SMALLER}*:"
     " every relation is significantly above 0, but not all above the bound."
     f" *{verdicts.NONE_FOUND}*: an effect is not significantly above 0."
-    f" *{verdicts.UNDECIDED}*: a claimed tie is neither shown nor contradicted."
+    f" *{verdicts.UNDECIDED}*: a claimed tie is neither shown nor contradicted,"
+    " or a relation is contradicted by the uncorrected p only."
     f" *{verdicts.INVALID}*: a network that is compared did not train; its"
     " final loss is not below that of equal embeddings. Relations that cannot"
     " fail are reported and not judged. Recipes and relations"
