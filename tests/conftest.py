@@ -67,8 +67,12 @@ def pytest_handlecrashitem(crashitem, report, sched):
 _crashed: set[str] = set()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Starts the drills and the largest files, which take longest, first."""
+    """Drills are slow. The largest files, which take longest, start first."""
+    for item in items:
+        if item.path.parent.name == "drills":
+            item.add_marker("slow")
     items.sort(
         key=lambda item: (
             item.path.parent.name != "drills",
