@@ -4,6 +4,7 @@ import collections
 import gc
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -311,6 +312,7 @@ def test_a_lost_dispatcher_ends_the_run_after_a_checkpoint(launched, tmp_path):
         text=True,
     )
     while not tf.train.latest_checkpoint(tmp_path / "run" / "checkpoints"):
+        assert process.poll() is None, process.stderr.read()
         assert training_it.poll() is None, training_it.stderr.read()
         time.sleep(0.1)
     os.kill(_servers(process)[0], signal.SIGKILL)
@@ -320,6 +322,23 @@ def test_a_lost_dispatcher_ends_the_run_after_a_checkpoint(launched, tmp_path):
     assert told.startswith("tf_contrastive: ") and "no longer responds" in told
     saved = checkpoints.load_run(str(tmp_path / "run")).step
     assert f"saved at step {saved:,}" in told
+
+
+def test_a_worker_names_a_port_in_use():
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        done = subprocess.run(
+            [
+                *("launch/data_service", "--workers=1", f"--port={port - 1}"),
+                "--dispatcher=localhost:1",
+            ],
+            cwd=_ROOT,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHON": sys.executable},
+        )
+    assert done.returncode == 1
+    assert f"cannot start at port {port} " in done.stderr
 
 
 def test_the_launcher_names_a_wrong_argument():

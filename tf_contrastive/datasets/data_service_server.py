@@ -47,7 +47,11 @@ def main() -> int:
             print(server.target, flush=True)
     except (tf.errors.OpError, RuntimeError) as error:
         reason = errors.first_line(error)
-        print(f"data_service: cannot start ({reason})", file=sys.stderr)
+        print(
+            f"data_service: cannot start at port {flags.port} ({reason}): if"
+            " it is in use, choose another --port",
+            file=sys.stderr,
+        )
         return 1
     stopped.wait()
     # The destructor of the server would wait for the runs that read from it.
