@@ -113,6 +113,21 @@ def fake(tmp_path, monkeypatch):
     return _fake_python(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 27.23G"
+        " of 15.25G hbm. Exceeded hbm capacity by 11.98G.",
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on"
+        " HBM, the total memory required for HLO temporaries (27.23G) exceeds"
+        " available HBM (15.25G). HLO module: step.",
+    ],
+)
+def test_the_memory_of_a_program_that_does_not_fit_is_read(error):
+    gib = 2**30
+    assert compilation.needed({"error": error}) == (27.23 * gib, 15.25 * gib)
+
+
 def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
     python, log = fake
     options = _options(compile_python=python, workdir=str(tmp_path / "run"))

@@ -35,7 +35,11 @@ print(version("jax"), version("libtpu"))"""
 _EXAMPLES = 1_281_167
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
-_EXCESS = re.compile(r"Used ([\d.]+)([KMG]) of ([\d.]+)([KMG]) hbm")
+# Of two versions of libtpu; the second one counts temporaries alone.
+_EXCESS = re.compile(
+    r"(?:Used |\()([\d.]+)([KMG])(?: of |\) exceeds available HBM \()"
+    r"([\d.]+)([KMG])"
+)
 
 # What `compiler.py` prints of a program.
 Facts = dict[str, Any]
