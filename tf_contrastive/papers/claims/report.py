@@ -398,4 +398,10 @@ def _panel(axis: "Axes", name: str, points: Points) -> None:
     axis.tick_params(axis="y", labelsize=8)
     axis.margins(x=0.1)
     if len(arms) > 1:
-        axis.legend(fontsize=7, frameon=False)
+        # Beside the panel, where it covers no point.
+        axis.legend(
+            fontsize=7,
+            frameon=False,
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.0),
+        )
