@@ -1,16 +1,16 @@
 """Writes docs/tpu.md: what training steps take of TPUs, by their compiler.
 
 Use: python launch/tpu.py [--minutes=N]
-     python launch/tpu.py --recipes
+     python launch/tpu.py --recipes [--whole]
 
-It needs no TPU, but `launch/install --tpu-compile`. A row takes several
-compilations of minutes. It is kept in docs/tpu.json, and only what is missing
-is compiled: delete rows that are out of date. --minutes: begin no compilation
-after that time.
+It needs no TPU, but `launch/install --tpu-compile`. A row takes minutes. Rows
+are kept in docs/tpu.json, and only those that are missing are compiled: delete
+what is out of date. --minutes: begin no row after that time.
 
 --recipes: instead compile the step of every flagfile of configs/ for TPUs, for
 8 cores with the recipe's batch per core, and exit with 1 if one fails or does
-not fit. Flagfiles whose steps have the same form share one.
+not fit. Flagfiles whose steps have the same form share one. --whole: generate
+code, too, which takes 30 times as long.
 """
 
 import argparse
@@ -33,8 +33,6 @@ DOCUMENT = ROOT / "docs" / "tpu.md"
 RECIPE = "simclr_imagenet"
 # Of a core, in that recipe: 4096 on 128 cores.
 IMAGES = 32
-# Compilations for the largest batch, at most.
-MORE = 2
 TOPOLOGIES = {"v4": "v4:2x2x1", "v5e": "v5e:2x2", "v6e": "v6e:2x2"}
 ENCODERS = [(f"resnet{n}", width) for width in (1, 2) for n in (50, 101, 200)]
 _INTRODUCTION = """\
@@ -48,11 +46,13 @@ nothing was measured. `python launch/tpu.py` writes this page; the guide
 
 Each program is that of one core, without collectives: on several cores the loss
 compares more images, and batch normalization and gradients are summed over the
-cores. A core of v4 is half a chip; one of v5e or v6e is a chip. Milliseconds
-are lower bounds, by the chip's published operations and bytes per second;
-images per second follow from the longer of them. The largest batch is the
-largest that fits, of those that were compiled: a multiple of 8, after at most
-{more} guesses.
+cores. A core of v4 is half a chip; one of v5e or v6e is a chip. Programs are
+compiled until their memory is assigned. The memory of their code comes on top:
+87 MiB for ResNet-50, and in proportion to the number of convolutions for the
+others. Milliseconds are lower bounds, by the chip's published operations and
+bytes per second; images per second follow from the longer of them. The largest
+batch is a multiple of 8 that fits without recomputation: for larger ones the
+compiler computes activations twice, to save memory, or has not enough of it.
 """
 # Options on which the form of a step depends.
 _FORM = (
@@ -74,7 +74,7 @@ def document(rows: dict[str, dict[str, Any]]) -> str:
     from tf_contrastive.doctor.tpu import chips
 
     lines = [
-        _INTRODUCTION.format(images=IMAGES, more=MORE),
+        _INTRODUCTION.format(images=IMAGES),
         "| encoder | width | chip | MiB of a core | of | Tflop | GB |"
         " ms by flops | ms by bytes | images/s of a core | largest batch of a"
         " core |",
@@ -124,29 +124,32 @@ def _write_table(minutes: float) -> None:
 
     end, rows = time.monotonic() + 60 * minutes, data()
     base = _parse(RECIPE)
-    for encoder, width, name in _cases():
-        row = rows.setdefault(_key(encoder, width, name), {})
-        if "largest" in row or time.monotonic() > end:
-            continue
-        run = fields.replace(
-            base, encoder=encoder, width=float(width), batch_size=IMAGES
-        )
-        run, info, _ = compilation.resolve(run, 1)
-        compiler = compilation.Compiler(
-            chips.topology(TOPOLOGIES[name]), cores=1
-        )
-        programs = compilation.Programs(run, info, compiler)
-        facts = programs.step(IMAGES)
-        row |= {n: facts[n] for n in ("flops", "bytes", "cycles") if n in facts}
-        row["memory"] = compilation.needed(facts)[0]
-        _write(rows)
-        if time.monotonic() <= end:
-            row["largest"] = programs.largest(IMAGES, MORE)
+    compilers = {
+        name: compilation.Compiler(chips.topology(topology), cores=1)
+        for name, topology in TOPOLOGIES.items()
+    }
+    for encoder, width in ENCODERS:
+        programs = None
+        for name, compiler in compilers.items():
+            key = _key(encoder, width, name)
+            if key in rows or time.monotonic() > end:
+                continue
+            if programs is None:
+                run = fields.replace(
+                    base, encoder=encoder, width=float(width), batch_size=IMAGES
+                )
+                run, info, _ = compilation.resolve(run, 1)
+                programs = compilation.Programs(run, info, compiler)
+            programs = programs.on(compiler)
+            facts = programs.step(IMAGES, whole=False)
+            row = {n: facts[n] for n in ("flops", "bytes") if n in facts}
+            row["memory"] = compilation.needed(facts)[0]
+            row["largest"] = programs.largest(IMAGES)
+            rows[key] = row
             _write(rows)
 
 
 def _write(rows: dict[str, dict[str, Any]]) -> None:
-    rows = {key: row for key, row in rows.items() if row}
     DATA.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
     DOCUMENT.write_text(document(rows), "utf-8")
 
@@ -191,7 +194,7 @@ def distinct(
     return {name: runs[name] for name in sorted(forms.values())}
 
 
-def _compile_recipes() -> bool:
+def _compile_recipes(whole: bool) -> bool:
     from tf_contrastive.doctor.tpu import chips, compilation
 
     target = chips.topology(TOPOLOGIES["v4"])
@@ -202,7 +205,8 @@ def _compile_recipes() -> bool:
         run = fields.replace(run, batch_size=images * target.cores)
         try:
             run, info, _ = compilation.resolve(run, target.cores)
-            facts = compilation.Programs(run, info, compiler).step(images)
+            programs = compilation.Programs(run, info, compiler)
+            facts = programs.step(images, whole)
         except errors.UserError as error:
             print(f"{name}: {error}", flush=True)
             passed = False
@@ -225,12 +229,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--recipes", action="store_true")
+    parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
     terminal.configure("normal")
     extensions.add_papers()
     try:
         if options.recipes:
-            return 0 if _compile_recipes() else 1
+            return 0 if _compile_recipes(options.whole) else 1
         _write_table(options.minutes)
     except errors.UserError as error:
         terminal.error(str(error))

@@ -56,11 +56,11 @@ import json, os, sys
 if sys.argv[1] == "-c":
     print("fake")
     sys.exit()
-script, hlo, topology, cores = sys.argv[1:]
+script, hlo, topology, cores, mode = sys.argv[1:]
 name, images = open(hlo).read().split()
 images = int(images)
 with open({log!r}, "a") as log:
-    log.write(f"{{name}} {{images}} {{topology}} {{cores}}\\n")
+    log.write(f"{{name}} {{images}} {{topology}} {{cores}} {{mode}}\\n")
 need = {fixed} + {each} * images
 if need > {limit}:
     error = f"Used {{need / 2**30:.3f}}G of {limit_gib}G hbm."
@@ -69,15 +69,20 @@ else:
     times = 5 if name == "step" else 4
     facts = dict.fromkeys(("output", "alias", "generated_code"), 0)
     facts |= dict(argument={fixed}, temp=need - {fixed}, memory=need)
-    facts |= dict(flops=2.75e8 * images * times, bytes=1e6, cycles=1e6 * times)
+    twice = 1.2 if need > {recomputes} else 1.0
+    flops = 2.75e8 * images * times * twice
+    facts |= dict(flops=flops, bytes=1e6, cycles=1e6 * times)
     facts |= dict(collectives=3, collectives_before=9, collective_bytes=2**21)
     facts |= dict(float64=False, dynamic_shapes=False, loops=2)
     print(json.dumps(facts))
 """
 
 
-def _fake_python(folder):
-    """Writes `_FAKE`, in whose memory at most 75 images fit; and its log."""
+def _fake_python(folder, recomputes=100):
+    """Writes `_FAKE`, in whose memory at most 75 images fit; and its log.
+
+    Above `recomputes` GiB it does a fifth of the operations twice.
+    """
     path, log = folder / "python", folder / "log"
     path.write_text(
         _FAKE.format(
@@ -87,6 +92,7 @@ def _fake_python(folder):
             each=2**29 // 5,
             limit=8.5 * 2**30,
             limit_gib=8.5,
+            recomputes=recomputes * 2**30,
         )
     )
     path.chmod(0o755)
@@ -136,7 +142,7 @@ def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
     memory = report["memory_per_core"]
     assert memory["images_per_core"] == 8 and memory["fits"] == "yes"
     # 1 GiB and 0.1 GiB an image in 8.5 GiB: a multiple of 8.
-    assert memory["largest_images_per_core"] == 72
+    assert memory["largest_without_recomputation"] == 72
     assert memory["largest_batch_size"] == 72 * 8
     # Half a v4 chip makes 137.5 teraflops: 8 images in 80 us; one host.
     assert report["step_of_a_core"]["milliseconds_by_flops"] == 0.08
@@ -147,9 +153,11 @@ def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
     assert chosen["wire_dtype"] == "float32"
     assert given["megabytes_per_second_and_host"] == round(0.8 * size)
     assert "largest_batch_size" in capsys.readouterr().out
-    # The same programs are not compiled again.
+    # Code is generated for the run's own batch alone, and nothing twice.
     compiled = log.read_text()
-    assert compiled.splitlines()[0] == "step 8 v4:2x2x1 8"
+    first, *others = compiled.splitlines()
+    assert first == "step 8 v4:2x2x1 8 whole"
+    assert others and all(line.endswith(" plan") for line in others)
     assert command.run(options) == 0
     assert log.read_text() == compiled
 
@@ -160,8 +168,20 @@ def test_a_batch_that_does_not_fit_gets_one_that_does(fake):
     report = tpu.inspect(options)
     assert report["memory_per_core"]["fits"] == "no"
     assert report["memory_per_core"]["available_mib"] == 8704
-    assert report["memory_per_core"]["largest_images_per_core"] == 72
+    assert report["memory_per_core"]["largest_without_recomputation"] == 72
     assert "step_of_a_core" not in report
+
+
+def test_the_largest_batch_has_no_operations_that_are_done_twice(
+    fake, tmp_path
+):
+    # 1 GiB and 0.1 GiB an image: 40 images take 5 GiB.
+    python, _ = _fake_python(tmp_path, recomputes=5.1)
+    options = fields.replace(_options(compile_python=python), batch_size=480)
+    report = tpu.inspect(options)
+    assert report["memory_per_core"]["fits"] == "yes"
+    assert report["memory_per_core"]["largest_without_recomputation"] == 40
+    assert report["step_of_a_core"]["recomputed_percent"] == 20.0
 
 
 @pytest.mark.parametrize(
@@ -201,8 +221,8 @@ def test_the_step_is_compared_with_the_encoder_alone(fake, tmp_path, capsys):
     assert row["bytes_ratio"] == row["memory_ratio"] == 1.0
     # The step on all cores, the encoder on one of them.
     assert log.read_text().splitlines() == [
-        "step 8 v4:2x2x1 8",
-        "encoder 8 v4:2x2x1 1",
+        "step 8 v4:2x2x1 8 whole",
+        "encoder 8 v4:2x2x1 1 whole",
     ]
     assert "bytes / bare" in capsys.readouterr().out
     with pytest.raises(errors.UserError, match="batch_size in run_flags"):
@@ -224,9 +244,9 @@ def test_another_compiler_compiles_again(tmp_path, monkeypatch):
     path.write_text(path.read_text().replace("fake", "newer"))
     compilation.Compiler(target, python).compile(b"step 8", "a step")
     assert log.read_text().splitlines() == [
-        "step 8 v5e:2x2 4",
-        "step 8 v5e:2x2 1",
-        "step 8 v5e:2x2 4",
+        "step 8 v5e:2x2 4 whole",
+        "step 8 v5e:2x2 1 whole",
+        "step 8 v5e:2x2 4 whole",
     ]
     path.write_text(path.read_text().replace("sys.exit()", "sys.exit(1)"))
     with pytest.raises(errors.UserError, match="tpu-compile"):
@@ -338,10 +358,14 @@ def _lowered(name):
     return lowering.Step(run, info, 100, 8).lower(images)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(_FORMS.values()))
-def test_a_recipe_has_a_step_for_tpus(name):
-    module = hlo_pb2.HloModuleProto.FromString(_lowered(name))
+_ENVIRONMENT = _ROOT / ".venv-tpu/bin/python"
+_needs_compiler = pytest.mark.skipif(
+    not os.access(_ENVIRONMENT, os.X_OK), reason=".venv-tpu is not installed"
+)
+
+
+def _check_instructions(program):
+    module = hlo_pb2.HloModuleProto.FromString(program)
     instructions = [i for c in module.computations for i in c.instructions]
     assert any(
         i.custom_call_target == compiler.ALL_REDUCE for i in instructions
@@ -352,23 +376,18 @@ def test_a_recipe_has_a_step_for_tpus(name):
         assert not any(shape.is_dynamic_dimension), instruction
 
 
-_ENVIRONMENT = _ROOT / ".venv-tpu/bin/python"
-_needs_compiler = pytest.mark.skipif(
-    not os.access(_ENVIRONMENT, os.X_OK), reason=".venv-tpu is not installed"
-)
-
-
-# The others are compiled by launch/release_check --compile.
+# With their own encoders they are compiled by launch/release_check --compile.
 @pytest.mark.slow
-@_needs_compiler
-@pytest.mark.parametrize(
-    "name", ["simclr_imagenet_4x", "supcon_imagenet_resnet200"]
-)
-def test_a_recipe_compiles_for_a_tpu(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", sorted(_FORMS.values()))
+def test_a_recipe_has_a_step_for_tpus(name, tmp_path, monkeypatch):
+    program = _lowered(name)
+    _check_instructions(program)
+    if not os.access(_ENVIRONMENT, os.X_OK):
+        return  # The test below is skipped, and says why.
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = chips.topology("v4:2x2x1")
     facts = compilation.Compiler(target, str(_ENVIRONMENT)).compile(
-        _lowered(name), name
+        program, name, whole=False
     )
     assert compilation.needed(facts)[1] is None
     assert not facts["float64"] and not facts["dynamic_shapes"]
@@ -378,11 +397,21 @@ def test_a_recipe_compiles_for_a_tpu(name, tmp_path, monkeypatch):
 @_needs_compiler
 def test_a_step_compiles_for_a_tpu(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    report = tpu.inspect(_options(compile_python=str(_ENVIRONMENT)))
-    assert report["memory_per_core"]["fits"] == "yes"
-    step = report["step_of_a_core"]
-    assert step["float64"] == step["dynamic_shapes"] == "no"
-    assert 0 < step["collectives"] < step["collectives_before"]
+    options = _options(compile_python=str(_ENVIRONMENT))
+    target = chips.topology(options.compilation.compile_for)
+    compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))
+    run, info, _ = compilation.resolve(options, target.cores)
+    programs = compilation.Programs(run, info, compiler_)
+    whole, plan = programs.step(8), programs.step(8, whole=False)
+    assert compilation.needed(whole)[1] is None
+    assert not whole["float64"] and not whole["dynamic_shapes"]
+    assert 0 < whole["collectives"] < whole["collectives_before"]
+    assert whole["cycles"] and whole["generated_code"]
+    # The same program, left before its code is generated.
+    same = {name for name in plan if name not in ("memory", "bytes")}
+    assert {n: plan[n] for n in same} == {n: whole[n] for n in same}
+    assert plan["memory"] == pytest.approx(whole["memory"], abs=2**20)
+    assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.01)
 
 
 if __name__ == "__main__":

@@ -37,13 +37,16 @@ def inspect(options: Doctor) -> dict[str, Section]:
     images = run.schedule.batch_size // target.cores
     facts = programs.step(images)
     largest = programs.largest(images)
+    recomputed = (
+        programs.recomputed(images, facts) if "flops" in facts else None
+    )
     rate = None
     if source is not None:
         terminal.info("measuring the input")
         rate = speed.measure_input(
             source, tf.distribute.get_strategy(), run, _INPUT
         )
-    return _sections(run, target, images, facts, largest, rate)
+    return _sections(run, target, images, facts, largest, recomputed, rate)
 
 
 def _sections(
@@ -52,6 +55,7 @@ def _sections(
     images: int,
     facts: compilation.Facts,
     largest: int | None,
+    recomputed: float | None,
     rate: float | None,
 ) -> dict[str, Section]:
     """Returns heading -> name -> value; `rate`: images/s of the input here."""
@@ -62,7 +66,7 @@ def _sections(
         "memory_mib": round(needed / mib),
         "available_mib": round((limit or chip.memory / chip.cores) / mib),
         "fits": "yes" if limit is None else "no",
-        "largest_images_per_core": largest,
+        "largest_without_recomputation": largest,
         "largest_batch_size": largest and largest * target.cores,
     }
     report: dict[str, Section] = {
@@ -88,6 +92,7 @@ def _sections(
     report["step_of_a_core"] = {
         "teraflops": round(facts["flops"] / 1e12, 4),
         "gigabytes": round(facts["bytes"] / 1e9, 3),
+        "recomputed_percent": round(100 * max(recomputed or 0.0, 0.0), 1),
         "loops_counted_once": facts["loops"],
         "estimated_megacycles": round(facts["cycles"] / 1e6, 2),
         "argument_mib": round(facts["argument"] / mib),

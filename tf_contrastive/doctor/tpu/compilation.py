@@ -1,5 +1,6 @@
 """Runs the TPU's compiler in a process of its own, and keeps what it found."""
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -22,8 +23,10 @@ from tf_contrastive.doctor.tpu import compiler
 from tf_contrastive.doctor.tpu.chips import Topology
 from tf_contrastive.doctor.tpu.lowering import Passes, Step
 
-# Compilations at most, besides the run's own batch, to find the largest.
-_MORE = 3
+# Batches at most, besides the run's own, to find the largest.
+_MORE = 6
+# Part of the operations that counts as recomputed; the loss takes some, too.
+_RECOMPUTED = 0.01
 # Batches that TPUs fill their vector units with.
 _MULTIPLE = 8
 # Where `launch/install --tpu-compile` installs jax and libtpu.
@@ -81,15 +84,20 @@ class Compiler:
             " run launch/install --tpu-compile"
         )
 
-    def compile(self, hlo: bytes, title: str) -> Facts:
+    def compile(self, hlo: bytes, title: str, whole: bool = True) -> Facts:
         """Compiles serialized HLO; see `needed` for one that does not fit.
 
-        `title` names the program in progress lines.
+        Args:
+          hlo: the program.
+          title: its name in progress lines.
+          whole: generate code, too, which takes 30 times as long. Without it
+            there are no "generated_code" and no "cycles".
 
         Raises:
           UserError: if it fails for any other reason than memory.
         """
-        cache = self._cache(hlo)
+        mode = "whole" if whole else "plan"
+        cache = self._cache(hlo, mode)
         if os.path.exists(cache):
             with open(cache) as file:
                 return json.load(file)
@@ -102,7 +110,7 @@ class Compiler:
             done = subprocess.run(
                 [
                     *(self._python, compiler.__file__, file.name),
-                    *(self.target.name, str(self.cores)),
+                    *(self.target.name, str(self.cores), mode),
                 ],
                 capture_output=True,
                 text=True,
@@ -123,10 +131,10 @@ class Compiler:
         )
         return facts
 
-    def _cache(self, hlo: bytes) -> str:
+    def _cache(self, hlo: bytes, mode: str) -> str:
         with open(compiler.__file__, "rb") as file:
             digest = hashlib.sha256(file.read())
-        name = f"{self.target.name} {self.cores} {self._versions}"
+        name = f"{self.target.name} {self.cores} {mode} {self._versions}"
         for part in (hlo, name.encode()):
             digest.update(part)
         return os.path.join(
@@ -153,10 +161,11 @@ def _interpreter(given: str) -> str:
 def needed(facts: Facts) -> tuple[float, float | None]:
     """Returns (bytes that a program needs, bytes that there are, if it fails).
 
-    The second is None for a program that fits.
+    The second is None for a program that fits. The first includes the program's
+    own code, if it was generated.
     """
     if "error" not in facts:
-        return facts["memory"], None
+        return facts["memory"] + facts.get("generated_code", 0), None
     match = _EXCESS.search(facts["error"])
     assert match
     used, unit, limit, limit_unit = match.groups()
@@ -221,16 +230,27 @@ class Programs:
         steps = max(info.num_examples // run.schedule.batch_size, 1)
         with terminal.elapsed(f"building {self._title}"):
             self._step = Step(run, info, steps, compiler.cores)
-        self._steps: dict[int, Facts] = {}
+        self._lowered: dict[int, bytes] = {}
+        self._steps: dict[tuple[int, bool], Facts] = {}
 
-    def step(self, images: int) -> Facts:
+    def on(self, compiler: Compiler) -> "Programs":
+        """Returns the same programs, for another slice of as many cores."""
+        programs = copy.copy(self)
+        programs._compiler, programs._steps = compiler, {}
+        return programs
+
+    def step(self, images: int, whole: bool = True) -> Facts:
         """Compiles the training step of `images` per core."""
-        if images not in self._steps:
-            title = f"{self._title}, {images} images per core"
+        key = images, whole
+        title = f"{self._title}, {images} images per core"
+        if images not in self._lowered:
             with terminal.elapsed(f"lowering {title}"):
-                program = self._step.lower(images)
-            self._steps[images] = self._compiler.compile(program, title)
-        return self._steps[images]
+                self._lowered[images] = self._step.lower(images)
+        if key not in self._steps:
+            self._steps[key] = self._compiler.compile(
+                self._lowered[images], title, whole
+            )
+        return self._steps[key]
 
     def of_encoder(
         self, passes: Passes, images: int, compiler: Compiler
@@ -244,33 +264,56 @@ class Programs:
     def largest(self, images: int, more: int = _MORE) -> int | None:
         """Returns the largest batch per core that fits, of those tried.
 
-        Memory grows linearly with the batch, nearly: two programs show how.
+        Larger ones do not fit, or do so only since the compiler computes
+        activations twice. No code is generated for the search. Without
+        recomputation, memory grows linearly with the batch, nearly: two
+        programs show how, and the next ones correct it.
 
         Args:
-          images: per core, of the first program.
-          more: compilations besides it, at most.
+          images: per core, of the run.
+          more: programs at most, besides a small one.
         """
         chip = self._compiler.target.chip
         memory = chip.memory / chip.cores
         unit = _MULTIPLE * max(self._run.loss.grad_cache_chunks, 1)
+        images = self._few(images)
         points: list[tuple[int, float]] = []
         fits, fails = 0, sys.maxsize
         for _ in range(more + 1):
-            facts = self.step(images)
+            facts = self.step(images, whole=False)
             size, limit = needed(facts)
-            if limit is None:
-                fits = max(fits, images)
+            if limit is not None:
+                fails, memory = images, limit
+            elif self.recomputed(images, facts) > _RECOMPUTED:
+                fails = images
             else:
-                fails, memory = min(fails, images), limit
-            # Arguments are weights mostly, and unknown where it does not fit.
-            fixed = facts.get("argument", 0)
-            points.append((images, size))
-            estimate = images * (memory - fixed) / (size - fixed)
-            if len(points) > 1:
-                (x0, y0), (x1, y1) = sorted(points)[-2:]
-                if y1 > y0:
-                    estimate = x1 + (memory - y1) * (x1 - x0) / (y1 - y0)
-            images = int(min(estimate, fails - 1)) // unit * unit
-            if images <= fits:
+                fits = images
+                points.append((images, size))
+            if fits // unit + 1 >= fails / unit:
                 break
+            line = [(0, 0.0), *(points or [(images, size)])]
+            (x0, y0), (x1, y1) = line[-2:]
+            estimate = int(x1 + (memory - y1) * (x1 - x0) / (y1 - y0))
+            between = fits // unit + 1, -(-fails // unit) - 1
+            images = unit * min(max(estimate // unit, between[0]), between[1])
         return fits or None
+
+    def recomputed(self, images: int, facts: Facts) -> float:
+        """Returns the part of a step's operations that are done twice.
+
+        The compiler does so to save memory. They are those of an image above
+        those of an image in a small batch.
+
+        Args:
+          images: per core, of the step.
+          facts: the step's; it fits.
+        """
+        few = self._few(images)
+        small = self.step(few, whole=False)
+        if "error" in small:
+            return 0.0
+        return facts["flops"] / images / (small["flops"] / few) - 1
+
+    def _few(self, images: int) -> int:
+        unit = _MULTIPLE * max(self._run.loss.grad_cache_chunks, 1)
+        return min(images, 2 * unit)
