@@ -25,6 +25,7 @@ from tf_contrastive import errors, flags, terminal
 from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.doctor.tpu.compiler import PLAIN_PLAN, PLAN, WHOLE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
@@ -141,7 +142,7 @@ def _write_table(minutes: float) -> None:
                 run, info, _ = compilation.resolve(run, 1)
                 programs = compilation.Programs(run, info, compiler)
             programs = programs.on(compiler)
-            facts = programs.step(IMAGES, whole=False)
+            facts = programs.step(IMAGES, PLAIN_PLAN)
             row = {n: facts[n] for n in ("flops", "bytes") if n in facts}
             row["memory"] = compilation.needed(facts)[0]
             row["largest"] = programs.largest(IMAGES)
@@ -206,7 +207,7 @@ def _compile_recipes(whole: bool) -> bool:
         try:
             run, info, _ = compilation.resolve(run, target.cores)
             programs = compilation.Programs(run, info, compiler)
-            facts = programs.step(images, whole)
+            facts = programs.step(images, WHOLE if whole else PLAN)
         except errors.UserError as error:
             print(f"{name}: {error}", flush=True)
             passed = False

@@ -62,7 +62,7 @@ images = int(images)
 with open({log!r}, "a") as log:
     log.write(f"{{name}} {{images}} {{topology}} {{cores}} {{mode}}\\n")
 need = {fixed} + {each} * images
-if need > {limit}:
+if need > ({recomputes} if mode == "plain-plan" else {limit}):
     error = f"Used {{need / 2**30:.3f}}G of {limit_gib}G hbm."
     print(json.dumps(dict(error=error)))
 else:
@@ -78,7 +78,7 @@ else:
 """
 
 
-def _fake_python(folder, recomputes=100):
+def _fake_python(folder, recomputes=8.5):
     """Writes `_FAKE`, in whose memory at most 75 images fit; and its log.
 
     Above `recomputes` GiB it does a fifth of the operations twice.
@@ -157,7 +157,7 @@ def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
     compiled = log.read_text()
     first, *others = compiled.splitlines()
     assert first == "step 8 v4:2x2x1 8 whole"
-    assert others and all(line.endswith(" plan") for line in others)
+    assert others and all(line.endswith(" plain-plan") for line in others)
     assert command.run(options) == 0
     assert log.read_text() == compiled
 
@@ -387,7 +387,7 @@ def test_a_recipe_has_a_step_for_tpus(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = chips.topology("v4:2x2x1")
     facts = compilation.Compiler(target, str(_ENVIRONMENT)).compile(
-        program, name, whole=False
+        program, name, compiler.PLAN
     )
     assert compilation.needed(facts)[1] is None
     assert not facts["float64"] and not facts["dynamic_shapes"]
@@ -402,7 +402,7 @@ def test_a_step_compiles_for_a_tpu(tmp_path, monkeypatch):
     compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))
     run, info, _ = compilation.resolve(options, target.cores)
     programs = compilation.Programs(run, info, compiler_)
-    whole, plan = programs.step(8), programs.step(8, whole=False)
+    whole, plan = programs.step(8), programs.step(8, compiler.PLAN)
     assert compilation.needed(whole)[1] is None
     assert not whole["float64"] and not whole["dynamic_shapes"]
     assert 0 < whole["collectives"] < whole["collectives_before"]
@@ -411,7 +411,8 @@ def test_a_step_compiles_for_a_tpu(tmp_path, monkeypatch):
     same = {name for name in plan if name not in ("memory", "bytes")}
     assert {n: plan[n] for n in same} == {n: whole[n] for n in same}
     assert plan["memory"] == pytest.approx(whole["memory"], abs=2**20)
-    assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.01)
+    # A program this small is moved about more than it computes.
+    assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.05)
 
 
 if __name__ == "__main__":

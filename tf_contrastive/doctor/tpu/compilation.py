@@ -25,8 +25,6 @@ from tf_contrastive.doctor.tpu.lowering import Passes, Step
 
 # Batches at most, besides the run's own, to find the largest.
 _MORE = 6
-# Part of the operations that counts as recomputed; the loss takes some, too.
-_RECOMPUTED = 0.01
 # Batches that TPUs fill their vector units with.
 _MULTIPLE = 8
 # Where `launch/install --tpu-compile` installs jax and libtpu.
@@ -84,19 +82,20 @@ class Compiler:
             " run launch/install --tpu-compile"
         )
 
-    def compile(self, hlo: bytes, title: str, whole: bool = True) -> Facts:
+    def compile(
+        self, hlo: bytes, title: str, mode: str = compiler.WHOLE
+    ) -> Facts:
         """Compiles serialized HLO; see `needed` for one that does not fit.
 
         Args:
           hlo: the program.
           title: its name in progress lines.
-          whole: generate code, too, which takes 30 times as long. Without it
-            there are no "generated_code" and no "cycles".
+          mode: how far, one of `compiler.MODES`. Only a whole program has
+            "generated_code" and "cycles".
 
         Raises:
           UserError: if it fails for any other reason than memory.
         """
-        mode = "whole" if whole else "plan"
         cache = self._cache(hlo, mode)
         if os.path.exists(cache):
             with open(cache) as file:
@@ -231,7 +230,7 @@ class Programs:
         with terminal.elapsed(f"building {self._title}"):
             self._step = Step(run, info, steps, compiler.cores)
         self._lowered: dict[int, bytes] = {}
-        self._steps: dict[tuple[int, bool], Facts] = {}
+        self._steps: dict[tuple[int, str], Facts] = {}
 
     def on(self, compiler: Compiler) -> "Programs":
         """Returns the same programs, for another slice of as many cores."""
@@ -239,16 +238,16 @@ class Programs:
         programs._compiler, programs._steps = compiler, {}
         return programs
 
-    def step(self, images: int, whole: bool = True) -> Facts:
+    def step(self, images: int, mode: str = compiler.WHOLE) -> Facts:
         """Compiles the training step of `images` per core."""
-        key = images, whole
+        key = images, mode
         title = f"{self._title}, {images} images per core"
         if images not in self._lowered:
             with terminal.elapsed(f"lowering {title}"):
                 self._lowered[images] = self._step.lower(images)
         if key not in self._steps:
             self._steps[key] = self._compiler.compile(
-                self._lowered[images], title, whole
+                self._lowered[images], title, mode
             )
         return self._steps[key]
 
@@ -264,10 +263,9 @@ class Programs:
     def largest(self, images: int, more: int = _MORE) -> int | None:
         """Returns the largest batch per core that fits, of those tried.
 
-        Larger ones do not fit, or do so only since the compiler computes
-        activations twice. No code is generated for the search. Without
-        recomputation, memory grows linearly with the batch, nearly: two
-        programs show how, and the next ones correct it.
+        Larger ones do not fit, or only since the compiler computes activations
+        twice. Memory grows linearly with the batch, nearly: two programs show
+        how, and the next ones correct it.
 
         Args:
           images: per core, of the run.
@@ -280,15 +278,12 @@ class Programs:
         points: list[tuple[int, float]] = []
         fits, fails = 0, sys.maxsize
         for _ in range(more + 1):
-            facts = self.step(images, whole=False)
-            size, limit = needed(facts)
-            if limit is not None:
-                fails, memory = images, limit
-            elif self.recomputed(images, facts) > _RECOMPUTED:
-                fails = images
-            else:
+            size, limit = needed(self.step(images, compiler.PLAIN_PLAN))
+            if limit is None:
                 fits = images
                 points.append((images, size))
+            else:
+                fails, memory = images, limit
             if fits // unit + 1 >= fails / unit:
                 break
             line = [(0, 0.0), *(points or [(images, size)])]
@@ -309,11 +304,11 @@ class Programs:
           facts: the step's; it fits.
         """
         few = self._few(images)
-        small = self.step(few, whole=False)
+        small = self.step(few, compiler.PLAIN_PLAN)
         if "error" in small:
             return 0.0
         return facts["flops"] / images / (small["flops"] / few) - 1
 
     def _few(self, images: int) -> int:
         unit = _MULTIPLE * max(self._run.loss.grad_cache_chunks, 1)
-        return min(images, 2 * unit)
+        return min(images, 4 * unit)

@@ -1,11 +1,8 @@
 """Compiles HLO with the TPU's own compiler, without a TPU.
 
-A program of its own: `python compiler.py HLO TOPOLOGY CORES [plan]` prints one
+A program of its own: `python compiler.py HLO TOPOLOGY CORES MODE` prints one
 line of JSON. It needs jax and libtpu, which must not meet TensorFlow in one
 process, and imports nothing of this package.
-
-`plan` stops once memory is assigned: generating code takes 30 times as long,
-and changes neither the operations nor their memory.
 """
 
 import collections
@@ -18,6 +15,13 @@ import tempfile
 from collections.abc import Callable
 from concurrent import futures
 from typing import Any
+
+# How far a program is compiled. PLAN stops once memory is assigned: generating
+# code takes 30 times as long, and changes neither the operations nor their
+# memory. PLAIN_PLAN computes nothing twice to save memory.
+WHOLE, PLAN, PLAIN_PLAN = MODES = ("whole", "plan", "plain-plan")
+# No operation is large enough to be done twice.
+_PLAIN = "--xla_tpu_rematerialization_min_size_in_bytes=1099511627776"
 
 # Targets of custom calls that stand for what CPUs have no kernels for.
 ALL_REDUCE, REPLICA_ID = "AllReduceMarker", "ReplicaIdMarker"
@@ -79,7 +83,7 @@ _OPTIMIZED = "*.after_optimizations.txt"
 _ASSIGNED = "*.after_optimizations_after_buffer_assignment.txt"
 
 
-def compile_hlo(path: str, topology: str, cores: int, whole: bool) -> dict:
+def compile_hlo(path: str, topology: str, cores: int, mode: str) -> dict:
     """Compiles serialized HLO; returns what the compiler knows of it.
 
     Sizes are bytes of one core's memory; "memory" is all but the program's own
@@ -87,8 +91,8 @@ def compile_hlo(path: str, topology: str, cores: int, whole: bool) -> dict:
     measurement, and cycles leave out collectives, gathers and scatters. The
     body of each of the `loops` counts once.
 
-    `whole`: generate code, too. Otherwise the compilation is left once memory
-    is assigned, and goes on in a thread: end the process then.
+    Unless `mode` is WHOLE, the compilation is left once memory is assigned, and
+    goes on in a thread: end the process then.
     """
     import numpy as np
     from jax._src.interpreters import mlir as jax_mlir
@@ -113,7 +117,7 @@ def compile_hlo(path: str, topology: str, cores: int, whole: bool) -> dict:
         )
     )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as dump:
-        if not whole:
+        if mode != WHOLE:
             build.debug_options.xla_dump_to = dump
         with jax_mlir.make_ir_context():
             if isinstance(module, bytes):
@@ -241,15 +245,18 @@ def _collectives(hlo: str) -> dict:
     return {"collectives": len(shapes), "collective_bytes": total}
 
 
-def main(path: str, topology: str, cores: str, mode: str = "") -> None:
+def main(path: str, topology: str, cores: str, mode: str) -> None:
     """Prints the facts, or {"error": the compiler's message}."""
     # Neither a TPU nor Google's metadata server is needed, and none is shared.
     os.environ.update(TPU_SKIP_MDS_QUERY="1", JAX_PLATFORMS="cpu")
     os.environ.update(ALLOW_MULTIPLE_LIBTPU_LOAD="1")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    if mode == PLAIN_PLAN:
+        given = os.environ.get("LIBTPU_INIT_ARGS", "")
+        os.environ["LIBTPU_INIT_ARGS"] = f"{given} {_PLAIN}"
     try:
-        facts = compile_hlo(path, topology, int(cores), whole=mode != "plan")
+        facts = compile_hlo(path, topology, int(cores), mode)
     except Exception as error:  # Whatever jax and libtpu raise.
         facts = {"error": str(error) or type(error).__name__}
     print(json.dumps(facts), flush=True)
