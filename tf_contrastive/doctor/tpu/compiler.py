@@ -175,7 +175,10 @@ def _planned(dump: str) -> dict:
             file.read(),
             re.MULTILINE,
         )
-    assert used
+    if used is None:
+        raise ValueError(
+            "this libtpu reports memory in another form: use the pinned one"
+        )
     with open(optimized) as file:
         text = file.read()
     cost = xla_client._xla.hlo_module_cost_analysis(
