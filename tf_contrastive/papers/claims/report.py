@@ -23,7 +23,10 @@ PLOT_FILE = "result.png"
 _MAX_SHOWN = 3
 
 # Distinguishable with colour blindness, and in gray.
-_COLORS = ("#1f77b4", "#d95f02", "#7570b3", "#1b9e77", "#666666")
+_COLORS = (
+    *("#1f77b4", "#d95f02", "#7570b3", "#1b9e77", "#666666"),
+    *("#e7298a", "#a6761d", "#17becf"),
+)
 
 Table = list[tuple[str, ...]]
 # (case, arm) -> (the values of its seeds, the paper's value or None).
