@@ -15,10 +15,12 @@ code, too, which takes 30 times as long.
 
 import argparse
 import json
+import multiprocessing
 import pathlib
 import re
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tf_contrastive import errors, flags, terminal
@@ -120,34 +122,37 @@ def data() -> dict[str, dict[str, Any]]:
     return json.loads(DATA.read_text("utf-8")) if DATA.exists() else {}
 
 
-def _write_table(minutes: float) -> None:
+def _write_table(minutes: float) -> bool:
+    end = time.monotonic() + 60 * minutes
+    for encoder, width in ENCODERS:
+        rows = data()
+        names = [n for n in TOPOLOGIES if _key(encoder, width, n) not in rows]
+        if not names or time.monotonic() > end:
+            continue
+        if not in_process(_write_rows, encoder, width, names):
+            return False
+    return True
+
+
+def _write_rows(encoder: str, width: int, names: list[str]) -> None:
     from tf_contrastive.doctor.tpu import chips, compilation
 
-    end, rows = time.monotonic() + 60 * minutes, data()
-    base = _parse(RECIPE)
-    compilers = {
-        name: compilation.Compiler(chips.topology(topology), cores=1)
-        for name, topology in TOPOLOGIES.items()
-    }
-    for encoder, width in ENCODERS:
-        programs = None
-        for name, compiler in compilers.items():
-            key = _key(encoder, width, name)
-            if key in rows or time.monotonic() > end:
-                continue
-            if programs is None:
-                run = fields.replace(
-                    base, encoder=encoder, width=float(width), batch_size=IMAGES
-                )
-                run, info, _ = compilation.resolve(run, 1)
-                programs = compilation.Programs(run, info, compiler)
-            programs = programs.on(compiler)
-            facts = programs.step(IMAGES, PLAIN_PLAN)
-            row = {n: facts[n] for n in ("flops", "bytes") if n in facts}
-            row["memory"] = compilation.needed(facts)[0]
-            row["largest"] = programs.largest(IMAGES)
-            rows[key] = row
-            _write(rows)
+    run = fields.replace(
+        _parse(RECIPE), encoder=encoder, width=float(width), batch_size=IMAGES
+    )
+    run, info, _ = compilation.resolve(run, 1)
+    programs = None
+    for name in names:
+        target = chips.topology(TOPOLOGIES[name])
+        compiler = compilation.Compiler(target, cores=1)
+        if programs is None:
+            programs = compilation.Programs(run, info, compiler)
+        programs = programs.on(compiler)
+        facts = programs.step(IMAGES, PLAIN_PLAN)
+        row = {n: facts[n] for n in ("flops", "bytes") if n in facts}
+        row["memory"] = compilation.needed(facts)[0]
+        row["largest"] = programs.largest(IMAGES)
+        _write(data() | {_key(encoder, width, name): row})
 
 
 def _write(rows: dict[str, dict[str, Any]]) -> None:
@@ -196,33 +201,61 @@ def distinct(
 
 
 def _compile_recipes(whole: bool) -> bool:
+    mode = WHOLE if whole else PLAN
+    results = [
+        in_process(_compile_recipe, name, run, images, mode)
+        for name, (run, images) in distinct(recipes()).items()
+    ]
+    return all(results)
+
+
+def _compile_recipe(name: str, run: Pretrain, images: int, mode: str) -> None:
+    """Prints what a recipe's step takes; exits with 1 if something is wrong."""
     from tf_contrastive.doctor.tpu import chips, compilation
 
     target = chips.topology(TOPOLOGIES["v4"])
+    # A learning rate belongs to the recipe's own number of cores.
+    run = fields.replace(run, batch_size=images * target.cores)
+    run, info, _ = compilation.resolve(run, target.cores)
     compiler = compilation.Compiler(target)
-    passed = True
-    for name, (run, images) in distinct(recipes()).items():
-        # A learning rate belongs to the recipe's own number of cores.
-        run = fields.replace(run, batch_size=images * target.cores)
-        try:
-            run, info, _ = compilation.resolve(run, target.cores)
-            programs = compilation.Programs(run, info, compiler)
-            facts = programs.step(images, WHOLE if whole else PLAN)
-        except errors.UserError as error:
-            print(f"{name}: {error}", flush=True)
-            passed = False
-            continue
-        size, limit = compilation.needed(facts)
-        wrong = [n for n in ("float64", "dynamic_shapes") if facts.get(n)]
-        if limit is not None:
-            wrong.append("does not fit")
-        passed &= not wrong
-        print(
-            f"{name}: {images} images per core, {size / 2**20:,.0f} MiB:"
-            f" {', '.join(wrong) or 'compiles and fits'}",
-            flush=True,
-        )
-    return passed
+    facts = compilation.Programs(run, info, compiler).step(images, mode)
+    size, limit = compilation.needed(facts)
+    wrong = [n for n in ("float64", "dynamic_shapes") if facts.get(n)]
+    if limit is not None:
+        wrong.append("does not fit")
+    print(
+        f"{name}: {images} images per core, {size / 2**20:,.0f} MiB:"
+        f" {', '.join(wrong) or 'compiles and fits'}",
+        flush=True,
+    )
+    if wrong:
+        sys.exit(1)
+
+
+# ---- The script --------------------------------------------------------------
+
+
+def in_process(function: Callable[..., None], *arguments: Any) -> bool:
+    """Calls a function in a process of its own; returns whether it succeeded.
+
+    TensorFlow frees no graph before its process ends: many steps take 10 GB.
+    """
+    process = multiprocessing.get_context("spawn").Process(
+        target=_configured, args=(function, *arguments)
+    )
+    process.start()
+    process.join()
+    return process.exitcode == 0
+
+
+def _configured(function: Callable[..., None], *arguments: Any) -> None:
+    terminal.configure("normal")
+    extensions.add_papers()
+    try:
+        function(*arguments)
+    except errors.UserError as error:
+        terminal.error(str(error))
+        sys.exit(1)
 
 
 def main() -> int:
@@ -232,16 +265,11 @@ def main() -> int:
     parser.add_argument("--recipes", action="store_true")
     parser.add_argument("--whole", action="store_true")
     options = parser.parse_args()
-    terminal.configure("normal")
-    extensions.add_papers()
-    try:
-        if options.recipes:
-            return 0 if _compile_recipes(options.whole) else 1
-        _write_table(options.minutes)
-    except errors.UserError as error:
-        terminal.error(str(error))
-        return 1
-    return 0
+    if options.recipes:
+        passed = _compile_recipes(options.whole)
+    else:
+        passed = _write_table(options.minutes)
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":
