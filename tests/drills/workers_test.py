@@ -200,6 +200,36 @@ def _check_linear_stage(workdir, alone):
     assert found["checksum"] == expected["checksum"]
 
 
+def _finetune(workdir, output, variables):
+    """Fine-tunes on a tenth of the labels."""
+    return subprocess.Popen(
+        [
+            sys.executable,
+            *("-m", "tests.small", "evaluate"),
+            *("--protocols=finetune", "--scale=cpu", "--nountrained"),
+            *("--finetune_fractions=0.1", "--verbosity=quiet"),
+            f"--workdir={workdir}",
+            f"--output_dir={output}",
+        ],
+        cwd=_ROOT,
+        env={**os.environ, **variables},
+    )
+
+
+def _check_finetuning(workdir, folder):
+    """Two workers' network, of which each reads its part, is that of one."""
+    one = _finetune(workdir, folder / "one", {})
+    assert one.wait(timeout=300) == 0
+    two = [_finetune(workdir, folder / "two", v) for v in _cluster()]
+    assert [worker.wait(timeout=300) for worker in two] == [0, 0]
+    (a,), (b,) = (
+        json.loads((folder / name / "evaluation.json").read_text())["results"]
+        for name in ("one", "two")
+    )
+    # A tie may be decided by rounding.
+    assert a["top1"] == pytest.approx(b["top1"], abs=2 / a["examples"])
+
+
 def _resume(workdir, step):
     """Repeats the command; the workers go on from a step."""
     assert _steps(workdir) == step
@@ -215,6 +245,7 @@ def test_lost_and_interrupted_workers_end_the_run_which_goes_on_bit_for_bit(
         _, said = worker.communicate(timeout=300)
         assert worker.returncode == 0, said
     _check_linear_stage(whole, tmp_path / "alone")
+    _check_finetuning(whole, tmp_path)
 
     # Either of them may be told to end.
     workers = [_pretrain(cut, v, EPOCHS) for v in _cluster()]

@@ -148,7 +148,7 @@ class EvaluationContext:
         rows: np.ndarray | None = None,
         seed: int | None = None,
         start_step: int = 0,
-    ) -> Batches:
+    ) -> "SharedBatches":
         """Returns an endless stream of training images, one view per epoch.
 
         Args:
@@ -186,7 +186,7 @@ class EvaluationContext:
             )
             return batches.map(lambda pixels, labels: (pixels[:, 0], labels))
 
-        return _Shared(make, size, self.cancellable)
+        return SharedBatches(make, size, self.cancellable)
 
     def _policy(self, augmentation: str | None) -> Policy:
         """Builds a policy by name, with the run's options of views."""
@@ -349,7 +349,7 @@ class EvaluationContext:
         a batch.
         """
         if (
-            isinstance(batches, _Shared)
+            isinstance(batches, SharedBatches)
             and batches.size % self._num_replicas == 0
         ):
             for steps in self.cancellable(self._replicated(batches.make)):
@@ -441,7 +441,7 @@ class _Cancellable:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Shared:
+class SharedBatches:
     """Endless batches of `size` images; each host can make its own part."""
 
     make: MakeBatches
@@ -451,6 +451,11 @@ class _Shared:
     def __iter__(self) -> Iterator:
         alone = tf.distribute.InputContext(num_replicas_in_sync=1)
         return iter(self.wrap(self.make(alone)))
+
+    def on(self, strategy: tf.distribute.Strategy) -> Iterator:
+        """Yields the parts of a strategy's replicas, which divide a batch."""
+        dataset = strategy.distribute_datasets_from_function(self.make)
+        return iter(self.wrap(dataset))
 
 
 def _finish(policy: Policy, count: int) -> datasets.Finish:

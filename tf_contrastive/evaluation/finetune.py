@@ -156,8 +156,10 @@ def train(
         recipe.augmentation, batch_size=batch_size, rows=rows, seed=recipe.seed
     )
     losses = [
-        step(_per_replica(strategy, images), _per_replica(strategy, labels))
-        for images, labels in itertools.islice(batches, recipe.steps)
+        step(images, labels)
+        for images, labels in itertools.islice(
+            batches.on(strategy), recipe.steps
+        )
     ]
     values = np.array([float(loss) for loss in losses])
     if not np.isfinite(values).all():
@@ -211,17 +213,6 @@ def _step_function(
         return strategy.reduce("sum", losses, axis=None)
 
     return step
-
-
-def _per_replica(strategy: tf.distribute.Strategy, rows: tf.Tensor) -> Any:
-    """Splits rows equally over the replicas."""
-    size = len(rows) // strategy.num_replicas_in_sync
-
-    def part(context: Any) -> tf.Tensor:
-        start = context.replica_id_in_sync_group * size
-        return rows[start : start + size]
-
-    return strategy.experimental_distribute_values_from_function(part)
 
 
 # ---- Selection ---------------------------------------------------------------
