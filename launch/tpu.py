@@ -54,8 +54,8 @@ compiled until their memory is assigned. The memory of their code comes on top:
 87 MiB for ResNet-50, and in proportion to the number of convolutions for the
 others. Milliseconds are lower bounds, by the chip's published operations and
 bytes per second; images per second follow from the longer of them. The largest
-batch is a multiple of 8 that fits without recomputation: larger ones do not fit,
-or only because the compiler computes activations twice.
+batch is a multiple of 8 that fits without recomputation: larger ones do not
+fit, or only because the compiler computes activations twice.
 """
 # Options on which the form of a step depends.
 _FORM = (
