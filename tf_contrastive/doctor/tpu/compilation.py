@@ -263,9 +263,9 @@ class Programs:
     def largest(self, images: int, more: int = _MORE) -> int | None:
         """Returns the largest batch per core that fits, of those tried.
 
-        Larger ones do not fit, or only since the compiler computes activations
-        twice. Memory grows linearly with the batch, nearly: two programs show
-        how, and the next ones correct it.
+        Larger ones do not fit, or only because the compiler computes
+        activations twice. Memory grows linearly with the batch, nearly: two
+        programs show how, and the next ones correct it.
 
         Args:
           images: per core, of the run.
