@@ -8,7 +8,7 @@ from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets, encoders, errors, exporting, heads, views
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.evaluate import Evaluate, evaluate
 from tf_contrastive.evaluation import plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.papers.figures import (
@@ -121,8 +121,13 @@ def test_classes_are_predicted_only_from_features_that_hold_them():
         assert low < scores["top1"] < high
         assert scores["chance"] == pytest.approx(0.25, abs=0.06)
         assert scores["predictions"].shape == (300,)
-    with pytest.raises(errors.UserError, match="at least 20"):
-        transformations.predict(noise[:9], kinds[:9], noise, kinds)
+    # A tenth, for early stopping, has an image of each class from 40 on.
+    least = transformations.predict(noise[:40], kinds[:40], noise, kinds)
+    assert least["predictions"].shape == (900,)
+    with pytest.raises(errors.UserError, match="at least 40"):
+        transformations.predict(noise[:25], kinds[:25], noise, kinds)
+    with pytest.raises(errors.UserError, match="transforms_train=30"):
+        evaluate(transforms_train=30).validate()
 
 
 # ---- t-SNE -------------------------------------------------------------------

@@ -229,7 +229,7 @@ class RepresentationProtocols(_Protocol):
         12, "orthogonal directions of histograms (uniformity)", minimum=1
     )
     transforms_train: int = option(
-        10_000, "training images to transform, at most", minimum=20
+        10_000, "training images to transform, at most", minimum=40
     )
     transforms_test: int = option(
         10_000, "test images to transform, at most", minimum=2

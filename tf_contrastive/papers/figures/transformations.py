@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _FIELDS = RepresentationProtocols
 # An image has colour if its channels differ by more than this.
 _COLOUR = 1 / 255
-_MIN_IMAGES = 20
+# A stratified tenth, for early stopping, needs an image of each of four classes.
+_MIN_IMAGES = 40
 
 
 class Task(NamedTuple):
@@ -100,7 +101,7 @@ def predict(
     It is trained by Adam on standardised features, with early stopping on a
     tenth of train.
 
-    Embeddings are float [m, D] and [n, D], m at least 20; kinds are int from 0.
+    Embeddings are float [m, D] and [n, D], m at least 40; kinds are int from 0.
 
     Returns:
       {"top1": fraction, "chance": accuracy of the most frequent class of train,
