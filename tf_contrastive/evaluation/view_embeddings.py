@@ -133,8 +133,8 @@ def missing_projections(context: EvaluationContext) -> str | None:
     """Returns why projections cannot be compared, or None."""
     if context.projection is None:
         return (
-            f"the {context.name} encoder has no projection head (an export has"
-            " none): set `workdir` to a run"
+            f"the {context.name} encoder has no projection head: set `workdir`"
+            " to a run that trained one, or `saved_model` to its export"
         )
     if context.test.info.num_examples < 2:
         return f"{context.test.info.name} has fewer than 2 images to compare"
