@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FIELDS = RepresentationProtocols
 # An image has colour if its channels differ by more than this.
 _COLOUR = 1 / 255
-# A stratified tenth, for early stopping, needs an image of each of four classes.
+# A stratified tenth, for early stopping, needs an image of each of 4 classes.
 _MIN_IMAGES = 40
 
 
