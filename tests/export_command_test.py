@@ -39,16 +39,19 @@ def workdir(tmp_path_factory):
         {
             "encoder": encoder,
             "protocol": protocol,
+            "variant": variant,
             "version": "1",
             "top1": top1,
             "top1_interval": [top1 - 0.01, top1 + 0.01],
             "top5": None,
             "examples": 360,
+            **others,
         }
-        for encoder, protocol, top1 in (
-            ("trained", "knn", 0.91234),
-            ("trained", "linear", 0.95),
-            ("untrained", "knn", 0.5),
+        for encoder, protocol, variant, top1, others in (
+            ("trained", "knn", "k=1", 0.91234, {}),
+            ("trained", "linear", "", 0.95, {}),
+            ("trained", "transfer", "dtd linear", 0.25, {"dataset": "dtd"}),
+            ("untrained", "knn", "k=1", 0.5, {}),
         )
     ]
     report = {
@@ -271,7 +274,9 @@ def test_the_card_describes_data_recipe_and_evaluation(workdir, exported):
         "| images | 1,437 |",
         "| classes | 10: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 |",
         "| loss | supcon |",
-        "| knn | 1 | 0.9123 | 0.9023 to 0.9223 | 360 |",
+        "| knn k=1 | 1 | digits | 0.9123 | 0.9023 to 0.9223 | 360 |",
+        "| linear | 1 | digits | 0.9500 |",
+        "| transfer dtd linear | 1 | dtd | 0.2500 |",
         "Of step 0 (the export: step 1)",
     ):
         assert text in card, text

@@ -200,17 +200,19 @@ def _evaluation(run: checkpoints.Run | None) -> str:
             continue
         interval = result.get("top1_interval")
         row = (
-            result["protocol"],
+            f"{result['protocol']} {result.get('variant', '')}".strip(),
             result.get("version", ""),
+            result.get("dataset", report.get("dataset")),
             f"{result['top1']:.4f}",
             "{:.4f} to {:.4f}".format(*interval) if interval else "",
             result.get("examples", ""),
         )
         rows.append([str(cell) for cell in row])
+    heading = ("protocol", "version", "dataset", "top-1", "95 %", "images")
     return (
-        _table(("protocol", "version", "top-1", "95 %", "images"), rows)
-        + f"\n\nOf step {report.get('step')} (the export: step {run.step}) on"
-        f" {report.get('dataset')}, split {report.get('test_split')}; the"
+        _table(heading, rows)
+        + f"\n\nOf step {report.get('step')} (the export: step {run.step});"
+        f" {report.get('dataset')} by its split {report.get('test_split')}; the"
         " encoder was frozen."
     )
 
