@@ -1,7 +1,7 @@
 """Protocols that compare the projections of images as the run's loss does.
 
 `contrastive`: find the other view of an image among other images. Chen et al.
-2020 (SimCLR), section 5.1 and table 4. `kl_bound`: a lower bound of a
+2020 (SimCLR), section 5.1 and table 5. `kl_bound`: a lower bound of a
 divergence by SINCERE's loss. Feeney and Hughes 2024, theorem 11.
 """
 
@@ -51,7 +51,7 @@ def contrastive_accuracy(
       normalize: whether to l2-normalize the projections.
       seed: seed of the batches.
 
-    Chen et al. 2020 (SimCLR), section 5.1 and table 4.
+    Chen et al. 2020 (SimCLR), section 5.1 and table 5.
     """
     z = view_embeddings.check_views(projections, 2)
     if not temperature > 0:

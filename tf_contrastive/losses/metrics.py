@@ -60,7 +60,7 @@ def contrastive_task(
       - entropy: of the softmax over these others, nats; ln(V * G - 1) at the
         start of a run.
       - one_view_accuracy: fraction whose nearest among the next views of all
-        images is of its own image, as in SimCLR's table 4 and in the log of
+        images is of its own image, as in SimCLR's table 5 and in the log of
         google-research/simclr. Higher than accuracy; 0 without a second view.
       - positive_similarity, negative_similarity: mean cos to the positives,
         and to those that are neither positive nor the anchor.

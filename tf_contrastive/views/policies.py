@@ -374,7 +374,7 @@ class StackedRandAugment(SimAugment):
 
 @dataclasses.dataclass(frozen=True)
 class SimCLRPlus(SimCLR):
-    """SimCLR, then rotation, noise or Sobel filtering (its table 2).
+    """SimCLR, then rotation, noise or Sobel filtering (its table 3).
 
     The rotation is by one of four angles, 0 among them; each other operation
     changes half of the views, as in the paper's tasks of telling them.
