@@ -186,6 +186,25 @@ def test_workers_resolve_relative_paths(workdir, tmp_path, monkeypatch):
     assert not list((tmp_path / "elsewhere").iterdir())
 
 
+@pytest.mark.parametrize("of_package", [False, True])
+def test_an_encoder_that_is_no_export_is_exported_for_workers(
+    of_package, workdir, tmp_path
+):
+    name = "pretrained:digits-supcon-resnet10" if of_package else workdir
+    for folder, runner in (("here", ""), ("beam", "DirectRunner")):
+        _embed(
+            output=tmp_path / folder / "d.npz",
+            saved_model=name,
+            input="digits",
+            runner=runner,
+        )
+    here, beam = (np.load(tmp_path / x / "d.npz") for x in ("here", "beam"))
+    np.testing.assert_allclose(
+        here["embeddings"], beam["embeddings"], rtol=1e-4, atol=1e-5
+    )
+    assert not list((tmp_path / "beam").glob("d.model-*"))
+
+
 def test_an_unknown_runner_is_named(workdir, tmp_path):
     with pytest.raises(errors.UserError, match="runner=DirctRunner"):
         _embed(workdir, tmp_path / "new" / "d.npz", runner="DirctRunner")

@@ -69,16 +69,16 @@ def run(options: Embed) -> int:
         terminal.info(
             f"{total - len(shards)} of {total} files are there already"
         )
+    export = settings.saved_model and exporting.find(settings.saved_model)
     if not shards or pipeline is None:
         jobs.run(job, encoder, shards)
-    elif settings.saved_model:
-        path = _absolute(exporting.find(settings.saved_model) or "")
-        beam.run(pipeline, job, path, shards)
+    elif export:
+        beam.run(pipeline, job, _absolute(export), shards)
     else:
         # An export next to the output, where Beam's workers can read it.
         folder = f"{job.name}.model-{uuid.uuid4().hex}"
         try:
-            path = exporting.export(settings.workdir, folder)
+            path = exporting.export(encoder, folder)
             beam.run(pipeline, job, path, shards)
         finally:
             if tf.io.gfile.exists(folder):
