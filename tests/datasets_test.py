@@ -836,6 +836,17 @@ def prepare(root, features, rows):
     )
 
 
+def test_an_absent_split_of_a_prepared_dataset_is_an_absent_split(tmp_path):
+    prepare(tmp_path, lambda f: {"image": f.Image(shape=(6, 5, 3))}, rows_of(2))
+    for split in ("test", "test[:50%]", "train+test"):
+        with pytest.raises(errors.AbsentSplitError, match="splits are train"):
+            datasets.source("mine", split, data_dir=str(tmp_path))
+    # Commands that use train where test is absent do not hide this one.
+    with pytest.raises(errors.UserError, match="1x") as caught:
+        datasets.source("mine", "train[:1x]", data_dir=str(tmp_path))
+    assert not isinstance(caught.value, errors.AbsentSplitError)
+
+
 def rows_of(count, **columns):
     columns["image"] = columns.get("image", np.zeros([count, 6, 5, 3], "uint8"))
     return tf.data.Dataset.from_tensor_slices(columns)

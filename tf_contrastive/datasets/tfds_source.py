@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
+from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset_names import (
     DATASET_SCHEMES,
     EMBEDDED_DATASETS,
@@ -103,7 +104,9 @@ def _num_examples(builder: "DatasetBuilder", split: str) -> int:
         count = builder.info.splits[split].num_examples
     except (KeyError, ValueError, AssertionError) as error:
         reason = errors.first_line(error).strip("\"'")
-        raise errors.UserError(
+        known = without_slice(split) in builder.info.splits
+        kind = errors.UserError if known else errors.AbsentSplitError
+        raise kind(
             f"dataset {builder.info.full_name} has no split {split!r}"
             f" ({reason}): its splits are {', '.join(builder.info.splits)},"
             " and slices of those such as train[:10%]"
