@@ -100,6 +100,17 @@ def test_an_interrupted_pack_goes_on(folder, monkeypatch):
         assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
+def test_failures_to_read_and_to_write_are_distinguished(folder):
+    source = datasets.source(f"folder:{folder}/images")
+    (folder / "file").write_text("")
+    with pytest.raises(errors.UserError, match=r"cannot write .*file"):
+        datasets.pack(source, str(folder / "file"), 40)
+    (folder / "images" / "b" / "1.jpg").unlink()
+    with pytest.raises(errors.UserError, match=r"read .*b/1\.jpg") as caught:
+        datasets.pack(source, str(folder / "packed"), 40)
+    assert "write" not in str(caught.value)
+
+
 def test_other_and_damaged_packs_are_refused(folder):
     _pack(folder)
     with pytest.raises(errors.UserError, match="is of split=train, not train"):

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,8 @@ def pack(source: Source, folder: str, side: int) -> int:
     that was interrupted is repeated: whole files are kept.
 
     Raises:
-      UserError: for data that cannot be packed, or if the folder holds another
-        packed split of the same name, or cannot be written.
+      UserError: for data that cannot be packed or read, or if the folder holds
+        another packed split of the same name, or cannot be written.
     """
     info = source.info
     if info.multi_label or info.extra_channels:
@@ -106,7 +107,28 @@ def _write(source: Source, side: int, path: str) -> dict[str, Any]:
     """Writes a file; returns the number of its images and its checksum."""
     partial, count = f"{path}.part", 0
     with tf.io.TFRecordWriter(partial) as writer:
-        for image, label in _encoded(source, side).as_numpy_iterator():
+        for example in _serialized(source, side):
+            writer.write(example)
+            count += 1
+    with tf.io.gfile.GFile(partial, "rb") as file:
+        content = file.read()
+    tf.io.gfile.rename(partial, path, overwrite=True)
+    return {
+        "images": count,
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def _serialized(source: Source, side: int) -> Iterator[bytes]:
+    """Yields serialized `tf.train.Example`s, in order.
+
+    Raises:
+      UserError: if an image cannot be read any more.
+    """
+    examples = _encoded(source, side).as_numpy_iterator()
+    try:
+        for image, label in examples:
             features = {
                 "image": tf.train.Feature(
                     bytes_list=tf.train.BytesList(value=[image])
@@ -119,16 +141,13 @@ def _write(source: Source, side: int, path: str) -> dict[str, Any]:
             example = tf.train.Example(
                 features=tf.train.Features(feature=features)
             )
-            writer.write(example.SerializeToString())
-            count += 1
-    with tf.io.gfile.GFile(partial, "rb") as file:
-        content = file.read()
-    tf.io.gfile.rename(partial, path, overwrite=True)
-    return {
-        "images": count,
-        "bytes": len(content),
-        "sha256": hashlib.sha256(content).hexdigest(),
-    }
+            yield example.SerializeToString()
+    except (OSError, tf.errors.OpError) as error:
+        raise errors.UserError(
+            f"{source.info.name}: an image cannot be read any more"
+            f" ({errors.first_line(error)}): restore or remove it, and repeat"
+            " the command"
+        ) from error
 
 
 def _encoded(source: Source, side: int) -> tf.data.Dataset:
