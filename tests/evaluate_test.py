@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
+import saved_run
 import small
 import tensorflow as tf
+from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import (
     checkpoints,
@@ -112,6 +114,28 @@ def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
     right, *_ = (stored[name] for name in stored if name.endswith("correct"))
     assert len(right) == pytest.approx(1437 / 5, abs=5)
     assert right.mean() > 0.5
+
+
+def test_limits_of_reading_apply_to_the_run_s_own_dataset(tmp_path):
+    images, labels = sklearn_datasets.load_digits(return_X_y=True)
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        if number == 200:
+            break
+        split = "test" if number % 4 == 0 else "train"
+        path = tmp_path / "images" / split / str(label)
+        path.mkdir(parents=True, exist_ok=True)
+        pixels = PIL.Image.fromarray(np.uint8(image.reshape(8, 8) * 15))
+        pixels.save(path / f"{number}.png")
+    for number in range(15):
+        path = tmp_path / "images" / "test" / "0" / f"bad{number}.png"
+        path.write_bytes(b"no image")
+    workdir = str(tmp_path / "run")
+    saved_run.make(workdir, dataset=f"folder:{tmp_path}/images")
+    options = {"workdir": workdir, "protocols": "knn", "untrained": False}
+    with pytest.raises(errors.UserError, match="max_bad_images=15"):
+        _evaluate(**options)
+    _evaluate(**options, max_bad_images=15)
+    assert {row["examples"] for row in _report(workdir)["results"]} == {50}
 
 
 @pytest.mark.slow
