@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tf_contrastive import errors, losses
 from tf_contrastive.config.loss import LOSSES
+from tf_contrastive.losses import similarity, symmetric
 
 _ANGLES = np.deg2rad([[0, 12], [25, 41], [100, 131], [200, 216]])  # [B, V]
 _GOLDEN = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)  # [B, V, 2]
@@ -100,6 +102,38 @@ def test_cross_entropy_of_distributions(smoothing):
 def test_generalized_losses_have_no_anchors(name):
     with pytest.raises(TypeError, match="not a mean over anchors"):
         losses.build(name).per_anchor(_GOLDEN)
+
+
+@pytest.mark.parametrize("name", ["supcon", "sincere", "npairs", "triplet"])
+def test_a_column_of_classes_is_refused(name):
+    column = np.arange(4)[:, np.newaxis]
+    with pytest.raises(ValueError, match=r"pass int \[B\]"):
+        losses.build(name)(np.ones([4, 2, 3], np.float32), column)
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+def test_a_class_without_a_logit_is_no_number(label):
+    logits = np.zeros([2, 1, 3], np.float32)
+    assert np.isnan(losses.build("cross_entropy")(logits, [0, label]))
+
+
+def test_a_block_is_not_larger_than_the_batch():
+    assert similarity.rows_per_block(16, 8192) == 16
+    assert similarity.rows_per_block(16, 8) == 8
+    z, labels = np.eye(6, dtype=np.float32)[:, np.newaxis], np.arange(6) // 3
+    blocks = symmetric._SymmetricBlocks(
+        tf.constant(z[:, 0]),
+        tf.constant(labels),
+        over="others",
+        with_positives=True,
+        side=8192,
+        split=False,
+    )
+    assert blocks._z.shape == (1, 6, 6)
+    values = [
+        losses.build("supcon", block_size=size)(z, labels) for size in (0, 8192)
+    ]
+    np.testing.assert_allclose(*values, rtol=1e-6)
 
 
 if __name__ == "__main__":

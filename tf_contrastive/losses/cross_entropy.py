@@ -1,6 +1,7 @@
 """Cross entropy, the supervised baseline of the papers."""
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -64,6 +65,10 @@ class CrossEntropy(base.ContrastiveLoss):
         else:
             target += smoothing * (1 / classes - target)
             losses = tf.nn.softmax_cross_entropy_with_logits(target, logits)
+        if rank == 1:
+            # A class that there is not would have no gradient, unnoticed.
+            known = (labels >= 0) & (labels < classes)
+            losses = tf.where(tf.repeat(known, views), losses, math.nan)
         return [(1.0, losses)], tf.ones(tf.shape(logits)[:1], tf.bool)
 
     def _checked_labels(

@@ -187,6 +187,11 @@ def _gather(
     if normalize:
         embeddings = l2_normalize(embeddings)
     if labels is not None and labels.shape.rank == 2:
+        if labels.shape[1] == 1:
+            raise ValueError(
+                "labels of shape [B, 1] would be multi-hot labels of one"
+                " class: pass int [B], such as labels[:, 0]"
+            )
         labels = tf.cast(labels > 0, tf.float32)
     elif labels is not None:
         labels = tf.cast(labels, tf.int32)
@@ -286,10 +291,11 @@ def rows_per_block(
     candidates: int | tf.Tensor, block_size: int = 0
 ) -> int | tf.Tensor:
     """Returns the anchors compared at a time: `block_size`; 0: automatic."""
-    if block_size:
-        return block_size
     if isinstance(candidates, int):
-        return min(max(_ROWS_BLOCK // candidates, 128), 1024)
+        rows = block_size or min(max(_ROWS_BLOCK // candidates, 128), 1024)
+        return min(rows, candidates)
+    if block_size:
+        return tf.minimum(block_size, candidates)
     return tf.clip_by_value(_ROWS_BLOCK // candidates, 128, 1024)
 
 

@@ -120,6 +120,8 @@ class _SymmetricBlocks:
             if isinstance(blocks, int):
                 blocks = max(blocks, 2)
             side = -(-self._total // blocks)
+        else:
+            side = rows_per_block(self._total, side)
         self._side = side
         self._over = over
         self._with_positives = with_positives
