@@ -11,10 +11,12 @@ import small
 import tensorflow as tf
 
 from tf_contrastive import distribution, heads, losses, optimizers, train
+from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.errors import UserError
 from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.views import mixing
 
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 16, 4
 
@@ -396,6 +398,81 @@ def test_views_of_a_wrong_shape_are_told():
     images = tf.data.Dataset.from_tensors(_data()[0][:, 0])
     with pytest.raises(ValueError, match=r"must be \[B, V, H, W, K\]"):
         _fit(model, steps=1, data=images)
+
+
+def test_sample_weights_are_refused():
+    views, labels = _data()
+    weighted = tf.data.Dataset.from_tensors((views, labels, labels))
+    with pytest.raises(ValueError, match="sample_weight and class_weight"):
+        _fit(_model(), steps=1, data=weighted)
+
+
+def test_regularizers_are_refused():
+    encoder = tf.keras.Sequential(
+        [
+            tf.keras.layers.Flatten(input_shape=(_SIDE, _SIDE, 3)),
+            tf.keras.layers.Dense(4, kernel_regularizer="l2"),
+        ]
+    )
+    head, loss = heads.build("linear", output=2), losses.build("ntxent")
+    with pytest.raises(ValueError, match="use the optimizer's weight_decay"):
+        ContrastiveModel(encoder, head, loss)
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_variables_that_the_views_do_not_reach_stay(chunks):
+    class Encoder(tf.keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = (tf.keras.layers.Dense(4) for _ in "ab")
+            self.unused.build([None, 4])
+            self.compute_output_shape = lambda shape: (None, 4)
+
+        def call(self, images, training=False):
+            return self.used(tf.reshape(images, [-1, _SIDE * _SIDE * 3]))
+
+    encoder = Encoder()
+    encoder(tf.keras.Input((_SIDE, _SIDE, 3)))
+    before = [w.numpy() for w in encoder.unused.weights]
+    used = encoder.used.kernel.numpy()
+    model = ContrastiveModel(
+        encoder,
+        heads.build("linear", output=2),
+        losses.build("ntxent"),
+        grad_cache_chunks=chunks,
+    )
+    model.compile(optimizers.SGD(0.1))
+    _fit(model, steps=1, data=tf.data.Dataset.from_tensors(_data()[0]))
+    for weight, value in zip(encoder.unused.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    assert np.any(encoder.used.kernel.numpy() != used)
+
+
+def test_half_precision_scales_the_loss_of_the_probe_too():
+    with networks.precision("mixed_float16"):
+        model = _model()
+        model.compile(optimizers.SGD(0.1))
+    history = model.fit(
+        tf.data.Dataset.from_tensors(_data()), epochs=3, verbose=0
+    ).history
+    assert history["probe_loss"][2] < history["probe_loss"][0]
+
+
+def test_moving_averages_of_keras_leave_the_probe_alone():
+    model = _model()
+    model.compile(optimizers.SGD(0.5, use_ema=True, ema_momentum=0.5))
+    probe = model.probe.weights[0].numpy()
+    model.fit(tf.data.Dataset.from_tensors(_data()), epochs=2, verbose=0)
+    assert np.any(model.probe.weights[0].numpy() != probe)
+    averages = model.optimizer._model_variables_moving_average
+    np.testing.assert_array_equal(model.pretrained_variables[0], averages[0])
+
+
+def test_a_mixing_model_is_made_again_from_its_config():
+    encoder, mix = _encoder(), mixing.Mixing(_CLASSES, 0.2)
+    head, loss = heads.build("linear", output=4), losses.build("cross_entropy")
+    model = ContrastiveModel(encoder, head, loss, mix=mix)
+    assert ContrastiveModel.from_config(model.get_config()).mix == mix
 
 
 if __name__ == "__main__":

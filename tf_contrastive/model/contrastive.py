@@ -56,6 +56,12 @@ class ContrastiveStep(tf.keras.Model):
         # All variables are created now, since a checkpoint restores by value.
         projection_head(tf.keras.Input(encoder.output_shape[1:]))
         self.built = True
+        if encoder.losses or projection_head.losses:
+            raise ValueError(
+                "the encoder or the projection head has regularizers, which"
+                " this model does not train by: use the optimizer's"
+                " weight_decay"
+            )
         self.means = RunningMeans("loss", *_TASK_METRICS.values())
 
     def compile(self, optimizer: Any, **kwargs: Any) -> None:
@@ -82,10 +88,15 @@ class ContrastiveStep(tf.keras.Model):
         """Unpacks the data of a step; views may be uint8, in 0..255.
 
         Raises:
-          ValueError: for views of another rank than 5.
+          ValueError: for views of another rank than 5, or sample weights.
         """
         del training
-        views, labels, _ = tf.keras.utils.unpack_x_y_sample_weight(data)
+        views, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(data)
+        if weights is not None:
+            raise ValueError(
+                "sample_weight and class_weight have no meaning in a loss that"
+                " compares images: pass (views, labels), or views"
+            )
         views, seeds = views if isinstance(views, tuple) else (views, None)
         if views.shape.rank != 5:
             raise ValueError(
@@ -124,7 +135,13 @@ class ContrastiveStep(tf.keras.Model):
             results |= self.classify(features, batch, training=True)
             objective = self.objective(results)
         variables = self.trained_variables(batch)
-        return tape.gradient(objective, variables), results, features
+        gradients = tape.gradient(
+            objective,
+            variables,
+            # Of variables that the views do not reach.
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        return gradients, results, features
 
     def encode(
         self, views: tf.Tensor, training: bool

@@ -73,7 +73,12 @@ class GradientCache(ContrastiveStep):
                 results = {name: x / chunks for name, x in results.items()}
                 if results:
                     objective += self.objective(results)
-            return tape.gradient(objective, variables), results
+            gradients = tape.gradient(
+                objective,
+                variables,
+                unconnected_gradients=tf.UnconnectedGradients.ZERO,
+            )
+            return gradients, results
 
         gradients, chunk_results = sum_over_chunks(
             chunk_gradients,

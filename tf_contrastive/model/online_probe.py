@@ -44,7 +44,8 @@ class OnlineProbe(ContrastiveStep):
             probe_optimizer = tf.keras.optimizers.SGD(
                 Probe.probe_learning_rate, momentum=0.9, jit_compile=False
             )
-        self.probe_optimizer = tf.keras.optimizers.get(probe_optimizer)
+        # Like the other one, with loss scaling in half precision.
+        self.probe_optimizer = self._get_optimizer(probe_optimizer)
         self.probe_optimizer.build(self.probe.trainable_variables)
 
     def classify(

@@ -6,6 +6,7 @@ global state, so that a resumed run would differ.
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
 
@@ -34,6 +35,15 @@ class Mixing:
     num_classes: int
     mixup_alpha: float = Views.mixup_alpha
     cutmix_alpha: float = Views.cutmix_alpha
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "Mixing":
+        """Makes the mixing that `get_config` describes."""
+        return cls(**config)
 
     @tf.autograph.experimental.do_not_convert
     def __call__(
