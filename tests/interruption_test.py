@@ -179,8 +179,11 @@ def test_a_notice_of_the_cloud_is_a_reason_to_stop(
     with preemption.PreemptionListener(
         tf.distribute.get_strategy()
     ) as listener:
+        # Live migration, which the machine survives.
+        answers["maintenance-event"] = "MIGRATE_ON_HOST_MAINTENANCE"
         time.sleep(0.2)
         assert listener.stop_reason() is None
+        answers["maintenance-event"] = "NONE"
         answers[path] = answer
         deadline = time.monotonic() + 30
         while listener.stop_reason() is None and time.monotonic() < deadline:
@@ -200,6 +203,18 @@ def test_a_missing_metadata_server_is_ignored(monkeypatch):
     ) as listener:
         time.sleep(0.2)
         assert listener.stop_reason() is None
+
+
+def test_only_errors_of_collectives_name_a_lost_worker():
+    for kind, text in (
+        (tf.errors.UnavailableError, "failed to connect to all addresses"),
+        (tf.errors.ResourceExhaustedError, "Collective ops is aborted by: OOM"),
+    ):
+        with pytest.raises(preemption.InterruptedRunError, match=text):
+            preemption.check_lost_worker(kind(None, None, text), "run")
+    for kind in (tf.errors.ResourceExhaustedError, tf.errors.DataLossError):
+        own = kind(None, None, "OOM when allocating tensor")
+        preemption.check_lost_worker(own, "run")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import replicas as on_replicas
 import tensorflow as tf
 
-from tf_contrastive import errors, losses
+from tf_contrastive import distribution, errors, losses
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.losses import generalized, products
@@ -334,6 +335,7 @@ class TestAuto:
         )
 
     def test_splits_where_the_device_rounds(self, monkeypatch):
+        virtual = on_replicas.strategy(2)
         assert not products.use_split("auto")
         assert products.use_split("split")
         for capability, tf32, expected in (
@@ -343,6 +345,8 @@ class TestAuto:
             ((8, 0), False, False),
         ):
             self._gpu(monkeypatch, capability, tf32)
+            assert not products.rounded_by_device(virtual)
+            assert distribution.gpu_capability(virtual) is None
             assert products.use_split("auto") == expected
             assert not products.use_split("plain")
 

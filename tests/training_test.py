@@ -579,5 +579,16 @@ def test_epochs_do_not_add_to_memory(tmp_path):
     assert growth - lost < 2 * 2**20
 
 
+def test_a_run_past_its_end_does_not_go_on():
+    seconds, metrics = train.fit(
+        None,  # Not used, since nothing is left.
+        None,
+        start_step=100,
+        steps_per_epoch=9,
+        epochs=10,
+    )
+    assert seconds < 1 and metrics == {}
+
+
 if __name__ == "__main__":
     raise SystemExit(pytest.main([__file__]))

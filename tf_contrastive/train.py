@@ -293,7 +293,7 @@ def resolve(
         multi_label=source.info.multi_label,
         replicas=strategy.num_replicas_in_sync,
         on_tpu=isinstance(strategy, tf.distribute.TPUStrategy),
-        gpu_capability=distribution.gpu_capability(),
+        gpu_capability=distribution.gpu_capability(strategy),
         rounded_products=losses.products.rounded_by_device(strategy),
     )
     if run.encoder.standardize == "dataset":
@@ -725,8 +725,8 @@ def _saving_on_error(
         yield
     except tf.errors.OpError as error:
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            # Saving needs all workers.
-            raise preemption.lost_worker(error, saved.directory) from error
+            preemption.check_lost_worker(error, saved.directory)
+            raise  # Without saving, which needs all workers.
         saved.finish()
         if delivered and delivered.lost:
             raise preemption.LostServiceError(
@@ -764,7 +764,7 @@ def fit(
     epoch, done = divmod(start_step, steps_per_epoch)
     # (first step, first epoch, epoch to stop before, steps of an epoch)
     pieces = []
-    if done:
+    if done and epoch < epochs:
         pieces.append((start_step, epoch, epoch + 1, steps_per_epoch - done))
         epoch += 1
     if epoch < epochs:

@@ -19,10 +19,21 @@ from tf_contrastive import distribution, errors
 
 _METADATA_HOST = "http://metadata.google.internal"
 _METADATA_PATH = "/computeMetadata/v1/instance/"
-# Path -> the answer while nothing is announced.
-_NO_NOTICE = {"preempted": "FALSE", "maintenance-event": "NONE"}
+# Path -> the answers while nothing is announced that ends the machine.
+_NO_NOTICE = {
+    "preempted": ("FALSE",),
+    "maintenance-event": ("NONE", "MIGRATE_ON_HOST_MAINTENANCE"),
+}
 # Holds the maker's name, on machines of Google Cloud "Google Compute Engine".
 _PRODUCT_FILE = "/sys/class/dmi/id/product_name"
+# What a collective raises if another worker does not answer.
+_LOST_WORKER = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+)
 _POLL_SECONDS = 5.0
 _TIMEOUT_SECONDS = 5.0
 
@@ -46,17 +57,22 @@ class LostServiceError(InterruptedRunError):
         os._exit(self.status)
 
 
-def lost_worker(error: Exception, directory: str) -> InterruptedRunError:
-    """Returns the error for a collective that failed with another worker."""
+def check_lost_worker(error: tf.errors.OpError, directory: str) -> None:
+    """Raises `InterruptedRunError` if `error` comes from a lost worker.
+
+    Other errors, such as a lack of memory, are this worker's own.
+    """
     # TensorFlow puts headings and graph locations before the reason.
     lines = str(error).strip().splitlines()
     aborted = [line for line in lines if "aborted" in line.lower()]
+    if not aborted and not isinstance(error, _LOST_WORKER):
+        return
     first = (aborted or lines or [type(error).__name__])[0]
     reason = first.rpartition("}} ")[2].strip()
-    return InterruptedRunError(
+    raise InterruptedRunError(
         f"a worker is lost ({reason}): repeat the command on all of them to"
         f" resume from the newest checkpoint in {directory}"
-    )
+    ) from error
 
 
 class PreemptionListener:
@@ -144,7 +160,7 @@ def _notice(host: str) -> str | None:
                 answer = response.read().decode().strip()
         except OSError:  # urllib's errors included.
             continue
-        if answer and answer != no_notice:
+        if answer and answer not in no_notice:
             return f"notice of the cloud machine, {path}: {answer}"
     return None
 

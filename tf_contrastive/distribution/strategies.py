@@ -42,14 +42,20 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
     return resolver.task_type == "chief"
 
 
-def gpu_capability() -> tuple[int, int] | None:
-    """Returns the lowest compute capability of the GPUs; None: no GPU."""
+def gpu_capability(
+    strategy: tf.distribute.Strategy,
+) -> tuple[int, int] | None:
+    """Returns the GPUs' lowest compute capability; None: no GPU is used."""
+    if isinstance(strategy, tf.distribute.MirroredStrategy) and not any(
+        "GPU" in device for device in strategy.extended.worker_devices
+    ):
+        return None  # Virtual devices, on a machine that may have GPUs.
     details = map(
         tf.config.experimental.get_device_details,
         tf.config.list_physical_devices("GPU"),
     )
-    found = [gpu.get("compute_capability", (0, 0)) for gpu in details]
-    return min(found, default=None)
+    capabilities = [gpu.get("compute_capability", (0, 0)) for gpu in details]
+    return min(capabilities, default=None)
 
 
 def num_hosts(strategy: tf.distribute.Strategy) -> int:

@@ -138,10 +138,10 @@ def _lost_workers(
     try:
         yield
     except tf.errors.OpError as error:
-        if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            raise
-        folder = os.path.join(workdir, STATE)
-        raise preemption.lost_worker(error, folder) from error
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            folder = os.path.join(workdir, STATE)
+            preemption.check_lost_worker(error, folder)
+        raise
 
 
 class Progress(classifiers.TrainingObserver):

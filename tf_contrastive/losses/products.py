@@ -21,7 +21,7 @@ def rounded_by_device(strategy: tf.distribute.Strategy) -> bool:
         return True
     if not tf.config.experimental.tensor_float_32_execution_enabled():
         return False
-    return (distribution.gpu_capability() or (0, 0)) >= _TF32_SINCE
+    return (distribution.gpu_capability(strategy) or (0, 0)) >= _TF32_SINCE
 
 
 def use_split(similarity_products: str) -> bool:
