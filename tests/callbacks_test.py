@@ -164,11 +164,19 @@ def test_collapse_and_chance_level_are_reported_once(capsys):
     assert message.count("\n") == 1 and message.startswith("collapse: ")
 
 
-@pytest.mark.parametrize("loss", ["ntxent", "supcon", "supcon_in"])
-def test_the_chance_loss_is_that_of_equal_embeddings(loss):
-    run = fields.replace(Pretrain(), loss=loss, batch_size=8)
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        ("ntxent", {}),
+        ("supcon", {}),
+        ("supcon_in", {}),
+        ("supcon", {"scale_by_temperature": True, "temperature": 0.2}),
+    ],
+)
+def test_the_chance_loss_is_that_of_equal_embeddings(loss, options):
+    run = fields.replace(Pretrain(), loss=loss, batch_size=8, **options)
     equal = np.ones([8, 2, 4], np.float32)
-    value = losses.build(loss)(equal, np.arange(8) // 2)
+    value = losses.build(loss, **options)(equal, np.arange(8) // 2)
     assert chance_loss(run.loss, 2, 8) == pytest.approx(float(value), 1e-5)
 
 

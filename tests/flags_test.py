@@ -158,6 +158,10 @@ _MISTAKES = {
     "doctor --dataset=multidigits:count=17,placement=grid": "--dataset=multi",
     "embed --output=o --input=randbit:bits=3": "--input=randbit:bits=3",
     "pretrain --workdir=w --epochs=5 --warmup_epochs=9": "--warmup_epochs=9",
+    "pretrain --workdir=w --warmup_epochs=-0.5": "--warmup_epochs=-0.5",
+    "pretrain --workdir=w --linear_epochs=2 --linear_warmup_epochs=-0.5": (
+        "--linear_warmup_epochs=-0.5"
+    ),
     "pretrain --workdir=w --optimizer=adam --nesterov": "--nesterov",
     "pretrain --workdir=w --optimizer_epsilon=1": "--optimizer_epsilon",
     "pretrain --workdir=w --loss=ntxent --epsilon=1": "--epsilon",
@@ -179,6 +183,9 @@ _MISTAKES = {
     "pretrain --workdir=w --views=1": "--views=1",
     "pretrain --workdir=w --loss=margin --views=3": "--views=3",
     "pretrain --workdir=w --loss=moco --queue_size=8": "--queue_size=8",
+    "pretrain --workdir=w --loss=moco --encoder=keras_cv:csp_darknet_s": (
+        "--encoder=keras_cv:csp_darknet_s"
+    ),
     "pretrain --workdir=w --loss=moco --nan_policy=skip:3": "--nan_policy",
     "pretrain --workdir=w --grad_cache_chunks=7": "--grad_cache_chunks=7",
     "pretrain --workdir=w --online_knn_size=128": "--online_knn_size=128",

@@ -210,5 +210,7 @@ def chance_loss(loss: Loss, views: int, batch_size: int) -> float | None:
     softmax = loss.loss in ("ntxent", "supcon", "supcon_in")
     if not softmax or other & set(loss.options()):
         return None
+    options = LOSS_OPTIONS[loss.loss] | loss.options()
+    scale = options["temperature"] if options.get("scale_by_temperature") else 1
     # A softmax over all other views of the batch.
-    return math.log(views * batch_size - 1)
+    return scale * math.log(views * batch_size - 1)

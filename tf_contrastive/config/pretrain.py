@@ -125,6 +125,12 @@ class Pretrain(Command):
                 f"nan_policy={self.runtime.nan_policy}: non-finite keys would"
                 " stay in the queue of loss=moco: set nan_policy=stop"
             )
+        encoder = self.encoder.encoder
+        if loss.loss == "moco" and encoder.startswith("keras_cv:csp_darknet"):
+            raise UserError(
+                f"encoder={encoder}: has layers that cannot be copied, as"
+                " loss=moco does: use another encoder"
+            )
         online = self.probe.online_knn_size
         if 0 < online < batch_size:
             raise UserError(

@@ -95,6 +95,11 @@ class Schedule:
                 f" {prefix}epochs={self.epochs}: set at most"
                 f" {prefix}warmup_epochs={self.epochs}"
             )
+        if -1 < self.warmup_epochs < 0:
+            raise UserError(
+                f"{prefix}warmup_epochs={self.warmup_epochs:g}: must be at"
+                " least 0, or -1 for 10 epochs, at most a tenth of the run"
+            )
         decay = SCHEDULE_OPTIONS[self.schedule] | self.options(prefix)
         if "boundaries" in decay:
             check_boundaries(
