@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.datasets import decoding, split_spec
 from tf_contrastive.doctor import memory
 
-PREPARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
+ROOT = Path(__file__).resolve().parents[1]
+PREPARED = ROOT.parent / "shared" / "tfds"
 needs_prepared = pytest.mark.skipif(
     not (PREPARED / "cifar10").is_dir(),
     reason=f"no prepared cifar10 and mnist under {PREPARED}",
@@ -82,6 +84,19 @@ def refused(*words, **kwargs):
     for word in words:
         assert word in message
     return message
+
+
+def run_python(code, *words):
+    """Runs code in a process of its own; returns what it prints."""
+    path = os.pathsep.join([str(ROOT), *sys.path])
+    result = subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 # ---- Arrays and digits ---
@@ -341,6 +356,45 @@ def test_paths_without_a_scheme_get_one(tmp_path):
     class_folders(tmp_path)
     refused(f"folder:{tmp_path}", name=str(tmp_path))
     refused("is a file", name=f"folder:{tmp_path}/cat/0.png")
+
+
+# Root may read everything.
+_WITHOUT_PERMISSION = """
+import os, sys
+from tf_contrastive import datasets, errors
+if os.getuid() == 0:
+    os.setuid(65534)
+folder = sys.argv[1]
+source = datasets.source(f"folder:{folder}/images")
+print(source.info.label_names, source.info.num_examples)
+for name in ("folder:{}/locked", "csv:{}/list.csv", "tfrecord:{}/a.tfrecord"):
+    try:
+        datasets.source(name.format(folder))
+    except errors.UserError as error:
+        print(error)
+"""
+
+
+def test_files_without_permission_are_an_error_of_one_line():
+    # Not in tmp_path, which only its owner may enter.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        class_folders(path / "images")
+        (path / "images" / "lost+found").mkdir()
+        (path / "locked").mkdir()
+        csv(path / "list.csv", "images/cat/0.png,a")
+        write_records(path / "a.tfrecord", [{"image": encoded(picture(0))}])
+        for name in ("images/lost+found", "locked", "list.csv", "a.tfrecord"):
+            (path / name).chmod(0)
+        printed = run_python(_WITHOUT_PERMISSION, folder)
+    first, *others = printed.splitlines()
+    assert first == "('cat', 'dog') 6"
+    assert len(others) == 3
+    for line, name in zip(
+        others, ("locked", "list.csv", "a.tfrecord"), strict=True
+    ):
+        assert name in line and "ermission denied" in line
 
 
 def test_split_folders_share_their_classes(tmp_path):
@@ -909,13 +963,7 @@ def test_the_package_imports_tensorflow_datasets_only_when_needed():
         "datasets.source('digits'); assert 'tensorflow_datasets' not in"
         " sys.modules"
     )
-    root = Path(__file__).resolve().parents[1]
-    subprocess.run(
-        [sys.executable, "-c", code],
-        check=True,
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
-    )
+    run_python(code)
 
 
 def test_the_command_lists_names_and_writes_a_contact_sheet(tmp_path, capsys):

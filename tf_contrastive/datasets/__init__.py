@@ -105,26 +105,33 @@ def source(
       reading: options of `folder:`, `csv:` and `tfrecord:`.
 
     Raises:
-      UserError: if the dataset or split does not exist, or has no readable
-        image.
+      UserError: if the dataset or split does not exist, cannot be read, or has
+        no readable image.
     """
     scheme, _, path = name.partition(":")
-    if scheme in SCHEMES:
-        opened = SCHEMES[scheme](name, path, split, reading)
-        count = opened.info.num_classes or 0
-        if count > reading.max_classes:
-            raise errors.UserError(
-                f"{name}: its largest label is {count - 1}, which makes {count}"
-                f" classes, more than max_classes={reading.max_classes}: number"
-                " the classes from 0, or set a larger max_classes"
-            )
-        return opened
     if scheme in DERIVED:
         opener = functools.partial(source, data_dir=data_dir, reading=reading)
         return DERIVED[scheme](name, read_probing(name), split, opener)
-    if name.partition("/")[0] == "digits":
-        return digits(split, name)
-    return open_tfds(name, split, data_dir)
+    try:
+        if scheme in SCHEMES:
+            opened = SCHEMES[scheme](name, path, split, reading)
+        elif name.partition("/")[0] == "digits":
+            opened = digits(split, name)
+        else:
+            opened = open_tfds(name, split, data_dir)
+    except (OSError, tf.errors.OpError) as error:
+        raise errors.UserError(
+            f"{name} cannot be read ({errors.first_line(error)}): check that"
+            " its files are complete, and that you may read them"
+        ) from error
+    count = opened.info.num_classes or 0
+    if scheme in SCHEMES and count > reading.max_classes:
+        raise errors.UserError(
+            f"{name}: its largest label is {count - 1}, which makes {count}"
+            f" classes, more than max_classes={reading.max_classes}: number"
+            " the classes from 0, or set a larger max_classes"
+        )
+    return opened
 
 
 def from_folder(

@@ -138,18 +138,30 @@ def _folders(path: str) -> list[str]:
 
 
 def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields folders and their files, but none twice, which links lead to."""
-    here, seen = os.path.realpath(root), set()
-    for parent, folders, files in tf.io.gfile.walk(root):
+    """Yields folders and their files.
+
+    No folder comes twice, which links lead to. Those without permission, such
+    as the `lost+found` of a disk, are left out.
+    """
+    here, seen, waiting = os.path.realpath(root), set(), [root]
+    while waiting:
+        parent = waiting.pop()
         if os.path.islink(parent):
             real = os.path.realpath(parent)
             above = os.path.commonpath([here, real]) in (here, real)
             if above or real in seen:
-                folders.clear()
                 continue
             seen.add(real)
-        folders[:] = sorted(f for f in folders if not _is_hidden(f))
-        yield parent, [file for file in files if not _is_hidden(file)]
+        try:
+            names = tf.io.gfile.listdir(parent)
+        except tf.errors.PermissionDeniedError:
+            terminal.warning(f"{parent} is left out: no permission to read it")
+            continue
+        names = sorted(n.rstrip("/") for n in names if not _is_hidden(n))
+        paths = {name: os.path.join(parent, name) for name in names}
+        folders = {n for n in names if tf.io.gfile.isdir(paths[n])}
+        waiting += [paths[n] for n in reversed(names) if n in folders]
+        yield parent, [name for name in names if name not in folders]
 
 
 def _split_folders(
@@ -213,6 +225,7 @@ def _tree(name: str, path: str, root: str, roots: list[str]) -> _Files:
     known = set(of) | {
         label
         for each in roots
+        if each != root  # Walked above.
         for label in _folders(each)
         if label not in of and _has_image(os.path.join(each, label))
     }
