@@ -407,6 +407,31 @@ def test_split_folders_share_their_classes(tmp_path):
     refused("test, train", name=f"folder:{tmp_path}", split="val")
 
 
+@pytest.mark.parametrize("split", ["train", "test", "train[:50%]"])
+def test_a_class_called_like_a_split_is_refused(split, tmp_path):
+    class_folders(tmp_path, ("bus", "car", "train"))
+    refused(
+        *("bus, car", "rename train", "move the others"),
+        name=f"folder:{tmp_path}",
+        split=split,
+    )
+    # By its name any folder is a split.
+    source = datasets.source(f"folder:{tmp_path}", "bus")
+    assert source.info.num_examples == 3
+    (tmp_path / "train").rename(tmp_path / "trains")
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.label_names == ("bus", "car", "trains")
+
+
+def test_folders_without_images_may_be_beside_splits(tmp_path):
+    for split in ("train", "val"):
+        class_folders(tmp_path / split)
+        write(tmp_path / "annotations" / split / "0.xml", b"")
+    class_folders(tmp_path / ".thumbnails")
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.label_names == ("cat", "dog")
+
+
 def test_every_image_format_becomes_rgb(tmp_path):
     big = (30, 20)
     rgba = picture(3, big, "RGBA")

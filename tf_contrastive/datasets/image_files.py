@@ -171,6 +171,9 @@ def _split_folders(
     base = split_spec.parse(split)[0]
     folders = _folders(path)
     known = [folder for folder in folders if folder in SPLIT_FOLDERS]
+    if known and (base in SPLIT_FOLDERS or base not in folders):
+        others = [folder for folder in folders if folder not in known]
+        _check_splits(name, path, known, others)
     if base in folders:
         every = [os.path.join(path, name) for name in {*known, base}]
         return os.path.join(path, base), every
@@ -186,6 +189,21 @@ def _split_folders(
             " or set test_fraction=0.2",
         )
     return path, [path]
+
+
+def _check_splits(
+    name: str, path: str, known: list[str], others: list[str]
+) -> None:
+    """Raises `UserError` if folders may be splits, or classes."""
+    others = [o for o in others if _has_image(os.path.join(path, o))]
+    if others:
+        beside = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+        raise errors.UserError(
+            f"{name}: folders {', '.join(known)} beside folders of images"
+            f" {beside}: if all are classes, rename {known[0]}, such as to"
+            f" {known[0]}_; if {', '.join(known)} are splits, move the others"
+            f" out of {path}"
+        )
 
 
 def _holds_out(split: str, reading: Reading) -> bool:
