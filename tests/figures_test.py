@@ -70,13 +70,13 @@ def test_crops_of_one_colour_share_their_histogram():
     images = np.broadcast_to(colors[:, None, None, None], [8, 12, 12, 3])
     source = datasets.from_arrays(images.astype(np.uint8), np.arange(8))
     crop = histograms.measure(source, views.build("crop", image_size=8), 0)
-    assert crop == {"same_image": 1.0, "other_image": 0.0, "found": 1.0}
+    assert crop == {"same_image": 1.0, "other_image": 0.0, "matched": 1.0}
     distorted = views.build(
         "simclr", image_size=8, color_jitter_strength=1.0, blur=False
     )
     distorted = histograms.measure(source, distorted, 0)
     assert distorted["same_image"] < 0.5
-    assert distorted["found"] < 1
+    assert distorted["matched"] < 1
 
 
 # ---- Transformations ---------------------------------------------------------

@@ -22,6 +22,7 @@ from tf_contrastive.config.reproduce import Reproduce
 from tf_contrastive.papers.claims import (
     definitions,
     measures,
+    report,
     runs,
     verdicts,
 )
@@ -52,6 +53,7 @@ _FREE = {
 
 
 _TEXTS = {
+    "judged": "SupCon is above SINCERE.",
     "note": "On free embeddings.",
     "tried": ["with 3 steps: not significant"],
     "printed": [
@@ -158,7 +160,9 @@ def test_every_claim_has_valid_commands_and_values_that_are_written():
     kinds = {"pretrain": Pretrain, "evaluate": Evaluate}
     for claim in known.values():
         for scale, recipe in claim.recipes.items():
-            assert recipe.seeds >= verdicts.MIN_SEEDS or scale == "paper"
+            if scale == "cpu":
+                assert recipe.seeds >= verdicts.MIN_SEEDS
+                assert recipe.judged, claim.name
             units = list(runs.plan(recipe, runs.Folders("w", "d"), 2))
             assert len(units) == 2 * len(list(recipe.units()))
             for name, *words in [c for u in units for c in u.commands]:
@@ -175,6 +179,23 @@ def test_every_claim_has_valid_commands_and_values_that_are_written():
                         recipe.paper_value(case, arm, table.value)
                         for case in recipe.cases
                     )
+
+
+def test_recipes_of_the_package_are_found_from_any_folder(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    recipe = definitions.claims()["SC-NP"].recipe("paper")
+    runs._check(recipe, runs.Folders("w"))
+    with pytest.raises(errors.UserError, match="elsewhere/npairs"):
+        runs._check(recipe, runs.Folders("w", configs_dir="elsewhere"))
+
+
+def test_repeated_terms_of_a_relation_are_counted():
+    relation = "x of a on 0 + x of b on 1 + x of b on 1 - x of a on 1 >= 0"
+    assert report._shortened({"relation": relation}) == (
+        "x of a on 0 + 2 x x of b on 1 - x of a on 1 >= 0"
+    )
 
 
 def _planned(values, relations=(), **settings):
@@ -549,6 +570,7 @@ def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
     assert "**holds**" in text
     assert "4.69" in text  # The paper's SupCon.
     assert _TEXTS["note"] in text
+    assert f"Judged here: {_TEXTS['judged']}" in text
     assert f"Tried before: {_TEXTS['tried'][0]}" in text
     assert "| SI-T1 |" in text.split("## Not run here")[1]
     assert "| SI-T4 |" not in text.split("## Not run here")[1]

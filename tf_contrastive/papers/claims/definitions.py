@@ -114,6 +114,7 @@ class Recipe:
     select: Select | None = None
     seeds: int = 5
     minutes: float | None = None  # Of one seed, all cases and arms.
+    judged: str = ""  # The relations that are judged, in words.
     note: str = ""  # Differences from the paper.
     tried: Sequence[str] = ()  # Earlier settings, and their results.
     diagnosis: str = ""  # Why its result does not hold.

@@ -340,7 +340,7 @@ def _color_histograms(unit: Unit, name: str) -> dict[str, float] | None:
 def _written_color_histograms(unit: Unit, name: str) -> _Written:
     if "color_histograms" not in unit.settings:
         return None
-    return {"same_image", "other_image", "found"}
+    return {"same_image", "other_image", "matched"}
 
 
 def _policy_speed(unit: Unit, name: str) -> dict[str, float] | None:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import statistics
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,12 @@ FOLDER = definitions.RESULTS
 PLOT_FILE = "result.png"
 # Relations whose differences the summary shows; of more, only their number.
 _MAX_SHOWN = 3
+# p-values of `verdicts.judge` -> their headings.
+_P_VALUES = {
+    "p_zero": "p, above 0",
+    "p_bound": "p, beyond the bound",
+    "p_against": "p, opposite",
+}
 
 # Distinguishable with colour blindness, and in gray.
 _COLORS = (
@@ -32,32 +39,42 @@ Table = list[tuple[str, ...]]
 # (case, arm) -> (the values of its seeds, the paper's value or None).
 Points = dict[tuple[str, str], tuple[list[float], float | None]]
 
-_INTRODUCTION = (
-    "# Results\n\nWhat the papers claim, and what was measured here. `python -m"
-    " tf_contrastive reproduce --report` writes this file from the result files"
-    f" in `{FOLDER}`. [CIFAR-10](guide/cifar10.md) compares SupCon, SimCLR and"
-    " cross entropy at the largest size that was trained here."
-)
-_VERDICTS = (
-    "A relation is tested over seeds by one-sided paired sign-flip tests at p"
-    " <= 0.05: against 0, against its bound (the smallest effect that counts,"
-    " or the tolerance of a claimed tie), and for the other direction. In"
-    " brackets are the p-values corrected for the number of relations (Westfall"
-    " and Young's maxT, signs flipped in all relations together). A claim"
-    f" *{verdicts.HOLDS}* if all its relations do by the corrected p, and is"
-    f" *{verdicts.CONTRADICTED}* if one of them is significantly in the other"
-    f" direction, or a claimed tie beyond its bound. *{verdicts.SMALLER}*:"
-    " every relation is significantly above 0, but not all above the bound."
-    f" *{verdicts.NONE_FOUND}*: an effect is not significantly above 0."
-    f" *{verdicts.UNDECIDED}*: a claimed tie is neither shown nor contradicted,"
-    " or a relation is contradicted by the uncorrected p only."
-    f" *{verdicts.INVALID}*: a network that is compared did not train; its"
-    " final loss is not below that of equal embeddings. Relations that cannot"
-    " fail are reported and not judged. Recipes and relations"
-    " (`tf_contrastive/papers/claims/claims.json`) were written before they"
-    " were run, or are named as added later; earlier attempts are listed with"
-    " them."
-)
+_INTRODUCTION = f"""# Results
+
+What the papers claim, and what was measured here. `python -m tf_contrastive
+reproduce --report` writes this file from the result files in `{FOLDER}`.
+[CIFAR-10](guide/cifar10.md) compares SupCon, SimCLR and cross entropy at the
+largest size that was trained here.
+
+These runs are small networks on two CPU cores, which can show the direction of
+an effect, not the papers' numbers. A claim is judged by *relations*: a
+difference of two settings, and a bound. The papers print no bounds; they are
+this project's. A bound above 0 is the smallest difference that counts, one
+below 0 the tolerance of a tie. Recipes and relations
+(`tf_contrastive/papers/claims/claims.json`) were written before they were run,
+or are named as added later; earlier attempts are listed with them. CIFAR-10 was
+read from a copy that was stored as JPEG."""
+_VERDICTS = f"""Accuracies are fractions, losses nats.
+
+A relation is tested over seeds by one-sided paired sign-flip tests at p of
+0.05: that the difference is above 0, that it is beyond the bound, and that it
+has the opposite direction. The smallest p of five seeds is 1/32 = 0.0312. In
+brackets is p corrected for the number of relations (Westfall and Young's maxT,
+signs flipped in all relations together). A relation's own verdict is by the
+uncorrected p, a claim's by the corrected one.
+
+- *{verdicts.HOLDS}*: all relations do.
+- *{verdicts.CONTRADICTED}*: a relation is significantly in the opposite
+  direction, or a claimed tie beyond its bound.
+- *{verdicts.SMALLER}*: every relation is significantly above 0, but not all
+  are beyond the bound.
+- *{verdicts.NONE_FOUND}*: a difference is not significantly above 0.
+- *{verdicts.UNDECIDED}*: a claimed tie is neither shown nor contradicted, or a
+  relation is contradicted by the uncorrected p only.
+- *{verdicts.INVALID}*: a network that is compared did not train: its final loss
+  is not below that of equal embeddings.
+
+Relations that are reported, not judged, do not enter the verdict."""
 
 
 def plan(units: Iterable[measures.Unit]) -> str:
@@ -113,8 +130,8 @@ def _values(recipe: definitions.Recipe, result: dict[str, Any]) -> Table:
 
 
 def _relations(result: dict[str, Any]) -> Table:
-    headings = ("case", "relation", "mean", "p of 0", "p of the bound")
-    rows: Table = [(*headings, "p against", "verdict")]
+    headings = ("case", "relation", "mean", *_P_VALUES.values(), "verdict")
+    rows: Table = [headings]
     for row in result["relations"]:
         mean = f"{row['mean']:+.4f}" if "mean" in row else "-"
         judged = "corrected" in row
@@ -122,14 +139,25 @@ def _relations(result: dict[str, Any]) -> Table:
             f"{row[key]:.4f} ({row['corrected'][key]:.4f})"
             if judged and key in row
             else "-"
-            for key in ("p_zero", "p_bound", "p_against")
+            for key in _P_VALUES
         ]
         verdict = row["verdict"]
         if reason := row.get("not_judged"):
             verdict = f"{verdict}: {reason}"
         case = row["case"] or "-"
-        rows.append((case, row["relation"], mean, *p_values, verdict))
+        rows.append((case, _shortened(row), mean, *p_values, verdict))
     return rows
+
+
+def _shortened(row: Mapping[str, Any]) -> str:
+    """Returns a relation's text, in which a repeated term is printed once."""
+    words = re.split(r"( [+-] | [<>]= )", row["relation"])
+    signed = zip(["", *words[1::2]], words[::2], strict=True)
+    text = ""
+    for (sign, term), group in itertools.groupby(signed):
+        count = len(list(group))
+        text += sign + (f"{count} x " if count > 1 else "") + term
+    return text
 
 
 # ---- RESULTS.md --------------------------------------------------------------
@@ -207,7 +235,8 @@ def _document(
     results: Mapping[str, dict[str, Any]],
     saved: str,
 ) -> str:
-    summary: Table = [("id", "claim", "verdict", "measured", "minutes")]
+    headings = ("id", "the paper's claim", "judged here", "verdict")
+    summary: Table = [(*headings, "differences", "minutes")]
     for name, result in results.items():
         minutes = sum(unit["minutes"] for unit in result["units"])
         link = f"[{name}](#{name.lower()})"
@@ -218,6 +247,7 @@ def _document(
             (
                 link,
                 known[name].claim,
+                known[name].recipe(result["scale"]).judged or "-",
                 verdict,
                 _measured(result),
                 f"{minutes:.0f}",
@@ -233,6 +263,9 @@ def _document(
 def _measured(result: dict[str, Any]) -> str:
     """Returns the judged differences, or how many relations hold."""
     rows = [r for r in result["relations"] if "not_judged" not in r]
+    reported = [
+        r for r in result["relations"] if "not_judged" in r and "mean" in r
+    ]
     holding = sum(row["verdict"] == verdicts.HOLDS for row in rows)
     texts = []
     for row in rows:
@@ -240,11 +273,21 @@ def _measured(result: dict[str, Any]) -> str:
             sign = ">=" if row["at_least"] else "<="
             case = f"{row['case']}: " if row["case"] else ""
             texts.append(
-                f"{case}{row['mean']:+.3f}, claimed {sign} {row['bound']:g}"
+                f"{case}{row['mean']:+.3f} (bound {sign} {row['bound']:g})"
                 + " (invalid)" * (row["verdict"] == verdicts.INVALID)
             )
     details = f": {'; '.join(texts)}" if 0 < len(texts) <= _MAX_SHOWN else ""
-    return f"{holding} of {len(rows)} relations hold{details}"
+    text = f"{holding} of {len(rows)} relations hold{details}"
+    beyond = [_is_within(row) for row in reported].count(False)
+    if reported:
+        text += f"; {len(reported)} more reported, {beyond} not within bounds"
+    return text
+
+
+def _is_within(row: Mapping[str, Any]) -> bool:
+    """Whether the mean of a relation keeps its bound."""
+    above = row["mean"] - row["bound"]
+    return above >= 0 if row["at_least"] else above <= 0
 
 
 def _folded(title: str, *parts: str) -> str:
@@ -265,14 +308,20 @@ def _section(
     reported = [r for r in result["relations"] if "not_judged" in r]
     parts = [
         f"## {claim.name}",
-        claim.claim,
+        f"The paper's claim: {claim.claim}",
+        *([f"Judged here: {recipe.judged}"] if recipe.judged else []),
         f"Verdict: **{result['verdict']}** ({count}).",
         *filter(None, [recipe.diagnosis, *_gate(result), _added(result)]),
         *_images(claim.name, folder, {PLOT_FILE: claim.name}),
         _markdown(_relations({"relations": judged})),
     ]
     if reported:
-        table = _markdown(_relations({"relations": reported}))
+        rows = _relations({"relations": reported})
+        # Without p-values.
+        rows = [("case", "relation", "mean", "why it is not judged")] + [
+            (*row[:3], row[-1].partition(": ")[2]) for row in rows[1:]
+        ]
+        table = _markdown(rows)
         parts.append(_folded("Relations that are reported, not judged", table))
     tried = [f"Tried before: {text}" for text in recipe.tried]
     if recipe.note or tried:
@@ -310,14 +359,16 @@ def _images(
 def _gate(result: dict[str, Any]) -> Iterator[str]:
     """Yields the arms that did not train, or whose loss was not recorded."""
     trained = [unit for unit in result["units"] if unit["commands"]]
-    untrained: dict[str, list[str]] = {}
+    untrained: dict[str, list[dict[str, float]]] = {}
     for unit in filter(verdicts.is_untrained, trained):
         name = ", ".join(filter(None, (unit["case"], unit["arm"])))
-        gate = unit["gate"]
-        text = f"{gate['final']:.2f} (collapsed: {gate['collapsed']:.2f})"
-        untrained.setdefault(name, []).append(text)
-    for name, losses in untrained.items():
-        yield f"Not trained, by the final loss: {name}: {', '.join(losses)}."
+        untrained.setdefault(name, []).append(unit["gate"])
+    for name, gates in untrained.items():
+        losses = ", ".join(f"{gate['final']:.2f}" for gate in gates)
+        yield (
+            f"Not trained: {name}. Final losses are {losses}; that of equal"
+            f" embeddings is {gates[0]['collapsed']:.2f}."
+        )
     if any("gate" not in unit for unit in trained):
         yield "Final losses were not recorded: the gate was not applied."
 

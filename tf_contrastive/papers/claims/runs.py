@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors, terminal
 from tf_contrastive.checkpoints import preemption
+from tf_contrastive.flags import packaged_flagfile
 from tf_contrastive.papers.claims import definitions, measures, verdicts
 
 RESULT_FILE = "result.json"
@@ -29,7 +30,7 @@ SELECTION_SEED = 1000
 # Fields of a recipe that do not change what is run and measured. Reading a
 # result tests its relations again.
 _TEXTS = (
-    *("note", "tried", "minutes", "seeds", "printed", "plots"),
+    *("judged", "note", "tried", "minutes", "seeds", "printed", "plots"),
     *("relations", "diagnosis"),
 )
 
@@ -305,7 +306,9 @@ def _check(recipe: definitions.Recipe, folders: Folders) -> None:
     for unit in units:
         for word in [word for words in unit.commands for word in words]:
             name, _, path = word.partition("=")
-            if name == "--flagfile" and not tf.io.gfile.exists(path):
+            if name == "--flagfile" and not (
+                tf.io.gfile.exists(path) or packaged_flagfile(path)
+            ):
                 raise errors.UserError(
                     f"configs_dir={folders.configs_dir}: {path} does not exist:"
                     " set it to the folder of this package's flagfiles"

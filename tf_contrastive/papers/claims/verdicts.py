@@ -11,7 +11,7 @@ from tf_contrastive.papers.claims import definitions
 
 HOLDS = "holds"
 # Significantly above 0, but not above the bound.
-SMALLER = "right direction, smaller than claimed"
+SMALLER = "right direction, smaller than the bound"
 NONE_FOUND = "no difference found"
 # Of a claimed tie: neither within its bound nor beyond it.
 UNDECIDED = "undecided"
@@ -216,7 +216,7 @@ def combine(rows: Sequence[Mapping[str, Any]]) -> str:
     """Returns the verdict on a claim, of the rows of `judge_all`.
 
     It holds if all judged relations do, and is contradicted if one is, both by
-    the corrected p-values. Otherwise it is smaller than claimed if every
+    the corrected p-values. Otherwise it is smaller than the bound if every
     relation is at least that, which needs no correction: a statement about all
     relations is tested at the level of each (Berger 1982).
     """

@@ -20,7 +20,7 @@ def measure(
 
     Returns:
       {"same_image", "other_image": mean intersections of the histograms of the
-      views of an image, and of views of different images, in [0, 1]; "found":
+      views of an image, and of views of different images, in [0, 1]; "matched":
       how often the first view's most similar second view is of its image, a
       fraction}.
     """
@@ -34,7 +34,7 @@ def measure(
     return {
         "same_image": float(shared[same].mean()),
         "other_image": float(shared[~same].mean()),
-        "found": float(np.mean(shared.argmax(1) == np.arange(len(shared)))),
+        "matched": float(np.mean(shared.argmax(1) == np.arange(len(shared)))),
     }
 
 
