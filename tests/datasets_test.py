@@ -339,6 +339,44 @@ def test_a_test_split_is_held_out_of_each_class(tmp_path):
     assert {e["image"].tobytes() for e in read(moved)} == found["test"]
 
 
+def test_a_test_split_is_held_out_of_a_single_split_folder(tmp_path):
+    class_folders(tmp_path / "train", ("ant", "dog"), per_class=20)
+    (tmp_path / "annotations").mkdir()
+    name = f"folder:{tmp_path}"
+    with pytest.raises(errors.AbsentSplitError, match="or set test_fraction"):
+        datasets.source(name, "test")
+    assert datasets.source(name).info.num_examples == 40
+    parts = [
+        datasets.source(name, split, reading=Reading(test_fraction=0.1))
+        for split in ("train", "test")
+    ]
+    counts = [np.bincount(labels(part)).tolist() for part in parts]
+    assert counts == [[18, 18], [2, 2]]
+    train, test = ({e["image"].tobytes() for e in read(p)} for p in parts)
+    assert not train & test
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("digits", "subset:fraction=0.5,of=digits", "tfrecord:{}/a.tfrecord"),
+        *("packed:{}/packed", "folder:{}/both", "csv:{}/{{split}}.csv"),
+    ],
+)
+def test_a_fraction_that_cannot_be_held_out_is_refused(name, tmp_path):
+    for split in ("train", "test"):
+        class_folders(tmp_path / "both" / split)
+    datasets.pack(
+        datasets.source(f"folder:{tmp_path}/both"), f"{tmp_path}/packed", 8
+    )
+    csv(tmp_path / "train.csv", "both/train/cat/0.png,a")
+    write_records(tmp_path / "a.tfrecord", [{"image": encoded(picture(0))}])
+    name = name.format(tmp_path)
+    datasets.source(name)
+    reading = Reading(test_fraction=0.2)
+    refused("test_fraction=0.2 has no effect", name=name, reading=reading)
+
+
 def test_empty_and_linked_folders_are_no_classes(tmp_path):
     root = tmp_path / "images"
     class_folders(root, ("cat", "dog"))

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import saved_run
 import tensorflow as tf
+from image_helpers import write_records
 
 from tf_contrastive import __main__, exporting
 
@@ -58,6 +59,7 @@ _INPUTS = {
     ),
     "pretrain --workdir={new} --dataset=multidigits:count=2"
     " --data_dir={empty} --online_knn_size=4096": "--online_knn_size=4096",
+    "pretrain --workdir={new} --test_fraction=0.2": "--test_fraction=0.2",
     # What does not suit the data or the machine.
     "pretrain --workdir={new} --split=train[:100]": "--batch_size=100",
     "pretrain --workdir={new} --stem=imagenet": "--stem=cifar",
@@ -87,6 +89,9 @@ _INPUTS = {
     "evaluate --workdir={empty}": "{empty}",
     "evaluate --workdir={run_damaged}": "{run_damaged}",
     "evaluate --saved_model={five_channels} --dataset=digits": "2 channels",
+    "evaluate --saved_model={five_channels} --dataset=tfrecord:{records}": (
+        "has no split 'test'"
+    ),
     "evaluate --workdir={run} --protocols=head": "head",
     "evaluate --workdir={run} --protocols=robustness"
     " --robustness_baseline={list}": "--robustness_baseline={list}",
@@ -113,12 +118,14 @@ _INPUTS = {
 }
 
 
+def _png():
+    return tf.io.encode_png(np.zeros([8, 8, 3], np.uint8)).numpy()
+
+
 def _photos(path, *names):
     path.mkdir()
     for name in names:
-        tf.io.write_file(
-            str(path / name), tf.io.encode_png(np.zeros([8, 8, 3], np.uint8))
-        )
+        (path / name).write_bytes(_png())
 
 
 def _bad_images(path, _):
@@ -185,6 +192,7 @@ _MAKERS = {
     "damaged_tfds": _tfds,
     "photos": lambda path, _: _photos(path, "a.png", "b.png"),
     "bad_images": _bad_images,
+    "records": lambda path, _: write_records(path, [{"image": _png()}]),
     "run": lambda path, made: shutil.copytree(made("run"), path),
     "run_damaged": _damaged_run,
     "run_of_flags": _run_of_flags,

@@ -205,7 +205,8 @@ class _Scorer:
             if splits != ("train", "test"):
                 raise
             made = dataclasses.replace(reading, test_fraction=_TEST_FRACTION)
-            train, test = (opened(split, made) for split in splits)
+            # First test: data of which nothing is held out still lack it.
+            test, train = (opened(split, made) for split in reversed(splits))
             terminal.warning(
                 f"{name} has no split test: scoring {_TEST_FRACTION:.0%} of the"
                 " images of each class, on which the encoder may have been"

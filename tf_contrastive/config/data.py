@@ -130,8 +130,8 @@ class Reading:
     )
     test_fraction: float = option(
         0.0,
-        "fraction of each class of a folder or CSV file to hold out as split"
-        " test, the same images in every run; 0: it has that split, or none",
+        "fraction of each class of a folder or CSV file that has no split but"
+        " train to hold out as split test, the same images in every run",
         maximum=0.9,
     )
     max_bad_images: int = option(

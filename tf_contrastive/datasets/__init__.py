@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_contrastive import errors
 from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.config.dataset_names import read_probing
+from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.array_source import digits, from_arrays
 from tf_contrastive.datasets.data_service import DeliveryCounter
 from tf_contrastive.datasets.data_service import check as check_service
@@ -124,6 +125,9 @@ def source(
             f"{name} cannot be read ({errors.first_line(error)}): check that"
             " its files are complete, and that you may read them"
         ) from error
+    if scheme not in ("folder", "csv"):  # Which look at it themselves.
+        reason = "the splits of such a dataset are fixed"
+        split_spec.refuse_fraction(name, reading, reason)
     count = opened.info.num_classes or 0
     if scheme in SCHEMES and count > reading.max_classes:
         raise errors.UserError(

@@ -166,29 +166,42 @@ def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
 
 def _split_folders(
     name: str, path: str, split: str, reading: Reading
-) -> tuple[str, list[str]]:
-    """Returns the folder of the split, and those of all splits."""
+) -> tuple[str, list[str], bool]:
+    """Returns the folder of the split, and those of all splits.
+
+    The last value is whether the folder is that of both train and test.
+    """
     base = split_spec.parse(split)[0]
     folders = _folders(path)
     known = [folder for folder in folders if folder in SPLIT_FOLDERS]
     if known and (base in SPLIT_FOLDERS or base not in folders):
         others = [folder for folder in folders if folder not in known]
         _check_splits(name, path, known, others)
+    holds_out = _holds_out(split, reading)
+    if holds_out and known == ["train"]:
+        root = os.path.join(path, "train")
+        return root, [root], True
     if base in folders:
+        if base in known:
+            split_spec.refuse_fraction(
+                name, reading, f"its splits are the folders {', '.join(known)}"
+            )
         every = [os.path.join(path, name) for name in {*known, base}]
-        return os.path.join(path, base), every
+        return os.path.join(path, base), every, False
     if known:
+        hint = ", or set test_fraction=0.2" * (known == ["train"])
         raise errors.AbsentSplitError(
-            f"{name} has no split {base!r}: its folders are {', '.join(known)}"
+            f"{name} has no split {base!r}: its folders are"
+            f" {', '.join(known)}: make one of that name{hint}"
         )
-    if not _holds_out(split, reading):
+    if not holds_out:
         split_spec.only_train(
             name,
             split,
             f"its images are not in folders such as {path}/{base}; make them,"
             " or set test_fraction=0.2",
         )
-    return path, [path]
+    return path, [path], holds_out
 
 
 def _check_splits(
@@ -207,7 +220,7 @@ def _check_splits(
 
 
 def _holds_out(split: str, reading: Reading) -> bool:
-    """Whether a split is made of data that have only one."""
+    """Whether a split is made of data that have only train."""
     is_made = split_spec.parse(split)[0] in ("train", "test")
     return reading.test_fraction > 0 and is_made
 
@@ -266,7 +279,8 @@ def folder(name: str, path: str, split: str, reading: Reading) -> Source:
     The folders in PATH that have images, sorted by name, are the classes;
     images count at any depth. A PATH with images directly in it, or with a
     single folder, has no labels. PATH/train, PATH/test, ... are the splits if
-    they exist. A slice is a random sample, always the same.
+    they exist. Without others, `reading.test_fraction` of PATH, or PATH/train,
+    is the split test. A slice is a random sample, always the same.
     """
     path = os.path.expanduser(path).rstrip("/") or "/"
     if not tf.io.gfile.isdir(path):
@@ -275,14 +289,13 @@ def folder(name: str, path: str, split: str, reading: Reading) -> Source:
             f"{name}: {path} is {kind}: use a folder of images"
         )
     try:
-        root, roots = _split_folders(name, path, split, reading)
+        root, roots, held_out = _split_folders(name, path, split, reading)
         files = _tree(name, path, root, roots)
     except UnicodeDecodeError as error:
         raise errors.UserError(
             f"{name}: the name of a file or folder is not UTF-8"
             f" ({error.object!r}): rename it"
         ) from error
-    held_out = root == path and _holds_out(split, reading)
     return _source(name, split, reading, files, held_out)
 
 
@@ -392,7 +405,10 @@ def csv_file(name: str, path: str, split: str, reading: Reading) -> Source:
     path = os.path.expanduser(path)
     file = path.replace("{split}", split_spec.parse(split)[0])
     held_out = file == path and _holds_out(split, reading)
-    if file == path and not held_out:
+    if file != path:
+        reason = "its splits are the files of {split}"
+        split_spec.refuse_fraction(name, reading, reason)
+    elif not held_out:
         split_spec.only_train(
             name, split, "put {split} into the path, or set test_fraction=0.2"
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tf_contrastive import errors
+from tf_contrastive.config.data import Reading
 
 _SPLIT = re.compile(r"([\w-]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
 
@@ -63,6 +64,16 @@ def only_train(name: str, split: str, hint: str) -> None:
     if (base := parse(split)[0]) != "train":
         raise errors.AbsentSplitError(
             f"{name} has no split {base!r}, only train: {hint}"
+        )
+
+
+def refuse_fraction(name: str, reading: Reading, reason: str) -> None:
+    """Raises `UserError` if a part is to be held out where none can be."""
+    if fraction := reading.test_fraction:
+        raise errors.UserError(
+            f"{name}: test_fraction={fraction:g} has no effect, since {reason}:"
+            " remove it, and use those splits, or slices such as train[:80%]"
+            " and train[80%:]"
         )
 
 
