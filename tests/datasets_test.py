@@ -857,6 +857,21 @@ def test_labels_of_records_start_at_0_or_1(tmp_path):
         assert source.info.num_classes == expected[-1] + 1
 
 
+def test_a_part_of_records_may_lack_the_last_classes(tmp_path):
+    image = encoded(picture(0))
+    for split, classes in ("train", 6), ("test", 5), ("val", 7):
+        rows = [{"image": image, "label": i} for i in range(classes)]
+        write_records(tmp_path / f"{split}.tfrecord", rows)
+    name = f"tfrecord:{tmp_path}/{{split}}.tfrecord"
+    assert datasets.source(name, "train[:50%]").info.num_classes == 6
+    train, test, other = (
+        datasets.source(name, split).info for split in ("train", "test", "val")
+    )
+    assert datasets.check_scorable(train, test).num_classes == 6
+    with pytest.raises(errors.UserError, match=r"train has 6 .* val 7"):
+        datasets.check_scorable(train, other)
+
+
 def test_a_record_that_is_no_example_is_refused(tmp_path):
     path = str(tmp_path / "a.tfrecord")
     write_records(path, [{"image": encoded(picture(0)), "label": 0}])

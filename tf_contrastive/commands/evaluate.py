@@ -214,7 +214,8 @@ class _Scorer:
                 " hold them out"
             )
         if train.info.has_labels and test.info.has_labels:
-            datasets.check_scorable(train.info, test.info)
+            info = datasets.check_scorable(train.info, test.info)
+            test = dataclasses.replace(test, info=info)
         return train, test
 
     def _contexts(

@@ -5,6 +5,7 @@ prepared dataset of TensorFlow Datasets. `pipeline` makes training and
 evaluation batches of them.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable
@@ -170,16 +171,25 @@ def load(
     return opened.examples(), opened.info
 
 
-def check_scorable(train: Info, test: Info) -> None:
-    """Raises `UserError` for splits on which no classifier can be scored."""
+def check_scorable(train: Info, test: Info) -> Info:
+    """Returns `test` with the classes of `train`, which it may lack some of.
+
+    Raises:
+      UserError: for splits on which no classifier can be scored.
+    """
     for info in (train, test):
         if not info.has_labels:
             raise errors.UserError(
                 f"{info.name} {info.split} has no labels to score against, one"
                 " per image: set dataset=NAME of a labelled dataset"
             )
-    if train.num_classes != test.num_classes:
+    # Without names, the largest label is all that is known of the classes.
+    lacks = not test.label_names and (
+        (test.num_classes or 0) < (train.num_classes or 0)
+    )
+    if train.num_classes != test.num_classes and not lacks:
         raise errors.UserError(
             f"{train.name}: {train.split} has {train.num_classes} classes and"
             f" {test.split} {test.num_classes}: use splits of the same classes"
         )
+    return dataclasses.replace(test, num_classes=train.num_classes)

@@ -136,12 +136,12 @@ def tfrecord(name: str, pattern: str, split: str, reading: Reading) -> Source:
                 f"{name}: its labels start at 1: set first_label=1, or"
                 " first_label=0 if there is a class 0"
             )
-        labels = labels[start:stop]
         if labels.min() < 0:
             raise errors.UserError(
                 f"{name}: its smallest label is {labels.min()}: write labels of"
                 " at least 0"
             )
+        # Of the whole split: a slice may lack classes, where files are sorted.
         num_classes = int(labels.max()) + 1
     info = Info(
         name,
