@@ -12,8 +12,8 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.loss import Loss
 from tf_contrastive.losses import products, similarity, symmetric
 
-# (coefficient, the values [A] of all anchors or the `Rows` that compute them)
-Term = tuple[float, Any]
+# The losses [A] of all anchors, or the `Rows` that compute them.
+Losses = Any
 
 
 class ContrastiveLoss:
@@ -39,6 +39,11 @@ class ContrastiveLoss:
     block_size: int = 0
     similarity_products: str = "auto"
 
+    @property
+    def _factor(self) -> float:
+        """Multiplies all losses."""
+        return 1.0
+
     def __post_init__(self) -> None:
         fields.check_options(Loss, "loss_", self.get_config())
 
@@ -60,7 +65,7 @@ class ContrastiveLoss:
         """
         del seed
         projections = check_projections(projections)
-        return self._reduce(*self._terms(projections, labels))
+        return self._reduce(*self._anchor_losses(projections, labels))
 
     def per_anchor(
         self, projections: tf.Tensor, labels: tf.Tensor | None = None
@@ -70,11 +75,9 @@ class ContrastiveLoss:
         Views that are not anchors have 0. Arguments are those of a call.
         """
         projections = check_projections(projections)
-        terms, counted = self._terms(projections, labels)
-        values = tf.add_n(
-            [c * (x if tf.is_tensor(x) else x.values()) for c, x in terms]
-        )
-        values = tf.where(counted, values, 0.0)
+        losses, counted = self._anchor_losses(projections, labels)
+        values = losses if tf.is_tensor(losses) else losses.values()
+        values = tf.where(counted, self._factor * values, 0.0)
         batch, views = tf.unstack(tf.shape(projections)[:2])
         values = tf.reshape(values, [batch, -1])
         missing = views - tf.shape(values)[1]
@@ -90,26 +93,22 @@ class ContrastiveLoss:
         """Makes the loss that `get_config` describes."""
         return cls(**config)
 
-    def _terms(
+    def _anchor_losses(
         self, projections: tf.Tensor, labels: tf.Tensor | None
-    ) -> tuple[list[Term], tf.Tensor]:
-        """Returns the terms of each anchor's loss; bool [A], who is counted."""
+    ) -> tuple[Losses, tf.Tensor]:
+        """Returns each anchor's loss; bool [A], which anchors are counted."""
         raise NotImplementedError
 
-    def _reduce(self, terms: list[Term], counted: tf.Tensor) -> tf.Tensor:
+    def _reduce(self, losses: Losses, counted: tf.Tensor) -> tf.Tensor:
         """Reduces [A] to this replica's loss, as the class describes."""
         counted = tf.cast(counted, tf.float32)
-        weights = counted * distribution.num_replicas()
+        weights = counted * distribution.num_replicas() * self._factor
         if self.reduction == "mean":
             total = distribution.cross_replica_sum(tf.reduce_sum(counted))
             weights /= tf.maximum(total, 1.0)
-        totals = [
-            tf.reduce_sum(weights * c * x)
-            if tf.is_tensor(x)
-            else x.total(weights * c)
-            for c, x in terms
-        ]
-        return tf.add_n(totals)
+        if tf.is_tensor(losses):
+            return tf.reduce_sum(weights * losses)
+        return losses.total(weights)
 
     def _checked_labels(
         self, labels: tf.Tensor | None, projections: tf.Tensor
@@ -160,11 +159,11 @@ class AnchorLoss(ContrastiveLoss):
     block_size: int = 0
     similarity_products: str = "auto"
 
-    def _terms(
+    def _anchor_losses(
         self, projections: tf.Tensor, labels: tf.Tensor | None
-    ) -> tuple[list[Term], tf.Tensor]:
+    ) -> tuple[Losses, tf.Tensor]:
         batch = self._gather(projections, labels)
-        return self._terms_of(batch), self._counted(batch)
+        return self._anchor_losses_of(batch), self._counted(batch)
 
     def _gather(
         self, projections: tf.Tensor, labels: tf.Tensor | None
@@ -177,8 +176,8 @@ class AnchorLoss(ContrastiveLoss):
             split=products.use_split(self.similarity_products),
         )
 
-    def _terms_of(self, batch: similarity.Batch) -> list[Term]:
-        """Returns the terms whose sum is the loss of each anchor."""
+    def _anchor_losses_of(self, batch: similarity.Batch) -> Losses:
+        """Returns the loss of each anchor."""
         raise NotImplementedError
 
     def _log_sum_exp(

@@ -35,9 +35,9 @@ class CrossEntropy(base.ContrastiveLoss):
     label_smoothing: float = _DEFAULTS["label_smoothing"]
     reduction: str = _DEFAULTS["reduction"]
 
-    def _terms(
+    def _anchor_losses(
         self, projections: tf.Tensor, labels: tf.Tensor | None
-    ) -> tuple[list[base.Term], tf.Tensor]:
+    ) -> tuple[base.Losses, tf.Tensor]:
         labels = self._checked_labels(labels, projections)
         views, classes = projections.shape[1:]
         rank = labels.shape.rank
@@ -69,7 +69,7 @@ class CrossEntropy(base.ContrastiveLoss):
             # A class that there is not would have no gradient, unnoticed.
             known = (labels >= 0) & (labels < classes)
             losses = tf.where(tf.repeat(known, views), losses, math.nan)
-        return [(1.0, losses)], tf.ones(tf.shape(logits)[:1], tf.bool)
+        return losses, tf.ones(tf.shape(logits)[:1], tf.bool)
 
     def _checked_labels(
         self, labels: tf.Tensor | None, projections: tf.Tensor

@@ -28,7 +28,7 @@ class _PositiveAgainstNegatives(base.AnchorLoss):
     mining: str
     negative_reduction: str
 
-    def _terms_of(self, batch: Batch) -> list[base.Term]:
+    def _anchor_losses_of(self, batch: Batch) -> base.Losses:
         views = batch.num_views
 
         def losses(block: Block) -> tf.Tensor:
@@ -41,7 +41,7 @@ class _PositiveAgainstNegatives(base.AnchorLoss):
                 losses.append(self._pair_losses(positive, s, negatives))
             return tf.add_n(losses) / max(views - 1, 1)
 
-        return [(1.0, self._rows(losses, batch, self.negatives))]
+        return self._rows(losses, batch, self.negatives)
 
     def _pair_losses(
         self, positive: tf.Tensor, s: tf.Tensor, negatives: tf.Tensor
@@ -155,7 +155,7 @@ class Triplet(base.AnchorLoss):
 
     margin: float = _TRIPLET["margin"]
 
-    def _terms_of(self, batch: Batch) -> list[base.Term]:
+    def _anchor_losses_of(self, batch: Batch) -> base.Losses:
         candidates = batch.candidates.embeddings
         # The scan only finds the hardest pairs. Their distances are computed
         # from differences, which lose no digits.
@@ -184,7 +184,7 @@ class Triplet(base.AnchorLoss):
             )
             for i in pair
         )
-        return [(1.0, tf.nn.relu(far - near + self.margin))]
+        return tf.nn.relu(far - near + self.margin)
 
     def _counted(self, batch: Batch) -> tf.Tensor:
         positives = num_positives(batch)

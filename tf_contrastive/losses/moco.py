@@ -50,7 +50,7 @@ class MoCo(base.AnchorLoss):
             projections, keys=keys, queue=queue, queue_mask=queue_mask
         )
         values = tf.reshape(values, [-1])
-        return self._reduce([(1.0, values)], tf.ones_like(values, tf.bool))
+        return self._reduce(values, tf.ones_like(values, tf.bool))
 
     def per_anchor(
         self,

@@ -34,9 +34,9 @@ class NTXent(base.AnchorLoss):
     temperature: float = _NTXENT["temperature"]
     negatives: str = _NTXENT["negatives"]
 
-    def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
+    def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
         if self.negatives == "all_views":
-            return [(1.0, self._log_sum_exp(batch))]
+            return self._log_sum_exp(batch)
         bounded = batch.bounded(self.temperature)
 
         def losses(block: similarity.Block) -> tf.Tensor:
@@ -45,7 +45,7 @@ class NTXent(base.AnchorLoss):
             total = similarity.log_sum_exp(logits, bounded=bounded)
             return similarity.not_negative(total - positive)
 
-        return [(1.0, self._rows(losses, batch, self.negatives))]
+        return self._rows(losses, batch, self.negatives)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -63,11 +63,11 @@ class DecoupledNTXent(base.AnchorLoss):
     temperature: float = _DECOUPLED["temperature"]
     weight: float = _DECOUPLED["weight"]
 
-    def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
+    def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
         rows = self._log_sum_exp(
             batch, attraction=self.temperature, repulsion=self.weight
         )
-        return [(1.0, rows)]
+        return rows
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -88,7 +88,7 @@ class NPairs(base.AnchorLoss):
 
     temperature: float = _NPAIRS["temperature"]
 
-    def _terms_of(self, batch: similarity.Batch) -> list[base.Term]:
+    def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
         images = tf.size(batch.candidates.image_ids) // batch.num_views
         bounded = batch.bounded(self.temperature)
 
@@ -108,7 +108,7 @@ class NPairs(base.AnchorLoss):
             )
             return similarity.not_negative(total - positive)
 
-        return [(1.0, self._rows(losses, batch))]
+        return self._rows(losses, batch)
 
     def _counted(self, batch: similarity.Batch) -> tf.Tensor:
         return similarity.scan(

@@ -65,24 +65,26 @@ class SupCon(base.AnchorLoss):
     keep_dropped_positives: bool = _SUPCON["keep_dropped_positives"]
     scale_by_temperature: bool = _SUPCON["scale_by_temperature"]
 
+    @property
+    def _factor(self) -> float:
+        return self.temperature if self.scale_by_temperature else 1.0
+
     def _gather(
         self, projections: tf.Tensor, labels: tf.Tensor | None
     ) -> Batch:
         batch = super()._gather(projections, labels)
         return batch.of_view(0) if self.contrast == "one_view" else batch
 
-    def _terms_of(self, batch: Batch) -> list[base.Term]:
-        factor = self.temperature if self.scale_by_temperature else 1.0
+    def _anchor_losses_of(self, batch: Batch) -> base.Losses:
         if self._is_linear(batch):
-            return [(factor, self._log_sum_exp(batch))]
+            return self._log_sum_exp(batch)
         bounded = batch.bounded(self.temperature)
-        rows = symmetric.class_rows(
+        return symmetric.class_rows(
             lambda block: self._losses(block, batch.num_views, bounded),
             batch,
             self.temperature,
             self.block_size,
         )
-        return [(factor, rows)]
 
     def _is_linear(self, batch: Batch) -> bool:
         """Whether it is `_log_sum_exp`, which walks half of the matrix."""
@@ -192,7 +194,7 @@ class Sincere(base.AnchorLoss):
 
     temperature: float = LOSS_OPTIONS["sincere"]["temperature"]
 
-    def _terms_of(self, batch: Batch) -> list[base.Term]:
+    def _anchor_losses_of(self, batch: Batch) -> base.Losses:
         bounded = batch.bounded(self.temperature)
         epsilon = self._logit_epsilon()
 
@@ -205,7 +207,7 @@ class Sincere(base.AnchorLoss):
         rows = symmetric.class_rows(
             losses, batch, self.temperature, self.block_size
         )
-        return [(1.0, rows)]
+        return rows
 
     def _logit_epsilon(self) -> float:
         """The margin in the logit."""
