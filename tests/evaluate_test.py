@@ -114,6 +114,9 @@ def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
     right, *_ = (stored[name] for name in stored if name.endswith("correct"))
     assert len(right) == pytest.approx(1437 / 5, abs=5)
     assert right.mean() > 0.5
+    # The curves of the run are those of its own dataset.
+    tags = _points(run / "events" / "evaluation")
+    assert tags and all(tag.startswith(f"{name}/trained/") for tag in tags)
 
 
 def test_limits_of_reading_apply_to_the_run_s_own_dataset(tmp_path):

@@ -29,6 +29,7 @@ class Recorder:
     """Saves measurements; the `record` argument of `protocols.run`.
 
     Arrays and plots go to `folder`, TensorBoard's files to `events`, if set.
+    Tags start with the dataset if it is not the run's own.
     Set `step`, that of the evaluated checkpoint, before each run.
     """
 
@@ -85,13 +86,17 @@ class Recorder:
         if self._events:
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(self._events)
+            # The run's own curves are of its own dataset.
+            dataset = context.test.info.name
+            own = context.run is None or context.run.data.dataset == dataset
+            prefix = "" if own else f"{dataset}/"
             with self._writer.as_default(step=self.step):
                 for row in rows:
                     for tag, value in results.scalars(row).items():
-                        tf.summary.scalar(tag, value)
+                        tf.summary.scalar(f"{prefix}{tag}", value)
                 for plot, encoded in images.items():
                     pixels = tf.io.decode_png(encoded, channels=3)
-                    tag = f"{context.name}/{protocol}/{plot}"
+                    tag = f"{prefix}{context.name}/{protocol}/{plot}"
                     tf.summary.image(tag, pixels[tf.newaxis])
             self._writer.flush()
 
