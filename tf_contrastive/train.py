@@ -97,7 +97,7 @@ def pretrain(run: Pretrain) -> Result:
     Raises:
       UserError: for invalid input, before the first step and before anything
         is written; its subclasses NonFiniteError, if the loss is not finite,
-        and InterruptedRunError, if the run was told to end or lost a worker:
+        and InterruptedRunError, if the run was interrupted or lost a worker:
         the same command resumes it.
     """
     # ---- Strategy, data, and the options that follow from them

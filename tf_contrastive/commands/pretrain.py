@@ -25,7 +25,7 @@ def run(options: Pretrain) -> int:
             checkpoints.write_json(path, _rows(result))
     report = linear(result) if options.linear.schedule.epochs else None
     if result.is_chief:
-        _tell(result, report, path)
+        _print_results(result, report, path)
     return 0
 
 
@@ -57,7 +57,7 @@ def _rows(result: train.Result) -> dict[str, Any]:
     }
 
 
-def _tell(
+def _print_results(
     result: train.Result, report: dict[str, Any] | None, path: str
 ) -> None:
     """Prints the results, and adds those of the linear stage to the file."""

@@ -130,11 +130,6 @@ def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     return turned_image
 
 
-def is_gif(contents: bytes) -> bool:
-    """Whether the bytes of a file begin as those of a GIF."""
-    return contents.startswith(_GIF)
-
-
 def is_native(data: tf.Tensor) -> tf.Tensor:
     """Whether TensorFlow decodes the bytes, string [], of a file; bool []."""
     magic = [b"\xff\xd8\xff", b"\x89PNG", _GIF, b"BM"]

@@ -36,7 +36,7 @@ def simulated(
 ) -> Iterator[None]:
     """Context in which a step is traced for `count` TPU cores, without them.
 
-    `replica_id` and `all_reduce` make what stands for these operations.
+    `replica_id` and `all_reduce` take the place of these operations.
     """
     global _simulated
     _simulated = _Simulated(count, replica_id, all_reduce)

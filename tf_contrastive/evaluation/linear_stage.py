@@ -58,7 +58,7 @@ def run(
 
     Raises:
       UserError: for data that cannot be scored, or a diverged loss; its
-        subclass InterruptedRunError, if the run was told to end or lost a
+        subclass InterruptedRunError, if the run was interrupted or lost a
         worker.
     """
     workdir = config.runtime.workdir
