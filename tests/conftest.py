@@ -20,6 +20,11 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Tests of missing datasets must not find any; `image_helpers.PREPARED` does.
+# Processes that this one starts, as for `-n`, inherit the new name.
+if prepared := os.environ.pop("TFDS_DATA_DIR", ""):
+    os.environ["TESTS_TFDS_DATA_DIR"] = os.path.abspath(prepared)
+
 # What runs of the user remember of files, tests must not know.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="tf_contrastive_cache_")
 

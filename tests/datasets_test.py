@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_helpers import write_records
+from image_helpers import PREPARED, needs_prepared, write_records
 from PIL import Image, ImageOps
 from sklearn import datasets as sklearn_datasets
 
@@ -26,11 +26,6 @@ from tf_contrastive.datasets import decoding, split_spec
 from tf_contrastive.doctor import memory
 
 ROOT = Path(__file__).resolve().parents[1]
-PREPARED = ROOT.parent / "shared" / "tfds"
-needs_prepared = pytest.mark.skipif(
-    not (PREPARED / "cifar10").is_dir(),
-    reason=f"no prepared cifar10 and mnist under {PREPARED}",
-)
 DIGITS = sklearn_datasets.load_digits()
 
 
@@ -615,10 +610,8 @@ def test_unreadable_images_are_left_out_and_named(tmp_path):
     )
 
 
-def test_only_new_and_changed_files_are_verified_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    root = tmp_path / "images"
-    class_folders(root)
+def verified(monkeypatch):
+    """Returns the list of the images that are verified from now on."""
     verify, seen = decoding._verify, []
 
     def counted(contents, *options):
@@ -626,6 +619,14 @@ def test_only_new_and_changed_files_are_verified_again(tmp_path, monkeypatch):
         return verify(contents, *options)
 
     monkeypatch.setattr(decoding, "_verify", counted)
+    return seen
+
+
+def test_only_new_and_changed_files_are_verified_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "images"
+    class_folders(root)
+    seen = verified(monkeypatch)
 
     def opened(expected, **options):
         seen.clear()
@@ -855,6 +856,46 @@ def test_labels_of_records_start_at_0_or_1(tmp_path):
         source = datasets.source(name, reading=Reading(first_label=first))
         assert labels(source) == expected
         assert source.info.num_classes == expected[-1] + 1
+
+
+def test_only_changed_files_of_records_are_verified_again(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def write_file(file, count, label=0):
+        rows = [
+            {"image": encoded(picture(10 * file + i)), "label": label + i}
+            for i in range(count)
+        ]
+        write_records(tmp_path / f"{file}.tfrecord", rows)
+
+    for file, count in enumerate((3, 0, 5)):
+        write_file(file, count)
+    seen = verified(monkeypatch)
+    name = f"tfrecord:{tmp_path}/*.tfrecord"
+
+    def opened(expected, **options):
+        seen.clear()
+        source = datasets.source(name, **options)
+        assert len(seen) == expected
+        assert labels(source) == [int(x) for x in source.labels()]
+        return source
+
+    first = opened(8)
+    assert labels(first) == [0, 1, 2, 0, 1, 2, 3, 4]
+    again = opened(0)
+    assert again.info == first.info and labels(again) == labels(first)
+    assert labels(opened(0, split="train[2:5]")) == [2, 0, 1]
+    write_file(1, 2, label=7)
+    changed = opened(2)
+    assert changed.info.num_classes == 9
+    assert labels(changed) == [0, 1, 2, 7, 8, 0, 1, 2, 3, 4]
+    # A file with an unreadable image is tried at each start.
+    bad = {"image": truncated_jpeg(), "label": 0}
+    write_records(tmp_path / "3.tfrecord", [bad])
+    for _ in range(2):
+        assert opened(1).info.bad_images == ("record 10",)
 
 
 def test_a_part_of_records_may_lack_the_last_classes(tmp_path):

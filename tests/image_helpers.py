@@ -1,8 +1,19 @@
-"""Images, seeds and TFRecord files for the tests."""
+"""Images, seeds, TFRecord files and prepared datasets for the tests."""
+
+import os
+from pathlib import Path
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
+
+# Folder of $TFDS_DATA_DIR, renamed by conftest.py.
+PREPARED = Path(os.environ.get("TESTS_TFDS_DATA_DIR", "/unset"))
+needs_prepared = pytest.mark.skipif(
+    not all((PREPARED / name).is_dir() for name in ("cifar10", "mnist")),
+    reason="no prepared cifar10 and mnist in $TFDS_DATA_DIR",
+)
 
 
 def photos() -> np.ndarray:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from image_helpers import PREPARED, needs_prepared
 
 import tf_contrastive
 from tf_contrastive import (
@@ -21,13 +22,12 @@ from tf_contrastive import (
 from tf_contrastive.encoders import pretrained
 
 _FOLDER = Path(pretrained.__file__).parent
-_PREPARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
 _DIGITS = "pretrained:digits-supcon-resnet10"
 
 
 def _embedded(encoder, dataset, split):
     """Returns embeddings and labels of a split."""
-    data_dir = str(_PREPARED) if dataset != "digits" else None
+    data_dir = str(PREPARED) if dataset != "digits" else None
     source = datasets.source(dataset, split, data_dir=data_dir)
     policy = views.evaluation(encoder.input_shape[1])
     batches = datasets.evaluation_batches(source, policy, batch_size=500)
@@ -37,22 +37,24 @@ def _embedded(encoder, dataset, split):
 @pytest.mark.parametrize(
     "name",
     [
-        x if "digits" in x else pytest.param(x, marks=pytest.mark.slow)
+        x
+        if "digits" in x
+        else pytest.param(x, marks=[pytest.mark.slow, needs_prepared])
         for x in pretrained.names()
     ],
 )
 def test_an_encoder_has_its_accuracy(name):
     known = pretrained.results(name)
     dataset = known["dataset"]
-    if dataset != "digits" and not (_PREPARED / dataset).is_dir():
-        pytest.skip(f"no prepared {dataset} under {_PREPARED}")
     encoder = tf_contrastive.load(f"pretrained:{name}")
     train = _embedded(encoder, dataset, "train")
     test = _embedded(encoder, dataset, "test")
     assert train[0].shape[1] == known["features"]
     top1 = evaluation.knn(*train, *test)["top1"]
-    # Nearly tied neighbours depend on the processor.
-    assert top1 == pytest.approx(known["top1"]["knn"], abs=3 / len(test[0]))
+    # Nearly tied neighbours depend on the processor. The numbers of CIFAR-10
+    # are of a copy that was stored as JPEG; the original's differ slightly.
+    tolerance = 3 / len(test[0]) if dataset == "digits" else 0.01
+    assert top1 == pytest.approx(known["top1"]["knn"], abs=tolerance)
 
 
 def test_the_encoders_are_small_and_listed(capsys, monkeypatch):

@@ -7,12 +7,12 @@ where a random choice is tested, they find it by trying all possibilities.
 import dataclasses
 import functools
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
 import small
 import tensorflow as tf
+from image_helpers import PREPARED, needs_prepared
 from PIL import Image
 from scipy import stats
 
@@ -40,11 +40,6 @@ from tf_contrastive.views import from_config
 
 extensions.add_papers()
 
-_SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "tfds"
-needs_shared = pytest.mark.skipif(
-    not (_SHARED / "cifar10").is_dir(),
-    reason=f"no prepared cifar10 and mnist under {_SHARED}",
-)
 _NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
@@ -615,9 +610,9 @@ def test_cifar2_is_cats_and_dogs(opened):
     np.testing.assert_array_equal(columns(part)["label"], whole[5:10])
 
 
-@needs_shared
+@needs_prepared
 def test_the_real_cifar2_has_1000_test_images_per_class():
-    source = datasets.source("cifar2", "test", data_dir=str(_SHARED))
+    source = datasets.source("cifar2", "test", data_dir=str(PREPARED))
     assert np.bincount(source.labels()).tolist() == [1000, 1000]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import small
 import tensorflow as tf
+from image_helpers import PREPARED, needs_prepared
 from PIL import Image
 
 from tf_contrastive import (
@@ -374,16 +375,10 @@ def test_the_known_colours_of_digits_are_theirs(monkeypatch):
     np.testing.assert_allclose(found, known, atol=5.1e-5)
 
 
-_PREPARED = _ROOT.parent / "shared" / "tfds"
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not (_PREPARED / "cifar10").is_dir(),
-    reason=f"no prepared cifar10 and mnist under {_PREPARED}",
-)
+@needs_prepared
 @pytest.mark.parametrize(
-    # The copy of CIFAR-10 was compressed, which moves its colours a little.
+    # A copy of CIFAR-10 stored as JPEG has slightly different colours.
     ("name", "examples", "atol"),
     [("cifar10", 5_000, 6e-3), ("mnist", 60_000, 1e-4)],
 )
@@ -391,10 +386,10 @@ def test_the_known_colours_are_those_of_the_data(
     name, examples, atol, monkeypatch
 ):
     monkeypatch.setattr(dataset_statistics, "STANDARDIZE_EXAMPLES", examples)
-    found = _measured(name, monkeypatch, data_dir=str(_PREPARED))
+    found = _measured(name, monkeypatch, data_dir=str(PREPARED))
     np.testing.assert_allclose(found, CHANNEL_STATISTICS[name], atol=atol)
     used = datasets.channel_statistics(
-        datasets.source(name, data_dir=str(_PREPARED))
+        datasets.source(name, data_dir=str(PREPARED))
     )
     assert used == CHANNEL_STATISTICS[name]
 
