@@ -305,26 +305,34 @@ class _Labelled:
     """The part of a subject that records look at."""
 
     name = "trained"
-    test = datasets.from_arrays(np.zeros([60, 8, 8, 3], np.uint8))
+
+    def __init__(self, split="test", value=0.0):
+        images = np.zeros([60, 8, 8, 3], np.uint8)
+        self.test = datasets.from_arrays(images, split=split)
+        self.encoder = tf.Module()
+        self.encoder.weight = tf.Variable(value)
 
     def embeddings(self, split):
         return None, np.arange(60) % 4
 
 
-def _record(folder, **hits):
+def _record(folder, *, protocol="p", part=None, subject=None, **hits):
     """Writes one protocol's record, of variants and what each had right."""
     rows = [
         {
             "encoder": "trained",
-            "protocol": "p",
+            "protocol": protocol,
             "variant": name,
             "version": "1",
             "hyperparameters": {},
         }
         for name in hits
     ]
-    parts = [{"correct": np.array(right)} for right in hits.values()]
-    artifacts.Recorder(str(folder / "evaluation"))(_Labelled(), rows, parts)
+    parts = [
+        {"correct": np.array(right), **(part or {})} for right in hits.values()
+    ]
+    recorder = artifacts.Recorder(str(folder / "evaluation"))
+    recorder(subject or _Labelled(), rows, parts)
     return str(folder)
 
 
@@ -358,6 +366,35 @@ def test_comparison_finds_better_worse_and_tied(tmp_path, capsys):
     # Within 4 standard errors of 100,000 draws.
     assert rows["near"]["p_value"] == pytest.approx(0.0922851563, abs=0.0037)
     assert f"A: {a}" in out and "better" in out and "worse" in out
+
+
+def test_other_datasets_compare_whatever_the_split_of_the_own(tmp_path):
+    hits = [True] * 30 + [False] * 30
+    a, b = (
+        _record(
+            tmp_path / split,
+            part={"dataset": "dtd"},
+            subject=_Labelled(split),
+            linear=hits,
+        )
+        for split in ("test", "validation")
+    )
+    (row,) = comparison.compare(a, b)["results"]
+    assert row["dataset"] == "dtd"
+
+
+def test_results_of_several_checkpoints_are_reported(tmp_path):
+    hits = [True] * 30 + [False] * 30
+    for name, value in (("a", 0.0), ("b", 1.0)):
+        _record(tmp_path / name, protocol="p", only=hits)
+        subject = _Labelled(value=value)
+        _record(tmp_path / name, protocol="q", subject=subject, only=hits)
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    (line,) = comparison.compare(a, b)["warnings"]
+    assert line.startswith(f"{b}: ")
+    # Results that are not compared do not count.
+    alone = str(tmp_path / "b/evaluation/trained-q.npz")
+    assert not comparison.compare(a, alone)["warnings"]
 
 
 def test_a_run_compares_with_its_untrained_encoder(evaluated):

@@ -295,6 +295,8 @@ def _compare(evaluation: Evaluation) -> int:
         )
         for row in report["results"]
     ]
+    for line in report["warnings"]:
+        terminal.warning(line)
     print(f"A: {a}\nB: {b}")
     print(terminal.format_table([(*headings, "images"), *rows], texts=range(3)))
     for row in report["left_out"]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors
+from tf_contrastive import checkpoints, embedding, errors
 from tf_contrastive.evaluation import plots, results
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
@@ -49,6 +49,7 @@ class Recorder:
         about: dict[str, dict[str, Any]] = {}
         entries: dict[str, Any] = {}
         images: dict[str, bytes] = {}
+        checksum = embedding.checksum(context.encoder)
         for row, part in zip(rows, parts, strict=True):
             variant = row["variant"]
             for name, figure in part.get("plots", {}).items():
@@ -59,6 +60,7 @@ class Recorder:
                 key: row[key]
                 for key in ("encoder", "protocol", "version", "hyperparameters")
             }
+            facts |= {"step": self.step, "checksum": checksum}
             arrays = dict(part.get("arrays", {}))
             if "predictions" in part:
                 arrays["predictions"] = np.asarray(part["predictions"])
@@ -66,10 +68,13 @@ class Recorder:
                 arrays["correct"] = np.asarray(part["correct"])
                 labels = results.scored_labels(context, part)
                 facts |= {
-                    "dataset": part.get("dataset", context.test.info.name),
+                    "dataset": context.test.info.name,
                     "split": context.test.info.split,
                     "labels": digest(labels),
                 }
+                if "dataset" in part:
+                    # The split is that of the context's own dataset.
+                    facts |= {"dataset": part["dataset"], "split": None}
             about[variant] = facts
             for name, array in arrays.items():
                 entries[_entry_name(variant, name)] = array
@@ -113,8 +118,9 @@ def digest(labels: np.ndarray) -> str:
 class Hits(NamedTuple):
     """Which test examples one variant of a protocol classified correctly."""
 
-    # "encoder", "protocol", "version", "hyperparameters", "dataset", "split",
-    # and "labels" (a digest).
+    # "encoder", "protocol", "version", "hyperparameters", "step", "checksum"
+    # (of the encoder), "dataset", "split" (None: not the context's own
+    # dataset), and "labels" (a digest).
     about: dict[str, Any]
     correct: np.ndarray  # Bool [n], or fractions.
 

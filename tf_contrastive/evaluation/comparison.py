@@ -8,6 +8,7 @@ significant difference.
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -32,13 +33,15 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
     Returns:
       {"a", "b", "results": [{"protocol", "variant", "version", "dataset",
       "examples", "top1_a", "top1_b", and `statistics.Comparison` of a against
-      b}, ...], "left_out": [{"protocol", "variant", "reason"}, ...]}.
+      b}, ...], "left_out": [{"protocol", "variant", "reason"}, ...],
+      "warnings": a line for each side with results of several checkpoints}.
 
     Raises:
       UserError: without results, or without common ones.
     """
     hits_a, hits_b = find(a), find(b)
     rows, left_out = [], []
+    compared: dict[str, list[artifacts.Hits]] = {a: [], b: []}
     for key in sorted({*hits_a, *hits_b}):
         protocol, variant = key
         row: dict[str, Any] = {"protocol": protocol, "variant": variant}
@@ -47,6 +50,8 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
             left_out.append(row | {"reason": reason})
             continue
         correct_a, correct_b = hits_a[key].correct, hits_b[key].correct
+        compared[a].append(hits_a[key])
+        compared[b].append(hits_b[key])
         rows.append(
             row
             | {
@@ -66,7 +71,19 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
             f"{a} and {b} have no result in common ({reasons}): evaluate both"
             " by the same protocols, hyperparameters and data"
         )
-    return {"a": a, "b": b, "results": rows, "left_out": left_out}
+    warnings = [
+        f"{name}: these results are of several checkpoints ({listed}): evaluate"
+        " one checkpoint by all of the protocols"
+        for name, hits in compared.items()
+        if (listed := _several_checkpoints(hits))
+    ]
+    return {
+        "a": a,
+        "b": b,
+        "results": rows,
+        "left_out": left_out,
+        "warnings": warnings,
+    }
 
 
 def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
@@ -93,6 +110,18 @@ def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
     return hits
 
 
+def _several_checkpoints(hits: Iterable[artifacts.Hits]) -> str:
+    """Lists the checkpoints of results; empty if it is one, or unknown."""
+    steps = {
+        one.about["checksum"]: one.about["step"]
+        for one in hits
+        if "checksum" in one.about  # Version 0.2.0 did not write it.
+    }
+    if len(steps) < 2:
+        return ""
+    return ", ".join(f"step {steps[x]}, {x[:12]}" for x in steps)
+
+
 def _difference(
     hits_a: artifacts.Hits | None, hits_b: artifacts.Hits | None, a: str, b: str
 ) -> str | None:
@@ -101,7 +130,7 @@ def _difference(
         return f"not measured for {a if hits_a is None else b}"
     for fact in ("dataset", "split", "labels", "version", "hyperparameters"):
         value_a, value_b = hits_a.about[fact], hits_b.about[fact]
-        if value_a != value_b:
+        if value_a != value_b and None not in (value_a, value_b):
             if fact == "labels":
                 return "their test examples differ"
             return f"{fact} {value_a} of {a}, {value_b} of {b}"
