@@ -3,7 +3,9 @@
 Each folder has `encoder.npz`, the weights, of which kernels are in half
 precision; `encoder.json`, the arguments of `encoders.build`; `config.flags` and
 `pretrain.log` of the run; and `evaluation.json`, the results of these weights
-and the checksum of `encoder.npz`. `launch/pretrained.py` writes them.
+and the checksum of `encoder.npz`. `launch/pretrained.py` writes them. Those of
+CIFAR-10 were trained and measured on a copy that was stored as JPEG; results on
+the original differ slightly.
 """
 
 import hashlib
