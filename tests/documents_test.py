@@ -21,7 +21,7 @@ _DOCUMENTS = {
     for path in [*_ROOT.glob("*.md"), *sorted(_ROOT.glob("docs/**/*.md"))]
     if path.name != "RESULTS.md"  # `reproduce --report` writes it.
 }
-# These list names of other projects, or names that no longer exist.
+# These have names of other projects, and of other versions.
 _WITH_OTHER_NAMES = {"CHANGELOG.md", "docs/migrating.md"}
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _LAUNCH = re.compile(r"(?:\./)?launch/(\w+)\b(.*)")
