@@ -236,7 +236,8 @@ def read_sizes(
         .as_numpy_iterator()
     )
     if not rows:
-        return Found(np.zeros([0, 2], np.int32), np.zeros([0], np.int32), {})
+        none = {column: np.zeros([0], np.int64) for column in columns}
+        return Found(np.zeros([0, 2], np.int32), np.zeros([0], np.int32), none)
     parts, kept = zip(*rows, strict=True)
     found = np.concatenate(parts)
     joined = {c: np.concatenate([part[c] for part in kept]) for c in columns}

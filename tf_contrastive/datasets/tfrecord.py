@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.data import Reading
-from tf_contrastive.datasets import decoding, split_spec
+from tf_contrastive.datasets import decoding, split_spec, verified_files
 from tf_contrastive.datasets.source import (
     Files,
     Info,
@@ -96,17 +96,11 @@ def tfrecord(name: str, pattern: str, split: str, reading: Reading) -> Source:
     try:
         first = max(reading.first_label, 0)
         parse, labelled = _parser(name, paths, first)
-
-        def of_file(number: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
-            return _read(file).map(lambda r: parse(r) | {"file": number})
-
-        records = tf.data.Dataset.from_tensor_slices(paths).enumerate()
-        found = decoding.read_sizes(
-            records.flat_map(of_file),
-            "image",
-            bytes,
+        found, counts = verified_files.read_records(
+            paths,
+            lambda file: _read(file).map(parse),
             reading.max_image_pixels,
-            columns=("file", "label") if labelled else ("file",),
+            f"{matching} {first}",
         )
     except (
         tf.errors.DataLossError,
@@ -120,7 +114,7 @@ def tfrecord(name: str, pattern: str, split: str, reading: Reading) -> Source:
     files = Files(
         paths,
         np.zeros([len(paths)], np.int64),
-        np.bincount(found.columns["file"], minlength=len(paths)),
+        counts,
         lambda file: _read(file).map(parse),
     )
     start, stop = split_spec.bounds(split, len(found.sizes))

@@ -1,7 +1,7 @@
-"""Verification of image files, which remembers what it has found.
+"""Verification of images in files, which remembers what it has found.
 
 A file is verified again when its size or its time of change differs. What is
-known of a folder's files is in `$XDG_CACHE_HOME/tf_contrastive/images`.
+known of a dataset's files is in `$XDG_CACHE_HOME/tf_contrastive/images`.
 """
 
 import concurrent.futures
@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -17,12 +18,16 @@ from tf_contrastive import terminal
 from tf_contrastive.datasets import decoding
 
 # Change it when `decoding` finds something else in the same files.
-_VERSION = 2
+_VERSION = 3
 # Requests at a time; object stores take long for each.
 _THREADS = 64
+# TFRecord files read at a time.
+_FILES_AT_A_TIME = 16
+# Images that are verified without a word.
+_FEW = 1000
 # Known files: path (bytes), then (length, time of change in ns) and (height,
-# width, kind) per file.
-_Known = dict[bytes, tuple[tuple[int, int], tuple[int, int, int]]]
+# width, kind, label or 0) of each image in the file, int64 [n, 4].
+_Known = dict[bytes, tuple[tuple[int, int], np.ndarray]]
 
 
 def read_sizes(
@@ -32,38 +37,109 @@ def read_sizes(
 
     `place` is the folder, or the list, that they are from.
     """
-    store = _store(place, max_pixels, upright)
-    known = _load(store)
-    names = [_absolute(path).encode("utf-8") for path in paths]
-    stats = _stats(paths)
-    found = np.zeros([len(paths), 3], np.int32)
-    unknown = []
-    for i, (name, stat) in enumerate(zip(names, stats, strict=True)):
-        before = known.get(name)
-        if stat and before and before[0] == stat:
-            found[i] = before[1]
-        else:
-            unknown.append(i)
-    if unknown:
+
+    def verify(files: list[str]) -> list[np.ndarray]:
         records = tf.data.Dataset.from_tensor_slices(
-            {"path": np.array(paths, object)[unknown]}
+            {"path": np.array(files, object), "file": np.arange(len(files))}
         )
-        new = decoding.read_sizes(
-            _with_progress(records, len(unknown)),
+        step = max(len(files) // 10, _FEW)
+        found = decoding.read_sizes(
+            _with_progress(records, len(files), "image files", step),
             "path",
             _read,
             max_pixels,
             upright,
         )
-        found[unknown, :2] = new.sizes
-        found[unknown, 2] = new.kinds
+        return [*_rows(found)[:, np.newaxis]]
+
+    store = _store(place, max_pixels, upright)
+    return _found(np.concatenate(_remembered(paths, store, verify)))
+
+
+def read_records(
+    paths: list[str],
+    read: Callable[[tf.Tensor], tf.data.Dataset],
+    max_pixels: int,
+    place: str,
+) -> tuple[decoding.Found, np.ndarray]:
+    """Returns the sizes of the images in TFRecord files, and their counts.
+
+    Args:
+      paths: of the files.
+      read: path, string [] -> records of `image` and, if they have one,
+        `label`, which is a column of the result.
+      max_pixels: see `decoding.read_sizes`.
+      place: the pattern that the files match, and how they are parsed.
+    """
+
+    def verify(files: list[str]) -> list[np.ndarray]:
+        at_a_time = min(_FILES_AT_A_TIME, len(files))
+
+        def of_file(number: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
+            # Those before it that are complete, while others are read, too.
+            done = tf.maximum(number - at_a_time + 1, 0)
+            about = {"label": tf.zeros([], tf.int64)}
+            return read(file).map(
+                lambda record: about | record | {"number": number, "file": done}
+            )
+
+        files_read = tf.data.Dataset.from_tensor_slices(files).enumerate()
+        records = files_read.interleave(
+            of_file, at_a_time, num_parallel_calls=tf.data.AUTOTUNE
+        )
+        found = decoding.read_sizes(
+            _with_progress(records, len(files), "TFRecord files", 50_000),
+            "image",
+            bytes,
+            max_pixels,
+            columns=("number", "label"),
+        )
+        numbers = found.columns["number"]
+        ends = np.cumsum(np.bincount(numbers, minlength=len(files)))
+        order = np.argsort(numbers, kind="stable")
+        return np.split(_rows(found)[order], ends[:-1])
+
+    parts = _remembered(paths, _store(place, max_pixels, "records"), verify)
+    found = _found(np.concatenate(parts))
+    return found, np.array([len(part) for part in parts])
+
+
+def _rows(found: decoding.Found) -> np.ndarray:
+    """Returns what is remembered of images, int64 [n, 4]."""
+    labels = found.columns.get("label", np.zeros_like(found.kinds))
+    return np.column_stack([found.sizes, found.kinds, labels]).astype(np.int64)
+
+
+def _found(rows: np.ndarray) -> decoding.Found:
+    sizes, kinds = rows[:, :2].astype(np.int32), rows[:, 2].astype(np.int32)
+    return decoding.Found(sizes, kinds, {"label": rows[:, 3]})
+
+
+def _remembered(
+    paths: list[str],
+    store: str,
+    verify: Callable[[list[str]], list[np.ndarray]],
+) -> list[np.ndarray]:
+    """Returns the rows of each file; verifies those that are not known."""
+    known = _load(store)
+    names = [_absolute(path).encode("utf-8") for path in paths]
+    stats = _stats(paths)
+    rows, unknown = {}, []
+    for i, (name, stat) in enumerate(zip(names, stats, strict=True)):
+        before = known.get(name)
+        if stat and before and before[0] == stat:
+            rows[i] = before[1]
+        else:
+            unknown.append(i)
+    if unknown:
+        new = verify([paths[i] for i in unknown])
+        rows |= zip(unknown, new, strict=True)
         for i in unknown:
             # Unreadable ones are tried again: the disk may have been at fault.
-            stat, (height, width, kind) = stats[i], found[i].tolist()
-            if stat and height:
-                known[names[i]] = stat, (height, width, kind)
+            if (stat := stats[i]) and rows[i][:, 0].all():
+                known[names[i]] = stat, rows[i]
         _save(store, known)
-    return decoding.Found(found[:, :2], found[:, 2], {})
+    return [rows[i] for i in range(len(paths))]
 
 
 def _read(path: bytes) -> bytes:
@@ -90,31 +166,38 @@ def _stat(path: str) -> tuple[int, int] | None:
         return None
 
 
-def _with_progress(records: tf.data.Dataset, total: int) -> tf.data.Dataset:
-    """Returns the same records; logs each tenth of many."""
-    step = max(total // 10, 1000)
-    if total > step:
-        terminal.info(
-            f"verifying {total:,} image files; the next start remembers them"
-        )
+def _with_progress(
+    records: tf.data.Dataset, total: int, kind: str, step: int
+) -> tf.data.Dataset:
+    """Returns the same records; logs the number of every `step`-th.
 
-    def log(number: np.ndarray) -> None:
-        if number and number % step == 0:
-            terminal.info(f"verified {number:,} of {total:,} image files")
+    Their feature `file` is how many of the `total` files are complete.
+    """
+
+    def log(number: np.ndarray, file: np.ndarray) -> None:
+        if number == _FEW:
+            terminal.info(
+                f"verifying {total:,} {kind}; the next start remembers them"
+            )
+        elif number and number % step == 0:
+            images = f", {number:,} images" if number != file else ""
+            terminal.info(f"verified {file:,} of {total:,} {kind}{images}")
 
     def count(number: tf.Tensor, record: decoding.Record) -> decoding.Record:
-        tf.numpy_function(log, [number], [])
+        tf.numpy_function(log, [number, record["file"]], [])
         return record
 
-    return records.enumerate().map(count) if total > step else records
+    return records.enumerate().map(count)
 
 
 # ---- The store ---------------------------------------------------------------
 
+_COLUMNS = ("paths", "stats", "counts", "rows")
 
-def _store(place: str, max_pixels: int, upright: bool) -> str:
+
+def _store(place: str, *options: object) -> str:
     """Returns the file for what is known of a place's images."""
-    key = f"{_VERSION} {max_pixels} {upright} {_absolute(place)}"
+    key = " ".join(map(str, [_VERSION, *options, _absolute(place)]))
     digest = hashlib.sha256(key.encode("utf-8")).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return os.path.join(cache, "tf_contrastive", "images", f"{digest}.npz")
@@ -128,21 +211,25 @@ def _load(store: str) -> _Known:
     """Reads what is known; nothing, if the store is absent or damaged."""
     try:
         with np.load(store) as file:
-            paths, stats, sizes = file["paths"], file["stats"], file["sizes"]
-        rows = zip(
-            paths.tolist(),
-            map(tuple, stats.tolist()),
-            map(tuple, sizes.tolist()),
-            strict=True,
+            paths, stats, counts, rows = (file[name] for name in _COLUMNS)
+        ends = np.cumsum(counts)
+        columns = (
+            *(paths.tolist(), map(tuple, stats.tolist())),
+            *((ends - counts).tolist(), ends.tolist()),
         )
-        return {path: (stat, size) for path, stat, size in rows}
+        return {
+            path: (stat, rows[start:end])
+            for path, stat, start, end in zip(*columns, strict=True)
+        }
     except Exception:  # Damaged files raise errors of any type.
         return {}
 
 
 def _save(store: str, known: _Known) -> None:
     """Writes what is known, if that is possible."""
-    stats, sizes = zip(*known.values(), strict=True) if known else ((), ())
+    if not known:
+        return
+    stats, rows = zip(*known.values(), strict=True)
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(store), exist_ok=True)
         # Processes that start together replace each other's whole files.
@@ -151,7 +238,8 @@ def _save(store: str, known: _Known) -> None:
             np.savez(
                 path,
                 paths=np.array(list(known), np.bytes_),
-                stats=np.array(stats, np.int64).reshape(-1, 2),
-                sizes=np.array(sizes, np.int32).reshape(-1, 3),
+                stats=np.array(stats, np.int64),
+                counts=np.array([len(each) for each in rows]),
+                rows=np.concatenate(rows),
             )
             os.replace(path, store)
