@@ -165,7 +165,7 @@ class Subset:
 
 @dataclasses.dataclass(frozen=True)
 class Cifar2:
-    """CIFAR-10's cats (0) and dogs (1) (Feeney and Hughes 2023)."""
+    """CIFAR-10's cats (0) and dogs (1) (Feeney and Hughes 2024)."""
 
 
 @dataclasses.dataclass(frozen=True)

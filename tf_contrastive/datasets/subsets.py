@@ -22,7 +22,7 @@ Opener = Callable[[str, str], Source]
 # Fractions of imagenet2012 that are datasets of their own.
 _IMAGENET_SUBSETS = {0.01: "1pct", 0.1: "10pct"}
 
-# Classes in the order of their labels. Of CIFAR-10: Feeney and Hughes 2023,
+# Classes in the order of their labels. Of CIFAR-10: Feeney and Hughes 2024,
 # SINCERE.
 CIFAR2 = ("cat", "dog")
 # WordNet ids of imagenet2012: Tian et al. 2020, Contrastive Multiview Coding.
