@@ -333,6 +333,7 @@ def _record(folder, *, protocol="p", part=None, subject=None, **hits):
     ]
     recorder = artifacts.Recorder(str(folder / "evaluation"))
     recorder(subject or _Labelled(), rows, parts)
+    assert not any(row["hyperparameters"] for row in rows)
     return str(folder)
 
 
@@ -381,6 +382,16 @@ def test_other_datasets_compare_whatever_the_split_of_the_own(tmp_path):
     )
     (row,) = comparison.compare(a, b)["results"]
     assert row["dataset"] == "dtd"
+
+
+def test_results_on_other_corrupted_images_are_left_out(tmp_path):
+    for name, prepared in (("a", ["frost"]), ("b", []), ("c", ["frost"])):
+        part = {"resolved": {"prepared": prepared}}
+        _record(tmp_path / name, part=part, only=[True, False] * 30)
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    with pytest.raises(errors.UserError, match="prepared"):
+        comparison.compare(a, b)
+    assert comparison.compare(a, c)["results"]
 
 
 def test_results_of_several_checkpoints_are_reported(tmp_path):

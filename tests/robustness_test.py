@@ -264,17 +264,17 @@ def _encoder():
     return tf.keras.Model(inputs, x)
 
 
-def _digits(rows, name="arrays"):
+def _digits(rows, name="arrays", split="test"):
     images, labels = sklearn_datasets.load_digits(return_X_y=True)
     images = np.uint8(np.round(images.reshape(-1, 8, 8)[rows] * 255 / 16))
-    return datasets.from_arrays(images, labels[rows], name=name)
+    return datasets.from_arrays(images, labels[rows], name=name, split=split)
 
 
-def _subject(name="arrays", **options):
+def _subject(name="arrays", split="test", **options):
     return EvaluationContext(
         _encoder(),
         _digits(slice(0, 1000)),
-        _digits(slice(1000, 1200), name),
+        _digits(slice(1000, 1200), name, split),
         evaluate(
             scale="cpu", linear_epochs=20, embedding_batch_size=64, **options
         ),
@@ -324,7 +324,7 @@ def test_errors_are_those_of_each_image_by_itself(_measured):
     assert table[:, 4].sum() > table[:, 0].sum()
     # No baseline for these data: no mCE under that name.
     assert metrics["mce"] is metrics["relative_mce"] is None
-    assert metrics["made"] == list(_NAMES)
+    assert metrics["generated"] == list(_NAMES)
     assert metrics["prepared"] == metrics["stand_ins"] == []
 
 
@@ -365,7 +365,8 @@ def test_a_baseline_makes_it_mce(tmp_path, _measured):
         robustness.measure(_subject(), corruptions=_NAMES, baseline=str(path))
 
 
-def test_prepared_corruptions_are_used_by_their_own_names(monkeypatch):
+@pytest.mark.parametrize("split", ["test", "test[:200]"])
+def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
     asked = []
 
     def source(scored, name, split):
@@ -381,16 +382,28 @@ def test_prepared_corruptions_are_used_by_their_own_names(monkeypatch):
 
     monkeypatch.setattr(other_datasets, "source", source)
     found = robustness.measure(
-        _subject("cifar10"), corruptions=["glass_blur", "contrast"]
-    )["metrics"]
-    assert ("cifar10_corrupted/frosted_glass_blur_5", "test") in asked
+        _subject("cifar10", split), corruptions=["glass_blur", "contrast"]
+    )
+    assert found["resolved"] == {"prepared": ["glass_blur"]}
+    found = found["metrics"]
+    assert ("cifar10_corrupted/frosted_glass_blur_5", split) in asked
     assert found["prepared"] == ["glass_blur"]
-    assert found["made"] == ["contrast"]
+    assert found["generated"] == ["contrast"]
     errors = np.array(found["error_glass_blur"])
     clean = 1 - found["clean_top1"]
     # Black images are all called one class, which a tenth of them are.
     expected = clean + np.arange(1, 6) * 0.1 * (0.9 - clean)
     np.testing.assert_allclose(errors, expected, atol=0.03)
+
+
+def test_images_of_another_split_are_corrupted_themselves(monkeypatch):
+    def source(scored, name, split):
+        raise AssertionError(f"{name} is not of train")
+
+    monkeypatch.setattr(other_datasets, "source", source)
+    scored = _subject("cifar10", "train[90%:]")
+    found = robustness.measure(scored, corruptions=["contrast"])
+    assert found["metrics"]["generated"] == ["contrast"]
 
 
 def test_the_runs_own_head_is_scored():

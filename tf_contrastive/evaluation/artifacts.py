@@ -57,10 +57,14 @@ class Recorder:
                 images[plot] = plots.png(figure, _DOTS_PER_INCH)
                 figure.clear()
             facts = {
-                key: row[key]
-                for key in ("encoder", "protocol", "version", "hyperparameters")
+                key: row[key] for key in ("encoder", "protocol", "version")
             }
-            facts |= {"step": self.step, "checksum": checksum}
+            facts |= {
+                "hyperparameters": row["hyperparameters"]
+                | part.get("resolved", {}),
+                "step": self.step,
+                "checksum": checksum,
+            }
             arrays = dict(part.get("arrays", {}))
             if "predictions" in part:
                 arrays["predictions"] = np.asarray(part["predictions"])

@@ -204,7 +204,7 @@ PROTOCOLS = {
         _written_transfer,
     ),
     "robustness": Protocol(
-        2,
+        3,
         robustness.measure,
         lambda o: (
             o.robustness.hyperparameters()

@@ -77,6 +77,9 @@ class Measurement(TypedDict, total=False):
     dataset: str  # Name of the dataset, if other examples are scored.
     plots: dict[str, "Figure"]
     arrays: dict[str, np.ndarray]  # To be saved.
+    # What the protocol chose by the available data: results compare only where
+    # it is equal.
+    resolved: dict[str, Any]
     # By variant, for a protocol with several results, without other fields.
     parts: dict[str, "Measurement"]
 

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets
+from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset_names import dataset_family
 from tf_contrastive.config.evaluate import KNN_K, Evaluate, Evaluation
 from tf_contrastive.config.protocols import (
@@ -43,7 +44,7 @@ from tf_contrastive.evaluation.corruptions import (
 )
 from tf_contrastive.evaluation.results import Measurement
 
-# Dataset -> its corrupted version in TensorFlow Datasets, and the split of it.
+# Dataset -> its corrupted version in TensorFlow Datasets, and the only split.
 _PREPARED = {
     "cifar10": ("cifar10_corrupted", "test"),
     "imagenet2012": ("imagenet2012_corrupted", "validation"),
@@ -101,8 +102,8 @@ def measure(
       severity (means over corruptions), "ece_clean", "mean_error" (percent),
       "mce" and "relative_mce" (percent; None without a baseline),
       "error_CORRUPTION" by severity, the "classifier", and the names of the
-      corruptions that were "prepared" and "made"; the "stand_ins" among the
-      latter are not the published ones. Neighbours have no "ece".
+      corruptions that were "prepared" and "generated"; the "stand_ins" among
+      the latter are not the published ones. Neighbours have no "ece".
 
     Raises:
       UserError: for an unknown corruption, a run without the classifier, or a
@@ -208,11 +209,12 @@ def measure(
             **{f"error_{name}": row for name, row in by_name.items()},
             "classifier": classifier,
             "prepared": list(prepared),
-            "made": generated,
+            "generated": generated,
             "stand_ins": [name for name in generated if name in STAND_INS],
         },
         "plots": figures,
         "arrays": arrays,
+        "resolved": {"prepared": sorted(prepared)},
     }
 
 
@@ -301,7 +303,10 @@ def _prepared_sources(
     family = dataset_family(context.test.info.name)
     if family not in _PREPARED or context.channels != 3:
         return {}
-    base, split = _PREPARED[family]
+    base, base_split = _PREPARED[family]
+    split = context.test.info.split
+    if without_slice(split) != base_split:
+        return {}
     prepared = {}
     for name in names:
         for alias in (name, _OTHER_NAMES.get(name, name)):
