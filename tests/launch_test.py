@@ -235,6 +235,41 @@ def test_a_misuse_gets_one_line_and_status_2(project):
     assert project.calls() == []
 
 
+@pytest.mark.parametrize("script", ["data_service", "quickstart", "test"])
+def test_help_installs_and_runs_nothing(project, script):
+    _executable(project.folder / "launch" / "install", "#!/bin/sh\nexit 1\n")
+    done = project.run(f"launch/{script}", "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"Use: launch/{script} " in done.stdout
+    assert project.calls() == []
+
+
+def test_help_of_install_installs_nothing(tmp_path):
+    shutil.copytree(_ROOT / "launch", tmp_path / "launch")
+    done = subprocess.run(
+        [tmp_path / "launch" / "install", "--help"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Use: launch/install " in done.stdout
+    assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("quick", "slow", "status"),
+    [(0, 5, 0), (5, 0, 0), (1, 0, 1), (0, 1, 1), (1, 5, 1), (5, 5, 5)],
+)
+def test_all_tests_fail_if_none_was_selected(project, quick, slow, status):
+    project.fake(
+        project.folder / ".venv" / "bin" / "python",
+        'if "pytest" in sys.argv:'
+        f' sys.exit({quick} if "not slow" in sys.argv else {slow})',
+    )
+    done = project.run("launch/test", "--all", "-k", "name")
+    assert done.returncode == status, done.stderr
+
+
 # ---- TPU VMs -----------------------------------------------------------------
 
 # A fake gcloud that runs the commands here, in another home folder.
