@@ -360,9 +360,42 @@ def test_a_baseline_makes_it_mce(tmp_path, _measured):
     assert found["mce"] == pytest.approx(100 * mean / 0.5)
     clean = 1 - found["clean_top1"]
     assert found["relative_mce"] == pytest.approx(100 * (mean - clean) / 0.4)
-    path.write_text("[")
-    with pytest.raises(UserError, match="robustness_baseline"):
-        robustness.measure(_subject(), corruptions=_NAMES, baseline=str(path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[",
+        "[]",
+        '{"contrast": 55.0}',
+        '{"fog": 0.5}',
+        '{"contrast": [0.1, 0.2, 0.3, 0.4]}',
+        '{"contrast": "n/a"}',
+        '{"contrast": {"1": 0.5}}',
+        '{"contrast": 0.5, "clean": 0.5}',
+    ],
+    ids=[
+        *("no_json", "no_object", "percent", "other_corruption"),
+        *("four_severities", "text", "object", "no_worse_than_clean"),
+    ],
+)
+def test_a_bad_baseline_is_refused_before_any_image_is_embedded(
+    content, tmp_path, monkeypatch
+):
+    path = tmp_path / "baseline.json"
+    path.write_text(content)
+    scored = _subject(
+        robustness_corruptions="contrast", robustness_baseline=str(path)
+    )
+    monkeypatch.setattr(scored, "embeddings", None)
+    for measure in (
+        lambda: robustness.measure(
+            scored, corruptions=["contrast"], baseline=str(path)
+        ),
+        lambda: protocols.select(scored, ["robustness"]),
+    ):
+        with pytest.raises(UserError, match="robustness_baseline="):
+            measure()
 
 
 @pytest.mark.parametrize("split", ["test", "test[:200]"])

@@ -112,7 +112,7 @@ def measure(
     for name in corruptions:
         if name not in CORRUPTIONS:
             raise unknown("corruption", name, CORRUPTIONS)
-    baseline_errors = _read_baseline(baseline)
+    baseline_errors = _read_baseline(baseline, corruptions)
     classifier = _resolve(context, classifier)
     linear = linear or linear_hyperparameters(context.options)
     classify = _classifier(context, classifier, linear, seed)
@@ -219,8 +219,13 @@ def measure(
 
 
 def needs(context: EvaluationContext) -> str | None:
-    """Returns why `robustness` cannot be measured, or None."""
-    if context.options.robustness.classifier == "head":
+    """Returns why `robustness` cannot be measured, or None.
+
+    Raises `UserError` for a baseline that cannot be used.
+    """
+    chosen = context.options.robustness.hyperparameters()
+    _read_baseline(chosen["baseline"], chosen["corruptions"])
+    if chosen["classifier"] == "head":
         return classification.needs_head(context)
     return missing_labels(context)
 
@@ -266,7 +271,10 @@ def _classifier(
     return classify
 
 
-def _read_baseline(path: str) -> dict[str, Any] | None:
+def _read_baseline(
+    path: str, corruptions: Sequence[str]
+) -> dict[str, Any] | None:
+    """Reads a baseline's errors, and checks that mCE can be computed."""
     if not path:
         return None
     try:
@@ -274,9 +282,11 @@ def _read_baseline(path: str) -> dict[str, Any] | None:
             content = json.load(file)
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
-    except (OSError, tf.errors.OpError, ValueError) as error:
+        ours = dict.fromkeys(corruptions, [1.0] * len(SEVERITIES))
+        metrics.mean_corruption_error(ours, 0.0, content)
+    except (OSError, tf.errors.OpError, TypeError, ValueError) as error:
         raise UserError(
-            f"robustness_baseline={path} cannot be read ({first_line(error)}):"
+            f"robustness_baseline={path} cannot be used ({first_line(error)}):"
             ' use a JSON file {"gaussian_noise": [five errors], ..., "clean":'
             " error}"
         ) from error
