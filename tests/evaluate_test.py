@@ -1,5 +1,6 @@
 """`evaluate` as a command: records, comparisons, watching a running job."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -30,7 +31,13 @@ from tf_contrastive import (
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import evaluate
-from tf_contrastive.evaluation import artifacts, comparison, loading, results
+from tf_contrastive.evaluation import (
+    artifacts,
+    comparison,
+    loading,
+    protocols,
+    results,
+)
 from tf_contrastive.evaluation.context import EvaluationContext
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -209,6 +216,59 @@ def test_the_history_keeps_every_step_once(evaluated, tmp_path):
     (entry,) = again["history"]
     assert set(entry["metrics"]) == set(history[0]["metrics"])
     assert entry["protocols"] == history[0]["protocols"]
+
+
+def _stub(name, *measurements):
+    """A protocol that yields these variants' measurements, or raises them."""
+
+    def measure(context, **_):
+        for variant, result in measurements:
+            if isinstance(result, BaseException):
+                raise result
+            yield variant, result
+
+    return dataclasses.replace(protocols.PROTOCOLS[name], measure=measure)
+
+
+def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
+    hits = {"top1": 1.0, "correct": np.ones([360], bool)}
+    killed = _stub(
+        "finetune", ("1%", hits), ("10%", hits), ("", KeyboardInterrupt())
+    )
+    monkeypatch.setitem(protocols.PROTOCOLS, "finetune", killed)
+    with pytest.raises(KeyboardInterrupt):
+        _evaluate(workdir=str(run), protocols="prototype,finetune")
+    names = [results.row_name(row) for row in _report(run)["results"]]
+    assert names == ["prototype", "finetune 1%", "finetune 10%"]
+    (entry,) = _report(run)["history"]
+    assert "trained/finetune/10%/top1" in entry["metrics"]
+    # `watch` measures it again.
+    assert list(entry["protocols"]) == ["prototype@1"]
+    stored = np.load(run / "evaluation" / "trained-finetune.npz")
+    assert {"1%.correct", "10%.correct"} < set(stored.files)
+
+
+def test_a_divergence_is_reported_after_the_other_results(
+    run, monkeypatch, capsys
+):
+    hits = {"top1": 1.0, "correct": np.ones([360], bool)}
+    error = errors.DivergedError("10% diverged")
+    diverging = _stub("finetune", ("1%", hits), ("10%", error))
+    monkeypatch.setitem(protocols.PROTOCOLS, "finetune", diverging)
+    with pytest.raises(errors.DivergedError, match=r"trained .*; untrained "):
+        _evaluate(workdir=str(run), protocols="finetune,prototype")
+    names = [
+        (row["encoder"], results.row_name(row))
+        for row in _report(run)["results"]
+    ]
+    assert names == [
+        (encoder, name)
+        for encoder in ("trained", "untrained")
+        for name in ("finetune 1%", "prototype")
+    ]
+    assert "finetune 1%" in capsys.readouterr().out
+    (entry,) = _report(run)["history"]
+    assert set(entry["protocols"]) == {"finetune@1-cpu", "prototype@1"}
 
 
 def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):

@@ -12,6 +12,7 @@ from sklearn import linear_model
 
 from tf_contrastive import (
     checkpoints,
+    classifiers,
     datasets,
     embedding,
     errors,
@@ -136,7 +137,7 @@ _HYPERPARAMETERS = {
 def test_a_trained_encoder_gains_from_few_labels():
     scored = _subject()
     before = embedding.checksum(scored.encoder)
-    parts = finetune.measure(scored, **_HYPERPARAMETERS)["parts"]
+    parts = dict(finetune.measure(scored, **_HYPERPARAMETERS))
     assert list(parts) == ["10%", "10% scratch"]
     declared = protocols.PROTOCOLS["finetune"].writes(
         evaluate(finetune_fractions="0.1", finetune_scratch=True)
@@ -257,6 +258,37 @@ def test_a_diverging_recipe_is_skipped_or_an_error():
     assert scores[0] is None
     with pytest.raises(errors.DivergedError):
         finetune.train(scored, np.arange(100), recipes[0], trained=True)
+
+
+def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
+    class _Model:
+        losses = ()
+
+        def scores(self, context, batches):
+            h, _ = context.embed(batches)
+            return classifiers.Scores(h[:, :10], np.arange(10))
+
+    def train(context, rows, recipe, *, trained):
+        if not trained:
+            raise errors.DivergedError("diverged")
+        return _Model()
+
+    monkeypatch.setattr(finetune, "train", train)
+    recorded = []
+
+    def record(context, rows, parts):
+        recorded.append([(row["protocol"], row["variant"]) for row in rows])
+
+    scored = _subject(
+        finetune_fractions="0.1,1", finetune_scratch=True, knn_k="1,5"
+    )
+    with pytest.raises(errors.DivergedError, match="10% scratch, 100% scratch"):
+        protocols.run(scored, ["finetune", "knn"], record=record)
+    assert recorded == [
+        [("finetune", "10%")],
+        [("finetune", "100%")],
+        [("knn", "k=1"), ("knn", "k=5")],
+    ]
 
 
 def test_batch_norm_momentum_is_the_recipe_s():
@@ -435,9 +467,43 @@ def test_transfer_has_the_preprocessing_of_its_paper(
     monkeypatch.setattr(transfer, "_finetune", part)
     monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
     scored = _subject(preprocessing=chosen)
-    transfer.measure(scored, suite=suite, methods=["linear", "finetune"])
+    methods = ["linear", "finetune"]
+    parts = list(transfer.measure(scored, suite=suite, methods=methods))
+    assert len(parts) == 2
     # Of the labels of train, of linear, and of fine-tuning.
     assert used == [expected[0], *expected]
+
+
+def test_parts_of_transfer_come_one_at_a_time(monkeypatch):
+    _only(
+        monkeypatch,
+        {
+            (name, split): _source(slice(50))
+            for name in ("cifar10", "oxford_iiit_pet")
+            for split in ("train", "test")
+        },
+    )
+
+    def linear(other, target, *args):
+        if target.dataset != "cifar10":
+            raise errors.UserError("a damaged dataset")
+        return {"top1": 0.5}
+
+    def diverging(*args, **options):
+        raise errors.DivergedError("at every learning rate")
+
+    monkeypatch.setattr(transfer, "_linear", linear)
+    monkeypatch.setattr(transfer, "_finetune", diverging)
+    monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
+    parts = transfer.measure(_subject(), methods=["finetune", "linear"])
+    # Fine-tuning is left out; what comes later does not lose this result.
+    part = {"top1": 0.5, "dataset": "cifar10"}
+    assert next(parts) == ("cifar10 linear", part)
+    with pytest.raises(errors.UserError, match="damaged"):
+        next(parts)
+    parts = transfer.measure(_subject(), methods=["finetune"])
+    with pytest.raises(errors.DivergedError, match="cifar10 finetune, pets"):
+        next(parts)
 
 
 @pytest.mark.parametrize("preprocessing", PREPROCESSINGS)
@@ -471,9 +537,9 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     )
     before = embedding.checksum(scored.encoder)
     small = {"steps": 12, "learning_rates": [0.05], "weight_decays": [0.0]}
-    parts = transfer.measure(
-        scored, grid=small, scratch_grid=small, batch_size=64
-    )["parts"]
+    parts = dict(
+        transfer.measure(scored, grid=small, scratch_grid=small, batch_size=64)
+    )
     assert list(parts) == [
         f"{name} {method}"
         for name in ("cifar10", "dtd")
@@ -618,12 +684,14 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
     }
     said = []
     scored.log = said.append
-    parts = transfer.measure(
-        scored,
-        methods=("finetune",),
-        grid=small,
-        batch_size=64,
-    )["parts"]
+    parts = dict(
+        transfer.measure(
+            scored,
+            methods=("finetune",),
+            grid=small,
+            batch_size=64,
+        )
+    )
     assert embedding.checksum(scored.encoder) == before
     assert list(parts) == ["voc2007 finetune"]
     part = parts["voc2007 finetune"]
@@ -692,7 +760,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
         evaluate(data_dir=_voc, logistic_penalties=3),
     )
     assert transfer.needs(scored) is None
-    parts = transfer.measure(scored)["parts"]
+    parts = dict(transfer.measure(scored))
     assert list(parts) == ["voc2007 linear"]
     part = parts["voc2007 linear"]
     metrics = part["metrics"]
@@ -737,7 +805,7 @@ def test_missing_datasets_are_named(monkeypatch):
     _only(monkeypatch, {})
     assert "none of its datasets is prepared" in transfer.needs(_subject())
     with pytest.raises(errors.UserError, match="data_dir"):
-        transfer.measure(_subject())
+        list(transfer.measure(_subject()))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from tf_contrastive import (
     checkpoints,
     datasets,
     distribution,
+    embedding,
     errors,
     tensorboard,
     terminal,
@@ -133,6 +134,9 @@ class _Scorer:
           untrained: whether to score a random encoder, if the options ask for
             it; False: reuse its previous results.
           cancellable: wraps iterables of images.
+
+        Raises:
+          DivergedError: at the end, if the training of some results diverged.
         """
         self._options = resolve_splits(
             self._options, run.config.data if run else None
@@ -142,26 +146,41 @@ class _Scorer:
         names = fields.split_list(self._options.evaluation.protocols)
         rows: list[dict[str, Any]] = []
         report: dict[str, Any] = {}
+        diverged: list[str] = []
+
+        def record(
+            context: EvaluationContext,
+            new_rows: list[dict[str, Any]],
+            parts: list[results.Measurement],
+        ) -> None:
+            self._recorder(context, new_rows, parts)
+            rows.extend(new_rows)
+            if self.folder:
+                protocol = new_rows[0]["protocol"]
+                results.write(self.folder, report, unfinished=protocol)
+
         for context in self._contexts(run, sources, untrained, cancellable):
             if not report:
-                selected, _ = protocols.select(context, names)
+                selected, left_out = protocols.select(context, names)
                 _suggest_small_scale(selected, self._options.evaluation)
                 if self.folder:
                     # Before the work, rather than after it.
                     results.check_writable(self.folder)
-            part = protocols.run(context, names, record=self._recorder)
-            rows += part["results"]
-            report = report or {
-                "dataset": sources[0].info.name,
-                "train_split": self._options.evaluation.train_split,
-                "test_split": self._options.evaluation.test_split,
-                "scale": self._options.evaluation.scale,
-                "step": run.step if run else None,
-                "checksum": part["checksum_after"],
-                "left_out": part["left_out"],
-                "results": rows,
-            }
-            if self.folder:
+                report = {
+                    "dataset": sources[0].info.name,
+                    "train_split": self._options.evaluation.train_split,
+                    "test_split": self._options.evaluation.test_split,
+                    "scale": self._options.evaluation.scale,
+                    "step": run.step if run else None,
+                    "checksum": embedding.checksum(context.encoder),
+                    "left_out": left_out,
+                    "results": rows,
+                }
+            try:
+                protocols.run(context, names, record=record)
+            except errors.DivergedError as error:
+                diverged.append(f"{context.name} encoder, {error}")
+            if self.folder and rows:
                 results.write(self.folder, report)
         if untrained:
             self._untrained_results = [
@@ -171,11 +190,13 @@ class _Scorer:
             rows += self._untrained_results
             if self.folder:
                 results.write(self.folder, report)
-        if self._is_chief:
+        if self._is_chief and rows:
             _print(report)
-        if self.folder:
+        if self.folder and rows:
             path = os.path.join(self.folder, results.RESULTS_FILE)
             terminal.info(f"written: {path}")
+        if diverged:
+            raise errors.DivergedError("; ".join(diverged))
         return report
 
     def _open(

@@ -37,6 +37,10 @@ class Recorder:
         self._folder = folder
         self._events = events
         self.step = 0
+        # Encoder and protocol of the current npz file, and its content so far.
+        self._current: tuple[str, ...] = ()
+        self._about: dict[str, dict[str, Any]] = {}
+        self._entries: dict[str, Any] = {}
         self._writer: tf.summary.SummaryWriter | None = None
 
     def __call__(
@@ -45,11 +49,16 @@ class Recorder:
         rows: list[dict[str, Any]],
         parts: list[Measurement],
     ) -> None:
-        """Saves one protocol's rows of the results, and their measurements."""
-        about: dict[str, dict[str, Any]] = {}
-        entries: dict[str, Any] = {}
-        images: dict[str, bytes] = {}
+        """Saves rows of one protocol's results, and their measurements.
+
+        Consecutive calls for an encoder and a protocol add to the same file.
+        """
+        protocol = rows[0]["protocol"]
         checksum = embedding.checksum(context.encoder)
+        current = (context.name, protocol, checksum)
+        if current != self._current:
+            self._current, self._about, self._entries = current, {}, {}
+        images: dict[str, bytes] = {}
         for row, part in zip(rows, parts, strict=True):
             variant = row["variant"]
             for name, figure in part.get("plots", {}).items():
@@ -79,15 +88,14 @@ class Recorder:
                 if "dataset" in part:
                     # The split is that of the context's own dataset.
                     facts |= {"dataset": part["dataset"], "split": None}
-            about[variant] = facts
+            self._about[variant] = facts
             for name, array in arrays.items():
-                entries[_entry_name(variant, name)] = array
-        protocol = rows[0]["protocol"]
+                self._entries[_entry_name(variant, name)] = array
         if self._folder:
             base = os.path.join(self._folder, f"{context.name}-{protocol}")
             stream = io.BytesIO()
-            entries = {_ABOUT: np.array(json.dumps(about)), **entries}
-            np.savez_compressed(stream, **entries)
+            about = {_ABOUT: np.array(json.dumps(self._about))}
+            np.savez_compressed(stream, **about, **self._entries)
             files = {f"{base}.npz": stream.getvalue()}
             files |= {f"{base}-{plot}.png": png for plot, png in images.items()}
             for path, content in files.items():

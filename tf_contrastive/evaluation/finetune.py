@@ -8,7 +8,7 @@ functions.
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -314,19 +314,19 @@ def measure(
     scratch: bool = FinetuneProtocol.scratch,
     validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
-) -> Measurement:
+) -> Iterator[tuple[str, Measurement]]:
     """Scores networks that are fine-tuned with few labels.
 
     Hyperparameters are those of `FinetuneProtocol`. The best learning rate on a
     held-out part of the labels is used on all of them. A random network is not
     trained if the encoder is untrained itself.
 
-    Returns:
-      Measurements "1%", "1% scratch" and so on.
+    Yields:
+      (variant, such as "1%" and "1% scratch", its measurement).
 
     Raises:
       UserError: if there is no copy to train.
-      DivergedError: if training diverges at every learning rate.
+      DivergedError: after the last variant, if the training of some diverged.
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
@@ -336,7 +336,7 @@ def measure(
     has_random = context.has_new_encoder(trained=False)
     if scratch and has_random and context.name != "untrained":
         starts[" scratch"] = False
-    parts: dict[str, Measurement] = {}
+    diverged: list[str] = []
     for fraction, passes in zip(fractions, epochs, strict=True):
         rows = balanced_rows(train_labels, fraction, seed)
         batch = min(batch_size, len(rows))
@@ -353,22 +353,33 @@ def measure(
         for suffix, trained in starts.items():
             name = f"{100 * fraction:g}%{suffix}"
             context.log(f"fine-tuning, {name}: {len(rows):,} labels")
-            recipe, validation = select_recipe(
-                context,
-                rows,
-                recipes,
-                trained=trained,
-                fraction=validation_fraction,
-            )
-            model = train(context, rows, recipe, trained=trained)
+            try:
+                recipe, validation = select_recipe(
+                    context,
+                    rows,
+                    recipes,
+                    trained=trained,
+                    fraction=validation_fraction,
+                )
+                model = train(context, rows, recipe, trained=trained)
+            except errors.DivergedError as error:
+                context.log(f"fine-tuning, {name}: left out: {error}")
+                diverged.append(name)
+                continue
             scores = model.scores(context, context.images("test"))
-            parts[name] = {
-                **classification.accuracies(scores, test_labels),
-                "metrics": {
-                    "labels": len(rows),
-                    "learning_rate": recipe.learning_rate,
-                    "validation": validation,
-                    "losses": model.losses,
+            yield (
+                name,
+                {
+                    **classification.accuracies(scores, test_labels),
+                    "metrics": {
+                        "labels": len(rows),
+                        "learning_rate": recipe.learning_rate,
+                        "validation": validation,
+                        "losses": model.losses,
+                    },
                 },
-            }
-    return {"parts": parts}
+            )
+    if diverged:
+        raise errors.DivergedError(
+            f"{', '.join(diverged)} diverged: lower `finetune_learning_rates`"
+        )

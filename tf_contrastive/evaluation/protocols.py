@@ -8,7 +8,7 @@ change. A protocol that trains an encoder trains a copy
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tf_contrastive import embedding, errors
@@ -44,8 +44,9 @@ class Protocol:
     """
 
     version: int
-    # (context, **hyperparameters) -> measurement.
-    measure: Callable[..., Measurement]
+    # (context, **hyperparameters) -> measurement, or an iterator of (variant,
+    # measurement), each yielded as soon as it is there.
+    measure: Callable[..., Measurement | Iterator[tuple[str, Measurement]]]
     # Options -> the keyword arguments of `measure`, for JSON.
     hyperparameters: Callable[[Evaluate], dict[str, Any]]
     # Context -> what is missing, in one line, or None.
@@ -300,7 +301,8 @@ def run(
 ) -> dict[str, Any]:
     """Measures a frozen encoder by each of the protocols, or by "all".
 
-    After each protocol `record` is called with its rows and measurements.
+    `record` is called with the rows and measurements of each protocol, and of
+    each variant of those that yield them.
 
     Returns:
       {"results": [{"encoder", "protocol", "variant" (one of several results of
@@ -313,24 +315,14 @@ def run(
     Raises:
       UserError: for an unknown protocol, missing data, no images, or NaN.
       RuntimeError: if a protocol changed the encoder.
+      DivergedError: after the last protocol, if the training of some diverged.
     """
     selected, missing = select(context, names)
     before = embedding.checksum(context.encoder)
     results = []
+    diverged = []
     for name in selected:
         protocol = PROTOCOLS[name]
-        start = time.monotonic()
-        measured = protocol.measure(
-            context, **protocol.hyperparameters(context.options)
-        )
-        seconds = time.monotonic() - start
-        after = embedding.checksum(context.encoder)
-        if after != before:
-            raise RuntimeError(
-                f"the encoder changed while it was evaluated ({before[:12]} ->"
-                f" {after[:12]}, protocol {name}): its results are invalid"
-            )
-        parts = measured.get("parts", {"": measured})
         facts = {
             "protocol": name,
             "variant": "",
@@ -338,17 +330,49 @@ def run(
             "scale": context.options.evaluation.scale,
             "hyperparameters": protocol.recorded(context.options),
         }
-        share = seconds / len(parts)
-        rows = [
-            result_row(context, facts | {"variant": variant}, part, share)
-            for variant, part in parts.items()
-        ]
-        results += rows
-        record(context, rows, list(parts.values()))
+        begin = start = time.monotonic()
+        try:
+            for parts in _parts(protocol, context):
+                seconds = (time.monotonic() - start) / len(parts)
+                after = embedding.checksum(context.encoder)
+                if after != before:
+                    raise RuntimeError(
+                        "the encoder changed while it was evaluated"
+                        f" ({before[:12]} -> {after[:12]}, protocol {name}):"
+                        " its results are invalid"
+                    )
+                rows = [
+                    result_row(
+                        context, facts | {"variant": variant}, part, seconds
+                    )
+                    for variant, part in parts.items()
+                ]
+                results += rows
+                record(context, rows, list(parts.values()))
+                start = time.monotonic()
+        except errors.DivergedError as error:
+            diverged.append(f"{name}: {error}")
+        seconds = time.monotonic() - begin
         context.log(f"{context.name} encoder, {name}: {seconds:.1f} s")
+    if diverged:
+        raise errors.DivergedError("; ".join(diverged))
     return {
         "results": results,
         "left_out": missing,
         "checksum_before": before,
         "checksum_after": before,
     }
+
+
+def _parts(
+    protocol: Protocol, context: EvaluationContext
+) -> Iterator[dict[str, Measurement]]:
+    """Yields a protocol's measurements by variant, as they come."""
+    measured = protocol.measure(
+        context, **protocol.hyperparameters(context.options)
+    )
+    if isinstance(measured, Iterator):
+        for variant, part in measured:
+            yield {variant: part}
+    else:
+        yield measured.get("parts", {"": measured})

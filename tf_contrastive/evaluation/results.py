@@ -217,8 +217,11 @@ def read(folder: str) -> dict[str, Any]:
     return checkpoints.read_json(path, {}, _FORM)
 
 
-def write(folder: str, report: dict[str, Any]) -> None:
-    """Writes a report, with the history of the previous ones."""
+def write(folder: str, report: dict[str, Any], *, unfinished: str = "") -> None:
+    """Writes a report, with the history of the previous ones.
+
+    The history does not list the protocol `unfinished` as measured.
+    """
     results = report["results"]
     entry = {
         **{key: report[key] for key in KEYS},
@@ -226,6 +229,7 @@ def write(folder: str, report: dict[str, Any]) -> None:
         "protocols": {
             f"{row['protocol']}@{row['version']}": row["hyperparameters"]
             for row in results
+            if row["protocol"] != unfinished
         },
         "metrics": {
             tag: value for row in results for tag, value in scalars(row).items()

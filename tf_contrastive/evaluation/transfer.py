@@ -8,7 +8,7 @@ mean average precision of one classifier per class.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -166,19 +166,20 @@ def measure(
     scratch_grid: dict[str, Any] | None = None,
     validation_fraction: float = Evaluation.validation_fraction,
     seed: int = Evaluation.seed,
-) -> Measurement:
+) -> Iterator[tuple[str, Measurement]]:
     """Scores the encoder on each dataset that is prepared.
 
     Hyperparameters are those of `TransferProtocol`; the context's own dataset
     is not used. They are selected on validation; the final model is trained on
     train and validation, and test is scored once.
 
-    Returns:
-      Measurements "DATASET METHOD". Their metrics include the dataset's own
-      "metric" and "score".
+    Yields:
+      (variant "DATASET METHOD", its measurement, whose metrics include the
+      dataset's own "metric" and "score").
 
     Raises:
       UserError: for an unknown name, or if no dataset is prepared.
+      DivergedError: after the last variant, if the training of some diverged.
     """
     for method in methods:
         if method not in TRANSFER_METHODS:
@@ -200,8 +201,9 @@ def measure(
             " set `workdir` to its run to use the papers'"
         )
     linear_images, tuned_images = _PREPROCESSING[suite]
+    is_measured = False
     skipped: list[str] = []
-    parts: dict[str, Measurement] = {}
+    diverged: list[str] = []
     for name, target in targets(suite).items():
         opened = _open(context, target, examples)
         if opened is None:
@@ -216,30 +218,41 @@ def measure(
             )
         for method in methods:
             context.log(f"transfer: {name}, {method}")
+            variant = f"{name} {method}"
             if method == "linear":
                 part = _linear(other, target, held_out, seed)
             elif other.has_new_encoder(method == "finetune"):
-                part = _finetune(
-                    dataclasses.replace(
-                        other, default_preprocessing=tuned_images
-                    ),
-                    target,
-                    held_out,
-                    grids[method],
-                    batch_size,
-                    seed,
-                    trained=method == "finetune",
-                )
+                try:
+                    part = _finetune(
+                        dataclasses.replace(
+                            other, default_preprocessing=tuned_images
+                        ),
+                        target,
+                        held_out,
+                        grids[method],
+                        batch_size,
+                        seed,
+                        trained=method == "finetune",
+                    )
+                except errors.DivergedError as error:
+                    context.log(f"transfer: {variant}: left out: {error}")
+                    diverged.append(variant)
+                    continue
             else:
                 context.log(f"transfer: the encoder has no copy for {method}")
                 continue
-            parts[f"{name} {method}"] = {**part, "dataset": target.dataset}
-    if not parts:
-        reason = _not_prepared(context, targets(suite).values())
-        raise errors.UserError(f"transfer: {reason}")
+            is_measured = True
+            yield variant, {**part, "dataset": target.dataset}
     if skipped:
         context.log(f"transfer: left out, not prepared: {', '.join(skipped)}")
-    return {"parts": parts}
+    if diverged:
+        raise errors.DivergedError(
+            f"{', '.join(diverged)} diverged: lower `transfer_learning_rates`"
+            " and `transfer_scratch_learning_rates`"
+        )
+    if not is_measured:
+        reason = _not_prepared(context, targets(suite).values())
+        raise errors.UserError(f"transfer: {reason}")
 
 
 def _linear(
