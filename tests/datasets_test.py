@@ -285,6 +285,21 @@ def test_class_folders_are_labels_in_sorted_order(tmp_path):
     )
 
 
+def test_listings_of_object_stores_are_walked(tmp_path, monkeypatch):
+    class_folders(tmp_path / "train")
+    listdir = tf.io.gfile.listdir
+
+    def of_store(path):
+        names = listdir(path)
+        slash = [n + "/" * os.path.isdir(f"{path}/{n}") for n in names]
+        return [*slash, "/"]
+
+    monkeypatch.setattr(tf.io.gfile, "listdir", of_store)
+    source = datasets.source(f"folder:{tmp_path}")
+    assert source.info.label_names == ("cat", "dog")
+    assert source.info.num_examples == 6
+
+
 def test_a_class_name_has_no_line_break(tmp_path):
     class_folders(tmp_path, ("a\nb", "c"))
     refused("'a\\nb'", "rename", name=f"folder:{tmp_path}")

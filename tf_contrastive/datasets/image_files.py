@@ -127,14 +127,17 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(decoding.extensions())
 
 
+def _names(path: str) -> list[str]:
+    """Returns the names in a folder that are not hidden, sorted."""
+    # Object stores end folders by a slash, of which a name may consist.
+    names = {name.rstrip("/") for name in tf.io.gfile.listdir(path)} - {""}
+    return sorted(name for name in names if not _is_hidden(name))
+
+
 def _folders(path: str) -> list[str]:
     """Returns the names of the folders directly in `path`, sorted."""
-    names = (name.rstrip("/") for name in tf.io.gfile.listdir(path))
-    return sorted(
-        name
-        for name in names
-        if not _is_hidden(name) and tf.io.gfile.isdir(os.path.join(path, name))
-    )
+    names = _names(path)
+    return [n for n in names if tf.io.gfile.isdir(os.path.join(path, n))]
 
 
 def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
@@ -153,11 +156,10 @@ def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
                 continue
             seen.add(real)
         try:
-            names = tf.io.gfile.listdir(parent)
+            names = _names(parent)
         except tf.errors.PermissionDeniedError:
             terminal.warning(f"{parent} is left out: no permission to read it")
             continue
-        names = sorted(n.rstrip("/") for n in names if not _is_hidden(n))
         paths = {name: os.path.join(parent, name) for name in names}
         folders = {n for n in names if tf.io.gfile.isdir(paths[n])}
         waiting += [paths[n] for n in reversed(names) if n in folders]
