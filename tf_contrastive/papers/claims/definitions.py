@@ -117,7 +117,7 @@ class Recipe:
     judged: str = ""  # The relations that are judged, in words.
     note: str = ""  # Differences from the paper.
     tried: Sequence[str] = ()  # Earlier settings, and their results.
-    diagnosis: str = ""  # Why its result does not hold.
+    diagnosis: str = ""  # What to know of its result.
     plots: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def settings(self, case: str, arm: str) -> Settings:

@@ -243,6 +243,8 @@ def _document(
         if result["scale"] != "cpu":
             link += f" ({result['scale']})"
         verdict = f"**{result['verdict']}**"
+        if result["verdict"] == verdicts.HOLDS and _beyond(result):
+            verdict += " in the judged part"
         summary.append(
             (
                 link,
@@ -263,9 +265,7 @@ def _document(
 def _measured(result: dict[str, Any]) -> str:
     """Returns the judged differences, or how many relations hold."""
     rows = [r for r in result["relations"] if "not_judged" not in r]
-    reported = [
-        r for r in result["relations"] if "not_judged" in r and "mean" in r
-    ]
+    reported = len(result["relations"]) - len(rows)
     holding = sum(row["verdict"] == verdicts.HOLDS for row in rows)
     texts = []
     for row in rows:
@@ -278,16 +278,20 @@ def _measured(result: dict[str, Any]) -> str:
             )
     details = f": {'; '.join(texts)}" if 0 < len(texts) <= _MAX_SHOWN else ""
     text = f"{holding} of {len(rows)} relations hold{details}"
-    beyond = [_is_within(row) for row in reported].count(False)
     if reported:
-        text += f"; {len(reported)} more reported, {beyond} not within bounds"
+        beyond = _beyond(result)
+        text += f"; {reported} more reported, {beyond} not within bounds"
     return text
 
 
-def _is_within(row: Mapping[str, Any]) -> bool:
-    """Whether the mean of a relation keeps its bound."""
-    above = row["mean"] - row["bound"]
-    return above >= 0 if row["at_least"] else above <= 0
+def _beyond(result: dict[str, Any]) -> int:
+    """Returns how many of the reported relations are not within bounds."""
+    count = 0
+    for row in result["relations"]:
+        if "not_judged" in row and "mean" in row:
+            above = row["mean"] - row["bound"]
+            count += above < 0 if row["at_least"] else above > 0
+    return count
 
 
 def _folded(title: str, *parts: str) -> str:
