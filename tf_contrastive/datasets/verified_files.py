@@ -23,7 +23,7 @@ _VERSION = 3
 _THREADS = 64
 # TFRecord files read at a time.
 _FILES_AT_A_TIME = 16
-# Images that are verified without a word.
+# The number of images from which on progress is logged.
 _FEW = 1000
 # Known files: path (bytes), then (length, time of change in ns) and (height,
 # width, kind, label or 0) of each image in the file, int64 [n, 4].
