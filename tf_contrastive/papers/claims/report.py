@@ -69,8 +69,8 @@ uncorrected p, a claim's by the corrected one.
 - *{verdicts.SMALLER}*: every relation is significantly above 0, but not all
   are beyond the bound.
 - *{verdicts.NONE_FOUND}*: a difference is not significantly above 0.
-- *{verdicts.UNDECIDED}*: a claimed tie is neither shown nor contradicted, or a
-  relation is contradicted by the uncorrected p only.
+- *{verdicts.UNDECIDED}*: a claimed tie is neither shown nor contradicted; or
+  relations hold, or one is contradicted, by the uncorrected p only.
 - *{verdicts.INVALID}*: a network that is compared did not train: its final loss
   is not below that of equal embeddings.
 
