@@ -213,16 +213,16 @@ def _draw(
     """Plots the values that the judged relations compare, or else all."""
     recipe = claim.recipe(result["scale"])
     panels = _points(recipe, result)
-    judged = {
-        term.value
+    compared = [
+        {term.value for term in relation.left + relation.right}
         for relation in recipe.relations
         if not relation.not_judged
-        for term in relation.left + relation.right
-    }
+    ]
+    judged = set().union(*compared)
     panels = {k: v for k, v in panels.items() if k in judged} or panels
     if panels:
         with tf.io.gfile.GFile(os.path.join(folder, PLOT_FILE), "wb") as file:
-            file.write(draw(panels))
+            file.write(draw(panels, any(len(x) > 1 for x in compared)))
 
 
 def _plot_name(case: str, arm: str, file: str) -> str:
@@ -417,12 +417,17 @@ def _markdown(rows: Table) -> str:
 # ---- Plots -------------------------------------------------------------------
 
 
-def draw(panels: Mapping[str, Points]) -> bytes:
-    """Draws a panel for each value, cases and arms side by side, as PNG."""
+def draw(panels: Mapping[str, Points], shared: bool = False) -> bytes:
+    """Draws a panel for each value, cases and arms side by side, as PNG.
+
+    `shared` is whether all panels have the same scale.
+    """
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     width = max(0.5 * len(points) for points in panels.values())
-    figure, axes = plots.panels(rows, columns, min(max(3.2, width), 5.0), 2.8)
+    figure, axes = plots.panels(
+        rows, columns, min(max(3.2, width), 5.0), 2.8, sharey=shared
+    )
     for axis, (name, points) in zip(axes.flat, panels.items(), strict=False):
         _panel(axis, name, points)
     for axis in axes.flat[len(panels) :]:
