@@ -47,17 +47,16 @@ reproduce --report` writes this file from the result files in `{FOLDER}`.
 largest size that was trained here.
 
 These runs are small networks on two CPU cores, which can show the direction of
-an effect, not the papers' numbers. A claim is judged by *relations*: a
-difference of two settings, and a bound. The papers print no bounds; they are
-this project's. A bound above 0 is the smallest difference that counts, one
-below 0 the tolerance of a tie. Recipes and relations
-(`tf_contrastive/papers/claims/claims.json`) were written before they were run,
-or are named as added later; earlier attempts are listed with them. CIFAR-10 was
-read from a copy that was stored as JPEG."""
+an effect, not the papers' numbers. A claim is judged by *relations*. Each has a
+difference of two settings and a bound: the smallest difference that counts, or
+the tolerance of a tie. The papers print no bounds; they are this project's.
+Recipes and relations (`tf_contrastive/papers/claims/claims.json`) were written
+before they were run, or are named as added later; earlier attempts are listed
+with them. CIFAR-10 was read from a copy that was stored as JPEG."""
 _VERDICTS = f"""Accuracies are fractions, losses nats.
 
-A relation is tested over seeds by one-sided paired sign-flip tests at p of
-0.05: that the difference is above 0, that it is beyond the bound, and that it
+A relation is tested over seeds by one-sided paired sign-flip tests at the 5 %
+level: that the difference is above 0, that it is beyond the bound, and that it
 has the opposite direction. The smallest p of five seeds is 1/32 = 0.0312. In
 brackets is p corrected for the number of relations (Westfall and Young's maxT,
 signs flipped in all relations together). A relation's own verdict is by the
