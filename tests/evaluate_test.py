@@ -530,10 +530,10 @@ def test_incomparable_results_are_left_out_with_a_reason(
 # ---- Watching ----------------------------------------------------------------
 
 
-def _watch(workdir, **values):
+def _watch(workdir, protocols="prototype", **values):
     return _options(
         workdir=str(workdir),
-        protocols="prototype",
+        protocols=protocols,
         watch=True,
         watch_every_seconds=0.2,
         **values,
@@ -563,6 +563,16 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
     # With other hyperparameters, or data, it is not done.
     assert command.run(_watch(run, test_split="test[:100]")) == 0
     assert "3 checkpoint(s) scored" in capsys.readouterr().err
+
+
+def test_watch_goes_on_after_a_divergence(run, monkeypatch, capsys):
+    error = errors.DivergedError("1% diverged")
+    monkeypatch.setitem(
+        protocols.PROTOCOLS, "finetune", _stub("finetune", ("1%", error))
+    )
+    assert command.run(_watch(run, protocols="finetune,prototype")) == 0
+    assert _steps(run) == [5, 10, 15]
+    assert capsys.readouterr().err.count("1% diverged") >= 3
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, terminal
+from tf_contrastive import checkpoints, errors, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate, resolve_splits
@@ -130,6 +130,12 @@ class Watch:
             report = self._score(
                 run, untrained=not self._scored, cancellable=self._cancellable
             )
+        except errors.DivergedError as error:
+            # The other results are written; later checkpoints may not diverge.
+            self._scored += 1
+            self._skipped.add(run.step)
+            terminal.warning(f"step {run.step:,}: {error}")
+            return
         except (tf.errors.OpError, ValueError, IndexError):
             if not self._skip_if_deleted(run):
                 raise
