@@ -410,9 +410,12 @@ def test_paths_without_a_scheme_get_one(tmp_path):
 _WITHOUT_PERMISSION = """
 import os, sys
 from tf_contrastive import datasets, errors
-if os.getuid() == 0:
-    os.setuid(65534)
 folder = sys.argv[1]
+if os.getuid() == 0:
+    # First what TensorFlow imports late, which another user may not read.
+    datasets.source(f"folder:{folder}/images")
+    datasets.source(f"tfrecord:{folder}/a.tfrecord")
+    os.setuid(65534)
 source = datasets.source(f"folder:{folder}/images")
 print(source.info.label_names, source.info.num_examples)
 for name in ("folder:{}/locked", "csv:{}/list.csv", "tfrecord:{}/a.tfrecord"):
