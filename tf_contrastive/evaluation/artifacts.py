@@ -94,7 +94,7 @@ class Recorder:
         if self._folder:
             base = os.path.join(self._folder, f"{context.name}-{protocol}")
             stream = io.BytesIO()
-            about = {_ABOUT: np.array(json.dumps(self._about))}
+            about: dict[str, Any] = {_ABOUT: json.dumps(self._about)}
             np.savez_compressed(stream, **about, **self._entries)
             files = {f"{base}.npz": stream.getvalue()}
             files |= {f"{base}-{plot}.png": png for plot, png in images.items()}
