@@ -571,7 +571,7 @@ def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
     assert "4.69" in text  # The paper's SupCon.
     assert _TEXTS["note"] in text
     assert f"Judged here: {_TEXTS['judged']}" in text
-    assert f"Tried before: {_TEXTS['tried'][0]}" in text
+    assert f"Also tried: {_TEXTS['tried'][0]}" in text
     assert "| SI-T1 |" in text.split("## Not run here")[1]
     assert "| SI-T4 |" not in text.split("## Not run here")[1]
     assert (docs / "results/A/result.png").stat().st_size > 5000

@@ -326,7 +326,7 @@ def _section(
         ]
         table = _markdown(rows)
         parts.append(_folded("Relations that are reported, not judged", table))
-    tried = [f"Tried before: {text}" for text in recipe.tried]
+    tried = [f"Also tried: {text}" for text in recipe.tried]
     if recipe.note or tried:
         parts.append(_folded("Setting", *filter(None, [recipe.note, *tried])))
     values = _markdown(_values(recipe, result))
