@@ -460,18 +460,21 @@ def align_uniform(
     weight=1.0,
     include_self=True,
     normalize=True,
+    scale=1.0,
 ):
     """IP Table 1, row 1: `align` + weight * `uniform`, whose counts hold.
 
     So align is (1 / (n d)) times the sum over unordered pairs, n images, and
     the distribution term the mean over the V n embeddings.
     """
-    return align(projections, normalize=normalize) + weight * uniform(
+    distribution = uniform(
         projections,
         temperature=temperature,
         include_self=include_self,
         normalize=normalize,
     )
+    alignment = align(projections, normalize=normalize)
+    return scale * (alignment + weight * distribution)
 
 
 def sliced_wasserstein(h, prior, w, normalization="mean"):

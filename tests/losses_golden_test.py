@@ -558,6 +558,16 @@ class TestIdentities:
         _close(loss(w[order], labels[order]), expected)
         _close(loss(w[:, ::-1], labels), expected)
 
+    def test_decoupled_by_the_division_of_its_alignment(self):
+        z, _ = _random(0)
+        size = z.shape[-1]
+        divided = losses.build(
+            "align_uniform", temperature=1.0, weight=0.1, include_self=False
+        )
+        decoupled = losses.build("decoupled_ntxent", weight=0.1 * size / 2)
+        expected = 2 / size * (1 + decoupled(z))
+        np.testing.assert_allclose(divided(z), expected, rtol=1e-5)
+
     @pytest.mark.parametrize("name", ["supcon", "sincere"])
     def test_signs_of_the_gradient(self, name):
         # More dimensions than vectors: the coefficient of each candidate in

@@ -58,7 +58,7 @@ _CASES = [
     ("decoupled_ntxent", {"normalize": False}),
     ("align_uniform", {}),
     ("align_uniform", {"weight": 0.3, "include_self": False}),
-    ("align_uniform", {"normalize": False}),
+    ("align_uniform", {"normalize": False, "scale": 3.0}),
     ("cross_entropy", {}),
     ("cross_entropy", {"label_smoothing": 0.1}),
 ]

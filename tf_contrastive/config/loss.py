@@ -60,6 +60,7 @@ LOSS_OPTIONS: dict[str, dict[str, Any]] = {
         "weight": 1.0,
         "include_self": True,
         "normalize": True,
+        "scale": 1.0,
         "block_size": 0,
         "similarity_products": "auto",
     },

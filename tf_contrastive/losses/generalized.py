@@ -74,18 +74,23 @@ class AlignUniform(_Generalized):
     Chen et al. 2021 (Intriguing Properties), table 1, row 1, for projections of
     size d and n images:
 
-        1/(n d) sum |z_i - z_j|^2
-            + weight * mean_i log sum_j exp(z_i . z_j / t)
+        scale * (1/(n d) sum |z_i - z_j|^2
+            + weight * mean_i log sum_j exp(z_i . z_j / t))
 
     j runs over all embeddings including i, as in the table and the authors'
     code (which subtracts the constant ln d, and halves the first term);
     `include_self=False` excludes i, as NT-Xent does. Ignores labels.
+
+    It is the authors' decoupled NT-Xent, with temperature 1, weight 0.1 and
+    scale 1000: 2 / d times `DecoupledNTXent` of weight * d / 2, up to a
+    constant and i's own term.
     """
 
     temperature: float = _ALIGN_UNIFORM["temperature"]
     weight: float = _ALIGN_UNIFORM["weight"]
     include_self: bool = _ALIGN_UNIFORM["include_self"]
     normalize: bool = _ALIGN_UNIFORM["normalize"]
+    scale: float = _ALIGN_UNIFORM["scale"]
     block_size: int = _ALIGN_UNIFORM["block_size"]
     similarity_products: str = _ALIGN_UNIFORM["similarity_products"]
 
