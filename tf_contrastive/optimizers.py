@@ -55,6 +55,7 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
             raise ValueError("amsgrad=True: is not supported")
         checked = {k: v for k, v in options.items() if k in _NAMES}
         fields.check_options(Optimizer, "optimizer_", checked)
+        fields.check_float32({"learning_rate": learning_rate, **options})
         own = {option: options.pop(option) for option in self._own_options}
         # Keras compiles one function per variable, which fails under
         # MirroredStrategy on several GPUs.

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors
+from tf_contrastive.config import fields
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.schedule import (
     SCALINGS,
@@ -34,6 +35,9 @@ class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     epochs: float
     warmup_epochs: float = 0.0
     floor: float = Schedule.learning_rate_floor
+
+    def __post_init__(self) -> None:
+        fields.check_float32(vars(self))
 
     def __call__(self, step: int | tf.Tensor) -> tf.Tensor:
         """Returns the learning rate, float32 [], of `step`, int []."""
@@ -202,8 +206,9 @@ def build(
       **options: further arguments of `Exponential` or `Piecewise`.
 
     Raises:
-      UserError: for an unknown name, scaling or option, a warm-up beyond the
-        end, or boundaries that are not between the warm-up and the end.
+      UserError: for an unknown name, scaling or option, a number that float32
+        does not hold, a warm-up beyond the end, or boundaries that are not
+        between the warm-up and the end.
     """
     if name not in SCHEDULES:
         raise errors.unknown("schedule", name, SCHEDULES)
@@ -220,8 +225,15 @@ def build(
     if "boundaries" in known:
         boundaries = options.get("boundaries", known["boundaries"])
         check_boundaries(boundaries, warmup_epochs, epochs)
+    scaled = peak(base_learning_rate, batch_size, scaling)
+    if not fields.is_float32(scaled):
+        raise errors.UserError(
+            f"learning_rate={base_learning_rate:g} is scaled by"
+            f" batch_size={batch_size} to {scaled:g}, which float32 does not"
+            " hold: use another one"
+        )
     return SCHEDULES[name](
-        peak(base_learning_rate, batch_size, scaling),
+        scaled,
         steps_per_epoch=steps_per_epoch,
         epochs=epochs,
         warmup_epochs=warmup_epochs,

@@ -9,7 +9,7 @@ from tf_contrastive.config.dataset_names import (
     PROBING_DATASETS,
     dataset_name,
 )
-from tf_contrastive.config.fields import matching, one_of, option
+from tf_contrastive.config.fields import is_float32, matching, one_of, option
 from tf_contrastive.errors import UserError
 
 SAMPLERS = ("shuffle", "class_balanced")
@@ -75,7 +75,8 @@ def _read_statistics(value: str) -> ChannelStatistics | None:
         return None
     numbers = tuple(map(float, match.groups()))
     statistics = ChannelStatistics(numbers[:3], numbers[3:])
-    return statistics if min(statistics.std) > 0 else None
+    held = all(map(is_float32, numbers)) and min(statistics.std) > 0
+    return statistics if held else None
 
 
 def standardization(value: str) -> str | None:

@@ -162,7 +162,9 @@ class Evaluation:
     embedding_batch_size: int = option(
         256, "images embedded at a time", minimum=1
     )
-    seed: int = option(0, "seed of orders, views and validation splits")
+    seed: int = option(
+        0, "seed of orders, views and validation splits", maximum=2**32 - 1
+    )
 
 
 @dataclasses.dataclass(frozen=True)

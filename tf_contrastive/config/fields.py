@@ -3,11 +3,12 @@
 import copy
 import dataclasses
 import functools
-import math
 import operator
 import re
 import shlex
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
@@ -18,6 +19,13 @@ T = TypeVar("T")
 Check = Callable[[str], str | None]
 # Component, such as a loss -> its options and their defaults.
 Components = Mapping[str, Mapping[str, Any]]
+
+# The sizes of float32's normal numbers: TensorFlow makes 0 of smaller ones, and
+# infinity of larger ones.
+_FLOAT32_MIN, _FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
+_FLOAT32 = "that float32 holds (1.2e-38 to 3.4e38 in size, or 0)"
+# Counts and sizes are int32 in some operations of TensorFlow.
+_INT_MAX = 2**31 - 1
 
 
 def option(
@@ -42,7 +50,8 @@ def option(
       choices: the allowed values of a closed set.
       check: the check of an open set. An optional text may also be empty.
       minimum, maximum, above: bounds of a number (`above` is exclusive).
-        Without `minimum` and `above` it is at least 0.
+        Without `minimum` and `above` it is at least 0. An integer without a
+        maximum is at most 2**31 - 1, and a float is one that float32 holds.
       required: whether the command line must set it.
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
@@ -264,10 +273,32 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     ]
     limits = [limit for limit in limits if limit[1] is not None]
     bounds = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in limits)
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"a finite number, {bounds}"
+    if float in (field.type, *typing.get_args(field.type)):
+        if not is_float32(value):
+            return f"{bounds}, and a number {_FLOAT32}"
+    elif about["maximum"] is None and not _is_int32(value):
+        return f"at most {_INT_MAX}"
     within = all(holds(value, limit) for _, limit, holds in limits)
     return None if within else bounds
+
+
+def is_float32(value: Any) -> bool:
+    """Whether float32 holds a number, but for its last digits."""
+    return value == 0 or _FLOAT32_MIN <= abs(value) <= _FLOAT32_MAX
+
+
+def _is_int32(value: int) -> bool:
+    return value <= _INT_MAX
+
+
+def check_float32(values: Mapping[str, Any]) -> None:
+    """Raises `UserError` for the first number that float32 does not hold.
+
+    Values that are not numbers are left out.
+    """
+    for name, value in values.items():
+        if isinstance(value, Real) and not is_float32(value):
+            raise UserError(f"{name}={value}: must be a number {_FLOAT32}")
 
 
 def one_of(value: Any, known: Iterable[str]) -> str | None:
@@ -313,11 +344,17 @@ def numbers(
 
     `what` describes the allowed numbers.
     """
+    held: Callable[[Any], bool] = is_float32
+    sizes = _FLOAT32
+    if read is read_counts:
+        held, sizes = _is_int32, f"up to {_INT_MAX}"
 
     def check(value: str) -> str | None:
         try:
             parsed = read(value)
-            if parsed and all(map(math.isfinite, parsed)) and allowed(parsed):
+            if not all(map(held, parsed)):
+                return f"a comma-separated list of numbers {sizes}"
+            if parsed and allowed(parsed):
                 return None
         except ValueError:
             pass
