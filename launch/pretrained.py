@@ -18,9 +18,11 @@ from tf_contrastive import (
     datasets,
     embedding,
     evaluation,
+    flags,
     train,
     views,
 )
+from tf_contrastive.config import fields
 from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.encoders import pretrained
 
@@ -64,10 +66,9 @@ def main(workdir, name):
     content = pretrained.packed(checkpoints.load_encoder(saved))
     (folder / pretrained.WEIGHTS).write_bytes(content)
     _write(folder / pretrained.ARGUMENTS, _arguments(run))
-    flags = Path(workdir, "config.flags").read_text().splitlines(True)
-    # Where the data lay is nobody else's concern.
-    flags = [x for x in flags if not x.startswith("--data_dir=")]
-    (folder / "config.flags").write_text("".join(flags))
+    # Where the data were is nobody else's concern.
+    options = flags.write(fields.replace(run, data_dir=""))
+    (folder / "config.flags").write_text(options)
     shutil.copy(Path(workdir, "pretrain.log"), folder / "pretrain.log")
     known = {
         "sha256": pretrained.checksum(content),

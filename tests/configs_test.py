@@ -205,7 +205,7 @@ def test_smoke_keeps_the_recipe(name):
     assert bool(after["warmup_epochs"]) == (before["warmup_epochs"] != 0)
     assert bool(after["linear_epochs"]) == bool(before["linear_epochs"])
     # Written and read, it is the same run, and one of its own.
-    written = flags.write(tried)
+    written = flags.record(tried)
     assert flags.read(Pretrain, written, "w") == tried
     assert "--nosmoke" in written
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 from image_helpers import write_records
 from pyarrow import parquet
 
-from tf_contrastive import datasets, embedding, errors, exporting
+from tf_contrastive import datasets, embedding, errors, exporting, files
 from tf_contrastive.commands import embed as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embed
@@ -138,11 +138,11 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
     with pytest.raises(errors.UserError, match="cannot write"):
         output_files.write(str(tmp_path / name), np.zeros([1, 2]))
     with pytest.raises(errors.UserError, match="cannot write"):
-        output_files.check_writable(str(tmp_path / name))
+        files.check_writable(str(tmp_path / name))
 
 
 def test_checking_leaves_nothing_but_the_folder(tmp_path):
-    output_files.check_writable(str(tmp_path / "new" / "out.npz"))
+    files.check_writable(str(tmp_path / "new" / "out.npz"))
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -240,8 +240,9 @@ def test_a_killed_job_continues_at_the_next_shard(
 
     def killed(path, *args, **kwargs):
         if len(written) == 2:
-            # Half a file, and then nothing.
-            (tmp_path / f"{path}.partial").write_text("half")
+            # Half a file, of a process that has ended, and then nothing.
+            suffix = files._suffix().replace(f"-{os.getpid()}-", "-999999999-")
+            (tmp_path / f".half{suffix}0").write_text("half")
             raise KeyboardInterrupt
         written.append(path)
         write(path, *args, **kwargs)
@@ -264,7 +265,7 @@ def test_a_killed_job_continues_at_the_next_shard(
         for i in range(4)
     ]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
-    assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob(".half*"))
     _embed(workdir, output, shard_size=100)  # Nothing is left to do.
     captured = capsys.readouterr()
     assert "4 of 4 files are there already" in captured.err

@@ -591,7 +591,7 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
     ("scheme", "module", "name", "when"),
     [
         ("", tf.saved_model, "save", "after"),
-        ("", tf.io.gfile, "rename", "before"),
+        ("", os, "rename", "before"),
         ("ram://", model_card, "text", "before"),
         ("ram://", tf.io.gfile, "copy", "after"),
     ],
@@ -667,7 +667,7 @@ def test_object_stores_ignore_a_version_killed_while_copying(
     np.testing.assert_allclose(
         exporting.load(base)(images), model(images), atol=1e-6
     )
-    with pytest.raises(errors.UserError, match="no run in"):
+    with pytest.raises(errors.UserError, match="neither a run"):
         exporting.load(f"{base}/2")
     assert exporting.export(_tiny_model(9), base) == f"{base}/3"
     assert exporting.load(base)(images).shape == (2, 9)
@@ -689,7 +689,7 @@ def test_invalid_exports_are_refused(encoder, tmp_path):
 def test_invalid_folders_are_refused(tmp_path):
     with pytest.raises(errors.UserError, match="not a folder"):
         exporting.load(str(tmp_path / "missing"))
-    with pytest.raises(errors.UserError, match="no run in"):
+    with pytest.raises(errors.UserError, match="neither a run"):
         exporting.load(str(tmp_path))
     tf.saved_model.save(tf.Module(), str(tmp_path))
     with pytest.raises(errors.UserError, match="not an export"):

@@ -110,7 +110,7 @@ def test_a_flagfile_repeats_the_run_and_later_flags_win(tmp_path):
     assert _parse(f"--flagfile={path}", "--workdir=a") == first
     changed = _parse(f"--flagfile={path}", "--workdir=b", "--temperature=0.5")
     assert changed.loss.temperature == 0.5
-    assert flags.read(Pretrain, flags.write(first), "a") == first
+    assert flags.read(Pretrain, flags.record(first), "a") == first
 
 
 def test_flagfiles_include_others_relative_to_themselves(tmp_path, monkeypatch):
@@ -337,7 +337,7 @@ def test_any_allowed_value_is_read_back_from_a_flagfile():
             run = config_fields.replace(
                 Pretrain(), workdir="w", **{field.name: value}
             )
-            assert flags.read(Pretrain, flags.write(run), "w") == run, value
+            assert flags.read(Pretrain, flags.record(run), "w") == run, value
             checked += 1
     assert checked > 200
 
@@ -437,7 +437,7 @@ def test_only_options_that_were_set_reach_a_component():
     assert given.loss.options() == {"positives_cap": 3}
     assert given.optimizer.options() == {"epsilon": 0.5}
     assert given.schedule.options() == {"boundaries": (30.0, 60.5)}
-    text = flags.write(given)
+    text = flags.record(given)
     assert "--positives_cap=3" in text
     assert "--temperature" not in text and "--momentum" not in text
     assert flags.read(Pretrain, text, "a") == given

@@ -132,11 +132,11 @@ class _Flags:
     def __init__(self, folder):
         self.path = folder / "config.flags"
         run = saved_run.make(folder / "run")
-        self.content = flags.write(run).encode()
+        self.content = flags.record(run).encode()
 
     def __call__(self):
         run_config = checkpoints.check_run(str(self.path.parent))
-        text = flags.write(run_config)
+        text = flags.record(run_config)
         assert flags.read(Pretrain, text, str(self.path.parent)) == run_config
         return "accepted"
 

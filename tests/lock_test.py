@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import small
 
-from tf_contrastive import checkpoints, errors, train
+from tf_contrastive import checkpoints, errors, files, train
 from tf_contrastive.checkpoints import lock
 from tf_contrastive.config import fields
 
@@ -80,9 +81,9 @@ def _foreign(folder, **changes):
         (3000, {}, False),
         (4000, {}, True),
         # This machine, before it was restarted.
-        (200, {"host": lock.socket.gethostname()}, True),
+        (200, {"host": socket.gethostname()}, True),
         # A living machine of the same name.
-        (60, {"host": lock.socket.gethostname()}, False),
+        (60, {"host": socket.gethostname()}, False),
     ],
     ids=["fresh", "50 minutes", "over an hour", "restarted", "same name"],
 )
@@ -117,8 +118,8 @@ def test_an_object_store_has_a_lock_too(monkeypatch):
     monkeypatch.setattr(lock, "_SETTLE_SECONDS", 0.0)
     folder = "ram://lock"
     with checkpoints.FolderLock(folder):
-        assert checkpoints.files_in(folder, r".*\.lock")
-    assert not checkpoints.files_in(folder, r".*\.lock")
+        assert files.entries(folder, r".*\.lock")
+    assert not files.entries(folder, r".*\.lock")
 
 
 def test_a_damaged_lock_is_none(tmp_path):

@@ -100,6 +100,6 @@ def write_errors(path: str, advice: str) -> Iterator[None]:
 
         if not isinstance(error, OSError | tf.errors.OpError):
             raise
-        raise UserError(
-            f"cannot write {path} ({first_line(error)}): {advice}"
-        ) from error
+        # The rest of Python's message names a temporary file.
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise UserError(f"cannot write {path} ({reason}): {advice}") from error

@@ -20,6 +20,11 @@ from tf_contrastive import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.fields import Command
 
+# Of the options that a run was started with.
+_FIRST_LINE = "# All options of a run, in as many lines as the last one says."
+# Version 0.2.0 wrote no such lines.
+_END_OF_0_2_0 = re.compile(r"\n# terminal\n--verbosity=\w+\n\Z")
+
 Config = TypeVar("Config", bound=Command)
 
 # Type -> what defines its flag, and what that takes.
@@ -133,7 +138,7 @@ def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
     try:
         with open(path) as file:
             return _flags_in(file.read())
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         included = f", included by {files[-1]}," if files else ""
         reason = getattr(error, "strerror", None) or error
         raise errors.UserError(
@@ -143,7 +148,15 @@ def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
 
 
 def _flags_in(text: str) -> list[str]:
-    """Returns the lines of a flagfile without comments."""
+    """Returns the lines of a flagfile without comments.
+
+    Raises:
+      ValueError: if a run wrote it, and it is not whole.
+    """
+    if text.startswith(_FIRST_LINE) and not text.endswith(
+        f"\n{_last_line(text)}\n"
+    ):
+        raise ValueError("it is cut off, or lacks options")
     lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line and not re.match("#|//", line)]
 
@@ -269,6 +282,26 @@ def write(config: Command) -> str:
     return "\n".join(lines) + "\n"
 
 
+def record(config: Command) -> str:
+    """Returns the text of a run's `config.flags`, for `read`.
+
+    It is a flagfile, too; see `write`. Its last line shows that it is whole.
+    """
+    text = write(config)
+    return f"{_FIRST_LINE}\n{text}{_last_line(text)}\n"
+
+
 def read(config_class: type[Config], text: str, workdir: str) -> Config:
-    """Parses what `write` wrote, for a run at `workdir`."""
+    """Parses what `record` returned, for a run at `workdir`.
+
+    Raises:
+      ValueError: if it is cut off, something else, or not valid.
+    """
+    if not text.startswith(_FIRST_LINE) and not _END_OF_0_2_0.search(text):
+        raise ValueError("it is not whole, or was not written by a run")
     return parse(config_class, [*_flags_in(text), f"--workdir={workdir}"])
+
+
+def _last_line(text: str) -> str:
+    count = sum(line.startswith("--") for line in text.splitlines())
+    return f"# End: {count} options."

@@ -131,8 +131,8 @@ def test_killed_exports_leave_nothing_to_be_loaded(tmp_path):
         )
         seconds = float(process.stdout.readline())  # That an export takes.
         if kill % 2:  # While files are being written.
-            before = set(base.glob("partial-*"))
-            while set(base.glob("partial-*")) <= before:
+            before = set(base.glob(".export.partial-*"))
+            while set(base.glob(".export.partial-*")) <= before:
                 time.sleep(0.001)
             time.sleep(kill % 4 // 2 * generator.uniform(0.0, 0.02))
         else:
@@ -144,7 +144,7 @@ def test_killed_exports_leave_nothing_to_be_loaded(tmp_path):
             names = {p.name for p in path.iterdir()}
             assert {"saved_model.pb", "README.md", "assets.extra"} <= names
             assert exporting.details(str(path))["embedding_size"] == 4
-        partial += len(list(base.glob("partial-*")))
+        partial += len(list(base.glob(".export.partial-*")))
     versions = sorted(exporting.versions(str(base)))
     print(f"{len(versions)} versions, {partial} times something was left over")
     assert partial > 0  # Or else no kill came at the wrong moment.

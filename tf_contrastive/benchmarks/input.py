@@ -9,7 +9,6 @@ import functools
 import os
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-from tf_contrastive import datasets, terminal, train, views
+from tf_contrastive import datasets, files, terminal, train, views
 from tf_contrastive.benchmarks import measure, supcon_input
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
@@ -71,7 +70,7 @@ def run(options: Benchmark) -> measure.Report:
     """Measures every policy at every size."""
     chosen = options.input
     rows: list[measure.Row] = []
-    with tempfile.TemporaryDirectory() as folder:
+    with files.temporary_folder() as folder:
         for size in fields.read_counts(chosen.image_sizes):
             source = _source(size, folder)
             default = 512 if size <= CIFAR_STEM_MAX_SIDE else 64

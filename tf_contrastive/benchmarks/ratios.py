@@ -6,7 +6,7 @@ Ratios of times in one process depend less on the machine than times do.
 from collections.abc import Mapping
 from typing import Any
 
-from tf_contrastive import checkpoints, errors
+from tf_contrastive import errors, files
 from tf_contrastive.benchmarks import measure
 
 # Of what `benchmark` writes.
@@ -41,7 +41,7 @@ def side_by_side(first: str, second: str) -> str:
       UserError: for other files, or if they have no comparison in common.
     """
     paths = first, second
-    a, b = (checkpoints.read_json(path, form=_FORM) for path in paths)
+    a, b = (files.read_json(path, form=_FORM) for path in paths)
     rows = [
         {"case": case, "a": x, "b": y, "quotient": y / x}
         for case, x in _ratios(a).items()

@@ -7,13 +7,12 @@ in this process; a server adds its own transport.
 import functools
 import os
 import statistics
-import tempfile
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors, exporting, heads, terminal
+from tf_contrastive import encoders, errors, exporting, files, heads, terminal
 from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark, ServingBenchmark
@@ -58,7 +57,7 @@ def run(options: Benchmark) -> measure.Report:
     """
     chosen = options.serving
     rows: list[measure.Row] = []
-    with tempfile.TemporaryDirectory() as folder:
+    with files.temporary_folder() as folder:
         path = chosen.serving_model or _export(chosen, folder)
         path = exporting.find(path) or path
         _load(path)  # Reports a damaged export.

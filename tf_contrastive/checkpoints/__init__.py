@@ -14,37 +14,32 @@ from tf_contrastive.checkpoints.loading import (
 from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.saving import Checkpoints
 from tf_contrastive.checkpoints.storage import (
-    NUMBER_OR_NONE,
+    CONFIG_FILE,
     damage_of,
-    files_in,
-    is_interval_or_none,
     newest,
-    read_json,
     saved,
     step_of,
-    write_file,
-    write_json,
 )
-from tf_contrastive.checkpoints.workdir import check_run, check_workdir
+from tf_contrastive.checkpoints.workdir import (
+    check_run,
+    check_workdir,
+    is_run,
+)
 
 __all__ = [
-    "NUMBER_OR_NONE",
+    "CONFIG_FILE",
     "Checkpoints",
     "FolderLock",
     "Run",
     "check_run",
     "check_workdir",
     "damage_of",
-    "files_in",
-    "is_interval_or_none",
+    "is_run",
     "load_encoder",
     "load_heads",
     "load_run",
     "newest",
-    "read_json",
     "restore_part",
     "saved",
     "step_of",
-    "write_file",
-    "write_json",
 ]

@@ -8,7 +8,6 @@ import contextlib
 import datetime
 import json
 import os
-import socket
 import threading
 import time
 import uuid
@@ -17,8 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
-from tf_contrastive.checkpoints import storage
+from tf_contrastive import errors, files, terminal
 
 _RENEW_SECONDS = 60.0
 # An owner that has not renewed the lock for this long is taken for gone: on
@@ -56,7 +54,7 @@ class FolderLock:
         self._path = os.path.join(folder, f"{name}.lock")
         now = datetime.datetime.now().astimezone()
         self._owner: dict[str, Any] = {
-            **_identity(os.getpid()),
+            **files.identity(os.getpid()),
             "since": now.isoformat(sep=" ", timespec="seconds"),
             "token": uuid.uuid4().hex,
         }
@@ -105,7 +103,7 @@ class FolderLock:
 
     def _try_to_own(self) -> dict[str, Any] | None:
         """Becomes the owner, or returns the present one."""
-        with errors.write_errors(self._path, storage.ADVICE):
+        with errors.write_errors(self._path, files.ADVICE):
             tf.io.gfile.makedirs(self._folder)
         with _exclusively(self._folder):
             other = self._read()
@@ -132,7 +130,7 @@ class FolderLock:
             return age > _STALE_SECONDS_HERE
         if other["process"] == own["process"]:
             return True
-        return _birth(other["process"]) != other["born"]
+        return files.birth(other["process"]) != other["born"]
 
     def _read(self) -> dict[str, Any] | None:
         """Returns the owner; None: there is none, or no lock was written."""
@@ -145,7 +143,7 @@ class FolderLock:
             return None
 
     def _write(self) -> None:
-        storage.write_json(self._path, self._owner | {"renewed": time.time()})
+        files.write_json(self._path, self._owner | {"renewed": time.time()})
 
     def _is_owner(self) -> bool:
         owner = self._read()
@@ -162,42 +160,6 @@ class FolderLock:
                     )
                     return
                 self._write()
-
-
-def _identity(process: int) -> dict[str, Any]:
-    """Identifies a process among those of other machines, boots, containers."""
-    host, machine, namespace = socket.gethostname(), "", ""
-    with contextlib.suppress(OSError):  # Linux has these files.
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            machine = file.read().strip()
-        namespace = os.readlink("/proc/self/ns/pid")
-    return {
-        "host": host,
-        "machine": machine or host,
-        "namespace": namespace,
-        "process": process,
-        "born": _birth(process),
-    }
-
-
-def _birth(process: int) -> str | None:
-    """Returns the start time of a process since the boot; None: it has ended.
-
-    It differs for a later process of the same number.
-    """
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            # The name, in parentheses, may hold anything; field 22 follows.
-            return file.read().rpartition(")")[2].split()[19]
-    except OSError:
-        pass
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return None
-    except OSError:
-        pass
-    return "unknown"
 
 
 @contextlib.contextmanager

@@ -2,13 +2,12 @@
 
 import os
 import re
-import tempfile
 import time
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors, flags, terminal
+from tf_contrastive import distribution, errors, files, flags, terminal
 from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -43,9 +42,7 @@ class Checkpoints:
             self._prepare(run_config, metadata)
         else:
             # Deleted together with this object.
-            self._temporary = tempfile.TemporaryDirectory(
-                prefix="tf_contrastive_worker_", ignore_cleanup_errors=True
-            )
+            self._temporary = files.temporary_folder()
             self._own_directory = self._temporary.name
         parts = [
             *("encoder", "projection_head", "optimizer", "probe"),
@@ -73,8 +70,10 @@ class Checkpoints:
         folder = run_config.runtime.workdir
         with errors.write_errors(f"workdir={folder}", workdir.ADVICE):
             tf.io.gfile.makedirs(self.directory)
-        unfinished = r".*(_temp|\.tempstate.*|\.part)"
-        for path in storage.files_in(self.directory, unfinished):
+        for place in (folder, self.directory):
+            files.remove_leftovers(place)
+        unfinished = r".*(_temp|\.tempstate.*)"  # Of TensorFlow.
+        for path in files.entries(self.directory, unfinished):
             if tf.io.gfile.isdir(path):
                 tf.io.gfile.rmtree(path)
             else:
@@ -112,9 +111,9 @@ class Checkpoints:
                 f" model, with other variables ({differences[0]}): resume it"
                 " with that version, or choose another `workdir`"
             )
-        storage.write_json(path, metadata | {"variables": variables})
-        storage.write_file(
-            os.path.join(folder, storage.CONFIG_FILE), flags.write(run_config)
+        files.write_json(path, metadata | {"variables": variables})
+        files.write(
+            os.path.join(folder, storage.CONFIG_FILE), flags.record(run_config)
         )
 
     @property
@@ -205,7 +204,7 @@ def _list_newest(directory: str) -> None:
     """
     path, _ = storage.newest(directory)
     state = storage.listed(directory)
-    if state is None and (damaged := storage.files_in(directory, "checkpoint")):
+    if state is None and (damaged := files.entries(directory, "checkpoint")):
         tf.io.gfile.remove(damaged[0])
     listed = list(state.all_model_checkpoint_paths) if state else []
     if path is None or path in listed:

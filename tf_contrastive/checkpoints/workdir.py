@@ -1,11 +1,10 @@
 """Checks which experiment a workdir holds, by its `config.flags`."""
 
 import os
-import uuid
 
 import tensorflow as tf
 
-from tf_contrastive import errors, flags
+from tf_contrastive import errors, files, flags
 from tf_contrastive.checkpoints import storage
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
@@ -40,16 +39,18 @@ def check_workdir(run: Pretrain) -> None:
     folder = os.path.normpath(workdir) if "://" not in workdir else workdir
     while "://" not in folder and not tf.io.gfile.exists(folder or "."):
         folder = os.path.dirname(folder)
-    # A unique name, since all workers of a run try it at once.
-    probe = os.path.join(folder, f".writable-{uuid.uuid4().hex}")
-    with errors.write_errors(f"workdir={workdir}", ADVICE):
-        with tf.io.gfile.GFile(probe, "w") as file:
-            file.write("")
-        tf.io.gfile.remove(probe)
+    probe = os.path.join(folder, storage.CONFIG_FILE)
+    files.check_writable(probe, ADVICE)
 
 
 def _display(value: object) -> object:
     return "(not given)" if value is None else value
+
+
+def is_run(path: str) -> bool:
+    """Whether a folder has files of a run, damaged or incomplete ones too."""
+    names = (storage.CONFIG_FILE, storage.CHECKPOINTS)
+    return any(tf.io.gfile.exists(os.path.join(path, name)) for name in names)
 
 
 def check_run(workdir: str) -> Pretrain:
@@ -72,7 +73,6 @@ def _read_config(workdir: str) -> Pretrain | None:
     if not tf.io.gfile.exists(path):
         return None
     try:
-        with tf.io.gfile.GFile(path) as file:
-            return flags.read(Pretrain, file.read(), workdir)
+        return flags.read(Pretrain, files.read(path).decode(), workdir)
     except ValueError as error:  # Not text, or invalid flags.
-        raise storage.damaged_file(path, error) from error
+        raise files.damaged(path, error) from error

@@ -2,7 +2,7 @@
 
 import shlex
 
-from tf_contrastive import errors, flags, terminal
+from tf_contrastive import errors, files, flags, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import COMPARED, Benchmark
 from tf_contrastive.config.pretrain import Pretrain
@@ -35,7 +35,6 @@ def run(options: Benchmark) -> int:
             f" benchmark=step, not of benchmark={name}: omit it"
         )
     # Imported here, so that errors in flags need not wait for TensorFlow.
-    from tf_contrastive import checkpoints
     from tf_contrastive.benchmarks import BENCHMARKS, measure, ratios
     from tf_contrastive.commands import extensions
 
@@ -61,6 +60,6 @@ def run(options: Benchmark) -> int:
         "results": report.rows,
     }
     advice = "the table above is complete; set `output` to keep it as a file"
-    checkpoints.write_json(output, content, advice)
+    files.write_json(output, content, advice)
     terminal.info(f"written: {output}")
     return 0 if report.passed else 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import errors
+from tf_contrastive import files
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset_names import PROBING_DATASETS
 from tf_contrastive.config.datasets import Datasets, Listing
@@ -101,9 +101,8 @@ def _contact_sheet(chosen: Listing, reading: Reading) -> str:
     grid = np.reshape(tiles, [-1, columns, _TILE, _TILE, 3])
     sheet = np.concatenate(np.concatenate(grid, axis=1), axis=1)
     pixels = tf.image.convert_image_dtype(sheet, tf.uint8)
-    name = f"--output={chosen.output}"
-    with errors.write_errors(name, "choose a file in an existing folder"):
-        tf.io.write_file(chosen.output, tf.io.encode_png(pixels))
+    sheet_png = tf.io.encode_png(pixels).numpy()
+    files.write(chosen.output, sheet_png, "set `output` to another file")
     info = source.info
     extra = ""
     if info.extra_channels:

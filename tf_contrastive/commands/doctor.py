@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from tf_contrastive import checkpoints, doctor, flags, terminal
+from tf_contrastive import doctor, files, flags, terminal
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Doctor
 from tf_contrastive.doctor.report import Section
@@ -49,7 +49,7 @@ def _show(sections: dict[str, Section]) -> None:
 def _write(options: Doctor, contents: dict[str, Any]) -> None:
     if options.runtime.workdir:
         path = os.path.join(options.runtime.workdir, "doctor.json")
-        checkpoints.write_json(
+        files.write_json(
             path, contents, "use a `workdir` that can be written, or none"
         )
         terminal.info(f"written: {path}")

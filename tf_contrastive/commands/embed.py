@@ -45,7 +45,10 @@ def run(options: Embed) -> int:
         source = datasets.source(
             name, split, data_dir=data_dir or None, reading=reading
         )
-    encoder = exporting.load(settings.workdir or settings.saved_model)
+    if settings.workdir:
+        encoder = exporting.load_run(settings.workdir)
+    else:
+        encoder = exporting.load(settings.saved_model)
     shape = exporting.image_shape(encoder)
     extra = shape[2] - 3
     check_encoder_channels(extra, source.info.name, source.info.extra_channels)

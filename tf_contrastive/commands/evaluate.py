@@ -13,6 +13,7 @@ from tf_contrastive import (
     distribution,
     embedding,
     errors,
+    files,
     tensorboard,
     terminal,
 )
@@ -328,6 +329,6 @@ def _compare(evaluation: Evaluation) -> int:
     )
     if evaluation.output_dir:
         path = os.path.join(evaluation.output_dir, COMPARISON_FILE)
-        checkpoints.write_json(path, report, results.ADVICE)
+        files.write_json(path, report, results.ADVICE)
         terminal.info(f"written: {path}")
     return 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, tensorboard, terminal, train
+from tf_contrastive import files, tensorboard, terminal, train
 from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, results
@@ -22,7 +22,7 @@ def run(options: Pretrain) -> int:
             heading = f"skipped {len(names)} image(s) that could not be read:"
             terminal.warning("\n  ".join((heading, *names)))
         if result.start_step < result.step:
-            checkpoints.write_json(path, _rows(result))
+            files.write_json(path, _rows(result))
     report = linear(result) if options.linear.schedule.epochs else None
     if result.is_chief:
         _print_results(result, report, path)
@@ -70,12 +70,12 @@ def _print_results(
         )
         if report is None:
             return
-    rows = checkpoints.read_json(path, {}) or _rows(result)
+    rows = files.read_json(path, {}) or _rows(result)
     if report:
         (scores,) = report["results"]
         rows["linear_top1"] = round(scores["top1"], 4)
         rows["linear_top5"] = round(scores["top5"], 4)
-        checkpoints.write_json(path, rows)
+        files.write_json(path, rows)
     width = max(map(len, rows))
     for name, value in rows.items():
         print(f"{name:{width}}  {value}")

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tf_contrastive import errors
+from tf_contrastive import errors, files
 from tf_contrastive.config.quickstart import Quickstart
 from tf_contrastive.flags import packaged_flagfile
 
@@ -106,7 +106,7 @@ def _add_seconds(path: Path, name: str, seconds: float) -> None:
     """Adds to the seconds of a run, which may have been interrupted before."""
     spent = _seconds(path)
     spent[name] = spent.get(name, 0.0) + seconds
-    path.write_text(json.dumps(spent))
+    files.write_json(str(path), spent)
 
 
 def _seconds(path: Path) -> dict[str, float]:

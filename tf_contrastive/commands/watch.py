@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, terminal
+from tf_contrastive import checkpoints, errors, files, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate, resolve_splits
@@ -114,7 +114,7 @@ class Watch:
         if "all" in names:
             return self._measured
         return {
-            f"{name}@{protocol.version_of(self._options)}": results.as_json(
+            f"{name}@{protocol.version_of(self._options)}": files.as_json(
                 protocol.recorded(self._options)
             )
             for name, protocol in protocols.PROTOCOLS.items()

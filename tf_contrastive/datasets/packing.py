@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive import errors, files, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, split_spec
 from tf_contrastive.datasets.source import (
@@ -68,20 +68,19 @@ def pack(source: Source, folder: str, side: int) -> int:
         "label_names": list(info.label_names),
     }
     path = _manifest(folder, split)
-    files = _begun(path, about)
-    with errors.write_errors(path, "choose a folder that can be written"):
-        tf.io.gfile.makedirs(folder)
-        for first in range(0, info.num_examples, _PER_FILE):
-            rows = np.arange(first, min(first + _PER_FILE, info.num_examples))
-            number = first // _PER_FILE
-            if number < len(files):
-                continue
-            name = f"{split}-{number:05}.tfrecord"
-            written = _write(source.select(rows), side, f"{folder}/{name}")
-            files.append({"name": name, **written})
-            _replace(path, json.dumps(about | {"files": files}, indent=1))
-            done = min(first + _PER_FILE, info.num_examples)
-            terminal.info(f"packed {done:,} of {info.num_examples:,} images")
+    packed_files = _begun(path, about)
+    files.remove_leftovers(folder)
+    for first in range(0, info.num_examples, _PER_FILE):
+        rows = np.arange(first, min(first + _PER_FILE, info.num_examples))
+        number = first // _PER_FILE
+        if number < len(packed_files):
+            continue
+        name = f"{split}-{number:05}.tfrecord"
+        written = _write(source.select(rows), side, f"{folder}/{name}")
+        packed_files.append({"name": name, **written})
+        files.write_json(path, about | {"files": packed_files})
+        done = min(first + _PER_FILE, info.num_examples)
+        terminal.info(f"packed {done:,} of {info.num_examples:,} images")
     return info.num_examples
 
 
@@ -105,14 +104,13 @@ def _begun(path: str, about: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _write(source: Source, side: int, path: str) -> dict[str, Any]:
     """Writes a file; returns the number of its images and its checksum."""
-    partial, count = f"{path}.part", 0
-    with tf.io.TFRecordWriter(partial) as writer:
-        for example in _serialized(source, side):
-            writer.write(example)
-            count += 1
-    with tf.io.gfile.GFile(partial, "rb") as file:
-        content = file.read()
-    tf.io.gfile.rename(partial, path, overwrite=True)
+    count = 0
+    with files.replacing(path) as unfinished:
+        with tf.io.TFRecordWriter(unfinished) as writer:
+            for example in _serialized(source, side):
+                writer.write(example)
+                count += 1
+        content = files.read(unfinished)
     return {
         "images": count,
         "bytes": len(content),
@@ -180,13 +178,6 @@ def _shrunk(image: tf.Tensor, side: int) -> tf.Tensor:
     return tf.cond(shorter > side, shrink, lambda: image)
 
 
-def _replace(path: str, content: str) -> None:
-    """Writes a file; readers see the previous one or all of this one."""
-    with tf.io.gfile.GFile(f"{path}.part", "w") as file:
-        file.write(content)
-    tf.io.gfile.rename(f"{path}.part", path, overwrite=True)
-
-
 # ---- Reading -----------------------------------------------------------------
 
 
@@ -217,7 +208,7 @@ def packed(name: str, path: str, split: str, reading: Reading) -> Source:
         _check_length(each, file["bytes"])
     start, stop = split_spec.bounds(split, about["examples"])
     labelled = about["num_classes"] is not None
-    files = Files(
+    records = Files(
         paths, np.zeros_like(counts), counts, functools.partial(_read, labelled)
     )
     info = Info(
@@ -229,7 +220,7 @@ def packed(name: str, path: str, split: str, reading: Reading) -> Source:
         tuple(about["label_names"]),
     )
     return in_files(
-        files.select(np.arange(start, stop)), decoding.decode_record, info
+        records.select(np.arange(start, stop)), decoding.decode_record, info
     )
 
 

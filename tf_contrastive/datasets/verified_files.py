@@ -7,14 +7,14 @@ known of a dataset's files is in `$XDG_CACHE_HOME/tf_contrastive/images`.
 import concurrent.futures
 import contextlib
 import hashlib
+import io
 import os
-import tempfile
 from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import terminal
+from tf_contrastive import errors, files, terminal
 from tf_contrastive.datasets import decoding
 
 # Change it when `decoding` finds something else in the same files.
@@ -230,16 +230,13 @@ def _save(store: str, known: _Known) -> None:
     if not known:
         return
     stats, rows = zip(*known.values(), strict=True)
-    with contextlib.suppress(OSError):
-        os.makedirs(os.path.dirname(store), exist_ok=True)
-        # Processes that start together replace each other's whole files.
-        with tempfile.TemporaryDirectory(dir=os.path.dirname(store)) as folder:
-            path = os.path.join(folder, "known.npz")
-            np.savez(
-                path,
-                paths=np.array(list(known), np.bytes_),
-                stats=np.array(stats, np.int64),
-                counts=np.array([len(each) for each in rows]),
-                rows=np.concatenate(rows),
-            )
-            os.replace(path, store)
+    content = io.BytesIO()
+    np.savez(
+        content,
+        paths=np.array(list(known), np.bytes_),
+        stats=np.array(stats, np.int64),
+        counts=np.array([len(each) for each in rows]),
+        rows=np.concatenate(rows),
+    )
+    with contextlib.suppress(errors.UserError):
+        files.write(store, content.getvalue())

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import (
-    checkpoints,
     datasets,
     embedding,
     errors,
+    files,
     terminal,
     views,
 )
@@ -145,7 +145,7 @@ class Job:
         """
         info = self.source.info
         if missing := self.missing(shard, rows, paths):
-            checkpoints.write_file(shard.bad_path, "\n".join(missing) + "\n")
+            files.write_json(shard.bad_path, {"missing": missing})
         output_files.write(
             shard.path,
             embeddings,
@@ -193,7 +193,7 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
       UserError: if the files are of another job, or cannot be written.
     """
     shards = job.shards()
-    output_files.check_writable(shards[0].path)
+    files.check_writable(shards[0].path, output_files.ADVICE)
     if not job.shard_size:
         _remove(shards[0].bad_path)  # Of the file that is replaced.
         return shards
@@ -208,7 +208,7 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
         **identity,
     }
     if tf.io.gfile.exists(path):
-        stored = checkpoints.read_json(path)
+        stored = files.read_json(path)
         differing = [
             f"{key} is {stored.get(key)} there, {value} here"
             for key, value in identity.items()
@@ -220,7 +220,7 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
                 " another `output`, or remove its files to start again"
             )
     else:
-        checkpoints.write_json(path, identity)
+        files.write_json(path, identity)
     return [s for s in shards if not tf.io.gfile.exists(s.path)]
 
 
@@ -228,9 +228,8 @@ def bad_images(job: Job) -> list[str]:
     """Names of the images that the existing shards lack."""
     names = list(job.source.info.bad_images)
     for shard in job.shards():
-        if tf.io.gfile.exists(shard.bad_path):
-            with tf.io.gfile.GFile(shard.bad_path) as file:
-                names += file.read().splitlines()
+        missing = files.read_json(shard.bad_path, {}, {"missing": [str]})
+        names += missing.get("missing", [])
     return names
 
 
@@ -239,7 +238,7 @@ def finish(job: Job) -> list[str]:
     names = bad_images(job)
     path = f"{job.name}.bad.txt"
     if names:
-        checkpoints.write_file(path, "\n".join(names) + "\n")
+        files.write(path, "\n".join(names) + "\n")
     else:
         _remove(path)
     if not job.shard_size:

@@ -1,16 +1,16 @@
 """Files of embeddings: npz, TFRecord or Parquet, whole or absent."""
 
-import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import files
+
+ADVICE = "use a file in a writable folder"
 
 Columns = Mapping[str, np.ndarray]
 
@@ -58,13 +58,15 @@ def write(
         if value is not None
     }
     names = [str(name) for name in label_names]
-    with _partial_file(path) as partial:
+    with files.replacing(path, ADVICE) as unfinished:
+        if "://" not in path:
+            _WRITERS[format](unfinished, columns, names)
+            return
         # Some formats are written with seeks, which object stores lack.
-        with tempfile.TemporaryDirectory() as folder:
+        with files.temporary_folder() as folder:
             local = os.path.join(folder, "embeddings")
             _WRITERS[format](local, columns, names)
-            tf.io.gfile.copy(local, partial, overwrite=True)
-        tf.io.gfile.rename(partial, path, overwrite=True)
+            tf.io.gfile.copy(local, unfinished)
 
 
 def _npz(path: str, columns: Columns, label_names: list[str]) -> None:
@@ -118,21 +120,3 @@ def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:
 
 
 _WRITERS = {"npz": _npz, "tfrecord": _tfrecord, "parquet": _parquet}
-
-
-def check_writable(path: str) -> None:
-    """Raises `UserError` if `write` could not write to `path`."""
-    with _partial_file(path) as partial:
-        with tf.io.gfile.GFile(partial, "w") as file:
-            file.write("")
-        tf.io.gfile.remove(partial)
-
-
-@contextlib.contextmanager
-def _partial_file(path: str) -> Iterator[str]:
-    """Makes the folder; yields the name of the file while it is incomplete."""
-    with errors.write_errors(path, "use a file in a writable folder"):
-        if tf.io.gfile.isdir(path):
-            raise IsADirectoryError("it is a folder")
-        tf.io.gfile.makedirs(os.path.dirname(path) or ".")
-        yield f"{path}.partial"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, embedding, errors
+from tf_contrastive import embedding, errors, files
 from tf_contrastive.evaluation import plots, results
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
@@ -96,10 +96,12 @@ class Recorder:
             stream = io.BytesIO()
             about: dict[str, Any] = {_ABOUT: json.dumps(self._about)}
             np.savez_compressed(stream, **about, **self._entries)
-            files = {f"{base}.npz": stream.getvalue()}
-            files |= {f"{base}-{plot}.png": png for plot, png in images.items()}
-            for path, content in files.items():
-                checkpoints.write_file(path, content, results.ADVICE)
+            contents = {f"{base}.npz": stream.getvalue()}
+            contents |= {
+                f"{base}-{plot}.png": png for plot, png in images.items()
+            }
+            for path, content in contents.items():
+                files.write(path, content, results.ADVICE)
         if self._events:
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(self._events)

@@ -13,8 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
-from tf_contrastive.checkpoints import files_in
+from tf_contrastive import errors, files
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import artifacts, results, statistics
 
@@ -99,7 +98,7 @@ def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
         if tf.io.gfile.isdir(os.path.join(folder, FOLDER)):
             folder = os.path.join(folder, FOLDER)
         hits = {}
-        for path in files_in(folder, rf"{re.escape(encoder)}-.*\.npz"):
+        for path in files.entries(folder, rf"{re.escape(encoder)}-.*\.npz"):
             hits |= artifacts.read(path)
     if not hits:
         raise errors.UserError(

@@ -20,6 +20,7 @@ from tf_contrastive import (
     datasets,
     distribution,
     errors,
+    files,
     terminal,
 )
 from tf_contrastive.checkpoints import preemption
@@ -88,7 +89,7 @@ def run(
     stage = json.loads(json.dumps(identity))
     path = os.path.join(workdir, RESULT_FILE)
     form = {"results": [results.ROW_FORM], "checksum": str}
-    report = checkpoints.read_json(path, {}, form)
+    report = files.read_json(path, {}, form)
     if report.get("stage") == stage:
         return report
     train, test = open_splits()
@@ -126,7 +127,7 @@ def run(
         "stage": stage,
     }
     if is_chief:
-        checkpoints.write_json(path, report, advice=_ADVICE)
+        files.write_json(path, report, advice=_ADVICE)
     return report
 
 
@@ -185,11 +186,11 @@ class Progress(classifiers.TrainingObserver):
     def _prepare(self, state: tf.train.Checkpoint) -> None:
         """Removes the state of another stage, and prepares to save."""
         path = os.path.join(self._folder, _IDENTITY_FILE)
-        if checkpoints.read_json(path, {}) != self._stage:
+        if files.read_json(path, {}) != self._stage:
             with errors.write_errors(path, _ADVICE):
                 if tf.io.gfile.exists(self._folder):
                     tf.io.gfile.rmtree(self._folder)
-            checkpoints.write_json(path, self._stage, advice=_ADVICE)
+            files.write_json(path, self._stage, advice=_ADVICE)
         self._manager = tf.train.CheckpointManager(
             state, self._folder, max_to_keep=2, checkpoint_name="ckpt"
         )

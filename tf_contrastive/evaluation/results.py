@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
-import tensorflow as tf
 
-from tf_contrastive import checkpoints, terminal
+from tf_contrastive import checkpoints, files, terminal
 from tf_contrastive.evaluation import statistics
 from tf_contrastive.evaluation.context import EvaluationContext
 
@@ -34,7 +33,7 @@ def _is_metrics(value: Any) -> bool:
             is_list = isinstance(value.get(key.removesuffix("_interval")), list)
             many = is_list and isinstance(item, list)
             intervals += item if many else [item]
-    return all(map(checkpoints.is_interval_or_none, intervals))
+    return all(map(files.is_interval_or_none, intervals))
 
 
 # The forms that readers of the file rely on.
@@ -43,10 +42,10 @@ ROW_FORM = {
     "protocol": str,
     "variant": str,
     "version": str,
-    "top1": checkpoints.NUMBER_OR_NONE,
-    "top1_interval": checkpoints.is_interval_or_none,
-    "top5": checkpoints.NUMBER_OR_NONE,
-    "top5_interval": checkpoints.is_interval_or_none,
+    "top1": files.NUMBER_OR_NONE,
+    "top1_interval": files.is_interval_or_none,
+    "top5": files.NUMBER_OR_NONE,
+    "top5_interval": files.is_interval_or_none,
     "examples": int,
     "seconds": (int, float),
     "metrics": _is_metrics,
@@ -122,20 +121,7 @@ def result_row(
     }
     if "dataset" in part:
         row["dataset"] = part["dataset"]
-    return as_json(row)
-
-
-def as_json(value: Any) -> Any:
-    """Converts NumPy values for JSON; NaN and infinity become None."""
-    if isinstance(value, Mapping):
-        return {str(key): as_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [as_json(item) for item in value]
-    if isinstance(value, (np.ndarray, np.generic)):
-        return as_json(value.tolist())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value
+    return files.as_json(row)
 
 
 def row_name(row: Mapping[str, Any]) -> str:
@@ -206,15 +192,13 @@ def _interval(interval: list[float] | None) -> str:
 def check_writable(folder: str) -> None:
     """Raises `UserError` if `write` could not write into `folder`."""
     read(folder)
-    path = os.path.join(folder, f"{RESULTS_FILE}.check")
-    checkpoints.write_file(path, "", ADVICE)
-    tf.io.gfile.remove(path)
+    files.check_writable(os.path.join(folder, RESULTS_FILE), ADVICE)
 
 
 def read(folder: str) -> dict[str, Any]:
     """Reads a folder's `evaluation.json`; empty if there is none."""
     path = os.path.join(folder, RESULTS_FILE)
-    return checkpoints.read_json(path, {}, _FORM)
+    return files.read_json(path, {}, _FORM)
 
 
 def write(folder: str, report: dict[str, Any], *, unfinished: str = "") -> None:
@@ -246,7 +230,7 @@ def write(folder: str, report: dict[str, Any], *, unfinished: str = "") -> None:
                     entry[field] = previous[field] | entry[field]
         history = sorted([*others, entry], key=lambda e: e["step"] or 0)
         path = os.path.join(folder, RESULTS_FILE)
-        checkpoints.write_json(path, report | {"history": history}, ADVICE)
+        files.write_json(path, report | {"history": history}, ADVICE)
 
 
 def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

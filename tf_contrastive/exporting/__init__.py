@@ -6,14 +6,19 @@ version is the highest number, and each is complete or not there.
 """
 
 from tf_contrastive.exporting.classifier_heads import ProbeHead, PrototypeHead
+from tf_contrastive.exporting.loading import (
+    copy_weights,
+    find,
+    kind_of,
+    load,
+    load_run,
+)
 from tf_contrastive.exporting.model_card import format_rows, signature_rows
 from tf_contrastive.exporting.parts import Parts, image_shape, plain_encoder
 from tf_contrastive.exporting.saved_model import (
     KERAS_FILE,
-    copy_weights,
     details,
     export,
-    load,
 )
 from tf_contrastive.exporting.tensorflow_serving import (
     as_bytes,
@@ -21,7 +26,7 @@ from tf_contrastive.exporting.tensorflow_serving import (
     photographs,
 )
 from tf_contrastive.exporting.tflite_onnx import check_installed, compare
-from tf_contrastive.exporting.versioning import find, versions
+from tf_contrastive.exporting.versioning import versions
 
 __all__ = [
     "KERAS_FILE",
@@ -38,7 +43,9 @@ __all__ = [
     "find",
     "format_rows",
     "image_shape",
+    "kind_of",
     "load",
+    "load_run",
     "photographs",
     "plain_encoder",
     "signature_rows",

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from tf_contrastive import checkpoints, flags
+from tf_contrastive import checkpoints, files, flags
 
 FILE = "README.md"
 _EVALUATION = "evaluation.json"
@@ -13,8 +13,8 @@ _RESULTS_FORM = {
         {
             "encoder": str,
             "protocol": str,
-            "top1": checkpoints.NUMBER_OR_NONE,
-            "top1_interval": checkpoints.is_interval_or_none,
+            "top1": files.NUMBER_OR_NONE,
+            "top1_interval": files.is_interval_or_none,
         }
     ]
 }
@@ -191,7 +191,7 @@ def _evaluation(run: checkpoints.Run | None) -> str:
     report = {}
     if run is not None:
         path = os.path.join(run.config.runtime.workdir, _EVALUATION)
-        report = checkpoints.read_json(path, {}, _RESULTS_FORM)
+        report = files.read_json(path, {}, _RESULTS_FORM)
     if run is None or not report:
         return "None: run `python -m tf_contrastive evaluate` before `export`."
     rows = []

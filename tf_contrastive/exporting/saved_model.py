@@ -1,8 +1,6 @@
-"""Exports a SavedModel with its model card and other files, and loads it."""
+"""Exports a SavedModel with its model card and other files."""
 
-import json
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,10 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import checkpoints, errors
+from tf_contrastive import errors, files
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
-from tf_contrastive.encoders import pretrained
 from tf_contrastive.exporting import (
     model_card,
     tensorflow_serving,
@@ -21,7 +18,7 @@ from tf_contrastive.exporting import (
     versioning,
 )
 from tf_contrastive.exporting.parts import Parts, image_shape
-from tf_contrastive.exporting.serving_module import ServingModule, pixels
+from tf_contrastive.exporting.serving_module import ServingModule
 from tf_contrastive.views import crops
 
 # Model servers ignore this folder, except for warm-up requests.
@@ -95,24 +92,21 @@ def export(
             "signatures": list(signatures),
             "formats": conversions,
         }
-        for name, text in (
-            (_DETAILS_FILE, json.dumps(written, indent=2) + "\n"),
-            (model_card.FILE, model_card.text(written, parts.run)),
-        ):
-            with open(os.path.join(path, name), "w", encoding="utf-8") as file:
-                file.write(text)
+        files.write_json(os.path.join(path, _DETAILS_FILE), written)
+        card = model_card.text(written, parts.run)
+        files.write(os.path.join(path, model_card.FILE), card)
 
     with (
         errors.write_errors(
             f"to {output_dir}", "choose a folder that can be written"
         ),
-        tempfile.TemporaryDirectory() as assets,
+        files.temporary_folder() as assets,
     ):
         names_file = ""
         if head is not None:
             names_file = os.path.join(assets, "label_names.txt")
-            with open(names_file, "w", encoding="utf-8") as file:
-                file.writelines(f"{n}\n" for n in details["label_names"])
+            names = "".join(f"{name}\n" for name in details["label_names"])
+            files.write(names_file, names)
         module = ServingModule(
             parts.encoder,
             parts.projection,
@@ -185,75 +179,4 @@ def details(path: str) -> dict[str, Any]:
       "largest_difference", "least_cosine", "bytes"}, ...], "resized_side",
       "max_image_pixels", "exif", "package", "tensorflow"}.
     """
-    return checkpoints.read_json(os.path.join(path, _DETAILS_FILE))
-
-
-class _Encoder(tf.keras.Model):
-    """An encoder that refuses what are not pixels."""
-
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Not where it becomes a part of another Keras model.
-        if isinstance(inputs, tf.Tensor | np.ndarray):
-            inputs = pixels(tf.convert_to_tensor(inputs))
-        return super().__call__(inputs, *args, **kwargs)
-
-
-def load(path: str) -> tf.Module:
-    """Loads the encoder of a run or of an export, or one of the package.
-
-    An export is a program: load only those whose origin you trust.
-
-    Args:
-      path: folder of a run, of an export (`BASE/<version>`), or of several
-        (`BASE`): the newest is loaded; or `pretrained:NAME`, one of those that
-        `tf-contrastive encoders` lists.
-
-    Returns:
-      images [N, S, S, K], uint8 or float32 in [0, 1] -> float32 [N, D]; it
-      also takes `training=`, and has `variables` and `trainable_variables`.
-      That of a run is a Keras model.
-
-    Raises:
-      UserError: if there is no run and no export of this package.
-    """
-    path = os.fspath(path)
-    if path.startswith(pretrained.SCHEME):
-        encoder = pretrained.load(path)
-        return _Encoder(encoder.inputs, encoder.outputs, name=encoder.name)
-    if not tf.io.gfile.isdir(path):
-        raise errors.UserError(
-            f"{path} is not a folder: use the folder of a run or of an export"
-        )
-    saved_model = versioning.find(path)
-    if saved_model is None:
-        encoder = checkpoints.load_encoder(checkpoints.load_run(path))
-        return _Encoder(encoder.inputs, encoder.outputs, name=encoder.name)
-    encoder = tf.saved_model.load(saved_model)
-    if not (callable(encoder) and hasattr(encoder, "trainable_variables")):
-        raise errors.UserError(
-            f"{saved_model} is a SavedModel, but not an export of"
-            " tf_contrastive: write one by `python -m tf_contrastive export`"
-        )
-    return encoder
-
-
-def copy_weights(path: str, encoder: tf.keras.Model) -> None:
-    """Copies weights and moving statistics of a run or export: all, or none."""
-    theirs = {v.name: v for v in load(path).variables}
-    mine = {v.name: v for v in encoder.variables}
-    differing = [
-        name
-        for name in mine | theirs
-        if name not in mine
-        or name not in theirs
-        or mine[name].shape != theirs[name].shape
-    ]
-    if differing:
-        raise errors.UserError(
-            f"init_from={path} holds another encoder: {len(differing)}"
-            " variables are absent or of another shape, such as"
-            f" {differing[0]}: set its `encoder`, `width`, `stem` and"
-            " `image_size`"
-        )
-    for name, variable in mine.items():
-        variable.assign(theirs[name])
+    return files.read_json(os.path.join(path, _DETAILS_FILE))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
+from tf_contrastive import files
 from tf_contrastive.views import crops
 
 # Its name in requests, and below /models, where launch/serve mounts it.
@@ -62,10 +63,8 @@ def write(
       images: float32 [n, S, S, K], real images as the encoder takes them.
       image_type: of the images of `serving_default`.
     """
-    tf.io.gfile.makedirs(os.path.join(path, _EXTRA))
     for file, text in _CONFIGS.items():
-        with tf.io.gfile.GFile(os.path.join(path, file), "w") as stream:
-            stream.write(text)
+        files.write(os.path.join(path, file), text)
     with tf.io.TFRecordWriter(os.path.join(path, _WARMUP_FILE)) as writer:
         for signature in signatures:
             for count in _WARMUP_BATCHES:

@@ -6,14 +6,13 @@ own size: other runtimes cannot decode and resize images as training does.
 
 import functools
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import errors, files
 from tf_contrastive.exporting.serving_module import ServingModule
 
 # Limits: of the difference from the SavedModel as a fraction of the largest
@@ -87,8 +86,7 @@ def write(
                     f" {_MIN_COSINE:g}) is allowed: nothing was written; leave"
                     f" {name} out of `format`"
                 )
-            with open(os.path.join(path, file), "wb") as stream:
-                stream.write(content)
+            files.write(os.path.join(path, file), content)
             conversions.append(
                 {
                     "format": kind,
@@ -166,7 +164,7 @@ def _onnx(
     import onnxruntime
     import tf2onnx
 
-    with tempfile.TemporaryDirectory() as folder:
+    with files.temporary_folder() as folder:
         path = os.path.join(folder, "encoder.onnx")
         tf2onnx.convert.from_function(
             function,
@@ -174,8 +172,7 @@ def _onnx(
             opset=_OPSET,
             output_path=path,
         )
-        with open(path, "rb") as file:
-            content = file.read()
+        content = files.read(path)
     session = onnxruntime.InferenceSession(
         content, providers=["CPUExecutionProvider"]
     )

@@ -1,16 +1,16 @@
 """Numbered versions of a SavedModel: each folder is complete, or not there.
 
-Model servers poll a folder `BASE/<version>` and serve the highest number. A
-killed export leaves a folder `BASE/partial-...`, which can be deleted.
+Model servers poll a folder `BASE/<version>` and serve the highest number. What
+a killed export leaves is a hidden folder, which the next export removes.
 """
 
 import contextlib
 import os
-import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 
 import tensorflow as tf
+
+from tf_contrastive import files
 
 # What makes a folder a SavedModel; it is written last.
 GRAPH_FILE = "saved_model.pb"
@@ -24,7 +24,7 @@ def versions(base: str) -> list[int]:
     return [int(name) for name in names if name.isdecimal()]
 
 
-def find(path: str) -> str | None:
+def newest(path: str) -> str | None:
     """Returns the SavedModel at `path` or its newest version, or None."""
     numbers = sorted(versions(path), reverse=True)
     for folder in (path, *(os.path.join(path, str(n)) for n in numbers)):
@@ -40,34 +40,32 @@ def write_version(save: Callable[[str], None], base: str) -> str:
       The version's folder, complete; `base` is made if it is missing.
     """
     tf.io.gfile.makedirs(base)
+    files.remove_leftovers(base)
     # Only filesystems of the machine rename folders. Object stores copy file
     # by file, and servers wait for the last one.
     if "://" not in base:
-        partial = os.path.join(base, f"partial-{uuid.uuid4().hex}")
-        with _removed_on_error(partial):
-            save(partial)
+        with files.partial(os.path.join(base, "export")) as unfinished:
+            save(unfinished)
+            files.sync(unfinished)
             while True:
                 path = _next_version(base)
                 try:
-                    tf.io.gfile.rename(partial, path)
+                    os.rename(unfinished, path)
                     return path
-                except (
-                    tf.errors.AlreadyExistsError,
-                    tf.errors.FailedPreconditionError,
-                ):
+                except OSError:
                     # Another export at the same time may have taken it.
-                    if not tf.io.gfile.exists(path):
+                    if not os.path.exists(path):
                         raise
-    with tempfile.TemporaryDirectory() as local:
+    with files.temporary_folder() as local:
         save(local)
         path = _next_version(base)
         with _removed_on_error(path):
-            files = [
+            names = [
                 os.path.relpath(os.path.join(folder, name), local)
-                for folder, _, names in os.walk(local)
-                for name in names
+                for folder, _, entries in os.walk(local)
+                for name in entries
             ]
-            for file in sorted(files, key=lambda file: file == GRAPH_FILE):
+            for file in sorted(names, key=lambda name: name == GRAPH_FILE):
                 target = os.path.join(path, file)
                 tf.io.gfile.makedirs(os.path.dirname(target))
                 tf.io.gfile.copy(os.path.join(local, file), target)

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.plugins import projector
 
-from tf_contrastive import datasets, views
+from tf_contrastive import datasets, files, views
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.tensorboard.histograms import DEVICE, HostCopy
 
@@ -100,11 +100,11 @@ def write_points(
         (points.tensor_path, table),
         (points.metadata_path, lines),
     ):
-        with tf.io.gfile.GFile(os.path.join(events, path), "w") as file:
-            file.write("".join(f"{line}\n" for line in content))
-    tf.io.write_file(
+        text = "".join(f"{line}\n" for line in content)
+        files.write(os.path.join(events, path), text)
+    files.write(
         os.path.join(events, points.sprite.image_path),
-        tf.io.encode_png(sprite(thumbnails)),
+        tf.io.encode_png(sprite(thumbnails)).numpy(),
     )
     # Last, since TensorBoard reads the other files once this one exists.
     projector.visualize_embeddings(events, config)

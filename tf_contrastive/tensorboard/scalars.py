@@ -4,7 +4,7 @@ import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
 
-from tf_contrastive import checkpoints
+from tf_contrastive import files
 
 # Metric -> tag. The groups follow the data: input, loss, similarity, optimizer,
 # probe, system.
@@ -89,7 +89,7 @@ def read(folder: str) -> dict[str, dict[int, float]]:
     Subfolders are not read.
     """
     curves: dict[str, dict[int, float]] = {}
-    for path in checkpoints.files_in(folder, r"events\.out\..*"):
+    for path in files.entries(folder, r"events\.out\..*"):
         for event in tf.compat.v1.train.summary_iterator(path):
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "scalars":

@@ -8,11 +8,10 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from importlib import util
 from typing import Any
 
-from tf_contrastive import checkpoints, datasets, errors, terminal, train
+from tf_contrastive import datasets, errors, files, terminal, train
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.loss import check_chunks
@@ -98,17 +97,16 @@ class Compiler:
         """
         cache = self._cache(hlo, mode)
         if os.path.exists(cache):
-            with open(cache) as file:
-                return json.load(file)
+            return files.read_json(cache)
         with (
             terminal.elapsed(f"compiling for {self.target.name}: {title}"),
-            tempfile.NamedTemporaryFile(suffix=".hlo") as file,
+            files.temporary_folder() as folder,
         ):
-            file.write(hlo)
-            file.flush()
+            program = os.path.join(folder, "program.hlo")
+            files.write(program, hlo)
             done = subprocess.run(
                 [
-                    *(self._python, compiler.__file__, file.name),
+                    *(self._python, compiler.__file__, program),
                     *(self.target.name, str(self.cores), mode),
                 ],
                 capture_output=True,
@@ -124,10 +122,7 @@ class Compiler:
                 f"compile_for={self.target.name}:"
                 f" {errors.first_line(facts['error'])}"
             )
-        os.makedirs(os.path.dirname(cache), exist_ok=True)
-        checkpoints.write_json(
-            cache, facts, "set $XDG_CACHE_HOME to another folder"
-        )
+        files.write_json(cache, facts, "set $XDG_CACHE_HOME to another folder")
         return facts
 
     def _cache(self, hlo: bytes, mode: str) -> str:

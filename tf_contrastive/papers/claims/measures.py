@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, errors, flags, losses, views
+from tf_contrastive import (
+    checkpoints,
+    datasets,
+    errors,
+    files,
+    flags,
+    losses,
+    views,
+)
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
@@ -72,7 +80,7 @@ def _written_linear_stage(unit: Unit, name: str) -> _Written:
 
 def _read(path: str) -> dict[str, float]:
     """Reads the numbers of a file of results, see `_numbers`."""
-    report = checkpoints.read_json(path, form={"results": [results.ROW_FORM]})
+    report = files.read_json(path, form={"results": [results.ROW_FORM]})
     return _numbers(report["results"])
 
 
@@ -141,9 +149,8 @@ def _training(unit: Unit, name: str = "") -> dict[str, float] | None:
     """Mean logged scalars, TAG/first_epoch or TAG/last_epoch, and bounds."""
     if not _written_training(unit, name):
         return None
-    with tf.io.gfile.GFile(os.path.join(unit.workdir, "config.flags")) as file:
-        run = flags.read(Pretrain, file.read(), unit.workdir)
-    report = checkpoints.read_json(os.path.join(unit.workdir, "pretrain.json"))
+    run = checkpoints.check_run(unit.workdir)
+    report = files.read_json(os.path.join(unit.workdir, "pretrain.json"))
     steps = report["steps"]
     per_epoch = steps / run.schedule.epochs
     # For epochs that are shorter than the interval of the curves' points.
@@ -279,7 +286,7 @@ def _vae(unit: Unit, name: str) -> dict[str, float] | None:
         return None
     path = os.path.join(unit.workdir, "vae.json")
     if tf.io.gfile.exists(path):
-        return checkpoints.read_json(path)
+        return files.read_json(path)
     run, options = _vae_options(unit)
     trained = vae.fit(run)
     options = resolve_splits(options, run.data)
@@ -298,7 +305,7 @@ def _vae(unit: Unit, name: str) -> dict[str, float] | None:
     numbers |= {FINAL_LOSS: trained.final, "collapsed": trained.collapsed}
     tf.io.gfile.makedirs(unit.workdir)
     advice = "set `workdir` to a folder that you may write to"
-    checkpoints.write_json(path, numbers, advice)
+    files.write_json(path, numbers, advice)
     return numbers
 
 

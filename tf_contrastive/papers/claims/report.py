@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, terminal
+from tf_contrastive import errors, files, terminal
 from tf_contrastive.evaluation import plots
 from tf_contrastive.papers.claims import definitions, measures, runs, verdicts
 
@@ -185,7 +185,7 @@ def write(
             if result and result["scale"] in claim.recipes:
                 results[name] = result
                 _draw(claim, result, os.path.join(saved, name))
-        checkpoints.write_file(path, _document(known, results, saved), advice)
+        files.write(path, _document(known, results, saved), advice)
     return path
 
 
@@ -203,7 +203,7 @@ def _copy(
     for source, name in copies.items():
         if tf.io.gfile.exists(source):
             target = os.path.join(folder, name)
-            tf.io.gfile.copy(source, target, overwrite=True)
+            files.write(target, files.read(source))
 
 
 def _draw(
@@ -220,8 +220,8 @@ def _draw(
     judged = set().union(*compared)
     panels = {k: v for k, v in panels.items() if k in judged} or panels
     if panels:
-        with tf.io.gfile.GFile(os.path.join(folder, PLOT_FILE), "wb") as file:
-            file.write(draw(panels, any(len(x) > 1 for x in compared)))
+        plot = draw(panels, any(len(x) > 1 for x in compared))
+        files.write(os.path.join(folder, PLOT_FILE), plot)
 
 
 def _plot_name(case: str, arm: str, file: str) -> str:
@@ -332,11 +332,11 @@ def _section(
     values = _markdown(_values(recipe, result))
     parts.append(_folded("All values, means over the seeds", values))
     for file, caption in recipe.plots.items():
-        files = {
+        titles = {
             _plot_name(case, arm, file): ", ".join(filter(None, (case, arm)))
             for case, arm in recipe.units()
         }
-        if images := list(_images(claim.name, folder, files, captions=True)):
+        if images := list(_images(claim.name, folder, titles, captions=True)):
             parts.append(_folded(caption, *images))
     again = (
         "`python -m tf_contrastive reproduce"
@@ -350,10 +350,10 @@ def _section(
 
 
 def _images(
-    claim: str, folder: str, files: Mapping[str, str], captions: bool = False
+    claim: str, folder: str, titles: Mapping[str, str], captions: bool = False
 ) -> Iterator[str]:
     """Yields those of the images (file -> title) that exist."""
-    for file, title in files.items():
+    for file, title in titles.items():
         if tf.io.gfile.exists(os.path.join(folder, file)):
             heading = f"{title}\n\n" if captions else ""
             yield f"{heading}![{title}]({FOLDER}/{claim}/{file})"

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, terminal
+from tf_contrastive import errors, files, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.flags import packaged_flagfile
 from tf_contrastive.papers.claims import definitions, measures, verdicts
@@ -85,7 +85,7 @@ def read(claim: definitions.Claim, workdir: str) -> dict[str, Any] | None:
     path = path_of(claim.name, workdir)
     if not tf.io.gfile.exists(path):
         return None
-    result = checkpoints.read_json(path)
+    result = files.read_json(path)
     if result["scale"] in claim.recipes:
         judge(claim.recipe(result["scale"]), result, result["seeds"])
     return result
@@ -213,7 +213,7 @@ def run(
     def save() -> None:
         judge(recipe, result, seeds)
         advice = "set `workdir` to a folder that you may write to"
-        checkpoints.write_json(path, result, advice)
+        files.write_json(path, result, advice)
 
     save()  # Before anything is run: fails if it cannot be written.
     chosen = _select(claim.name, recipe, folders, result, save)

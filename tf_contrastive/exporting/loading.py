@@ -1,0 +1,121 @@
+"""What a path is, and the encoder in it.
+
+A run is data: it is read, never executed. An export is a program.
+"""
+
+import os
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import checkpoints, errors
+from tf_contrastive.encoders import pretrained
+from tf_contrastive.exporting import versioning
+from tf_contrastive.exporting.serving_module import pixels
+
+
+def kind_of(path: str) -> str:
+    """Decides what a path is: "pretrained", "run" or "export".
+
+    A folder with the files of a run is a run, whatever else is in it.
+
+    Raises:
+      UserError: if it is none of them.
+    """
+    if path.startswith(pretrained.SCHEME):
+        return "pretrained"
+    if not tf.io.gfile.isdir(path):
+        raise errors.UserError(
+            f"{path} is not a folder: use the folder of a run or of an export"
+        )
+    if checkpoints.is_run(path):
+        return "run"
+    if versioning.newest(path):
+        return "export"
+    raise errors.UserError(
+        f"{path} is neither a run (it has no {checkpoints.CONFIG_FILE}) nor an"
+        f" export (it has no {versioning.GRAPH_FILE}, and no version with"
+        " one): use the `workdir` of a pretrain command, or what `export` wrote"
+    )
+
+
+def find(path: str) -> str | None:
+    """Returns the export at `path` or its newest version, or None."""
+    return None if checkpoints.is_run(path) else versioning.newest(path)
+
+
+class _Encoder(tf.keras.Model):
+    """An encoder that refuses what are not pixels."""
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        # Not where it becomes a part of another Keras model.
+        if isinstance(inputs, tf.Tensor | np.ndarray):
+            inputs = pixels(tf.convert_to_tensor(inputs))
+        return super().__call__(inputs, *args, **kwargs)
+
+
+def load(path: str) -> tf.Module:
+    """Loads the encoder of a run or of an export, or one of the package.
+
+    An export is a program: load only those whose origin you trust. A run is
+    data, and nothing in its folder is executed.
+
+    Args:
+      path: folder of a run, of an export (`BASE/<version>`), or of several
+        (`BASE`): the newest is loaded; or `pretrained:NAME`, one of those that
+        `tf-contrastive encoders` lists.
+
+    Returns:
+      images [N, S, S, K], uint8 or float32 in [0, 1] -> float32 [N, D]; it
+      also takes `training=`, and has `variables` and `trainable_variables`.
+      That of a run is a Keras model.
+
+    Raises:
+      UserError: if there is no run and no export of this package.
+    """
+    path = os.fspath(path)
+    kind = kind_of(path)
+    if kind == "run":
+        return load_run(path)
+    if kind == "pretrained":
+        return _checked(pretrained.load(path))
+    saved_model = versioning.newest(path)
+    encoder = tf.saved_model.load(saved_model)
+    if not (callable(encoder) and hasattr(encoder, "trainable_variables")):
+        raise errors.UserError(
+            f"{saved_model} is a SavedModel, but not an export of"
+            " tf_contrastive: write one by `python -m tf_contrastive export`"
+        )
+    return encoder
+
+
+def load_run(workdir: str) -> tf.keras.Model:
+    """Loads the encoder of a run; see `load`."""
+    return _checked(checkpoints.load_encoder(checkpoints.load_run(workdir)))
+
+
+def _checked(encoder: tf.keras.Model) -> tf.keras.Model:
+    return _Encoder(encoder.inputs, encoder.outputs, name=encoder.name)
+
+
+def copy_weights(path: str, encoder: tf.keras.Model) -> None:
+    """Copies weights and moving statistics of a run or export: all, or none."""
+    theirs = {v.name: v for v in load(path).variables}
+    mine = {v.name: v for v in encoder.variables}
+    differing = [
+        name
+        for name in mine | theirs
+        if name not in mine
+        or name not in theirs
+        or mine[name].shape != theirs[name].shape
+    ]
+    if differing:
+        raise errors.UserError(
+            f"init_from={path} holds another encoder: {len(differing)}"
+            " variables are absent or of another shape, such as"
+            f" {differing[0]}: set its `encoder`, `width`, `stem` and"
+            " `image_size`"
+        )
+    for name, variable in mine.items():
+        variable.assign(theirs[name])
