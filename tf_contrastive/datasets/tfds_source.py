@@ -5,15 +5,17 @@ which would wait for the network. TFDS is imported late: it takes a second.
 """
 
 import dataclasses
+import json
 import os
 import re
+from collections.abc import Iterator
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import errors, files
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset_names import (
     DATASET_SCHEMES,
@@ -37,6 +39,7 @@ def _builder(
 
     place = data_dir or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     place = os.path.expanduser(place)
+    _check_features(name, place)
     try:
         return read_only_builder.builder_from_files(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError as error:
@@ -49,6 +52,43 @@ def _builder(
             f" ({errors.first_line(error)}): prepare it again, or set another"
             " `data_dir`"
         ) from error
+
+
+def _check_features(name: str, place: str) -> None:
+    """Refuses features for which TFDS would import other modules than its own.
+
+    Raises:
+      UserError: with the first of them.
+    """
+    base = os.path.join(place, re.split("[/:]", name)[0])
+    for folder, _, names in tf.io.gfile.walk(base):
+        if "features.json" not in names:
+            continue
+        path = os.path.join(folder, "features.json")
+        try:
+            classes = [*_classes(json.loads(files.read(path)))]
+        except (ValueError, RecursionError):
+            continue  # TFDS reports it, if it is of the dataset.
+        for other in classes:
+            if not str(other).startswith("tensorflow_datasets."):
+                raise errors.UserError(
+                    f"{path}: feature {other!r} is not of TensorFlow Datasets:"
+                    " prepare the dataset with TensorFlow Datasets' features"
+                )
+
+
+def _classes(content: Any) -> Iterator[Any]:
+    """Yields the names of Python classes in a description of features."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            is_legacy = key in ("type", "proto_cls") and "content" in content
+            if is_legacy or key in ("pythonClassName", "python_class_name"):
+                yield value or "tensorflow_datasets."
+            else:
+                yield from _classes(value)
+    elif isinstance(content, list):
+        for item in content:
+            yield from _classes(item)
 
 
 def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
