@@ -415,5 +415,14 @@ def test_a_diverged_probe_says_so():
         _linear(train * 1e15, labels, train, optimizer=_sgd(1e30, 3), epochs=3)
 
 
+def test_a_last_step_that_overflows_the_weights_has_diverged():
+    train, labels = _blobs(100)
+    one_step = {"epochs": 1, "batch_size": 100}
+    # Its loss, before the step, is the logarithm of the number of classes.
+    _linear(train, labels, train, optimizer=_sgd(0.1, 1), **one_step)
+    with pytest.raises(errors.DivergedError):
+        _linear(train * 1e4, labels, train, optimizer=_sgd(1e38, 1), **one_step)
+
+
 if __name__ == "__main__":
     raise SystemExit(pytest.main([__file__]))

@@ -258,6 +258,12 @@ def test_a_diverging_recipe_is_skipped_or_an_error():
     assert scores[0] is None
     with pytest.raises(errors.DivergedError):
         finetune.train(scored, np.arange(100), recipes[0], trained=True)
+    # The only loss is finite, and the weights that the step leaves are not.
+    last = finetune.Recipe(
+        steps=1, learning_rate=1e38, weight_decay=1e10, augmentation="none"
+    )
+    with pytest.raises(errors.DivergedError):
+        finetune.train(scored, np.arange(100), last, trained=True)
 
 
 def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):

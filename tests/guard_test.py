@@ -1,12 +1,16 @@
 """Steps that are no numbers: named, passed over, or the end of the run."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import callbacks, heads, losses, optimizers
+from tf_contrastive import callbacks, checkpoints, heads, losses, optimizers
 from tf_contrastive import model as models
 from tf_contrastive.checkpoints import networks
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
@@ -110,6 +114,8 @@ def test_the_first_bad_step_and_its_replicas_are_named(replicas, replica):
     assert noted[1].count == 1 and noted[1].step == 2
     assert noted[1].replicas == (replica,)
     assert noted[3].count == 2 and noted[3].step == 2
+    # The others followed later.
+    assert noted[3].replicas == (replica,)
 
 
 def test_a_gradient_that_is_not_finite_is_noted_where_the_loss_is(capsys):
@@ -172,6 +178,91 @@ def test_the_policy_ends_the_run_after_so_many(capsys):
     assert "skipped, 2 of at most 2" in said
     with pytest.raises(callbacks.NonFiniteError, match="not finite at step 2"):
         _fit(model, strategy, _batches(1, bad=[(0, 0)]), [keeper])
+
+
+def test_a_probe_that_diverges_is_noted_beside_a_sound_encoder():
+    model = _model(_strategy(1))
+    model.probe_optimizer.learning_rate = 3e38
+    _fit(model, _strategy(1), _batches(2))
+    noted = model.non_finite_steps()
+    assert noted.step == 2 and noted.only_probe
+    assert all(np.isfinite(v).all() for v in model.encoder.variables)
+    # From here on it is the encoder's, too, but that was not the first.
+    _fit(model, _strategy(1), _batches(1, bad=[(0, 0)]))
+    assert model.non_finite_steps() == dataclasses.replace(noted, count=2)
+
+
+def test_an_encoder_that_diverges_is_not_taken_for_the_probe():
+    model = _model(_strategy(1))
+    _fit(model, _strategy(1), _batches(2, bad=[(1, 0)]))
+    noted = model.non_finite_steps()
+    assert noted.step == 2 and not noted.only_probe
+
+
+def _saved(model, tmp_path):
+    run = fields.replace(Pretrain(), workdir=str(tmp_path))
+    return checkpoints.Checkpoints(model, run, {})
+
+
+def test_no_checkpoint_holds_what_a_last_step_left_non_finite(tmp_path):
+    model = _model(_strategy(1))
+    _fit(model, _strategy(1), _batches(1))
+    saved = _saved(model, tmp_path)
+    saved.finish()
+    ((_, step_1),) = [(p, p.read_bytes()) for p in _data_files(tmp_path)]
+    _fit(model, _strategy(1), _batches(1))
+    moving = model.encoder.layers[2].moving_variance
+    for variable in (
+        model.encoder.trainable_variables[0],
+        moving,
+        model.projection_head.trainable_variables[0],
+        model.optimizer.variables[-1],
+        model.probe.trainable_variables[0],
+        model.probe_optimizer.variables[-1],
+    ):
+        sound = variable.numpy()
+        variable.assign(tf.fill(variable.shape, np.inf))
+        with pytest.raises(checkpoints.NonFiniteError, match="step 2"):
+            saved.finish()
+        variable.assign(sound)
+    assert [p.read_bytes() for p in _data_files(tmp_path)] == [step_1]
+    saved.finish()
+    assert len(_data_files(tmp_path)) == 2
+
+
+def _data_files(folder):
+    return list(folder.glob("checkpoints/*.data*"))
+
+
+def test_a_run_whose_steps_were_all_skipped_saves_nothing_and_fails(tmp_path):
+    strategy = _strategy(1)
+    model = _model(strategy, _skipping(optimizers.LARS(0.1)))
+    saved = _saved(model, tmp_path)
+    runtime = Runtime(nan_policy="skip:9", checkpoint_every_steps=1)
+    keeper = callbacks.CheckpointCallback(saved, runtime)
+    _fit(model, strategy, _batches(2, bad=[(0, 0), (1, 7)]), [keeper])
+    assert saved.step == 2 and not _data_files(tmp_path)
+    with pytest.raises(checkpoints.NonFiniteError, match="all 2 steps"):
+        keeper.check_trained()
+    _fit(model, strategy, _batches(2, bad=[(0, 0)]), [keeper])
+    keeper.check_trained()
+    assert saved.step == 4 and len(_data_files(tmp_path)) == 1
+
+
+def test_steps_that_loss_scaling_skips_are_counted():
+    strategy = _strategy(1)
+    optimizer = tf.keras.mixed_precision.LossScaleOptimizer(
+        optimizers.LARS(0.1), initial_scale=2.0**120
+    )
+    model = _model(strategy, optimizer, "mixed_float16")
+    before = [v.numpy() for v in model.pretrained_variables]
+    _fit(model, strategy, _batches(2))
+    assert model.skipped_steps() == 2
+    for old, new in zip(before, model.pretrained_variables, strict=True):
+        np.testing.assert_array_equal(old, new)
+    optimizer._loss_scale.current_loss_scale.assign(256.0)
+    _fit(model, strategy, _batches(3, bad=[(1, 0)]))
+    assert model.skipped_steps() == 3
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tf_contrastive import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS, Optimizer
+from tf_contrastive.distribution import all_finite
 
 _SGD = OPTIMIZER_OPTIONS["sgd"]
 _LARS = OPTIMIZER_OPTIONS["lars"]
@@ -37,7 +38,7 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
     Attributes:
       skips_non_finite: whether an update with a gradient that is not finite is
         skipped, as a `LossScaleOptimizer` does, which TPUs do not have. It
-        counts as a step. `get_config` does not include it.
+        does not count as a step. `get_config` does not include it.
     """
 
     # Options that Keras' optimizer does not have.
@@ -108,16 +109,12 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         def apply() -> None:
             update(distribution, grads_and_vars, **kwargs)
 
-        def skip() -> None:
-            self.iterations.assign_add(1)
-
         # All replicas have the same sums: those of the first decide.
         sums = (
             distribution.experimental_local_results(gradient)[0]
             for gradient, _ in grads_and_vars
         )
-        finite = [tf.reduce_all(tf.math.is_finite(x)) for x in sums]
-        tf.cond(tf.reduce_all(finite), apply, skip)
+        tf.cond(all_finite(sums), apply, lambda: None)
         return tf.identity(self.iterations)
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:

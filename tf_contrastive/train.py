@@ -96,7 +96,8 @@ def pretrain(run: Pretrain) -> Result:
 
     Raises:
       UserError: for invalid input, before the first step and before anything
-        is written; its subclasses NonFiniteError, if the loss is not finite,
+        is written; its subclasses NonFiniteError, if what is trained is not
+        finite,
         and InterruptedRunError, if the run was interrupted or lost a worker:
         the same command resumes it.
     """
@@ -138,7 +139,8 @@ def pretrain(run: Pretrain) -> Result:
         # ---- Callbacks, fit
         listener = preemption.PreemptionListener(strategy)
         resources.enter_context(listener)
-        watchers = [callbacks.CheckpointCallback(saved, run.runtime, listener)]
+        keeper = callbacks.CheckpointCallback(saved, run.runtime, listener)
+        watchers: list[tf.keras.callbacks.Callback] = [keeper]
         if not run.runtime.steps_per_execution:
             # First, so that it times the step without the other callbacks.
             adaptive = callbacks.AdaptiveStepsPerExecution(
@@ -172,6 +174,7 @@ def pretrain(run: Pretrain) -> Result:
                 callbacks=watchers,
                 **validation_options,
             )
+        keeper.check_trained()
         if summaries:
             if host_copy and run.runtime.projector_examples:
                 host_copy.update(model)

@@ -3,10 +3,7 @@
 They run on the host, between two executions of the training step.
 """
 
-from tf_contrastive.callbacks.checkpointing import (
-    CheckpointCallback,
-    NonFiniteError,
-)
+from tf_contrastive.callbacks.checkpointing import CheckpointCallback
 from tf_contrastive.callbacks.progress import (
     CollapseWarning,
     DeliveredExamples,
@@ -15,6 +12,7 @@ from tf_contrastive.callbacks.progress import (
 from tf_contrastive.callbacks.steps_per_execution import (
     AdaptiveStepsPerExecution,
 )
+from tf_contrastive.checkpoints import NonFiniteError
 
 __all__ = [
     "AdaptiveStepsPerExecution",

@@ -4,13 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
-from tf_contrastive.checkpoints import Checkpoints, newest, preemption
+from tf_contrastive import terminal
+from tf_contrastive.checkpoints import Checkpoints, NonFiniteError, preemption
 from tf_contrastive.config.runtime import Runtime, skipped_steps
-
-
-class NonFiniteError(errors.UserError):
-    """The loss or a gradient became NaN or infinite."""
 
 
 class CheckpointCallback(tf.keras.callbacks.Callback):
@@ -18,7 +14,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
 
     The checks run after every execution of the training step. After a
     non-finite step the run stops before it saves, unless `runtime.nan_policy`
-    allows to skip that many steps. On preemption it saves, then stops.
+    allows to skip that many steps. On preemption it saves, then stops. As long
+    as all steps are skipped there is nothing to save.
     """
 
     def __init__(
@@ -33,6 +30,12 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         self._max_skipped = skipped_steps(runtime.nan_policy)
         self._listener = listener
         self._skipped = 0
+        self._start: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Notes where this process started; `fit` may be called twice."""
+        if self._start is None:
+            self._start = self._checkpoints.step
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Checks the last steps, and saves if a checkpoint is due.
@@ -44,7 +47,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         self._check_finite()
         last_saved = self._checkpoints.last_saved or 0
         if self._every and self._checkpoints.step - last_saved >= self._every:
-            self._checkpoints.save()
+            self._save()
         if self._listener and (reason := self._listener.stop_reason()):
             self._checkpoints.finish()
             raise preemption.InterruptedRunError(
@@ -57,8 +60,11 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         if bad.count <= self._skipped:
             return
         self._skipped = bad.count
+        part, loss = "encoder", "loss"
+        if bad.only_probe:
+            part, loss = "probe", "probe's loss"
         message = (
-            f"the loss or its gradient is not finite at step {bad.step:,} on"
+            f"the {loss} or its gradient is not finite at step {bad.step:,} on"
             f" replica(s) {', '.join(map(str, bad.replicas))}"
         )
         if bad.count <= self._max_skipped:
@@ -67,18 +73,33 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
                 f" {self._max_skipped}"
             )
             return
-        path, _ = newest(self._checkpoints.directory)
-        raise NonFiniteError(
-            f"{message}: lower `learning_rate`, raise `temperature` or lengthen"
-            " `warmup_epochs`; last good checkpoint:"
-            f" {path or 'none was saved yet'}"
-        )
+        raise NonFiniteError(message, part, self._checkpoints.directory)
+
+    def _skipped_all(self) -> int:
+        """Number of this process's steps if all were skipped, else 0."""
+        steps = self._checkpoints.step - (self._start or 0)
+        return steps if self.model.skipped_steps() >= steps else 0
+
+    def _save(self) -> None:
+        if not self._skipped_all():
+            self._checkpoints.save()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Saves, unless checkpoints are counted in steps."""
         if not self._every:
-            self._checkpoints.save()
+            self._save()
 
     def on_train_end(self, logs: Any = None) -> None:
         """Saves the last step, and waits until it is on disk."""
-        self._checkpoints.finish()
+        if not self._skipped_all():
+            self._checkpoints.finish()
+
+    def check_trained(self) -> None:
+        """Raises `NonFiniteError` if all steps of this process were skipped."""
+        if self.model and (steps := self._skipped_all()):
+            raise NonFiniteError(
+                f"all {steps:,} steps were skipped, since their gradients were"
+                " not finite, and nothing was trained",
+                "encoder",
+                self._checkpoints.directory,
+            )

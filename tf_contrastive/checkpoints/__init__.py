@@ -4,6 +4,7 @@ A workdir holds one experiment, recorded in `config.flags`: the same command
 resumes it, another one is refused. All paths go through `tf.io.gfile`.
 """
 
+from tf_contrastive.checkpoints.finite import NonFiniteError
 from tf_contrastive.checkpoints.loading import (
     Run,
     load_encoder,
@@ -30,6 +31,7 @@ __all__ = [
     "CONFIG_FILE",
     "Checkpoints",
     "FolderLock",
+    "NonFiniteError",
     "Run",
     "check_run",
     "check_workdir",

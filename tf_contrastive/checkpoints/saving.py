@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution, errors, files, flags, terminal
 from tf_contrastive.checkpoints import storage, workdir
+from tf_contrastive.checkpoints.finite import check_finite
 from tf_contrastive.config.pretrain import Pretrain
 
 
@@ -25,7 +26,8 @@ class Checkpoints:
       last_saved: step of the newest checkpoint; None: there is none yet.
 
     Raises:
-      UserError: if files cannot be read or written; also from the methods.
+      UserError: if files cannot be read or written, or what is to be saved is
+        not finite; also from the methods.
     """
 
     def __init__(
@@ -51,9 +53,8 @@ class Checkpoints:
         if model.probe is not None:
             parts.append("probe_optimizer")
         objects = {name: getattr(model, name) for name in parts}
-        self._checkpoint = tf.train.Checkpoint(
-            **{name: part for name, part in objects.items() if part is not None}
-        )
+        self._parts = {k: x for k, x in objects.items() if x is not None}
+        self._checkpoint = tf.train.Checkpoint(**self._parts)
         self._manager = tf.train.CheckpointManager(
             self._checkpoint,
             self._own_directory,
@@ -135,6 +136,7 @@ class Checkpoints:
         step = self.step
         if step == self.last_saved:
             return
+        check_finite(self._parts, step, self.directory)
         try:
             self._manager.save(checkpoint_number=step, options=self._options)
         except tf.errors.OpError as error:

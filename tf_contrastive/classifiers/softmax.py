@@ -17,6 +17,7 @@ from tf_contrastive.classifiers.embedding_arrays import (
 )
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.linear import LinearProtocol, LinearStage
+from tf_contrastive.distribution import all_finite
 
 Batches = Iterable[tuple[np.ndarray, np.ndarray]]
 
@@ -94,7 +95,7 @@ def train_linear(
       (the classifier; mean training loss of each epoch, in nats).
 
     Raises:
-      DivergedError: if the loss is not finite.
+      DivergedError: if the loss or a weight is not finite.
     """
     train = check_embeddings("train_embeddings", train_embeddings)
     train_labels = check_labels("train_labels", train_labels, train)
@@ -130,7 +131,9 @@ def train_linear(
         loss, accuracy = train_epoch(
             rows, labels, tf.constant(order.reshape(steps, batch_size))
         )
-        if not math.isfinite(loss):
+        # The last step may overflow the weights after a finite loss.
+        trained = [kernel, bias, *keras_optimizer.variables]
+        if not (math.isfinite(loss) and all_finite(trained)):
             raise errors.DivergedError(
                 f"the linear classifier diverged in epoch {epoch + 1}: lower"
                 " `linear_learning_rate`"

@@ -1,5 +1,6 @@
 """`pretrain`: trains an encoder; prints and writes the results."""
 
+import math
 import os
 import shlex
 from typing import Any
@@ -21,6 +22,12 @@ def run(options: Pretrain) -> int:
         if names := result.bad_images:
             heading = f"skipped {len(names)} image(s) that could not be read:"
             terminal.warning("\n  ".join((heading, *names)))
+        # Validation may be non-finite where training is not.
+        values = result.metrics.items()
+        if bad := [name for name, x in values if not math.isfinite(x)]:
+            terminal.warning(
+                f"{', '.join(bad)} of the last epoch: not a finite number"
+            )
         if result.start_step < result.step:
             files.write_json(path, _rows(result))
     report = linear(result) if options.linear.schedule.epochs else None

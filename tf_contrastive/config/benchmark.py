@@ -114,7 +114,8 @@ class LossBenchmark:
     temperature: float = option(
         LOSS_OPTIONS["ntxent"]["temperature"],
         "divides the similarities",
-        above=0.0,
+        minimum=1e-4,
+        maximum=1e4,
     )
     block_size: int = option(
         0, "anchors that ours compares at a time; 0: chosen by the batch size"

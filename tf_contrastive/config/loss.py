@@ -87,7 +87,10 @@ class Loss:
     """The loss. An option that is None has the loss's default."""
 
     loss: str = option("ntxent", "contrastive loss", choices=LOSSES)
-    temperature: float | None = _option("divides the similarities", above=0.0)
+    # Beyond these float32 leaves nothing of differences, or of a gradient.
+    temperature: float | None = _option(
+        "divides the similarities", minimum=1e-4, maximum=1e4
+    )
     contrast: str | None = _option(
         "anchors: all views, or the first view of each image",
         choices=("all_views", "one_view"),

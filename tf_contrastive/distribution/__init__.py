@@ -1,6 +1,7 @@
 """Replicas: strategies, collectives, and layers that span all replicas."""
 
 from tf_contrastive.distribution.collectives import (
+    all_finite,
     assign,
     cross_replica_concat,
     cross_replica_sum,
@@ -21,6 +22,7 @@ from tf_contrastive.distribution.strategies import (
 )
 
 __all__ = [
+    "all_finite",
     "any_worker",
     "assign",
     "cross_replica_concat",

@@ -9,7 +9,7 @@ more than one replica.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
@@ -147,6 +147,14 @@ def assign(
             continue
         copies = strategy.experimental_local_results(variable)
         copies[replica % len(copies)].assign(value)
+
+
+def all_finite(tensors: Iterable[tf.Tensor | tf.Variable]) -> tf.Tensor:
+    """Returns whether all numbers of floating tensors are finite, bool []."""
+    floating = (x for x in tensors if x.dtype.is_floating)
+    return tf.reduce_all(
+        [tf.reduce_all(tf.math.is_finite(x)) for x in floating]
+    )
 
 
 def do_not_convert_self(function: _Function) -> _Function:

@@ -19,6 +19,7 @@ from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.protocols import FinetuneProtocol, TransferProtocol
 from tf_contrastive.datasets.subsets import balanced_rows
+from tf_contrastive.distribution import all_finite
 from tf_contrastive.evaluation import classification
 from tf_contrastive.evaluation.context import (
     Batches,
@@ -98,7 +99,7 @@ def train(
 
     Raises:
       UserError: if there is no copy to train.
-      DivergedError: if the loss is not finite.
+      DivergedError: if the loss or a weight is not finite.
     """
     strategy = context.strategy
     replicas = strategy.num_replicas_in_sync
@@ -162,7 +163,9 @@ def train(
         )
     ]
     values = np.array([float(loss) for loss in losses])
-    if not np.isfinite(values).all():
+    # Statistics included, and the weights after the last step.
+    weights = [*getattr(encoder, "variables", ()), kernel, bias]
+    if not (np.isfinite(values).all() and all_finite(weights)):
         raise errors.DivergedError(
             f"fine-tuning diverged at learning rate {recipe.learning_rate:g}:"
             " lower it"

@@ -110,7 +110,7 @@ class ContrastiveStep(tf.keras.Model):
         gradients, results, features = self.gradients(batch)
         # Ends a walk over the graph, see `distribution`.
         gradients = [tf.stop_gradient(g) for g in gradients]
-        self.update(gradients, results["loss"])
+        self.update(gradients, results)
         return self.record(results, batch, features)
 
     def score(self, batch: Batch) -> list[str]:
@@ -201,9 +201,9 @@ class ContrastiveStep(tf.keras.Model):
         losses = [x for name, x in results.items() if name.endswith("loss")]
         return tf.add_n([loss / replicas for loss in losses])
 
-    def update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> None:
-        """Applies the gradients of `trained_variables`; `loss` is reported."""
-        del loss
+    def update(self, gradients: list[tf.Tensor], results: Results) -> None:
+        """Applies the gradients of `trained_variables`."""
+        del results
         variables = self.pretrained_variables
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
 

@@ -16,6 +16,16 @@ class LossScaling(ContrastiveStep):
     the step's number; its results leave the running means unchanged.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # In this process. All replicas agree on it.
+        self._skipped = tf.Variable(
+            tf.constant(0, tf.int64),
+            trainable=False,
+            synchronization=tf.VariableSynchronization.ON_READ,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
     def objective(self, results: Results) -> tf.Tensor:
         """The sum of the scaled losses."""
         optimizers = {"loss": self.optimizer}
@@ -28,23 +38,37 @@ class LossScaling(ContrastiveStep):
         }
         return super().objective({**results, **scaled})
 
-    def update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> None:
+    def update(self, gradients: list[tf.Tensor], results: Results) -> None:
         """Unscales the gradients, and counts the step."""
-        if not uses_loss_scaling(self.optimizer):
-            super().update(gradients, loss)
+        if not _skips_updates(self.optimizer):
+            super().update(gradients, results)
             return
         count = len(self.pretrained_variables)
         step = tf.identity(self.optimizer.iterations)
-        unscaled = self.optimizer.get_unscaled_gradients(gradients[:count])
-        if len(gradients) > count:
-            unscaled += self.probe_optimizer.get_unscaled_gradients(
-                gradients[count:]
-            )
-        super().update(unscaled, loss)
+        scale = tf.identity(getattr(self.optimizer, "loss_scale", 0.0))
+        if uses_loss_scaling(self.optimizer):
+            unscaled = self.optimizer.get_unscaled_gradients(gradients[:count])
+            if len(gradients) > count:
+                unscaled += self.probe_optimizer.get_unscaled_gradients(
+                    gradients[count:]
+                )
+            gradients = unscaled
+        super().update(gradients, results)
+        skipped = tf.equal(self.optimizer.iterations, step)
+        counter = getattr(self.optimizer, "dynamic_counter", None)
+        if counter is not None:
+            # Keras counts skipped steps, too; this counts finite ones in a row.
+            grown = self.optimizer.loss_scale > scale
+            skipped = tf.equal(counter, 0) & ~grown
+        self._skipped.assign_add(tf.cast(skipped, tf.int64))
         counters = [self.optimizer.iterations]
         if len(gradients) > count:
             counters.append(self.probe_optimizer.iterations)
         distribution.assign(counters, [step + 1] * len(counters))
+
+    def skipped_steps(self) -> int:
+        """Returns how many steps of this process did not train the encoder."""
+        return int(self._skipped.numpy())
 
     def record(
         self, results: Results, batch: Batch, features: tf.Tensor | None

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.model.contrastive import ContrastiveStep
+from tf_contrastive.model.contrastive import ContrastiveStep, Results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +22,7 @@ class NonFiniteSteps:
     count: int = 0  # Of the replica that had most.
     step: int = 0  # The first of them, counted from 1.
     replicas: tuple[int, ...] = ()  # Those on which that step was not finite.
+    only_probe: bool = False  # Whether it was the probe's alone.
 
 
 class NonFiniteMonitor:
@@ -29,44 +30,62 @@ class NonFiniteMonitor:
 
     def __init__(self) -> None:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        # Per replica: its first non-finite step, counted from 1, and how many.
+        # Per replica: its first non-finite step, counted from 1; how many; and
+        # whether the encoder's part of the first was not finite.
         # GPUs have no variables of 32-bit integers.
         self._records = tf.Variable(
-            tf.zeros([replicas, 2], tf.int64),
+            tf.zeros([replicas, 3], tf.int64),
             trainable=False,
             synchronization=tf.VariableSynchronization.ON_READ,
             aggregation=tf.VariableAggregation.SUM,
         )
 
     def record(
-        self, step: tf.Tensor, loss: tf.Tensor, gradients: Sequence[tf.Tensor]
+        self,
+        step: tf.Tensor,
+        loss: tf.Tensor,
+        gradients: Sequence[tf.Tensor],
+        probe: Sequence[tf.Tensor] = (),
     ) -> None:
         """Looks at a step of this replica, counted from 0.
 
-        The gradients are those before they are summed over replicas.
+        The gradients are those before they are summed over replicas; `probe`
+        has the probe's loss and gradients.
         """
-        # A sum is finite if its parts are; testing each element costs more.
-        parts = [
-            loss,
-            *(tf.reduce_sum(tf.cast(g, tf.float32)) for g in gradients),
-        ]
-        bad = tf.cast(~tf.math.is_finite(tf.add_n(parts)), tf.int64)
+        bad_encoder = _not_finite([loss, *gradients])
+        bad = bad_encoder
+        if probe:
+            bad = tf.maximum(bad, _not_finite(probe))
         here = tf.one_hot(
             distribution.replica_id(), self._records.shape[0], dtype=tf.int64
         )
         records = tf.convert_to_tensor(self._records)
         is_first = here * bad * tf.cast(tf.equal(records[:, 0], 0), tf.int64)
         first = is_first * (tf.cast(step, tf.int64) + 1)
-        self._records.assign_add(tf.stack([first, here * bad], axis=1))
+        self._records.assign_add(
+            tf.stack([first, here * bad, is_first * bad_encoder], axis=1)
+        )
 
     def read(self) -> NonFiniteSteps:
         """Combines the records; with several workers, all must call it."""
-        first, count = np.transpose(self._records.numpy())
+        first, count, encoder = np.transpose(self._records.numpy())
         if not count.any():
             return NonFiniteSteps()
         step = first[first > 0].min()
-        replicas = np.flatnonzero(first == step).tolist()
-        return NonFiniteSteps(int(count.max()), int(step), tuple(replicas))
+        replicas = np.flatnonzero(first == step)
+        return NonFiniteSteps(
+            int(count.max()),
+            int(step),
+            tuple(replicas.tolist()),
+            only_probe=not encoder[replicas].any(),
+        )
+
+
+def _not_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns 1 if a number in the tensors is not finite, else 0: int64 []."""
+    # A sum is finite if its parts are; testing each element costs more.
+    sums = [tf.reduce_sum(tf.cast(x, tf.float32)) for x in tensors]
+    return tf.cast(~tf.math.is_finite(tf.add_n(sums)), tf.int64)
 
 
 class NonFinite(ContrastiveStep):
@@ -76,14 +95,19 @@ class NonFinite(ContrastiveStep):
         super().__init__(*args, **kwargs)
         self._non_finite = NonFiniteMonitor()
 
-    def update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> None:
-        """Looks at the loss and the pretrained variables' gradients."""
-        pretrained = gradients[: len(self.pretrained_variables)]
+    def update(self, gradients: list[tf.Tensor], results: Results) -> None:
+        """Looks at the losses and the gradients."""
+        count = len(self.pretrained_variables)
+        pretrained, probe = gradients[:count], gradients[count:]
         if self.dtype_policy.compute_dtype == "float16":
             # There gradients overflow now and then, and the loss scale falls.
-            pretrained = []
-        self._non_finite.record(self.optimizer.iterations, loss, pretrained)
-        super().update(gradients, loss)
+            pretrained, probe = [], []
+        if "probe_loss" in results:
+            probe = [results["probe_loss"], *probe]
+        self._non_finite.record(
+            self.optimizer.iterations, results["loss"], pretrained, probe
+        )
+        super().update(gradients, results)
 
     def non_finite_steps(self) -> NonFiniteSteps:
         """Returns the non-finite steps so far."""

@@ -79,10 +79,10 @@ class OnlineProbe(ContrastiveStep):
             return variables
         return variables + self.probe.trainable_variables
 
-    def update(self, gradients: list[tf.Tensor], loss: tf.Tensor) -> None:
+    def update(self, gradients: list[tf.Tensor], results: Results) -> None:
         """Applies gradients, those of the probe by its own optimizer."""
         count = len(self.pretrained_variables)
-        super().update(gradients[:count], loss)
+        super().update(gradients[:count], results)
         if self.probe is not None and gradients[count:]:
             variables = self.probe.trainable_variables
             self.probe_optimizer.apply_gradients(

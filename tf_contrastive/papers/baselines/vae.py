@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import optimizers, train
+from tf_contrastive import errors, optimizers, train
 from tf_contrastive.checkpoints.networks import build_encoder, precision
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.distribution import all_finite
 
 _CHANNELS = (64, 32)
 # Batches whose mean view is the best constant reconstruction.
@@ -99,7 +100,8 @@ def fit(run: Pretrain) -> Trained:
     of outputs are not used; nothing is written.
 
     Raises:
-      UserError: for options that `train.pretrain` does not accept.
+      UserError: for options that `train.pretrain` does not accept; its subclass
+        DivergedError, if the loss or a weight is not finite.
     """
     strategy, source, _, run, steps = train.prepare(run)
     rate, _ = train.learning_rates(run, steps)
@@ -118,9 +120,12 @@ def fit(run: Pretrain) -> Trained:
             steps_per_epoch=steps,
             verbose=0,
         )
-    return Trained(
-        vae.encoder, run, history.history["loss"][-1], _collapsed(batches)
-    )
+    epoch_losses = history.history["loss"]
+    if not (np.isfinite(epoch_losses).all() and all_finite(vae.variables)):
+        raise errors.DivergedError(
+            "the variational autoencoder diverged: lower `learning_rate`"
+        )
+    return Trained(vae.encoder, run, epoch_losses[-1], _collapsed(batches))
 
 
 def _collapsed(batches: tf.data.Dataset) -> float:
