@@ -5,26 +5,27 @@
 
 # Exits with one line: the problem, and the usage.
 misused() {
-  echo "$script: $*: $usage" >&2
+  local line="$script: $*: $usage"
+  printf '%s\n' "${line//[[:cntrl:]]/?}" >&2
   exit 2
 }
 
 # Prints the comment at the top of the script.
 help() {
-  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "launch/$script"
+  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]%/*}/$script"
   exit 0
 }
 
 # Prints a command quoted for any POSIX shell: sbatch runs it by /bin/sh, which
 # does not know the $'...' of bash.
 quoted() {
-  local word line=
+  local LC_ALL=C word line=
   for word in "$@"; do
     [[ $word =~ ^[A-Za-z0-9_./:=,@%+-]+$ ]] ||
       word="'${word//\'/\'\\\'\'}'"
     line+="$word "
   done
-  echo "${line% }"
+  printf '%s\n' "${line% }"
 }
 
 # Runs a command, or prints it with --dry_run.
@@ -36,11 +37,97 @@ run() {
   fi
 }
 
-# Checks that values are positive integers; arguments: NAME VALUE ...
-need_numbers() {
-  while [ $# -gt 0 ]; do
-    [[ $2 =~ ^[1-9][0-9]*$ ]] || misused "$1=$2 is not a positive integer"
-    shift 2
+# ---- Values ------------------------------------------------------------------
+#
+# Each value of a flag or of an environment variable passes through one of these
+# before it is used. Where bash expects a number, it runs the command in
+# a[$(command)]; and a program takes a value that starts with - for an option.
+# With LC_ALL=C, ranges such as a-z contain no other characters.
+
+# Sets a variable to the value of an argument. $1: the variable; $2: NAME=VALUE;
+# $3: a regular expression for the whole value; $4: what is allowed.
+take() {
+  local LC_ALL=C
+  [[ ${2#*=} =~ ^($3)$ ]] || misused "$2: must be $4"
+  printf -v "$1" %s "${2#*=}"
+}
+
+# The same for a path.
+take_path() {
+  take "$1" "$2" '[^[:cntrl:]]+' "a path without control characters"
+}
+
+# Fails unless $1 is an integer from $2 to $3. More digits could overflow; without
+# 10#, 08 would be octal.
+in_range() {
+  local LC_ALL=C
+  [[ $1 =~ ^0*[0-9]{1,9}$ ]] && ((10#$1 >= $2 && 10#$1 <= $3))
+}
+
+# Sets a variable to an integer. $1: the variable; $2: NAME=VALUE; $3, $4: the
+# smallest and the largest one.
+take_number() {
+  in_range "${2#*=}" "$3" "$4" ||
+    misused "$2: must be an integer from $3 to $4"
+  printf -v "$1" %d "$((10#${2#*=}))"
+}
+
+# Prints a host in the same form for all of its spellings. Fails if it is neither
+# a name nor an IPv4 address nor an IPv6 address in brackets.
+canonical_host() {
+  local LC_ALL=C host left right zeros=0 group='[0-9a-f]{1,4}'
+  local word='[a-z0-9_]+' byte='(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])'
+  [[ $1 != *[[:cntrl:]]* ]] || return
+  host=$(tr '[:upper:]' '[:lower:]' <<<"$1")
+  if [[ $host == \[*\] ]]; then
+    host=${host#\[} host=${host%\]}
+    if [[ $host == *::* ]]; then
+      # As many groups of zeros as are missing.
+      left=${host%%::*} right=${host#*::} host=
+      until [[ $host =~ ^([^:]*:){7} ]]; do
+        host=${left:+$left:}$zeros${right:+:$right}
+        zeros+=:0
+      done
+    fi
+    [[ $host =~ ^($group:){7}$group$ ]] || return
+    # shellcheck disable=SC2086 # A word for each group.
+    host=$(printf ':%x' 0x${host//:/ 0x}) && host=[${host#:}]
+  elif [[ $host == *[!0-9.]* ]]; then
+    host=${host%.}
+    [[ $host =~ ^$word((-+|\.)$word)*$ ]]
+  else
+    [[ $host =~ ^($byte\.){3}$byte$ ]]
+  fi && echo "$host"
+}
+
+# Sets a variable to a host.
+take_host() {
+  canonical_host "${2#*=}" >/dev/null ||
+    misused "$2: must be a host's name, IPv4 address or [IPv6 address]"
+  printf -v "$1" %s "${2#*=}"
+}
+
+# Sets a variable to HOST:PORT. $3: the port if the value has none; empty: it must
+# have one.
+take_address() {
+  local name=${2#*=} number=$3
+  if [[ $name == *:* && $name != *']' ]]; then
+    number=${name##*:} name=${name%:*}
+  fi
+  if ! canonical_host "$name" >/dev/null || ! in_range "$number" 1 65535; then
+    misused "$2: must be HOST:PORT, with a host's name, IPv4 address or [IPv6" \
+      "address] and a port from 1 to 65535"
+  fi
+  printf -v "$1" %s "$name:$((10#$number))"
+}
+
+# Refuses values of which two are the same. $1: what they are.
+need_distinct() {
+  local value known=' '
+  for value in "${@:2}"; do
+    [[ $known != *" $value "* ]] ||
+      misused "$1: $value is there twice: all must differ"
+    known+="$value "
   done
 }
 
@@ -52,9 +139,9 @@ find_python() {
   for python in "python$1" python3 python \
     "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*/bin/python \
     "$uv/cpython-$1".*/bin/python; do
-    if "$python" -c "
+    if "$python" -c '
 import ensurepip, sys, venv
-sys.exit('%d.%d' % sys.version_info[:2] != '$1')" >/dev/null 2>&1; then
+sys.exit("%d.%d" % sys.version_info[:2] != sys.argv[1])' "$1" >/dev/null 2>&1; then
       command -v "$python"
       return
     fi

@@ -342,7 +342,7 @@ def test_a_worker_names_a_port_in_use():
 
 
 def test_the_launcher_names_a_wrong_argument():
-    for argument, value in (("--worker=2",) * 2, ("--workers=two", "'two'")):
+    for argument, value in (("--worker=2",) * 2, ("--workers=two",) * 2):
         done = subprocess.run(
             ["launch/data_service", argument],
             cwd=_ROOT,

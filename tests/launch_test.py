@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import signal
@@ -57,7 +58,7 @@ class _Project:
         for name in ("configs", "tf_contrastive"):
             (folder / name).mkdir()
         _executable(folder / "launch" / "install", "#!/bin/sh\n")
-        for name in ("gcloud", "sbatch", "srun"):
+        for name in ("docker", "gcloud", "sbatch", "srun"):
             self.fake(self.bin / name)
         self.fake(folder / ".venv" / "bin" / "python")
 
@@ -202,9 +203,9 @@ _MISUSES = [
     ("tpu_vm", "no task"),
     ("tpu_vm launch a", "launch"),
     ("tpu_vm create a --zon=z", "--zon=z"),
-    ("tpu_vm create A --zone=z --type=v3-8", "'A'"),
+    ("tpu_vm create A --zone=z --type=v3-8", "NAME=A"),
     ("tpu_vm create a --type=v3-8", "--zone"),
-    ("tpu_vm create a --zone=z", "--type=''"),
+    ("tpu_vm create a --zone=z", "--type is missing"),
     ("tpu_vm delete a b --zone=z", "argument b"),
     (
         "tpu_vm run a --zone=z --type=v3-32 pretrain --workdir=runs/a",
@@ -219,6 +220,14 @@ _MISUSES = [
     ("slurm", "no command"),
     ("slurm --nodes=0 pretrain", "--nodes=0"),
     ("slurm --gpus_per_task=x pretrain", "--gpus_per_task=x"),
+    ("slurm --gpus_per_task=1", "no command"),
+    ("data_service --workers=0 --dispatcher=a:1", "--workers=0"),
+    ("serve --grpc_port=8501 gs://b/a", "8501"),
+    ("serve --image=-v=/:/host gs://b/a", "--image=-v=/:/host"),
+    ("release_check --python=3.10 --python=3.10", "3.10"),
+    ("pins/update --newest", "--newest"),
+    ("tpu_vm_host logs --folow", "--folow"),
+    ("tpu_vm_host run", "run"),
     ("tensorboard --port=x", "--port=x"),
     ("tensorboard a b", "argument b"),
 ]
@@ -230,9 +239,249 @@ def test_a_misuse_gets_one_line_and_status_2(project):
         assert done.returncode == 2, line
         (error,) = done.stderr.splitlines()
         assert argument in error
-        assert f"launch/{line.split()[0]} " in error
+        assert f"{line.split()[0]} " in error
         assert done.stdout == ""
     assert project.calls() == []
+
+
+# Every value: of flags, of other arguments and of variables, in a command that
+# starts something with the value in braces. NUMBER: an integer; WORD: without
+# syntax of a shell; LINE: any text of one line, such as a path.
+_NUMBER, _WORD, _LINE = "number", "word", "line"
+_VALUES = {
+    "data_service --port={5051}": _NUMBER,
+    "data_service --workers={1}": _NUMBER,
+    "data_service --host={a}": _WORD,
+    "data_service --dispatcher={a:1}": _WORD,
+    "docs --output={site}": _LINE,
+    "install --stack={current}": _WORD,
+    "install --wheel={a.whl}": _LINE,
+    "PYTHON={/no/python} install": _WORD,
+    "multiworker --dry_run --workers={2} pretrain": _NUMBER,
+    "multiworker --dry_run --port={2222} pretrain": _NUMBER,
+    "multiworker --dry_run --patience={9} pretrain": _NUMBER,
+    "multiworker --hosts={a,b:99}": _WORD,
+    "release_check --python={3.11}": _NUMBER,
+    "DRILL_KILLS={20} release_check --python=0": _NUMBER,
+    "serve --host={127.0.0.1} gs://b/a": _WORD,
+    "serve --grpc_port={9000} gs://b/a": _NUMBER,
+    "serve --rest_port={9000} gs://b/a": _NUMBER,
+    "serve --memory={4g} gs://b/a": _WORD,
+    "serve --cpus={2} gs://b/a": _WORD,
+    "serve --image={other} gs://b/a": _WORD,
+    "serve {gs://b/a}": _LINE,
+    "slurm --nodes={4} pretrain": _NUMBER,
+    "slurm --tasks_per_node={1} pretrain": _NUMBER,
+    "slurm --gpus_per_task={1} pretrain": _NUMBER,
+    "slurm --cpus_per_task={1} pretrain": _NUMBER,
+    "slurm --time={60} pretrain": _WORD,
+    "slurm --name={a} pretrain": _WORD,
+    "slurm --log={a} pretrain": _LINE,
+    "slurm --sbatch={--qos=high} pretrain": _LINE,
+    "tensorboard --port={6007} gs://b/a": _NUMBER,
+    "tensorboard {gs://b/a}": _LINE,
+    "tpu_vm create a --type=v3-8 --zone={z}": _WORD,
+    "tpu_vm create a --zone=z --type={v3-8}": _WORD,
+    "tpu_vm stop a --zone=z --type={v3-8}": _WORD,
+    "tpu_vm stop a --zone=z --version={image}": _WORD,
+    "tpu_vm stop a --zone=z --project={p}": _WORD,
+    "tpu_vm stop {a} --zone=z": _WORD,
+    "TPU_ZONE={z} tpu_vm stop a": _WORD,
+    "TPU_TYPE={v3-8} tpu_vm stop a --zone=z": _WORD,
+}
+# In examples of the scripts' help.
+_FLAGS_OF_COMMANDS = {"--batch_size", "--partition", "--workdir"}
+# "@" is the value in braces.
+_NEVER = ("", "@\n", "\n@", "@\ntouch canary", "@\r", "@\x1b[2J", "@\x7f")
+# PATH is set: `set -u` refuses others before it runs what is in the brackets.
+_SHELL = (
+    *(
+        "PATH[$(touch canary)]",
+        "@[$(touch canary)]",
+        "v3-PATH[$(touch canary)]",
+    ),
+    *("a:PATH[$(touch canary)]", "1+PATH[`touch canary`]", "$(touch canary)"),
+    *("@`touch canary`", "@;touch canary", "@|touch canary", "@&touch canary"),
+    *("@'", "@*", " ", " @", "@ ", "1 2", "\u0661", "\uff11", "@\u00b2"),
+)
+_NOT_INTEGERS = (
+    *("-1", "-0", "+1", "0x10", "2#1", "1+1", "1e3", "1.5", "1_0", "PATH"),
+    *("99999999999999999999", "18446744073709551617", "4294967297"),
+)
+
+
+def _script_of(line):
+    return next(word for word in line.split() if word[0].islower())
+
+
+def _with_value(line, value):
+    """Returns the words and variables of a line of `_VALUES`."""
+    given = re.search(r"\{(.*)\}", line)[1]
+    words = [
+        word.replace(f"{{{given}}}", value.replace("@", given))
+        for word in line.split()
+    ]
+    variables = {}
+    if "=" in line.split()[0]:
+        name, _, variables[name] = words.pop(0).partition("=")
+    return [f"launch/{words[0]}", *words[1:]], variables
+
+
+@pytest.mark.parametrize(
+    "script", [s.removeprefix("launch/") for s in _SCRIPTS if "." not in s]
+)
+def test_no_value_runs_a_command(project, script):
+    if script == "install":
+        shutil.copy(_ROOT / "launch" / script, project.folder / "launch")
+    canary = project.folder / "canary"
+    lines = [line for line in _VALUES if _script_of(line) == script]
+    # No flag is missing here or in the help.
+    text = (_ROOT / "launch" / script).read_text()
+    known = set(re.findall(r"^ *(--[\w-]+)=\??\*\)", text, re.M))
+    shown = re.findall(
+        r"--[\w-]+(?==)", project.run(*_words(f"{script} -h")).stdout
+    )
+    assert known == set(shown) - _FLAGS_OF_COMMANDS
+    assert known == set(re.findall(r"(--[\w-]+)=\{", "\n".join(lines)))
+    for line in lines:
+        kind = _VALUES[line]
+        name = re.search(r"([^ ]*)\{", line)[1]
+        refused = list(_NEVER if name.startswith("-") else _NEVER[1:])
+        refused += _SHELL if kind != _LINE else ()
+        refused += _NOT_INTEGERS if kind == _NUMBER else ()
+        for value in refused:
+            words, variables = _with_value(line, value)
+            done = project.run(*words, **variables)
+            assert done.returncode == 2, (words, variables, done.stderr)
+            assert done.stderr.count("\n") == 1, (words, done.stderr)
+            assert name in done.stderr and done.stdout == ""
+            assert not canary.exists(), words
+        assert project.calls() == []
+        for value in _SHELL if kind == _LINE else ("@",):
+            if script in ("install", "release_check"):
+                continue  # They would start; their own tests do this.
+            words, variables = _with_value(line, value)
+            done = project.run(*words, **variables)
+            assert not canary.exists(), words
+            assert done.returncode != 2 or kind == _LINE, done.stderr
+        project.calls()
+
+
+# A value on each side of each limit: what is printed, or None if it is refused.
+_LIMITS = {
+    "multiworker --workers=1 --port={} --dry_run pretrain": {
+        **{"0": None, "1": '127.0.0.1:1"', "08": ':8"', "0009": ':9"'},
+        **{"65535": ':65535"', "65536": None},
+    },
+    "multiworker --workers={} --port=65534 --dry_run pretrain": {
+        **{"0": None, "2": ':65535"', "02": ':65535"', "3": None},
+    },
+    "multiworker --hosts={}": {
+        # Two workers of a host, at their own ports.
+        **{"a:1,a:65535": '["a:1", "a:65535"]', "a:0": None, "a:65536": None},
+        **{"a:08,b": '["a:8", "b:2222"]', "[::1],[::2]:9": '"[::1]:2222", "['},
+        **{"1.2.3.4,255.0.0.0": "255.0.0.0:2222", "1.2.3.256,b": None},
+        **{"A.b-C,d.": '["A.b-C:2222", "d.:2222"]', "[Ab::]": '"[Ab::]:2222"'},
+        **{"a,a": None, "a,b,A": None, "a,a.": None, "a,a:2222": None},
+        **{"a,A.:02222": None, "[::1],[0:0::0:01]": None},
+        **{"[FE80::A],[fe80:0::00a]:2222": None, "[1:2:3:4:5:6:7::],a": "7::"},
+        **{"[1:2:3:4:5:6:7::8]": None, "[1::2::3]": None, "[::12345]": None},
+        **{"a,": None, ",a": None, "a,,b": None, "::1": None, "1.2.3": None},
+        **{
+            "01.2.3.4": None,
+            "a:": None,
+            "-a": None,
+            "a..b": None,
+            "[::1": None,
+        },
+    },
+    "slurm --nodes={} --dry_run pretrain": {
+        **{"0": None, "1": "--nodes=1 ", "010": "--nodes=10 "},
+        **{"65535": "--nodes=65535 ", "65536": None},
+    },
+    **{
+        f"slurm --{name}_per_{of}={{}} --dry_run pretrain": {
+            **{"0": None, "1": "", "65535": "=65535 ", "65536": None},
+        }
+        for name, of in (("tasks", "node"), ("cpus", "task"))
+    },
+    "multiworker --patience={} --dry_run pretrain": {
+        **{"0": None, "1": "", "999999999": "", "1000000000": None},
+    },
+    "tensorboard --port={} --dry_run gs://b/a": {
+        **{"0": None, "1": "=1 ", "65535": "=65535 ", "65536": None},
+    },
+    "serve --grpc_port={} --dry_run gs://b/a": {
+        **{"0": None, "1": ":1:8500", "65535": ":65535:8500", "65536": None},
+    },
+    "slurm --gpus_per_task={} --dry_run pretrain": {
+        **{"00": "srun", "08": "--gpus-per-task=8 ", "65536": None},
+    },
+    "slurm --time={} --dry_run pretrain": {
+        **{"90": "--time=90 ", "8:00:00": "8:00:00 ", "2-08:00:00": "2-08:00:"},
+        **{"999999": "--time=999999 ", "1000000": None, "1:1:1:1": None},
+        **{"2-": None, "1h": None},
+    },
+    "serve --rest_port={} --dry_run gs://b/a": {
+        **{"0": None, "1": ":1:8501", "08501": ":8501:", "65536": None},
+        **{"65535": ":65535:8501", "8500": None},
+    },
+    "serve --host={} --dry_run gs://b/a": {
+        **{"255.255.255.255": "=255.255.255.255:", "255.255.255.256": None},
+        **{"[::]": "[::]:8500", "[:]": None, "localhost": None, "1.2.3": None},
+    },
+    "serve --memory={} --dry_run gs://b/a": {
+        **{"8g": "=8g ", "08g": "8g ", "999999999": "=999999999 ", "0": None},
+        **{"9999999999": None, "99999999999999999999g": None, "8t": None},
+        **{"g": None, "8g8": None},
+    },
+    "serve --cpus={} --dry_run gs://b/a": {
+        **{"0": None, "0.001": None, "0.01": "=0.01 ", "1.5": "=1.5 "},
+        **{"999999": "=999999 ", "1000000": None, "1.": None, ".5": None},
+    },
+    "tpu_vm create a --zone=z --type={} --dry_run": {
+        **{
+            "v3-8": "=v3-8 ",
+            "v3-08": "=v3-8 ",
+            "v3-9": "-pod-",
+            "v3-09": "-pod-",
+        },
+        **{"v3-0": None, "v3-999999": "=v3-999999 ", "v3-1000000": None},
+        **{"v3-99999999999999999999": None, "v3": None, "3-8": None},
+    },
+}
+
+
+@pytest.mark.parametrize("line", _LIMITS)
+def test_limits_of_values(project, line):
+    for value, printed in _LIMITS[line].items():
+        done = project.run(*_words(line.replace("{}", value)))
+        if printed is None:
+            assert done.returncode == 2, (value, done.stdout)
+            assert done.stderr.count("\n") == 1 and done.stdout == ""
+        else:
+            assert done.returncode == 0, (value, done.stderr)
+            assert printed in done.stdout, value
+    assert project.calls() == []
+
+
+def test_limits_of_the_data_services_ports(project):
+    for words, status in {
+        # The fake servers exit at once.
+        "--port=65533": 1,
+        "--port=65534": 2,
+        "--port=065534 --workers=1": 1,
+        "--port=0 --workers=0": 1,
+        "--dispatcher=a:0": 2,
+        "--dispatcher=a:65535": 1,
+        "--dispatcher=a:65536": 2,
+        "--dispatcher=a": 2,
+        "--port=65536 --workers=0": 2,
+        "--workers=65536 --port=0": 2,
+    }.items():
+        done = project.run("launch/data_service", *words.split())
+        assert done.returncode == status, (words, done.stderr)
+        assert bool(project.calls()) == (status == 1)
 
 
 @pytest.mark.parametrize("script", ["data_service", "quickstart", "test"])

@@ -139,7 +139,8 @@ esac
 def project(tmp_path):
     """A project with launch/install and a fake Python."""
     (tmp_path / "launch").mkdir()
-    for name in ("setup.py", "pyproject.toml", "launch/install"):
+    scripts = ("launch/install", "launch/commands.sh")
+    for name in ("setup.py", "pyproject.toml", *scripts):
         shutil.copy(ROOT / name, tmp_path / name)
     shutil.copytree(ROOT / "launch" / "pins", tmp_path / "launch" / "pins")
     python = tmp_path / "fake-python"
@@ -196,7 +197,7 @@ def test_the_stack_that_was_asked_for_stays(project):
         assert "launch/pins/current.txt" in pinned
     for stack in ("addons", *(["card"] if _STACK == "current" else [])):
         refused = _install(project, f"--stack={stack}")
-        assert refused.returncode == 1
+        assert refused.returncode == (2 if stack == "addons" else 1)
         assert f"--stack={stack}" in refused.stderr.splitlines()[-1]
 
 
@@ -226,12 +227,16 @@ def test_install_errors_name_the_argument(project):
     empty.mkdir()
     for tool in ("bash", "dirname"):
         (empty / tool).symlink_to(shutil.which(tool))
-    for done, text in (
-        (_install(project, "--wheels=a.whl"), "--wheels=a.whl"),
-        (_install(project, PYTHON="/nowhere/python"), "PYTHON=/nowhere"),
-        (_install(project, PYTHON="", PATH=str(empty)), "PYTHON="),
+    compiler = ["--tpu-compile"]
+    for done, text, status in (
+        (_install(project, "--wheels=a.whl"), "--wheels=a.whl", 2),
+        (_install(project, "--wheel=--pre.whl"), "--wheel=--pre.whl", 2),
+        (_install(project, "--dev", *compiler), "--tpu-compile", 2),
+        (_install(project, PYTHON="/nowhere/python"), "PYTHON=/nowhere", 2),
+        (_install(project, *compiler, PYTHON="/no\nway"), "PYTHON=/no?way", 2),
+        (_install(project, PYTHON="", PATH=str(empty)), "PYTHON=", 1),
     ):
-        assert done.returncode == 1
+        assert done.returncode == status
         (line,) = done.stderr.splitlines()
         assert text in line
     assert not _pip_calls(project)
