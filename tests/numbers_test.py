@@ -12,7 +12,8 @@ from tf_contrastive import (
     optimizers,
     schedules,
 )
-from tf_contrastive.config import fields
+from tf_contrastive.config import fields, memory
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.views.mixing import Mixing
 
 # Infinity or 0 in TensorFlow, or none.
@@ -117,6 +118,108 @@ def test_a_learning_rate_that_overflows_with_the_batch_is_refused():
     assert peak(512) == pytest.approx(2e38)
     with pytest.raises(errors.UserError, match="batch_size=1024"):
         peak(1024)
+
+
+def _needs(monkeypatch, gib, **options):
+    """Checks a run of a few MB with these options on such a machine."""
+    monkeypatch.setattr(memory, "of_machine", lambda: gib << 30)
+    small = {
+        "encoder": "resnet10",
+        "width": 0.125,
+        "stem": "cifar",
+        "image_size": 8,
+        "batch_size": 64,
+        "projection_output": 128,
+        "loss": "moco",
+        "queue_size": 64,
+    }
+    run = fields.replace(Pretrain(), **small | options)
+    memory.check_run(run, hosts=1, replicas=1, image_bytes=3 << 29)
+
+
+# Sizes that need about 0.9 and 1.1 GiB, by hand: a key has 128 numbers of 4
+# bytes, a feature of this encoder 64; an image two views of 8 x 8 x 3 numbers
+# and, encoded, 8 channels; a weight is kept three times.
+@pytest.mark.parametrize(
+    "option,inside,outside",
+    [
+        ("queue_size", 1_887_000, 2_307_000),
+        ("online_knn_size", 3_775_000, 4_614_000),
+        ("batch_size", 269_000, 330_000),
+        ("image_size", 515, 574),
+        ("views", 19_600, 24_000),
+        ("projection_hidden", 419_000, 513_000),
+        ("projection_output", 943_000, 1_153_000),
+        ("width", 4.6, 5.2),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_refused(
+    option, inside, outside, monkeypatch
+):
+    _needs(monkeypatch, 1, **{option: inside})
+    with pytest.raises(errors.UserError, match=f"^{option}={outside}") as error:
+        _needs(monkeypatch, 1, **{option: outside})
+    _needs(monkeypatch, 2, **{option: outside})
+    # What it says to set fits.
+    fitting = float(str(error.value).rpartition("=")[2])
+    assert inside * 0.99 < fitting < outside
+    _needs(monkeypatch, 1, **{option: type(inside)(fitting)})
+
+
+def test_images_that_do_not_fit_are_not_kept(monkeypatch):
+    _needs(monkeypatch, 2, cache="memory")
+    _needs(monkeypatch, 1, cache="auto")
+    with pytest.raises(errors.UserError, match=r"^cache=memory"):
+        _needs(monkeypatch, 1, cache="memory")
+
+
+def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
+    monkeypatch.setattr(memory, "of_machine", lambda: 1 << 30)
+    run = fields.replace(
+        Pretrain(), image_size=224, stem="imagenet", batch_size=2048
+    )
+    memory.check_run(run, hosts=16, replicas=64, image_bytes=0)
+    with pytest.raises(errors.UserError, match=r"^batch_size=2048"):
+        memory.check_run(run, hosts=1, replicas=4, image_bytes=0)
+    run = fields.replace(run, batch_size=64, online_knn_size=150_000)
+    memory.check_run(run, hosts=1, replicas=1, image_bytes=0)
+    with pytest.raises(errors.UserError, match=r"^online_knn_size"):
+        memory.check_run(run, hosts=1, replicas=4, image_bytes=0)
+
+
+@pytest.mark.parametrize(
+    "command,option",
+    [
+        ("evaluate --workdir=/x", "logistic_penalties"),
+        ("evaluate --workdir=/x", "robustness_bins"),
+        ("evaluate --workdir=/x", "transforms_hidden"),
+        ("evaluate --workdir=/x", "linear_epochs"),
+        ("benchmark --benchmark=evaluation", "bank"),
+        ("benchmark --benchmark=evaluation", "queries"),
+        ("benchmark --benchmark=evaluation", "path_examples"),
+        ("benchmark --benchmark=loss", "dimension"),
+    ],
+)
+def test_commands_that_do_not_train_have_limits_too(
+    command, option, monkeypatch
+):
+    monkeypatch.setattr(memory, "of_machine", lambda: 7 << 30)
+    name, flag = command.split()
+    config = __main__.COMMANDS[name]
+    flags.parse(config, [flag]).validate()
+    with pytest.raises(errors.UserError, match=f"^{option}=2147483647"):
+        flags.parse(config, [flag, f"--{option}=2147483647"]).validate()
+
+
+def test_a_batch_to_embed_must_fit(monkeypatch):
+    monkeypatch.setattr(memory, "of_machine", lambda: 1 << 30)
+    memory.check_images("embedding_batch_size", 1_700, 224)
+    with pytest.raises(errors.UserError, match=r"^embedding_batch_size=1900"):
+        memory.check_images("embedding_batch_size", 1_900, 224)
+
+
+def test_this_machine_has_memory():
+    assert memory.of_machine() > 1 << 30
 
 
 if __name__ == "__main__":

@@ -261,12 +261,12 @@ def test_the_learning_rate_is_chosen_without_the_test_split(monkeypatch):
 
 def test_a_learning_rate_that_diverges_is_not_chosen():
     scored = _subject(
-        linear_epochs=5, linear_learning_rates="1e39,0.1", linear_batch_size=8
+        linear_epochs=5, linear_learning_rates="3e38,0.1", linear_batch_size=8
     )
     (row,) = protocols.run(scored, ["linear"])["results"]
     assert row["metrics"]["learning_rate"] == 0.1
     assert row["metrics"]["validation_top1"][0] == -1
-    bad = _subject(linear_epochs=5, linear_learning_rates="1e39,2e39")
+    bad = _subject(linear_epochs=5, linear_learning_rates="2e38,3e38")
     with pytest.raises(errors.DivergedError, match="linear_learning_rates"):
         protocols.run(bad, ["linear"])
 

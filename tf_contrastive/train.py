@@ -7,6 +7,7 @@ parts that other commands use, too.
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ from tf_contrastive.checkpoints.networks import (
     build_head,
     precision,
 )
-from tf_contrastive.config import fields
+from tf_contrastive.config import fields, memory
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
     check_pillow,
@@ -238,6 +239,13 @@ def prepare(run: Pretrain) -> Prepared:
     if source.info.by_pillow:
         check_pillow(run.data, on_pod)
     run = resolve(run, source, strategy)
+    shape = source.info.image_shape
+    memory.check_run(
+        run,
+        distribution.num_hosts(strategy),
+        replicas,
+        source.info.num_examples * math.prod(shape) if shape else 0,
+    )
     steps = datasets.steps_per_epoch(source.info.num_examples, batch_size)
     return Prepared(strategy, source, validation, run, steps)
 

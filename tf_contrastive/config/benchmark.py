@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
+from tf_contrastive.config import memory
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.fields import (
     Command,
@@ -269,3 +270,19 @@ class Benchmark(Command):
                 f"benchmark={chosen.benchmark} and compare={chosen.compare}:"
                 " set one of them, as in: benchmark loss"
             )
+        loss, task = self.loss, self.evaluation
+        largest = max(read_counts(loss.sizes))
+        memory.check(
+            memory.Allocation(name, value, 4.0 * rows * columns)
+            for name, value, rows, columns in (
+                ("dimension", loss.dimension, largest, loss.dimension),
+                ("bank", task.bank, task.bank, task.bank_dimension),
+                ("queries", task.queries, task.queries, task.bank_dimension),
+                (
+                    "path_examples",
+                    task.path_examples,
+                    task.path_examples,
+                    task.path_dimension,
+                ),
+            )
+        )

@@ -51,7 +51,9 @@ class Devices:
         choices=STRATEGIES,
     )
     virtual_devices: int = _setting(
-        0, "virtual CPU devices, to try strategy mirrored without GPUs; 0: none"
+        0,
+        "virtual CPU devices, to try strategy mirrored without GPUs; 0: none",
+        maximum=1024,
     )
     tpu: str = _setting(
         "",

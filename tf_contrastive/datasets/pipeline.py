@@ -143,7 +143,8 @@ def training_batches(
         steps_per_epoch(source.info.num_examples, batch_size),
         seed,
         start_step,
-        shuffle_buffer,
+        # TensorFlow allocates all places.
+        min(shuffle_buffer, source.info.num_examples),
         num_pipelines,
         pipeline_id,
         sharding,

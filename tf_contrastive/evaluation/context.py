@@ -21,6 +21,7 @@ from tf_contrastive import (
     exporting,
     views,
 )
+from tf_contrastive.config import memory
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
@@ -285,7 +286,9 @@ class EvaluationContext:
         if not count:
             raise errors.UserError(_NO_IMAGE)
         rows = self.options.evaluation.embedding_batch_size
-        rows = -(-min(rows, count) // replicas)
+        rows = min(rows, count)
+        memory.check_images("embedding_batch_size", rows, self.image_size)
+        rows = -(-rows // replicas)
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             return datasets.evaluation_part(
