@@ -5,7 +5,7 @@ Use: python launch/same_numbers.py record FILE [--only JOB ...] [--keep FOLDER]
      python launch/same_numbers.py compare A B [--only JOB ...]
 
 `record` runs the jobs below with the package of this checkout, on the CPU, one
-after another, in about 8 minutes on 2 cores. It writes the SHA-256 of each
+after another, in about 9 minutes on 2 idle cores. It writes the SHA-256 of each
 tensor of the newest checkpoints, of each result in evaluation.json and
 pretrain.json, of each array, and of each scalar and histogram of TensorBoard.
 Times are left out. A run that was killed and resumed must have the weights of
