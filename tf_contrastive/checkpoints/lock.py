@@ -22,8 +22,9 @@ _RENEW_SECONDS = 60.0
 # An owner that has not renewed the lock for this long is taken for gone: on
 # another machine, whose clock may differ; and in another container of this
 # machine, or on a machine of this name, such as this one before a restart.
-_STALE_SECONDS = 3600.0
-_STALE_SECONDS_HERE = 180.0
+# Multiples of the interval: a live owner always renews in time.
+_STALE_SECONDS = 60 * _RENEW_SECONDS
+_STALE_SECONDS_HERE = 3 * _RENEW_SECONDS
 # An object store has no exclusive creation: the last of two writers owns the
 # lock, which both see after this time.
 _SETTLE_SECONDS = 2.0

@@ -1,0 +1,612 @@
+"""Limits from both sides, and constants of papers, as numbers typed here.
+
+The numbers are those of the documentation and of the papers. No test reads a
+limit from the package, so that a limit that moves fails one of them.
+"""
+
+import dataclasses
+import hashlib
+import typing
+
+import doctor_test
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import (
+    __main__,
+    callbacks,
+    classifiers,
+    datasets,
+    errors,
+    losses,
+    views,
+)
+from tf_contrastive.config import encoder, fields, runtime
+from tf_contrastive.datasets import image_headers, pipeline, sampler, subsets
+from tf_contrastive.doctor import advice
+from tf_contrastive.evaluation import (
+    finetune,
+    logistic,
+    metrics,
+    statistics,
+    transfer,
+)
+from tf_contrastive.evaluation.corruptions import levels
+from tf_contrastive.exporting import serving_module, tflite_onnx
+from tf_contrastive.papers.claims import verdicts
+from tf_contrastive.papers.figures import transformations
+from tf_contrastive.tensorboard import histograms
+from tf_contrastive.views import ablation, prng
+
+# ---- Options ----------------------------------------------------------------
+
+# (smallest, largest) -> options. Nothing beyond them is allowed.
+_COUNTS = {
+    (1, 2**31 - 1): (
+        "shuffle_buffer max_image_pixels max_classes views positives_cap"
+        " queue_size grad_cache_chunks epochs linear_batch_size"
+        " keep_checkpoints log_every_steps embedding_batch_size"
+        " logistic_penalties robustness_bins finetune_batch_size"
+        " transfer_batch_size transfer_steps transfer_scratch_steps"
+        " random_directions transforms_hidden tsne_classes kmeans_images"
+        " repeats queries bank neighbors path_penalties path_steps"
+    ),
+    (2, 2**31 - 1): (
+        "projection_output batch_size view_examples contrastive_batch_size"
+        " kl_batch_size transforms_test dimension classes bank_dimension"
+        " bank_classes path_examples path_dimension path_classes"
+    ),
+    (4, 2**31 - 1): "tsne_examples",
+    (8, 2**31 - 1): "pack_side sheet_size serving_image_size",
+    (40, 2**31 - 1): "transforms_train",
+    (0, 2**31 - 1): (
+        "max_bad_images image_size projection_hidden loss_block_size"
+        " online_knn_size steps_per_execution checkpoint_every_steps"
+        " histograms_every_epochs robustness_examples transfer_examples"
+        " shard_size seeds block_size dense_limit input_batch_size"
+        " linear_epochs"
+    ),
+    (-1, 2**31 - 1): "extra_channels checkpoint",
+    (-1, 1): "first_label",
+    (1, 16): "randaugment_layers",
+    (2, 4): "projection_layers",
+    (1, 8): "kmeans_scale",
+    (0, 1024): "virtual_devices",
+    (0, 2**32 - 1): "seed",
+    (0, 10_000): "projector_examples",
+}
+_ABOVE_0 = 1.2e-38
+_NUMBERS = {
+    (_ABOVE_0, 3.4e38): (
+        "width loss_scale probe_learning_rate trust_coefficient"
+        " optimizer_epsilon learning_rate decay_epochs linear_learning_rate"
+        " linear_decay_epochs linear_trust_coefficient"
+        " linear_optimizer_epsilon watch_every_seconds logistic_lowest_penalty"
+        " logistic_highest_penalty seconds end_to_end_seconds serving_seconds"
+    ),
+    (0, 3.4e38): (
+        "color_jitter_strength mixup_alpha cutmix_alpha epsilon margin"
+        " loss_weight weight_decay linear_weight_decay"
+        " keep_checkpoint_every_hours"
+    ),
+    (-1, 3.4e38): "warmup_epochs linear_warmup_epochs",
+    (0, 1): "warp_probability learning_rate_floor",
+    (_ABOVE_0, 1): "min_crop_area decay_rate linear_decay_rate",
+    (0, 0.9): "validation_fraction test_fraction",
+    (0, 30): "randaugment_magnitude",
+    (1e-4, 1e4): "temperature",
+    (0, 0.9999): (
+        "label_smoothing momentum linear_label_smoothing linear_momentum"
+    ),
+    (0, 0.999999): "rho beta_1 beta_2 linear_rho linear_beta_1 linear_beta_2",
+    (0, 0.9999999): "key_momentum",
+    (1 + 1e-9, 3.4e38): "tsne_perplexity",
+}
+# Options that a command limits further.
+_OF_COMMAND = {
+    ("evaluate", "validation_fraction"): (_ABOVE_0, 0.9),
+    ("evaluate", "linear_epochs"): (1, 2**31 - 1),
+}
+
+
+def _numeric(kind):
+    for name, command in __main__.COMMANDS.items():
+        for _, field, _ in fields.fields(command()):
+            if kind in (field.type, *typing.get_args(field.type)):
+                yield name, field
+
+
+@pytest.mark.parametrize("kind,table", [(int, _COUNTS), (float, _NUMBERS)])
+def test_every_option_from_both_sides(kind, table):
+    bounds = {name: k for k, names in table.items() for name in names.split()}
+    for command, field in _numeric(kind):
+        low, high = _OF_COMMAND.get((command, field.name), bounds[field.name])
+        for value in (low, high):
+            assert not fields.problem(field, kind(value)), (field.name, value)
+        if kind is int:
+            outside = low - 1, high + 1
+        else:
+            # 2 % beyond the ends of float32, else a millionth of a millionth.
+            outside = (
+                {_ABOVE_0: 0.0, 1 + 1e-9: 1.0}.get(low, low - 1e-12),
+                high * 1.02 if high == 3.4e38 else high + 1e-10,
+            )
+        for value in outside:
+            assert fields.problem(field, value), (field.name, value)
+        if low == _ABOVE_0:
+            assert fields.problem(field, 1.17e-38)
+
+
+# ---- The doctor -------------------------------------------------------------
+
+
+def _sizes(least, most):
+    return np.array([least] + 9 * [most])
+
+
+def _expected(**changes):
+    expected = doctor_test._facts().expected
+    return dataclasses.replace(expected, **changes)
+
+
+# (check, options, facts just inside, facts just outside).
+_ADVICE = [
+    (
+        "memory",
+        {},
+        {"process_memory": 899, "available_memory": 1000},
+        {"process_memory": 901, "available_memory": 1000},
+    ),
+    (
+        "checkpoint_interval",
+        {"epochs": 1},
+        {"input_speed": None, "step_speed": 49_920 / 3590},
+        {"input_speed": None, "step_speed": 49_920 / 3610},
+    ),
+    (
+        "encoder",
+        {"epochs": 1},
+        {"half_speed": 1.0, "step_speed": 49_920 / 3600 / 23.9},
+        {"half_speed": 1.0, "step_speed": 49_920 / 3600 / 24.1},
+    ),
+    ("precision", {}, {"half_speed": 1.09}, {"half_speed": 1.11}),
+    (
+        "imbalance",
+        {"loss": "supcon"},
+        {"class_sizes": _sizes(10, 100)},
+        {"class_sizes": _sizes(10, 101)},
+    ),
+    (
+        "positives",
+        {},
+        {"expected": _expected(without_positives=0.049)},
+        {"expected": _expected(without_positives=0.051)},
+    ),
+    (
+        "negatives",
+        {},
+        {"expected": _expected(negatives=62)},
+        {"expected": _expected(negatives=61.9)},
+    ),
+    ("temperature", {}, {"temperature": 0.03}, {"temperature": 0.029}),
+    ("temperature", {}, {"temperature": 1.0}, {"temperature": 1.01}),
+    *(
+        (
+            "learning_rate",
+            {"optimizer": name},
+            {"peak_learning_rate": rate},
+            {"peak_learning_rate": 1.01 * rate},
+        )
+        for name, rate in (
+            ("sgd", 2.0),
+            ("rmsprop", 1.0),
+            ("adam", 0.02),
+            ("adamw", 0.02),
+        )
+    ),
+    (
+        "learning_rate",
+        {"optimizer": "lars"},
+        {"peak_learning_rate": 0.05},
+        {"peak_learning_rate": 0.049},
+    ),
+    (
+        "warmup",
+        {"warmup_epochs": 0.0},
+        {"batch_size": 1023},
+        {"batch_size": 1024},
+    ),
+    ("batch_norm", {}, {"batch_size": 8}, {"batch_size": 7}),
+    (
+        "dropped_images",
+        {},
+        {"info": doctor_test._info(2_560 + 255)},
+        {"info": doctor_test._info(1_280 + 255)},
+    ),
+    (
+        "few_steps",
+        {"epochs": 1},
+        {"steps_per_epoch": 100},
+        {"steps_per_epoch": 99},
+    ),
+]
+
+
+@pytest.mark.parametrize("check,options,inside,outside", _ADVICE)
+def test_the_doctor_warns_beyond_its_limits(check, options, inside, outside):
+    for facts, warns in ((inside, False), (outside, True)):
+        known = {f.name for f in dataclasses.fields(advice.Facts)}
+        of_run = {k: v for k, v in facts.items() if k not in known}
+        of_facts = {k: v for k, v in facts.items() if k in known}
+        found = doctor_test._facts(options | of_run)
+        found = dataclasses.replace(found, **of_facts)
+        assert (check in advice.warnings(found)) == warns, facts
+
+
+# ---- Training ---------------------------------------------------------------
+
+
+def _epochs(chance, *logs):
+    watcher = callbacks.CollapseWarning(chance)
+    for epoch, (spread, loss) in enumerate(logs):
+        watcher.on_epoch_end(epoch, {"embedding_std": spread, "loss": loss})
+
+
+@pytest.mark.parametrize("bad", [(0.049, 3.0), (1.0, 4.009), (1.0, 3.991)])
+@pytest.mark.parametrize("good", [(0.051, 3.0), (1.0, 4.011), (1.0, 3.989)])
+def test_a_run_that_learns_nothing_is_reported(bad, good, capsys):
+    _epochs(4.0, bad, bad, good, bad, bad)
+    assert not capsys.readouterr().err
+    _epochs(4.0, good, bad, bad, bad)
+    assert "for 3 epochs" in capsys.readouterr().err
+
+
+def test_stems_have_their_sides():
+    assert encoder.resolve_stem("auto", 64) == "cifar"
+    assert encoder.resolve_stem("auto", 65) == "imagenet"
+    for stem, side in (("imagenet", 32), ("cifar", 8)):
+        encoder.check_image_size(side, stem)
+        with pytest.raises(errors.UserError, match=f"image_size={side} or"):
+            encoder.check_image_size(side - 1, stem)
+
+
+def test_gpus_have_a_precision_from_their_generation_on():
+    def precision(capability):
+        return runtime.resolve_precision("auto", False, capability)
+
+    assert precision((6, 1)) == "float32"
+    assert precision((7, 0)) == precision((7, 5)) == "mixed_float16"
+    assert precision((8, 0)) == "mixed_bfloat16"
+
+
+@pytest.mark.parametrize("capability,rounds", [((7, 5), False), ((8, 0), True)])
+def test_gpus_round_products_from_ampere_on(capability, rounds, monkeypatch):
+    monkeypatch.setattr(
+        losses.products.distribution, "gpu_capability", lambda _: capability
+    )
+    assert losses.products.rounded_by_device(None) == rounds
+
+
+@pytest.mark.parametrize("images,cached", [(4096, True), (4097, False)])
+def test_a_gibibyte_of_images_is_kept(images, cached, monkeypatch):
+    """512 x 512 pixels of one channel are a quarter of a MiB."""
+    info = datasets.Info("x", "train", images, 10, (256, 1024, 1))
+    source = type("S", (), {"info": info, "cached": lambda self: "cached"})()
+    assert (pipeline.in_memory(source, "auto") == "cached") == cached
+    assert pipeline.in_memory(source, "memory") == "cached"
+
+
+@pytest.mark.parametrize(
+    "files,hosts,shares", [(16, 2, True), (15, 2, False), (100, 1, False)]
+)
+def test_hosts_share_files_if_each_has_eight(files, hosts, shares):
+    names = type("Files", (), {"names": ["x"] * files})()
+    source = type(
+        "Source", (), {"arrays": None, "record_files": lambda self: names}
+    )()
+    stream = sampler.Stream(
+        *(source, 8, 8 // hosts, 1, 0, 0, 1, hosts, 0, "auto"),
+    )
+    assert stream.shares_files == shares
+
+
+@pytest.mark.parametrize(
+    "label,fits", [("9" * 18, True), ("1" + "0" * 18, False)]
+)
+def test_a_label_has_18_digits(label, fits, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text(f"path,label\na.png,{label}\n")
+    message = "none of the 1 images" if fits else "too large for a label"
+    with pytest.raises(errors.UserError, match=message):
+        datasets.source(f"csv:{path}", "train")
+
+
+def test_histograms_are_of_128_views_or_32_of_224_pixels():
+    assert histograms.images_per_batch(32, 2) == 64
+    assert histograms.images_per_batch(112, 2) == 64
+    assert histograms.images_per_batch(113, 2) == 62
+    assert histograms.images_per_batch(224, 1) == 32
+
+
+def test_a_jpeg_has_twenty_scans():
+    scan = b"\xff\xda"
+    assert not image_headers.has_too_many_scans(20 * scan)
+    assert image_headers.has_too_many_scans(21 * scan)
+
+
+def test_a_message_has_1500_characters():
+    assert str(errors.UserError("x" * 1500)) == "x" * 1500
+    cut = str(errors.UserError("x" * 1501))
+    assert cut == "x" * 750 + " ... " + "x" * 750
+
+
+# ---- Exports ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("edge,sign", [(0.0, -1), (1.0, 1)])
+def test_a_pixel_may_be_a_thousandth_out_of_range(edge, sign):
+    def pixel(distance):
+        return tf.fill([1, 1, 1, 3], edge + sign * distance)
+
+    served = serving_module._check_range(pixel(0.0009))
+    np.testing.assert_array_equal(served, pixel(0.0))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        serving_module._check_range(pixel(0.0011))
+
+
+@pytest.mark.parametrize(
+    "kind,inside,outside",
+    [
+        ("tflite", (0.99e-5, 0.0), (1.01e-5, 1.0)),
+        ("tflite dynamic int8", (1.0, 0.9991), (0.0, 0.9989)),
+        ("tflite int8", (1.0, 0.9901), (0.0, 0.9899)),
+        ("onnx", (0.99e-5, 0.0), (1.01e-5, 1.0)),
+    ],
+)
+def test_a_converted_encoder_may_differ_a_little(
+    kind, inside, outside, tmp_path, monkeypatch
+):
+    """Pairs are (largest difference, least cosine)."""
+    model = tf.Module()
+    model.__call__ = tf.function(
+        lambda x: x[:, 0, 0], [tf.TensorSpec([None, 1, 1, 3])]
+    )
+    tf.saved_model.save(model, str(tmp_path))
+    module = type("M", (), {"encode": None})()
+    module.encoder_spec = tf.TensorSpec([None, 1, 1, 3])
+    module.encode = lambda x: x[:, 0, 0]
+    name = kind.partition(" ")[0]
+    converted = [(kind, b"content", lambda x: x[:, 0, 0])]
+    for function in ("_tflite", "_onnx"):
+        monkeypatch.setattr(tflite_onnx, function, lambda *_: converted)
+    images = np.ones([2, 1, 1, 3], np.float32)
+
+    def write(found):
+        monkeypatch.setattr(tflite_onnx, "compare", lambda *_: found)
+        return tflite_onnx.write(str(tmp_path), module, [name], images)
+
+    assert len(write(inside)) == 1
+    for found in (outside, (np.nan, np.nan)):
+        with pytest.raises(errors.UserError, match="differs"):
+            write(found)
+
+
+# ---- Evaluation -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [2, 6])
+def test_directions_of_a_trillionth_of_the_variance_are_rounding(rows):
+    def axes(variance):
+        centred = np.zeros([rows, 3])
+        centred[:2, 0] = 1, -1
+        centred[:2, 1] = np.sqrt(variance), np.sqrt(variance)
+        return logistic._principal_axes(centred)[1]
+
+    assert len(axes(2e-12)) == 2
+    assert len(axes(0.5e-12)) == 1
+
+
+@pytest.mark.parametrize(
+    "steps,momentum",
+    [(1, 0.9), (99, 0.9), (101, 1 - 10 / 101), (1000, 0.99)],
+)
+def test_transfer_has_simclr_s_batch_norm_momentum(
+    steps, momentum, monkeypatch
+):
+    """SimCLR, B.8: max(1 - 10 / s, 0.9) for s steps per epoch."""
+
+    class Captured(Exception):
+        pass
+
+    def select(context, rows, recipes, **options):
+        raise Captured(recipes[0].batch_norm_momentum)
+
+    monkeypatch.setattr(finetune, "select_recipe", select)
+    info = datasets.Info("x", "train", 4 * steps, 10, (8, 8, 3))
+    train = type("Source", (), {"info": info})()
+    other = type("Context", (), {"train": train})()
+    target = type("Target", (), {"multi_label": False, "metric": "top1"})()
+    grid = {"steps": 1, "learning_rates": (0.1,), "weight_decays": (0.0,)}
+    monkeypatch.setattr(finetune, "score_by", lambda *_: None)
+    with pytest.raises(Captured) as found:
+        transfer._finetune(
+            other, target, np.arange(2), grid, 4, 0, trained=True
+        )
+    assert found.value.args[0] == pytest.approx(momentum, rel=1e-12)
+
+
+def test_probabilities_sum_to_one_within_a_hundredth():
+    def error(total):
+        rows = np.array([[total - 0.5, 0.5]])
+        metrics.expected_calibration_error(rows, np.array([0]))
+
+    for total in (0.991, 1.009):
+        error(total)
+    for total in (0.989, 1.011):
+        with pytest.raises(errors.UserError):
+            error(total)
+
+
+def test_a_row_shorter_than_1e_12_has_no_direction():
+    rows = np.array([[1.1e-12, 0], [0.9e-12, 0]], np.float32)
+    found = classifiers.normalize(rows)
+    np.testing.assert_allclose(found, [[1, 0], [0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("images,fits", [((38, 40), False), ((40, 40), True)])
+def test_transformations_need_forty_images(images, fits):
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=[n, 2]) for n in images]
+    kinds = [np.arange(n) % 2 for n in images]
+    arguments = rows[0], kinds[0], rows[1], kinds[1]
+    if fits:
+        transformations.predict(*arguments, hidden=2)
+        return
+    with pytest.raises(errors.UserError, match="40"):
+        transformations.predict(*arguments, hidden=2)
+
+
+def test_two_encoders_differ_at_five_percent():
+    assert statistics.verdict(0.1, 0.2, 0.05) == "better"
+    assert statistics.verdict(-0.2, -0.1, 0.0499) == "worse"
+    assert statistics.verdict(0.1, 0.2, 0.0501) == "tied"
+
+
+def test_intervals_hold_95_percent():
+    low, high = statistics.interval(np.arange(2_000) % 2 == 0)
+    # 1.96 deviations of 0.5 / sqrt(2000); 90 % would be 1.64, 97.5 % 2.24.
+    assert high - low == pytest.approx(2 * 1.96 * 0.01118, rel=0.08)
+
+
+# ---- Papers -----------------------------------------------------------------
+
+
+def test_imagenet100_is_the_list_of_cmc():
+    """imagenet100.txt of the authors' repository, HobbitLong/CMC, sorted."""
+    ids = "\n".join(sorted(subsets.IMAGENET100)).encode()
+    assert hashlib.sha256(ids).hexdigest() == (
+        "d61d354b64beb3ce2c2c9cf04a874298362dc9fcd589e15ee34c5e4592145746"
+    )
+
+
+# make_imagenet_c.py and make_cifar_c.py of hendrycks/robustness.
+_IMAGENET_C = {
+    "gaussian_noise": [0.08, 0.12, 0.18, 0.26, 0.38],
+    "shot_noise": [60, 25, 12, 5, 3],
+    "impulse_noise": [0.03, 0.06, 0.09, 0.17, 0.27],
+    "defocus_blur": [(3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)],
+    "glass_blur": [
+        *((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    ],
+    "motion_blur": [(10, 3), (15, 5), (15, 8), (15, 12), (20, 15)],
+    "snow": [
+        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+    ],
+    "frost": [(1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)],
+    "fog": [(1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)],
+    "brightness": [0.1, 0.2, 0.3, 0.4, 0.5],
+    "contrast": [0.4, 0.3, 0.2, 0.1, 0.05],
+    "elastic_transform": [
+        (488, 170.8, 24.4),
+        (488, 19.52, 48.8),
+        (12.2, 2.44, 4.88),
+        (17.08, 2.44, 4.88),
+        (29.28, 2.44, 4.88),
+    ],
+    "pixelate": [0.6, 0.5, 0.4, 0.3, 0.25],
+    "jpeg_compression": [25, 18, 15, 10, 7],
+}
+_CIFAR_C = {
+    "gaussian_noise": [0.04, 0.06, 0.08, 0.09, 0.10],
+    "shot_noise": [500, 250, 100, 75, 50],
+    "impulse_noise": [0.01, 0.02, 0.03, 0.05, 0.07],
+    "defocus_blur": [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)],
+    "glass_blur": [
+        *((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+    ],
+    "motion_blur": [(6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)],
+    "snow": [
+        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+    ],
+    "frost": [(1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)],
+    "fog": [(0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)],
+    "brightness": [0.05, 0.1, 0.15, 0.2, 0.3],
+    "contrast": [0.75, 0.5, 0.4, 0.3, 0.15],
+    "elastic_transform": [
+        (0, 0, 2.56),
+        (1.6, 6.4, 2.24),
+        (2.56, 1.92, 1.92),
+        (3.2, 1.28, 1.6),
+        (3.2, 0.96, 0.96),
+    ],
+    "pixelate": [0.95, 0.9, 0.85, 0.75, 0.65],
+    "jpeg_compression": [80, 65, 58, 50, 40],
+}
+# Zoom factors: (first beyond, step) from 1 on.
+_ZOOMS = {
+    "imagenet": [
+        *((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02)),
+        (1.31, 0.03),
+    ],
+    "cifar": [(end, 0.01) for end in (1.06, 1.11, 1.16, 1.21, 1.26)],
+}
+
+
+@pytest.mark.parametrize(
+    "kind,table,side",
+    [("imagenet", _IMAGENET_C, 512), ("cifar", _CIFAR_C, 32)],
+)
+def test_corruptions_have_the_published_levels(kind, table, side):
+    filters = {"imagenet": "BICUBIC", "cifar": "BOX"}
+    found = dict(levels.LEVELS[kind])
+    zooms = found.pop("zoom_blur")
+    for factors, (end, step) in zip(zooms, _ZOOMS[kind], strict=True):
+        np.testing.assert_allclose(factors, np.arange(1, end, step))
+    assert found.keys() == table.keys()
+    for name, expected in table.items():
+        for own, theirs in zip(found[name], expected, strict=True):
+            if name == "fog":
+                theirs = (*theirs, side)
+            if name == "pixelate":
+                assert own[1] == filters[kind]
+                own = own[0]
+            assert np.ravel(own) == pytest.approx(np.ravel(theirs)), name
+
+
+def test_noise_has_a_deviation_up_to_a_fifth():
+    """Of the ablation of SimCLR's figure 5, whose code is not published."""
+    seeds = tf.constant([[0, n] for n in range(400)])
+    noise = ablation.Noise(16)
+    uniforms = prng.uniform(seeds, noise.streams)
+    gray = tf.fill([400, 16, 16, 3], 0.5)
+    spreads = np.std(noise(gray, uniforms), axis=(1, 2, 3))
+    assert 0.18 < spreads.max() < 0.21
+    assert spreads.mean() == pytest.approx(0.1, abs=0.01)
+
+
+def test_added_operations_act_on_half_of_the_views():
+    policy = views.build("simclr+solarize", image_size=8, blur=False)
+    assert policy.operations[-1].probability == 0.5
+
+
+def test_a_claim_is_judged_at_five_percent():
+    def verdict(**p_values):
+        others = {"p_bound": 1.0, "p_against": 1.0, "p_zero": 1.0}
+        return verdicts._verdict({}, others | p_values)
+
+    for name in ("p_bound", "p_against", "p_zero"):
+        assert verdict(**{name: 0.05}) != verdict()
+        assert verdict(**{name: 0.0501}) == verdict()
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
