@@ -108,7 +108,7 @@ setuptools.setup(
     package_data={
         "tf_contrastive.configs": ["*.flags", "shared/*.flags"],
         # The papers' claims and numbers.
-        "tf_contrastive.papers.claims": ["*.json"],
+        "tf_contrastive.lab.claims": ["*.json"],
         "tf_contrastive.encoders.pretrained": ["*/*"],
     },
     python_requires=">=3.10,<3.14",

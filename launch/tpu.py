@@ -24,10 +24,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_contrastive import errors, flags, terminal
-from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor.tpu.compiler import PLAIN_PLAN, PLAN, WHOLE
+from tf_contrastive.lab.tpu.compiler import PLAIN_PLAN, PLAN, WHOLE
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
@@ -74,7 +73,7 @@ _FORM = (
 
 def document(rows: dict[str, dict[str, Any]]) -> str:
     """Returns the text of docs/tpu.md: `rows` of docs/tpu.json."""
-    from tf_contrastive.doctor.tpu import chips
+    from tf_contrastive.lab.tpu import chips
 
     lines = [
         _INTRODUCTION.format(images=IMAGES),
@@ -135,7 +134,7 @@ def _write_table(minutes: float) -> bool:
 
 
 def _write_rows(encoder: str, width: int, names: list[str]) -> None:
-    from tf_contrastive.doctor.tpu import chips, compilation
+    from tf_contrastive.lab.tpu import chips, compilation
 
     run = fields.replace(
         _parse(RECIPE), encoder=encoder, width=float(width), batch_size=IMAGES
@@ -211,7 +210,7 @@ def _compile_recipes(whole: bool) -> bool:
 
 def _compile_recipe(name: str, run: Pretrain, images: int, mode: str) -> None:
     """Prints what a recipe's step takes; exits with 1 if something is wrong."""
-    from tf_contrastive.doctor.tpu import chips, compilation
+    from tf_contrastive.lab.tpu import chips, compilation
 
     target = chips.topology(TOPOLOGIES["v4"])
     # A learning rate belongs to the recipe's own number of cores.
@@ -250,7 +249,6 @@ def in_process(function: Callable[..., None], *arguments: Any) -> bool:
 
 def _configured(function: Callable[..., None], *arguments: Any) -> None:
     terminal.configure("normal")
-    extensions.add_papers()
     try:
         function(*arguments)
     except errors.UserError as error:

@@ -22,8 +22,8 @@ classifiers datasets encoders flags heads losses optimizers schedules views
 checkpoints model
 callbacks embedding exporting tensorboard
 evaluation train
-doctor papers
-benchmarks
+doctor
+lab
 commands
 __main__
 """
@@ -89,14 +89,14 @@ def test_modules_do_not_import_each_other():
     graphlib.TopologicalSorter(graph).prepare()
 
 
-def test_only_commands_use_the_papers():
+def test_only_commands_use_the_lab():
     users = {
         _part(name)
         for name, tree in _MODULES.values()
         for imported in _imports(ast.walk(tree))
-        if _part(imported) == "papers"
+        if _part(imported) == "lab"
     }
-    assert users <= {"papers", "commands"}
+    assert users <= {"lab", "commands"}
 
 
 def test_only_the_command_line_reads_flags():

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_contrastive import encoders, errors
 from tf_contrastive.config import fields
-from tf_contrastive.papers.baselines import vae
+from tf_contrastive.lab.claims import vae
 
 
 def test_the_bound_of_a_vae():

@@ -205,6 +205,31 @@ def test_an_encoder_that_is_no_export_is_exported_for_workers(
     assert not list((tmp_path / "beam").glob("d.model-*"))
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "randbit:bits=4,of=digits",
+        "digit_on_image:of=digits",
+        "subset:fraction=0.5,of=digits",
+    ],
+)
+def test_workers_read_derived_datasets(name, tmp_path):
+    for folder, runner in (("here", ""), ("beam", "DirectRunner")):
+        _embed(
+            output=tmp_path / folder / "d.npz",
+            saved_model="pretrained:digits-supcon-resnet10",
+            input=name,
+            split="test[:40]",
+            runner=runner,
+            beam_options=_TWO if runner else "",
+        )
+    here, beam = (np.load(tmp_path / x / "d.npz") for x in ("here", "beam"))
+    np.testing.assert_array_equal(here["labels"], beam["labels"])
+    np.testing.assert_allclose(
+        here["embeddings"], beam["embeddings"], rtol=1e-4, atol=1e-5
+    )
+
+
 def test_an_unknown_runner_is_named(workdir, tmp_path):
     with pytest.raises(errors.UserError, match="runner=DirctRunner"):
         _embed(workdir, tmp_path / "new" / "d.npz", runner="DirctRunner")

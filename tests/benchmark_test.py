@@ -9,14 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tf_contrastive import __main__, benchmarks, datasets
-from tf_contrastive.benchmarks import (
-    evaluation,
-    input,
-    loss,
-    measure,
-    views,
-)
+from tf_contrastive import __main__, datasets
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import (
     BENCHMARK_LOSSES,
@@ -25,6 +18,14 @@ from tf_contrastive.config.benchmark import (
     Benchmark,
     Benchmarking,
     LossBenchmark,
+)
+from tf_contrastive.lab import benchmarks
+from tf_contrastive.lab.benchmarks import (
+    evaluation,
+    input,
+    loss,
+    measure,
+    views,
 )
 
 

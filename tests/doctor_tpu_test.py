@@ -11,15 +11,15 @@ from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tf_contrastive import datasets, errors
-from tf_contrastive.benchmarks.step import both_passes
-from tf_contrastive.commands import benchmark, extensions
+from tf_contrastive.commands import benchmark
 from tf_contrastive.commands import doctor as command
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Doctor
-from tf_contrastive.doctor import tpu
-from tf_contrastive.doctor.tpu import (
+from tf_contrastive.lab import tpu
+from tf_contrastive.lab.benchmarks.step import both_passes
+from tf_contrastive.lab.tpu import (
     chips,
     compilation,
     compiler,
@@ -351,7 +351,6 @@ _FORMS = {
 
 def _lowered(name):
     """A recipe's step on 8 cores, with a small encoder, and its batch."""
-    extensions.add_papers()
     run, images = _RECIPES[name]
     run = fields.replace(run, batch_size=8 * images)
     run, info, _ = compilation.resolve(run, 8)

@@ -27,7 +27,6 @@ from tf_contrastive import train as training
 from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
-from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data
 from tf_contrastive.config.embed import Embed
@@ -40,6 +39,7 @@ from tf_contrastive.config.evaluate import (
 from tf_contrastive.config.export import Export, Exporting
 from tf_contrastive.evaluation import protocols, results
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.lab.claims import protocol_numbers
 
 _CLASSIFIERS = ["knn", "prototype", "linear"]
 
@@ -204,7 +204,6 @@ def test_projections_are_classified_beside_embeddings():
 
 
 def test_declared_numbers_are_written():
-    extensions.add_papers()
     options = {
         **{"features": "h,z", "linear_epochs": 2, "logistic_penalties": 3},
         **{"robustness_corruptions": "contrast", "robustness_examples": 50},
@@ -233,9 +232,11 @@ def test_declared_numbers_are_written():
                 keys = [f"{key}/{i}" for i in range(1, 6)] if many else [key]
                 if value is not None:
                     written |= {
-                        *protocols.names_of(*keys, variants=[row["variant"]])
+                        *protocol_numbers.of_variants(
+                            *keys, variants=[row["variant"]]
+                        )
                     }
-        declared = set(protocols.PROTOCOLS[name].writes(subject.options))
+        declared = protocol_numbers.names(name, subject.options)
         # There is no baseline of these data.
         assert declared - {"mce", "relative_mce"} <= written, name
 
@@ -284,7 +285,6 @@ def test_an_unknown_protocol_names_the_nearest():
 
 
 def test_protocols_are_those_of_the_options():
-    extensions.add_papers()
     assert tuple(protocols.PROTOCOLS) == PROTOCOLS
 
 

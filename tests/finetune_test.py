@@ -35,6 +35,7 @@ from tf_contrastive.evaluation import (
     transfer,
 )
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.lab.claims import protocol_numbers
 
 
 @functools.cache
@@ -139,8 +140,8 @@ def test_a_trained_encoder_gains_from_few_labels():
     before = embedding.checksum(scored.encoder)
     parts = dict(finetune.measure(scored, **_HYPERPARAMETERS))
     assert list(parts) == ["10%", "10% scratch"]
-    declared = protocols.PROTOCOLS["finetune"].writes(
-        evaluate(finetune_fractions="0.1", finetune_scratch=True)
+    declared = protocol_numbers.names(
+        "finetune", evaluate(finetune_fractions="0.1", finetune_scratch=True)
     )
     for name in declared:
         variant, metric = name.split("/")

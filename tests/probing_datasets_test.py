@@ -18,7 +18,6 @@ from scipy import stats
 
 from tf_contrastive import __main__, datasets, views
 from tf_contrastive.commands import datasets as command
-from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
 from tf_contrastive.config.dataset_names import (
     EMBEDDED_NOTE,
@@ -30,15 +29,13 @@ from tf_contrastive.config.dataset_names import (
 )
 from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.config.views import Views, resolve_views
+from tf_contrastive.datasets import digit_canvases as digits_module
+from tf_contrastive.datasets import random_bits as bits_module
 from tf_contrastive.datasets import subsets
 from tf_contrastive.doctor import positives
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import finetune
-from tf_contrastive.papers.datasets import bits as bits_module
-from tf_contrastive.papers.datasets import digits as digits_module
 from tf_contrastive.views import from_config
-
-extensions.add_papers()
 
 _NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
 

@@ -108,7 +108,7 @@ def test_the_wheel_is_tested_without_the_sources(release):
         "--keep",
         "--no_audit",
         "--",
-        *("tests/architecture_test.py", "-k", "layers or papers", "-n0"),
+        *("tests/architecture_test.py", "-k", "layers or lab", "-n0"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b2 passed", done.stdout)
@@ -140,7 +140,7 @@ def test_a_wheel_that_lacks_a_file_fails(release):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(_ROOT / name, root / name, ignore=ignored)
     text = (root / "setup.py").read_text()
-    line = r'^ *"tf_contrastive\.papers\.claims": \[.*\n'
+    line = r'^ *"tf_contrastive\.lab\.claims": \[.*\n'
     without = re.sub(line, "", text, flags=re.MULTILINE)
     assert without != text
     (root / "setup.py").write_text(without)

@@ -14,20 +14,18 @@ import small
 from scipy import stats
 
 from tf_contrastive import __main__, errors, flags
-from tf_contrastive.commands import extensions, reproduce
+from tf_contrastive.commands import reproduce
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.reproduce import Reproduce
-from tf_contrastive.papers.claims import (
+from tf_contrastive.lab.claims import (
     definitions,
     measures,
     report,
     runs,
     verdicts,
 )
-
-extensions.add_papers()
 
 # The tables and figures of the four papers, which `--list` must cover.
 _ITEMS = """

@@ -27,7 +27,7 @@ from tensorflow_serving.apis import (
 from tensorflow_serving.config import model_server_config_pb2
 
 from tf_contrastive import __main__, exporting
-from tf_contrastive.benchmarks import serving
+from tf_contrastive.lab.benchmarks import serving
 
 _ROOT = Path(__file__).absolute().parents[1]
 SIZE = 12

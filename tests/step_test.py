@@ -20,12 +20,12 @@ from tf_contrastive import (
 )
 from tf_contrastive import model as models
 from tf_contrastive import train as training
-from tf_contrastive.benchmarks import step
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 from tf_contrastive.encoders import resnet
+from tf_contrastive.lab.benchmarks import step
 from tf_contrastive.views import from_config, mixing
 
 pytestmark = pytest.mark.usefixtures("small_encoder")

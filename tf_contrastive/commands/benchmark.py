@@ -35,13 +35,11 @@ def run(options: Benchmark) -> int:
             f" benchmark=step, not of benchmark={name}: omit it"
         )
     # Imported here, so that errors in flags need not wait for TensorFlow.
-    from tf_contrastive.benchmarks import BENCHMARKS, measure, ratios
-    from tf_contrastive.commands import extensions
+    from tf_contrastive.lab.benchmarks import BENCHMARKS, measure, ratios
 
     if chosen.compare:
         print(ratios.side_by_side(*chosen.compare.split(",")))
         return 0
-    extensions.add_papers()
     output = chosen.output or f"benchmark_{name}.json"
     measure.check_output("output", output)
     if name == "all":

@@ -59,9 +59,7 @@ def run(options: Datasets) -> int:
 def _pack(options: Datasets) -> str:
     """Writes resized images; returns a description."""
     from tf_contrastive import datasets
-    from tf_contrastive.commands import extensions
 
-    extensions.add_papers()
     chosen, listing = options.packing, options.listing
     source = datasets.source(
         chosen.dataset,
@@ -83,9 +81,7 @@ def _contact_sheet(chosen: Listing, reading: Reading) -> str:
     import tensorflow as tf
 
     from tf_contrastive import datasets
-    from tf_contrastive.commands import extensions
 
-    extensions.add_papers()
     source = datasets.source(
         chosen.show,
         chosen.split,

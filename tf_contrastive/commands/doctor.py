@@ -4,17 +4,15 @@ import os
 from typing import Any
 
 from tf_contrastive import doctor, files, flags, terminal
-from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Doctor
 from tf_contrastive.doctor.report import Section
 
 
 def run(options: Doctor) -> int:
     """Prints the report and, with a workdir, writes it to `doctor.json`."""
-    extensions.add_papers()
     if options.compilation.compile_for:
         # Late: it uses operations that are not in TensorFlow's API.
-        from tf_contrastive.doctor import tpu
+        from tf_contrastive.lab import tpu
 
         sections = tpu.inspect(options)
         _show(sections)

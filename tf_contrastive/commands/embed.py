@@ -14,7 +14,6 @@ from tf_contrastive import (
     exporting,
     terminal,
 )
-from tf_contrastive.commands import extensions
 from tf_contrastive.config import memory
 from tf_contrastive.config.data import Reading, check_encoder_channels
 from tf_contrastive.config.embed import Embed
@@ -23,7 +22,6 @@ from tf_contrastive.embedding import job as jobs
 
 def run(options: Embed) -> int:
     """Embeds a split, in order, and writes it with its labels if it has any."""
-    extensions.add_papers()
     settings = options.embedding
     if settings.file_format == "parquet":
         errors.check_package("format=parquet", "pyarrow", "beam")

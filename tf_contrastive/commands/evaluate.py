@@ -17,7 +17,7 @@ from tf_contrastive import (
     tensorboard,
     terminal,
 )
-from tf_contrastive.commands import extensions, watch
+from tf_contrastive.commands import watch
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data, Reading, check_pod
 from tf_contrastive.config.evaluate import (
@@ -50,7 +50,6 @@ def run(options: Evaluate) -> int:
     (`saved_model`) are only written if `output_dir` is set. Of several workers
     the chief prints and writes.
     """
-    extensions.add_papers()
     evaluation = options.evaluation
     if evaluation.compare:
         return _compare(evaluation)

@@ -16,7 +16,6 @@ from tf_contrastive import (
     terminal,
     views,
 )
-from tf_contrastive.commands import extensions
 from tf_contrastive.config import fields
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.export import Export, Exporting
@@ -38,7 +37,6 @@ Read more: {path}/README.md"""
 
 def run(options: Export) -> int:
     """Exports a checkpoint, and prints where and how to call it."""
-    extensions.add_papers()
     settings = options.exporting
     formats = fields.split_list(settings.format)
     exporting.check_installed(formats)

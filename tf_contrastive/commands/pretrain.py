@@ -8,14 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import files, tensorboard, terminal, train
-from tf_contrastive.commands import extensions
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, results
 
 
 def run(options: Pretrain) -> int:
     """Runs the command and returns its exit status."""
-    extensions.add_papers()
     result = train.pretrain(options)
     path = os.path.join(options.runtime.workdir, "pretrain.json")
     if result.is_chief:

@@ -4,7 +4,7 @@ import os
 
 from tf_contrastive import terminal
 from tf_contrastive.config.reproduce import Reproduce
-from tf_contrastive.papers.claims import definitions, verdicts
+from tf_contrastive.lab.claims import definitions, verdicts
 
 
 def run(options: Reproduce) -> int:
@@ -25,10 +25,8 @@ def run(options: Reproduce) -> int:
     claim = definitions.find(chosen.claim, known) if chosen.claim else None
     recipe = claim.recipe(chosen.scale) if claim else None
     # Imported here, so that the list and errors need not wait for TensorFlow.
-    from tf_contrastive.commands import extensions
-    from tf_contrastive.papers.claims import report, runs
+    from tf_contrastive.lab.claims import report, runs
 
-    extensions.add_papers()
     if claim is None or recipe is None:
         if chosen.list:
             print(

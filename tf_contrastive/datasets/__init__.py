@@ -20,6 +20,7 @@ from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.array_source import digits, from_arrays
 from tf_contrastive.datasets.data_service import DeliveryCounter
 from tf_contrastive.datasets.data_service import check as check_service
+from tf_contrastive.datasets.digit_canvases import digit_on_image, multidigits
 from tf_contrastive.datasets.image_files import csv_file, folder
 from tf_contrastive.datasets.packing import pack, packed
 from tf_contrastive.datasets.pipeline import (
@@ -32,6 +33,7 @@ from tf_contrastive.datasets.pipeline import (
     training_batches,
     view_batches,
 )
+from tf_contrastive.datasets.random_bits import kbits, randbit
 from tf_contrastive.datasets.source import Info, Source
 from tf_contrastive.datasets.statistics import channel_statistics
 from tf_contrastive.datasets.subsets import (
@@ -76,7 +78,6 @@ SCHEMES = {
     "tfrecord": tfrecord,
 }
 # Datasets made from others: name -> (name, options, split, opener) -> source.
-# The commands add those of `papers.datasets`.
 DERIVED: dict[str, Callable[..., Source]]
 DERIVED = {
     "subset": subset,
@@ -84,6 +85,10 @@ DERIVED = {
     "imagenet100": functools.partial(
         of_classes, of="imagenet2012", names=IMAGENET100
     ),
+    "multidigits": multidigits,
+    "digit_on_image": digit_on_image,
+    "randbit": randbit,
+    "kbits": kbits,
 }
 
 _READING = Reading()

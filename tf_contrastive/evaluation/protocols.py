@@ -18,15 +18,18 @@ from tf_contrastive.evaluation import (
     classification,
     finetune,
     hypersphere,
+    kmeans,
     logistic,
     projections,
     robustness,
     separation,
+    spectra,
     transfer,
+    transformations,
+    tsne,
     view_embeddings,
 )
 from tf_contrastive.evaluation.context import EvaluationContext, missing_labels
-from tf_contrastive.evaluation.corruptions import SEVERITIES
 from tf_contrastive.evaluation.results import Measurement, result_row
 
 Recorder = Callable[
@@ -51,9 +54,6 @@ class Protocol:
     hyperparameters: Callable[[Evaluate], dict[str, Any]]
     # Context -> what is missing, in one line, or None.
     needs: Callable[[EvaluationContext], str | None] = missing_labels
-    # Options -> names of the numbers in its rows, METRIC or VARIANT/METRIC, `*`
-    # for any part; METRIC/1, METRIC/2, ... for lists.
-    writes: Callable[[Evaluate], Iterable[str]] = lambda o: ("top1", "top5")
 
     def version_of(self, options: Evaluate) -> str:
         """Returns the version with these options, such as 1 or 1-cpu."""
@@ -69,20 +69,6 @@ class Protocol:
         return self.hyperparameters(options) | (
             chosen if preprocessing != Evaluation.preprocessing else {}
         )
-
-
-def names_of(*metrics: str, variants: Iterable[str] = ("",)) -> tuple[str, ...]:
-    """Returns VARIANT/METRIC for all of them, METRIC without a variant."""
-    return tuple(
-        "/".join(filter(None, (variant, metric)))
-        for variant in variants
-        for metric in metrics
-    )
-
-
-def spaces(metric: str) -> tuple[str, str]:
-    """Returns the names of a metric of embeddings h and projections z."""
-    return f"{metric}_h", f"{metric}_z"
 
 
 def _selected(name: str) -> Callable[[Evaluate], dict[str, Any]]:
@@ -103,45 +89,7 @@ def _features(options: Evaluate) -> dict[str, Any]:
     return {} if names == ["h"] else {"features": names}
 
 
-def _variants(options: Evaluate, names: Iterable[str] = ("",)) -> list[str]:
-    """Returns the variants of results of the features to classify."""
-    return [
-        classification.variant(space, name)
-        for space in fields.split_list(options.evaluation.features)
-        for name in names
-    ]
-
-
-def _written_finetune(options: Evaluate) -> tuple[str, ...]:
-    fractions = fields.read_numbers(options.finetune.fractions)
-    suffixes = ("", " scratch") if options.finetune.scratch else ("",)
-    return names_of(
-        *("top1", "top5", "labels", "learning_rate", "validation"),
-        variants=[f"{100 * x:g}%{end}" for x in fractions for end in suffixes],
-    )
-
-
-def _written_transfer(options: Evaluate) -> tuple[str, ...]:
-    methods = fields.split_list(options.transfer.methods)
-    targets = transfer.targets(options.transfer.suite)
-    return names_of(
-        *("top1", "score"),
-        variants=[f"{x} {method}" for x in targets for method in methods],
-    )
-
-
-def _written_robustness(options: Evaluate) -> tuple[str, ...]:
-    names = ["top1", "clean_top1", "mean_error", "mce", "relative_mce"]
-    by_severity = ["accuracy"]
-    if options.robustness.classifier != "knn":
-        names.append("ece_clean")
-        by_severity.append("ece")
-    corruptions = fields.split_list(options.robustness.corruptions)
-    by_severity += [f"error_{name}" for name in corruptions]
-    return (*names, *(f"{x}/{s}" for x in by_severity for s in SEVERITIES))
-
-
-def hyperparameters_of(name: str) -> Callable[[Evaluate], dict[str, Any]]:
+def _representation(name: str) -> Callable[[Evaluate], dict[str, Any]]:
     """Returns the `hyperparameters` of a protocol of `representation`."""
 
     def hyperparameters(options: Evaluate) -> dict[str, Any]:
@@ -152,7 +100,6 @@ def hyperparameters_of(name: str) -> Callable[[Evaluate], dict[str, Any]]:
     return hyperparameters
 
 
-# `commands.extensions` adds the protocols of `papers.figures`.
 PROTOCOLS = {
     "knn": Protocol(
         1,
@@ -161,13 +108,6 @@ PROTOCOLS = {
             {"k": list(fields.read_counts(o.evaluation.knn_k))} | _features(o)
         ),
         classification.needs_features,
-        lambda o: names_of(
-            "top1",
-            variants=_variants(
-                o,
-                [f"k={k}" for k in fields.read_counts(o.evaluation.knn_k)],
-            ),
-        ),
     ),
     "prototype": Protocol(1, classification.measure_prototype, lambda o: {}),
     "head": Protocol(
@@ -178,31 +118,13 @@ PROTOCOLS = {
         classification.measure_linear,
         lambda o: _selected("linear")(o) | _features(o),
         classification.needs_features,
-        lambda o: names_of(
-            *("top1", "top5", "loss"),
-            *(["learning_rate"] if o.linear.learning_rates else []),
-            variants=_variants(o),
-        ),
     ),
-    "logistic": Protocol(
-        1,
-        logistic.measure,
-        _selected("logistic"),
-        writes=lambda o: ("top1", "top5", "mean_per_class", "penalty"),
-    ),
+    "logistic": Protocol(1, logistic.measure, _selected("logistic")),
     "finetune": Protocol(
-        1,
-        finetune.measure,
-        _selected("finetune"),
-        finetune.needs,
-        _written_finetune,
+        1, finetune.measure, _selected("finetune"), finetune.needs
     ),
     "transfer": Protocol(
-        2,
-        transfer.measure,
-        _selected("transfer"),
-        transfer.needs,
-        _written_transfer,
+        2, transfer.measure, _selected("transfer"), transfer.needs
     ),
     "robustness": Protocol(
         3,
@@ -215,51 +137,40 @@ PROTOCOLS = {
             }
         ),
         robustness.needs,
-        _written_robustness,
     ),
     "separation": Protocol(
-        2,
-        separation.measure,
-        hyperparameters_of("separation"),
-        writes=lambda o: [
-            f"{space}{name}"
-            for space in ("", "projection_")
-            for name in (
-                *("margin", "margin_of_medians"),
-                *("target_median", "noise_median"),
-            )
-        ],
+        2, separation.measure, _representation("separation")
     ),
     "kl_bound": Protocol(
         1,
         projections.measure_kl,
-        hyperparameters_of("kl_bound"),
+        _representation("kl_bound"),
         projections.needs_kl,
-        lambda o: (
-            *("kl_lower_bound", "sincere_loss", "upper_bound"),
-            *("temperature", "images"),
-        ),
     ),
     "contrastive": Protocol(
         1,
         projections.measure_task,
-        hyperparameters_of("contrastive"),
+        _representation("contrastive"),
         view_embeddings.missing_projections,
-        lambda o: (
-            *("contrastive_accuracy", "contrastive_entropy", "max_entropy"),
-            *("temperature", "images"),
-        ),
     ),
     "uniformity": Protocol(
         1,
         hypersphere.measure,
-        hyperparameters_of("uniformity"),
+        _representation("uniformity"),
         lambda context: None,
-        lambda o: (
-            *(*spaces("alignment"), *spaces("uniformity")),
-            *(*spaces("effective_rank"), *spaces("kurtosis")),
-            *(*spaces("ks_prior"), *spaces("ks_normal")),
-        ),
+    ),
+    "spectrum": Protocol(
+        1, spectra.measure, _representation("spectrum"), spectra.needs
+    ),
+    "transforms": Protocol(
+        1,
+        transformations.measure,
+        _representation("transforms"),
+        transformations.needs,
+    ),
+    "tsne": Protocol(1, tsne.measure, _representation("tsne"), tsne.needs),
+    "kmeans": Protocol(
+        1, kmeans.measure, _representation("kmeans"), lambda context: None
     ),
 }
 

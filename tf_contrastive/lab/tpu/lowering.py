@@ -13,7 +13,7 @@ from tf_contrastive import datasets, distribution, train
 from tf_contrastive.checkpoints import networks
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
-from tf_contrastive.doctor.tpu import compiler
+from tf_contrastive.lab.tpu import compiler
 from tf_contrastive.model import ContrastiveModel
 
 # A computation of an encoder and a batch of the step.

@@ -5,10 +5,10 @@ import sklearn.datasets
 import tensorflow as tf
 
 from tf_contrastive import files, terminal, views
-from tf_contrastive.benchmarks import measure
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 from tf_contrastive.evaluation import plots
+from tf_contrastive.lab.benchmarks import measure
 
 _COLUMNS = 8
 

@@ -1,4 +1,9 @@
-"""RandBit and KBits: the bits of a random integer as channels."""
+"""RandBit and KBits: the bits of a random integer as channels.
+
+Chen, Luo and Li 2021, section 5. Random choices depend on the seed in the name
+(`config.dataset_names`) and on the index or the contents of an image: they are
+equal in every view and slice.
+"""
 
 import dataclasses
 import zlib
@@ -43,11 +48,13 @@ def randbit(
 ) -> Source:
     """Images of another dataset with the bits of a random integer."""
     inner = open_inner(options.of, split)
+    # Alone, since Beam pickles `decode`, and a source holds datasets.
+    decode_inner = inner.decode
 
     @tf.autograph.experimental.do_not_convert
     def decode(record: Record) -> Record:
         number = hashed(record, 1 << options.bits, options.seed, FOR_BITS)
-        example = inner.decode(record)
+        example = decode_inner(record)
         bits = _bits(number, options.bits)
         if "extra" not in example:
             return example | {"extra": bits}

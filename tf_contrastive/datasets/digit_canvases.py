@@ -1,4 +1,7 @@
-"""MultiDigits and DigitOnImage: MNIST's digits on canvases and on images."""
+"""MultiDigits and DigitOnImage: MNIST's digits on canvases and on images.
+
+Chen, Luo and Li 2021, section 5.
+"""
 
 import dataclasses
 import functools
@@ -16,9 +19,9 @@ from tf_contrastive.config.dataset_names import (
     MultiDigits,
 )
 from tf_contrastive.datasets import array_source, split_spec
+from tf_contrastive.datasets.random_bits import FOR_DIGITS, hashed
 from tf_contrastive.datasets.source import Info, Record, Source, in_memory
 from tf_contrastive.datasets.subsets import Opener, note_of
-from tf_contrastive.papers.datasets.bits import FOR_DIGITS, hashed
 
 _SIDE = 28
 _NAMES = tuple(map(str, range(10)))
@@ -178,6 +181,7 @@ def digit_on_image(
 ) -> Source:
     """Images of another dataset with a digit at nine places."""
     inner = open_inner(options.of, split)
+    decode_inner = inner.decode  # Alone, as in `random_bits`.
     if split_spec.parse(split)[0] == "train":
         digits = _read("train", open_inner, options.unique)
     else:
@@ -199,7 +203,7 @@ def digit_on_image(
 
     @tf.autograph.experimental.do_not_convert
     def decode(record: Record) -> Record:
-        example = inner.decode(record)
+        example = decode_inner(record)
         image = tf.ensure_shape(example["image"], shape or [None, None, 3])
         digit = tf.gather(digits.images, which(record))
         layer = _nine_times(digit, tf.shape(image), options.digit)

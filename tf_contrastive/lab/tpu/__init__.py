@@ -15,8 +15,8 @@ from tf_contrastive import terminal
 from tf_contrastive.config.pretrain import Doctor, Pretrain
 from tf_contrastive.doctor import speed
 from tf_contrastive.doctor.report import Section
-from tf_contrastive.doctor.tpu import compilation
-from tf_contrastive.doctor.tpu.chips import Topology, topology
+from tf_contrastive.lab.tpu import compilation
+from tf_contrastive.lab.tpu.chips import Topology, topology
 
 # Seconds for which the input is measured.
 _INPUT = 3.0

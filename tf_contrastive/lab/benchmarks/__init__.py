@@ -4,7 +4,7 @@ Entries of `BENCHMARKS` are functions options -> `measure.Report`; their names
 are those of `config.benchmark.BENCHMARKS`.
 """
 
-from tf_contrastive.benchmarks import (
+from tf_contrastive.lab.benchmarks import (
     evaluation,
     input,
     loss,

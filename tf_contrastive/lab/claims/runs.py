@@ -20,7 +20,7 @@ import tensorflow as tf
 from tf_contrastive import errors, files, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.flags import packaged_flagfile
-from tf_contrastive.papers.claims import definitions, measures, verdicts
+from tf_contrastive.lab.claims import definitions, measures, verdicts
 
 RESULT_FILE = "result.json"
 # Under the workdir: the runs of all claims.

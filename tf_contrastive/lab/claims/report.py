@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
 from tf_contrastive.evaluation import plots
-from tf_contrastive.papers.claims import definitions, measures, runs, verdicts
+from tf_contrastive.lab.claims import definitions, measures, runs, verdicts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ These runs are small networks on two CPU cores, which can show the direction of
 an effect, not the papers' numbers. A claim is judged by *relations*. Each has a
 difference of two settings and a bound: the smallest difference that counts, or
 the tolerance of a tie. The papers print no bounds; they are this project's.
-Recipes and relations (`tf_contrastive/papers/claims/claims.json`) were written
+Recipes and relations (`tf_contrastive/lab/claims/claims.json`) were written
 before they were run, or are named as added later; earlier attempts are listed
 with them. CIFAR-10 was read from a copy that was stored as JPEG."""
 _VERDICTS = f"""Accuracies are fractions, losses nats.

@@ -20,12 +20,12 @@ from tf_contrastive import (
     terminal,
     train,
 )
-from tf_contrastive.benchmarks import measure
 from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
+from tf_contrastive.lab.benchmarks import measure
 from tf_contrastive.views.wire import from_wire
 
 # Steps that build graphs and fill pipelines, before anything is timed.
@@ -135,7 +135,7 @@ def _compiled(base: Pretrain, options: Benchmark) -> list[measure.Row]:
     batch: no collectives, and no changes of colours.
     """
     # Late: it uses operations that are not in TensorFlow's API.
-    from tf_contrastive.doctor.tpu import chips, compilation
+    from tf_contrastive.lab.tpu import chips, compilation
 
     chosen = options.compilation
     target = chips.topology(chosen.compile_for)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tf_contrastive import errors, terminal
 
-_FOLDER = importlib.resources.files("tf_contrastive.papers.claims")
+_FOLDER = importlib.resources.files("tf_contrastive.lab.claims")
 SCALES = ("cpu", "paper")
 # Next to RESULTS.md: the plots and results of the claims.
 RESULTS = "results"
@@ -42,7 +42,7 @@ def evaluations(settings: Settings) -> dict[str, list[str]]:
     }
 
 
-_HOW_TO_WRITE = "write it as in tf_contrastive/papers/claims/claims.json"
+_HOW_TO_WRITE = "write it as in tf_contrastive/lab/claims/claims.json"
 
 
 class Term(NamedTuple):

@@ -18,9 +18,9 @@ from tf_contrastive.config.loss import check_chunks
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import check_divisible
 from tf_contrastive.config.smoke import substitute
-from tf_contrastive.doctor.tpu import compiler
-from tf_contrastive.doctor.tpu.chips import Topology
-from tf_contrastive.doctor.tpu.lowering import Passes, Step
+from tf_contrastive.lab.tpu import compiler
+from tf_contrastive.lab.tpu.chips import Topology
+from tf_contrastive.lab.tpu.lowering import Passes, Step
 
 # Batches at most, besides the run's own, to find the largest.
 _MORE = 6

@@ -26,10 +26,12 @@ from tf_contrastive.config.evaluate import Evaluate, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, protocols, results
 from tf_contrastive.evaluation.context import EvaluationContext
-from tf_contrastive.papers import figures
-from tf_contrastive.papers.baselines import vae
-from tf_contrastive.papers.claims import definitions
-from tf_contrastive.papers.figures import histograms
+from tf_contrastive.lab.claims import (
+    color_histograms,
+    definitions,
+    protocol_numbers,
+    vae,
+)
 from tf_contrastive.tensorboard import scalars
 
 # The mean training loss of a run's last epoch.
@@ -120,11 +122,10 @@ def _written_evaluation(unit: Unit, name: str) -> _Written:
 
 def _written_rows(options: Evaluate) -> set[str]:
     """Returns the names of `_numbers` that an evaluation will have."""
-    known = protocols.PROTOCOLS | figures.PROTOCOLS
-    written = set()
+    known, written = protocols.PROTOCOLS, set()
     names = fields.split_list(options.evaluation.protocols)
     for protocol in known if "all" in names else names:
-        for number in known[protocol].writes(options):
+        for number in protocol_numbers.names(protocol, options):
             # VARIANT/METRIC, METRIC or METRIC/1.
             variant, _, metric = number.partition("/")
             if not metric or metric.isdigit():
@@ -328,7 +329,7 @@ def _written_vae(unit: Unit, name: str) -> _Written:
 
 
 def _color_histograms(unit: Unit, name: str) -> dict[str, float] | None:
-    """Similarity of colour histograms of two views, see `histograms.measure`.
+    """Similarity of two views by `color_histograms`.
 
     Options: dataset, split, augmentation, and others of `views.build`.
     """
@@ -341,7 +342,7 @@ def _color_histograms(unit: Unit, name: str) -> dict[str, float] | None:
         data_dir=unit.data_dir or None,
     )
     policy = views.build(options.pop("augmentation"), **options)
-    return histograms.measure(source, policy, unit.seed)
+    return color_histograms.measure(source, policy, unit.seed)
 
 
 def _written_color_histograms(unit: Unit, name: str) -> _Written:

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import losses
-from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark, LossBenchmark
+from tf_contrastive.lab.benchmarks import measure
 
 # Largest errors, relative to ours.
 _ALLOWED = {"value": 1e-4, "gradient": 1e-3}

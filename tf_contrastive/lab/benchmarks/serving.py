@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import encoders, errors, exporting, files, heads, terminal
-from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark, ServingBenchmark
 from tf_contrastive.config.encoder import resolve_stem
+from tf_contrastive.lab.benchmarks import measure
 
 BARE = "bare tf.function"
 PREDICT = "keras.Model.predict"

@@ -11,10 +11,10 @@ import numpy as np
 from scipy import special
 
 from tf_contrastive import classifiers
-from tf_contrastive.benchmarks import measure
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark, EvaluationBenchmark
 from tf_contrastive.evaluation import logistic
+from tf_contrastive.lab.benchmarks import measure
 
 _COLUMNS = {
     "task": "{case}",

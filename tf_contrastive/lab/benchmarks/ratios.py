@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_contrastive import errors, files
-from tf_contrastive.benchmarks import measure
+from tf_contrastive.lab.benchmarks import measure
 
 # Of what `benchmark` writes.
 _FORM = {

@@ -18,12 +18,12 @@ import sklearn.datasets
 import tensorflow as tf
 
 from tf_contrastive import datasets, files, terminal, train, views
-from tf_contrastive.benchmarks import measure, supcon_input
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import Views
+from tf_contrastive.lab.benchmarks import measure, supcon_input
 
 FLOOR = "crop"
 HOST_PART = "ours, host part of device"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tf_contrastive import errors
-from tf_contrastive.papers.claims import definitions
+from tf_contrastive.lab.claims import definitions
 
 HOLDS = "holds"
 # Significantly above 0, but not above the bound.

@@ -1,0 +1,145 @@
+"""The numbers that each protocol writes, by which claims are checked early.
+
+A claim that compares a number that no protocol writes is refused before its
+runs begin. Tests hold these names to what the protocols write.
+"""
+
+from collections.abc import Callable, Iterable
+
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.evaluation import (
+    classification,
+    protocols,
+    transfer,
+    transformations,
+)
+from tf_contrastive.evaluation.corruptions import SEVERITIES
+
+
+def names(protocol: str, options: Evaluate) -> set[str]:
+    """Returns the numbers in a protocol's rows: METRIC or VARIANT/METRIC.
+
+    `*` stands for any part; lists are METRIC/1, METRIC/2, ...
+    """
+    assert protocol in protocols.PROTOCOLS
+    write = _NUMBERS.get(protocol, lambda options: ("top1", "top5"))
+    return set(write(options))
+
+
+def of_variants(*metrics: str, variants: Iterable[str] = ("",)) -> list[str]:
+    """Returns VARIANT/METRIC for all of them, METRIC without a variant."""
+    return [
+        "/".join(filter(None, (variant, metric)))
+        for variant in variants
+        for metric in metrics
+    ]
+
+
+def _spaces(*metrics: str) -> list[str]:
+    """Returns the names of metrics of embeddings h and projections z."""
+    return [f"{metric}_{space}" for metric in metrics for space in ("h", "z")]
+
+
+def _features(options: Evaluate, variants: Iterable[str] = ("",)) -> list[str]:
+    """Returns the variants of results of the features to classify."""
+    return [
+        classification.variant(space, variant)
+        for space in fields.split_list(options.evaluation.features)
+        for variant in variants
+    ]
+
+
+def _knn(options: Evaluate) -> list[str]:
+    numbers = fields.read_counts(options.evaluation.knn_k)
+    variants = _features(options, [f"k={k}" for k in numbers])
+    return of_variants("top1", variants=variants)
+
+
+def _linear(options: Evaluate) -> list[str]:
+    metrics = ["top1", "top5", "loss"]
+    if options.linear.learning_rates:
+        metrics.append("learning_rate")
+    return of_variants(*metrics, variants=_features(options))
+
+
+def _finetune(options: Evaluate) -> list[str]:
+    fractions = fields.read_numbers(options.finetune.fractions)
+    suffixes = ("", " scratch") if options.finetune.scratch else ("",)
+    return of_variants(
+        "top1",
+        "top5",
+        "labels",
+        "learning_rate",
+        "validation",
+        variants=[f"{100 * x:g}%{end}" for x in fractions for end in suffixes],
+    )
+
+
+def _transfer(options: Evaluate) -> list[str]:
+    methods = fields.split_list(options.transfer.methods)
+    targets = transfer.targets(options.transfer.suite)
+    variants = [f"{x} {method}" for x in targets for method in methods]
+    return of_variants("top1", "score", variants=variants)
+
+
+def _robustness(options: Evaluate) -> list[str]:
+    names = ["top1", "clean_top1", "mean_error", "mce", "relative_mce"]
+    by_severity = ["accuracy"]
+    if options.robustness.classifier != "knn":
+        names.append("ece_clean")
+        by_severity.append("ece")
+    corruptions = fields.split_list(options.robustness.corruptions)
+    by_severity += [f"error_{name}" for name in corruptions]
+    return names + [f"{x}/{s}" for x in by_severity for s in SEVERITIES]
+
+
+_SEPARATION = ("margin", "margin_of_medians", "target_median", "noise_median")
+_NUMBERS: dict[str, Callable[[Evaluate], Iterable[str]]] = {
+    "knn": _knn,
+    "linear": _linear,
+    "logistic": lambda o: ("top1", "top5", "mean_per_class", "penalty"),
+    "finetune": _finetune,
+    "transfer": _transfer,
+    "robustness": _robustness,
+    "separation": lambda o: [
+        f"{space}{name}"
+        for space in ("", "projection_")
+        for name in _SEPARATION
+    ],
+    "kl_bound": lambda o: [
+        "kl_lower_bound",
+        "sincere_loss",
+        "upper_bound",
+        "temperature",
+        "images",
+    ],
+    "contrastive": lambda o: [
+        "contrastive_accuracy",
+        "contrastive_entropy",
+        "max_entropy",
+        "temperature",
+        "images",
+    ],
+    "uniformity": lambda o: _spaces(
+        "alignment",
+        "uniformity",
+        "effective_rank",
+        "kurtosis",
+        "ks_prior",
+        "ks_normal",
+    ),
+    "spectrum": lambda o: (
+        "share_of_top_*",
+        "effective_rank",
+        "rows",
+        "columns",
+    ),
+    "transforms": lambda o: [
+        f"{task}_{name}"
+        for task in transformations.TASKS
+        for name in ("h", "z", "chance")
+    ],
+    "tsne": lambda o: ("divergence_h", "divergence_z", "images"),
+    "kmeans": lambda o: ("explained_*",),
+}

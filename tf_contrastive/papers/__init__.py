@@ -1,1 +1,0 @@
-"""What exists only because of the four papers: claims, datasets, figures."""

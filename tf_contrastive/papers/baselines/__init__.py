@@ -1,1 +1,0 @@
-"""Methods that the papers compare contrastive learning with."""
