@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tf_contrastive import errors, losses
 from tf_contrastive.config.loss import LOSSES
-from tf_contrastive.losses import similarity, symmetric
+from tf_contrastive.losses import similarity
 
 _ANGLES = np.deg2rad([[0, 12], [25, 41], [100, 131], [200, 216]])  # [B, V]
 _GOLDEN = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)  # [B, V, 2]
@@ -121,15 +120,6 @@ def test_a_block_is_not_larger_than_the_batch():
     assert similarity.rows_per_block(16, 8192) == 16
     assert similarity.rows_per_block(16, 8) == 8
     z, labels = np.eye(6, dtype=np.float32)[:, np.newaxis], np.arange(6) // 3
-    blocks = symmetric._SymmetricBlocks(
-        tf.constant(z[:, 0]),
-        tf.constant(labels),
-        over="others",
-        with_positives=True,
-        side=8192,
-        split=False,
-    )
-    assert blocks._z.shape == (1, 6, 6)
     values = [
         losses.build("supcon", block_size=size)(z, labels) for size in (0, 8192)
     ]

@@ -1,7 +1,6 @@
 """Base classes of the losses: the call, its checks and the reduction."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ import tensorflow as tf
 from tf_contrastive import distribution
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import Loss
-from tf_contrastive.losses import products, similarity, symmetric
+from tf_contrastive.losses import products, similarity
 
 # The losses [A] of all anchors, or the `Rows` that compute them.
 Losses = Any
@@ -38,11 +37,6 @@ class ContrastiveLoss:
     reduction: str = "mean"
     block_size: int = 0
     similarity_products: str = "auto"
-
-    @property
-    def _factor(self) -> float:
-        """Multiplies all losses."""
-        return 1.0
 
     def __post_init__(self) -> None:
         fields.check_options(Loss, "loss_", self.get_config())
@@ -77,7 +71,7 @@ class ContrastiveLoss:
         projections = check_projections(projections)
         losses, counted = self._anchor_losses(projections, labels)
         values = losses if tf.is_tensor(losses) else losses.values()
-        values = tf.where(counted, self._factor * values, 0.0)
+        values = tf.where(counted, values, 0.0)
         batch, views = tf.unstack(tf.shape(projections)[:2])
         values = tf.reshape(values, [batch, -1])
         missing = views - tf.shape(values)[1]
@@ -102,7 +96,7 @@ class ContrastiveLoss:
     def _reduce(self, losses: Losses, counted: tf.Tensor) -> tf.Tensor:
         """Reduces [A] to this replica's loss, as the class describes."""
         counted = tf.cast(counted, tf.float32)
-        weights = counted * distribution.num_replicas() * self._factor
+        weights = counted * distribution.num_replicas()
         if self.reduction == "mean":
             total = distribution.cross_replica_sum(tf.reduce_sum(counted))
             weights /= tf.maximum(total, 1.0)
@@ -179,29 +173,6 @@ class AnchorLoss(ContrastiveLoss):
     def _anchor_losses_of(self, batch: similarity.Batch) -> Losses:
         """Returns the loss of each anchor."""
         raise NotImplementedError
-
-    def _log_sum_exp(
-        self,
-        batch: similarity.Batch,
-        *,
-        attraction: float = 1.0,
-        repulsion: float = 1.0,
-    ) -> symmetric.LogSumExp | symmetric.SortedRows:
-        """See `symmetric.LogSumExp`; by default, the cross entropy."""
-        assert self.temperature is not None
-        log_sum_exp = functools.partial(
-            symmetric.LogSumExp,
-            temperature=self.temperature,
-            attraction=attraction,
-            repulsion=repulsion,
-            block_size=self.block_size,
-        )
-        # Without labels, images are sorted by class already.
-        if batch.labelled and symmetric.is_symmetric(
-            batch, self.temperature, self.block_size
-        ):
-            return symmetric.SortedRows(batch, log_sum_exp)
-        return log_sum_exp(batch)
 
     def _counted(self, batch: similarity.Batch) -> tf.Tensor:
         """Returns whether each anchor is counted, bool [A]."""

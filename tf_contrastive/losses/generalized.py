@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config.loss import LOSS_OPTIONS
-from tf_contrastive.losses import base, products, similarity, symmetric
+from tf_contrastive.losses import base, products, similarity
 
 # Explicit, since the automatic choice differs between devices.
 _ALGORITHM = "philox"
@@ -104,11 +104,21 @@ class AlignUniform(_Generalized):
             normalized=self.normalize,
             split=products.use_split(self.similarity_products),
         )
-        rows = symmetric.LogSumExp(
-            batch,
-            self.temperature,
-            over="all" if self.include_self else "others",
-            block_size=self.block_size,
+        bounded = batch.bounded(self.temperature)
+
+        def log_sums(block: similarity.Block) -> tf.Tensor:
+            return similarity.log_sum_exp(
+                block.similarities / self.temperature,
+                None if self.include_self else block.others,
+                bounded=bounded,
+            )
+
+        rows = similarity.Rows(
+            log_sums,
+            batch.anchors,
+            batch.candidates,
+            self.block_size,
+            batch.split,
         )
         anchors = tf.shape(batch.anchors.image_ids)
         # A single embedding has nothing to be spread among.
@@ -168,10 +178,9 @@ class SlicedWasserstein(_Generalized):
                 )
             seed = tf.stack([self._calls.assign_add(1), 0])
         seeds = tf.random.split(seed, 2, alg=_ALGORITHM)
-        # A uniformly random orthogonal matrix; the signs make it uniform
-        # (Mezzadri 2007).
-        q, r = tf.linalg.qr(_normal([size, size], seeds[0]))
-        directions = q * tf.sign(tf.linalg.diag_part(r))
+        # A random orthogonal matrix. It is not uniform (Mezzadri 2007), but the
+        # signs of its columns, by which it differs, do not change the distance.
+        directions, _ = tf.linalg.qr(_normal([size, size], seeds[0]))
         prior = self._prior(seeds[1], tf.shape(h))
         split = products.use_split(self.similarity_products)
         distance = sliced_wasserstein(h, prior, directions, split=split)

@@ -35,14 +35,14 @@ class NTXent(base.AnchorLoss):
     negatives: str = _NTXENT["negatives"]
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
-        if self.negatives == "all_views":
-            return self._log_sum_exp(batch)
         bounded = batch.bounded(self.temperature)
 
         def losses(block: similarity.Block) -> tf.Tensor:
             logits = block.similarities / self.temperature
-            positive = similarity.masked_sum(logits, block.same_image)
-            total = similarity.log_sum_exp(logits, bounded=bounded)
+            total = similarity.log_sum_exp(
+                logits, block.others, bounded=bounded
+            )
+            positive = similarity.masked_mean(logits, block.positives)
             return similarity.not_negative(total - positive)
 
         return self._rows(losses, batch, self.negatives)
@@ -69,10 +69,20 @@ class DecoupledNTXent(base.AnchorLoss):
     weight: float = _DECOUPLED["weight"]
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
-        rows = self._log_sum_exp(
-            batch, attraction=self.temperature, repulsion=self.weight
-        )
-        return rows
+        bounded = batch.bounded(self.temperature)
+
+        def losses(block: similarity.Block) -> tf.Tensor:
+            total = similarity.log_sum_exp(
+                block.similarities / self.temperature,
+                block.others,
+                bounded=bounded,
+            )
+            positive = similarity.masked_mean(
+                block.similarities, block.positives
+            )
+            return self.weight * total - positive
+
+        return self._rows(losses, batch)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)

@@ -68,23 +68,11 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Block:
-    """Rows of similarities of some anchors, and masks over them.
-
-    Rows are whole, or have the candidates of the anchors' classes only.
-    """
+    """Rows of similarities of some anchors, and masks over them."""
 
     similarities: tf.Tensor  # float32 [R, N], dot products
     anchors: EmbeddingSet  # R embeddings
     candidates: EmbeddingSet  # N embeddings
-    # Float32 [R], `noise` if negatives are not among the candidates.
-    noise_of_negatives: tf.Tensor | None = None
-
-    def noise(self, temperature: float, *, bounded: bool) -> tf.Tensor:
-        """Log of the sum over N(i) of exp(s_in / temperature), float32 [R]."""
-        if self.noise_of_negatives is not None:
-            return self.noise_of_negatives
-        logits = self.similarities / temperature
-        return log_sum_exp(logits, self.negatives, bounded=bounded)
 
     @functools.cached_property
     def same_image(self) -> tf.Tensor:
@@ -260,11 +248,6 @@ def log_sum_exp(
     return tf.where(
         empty, MASKED, tf.math.log(tf.where(empty, 1.0, total)) + shift
     )
-
-
-def log_add_exp(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """log(exp(a) + exp(b)), where `MASKED` is the logarithm of 0."""
-    return tf.reduce_logsumexp(tf.stack([a, b]), axis=0)
 
 
 def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

@@ -1,18 +1,16 @@
 """The supervised contrastive losses: SupCon (L_out, L_in) and SINCERE."""
 
 import dataclasses
-import functools
 
 import tensorflow as tf
 
 from tf_contrastive.config.loss import LOSS_OPTIONS
-from tf_contrastive.losses import base, similarity, symmetric
+from tf_contrastive.losses import base, similarity
 from tf_contrastive.losses.similarity import (
     MASKED,
     Batch,
     Block,
     count,
-    log_add_exp,
     log_sum_exp,
     masked_mean,
 )
@@ -65,10 +63,6 @@ class SupCon(base.AnchorLoss):
     keep_dropped_positives: bool = _SUPCON["keep_dropped_positives"]
     scale_by_temperature: bool = _SUPCON["scale_by_temperature"]
 
-    @property
-    def _factor(self) -> float:
-        return self.temperature if self.scale_by_temperature else 1.0
-
     def _gather(
         self, projections: tf.Tensor, labels: tf.Tensor | None
     ) -> Batch:
@@ -76,42 +70,28 @@ class SupCon(base.AnchorLoss):
         return batch.of_view(0) if self.contrast == "one_view" else batch
 
     def _anchor_losses_of(self, batch: Batch) -> base.Losses:
-        if self._is_linear(batch):
-            return self._log_sum_exp(batch)
         bounded = batch.bounded(self.temperature)
-        return symmetric.class_rows(
-            lambda block: self._losses(block, batch.num_views, bounded),
+        scale = self.temperature if self.scale_by_temperature else 1.0
+        return self._rows(
+            lambda block: scale * self._losses(block, batch.num_views, bounded),
             batch,
-            self.temperature,
-            self.block_size,
-        )
-
-    def _is_linear(self, batch: Batch) -> bool:
-        """Whether it is `_log_sum_exp`, which walks half of the matrix."""
-        return (
-            self.denominator == "all"
-            and self.positives_cap is None
-            and batch.anchors.classes.shape.rank == 1
         )
 
     def _losses(self, block: Block, views: int, bounded: bool) -> tf.Tensor:
         """Computes the loss of a block's anchors for any options, [R]."""
         logits = block.similarities / self.temperature
-        log_sum = functools.partial(log_sum_exp, logits, bounded=bounded)
-        noise = block.noise(self.temperature, bounded=bounded)
-        positives = block.positives
+        positives, rest = block.positives, block.negatives
         if self.positives_cap is not None:
             positives = self._capped(block, views)
             if self.keep_dropped_positives:
-                dropped = block.positives & ~positives
-                noise = log_add_exp(noise, log_sum(dropped))
+                rest |= block.positives & ~positives
+        if self.denominator == "all":
+            rest |= positives
+        denominator = log_sum_exp(logits, rest, bounded=bounded)
         if self.denominator == "one_positive":
             # The softmax of each positive and the rest.
-            terms = -tf.nn.softplus(noise[:, tf.newaxis] - logits)
+            terms = -tf.nn.softplus(denominator[:, tf.newaxis] - logits)
             return -self._mean(terms, positives, bounded=False)
-        denominator = noise
-        if self.denominator == "all":
-            denominator = log_add_exp(noise, log_sum(positives))
         loss = denominator - self._mean(logits, positives, bounded=bounded)
         if self.denominator == "all":
             loss = similarity.not_negative(loss)
@@ -158,9 +138,6 @@ class SupConIn(SupCon):
       1.8750
     """
 
-    def _is_linear(self, batch: Batch) -> bool:
-        return False
-
     def _mean(
         self, logs: tf.Tensor, positives: tf.Tensor, *, bounded: bool
     ) -> tf.Tensor:
@@ -200,14 +177,11 @@ class Sincere(base.AnchorLoss):
 
         def losses(block: Block) -> tf.Tensor:
             logits = block.similarities / self.temperature
-            noise = block.noise(self.temperature, bounded=bounded)
+            noise = log_sum_exp(logits, block.negatives, bounded=bounded)
             odds = noise[:, tf.newaxis] - logits + epsilon
             return masked_mean(tf.nn.softplus(odds), block.positives) - epsilon
 
-        rows = symmetric.class_rows(
-            losses, batch, self.temperature, self.block_size
-        )
-        return rows
+        return self._rows(losses, batch)
 
     def _logit_epsilon(self) -> float:
         """The margin in the logit."""
