@@ -20,7 +20,6 @@ from tf_contrastive.config.encoder import CONVNET, ENCODERS
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.fields import fields
 from tf_contrastive.config.linear import LinearStage
-from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import SCHEDULE_OPTIONS, Schedule
@@ -182,7 +181,7 @@ def _network(run: Pretrain) -> dict[str, Any]:
     base = 512 if encoder.encoder in _BASIC else 2048
     features = round(base * encoder.width) if residual else _CONVNET_FEATURES
     layers = [features]
-    if run.loss.loss == "cross_entropy":
+    if run.loss.chosen().takes_logits:
         sizes = [f"{features}", "classes"]
     else:
         if head.projection == "mlp":
@@ -191,7 +190,7 @@ def _network(run: Pretrain) -> dict[str, Any]:
         if head.projection != "identity":
             layers.append(head.projection_output)
         sizes = [str(size) for size in layers]
-    classifier = run.loss.loss == "cross_entropy"
+    classifier = run.loss.chosen().takes_logits
     width = "" if encoder.width == 1 else f" {encoder.width:g}x"
     return {
         "encoder": f"{encoder.encoder}{width}",
@@ -208,14 +207,14 @@ def _network(run: Pretrain) -> dict[str, Any]:
 
 def _loss(run: Pretrain) -> dict[str, Any]:
     loss = run.loss
-    values = {**LOSS_OPTIONS[loss.loss], **loss.options()}
+    values = vars(loss.chosen())
     columns = {"temperature", "scale_by_temperature"}
     others = [
         f"{option}={_text(value)}"
         for option, value in sorted(values.items())
         if option not in columns and _PLAIN.get(option, _NONE) != value
     ]
-    if loss.loss == "moco":
+    if loss.chosen().takes_keys:
         others += [
             f"queue_size={loss.queue_size}",
             f"key_momentum={loss.key_momentum:g}",

@@ -39,7 +39,7 @@ from typing import Any
 import numpy as np
 
 from tf_contrastive import terminal
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.schedule import SCHEDULE_OPTIONS
 
@@ -107,8 +107,7 @@ JOBS: dict[str, list[str]] = {
         "equal whole/checkpoints resumed/checkpoints",
     ],
     "losses": [
-        f"pretrain --smoke --loss={loss} --workdir={loss}"
-        for loss in LOSS_OPTIONS
+        f"pretrain --smoke --loss={loss} --workdir={loss}" for loss in LOSSES
     ],
     "optimizers": [
         f"{_TINY} --optimizer={optimizer} --workdir={optimizer}"

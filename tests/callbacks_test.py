@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from tf_contrastive import callbacks, losses, tensorboard
 from tf_contrastive.config import fields
-from tf_contrastive.config.loss import chance_loss
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.tensorboard import scalars
 
@@ -177,13 +176,15 @@ def test_the_chance_loss_is_that_of_equal_embeddings(loss, options):
     run = fields.replace(Pretrain(), loss=loss, batch_size=8, **options)
     equal = np.ones([8, 2, 4], np.float32)
     value = losses.build(loss, **options)(equal, np.arange(8) // 2)
-    assert chance_loss(run.loss, 2, 8) == pytest.approx(float(value), 1e-5)
+    assert run.loss.chosen().chance_level(2 * 8 - 1) == pytest.approx(
+        float(value), 1e-5
+    )
 
 
 def test_other_losses_have_no_known_chance_loss():
     for options in ({"loss": "sincere"}, {"negatives": "other_view"}):
         run = fields.replace(Pretrain(), **options)
-        assert chance_loss(run.loss, 2, 256) is None
+        assert run.loss.chosen().chance_level(511) is None
 
 
 if __name__ == "__main__":

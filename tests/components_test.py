@@ -14,7 +14,6 @@ from tf_contrastive import encoders, errors, heads, losses
 from tf_contrastive import optimizers as optimizers_
 from tf_contrastive import schedules as schedules_
 from tf_contrastive.config.encoder import PROJECTIONS
-from tf_contrastive.config.loss import LOSS_OPTIONS, SUPERVISED_LOSSES
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.schedule import SCHEDULE_OPTIONS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
@@ -24,6 +23,15 @@ from tf_contrastive.model import ContrastiveModel
 _RNG = np.random.default_rng(0)
 _Z = _RNG.normal(size=[6, 2, 4]).astype(np.float32)
 _LABELS = np.array([0, 0, 1, 1, 0, 3])
+_SUPERVISED = (
+    "supcon",
+    "supcon_in",
+    "sincere",
+    "eps_supinfonce",
+    "npairs",
+    "triplet",
+    "cross_entropy",
+)
 _RUN = {"steps_per_epoch": 7, "epochs": 100}
 
 
@@ -63,13 +71,14 @@ def _value(loss):
 
 @pytest.mark.parametrize("name", losses.LOSSES)
 def test_loss(name):
-    kind, options = losses.LOSSES[name], LOSS_OPTIONS[name]
+    kind = losses.LOSSES[name]
+    options = kind.defaults()
     assert kind().get_config() == options
     assert _value(losses.build(name)) == _value(kind())
     changed = kind(**_changed(options))
     assert _value(kind.from_config(changed.get_config())) == _value(changed)
     assert _value(changed) != _value(kind())
-    assert kind.needs_labels == (name in SUPERVISED_LOSSES)
+    assert kind.needs_labels == (name in _SUPERVISED)
     with pytest.raises(errors.UserError, match="'nois'"):
         losses.build(name, nois=1)
 

@@ -46,7 +46,7 @@ from tf_contrastive.config.data import (
     write_statistics,
 )
 from tf_contrastive.config.encoder import ENCODERS
-from tf_contrastive.config.loss import chance_loss, check_chunks, check_labels
+from tf_contrastive.config.loss import check_chunks, check_labels
 from tf_contrastive.config.pretrain import Pretrain, check_multi_label
 from tf_contrastive.config.runtime import (
     check_divisible,
@@ -464,7 +464,7 @@ def build_model(run: Pretrain, num_classes: int | None) -> ContrastiveModel:
             num_classes, normalize_input=run.projection.normalize_features
         )
     momentum_options: dict[str, Any] = {}
-    if run.loss.loss == "moco":
+    if run.loss.chosen().takes_keys:
         momentum_options["momentum"] = run.loss.key_momentum
         momentum_options["queue_size"] = run.loss.queue_size
     return ContrastiveModel(
@@ -698,7 +698,9 @@ def _reports(
             excluded_seconds=summaries.histogram_seconds,
         )
     yield callbacks.CollapseWarning(
-        chance_loss(run.loss, run.views.views, run.schedule.batch_size)
+        run.loss.chosen().chance_level(
+            run.views.views * run.schedule.batch_size - 1
+        )
     )
     if window := read_step_window(run.runtime.profile_steps):
         events = _events(run)

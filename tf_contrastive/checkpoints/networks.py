@@ -55,10 +55,10 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
     Raises:
       UserError: for cross entropy without classes.
     """
-    if run.loss.loss == "cross_entropy":
+    if run.loss.chosen().takes_logits:
         if not num_classes:
             raise errors.UserError(
-                f"loss=cross_entropy needs classes, and {run.data.dataset}"
+                f"loss={run.loss.loss} needs classes, and {run.data.dataset}"
                 " has none: use a labelled dataset"
             )
         # Logits instead of projections.

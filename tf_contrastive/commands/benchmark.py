@@ -24,7 +24,7 @@ def run(options: Benchmark) -> int:
     name = chosen.benchmark
     if name in ("step", "all"):
         words = shlex.split(options.step.run_flags)
-        pretrain = flags.read(Pretrain, "\n".join(words), "none")
+        pretrain = flags.parse(Pretrain, [*words, "--workdir=none"])
         pretrain.validate()
         counts = fields.read_counts(options.step.replicas)
         for count in counts if not options.compilation.compile_for else ():

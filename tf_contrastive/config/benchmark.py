@@ -17,7 +17,7 @@ from tf_contrastive.config.fields import (
     read_counts,
     shell_words,
 )
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.pretrain import Compilation
 from tf_contrastive.config.runtime import PRECISIONS
 from tf_contrastive.config.views import AUGMENTATIONS, augmentation_name
@@ -113,7 +113,7 @@ class LossBenchmark:
     dimension: int = option(128, "embedding dimension", minimum=2)
     classes: int = option(100, "classes of the images", minimum=2)
     temperature: float = option(
-        LOSS_OPTIONS["ntxent"]["temperature"],
+        NTXent.temperature,
         "divides the similarities",
         minimum=1e-4,
         maximum=1e4,

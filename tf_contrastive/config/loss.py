@@ -1,162 +1,391 @@
-"""Losses: their options, defaults and requirements."""
+"""Losses: their options, defaults and traits."""
 
 import dataclasses
-import functools
 import math
-from typing import Any
+from typing import Any, ClassVar
 
-from tf_contrastive.config.fields import given_options, option
+from tf_contrastive.config.components import Component, by_name, choice
+from tf_contrastive.config.fields import option
 from tf_contrastive.errors import UserError
 
-# The options of each loss, with their defaults. A new loss has its options
-# here, an entry in `SUPERVISED_LOSSES` if it needs labels, and one in
-# `losses.LOSSES`.
-_PAIRWISE = {
-    "normalize": True,
-    "reduction": "mean",
-    "block_size": 0,
-    "similarity_products": "auto",
-}
-_SUPCON = {
-    "temperature": 0.1,
-    "contrast": "all_views",
-    "denominator": "all",
-    "positives_cap": None,
-    "keep_dropped_positives": False,
-    "scale_by_temperature": False,
-    **_PAIRWISE,
-}
-_OTHER_VIEW = {
-    "negatives": "other_view",
-    "mining": "none",
-    "negative_reduction": "mean",
-    **_PAIRWISE,
-}
-_SWD = {
-    "weight": 5.0,
-    "normalization": "mean",
-    "normalize": False,
-    "scale": 1.0,
-    "similarity_products": "auto",
-}
-LOSS_OPTIONS: dict[str, dict[str, Any]] = {
-    "ntxent": {"temperature": 0.1, "negatives": "all_views", **_PAIRWISE},
-    "supcon": _SUPCON,
-    "supcon_in": _SUPCON,
-    "sincere": {"temperature": 0.1, **_PAIRWISE},
-    "eps_supinfonce": {
-        "temperature": 0.1,
-        "epsilon": 0.25,
-        "epsilon_in": "logit",
-        **_PAIRWISE,
-    },
-    "npairs": {"temperature": 1.0, **_PAIRWISE},
-    "triplet": {"margin": 0.2, **_PAIRWISE},
-    "margin": {"margin": 0.4, **_OTHER_VIEW},
-    "nt_logistic": {"temperature": 0.1, **_OTHER_VIEW},
-    "decoupled_ntxent": {"temperature": 1.0, "weight": 0.1, **_PAIRWISE},
-    "align_uniform": {
-        "temperature": 0.5,
-        "weight": 1.0,
-        "include_self": True,
-        "normalize": True,
-        "scale": 1.0,
-        "block_size": 0,
-        "similarity_products": "auto",
-    },
-    "swd_hypersphere": {**_SWD, "normalize": True, "scale": 1000.0},
-    "swd_normal": _SWD,
-    "swd_hypercube": _SWD,
-    "moco": {"temperature": 0.1, **_PAIRWISE},
-    "cross_entropy": {"label_smoothing": 0.0, "reduction": "mean"},
-}
-SUPERVISED_LOSSES = (
-    *("supcon", "supcon_in", "sincere", "eps_supinfonce"),
-    *("npairs", "triplet", "cross_entropy"),
-)
-# Losses whose positives are the image's other views.
-VIEW_LOSSES = tuple(n for n in LOSS_OPTIONS if n not in SUPERVISED_LOSSES)
-LOSSES = tuple(LOSS_OPTIONS)
 REDUCTIONS = ("mean", "sum")
-# An option of some of them, with a default of each.
-_option = functools.partial(option, None, components=LOSS_OPTIONS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Loss:
-    """The loss. An option that is None has the loss's default."""
+# ---- Options that several losses have ----------------------------------------
 
-    loss: str = option("ntxent", "contrastive loss", choices=LOSSES)
+
+def _temperature(default: float) -> Any:
     # Beyond these float32 leaves nothing of differences, or of a gradient.
-    temperature: float | None = _option(
-        "divides the similarities", minimum=1e-4, maximum=1e4
+    return option(
+        default, "divides the similarities", minimum=1e-4, maximum=1e4
     )
-    contrast: str | None = _option(
-        "anchors: all views, or the first view of each image",
-        choices=("all_views", "one_view"),
+
+
+def _normalize(default: bool) -> Any:
+    return option(default, "l2-normalize projections inside the loss")
+
+
+def _weight(default: float) -> Any:
+    return option(default, "weight (lambda) of the distribution term")
+
+
+def _scale(default: float) -> Any:
+    return option(default, "factor of the whole loss", above=0.0)
+
+
+def _margin(default: float) -> Any:
+    return option(
+        default, "margin of squared distances (triplet) or of cosines (margin)"
     )
-    denominator: str | None = _option(
-        "candidates in the denominator: all others, the positive of the term"
-        " and negatives, or negatives",
-        choices=("all", "one_positive", "only_negatives"),
-    )
-    positives_cap: int | None = _option(
-        "positives per anchor, at most", minimum=1
-    )
-    keep_dropped_positives: bool | None = _option(
-        "keep positives beyond --positives_cap in the denominator"
-    )
-    scale_by_temperature: bool | None = _option(
-        "multiply the loss by the temperature"
-    )
-    epsilon: float | None = _option("margin between positives and negatives")
-    epsilon_in: str | None = _option(
-        "whether --epsilon is a margin of logits or of cosines",
-        choices=("logit", "cosine"),
-    )
-    margin: float | None = _option(
-        "margin of squared distances (triplet) or of cosines (margin)"
-    )
-    negatives: str | None = _option(
+
+
+def _negatives(default: str) -> Any:
+    return option(
+        default,
         "candidates: all views, or only those of the other view",
         choices=("all_views", "other_view"),
     )
-    mining: str | None = _option(
-        "which negatives count", choices=("none", "semi_hard")
+
+
+def _reduction() -> Any:
+    return option(
+        "mean",
+        "reduction over the anchors of the global batch",
+        choices=REDUCTIONS,
     )
-    negative_reduction: str | None = _option(
-        "reduction over an anchor's negatives", choices=REDUCTIONS
-    )
-    loss_weight: float | None = _option(
-        "weight (lambda) of the distribution term"
-    )
-    include_self: bool | None = _option("count an anchor among its candidates")
-    loss_normalization: str | None = _option(
-        "divisor of the Wasserstein distance: that of Algorithm 1 (paper), or"
-        " one that makes it independent of the batch size (mean)",
-        choices=("mean", "paper"),
-    )
-    loss_scale: float | None = _option("factor of the whole loss", above=0.0)
-    label_smoothing: float | None = _option(
-        "fraction of the target spread over all classes", maximum=0.9999
-    )
-    loss_normalize: bool | None = _option(
-        "l2-normalize projections inside the loss"
-    )
-    loss_reduction: str | None = _option(
-        "reduction over the anchors of the global batch", choices=REDUCTIONS
-    )
-    loss_block_size: int | None = _option(
+
+
+def _block_size() -> Any:
+    return option(
+        0,
         "anchors compared at a time; 0: chosen by the batch size",
         identity=False,
     )
-    similarity_products: str | None = _option(
+
+
+def _similarity_products() -> Any:
+    return option(
+        "auto",
         "precision of the loss's matrix products on devices that round float32:"
         " plain, or split into three products that are nearly float32; auto:"
         " split on TPUs and on GPUs with TF32",
         choices=("auto", "plain", "split"),
         identity=False,
     )
+
+
+# ---- The losses --------------------------------------------------------------
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class LossDeclaration(Component):
+    """Traits of a loss.
+
+    Attributes:
+      needs_labels: whether positives are of the same class; otherwise they are
+        the image's other views.
+      takes_logits: whether the head has an output per class, as of a
+        classifier; such a loss takes mixed labels, too.
+      takes_keys: whether a momentum encoder makes keys of the second view, and
+        keeps earlier ones in a queue.
+      has_one_positive: whether an anchor has one positive, of another image.
+    """
+
+    needs_labels: ClassVar[bool] = False
+    takes_logits: ClassVar[bool] = False
+    takes_keys: ClassVar[bool] = False
+    has_one_positive: ClassVar[bool] = False
+
+    @property
+    def compares_two_views(self) -> bool:
+        """Whether there must be two views, neither fewer nor more."""
+        return getattr(self, "negatives", "") == "other_view" or self.takes_keys
+
+    def chance_level(self, candidates: int) -> float | None:
+        """Returns the loss in nats if all candidates look alike, if known."""
+        del candidates
+        return None
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Pairwise(LossDeclaration):
+    """A mean over anchors, each compared with the global batch's embeddings."""
+
+    normalize: bool = _normalize(True)
+    reduction: str = _reduction()
+    block_size: int = _block_size()
+    similarity_products: str = _similarity_products()
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class NTXent(Pairwise):
+    """NT-Xent."""
+
+    name = "ntxent"
+
+    temperature: float = _temperature(0.1)
+    negatives: str = _negatives("all_views")
+
+    def chance_level(self, candidates: int) -> float | None:
+        """The logarithm of the candidates."""
+        usual = self.negatives == "all_views" and self.reduction == "mean"
+        return math.log(candidates) if usual else None
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SupCon(Pairwise):
+    """SupCon, L_out."""
+
+    name = "supcon"
+    needs_labels = True
+
+    temperature: float = _temperature(0.1)
+    contrast: str = option(
+        "all_views",
+        "anchors: all views, or the first view of each image",
+        choices=("all_views", "one_view"),
+    )
+    denominator: str = option(
+        "all",
+        "candidates in the denominator: all others, the positive of the term"
+        " and negatives, or negatives",
+        choices=("all", "one_positive", "only_negatives"),
+    )
+    positives_cap: int | None = option(
+        None, "positives per anchor, at most", minimum=1
+    )
+    keep_dropped_positives: bool = option(
+        False, "keep positives beyond --positives_cap in the denominator"
+    )
+    scale_by_temperature: bool = option(
+        False, "multiply the loss by the temperature"
+    )
+
+    def chance_level(self, candidates: int) -> float | None:
+        """The logarithm of the candidates."""
+        usual = (
+            self.denominator == "all"
+            and self.positives_cap is None
+            and self.reduction == "mean"
+        )
+        scale = self.temperature if self.scale_by_temperature else 1.0
+        return scale * math.log(candidates) if usual else None
+
+
+class SupConIn(SupCon):
+    """SupCon, L_in."""
+
+    name = "supcon_in"
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Sincere(Pairwise):
+    """SINCERE."""
+
+    name = "sincere"
+    needs_labels = True
+
+    temperature: float = _temperature(0.1)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class EpsSupInfoNCE(Sincere):
+    """epsilon-SupInfoNCE."""
+
+    name = "eps_supinfonce"
+
+    epsilon: float = option(0.25, "margin between positives and negatives")
+    epsilon_in: str = option(
+        "logit",
+        "whether --epsilon is a margin of logits or of cosines",
+        choices=("logit", "cosine"),
+    )
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class NPairs(Pairwise):
+    """N-pairs."""
+
+    name = "npairs"
+    needs_labels = True
+    has_one_positive = True
+
+    temperature: float = _temperature(1.0)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Triplet(Pairwise):
+    """Triplet loss, batch-hard."""
+
+    name = "triplet"
+    needs_labels = True
+
+    margin: float = _margin(0.2)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class _AgainstNegatives(Pairwise):
+    negatives: str = _negatives("other_view")
+    mining: str = option(
+        "none", "which negatives count", choices=("none", "semi_hard")
+    )
+    negative_reduction: str = option(
+        "mean", "reduction over an anchor's negatives", choices=REDUCTIONS
+    )
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Margin(_AgainstNegatives):
+    """Margin triplet."""
+
+    name = "margin"
+
+    margin: float = _margin(0.4)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class NTLogistic(_AgainstNegatives):
+    """NT-Logistic."""
+
+    name = "nt_logistic"
+
+    temperature: float = _temperature(0.1)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class DecoupledNTXent(Pairwise):
+    """Decoupled NT-Xent."""
+
+    name = "decoupled_ntxent"
+
+    temperature: float = _temperature(1.0)
+    weight: float = _weight(0.1)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class AlignUniform(LossDeclaration):
+    """Alignment and uniformity."""
+
+    name = "align_uniform"
+
+    temperature: float = _temperature(0.5)
+    weight: float = _weight(1.0)
+    include_self: bool = option(True, "count an anchor among its candidates")
+    normalize: bool = _normalize(True)
+    scale: float = _scale(1.0)
+    block_size: int = _block_size()
+    similarity_products: str = _similarity_products()
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SlicedWasserstein(LossDeclaration):
+    """Alignment, and the sliced Wasserstein distance to a prior."""
+
+    weight: float = _weight(5.0)
+    normalization: str = option(
+        "mean",
+        "divisor of the Wasserstein distance: that of Algorithm 1 (paper), or"
+        " one that makes it independent of the batch size (mean)",
+        choices=("mean", "paper"),
+    )
+    normalize: bool = _normalize(False)
+    scale: float = _scale(1.0)
+    similarity_products: str = _similarity_products()
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SWDHypersphere(SlicedWasserstein):
+    """A uniform prior on the unit hypersphere."""
+
+    name = "swd_hypersphere"
+
+    normalize: bool = _normalize(True)
+    scale: float = _scale(1000.0)
+
+
+class SWDNormal(SlicedWasserstein):
+    """A standard normal prior."""
+
+    name = "swd_normal"
+
+
+class SWDHypercube(SlicedWasserstein):
+    """A uniform prior in the hypercube."""
+
+    name = "swd_hypercube"
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class MoCo(Pairwise):
+    """Momentum contrast."""
+
+    name = "moco"
+    takes_keys = True
+
+    temperature: float = _temperature(0.1)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class CrossEntropy(LossDeclaration):
+    """Cross entropy."""
+
+    name = "cross_entropy"
+    needs_labels = True
+    takes_logits = True
+
+    label_smoothing: float = option(
+        0.0,
+        "fraction of the target spread over all classes",
+        maximum=0.9999,
+    )
+    reduction: str = _reduction()
+
+
+LOSSES: dict[str, type[LossDeclaration]] = by_name(
+    [
+        NTXent,
+        SupCon,
+        SupConIn,
+        Sincere,
+        EpsSupInfoNCE,
+        NPairs,
+        Triplet,
+        Margin,
+        NTLogistic,
+        DecoupledNTXent,
+        AlignUniform,
+        SWDHypersphere,
+        SWDNormal,
+        SWDHypercube,
+        MoCo,
+        CrossEntropy,
+    ]
+)
+
+
+# ---- Options of a run --------------------------------------------------------
+
+
+_Choice: Any = choice(
+    "loss",
+    LOSSES,
+    NTXent.name,
+    "contrastive loss",
+    prefixed=(
+        "weight",
+        "normalization",
+        "scale",
+        "normalize",
+        "reduction",
+        "block_size",
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss(_Choice):
+    """The loss, and how a batch meets it."""
+
     key_momentum: float = option(
         0.999,
         "momentum of the key encoder's moving average (moco)",
@@ -172,18 +401,13 @@ class Loss:
         minimum=1,
     )
 
-    def options(self) -> dict[str, Any]:
-        """Returns what was set, as options of `losses.build`."""
-        return given_options(self, "loss", LOSS_OPTIONS)
-
 
 def resolve_products(loss: Loss, rounded_by_device: bool) -> str | None:
     """Returns `similarity_products` with `auto` resolved; None: no option."""
-    if "similarity_products" not in LOSS_OPTIONS[loss.loss]:
-        return None
-    if loss.similarity_products in (None, "auto"):
+    chosen = getattr(loss.chosen(), "similarity_products", None)
+    if chosen == "auto":
         return "split" if rounded_by_device else "plain"
-    return loss.similarity_products
+    return chosen
 
 
 def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
@@ -200,21 +424,10 @@ def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
 
 def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
     """Raises `UserError` if a supervised loss has no labels."""
-    if loss in SUPERVISED_LOSSES and not has_labels:
+    if LOSSES[loss].needs_labels and not has_labels:
+        others = [n for n, other in LOSSES.items() if not other.needs_labels]
         raise UserError(
             f"loss={loss} needs labels, and {dataset} has none: use a dataset"
             " of two or more classes, or a loss without labels"
-            f" ({', '.join(VIEW_LOSSES)})"
+            f" ({', '.join(others)})"
         )
-
-
-def chance_loss(loss: Loss, views: int, batch_size: int) -> float | None:
-    """Returns the loss in nats if all candidates look alike, where known."""
-    other = {"denominator", "negatives", "positives_cap", "reduction"}
-    softmax = loss.loss in ("ntxent", "supcon", "supcon_in")
-    if not softmax or other & set(loss.options()):
-        return None
-    options = LOSS_OPTIONS[loss.loss] | loss.options()
-    scale = options["temperature"] if options.get("scale_by_temperature") else 1
-    # A softmax over all other views of the batch.
-    return scale * math.log(views * batch_size - 1)

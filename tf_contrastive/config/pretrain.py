@@ -26,8 +26,7 @@ from tf_contrastive.config.fields import (
 )
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
-    LOSS_OPTIONS,
-    VIEW_LOSSES,
+    LOSSES,
     Loss,
     check_chunks,
     resolve_products,
@@ -102,34 +101,33 @@ class Pretrain(Command):
     def _check_loss(self) -> None:
         loss, views = self.loss, self.views.views
         batch_size = self.schedule.batch_size
-        options = LOSS_OPTIONS[loss.loss] | loss.options()
-        if loss.loss in VIEW_LOSSES and views < 2:
+        chosen = loss.chosen()
+        if not chosen.needs_labels and views < 2:
             raise UserError(
                 f"views={views} leaves {loss.loss} without positives: set"
                 " views=2 or more"
             )
-        other_view = options.get("negatives") == "other_view"
-        if views != 2 and (other_view or loss.loss == "moco"):
+        if chosen.compares_two_views and views != 2:
             raise UserError(
                 f"views={views}: {loss.loss}"
-                + " with negatives=other_view" * other_view
+                + " with negatives=other_view" * (not chosen.takes_keys)
                 + " compares two views: set views=2"
             )
-        if loss.loss == "moco" and loss.queue_size < batch_size:
+        if chosen.takes_keys and loss.queue_size < batch_size:
             raise UserError(
                 f"queue_size={loss.queue_size} holds less than one batch of"
                 f" {batch_size}: set at least queue_size={batch_size}"
             )
-        if loss.loss == "moco" and self.runtime.nan_policy != "stop":
+        if chosen.takes_keys and self.runtime.nan_policy != "stop":
             raise UserError(
                 f"nan_policy={self.runtime.nan_policy}: non-finite keys would"
-                " stay in the queue of loss=moco: set nan_policy=stop"
+                f" stay in the queue of loss={loss.loss}: set nan_policy=stop"
             )
         encoder = self.encoder.encoder
-        if loss.loss == "moco" and encoder.startswith("keras_cv:csp_darknet"):
+        if chosen.takes_keys and encoder.startswith("keras_cv:csp_darknet"):
             raise UserError(
                 f"encoder={encoder}: has layers that cannot be copied, as"
-                " loss=moco does: use another encoder"
+                f" loss={loss.loss} does: use another encoder"
             )
         online = self.probe.online_knn_size
         if 0 < online < batch_size:
@@ -145,11 +143,12 @@ class Pretrain(Command):
             return
         name = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
         given = f"{name}={getattr(views, name):g}"
-        if self.loss.loss != "cross_entropy":
+        if not self.loss.chosen().takes_logits:
+            takers = [n for n, other in LOSSES.items() if other.takes_logits]
             raise UserError(
                 f"{given} makes labels of several classes, which"
-                f" loss={self.loss.loss} does not take: set loss=cross_entropy"
-                f" or {name}=0"
+                f" loss={self.loss.loss} does not take: set"
+                f" loss={' or '.join(takers)}, or {name}=0"
             )
         if self.data.sampler != "shuffle":
             raise UserError(

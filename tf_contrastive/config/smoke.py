@@ -116,7 +116,7 @@ def smoke(
             **_shortened(run.linear.schedule, "linear_"),
         }
     memories = {"online_knn_size": run.probe.online_knn_size}
-    if run.loss.loss == "moco":
+    if run.loss.chosen().takes_keys:
         memories["queue_size"] = run.loss.queue_size
     changes |= {
         name: max(min(size, 4 * batch), batch)

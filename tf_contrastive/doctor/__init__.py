@@ -9,7 +9,6 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, datasets, schedules, train
 from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
-from tf_contrastive.config.loss import SUPERVISED_LOSSES
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import advice, memory, positives, report, speed
 
@@ -56,7 +55,7 @@ def inspect(run: Pretrain) -> Report:
     counts = related = None
     if info.multi_label:
         counts, related = positives.count_label_sets(source)
-    elif info.has_labels and run.loss.loss in SUPERVISED_LOSSES:
+    elif info.has_labels and run.loss.chosen().needs_labels:
         counts = positives.count_labels(source, _LABELS)
     input_speed = speed.measure_input(source, strategy, run, _INPUT)
     step = None

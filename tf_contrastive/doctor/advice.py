@@ -8,7 +8,6 @@ import numpy as np
 from tf_contrastive import datasets
 from tf_contrastive.config.dataset_names import dataset_family
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.loss import LOSS_OPTIONS, SUPERVISED_LOSSES
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import DATASET_VIEW_DEFAULTS
 from tf_contrastive.doctor.memory import Memory
@@ -48,9 +47,7 @@ class Facts:
     @property
     def temperature(self) -> float | None:
         """The loss's temperature, if it has one."""
-        loss = self.run.loss
-        default = LOSS_OPTIONS[loss.loss].get("temperature")
-        return default if loss.temperature is None else loss.temperature
+        return getattr(self.run.loss.chosen(), "temperature", None)
 
     @property
     def hours(self) -> float | None:
@@ -187,7 +184,7 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of classes, positives and negatives."""
     expected, loss = facts.expected, facts.run.loss
     sizes, sampler = facts.class_sizes, facts.run.data.sampler
-    if sizes is not None and loss.loss in SUPERVISED_LOSSES:
+    if sizes is not None and loss.chosen().needs_labels:
         least, most = sizes[sizes > 0].min(), sizes.max()
         if most > _MAX_IMBALANCE * least and sampler == "shuffle":
             yield (
@@ -230,7 +227,7 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
             " `batch_size` (256 or more), or loss=moco",
         )
     images = facts.info.num_examples
-    if loss.loss == "moco" and loss.queue_size >= images:
+    if loss.chosen().takes_keys and loss.queue_size >= images:
         yield (
             "queue_size",
             f"queue_size={loss.queue_size} holds all {images:,} images, so each"

@@ -69,8 +69,8 @@ def predict(
         variables += model.key_branch.variables
     images = run.schedule.batch_size // replicas
     views = run.views.views
-    # With MoCo, one view of each image is encoded with a gradient.
-    encoded = images * (1 if run.loss.loss == "moco" else views)
+    # With keys, one view of each image is encoded with a gradient.
+    encoded = images * (1 if run.loss.chosen().takes_keys else views)
     encoded //= run.loss.grad_cache_chunks
     tensors = saved_tensors(model.encoder)
     side = run.views.image_size
@@ -94,10 +94,11 @@ def predict(
 def similarity_block(run: Pretrain, replicas: int) -> tuple[int, int]:
     """Returns (anchors, candidates) that a replica compares at a time."""
     batch, views = run.schedule.batch_size, run.views.views
-    if run.loss.loss == "cross_entropy":
+    loss = run.loss.chosen()
+    if loss.takes_logits:
         return 0, 0
     anchors, candidates = batch // replicas * views, batch * views
-    if run.loss.loss == "moco":
+    if loss.takes_keys:
         anchors, candidates = anchors // 2, batch + run.loss.queue_size
     rows = similarity.rows_per_block(candidates, run.loss.loss_block_size or 0)
     return min(int(rows), anchors), candidates

@@ -7,7 +7,6 @@ import numpy as np
 from scipy import stats
 
 from tf_contrastive import datasets
-from tf_contrastive.config.loss import LOSS_OPTIONS, SUPERVISED_LOSSES
 from tf_contrastive.config.pretrain import Pretrain
 
 # Labels read from files at a time.
@@ -78,16 +77,14 @@ def expect(
       related: see `count_label_sets`, if `counts` are those of label sets.
     """
     batch, views = run.schedule.batch_size, run.views.views
-    loss = run.loss.loss
-    if loss == "cross_entropy":
+    loss = run.loss.chosen()
+    if loss.takes_logits:
         return None
-    if loss not in SUPERVISED_LOSSES or counts is None:
+    if not loss.needs_labels or counts is None:
         negatives = views * (batch - 1)
-        if loss == "moco":
+        if loss.takes_keys:
             negatives = run.loss.queue_size
-        elif (LOSS_OPTIONS[loss] | run.loss.options()).get("negatives") == (
-            "other_view"
-        ):
+        elif loss.compares_two_views:
             negatives = batch - 1
         return Expected(views - 1, negatives)
     related = counts if related is None else related
@@ -101,7 +98,7 @@ def expect(
             batch,
         )
     positives = views * others + views - 1
-    if loss == "npairs":
+    if loss.has_one_positive:
         # One positive: the next image of the class, in the same view.
         positives = 1 - without
     elif views > 1:

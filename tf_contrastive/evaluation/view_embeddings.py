@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tf_contrastive import classifiers, errors, losses
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config.loss import NTXent
 from tf_contrastive.evaluation.context import Batches, EvaluationContext
 
 
@@ -126,7 +126,7 @@ def loss_similarity(context: EvaluationContext) -> tuple[float, bool]:
         options = context.run.loss
         loss = losses.build(options.loss, **options.options())
         temperature, normalize = loss.temperature, loss.normalize
-    return temperature or LOSS_OPTIONS["ntxent"]["temperature"], normalize
+    return temperature or NTXent.temperature, normalize
 
 
 def missing_projections(context: EvaluationContext) -> str | None:

@@ -6,8 +6,7 @@ defines the options and their defaults.
 
 from typing import Any
 
-from tf_contrastive import errors
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config import components
 from tf_contrastive.losses.base import ContrastiveLoss
 from tf_contrastive.losses.cross_entropy import CrossEntropy
 from tf_contrastive.losses.generalized import (
@@ -48,24 +47,26 @@ __all__ = [
     "build",
 ]
 
-LOSSES = {
-    "ntxent": NTXent,
-    "supcon": SupCon,
-    "supcon_in": SupConIn,
-    "sincere": Sincere,
-    "eps_supinfonce": EpsSupInfoNCE,
-    "npairs": NPairs,
-    "triplet": Triplet,
-    "margin": Margin,
-    "nt_logistic": NTLogistic,
-    "decoupled_ntxent": DecoupledNTXent,
-    "align_uniform": AlignUniform,
-    "swd_hypersphere": SWDHypersphere,
-    "swd_normal": SWDNormal,
-    "swd_hypercube": SWDHypercube,
-    "moco": MoCo,
-    "cross_entropy": CrossEntropy,
-}
+LOSSES: dict[str, type[ContrastiveLoss]] = components.by_name(
+    [
+        NTXent,
+        SupCon,
+        SupConIn,
+        Sincere,
+        EpsSupInfoNCE,
+        NPairs,
+        Triplet,
+        Margin,
+        NTLogistic,
+        DecoupledNTXent,
+        AlignUniform,
+        SWDHypersphere,
+        SWDNormal,
+        SWDHypercube,
+        MoCo,
+        CrossEntropy,
+    ]
+)
 
 
 def build(name: str, **options: Any) -> ContrastiveLoss:
@@ -78,10 +79,4 @@ def build(name: str, **options: Any) -> ContrastiveLoss:
     Raises:
       UserError: a ValueError, for an unknown name, option or value.
     """
-    if name not in LOSSES:
-        raise errors.unknown("loss", name, LOSSES)
-    for option in options:
-        if option not in LOSS_OPTIONS[name]:
-            known = LOSS_OPTIONS[name]
-            raise errors.unknown(f"option of {name}", option, known)
-    return LOSSES[name](**options)
+    return components.pick("loss", name, LOSSES, options)(**options)

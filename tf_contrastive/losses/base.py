@@ -1,21 +1,19 @@
 """Base classes of the losses: the call, its checks and the reduction."""
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.config import fields
-from tf_contrastive.config.loss import Loss
+from tf_contrastive.config import loss as declared
 from tf_contrastive.losses import products, similarity
 
 # The losses [A] of all anchors, or the `Rows` that compute them.
 Losses = Any
 
 
-class ContrastiveLoss:
+class ContrastiveLoss(declared.LossDeclaration):
     """A loss over the embeddings of the global batch.
 
     In a replica, a call returns replicas * (sum over the local anchors) /
@@ -25,21 +23,16 @@ class ContrastiveLoss:
     Anchors without a positive contribute 0 and are not counted. If none is
     counted, the loss is 0.
 
-    Subclasses are dataclasses (`kw_only=True, eq=False`) whose fields are their
-    options; `config.loss` defines the defaults and the allowed values.
+    Subclasses also inherit from their declaration in `config.loss`, a dataclass
+    of their options.
     """
 
-    # Whether a call without labels is an error.
-    needs_labels: bool = False
     # The values of losses that do not have the option.
-    temperature: float | None = None
+    temperature: Any = None
     normalize: bool = True
     reduction: str = "mean"
     block_size: int = 0
     similarity_products: str = "auto"
-
-    def __post_init__(self) -> None:
-        fields.check_options(Loss, "loss_", self.get_config())
 
     def __call__(
         self,
@@ -79,8 +72,7 @@ class ContrastiveLoss:
 
     def get_config(self) -> dict[str, Any]:
         """Returns all constructor arguments."""
-        names = (field.name for field in dataclasses.fields(cast(Any, self)))
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in self.defaults()}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ContrastiveLoss":
@@ -128,8 +120,7 @@ class ContrastiveLoss:
         return labels
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class AnchorLoss(ContrastiveLoss):
+class AnchorLoss(declared.Pairwise, ContrastiveLoss):
     """A mean over anchors, each compared with the global batch's embeddings.
 
     Every loss over anchors has these options, and others have some of them.
@@ -147,11 +138,6 @@ class AnchorLoss(ContrastiveLoss):
         float32, by three products; "auto": split on TPUs, and on GPUs with
         TF32.
     """
-
-    normalize: bool = True
-    reduction: str = "mean"
-    block_size: int = 0
-    similarity_products: str = "auto"
 
     def _anchor_losses(
         self, projections: tf.Tensor, labels: tf.Tensor | None

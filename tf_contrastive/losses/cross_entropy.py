@@ -1,18 +1,14 @@
 """Cross entropy, the supervised baseline of the papers."""
 
-import dataclasses
 import math
 
 import tensorflow as tf
 
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config import loss as declared
 from tf_contrastive.losses import base
 
-_DEFAULTS = LOSS_OPTIONS["cross_entropy"]
 
-
-@dataclasses.dataclass(kw_only=True, eq=False)
-class CrossEntropy(base.ContrastiveLoss):
+class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
     """Softmax cross entropy of the logits of a dense head.
 
     Khosla et al. 2020, sections 1 and 5: the baseline of SupCon. The
@@ -29,11 +25,6 @@ class CrossEntropy(base.ContrastiveLoss):
     `label_smoothing` is the fraction of the target that is spread over all
     classes (in the sigmoid form, over yes and no).
     """
-
-    needs_labels = True
-
-    label_smoothing: float = _DEFAULTS["label_smoothing"]
-    reduction: str = _DEFAULTS["reduction"]
 
     def _anchor_losses(
         self, projections: tf.Tensor, labels: tf.Tensor | None

@@ -1,19 +1,15 @@
 """Alignment to views and to a prior: the generalized contrastive losses."""
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config import loss as declared
 from tf_contrastive.losses import base, products, similarity
 
 # Explicit, since the automatic choice differs between devices.
 _ALGORITHM = "philox"
-_ALIGN_UNIFORM = LOSS_OPTIONS["align_uniform"]
-_NORMAL = LOSS_OPTIONS["swd_normal"]
-_HYPERSPHERE = LOSS_OPTIONS["swd_hypersphere"]
 
 
 def alignment(projections: tf.Tensor) -> tf.Tensor:
@@ -67,8 +63,7 @@ class _Generalized(base.ContrastiveLoss):
         raise NotImplementedError
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class AlignUniform(_Generalized):
+class AlignUniform(declared.AlignUniform, _Generalized):
     """Alignment, and uniformity on the hypersphere by a log-sum-exp.
 
     Chen et al. 2021 (Intriguing Properties), table 1, row 1, for projections of
@@ -85,14 +80,6 @@ class AlignUniform(_Generalized):
     scale 1000: 2 / d times `DecoupledNTXent` of weight * d / 2, up to a
     constant and i's own term.
     """
-
-    temperature: float = _ALIGN_UNIFORM["temperature"]
-    weight: float = _ALIGN_UNIFORM["weight"]
-    include_self: bool = _ALIGN_UNIFORM["include_self"]
-    normalize: bool = _ALIGN_UNIFORM["normalize"]
-    scale: float = _ALIGN_UNIFORM["scale"]
-    block_size: int = _ALIGN_UNIFORM["block_size"]
-    similarity_products: str = _ALIGN_UNIFORM["similarity_products"]
 
     def _distribution(
         self, projections: tf.Tensor, seed: tf.Tensor | None
@@ -127,8 +114,7 @@ class AlignUniform(_Generalized):
         return rows.total(tf.fill(anchors, weight))
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class SlicedWasserstein(_Generalized):
+class SlicedWasserstein(declared.SlicedWasserstein, _Generalized):
     """Alignment, and the sliced Wasserstein distance to a prior.
 
     Chen et al. 2021 (Intriguing Properties), table 1, rows 2 to 4, and
@@ -147,12 +133,6 @@ class SlicedWasserstein(_Generalized):
       scale: of the whole loss (the paper: 1000 on the hypersphere).
       similarity_products: as of `AnchorLoss`, for the projected embeddings.
     """
-
-    weight: float = _NORMAL["weight"]
-    normalization: str = _NORMAL["normalization"]
-    normalize: bool = _NORMAL["normalize"]
-    scale: float = _NORMAL["scale"]
-    similarity_products: str = _NORMAL["similarity_products"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,19 +208,15 @@ def _normal(shape: Any, seed: tf.Tensor) -> tf.Tensor:
     return tf.math.ndtri(_uniform(shape, seed))
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class SWDHypersphere(SlicedWasserstein):
+class SWDHypersphere(declared.SWDHypersphere, SlicedWasserstein):
     """Table 1, row 2: the prior is uniform on the unit hypersphere."""
-
-    normalize: bool = _HYPERSPHERE["normalize"]
-    scale: float = _HYPERSPHERE["scale"]
 
     @staticmethod
     def _prior(seed: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
         return similarity.l2_normalize(_normal(shape, seed))
 
 
-class SWDNormal(SlicedWasserstein):
+class SWDNormal(declared.SWDNormal, SlicedWasserstein):
     """Table 1, row 4: the prior is a standard normal."""
 
     @staticmethod
@@ -248,7 +224,7 @@ class SWDNormal(SlicedWasserstein):
         return _normal(shape, seed)
 
 
-class SWDHypercube(SlicedWasserstein):
+class SWDHypercube(declared.SWDHypercube, SlicedWasserstein):
     """Table 1, row 3: the prior is uniform in [-1, 1]^d."""
 
     @staticmethod

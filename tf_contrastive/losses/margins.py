@@ -1,10 +1,8 @@
 """Losses of single positives against single negatives: margins, logistic."""
 
-import dataclasses
-
 import tensorflow as tf
 
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config import loss as declared
 from tf_contrastive.losses import base
 from tf_contrastive.losses.similarity import (
     MASKED,
@@ -15,10 +13,6 @@ from tf_contrastive.losses.similarity import (
     num_positives,
     scan,
 )
-
-_MARGIN = LOSS_OPTIONS["margin"]
-_NT_LOGISTIC = LOSS_OPTIONS["nt_logistic"]
-_TRIPLET = LOSS_OPTIONS["triplet"]
 
 
 class _PositiveAgainstNegatives(base.AnchorLoss):
@@ -75,8 +69,7 @@ class _PositiveAgainstNegatives(base.AnchorLoss):
         return negative < positive
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class Margin(_PositiveAgainstNegatives):
+class Margin(declared.Margin, _PositiveAgainstNegatives):
     """Margin triplet: a hinge on the difference of two similarities.
 
     Chen et al. 2020, table 2 (which prints its negative):
@@ -94,11 +87,6 @@ class Margin(_PositiveAgainstNegatives):
       negative_reduction: "mean" or "sum" over an anchor's negatives.
     """
 
-    margin: float = _MARGIN["margin"]
-    negatives: str = _MARGIN["negatives"]
-    mining: str = _MARGIN["mining"]
-    negative_reduction: str = _MARGIN["negative_reduction"]
-
     def _repel(self, positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(negative - positive + self.margin)
 
@@ -109,8 +97,7 @@ class Margin(_PositiveAgainstNegatives):
         return (negative < positive) & within
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class NTLogistic(_PositiveAgainstNegatives):
+class NTLogistic(declared.NTLogistic, _PositiveAgainstNegatives):
     """NT-Logistic: a binary classification of every pair.
 
     Chen et al. 2020, table 2 (which prints its negative):
@@ -123,11 +110,6 @@ class NTLogistic(_PositiveAgainstNegatives):
     Ignores labels.
     """
 
-    temperature: float = _NT_LOGISTIC["temperature"]
-    negatives: str = _NT_LOGISTIC["negatives"]
-    mining: str = _NT_LOGISTIC["mining"]
-    negative_reduction: str = _NT_LOGISTIC["negative_reduction"]
-
     def _attract(self, positive: tf.Tensor) -> tf.Tensor:
         return tf.nn.softplus(-positive / self.temperature)
 
@@ -136,8 +118,7 @@ class NTLogistic(_PositiveAgainstNegatives):
         return tf.nn.softplus(negative / self.temperature)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class Triplet(base.AnchorLoss):
+class Triplet(declared.Triplet, base.AnchorLoss):
     """Triplet loss, batch-hard, on squared Euclidean distances.
 
     Khosla et al. 2020, supplement, section 4 (after Schroff et al. 2015, with
@@ -150,10 +131,6 @@ class Triplet(base.AnchorLoss):
     with one positive and one negative. TensorFlow Addons calls it
     TripletHardLoss (with plain distances by default).
     """
-
-    needs_labels = True
-
-    margin: float = _TRIPLET["margin"]
 
     def _anchor_losses_of(self, batch: Batch) -> base.Losses:
         candidates = batch.candidates.embeddings

@@ -6,7 +6,7 @@ They walk the same similarities as the loss and have no gradient.
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config.loss import NTXent
 from tf_contrastive.losses import similarity
 
 # The metrics of `contrastive_task`, in the order of display.
@@ -75,7 +75,7 @@ def contrastive_task(
         dimensions together: 1 if their mean is 0, 0 if all are the same point,
         which is collapse (Chen and He 2020, figure 2, times sqrt(P)).
     """
-    temperature = temperature or LOSS_OPTIONS["ntxent"]["temperature"]
+    temperature = temperature or NTXent.temperature
     batch = similarity.gather(projections, labels, normalize=normalize)
     anchors = similarity.EmbeddingSet(*(x[:max_anchors] for x in batch.anchors))
     rows = similarity.scan(

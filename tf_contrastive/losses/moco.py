@@ -1,15 +1,12 @@
 """Momentum contrast: keys of a slower encoder, and a queue of them."""
 
-import dataclasses
-
 import tensorflow as tf
 
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config import loss as declared
 from tf_contrastive.losses import base, products, similarity
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class MoCo(base.AnchorLoss):
+class MoCo(declared.MoCo, base.AnchorLoss):
     """MoCo: a query against its key, with a queue of earlier keys as negatives.
 
     He et al. 2020, Eq. 1 (InfoNCE):
@@ -26,8 +23,6 @@ class MoCo(base.AnchorLoss):
       >>> print(f"{MoCo(temperature=0.5)(z, keys=z, queue=queue):.4f}")
       1.3101
     """
-
-    temperature: float = LOSS_OPTIONS["moco"]["temperature"]
 
     def __call__(
         self,

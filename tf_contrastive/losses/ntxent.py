@@ -1,19 +1,12 @@
 """SimCLR's loss, its decoupled form, and N-pairs."""
 
-import dataclasses
-
 import tensorflow as tf
 
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config import loss as declared
 from tf_contrastive.losses import base, similarity
 
-_NTXENT = LOSS_OPTIONS["ntxent"]
-_DECOUPLED = LOSS_OPTIONS["decoupled_ntxent"]
-_NPAIRS = LOSS_OPTIONS["npairs"]
 
-
-@dataclasses.dataclass(kw_only=True, eq=False)
-class NTXent(base.AnchorLoss):
+class NTXent(declared.NTXent, base.AnchorLoss):
     """NT-Xent: the positives are the image's other views; ignores labels.
 
     Chen et al. 2020, Eq. 1, averaged over all anchors of the global batch:
@@ -31,9 +24,6 @@ class NTXent(base.AnchorLoss):
         of two views, an anchor's candidates are the other view of each image.
     """
 
-    temperature: float = _NTXENT["temperature"]
-    negatives: str = _NTXENT["negatives"]
-
     def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
         bounded = batch.bounded(self.temperature)
 
@@ -48,8 +38,7 @@ class NTXent(base.AnchorLoss):
         return self._rows(losses, batch, self.negatives)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class DecoupledNTXent(base.AnchorLoss):
+class DecoupledNTXent(declared.DecoupledNTXent, base.AnchorLoss):
     """NT-Xent with a separate weight of the distribution term.
 
     Chen et al. 2021 (Intriguing Properties), Eq. 5, averaged over anchors:
@@ -64,9 +53,6 @@ class DecoupledNTXent(base.AnchorLoss):
     The same weight is 0.1 * d / 2 here; with 0.1, embeddings collapse in long
     training.
     """
-
-    temperature: float = _DECOUPLED["temperature"]
-    weight: float = _DECOUPLED["weight"]
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
         bounded = batch.bounded(self.temperature)
@@ -85,8 +71,7 @@ class DecoupledNTXent(base.AnchorLoss):
         return self._rows(losses, batch)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class NPairs(base.AnchorLoss):
+class NPairs(declared.NPairs, base.AnchorLoss):
     """N-pairs: the positive is one other image of the anchor's class.
 
     Khosla et al. 2020, supplement, Eq. 21 (after Sohn 2016):
@@ -98,10 +83,6 @@ class NPairs(base.AnchorLoss):
     equation. Labels as for `SupCon`; an image that is the only one of its class
     is not counted.
     """
-
-    needs_labels = True
-
-    temperature: float = _NPAIRS["temperature"]
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
         images = tf.size(batch.candidates.image_ids) // batch.num_views

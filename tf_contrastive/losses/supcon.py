@@ -1,10 +1,8 @@
 """The supervised contrastive losses: SupCon (L_out, L_in) and SINCERE."""
 
-import dataclasses
-
 import tensorflow as tf
 
-from tf_contrastive.config.loss import LOSS_OPTIONS
+from tf_contrastive.config import loss as declared
 from tf_contrastive.losses import base, similarity
 from tf_contrastive.losses.similarity import (
     MASKED,
@@ -15,12 +13,8 @@ from tf_contrastive.losses.similarity import (
     masked_mean,
 )
 
-_SUPCON = LOSS_OPTIONS["supcon"]
-_EPS_SUPINFONCE = LOSS_OPTIONS["eps_supinfonce"]
 
-
-@dataclasses.dataclass(kw_only=True, eq=False)
-class SupCon(base.AnchorLoss):
+class SupCon(declared.SupCon, base.AnchorLoss):
     """SupCon, L_out: the mean over positives is outside of the logarithm.
 
     Khosla et al. 2020, Eq. 2 (19 in the supplement):
@@ -53,15 +47,6 @@ class SupCon(base.AnchorLoss):
       scale_by_temperature: whether to multiply the loss by the temperature, as
         in the authors' code.
     """
-
-    needs_labels = True
-
-    temperature: float = _SUPCON["temperature"]
-    contrast: str = _SUPCON["contrast"]
-    denominator: str = _SUPCON["denominator"]
-    positives_cap: int | None = _SUPCON["positives_cap"]
-    keep_dropped_positives: bool = _SUPCON["keep_dropped_positives"]
-    scale_by_temperature: bool = _SUPCON["scale_by_temperature"]
 
     def _gather(
         self, projections: tf.Tensor, labels: tf.Tensor | None
@@ -121,7 +106,7 @@ class SupCon(base.AnchorLoss):
         return masked_mean(logs, positives)
 
 
-class SupConIn(SupCon):
+class SupConIn(declared.SupConIn, SupCon):
     """SupCon, L_in: the mean over positives is inside of the logarithm.
 
     Khosla et al. 2020, Eq. 1:
@@ -151,8 +136,7 @@ def _rank(mask: tf.Tensor) -> tf.Tensor:
     return tf.cumsum(tf.cast(mask, tf.int32), axis=-1)
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class Sincere(base.AnchorLoss):
+class Sincere(declared.Sincere, base.AnchorLoss):
     """SINCERE: SupCon whose denominators have only the term's own positive.
 
     Feeney and Hughes 2024, Eq. 12:
@@ -166,10 +150,6 @@ class Sincere(base.AnchorLoss):
     SupContrast) calls it SINCERELoss; it returns NaN for a class of one
     embedding.
     """
-
-    needs_labels = True
-
-    temperature: float = LOSS_OPTIONS["sincere"]["temperature"]
 
     def _anchor_losses_of(self, batch: Batch) -> base.Losses:
         bounded = batch.bounded(self.temperature)
@@ -188,8 +168,7 @@ class Sincere(base.AnchorLoss):
         return 0.0
 
 
-@dataclasses.dataclass(kw_only=True, eq=False)
-class EpsSupInfoNCE(Sincere):
+class EpsSupInfoNCE(declared.EpsSupInfoNCE, Sincere):
     """epsilon-SupInfoNCE: SINCERE with a margin.
 
     Barbano et al. 2023, as printed by Feeney and Hughes 2024, Eq. 15:
@@ -201,10 +180,6 @@ class EpsSupInfoNCE(Sincere):
     the equation, or "cosine": a margin of similarities, which is
     epsilon / temperature in the logit.
     """
-
-    temperature: float = _EPS_SUPINFONCE["temperature"]
-    epsilon: float = _EPS_SUPINFONCE["epsilon"]
-    epsilon_in: str = _EPS_SUPINFONCE["epsilon_in"]
 
     def _logit_epsilon(self) -> float:
         if self.epsilon_in == "cosine":

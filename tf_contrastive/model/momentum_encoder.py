@@ -4,7 +4,6 @@ He et al. 2020 (MoCo), section 3.2 and algorithm 1, with BatchNorm statistics of
 the global batch in place of shuffled ones.
 """
 
-import inspect
 import types
 from typing import Any
 
@@ -33,7 +32,7 @@ class MomentumEncoder(gradient_cache.GradientCache):
     ) -> None:
         super().__init__(*args, **kwargs)
         loss = self.contrastive_loss
-        takes_keys = "keys" in inspect.signature(loss).parameters
+        takes_keys = loss.takes_keys
         if takes_keys and momentum is None:
             raise ValueError("the loss takes keys: pass momentum")
         if momentum is not None and not takes_keys:

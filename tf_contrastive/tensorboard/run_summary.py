@@ -13,7 +13,6 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from tf_contrastive import flags
 from tf_contrastive import model as models
 from tf_contrastive.config import fields
-from tf_contrastive.config.loss import LOSS_OPTIONS
 from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.pretrain import Pretrain
 
@@ -69,7 +68,7 @@ def compared_options(run: Pretrain) -> dict[str, OptionValue]:
         if value is not None
     }
     values = (
-        LOSS_OPTIONS[run.loss.loss]
+        vars(run.loss.chosen())
         | OPTIMIZER_OPTIONS[run.optimizer.optimizer]
         | given
     )

@@ -192,11 +192,11 @@ def collapsed_loss(
     """
     loss = losses.build(run.loss.loss, **run.loss.options())
     batch, views = run.schedule.batch_size, run.views.views
-    if run.loss.mining == "semi_hard":
+    if getattr(loss, "mining", "") == "semi_hard":
         return None
-    if run.loss.loss == "moco":
+    if loss.takes_keys:
         return math.log(1 + run.loss.queue_size)
-    if run.loss.loss == "cross_entropy":
+    if loss.takes_logits:
         return float(
             loss(tf.zeros([1, views, num_classes]), tf.zeros([1], "int32"))
         )

@@ -1,0 +1,178 @@
+"""Declarations of components, and the options by which one is chosen.
+
+A component, such as a loss or an optimizer, is declared once, without
+TensorFlow: a dataclass whose fields are its options (see `fields.option`), with
+its name and its traits as class variables. The class that computes inherits
+from it. Other modules do not compare names: they ask for traits.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from tf_contrastive import errors
+from tf_contrastive.config import fields
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Component:
+    """Base of declarations."""
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if "help" not in field.metadata:
+                continue  # Not an option, but an argument of the class.
+            value = getattr(self, field.name)
+            if allowed := fields.problem(field, value):
+                raise errors.UserError(
+                    f"{field.name}={value}: must be {allowed}"
+                )
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Returns the options with their defaults."""
+        return {
+            field.name: field.default
+            for field in dataclasses.fields(cls)
+            if "help" in field.metadata
+        }
+
+
+def by_name(members: Iterable[type[Component]]) -> dict[str, Any]:
+    """Returns name -> member, for a family of declarations or classes."""
+    return {member.name: member for member in members}
+
+
+def pick(
+    kind: str, name: str, members: Mapping[str, Any], options: Iterable[str]
+) -> Any:
+    """Returns a member of a family, which must have the options.
+
+    Raises:
+      UserError: for an unknown name or option.
+    """
+    if name not in members:
+        raise errors.unknown(kind, name, members)
+    known = members[name].defaults()
+    for option in options:
+        if option not in known:
+            raise errors.unknown(f"option of {name}", option, known)
+    return members[name]
+
+
+class Choice:
+    """Base of the options by which a member of a family is chosen.
+
+    An option of a member is None unless it was set: the member's default holds.
+    """
+
+    _kind: ClassVar[str]
+    _members: ClassVar[Mapping[str, type[Component]]]
+    # Field -> name of the members' option.
+    _names: ClassVar[Mapping[str, str]]
+
+    def options(self, prefix: str = "") -> dict[str, Any]:
+        """Returns what was set, as options of the chosen member.
+
+        Raises:
+          UserError: for an option that it does not have. `prefix` is that of
+            this group's options on the command line.
+        """
+        chosen = getattr(self, self._kind)
+        own = _options(self._members[chosen])
+        given = {}
+        for field, name in self._names.items():
+            value = getattr(self, field)
+            if value is None:
+                continue
+            if name not in own:
+                takers = [
+                    member
+                    for member, declared in self._members.items()
+                    if name in _options(declared)
+                ]
+                raise errors.UserError(
+                    f"`{prefix}{field}` is not an option of"
+                    f" {prefix}{self._kind}={chosen}, only of"
+                    f" {', '.join(takers)}"
+                )
+            read = own[name].metadata["read"]
+            given[name] = read(value) if read else value
+        return given
+
+    def chosen(self, prefix: str = "") -> Any:
+        """Returns the declaration of the chosen member, with its options."""
+        return self._members[getattr(self, self._kind)](**self.options(prefix))
+
+
+def choice(
+    kind: str,
+    members: Mapping[str, type[Component]],
+    default: str,
+    help: str,
+    prefixed: Iterable[str] = (),
+) -> Any:
+    """Makes a frozen dataclass, a `Choice`, of a family's options.
+
+    Args:
+      kind: name of the field that names the member.
+      members: the declarations.
+      default, help: of that field.
+      prefixed: options whose field is KIND_OPTION, since OPTION alone says too
+        little among the options of a command.
+    """
+    named = fields.option(default, help, choices=members)
+    rows: list[Any] = [(kind, str, named)]
+    names = {}
+    for member in members.values():
+        for name, field in _options(member).items():
+            flag = f"{kind}_{name}" if name in prefixed else name
+            if flag not in names:
+                names[flag] = name
+                about = dict(field.metadata)
+                about["help"] += f"; default: {_defaults(name, members)}"
+                optional = copy.copy(field)
+                optional.default = None
+                optional.metadata = MappingProxyType(about)
+                value_type: Any = str if about["read"] else field.type
+                rows.append((flag, value_type | None, optional))
+    namespace = {"_kind": kind, "_members": members, "_names": names}
+    return dataclasses.make_dataclass(
+        f"{kind.title()}Choice",
+        rows,
+        bases=(Choice,),
+        namespace=namespace,
+        frozen=True,
+    )
+
+
+def _options(member: type[Component]) -> dict[str, dataclasses.Field]:
+    return {
+        field.name: field
+        for field in dataclasses.fields(member)
+        if "help" in field.metadata
+    }
+
+
+def _defaults(name: str, members: Mapping[str, type[Component]]) -> str:
+    """Describes an option's defaults, and whose they are."""
+    takers: dict[str, list[str]] = {}
+    for member, declared in members.items():
+        if name in (defaults := declared.defaults()):
+            takers.setdefault(_text(defaults[name]), []).append(member)
+    return ", ".join(
+        default if len(names) > 4 else f"{default} ({', '.join(names)})"
+        for default, names in takers.items()
+    )
+
+
+def _text(default: Any) -> str:
+    if isinstance(default, tuple):
+        return ",".join(map(_text, default))
+    if isinstance(default, float):
+        return f"{default:g}"
+    return default if isinstance(default, str) else str(default).lower()
