@@ -130,7 +130,7 @@ def check_run(
     if is_resnet:
         weights = _TRAINED * _LAST_BLOCK * width**2
         allocations.append(Allocation("width", width, weights, 2))
-    if run.loss.loss == "moco":
+    if run.loss.chosen().takes_keys:
         keys = _FLOAT * output * copies
         size = run.loss.queue_size
         allocations.append(Allocation("queue_size", size, keys * size))
