@@ -20,9 +20,9 @@ from tf_contrastive.config.encoder import CONVNET, ENCODERS
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.fields import fields
 from tf_contrastive.config.linear import LinearStage
-from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
+from tf_contrastive.config.optimizer import OPTIMIZERS
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.schedule import SCHEDULE_OPTIONS, Schedule
+from tf_contrastive.config.schedule import Schedule
 from tf_contrastive.config.smoke import substitute
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -228,7 +228,7 @@ def _loss(run: Pretrain) -> dict[str, Any]:
 
 
 def _optimizer(name: str, options: dict[str, Any]) -> str:
-    values = {**OPTIMIZER_OPTIONS[name], **options}
+    values = {**OPTIMIZERS[name].defaults(), **options}
     parts = [name]
     if "momentum" in values:
         parts[0] += f" {values['momentum']:g}"
@@ -242,18 +242,16 @@ def _optimizer(name: str, options: dict[str, Any]) -> str:
 
 
 def _schedule(schedule: Schedule) -> str:
-    values = {**SCHEDULE_OPTIONS[schedule.schedule], **schedule.options()}
-    if schedule.schedule != "exponential":
+    chosen = schedule.chosen()
+    if not hasattr(chosen, "decay_epochs"):
         return schedule.schedule
-    return (
-        f"exponential {values['decay_rate']:g} every {values['decay_epochs']:g}"
-    )
+    return f"{chosen.name} {chosen.decay_rate:g} every {chosen.decay_epochs:g}"
 
 
 def _training(run: Pretrain) -> dict[str, Any]:
     schedule, optimizer = run.schedule, run.optimizer
     options = optimizer.options()
-    values = {**OPTIMIZER_OPTIONS[optimizer.optimizer], **options}
+    values = vars(optimizer.chosen())
     return {
         "sampler": run.data.sampler,
         "batch": schedule.batch_size,
@@ -276,7 +274,7 @@ def _linear(stage: LinearStage) -> dict[str, Any]:
     schedule, name = stage.schedule, stage.optimizer.optimizer
     if not schedule.epochs:
         return {"linear_epochs": 0}
-    values = {**OPTIMIZER_OPTIONS[name], **stage.optimizer_options()}
+    values = OPTIMIZERS[name].defaults() | stage.optimizer_options()
     return {
         "linear_epochs": schedule.epochs,
         "linear_batch": schedule.batch_size,

@@ -40,8 +40,8 @@ import numpy as np
 
 from tf_contrastive import terminal
 from tf_contrastive.config.loss import LOSSES
-from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
-from tf_contrastive.config.schedule import SCHEDULE_OPTIONS
+from tf_contrastive.config.optimizer import OPTIMIZERS
+from tf_contrastive.config.schedule import SCHEDULES
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 # A run of seconds on the digits, without what takes half of such a run.
@@ -111,13 +111,13 @@ JOBS: dict[str, list[str]] = {
     ],
     "optimizers": [
         f"{_TINY} --optimizer={optimizer} --workdir={optimizer}"
-        for optimizer in OPTIMIZER_OPTIONS
+        for optimizer in OPTIMIZERS
     ],
     "schedules": [
         f"{_TINY} --schedule={schedule} --warmup_epochs=0.25"
         f"{' --boundaries=1' * (schedule == 'piecewise')}"
         f" --workdir={schedule}"
-        for schedule in SCHEDULE_OPTIONS
+        for schedule in SCHEDULES
     ],
     "views": ["views views.npz"],
 }

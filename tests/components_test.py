@@ -14,8 +14,6 @@ from tf_contrastive import encoders, errors, heads, losses
 from tf_contrastive import optimizers as optimizers_
 from tf_contrastive import schedules as schedules_
 from tf_contrastive.config.encoder import PROJECTIONS
-from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
-from tf_contrastive.config.schedule import SCHEDULE_OPTIONS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.encoders.resnet import Conv2D
 from tf_contrastive.model import ContrastiveModel
@@ -93,7 +91,8 @@ def _weights(optimizer):
 
 @pytest.mark.parametrize("name", optimizers_.OPTIMIZERS)
 def test_optimizer(name):
-    kind, options = optimizers_.OPTIMIZERS[name], OPTIMIZER_OPTIONS[name]
+    kind = optimizers_.OPTIMIZERS[name]
+    options = kind.declaration.defaults()
     rate = schedules_.Cosine(0.1, **_RUN)
     # As in Keras, constructors decay nothing by default.
     decay = options["weight_decay"]
@@ -115,7 +114,8 @@ def test_optimizer(name):
 
 @pytest.mark.parametrize("name", schedules_.SCHEDULES)
 def test_schedule(name):
-    kind, options = schedules_.SCHEDULES[name], SCHEDULE_OPTIONS[name]
+    kind = schedules_.SCHEDULES[name]
+    options = kind.defaults()
     schedule = kind(0.3, **_RUN)
     assert options.items() <= schedule.get_config().items()
     built = schedules_.build(

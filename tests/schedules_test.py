@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tf_contrastive import errors, schedules
 from tf_contrastive.config.optimizer import (
-    LEARNING_RATES,
     resolve_learning_rate,
 )
 from tf_contrastive.config.schedule import resolve_warmup
@@ -338,7 +337,14 @@ def test_square_root_and_linear_scaling(batch_size, sqrt, linear):
 
 
 def test_default_learning_rates_are_the_optimizers():
-    for optimizer, rate in LEARNING_RATES.items():
+    rates = {
+        "lars": 0.3,
+        "sgd": 0.1,
+        "rmsprop": 0.05,
+        "adam": 0.001,
+        "adamw": 0.001,
+    }
+    for optimizer, rate in rates.items():
         assert resolve_learning_rate(None, optimizer, "linear") == rate
         # SimCLR, B.1: both ways to scale meet at a batch of 4096.
         by_root = resolve_learning_rate(None, optimizer, "sqrt")

@@ -13,16 +13,9 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_contrastive import errors
-from tf_contrastive.config import fields
-from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS, Optimizer
+from tf_contrastive.config import components, fields
+from tf_contrastive.config import optimizer as declared
 from tf_contrastive.distribution import all_finite
-
-_SGD = OPTIMIZER_OPTIONS["sgd"]
-_LARS = OPTIMIZER_OPTIONS["lars"]
-_RMSPROP = OPTIMIZER_OPTIONS["rmsprop"]
-_ADAM = OPTIMIZER_OPTIONS["adam"]
-_NAMES = {name for options in OPTIMIZER_OPTIONS.values() for name in options}
 
 _Schedule: TypeAlias = tf.keras.optimizers.schedules.LearningRateSchedule
 LearningRate: TypeAlias = float | _Schedule
@@ -41,6 +34,7 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         does not count as a step. `get_config` does not include it.
     """
 
+    declaration: type[declared.OptimizerDeclaration]
     # Options that Keras' optimizer does not have.
     _own_options: tuple[str, ...] = ()
 
@@ -54,8 +48,7 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
     ) -> None:
         if options.get("amsgrad"):
             raise ValueError("amsgrad=True: is not supported")
-        checked = {k: v for k, v in options.items() if k in _NAMES}
-        fields.check_options(Optimizer, "optimizer_", checked)
+        components.check(self.declaration, options)
         fields.check_float32({"learning_rate": learning_rate, **options})
         own = {option: options.pop(option) for option in self._own_options}
         # Keras compiles one function per variable, which fails under
@@ -157,16 +150,17 @@ class SGD(_L2Decay, tf.keras.optimizers.SGD):
       UserError: for a value that is not allowed, as in the other optimizers.
     """
 
+    declaration = declared.SGD
     _own_options: tuple[str, ...] = ("momentum_style",)
 
     def __init__(
         self,
         learning_rate: LearningRate,
-        momentum: float = _SGD["momentum"],
-        nesterov: bool = _SGD["nesterov"],
+        momentum: float = declared.SGD.momentum,
+        nesterov: bool = declared.SGD.nesterov,
         weight_decay: float = 0.0,
         *,
-        momentum_style: str = _SGD["momentum_style"],
+        momentum_style: str = declared.SGD.momentum_style,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -218,15 +212,16 @@ class LARS(SGD):
       trust_coefficient: eta; None disables adaptation, but not the decay.
     """
 
+    declaration = declared.LARS
     _own_options = ("momentum_style", "trust_coefficient")
 
     def __init__(
         self,
         learning_rate: LearningRate,
-        momentum: float = _LARS["momentum"],
-        nesterov: bool = _LARS["nesterov"],
+        momentum: float = declared.LARS.momentum,
+        nesterov: bool = declared.LARS.nesterov,
         weight_decay: float = 0.0,
-        trust_coefficient: float | None = _LARS["trust_coefficient"],
+        trust_coefficient: float | None = declared.LARS.trust_coefficient,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -262,12 +257,14 @@ class RMSProp(_L2Decay, tf.keras.optimizers.RMSprop):
     linear stage has 0.001. Tieleman and Hinton 2012, lecture 6.5.
     """
 
+    declaration = declared.RMSProp
+
     def __init__(
         self,
         learning_rate: LearningRate,
-        rho: float = _RMSPROP["rho"],
-        momentum: float = _RMSPROP["momentum"],
-        epsilon: float = _RMSPROP["epsilon"],
+        rho: float = declared.RMSProp.rho,
+        momentum: float = declared.RMSProp.momentum,
+        epsilon: float = declared.RMSProp.epsilon,
         weight_decay: float = 0.0,
         **kwargs: Any,
     ) -> None:
@@ -295,12 +292,14 @@ class Adam(_L2Decay, tf.keras.optimizers.Adam):
     is corrected, and the powers of beta lose digits.
     """
 
+    declaration = declared.Adam
+
     def __init__(
         self,
         learning_rate: LearningRate,
-        beta_1: float = _ADAM["beta_1"],
-        beta_2: float = _ADAM["beta_2"],
-        epsilon: float = _ADAM["epsilon"],
+        beta_1: float = declared.Adam.beta_1,
+        beta_2: float = declared.Adam.beta_2,
+        epsilon: float = declared.Adam.epsilon,
         weight_decay: float = 0.0,
         **kwargs: Any,
     ) -> None:
@@ -347,6 +346,8 @@ class AdamW(Adam):
     Loshchilov and Hutter 2019 (arXiv 1711.05101), algorithm 2.
     """
 
+    declaration = declared.AdamW
+
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable`; called by Keras, once per variable."""
         step = self._step(tf.convert_to_tensor(gradient), variable)
@@ -354,12 +355,9 @@ class AdamW(Adam):
         variable.assign_sub(step + rate * self.decay(variable))
 
 
-OPTIMIZERS = {
-    "lars": LARS,
-    "sgd": SGD,
-    "rmsprop": RMSProp,
-    "adam": Adam,
-    "adamw": AdamW,
+OPTIMIZERS: dict[str, Any] = {
+    optimizer.declaration.name: optimizer
+    for optimizer in (LARS, SGD, RMSProp, Adam, AdamW)
 }
 
 
@@ -382,7 +380,7 @@ def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
 
 
 def build(
-    name: str = Optimizer.optimizer,
+    name: str = declared.LARS.name,
     *,
     learning_rate: LearningRate,
     exempt: Iterable[tf.Variable] = (),
@@ -396,18 +394,14 @@ def build(
       exempt: variables of rank 2 and more that are neither decayed nor
         adapted, such as those of `biases_and_scales`.
       **options: arguments of the optimizer, such as `momentum=0.9`. The default
-        of `weight_decay` is that of `config.optimizer.OPTIMIZER_OPTIONS[name]`;
-        it is 0 in the constructors, as in Keras and PyTorch.
+        of `weight_decay` is the declaration's; it is 0 in the constructors, as
+        in Keras and PyTorch.
 
     Raises:
       UserError: for an unknown name, option or value.
     """
-    if name not in OPTIMIZERS:
-        raise errors.unknown("optimizer", name, OPTIMIZERS)
-    known = OPTIMIZER_OPTIONS[name]
-    for option in options:
-        if option not in known:
-            raise errors.unknown(f"option of {name}", option, known)
-    optimizer = OPTIMIZERS[name](learning_rate, **{**known, **options})
+    known = components.pick("optimizer", name, declared.OPTIMIZERS, options)
+    options = known.defaults() | options
+    optimizer = OPTIMIZERS[name](learning_rate, **options)
     optimizer.exempt(exempt)
     return optimizer

@@ -10,18 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config import fields
+from tf_contrastive.config import components, fields
+from tf_contrastive.config import schedule as declared
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.schedule import (
     SCALINGS,
-    SCHEDULE_OPTIONS,
     Schedule,
     check_boundaries,
     resolve_warmup,
 )
 
-_EXPONENTIAL = SCHEDULE_OPTIONS["exponential"]
-_PIECEWISE = SCHEDULE_OPTIONS["piecewise"]
 _serializable = tf.keras.utils.register_keras_serializable("tf_contrastive")
 
 
@@ -72,7 +70,7 @@ class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 
 @_serializable
-class Constant(_Schedule):
+class Constant(_Schedule, declared.Constant):
     """Stays at the peak after the warm-up.
 
     Args:
@@ -88,7 +86,7 @@ class Constant(_Schedule):
 
 
 @_serializable
-class Cosine(_Schedule):
+class Cosine(_Schedule, declared.Cosine):
     """Decays to `floor * peak` by half a cosine, without restarts.
 
     SimCLR, section 2.2; SGDR (arXiv 1608.03983), equation 5 with one cycle.
@@ -100,7 +98,7 @@ class Cosine(_Schedule):
 
 
 @_serializable
-class Linear(_Schedule):
+class Linear(_Schedule, declared.Linear):
     """Decays to `floor * peak` linearly. Arguments as for `Constant`."""
 
     def _decay(self, step: tf.Tensor) -> tf.Tensor:
@@ -109,7 +107,7 @@ class Linear(_Schedule):
 
 @_serializable
 @dataclasses.dataclass(eq=False, kw_only=True)
-class Exponential(_Schedule):
+class Exponential(_Schedule, declared.Exponential):
     """Decays by the same factor at equal intervals after the warm-up.
 
     The intervals are `decay_epochs`, which may be fractions; `staircase` decays
@@ -117,10 +115,6 @@ class Exponential(_Schedule):
     the learning rate of RMSProp in the linear stage. Further arguments as for
     `Constant`.
     """
-
-    decay_rate: float = _EXPONENTIAL["decay_rate"]
-    decay_epochs: float = _EXPONENTIAL["decay_epochs"]
-    staircase: bool = _EXPONENTIAL["staircase"]
 
     def _decay(self, step: tf.Tensor) -> tf.Tensor:
         decay_steps = self.decay_epochs * self.steps_per_epoch
@@ -133,16 +127,13 @@ class Exponential(_Schedule):
 
 @_serializable
 @dataclasses.dataclass(eq=False, kw_only=True)
-class Piecewise(_Schedule):
+class Piecewise(_Schedule, declared.Piecewise):
     """Decays by the same factor at each of the given epochs.
 
     The boundaries rise and include the warm-up; the first step of each has the
     next lower rate. He et al. 2016 (arXiv 1512.03385), section 3.4. Further
     arguments as for `Constant`.
     """
-
-    decay_rate: float = _PIECEWISE["decay_rate"]
-    boundaries: tuple[float, ...] = _PIECEWISE["boundaries"]
 
     def _decay(self, step: tf.Tensor) -> tf.Tensor:
         starts = [float(self._steps(epochs)) for epochs in self.boundaries]
@@ -152,13 +143,9 @@ class Piecewise(_Schedule):
         return tf.gather(tf.constant(rates, tf.float32), passed)
 
 
-SCHEDULES = {
-    "cosine": Cosine,
-    "linear": Linear,
-    "exponential": Exponential,
-    "piecewise": Piecewise,
-    "constant": Constant,
-}
+SCHEDULES: dict[str, Any] = components.by_name(
+    [Cosine, Linear, Exponential, Piecewise, Constant]
+)
 
 
 def peak(
@@ -210,20 +197,14 @@ def build(
         does not hold, a warm-up beyond the end, or boundaries that are not
         between the warm-up and the end.
     """
-    if name not in SCHEDULES:
-        raise errors.unknown("schedule", name, SCHEDULES)
-    known = SCHEDULE_OPTIONS[name]
-    for option in options:
-        if option not in known:
-            raise errors.unknown(f"option of {name}", option, known)
+    kind = components.pick("schedule", name, SCHEDULES, options)
     warmup_epochs = resolve_warmup(warmup_epochs, epochs)
     if not 0 <= warmup_epochs <= epochs:
         raise errors.UserError(
             f"warmup_epochs={warmup_epochs:g}: must be -1, or from 0 to"
             f" epochs={epochs:g}"
         )
-    if "boundaries" in known:
-        boundaries = options.get("boundaries", known["boundaries"])
+    if boundaries := (kind.defaults() | options).get("boundaries"):
         check_boundaries(boundaries, warmup_epochs, epochs)
     scaled = peak(base_learning_rate, batch_size, scaling)
     if not fields.is_float32(scaled):
@@ -232,7 +213,7 @@ def build(
             f" batch_size={batch_size} to {scaled:g}, which float32 does not"
             " hold: use another one"
         )
-    return SCHEDULES[name](
+    return kind(
         scaled,
         steps_per_epoch=steps_per_epoch,
         epochs=epochs,

@@ -23,14 +23,7 @@ class Component:
     name: ClassVar[str]
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if "help" not in field.metadata:
-                continue  # Not an option, but an argument of the class.
-            value = getattr(self, field.name)
-            if allowed := fields.problem(field, value):
-                raise errors.UserError(
-                    f"{field.name}={value}: must be {allowed}"
-                )
+        check(type(self), vars(self))
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
@@ -40,6 +33,17 @@ class Component:
             for field in dataclasses.fields(cls)
             if "help" in field.metadata
         }
+
+
+def check(member: type[Component], values: Mapping[str, Any]) -> None:
+    """Raises `UserError` for a value that an option does not allow.
+
+    Values that are not options of the member are left out, as is None.
+    """
+    for name, field in _options(member).items():
+        value = values.get(name)
+        if value is not None and (allowed := fields.problem(field, value)):
+            raise errors.UserError(f"{name}={value}: must be {allowed}")
 
 
 def by_name(members: Iterable[type[Component]]) -> dict[str, Any]:

@@ -17,9 +17,6 @@ from tf_contrastive.errors import UserError, did_you_mean, unknown
 T = TypeVar("T")
 # Value -> None if it is allowed, else what is allowed.
 Check = Callable[[str], str | None]
-# Component, such as a loss -> its options and their defaults.
-Components = Mapping[str, Mapping[str, Any]]
-
 # The sizes of float32's normal numbers: TensorFlow makes 0 of smaller ones, and
 # infinity of larger ones.
 _FLOAT32_MIN, _FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
@@ -40,7 +37,6 @@ def option(
     required: bool = False,
     identity: bool = True,
     read: Callable[[str], Any] | None = None,
-    components: Components | None = None,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -56,31 +52,10 @@ def option(
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
       read: text -> value of a protocol, such as the numbers of a list.
-      components: for an option whose default depends on the component, such as
-        the loss. The help names the components' defaults.
     """
     metadata = {**locals(), "choices": tuple(choices)}
     del metadata["default"]
     return dataclasses.field(default=default, metadata=metadata)
-
-
-def _component_defaults(name: str, components: Components) -> str:
-    takers: dict[str, list[str]] = {}
-    for component, defaults in components.items():
-        if name in defaults:
-            takers.setdefault(_text(defaults[name]), []).append(component)
-    return ", ".join(
-        default if len(names) > 4 else f"{default} ({', '.join(names)})"
-        for default, names in takers.items()
-    )
-
-
-def _text(default: Any) -> str:
-    if isinstance(default, tuple):
-        return ",".join(map(_text, default))
-    if isinstance(default, float):
-        return f"{default:g}"
-    return default if isinstance(default, str) else str(default).lower()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,12 +117,6 @@ def group_options(
             yield from group_options(value, inner)
             continue
         about = dict(field.metadata)
-        if components := about["components"]:
-            # As in `given_options`: `loss_weight` is the losses' `weight`.
-            defaults = _component_defaults(
-                field.name, components
-            ) or _component_defaults(field.name.partition("_")[2], components)
-            about["help"] += f"; default: {defaults}"
         about |= place.changes.get(field.name, {})
         about["help"] = place.help + about["help"]
         about["identity"] = place.identity and about["identity"]
@@ -176,35 +145,6 @@ def _replaced(group: Any, values: Mapping[str, Any], prefix: str) -> Any:
         else:
             changed[field.name] = values.get(prefix + field.name, value)
     return dataclasses.replace(group, **changed)
-
-
-def given_options(
-    group: Any, kind: str, components: Components, prefix: str = ""
-) -> dict[str, Any]:
-    """Returns the options that were set of those that depend on a component.
-
-    Args:
-      group: such as a `Loss`. An option that is None was not set.
-      kind: the field that names the component. A field `kind_NAME` holds the
-        component's option NAME.
-      components: the options of each component.
-      prefix: of the group's options, for errors.
-    """
-    component = getattr(group, kind)
-    given = {}
-    for field in dataclasses.fields(group):
-        value = getattr(group, field.name)
-        name = field.name.removeprefix(f"{kind}_")
-        takers = [c for c, options in components.items() if name in options]
-        if value is None or not takers:
-            continue
-        if component not in takers:
-            raise UserError(
-                f"`{prefix}{field.name}` is not an option of"
-                f" {prefix}{kind}={component}, only of {', '.join(takers)}"
-            )
-        given[name] = value
-    return given
 
 
 def differences(before: Any, after: Any) -> list[str]:
@@ -246,6 +186,8 @@ def check_options(group: type, prefix: str, values: Mapping[str, Any]) -> None:
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what `field` allows, or None if `value` is allowed."""
     about = field.metadata
+    if isinstance(value, (tuple, list)):  # Of an option that is read from text.
+        value = ",".join(map(str, value))
     if value is None:
         return None if field.default is None else "set"
     if about["choices"]:

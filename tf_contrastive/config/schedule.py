@@ -1,36 +1,85 @@
 """Training length, batch size and learning rate."""
 
 import dataclasses
-import functools
 from typing import Any
 
-from tf_contrastive.config.fields import (
-    given_options,
-    numbers,
-    option,
-    read_numbers,
-)
-from tf_contrastive.config.optimizer import LEARNING_RATES
+from tf_contrastive.config.components import Component, by_name, choice
+from tf_contrastive.config.fields import numbers, option, read_numbers
+from tf_contrastive.config.optimizer import OPTIMIZERS
 from tf_contrastive.errors import UserError
 
-# The options of each schedule, with their defaults (`schedules.build`).
-SCHEDULE_OPTIONS: dict[str, dict[str, Any]] = {
-    "cosine": {},
-    "linear": {},
-    # The linear stage of SupCon's code.
-    "exponential": {"decay_rate": 0.97, "decay_epochs": 0.5, "staircase": True},
-    # He et al. 2016, for 90 or 100 epochs on ImageNet.
-    "piecewise": {"decay_rate": 0.1, "boundaries": (30.0, 60.0, 90.0)},
-    "constant": {},
-}
-SCHEDULES = tuple(SCHEDULE_OPTIONS)
 SCALINGS = ("linear", "sqrt", "none")
-# An option of some of them, with a default of each.
-_option = functools.partial(option, None, components=SCHEDULE_OPTIONS)
+
+
+def _decay_rate(default: float) -> Any:
+    return option(default, "factor of each decay", above=0.0, maximum=1.0)
+
+
+class Constant(Component):
+    """Stays at the peak."""
+
+    name = "constant"
+
+
+class Cosine(Component):
+    """Half a cosine."""
+
+    name = "cosine"
+
+
+class Linear(Component):
+    """A straight line."""
+
+    name = "linear"
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Exponential(Component):
+    """The linear stage of SupCon's code."""
+
+    name = "exponential"
+
+    decay_rate: float = _decay_rate(0.97)
+    decay_epochs: float = option(
+        0.5, "epochs between decays, after the warm-up", above=0.0
+    )
+    staircase: bool = option(True, "decay in steps, not continuously")
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Piecewise(Component):
+    """He et al. 2016, for 90 or 100 epochs on ImageNet."""
+
+    name = "piecewise"
+
+    decay_rate: float = _decay_rate(0.1)
+    boundaries: tuple[float, ...] = option(
+        (30.0, 60.0, 90.0),
+        "comma-separated epochs, warm-up included, at which the learning rate"
+        " decays",
+        check=numbers(
+            "increasing epochs above 0",
+            "30,60,90",
+            lambda x: min(x) > 0 and sorted(set(x)) == list(x),
+        ),
+        read=read_numbers,
+    )
+
+
+SCHEDULES: dict[str, type[Component]] = by_name(
+    [Cosine, Linear, Exponential, Piecewise, Constant]
+)
+
+_Choice: Any = choice(
+    "schedule",
+    SCHEDULES,
+    Cosine.name,
+    "learning rate schedule after the warm-up",
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
+class Schedule(_Choice):
     """Training length, batch size and learning rate."""
 
     epochs: int = option(100, "epochs to train", minimum=1)
@@ -40,7 +89,7 @@ class Schedule:
     learning_rate: float | None = option(
         None,
         "base learning rate, before scaling; default: "
-        + ", ".join(f"{r:g} ({name})" for name, r in LEARNING_RATES.items())
+        + ", ".join(f"{o.learning_rate:g} ({n})" for n, o in OPTIMIZERS.items())
         + ", a quarter of that with sqrt scaling",
         above=0.0,
     )
@@ -48,25 +97,6 @@ class Schedule:
         "linear",
         "linear: base * batch size / 256; sqrt: base * sqrt(batch size)",
         choices=SCALINGS,
-    )
-    schedule: str = option(
-        "cosine", "learning rate schedule after the warm-up", choices=SCHEDULES
-    )
-    decay_rate: float | None = _option(
-        "factor of each decay", above=0.0, maximum=1.0
-    )
-    decay_epochs: float | None = _option(
-        "epochs between decays, after the warm-up", above=0.0
-    )
-    staircase: bool | None = _option("decay in steps, not continuously")
-    boundaries: str | None = _option(
-        "comma-separated epochs, warm-up included, at which the learning rate"
-        " decays",
-        check=numbers(
-            "increasing epochs above 0",
-            "30,60,90",
-            lambda x: min(x) > 0 and sorted(set(x)) == list(x),
-        ),
     )
     warmup_epochs: float = option(
         -1.0,
@@ -79,13 +109,6 @@ class Schedule:
         " decay ends",
         maximum=1.0,
     )
-
-    def options(self, prefix: str = "") -> dict[str, Any]:
-        """Returns what was set, as options of `schedules.build`."""
-        given = given_options(self, "schedule", SCHEDULE_OPTIONS, prefix)
-        if "boundaries" in given:
-            given["boundaries"] = read_numbers(given["boundaries"])
-        return given
 
     def check(self, prefix: str = "") -> None:
         """Raises `UserError` for a warm-up or decay outside the run."""
@@ -100,10 +123,9 @@ class Schedule:
                 f"{prefix}warmup_epochs={self.warmup_epochs:g}: must be at"
                 " least 0, or -1 for 10 epochs, at most a tenth of the run"
             )
-        decay = SCHEDULE_OPTIONS[self.schedule] | self.options(prefix)
-        if "boundaries" in decay:
+        if boundaries := getattr(self.chosen(prefix), "boundaries", None):
             check_boundaries(
-                decay["boundaries"], self.warmup_epochs, self.epochs, prefix
+                boundaries, self.warmup_epochs, self.epochs, prefix
             )
 
 

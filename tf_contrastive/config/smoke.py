@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, without_slice
 from tf_contrastive.config.dataset_names import dataset_family, image_dataset
 from tf_contrastive.config.encoder import resolve_stem
-from tf_contrastive.config.fields import read_numbers, replace
+from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.config.schedule import (
-    SCHEDULE_OPTIONS,
     Schedule,
     resolve_warmup,
 )
@@ -158,10 +157,7 @@ def _shortened(schedule: Schedule, prefix: str = "") -> dict[str, Any]:
     warmup = resolve_warmup(schedule.warmup_epochs, schedule.epochs)
     start = 1 / SMOKE_STEPS if warmup else 0.0
     short: dict[str, Any] = {"epochs": 1, "warmup_epochs": start}
-    boundaries = SCHEDULE_OPTIONS[schedule.schedule].get("boundaries")
-    if schedule.boundaries:
-        boundaries = read_numbers(schedule.boundaries)
-    if boundaries:
+    if boundaries := getattr(schedule.chosen(), "boundaries", None):
         places = [(b - warmup) / (schedule.epochs - warmup) for b in boundaries]
         short["boundaries"] = ",".join(
             f"{start + (1 - start) * place:.6f}" for place in places

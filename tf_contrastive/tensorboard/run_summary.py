@@ -13,7 +13,6 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from tf_contrastive import flags
 from tf_contrastive import model as models
 from tf_contrastive.config import fields
-from tf_contrastive.config.optimizer import OPTIMIZER_OPTIONS
 from tf_contrastive.config.pretrain import Pretrain
 
 # The options that the page compares. TensorBoard takes the columns from one of
@@ -67,11 +66,7 @@ def compared_options(run: Pretrain) -> dict[str, OptionValue]:
         for _, field, value in fields.fields(run)
         if value is not None
     }
-    values = (
-        vars(run.loss.chosen())
-        | OPTIMIZER_OPTIONS[run.optimizer.optimizer]
-        | given
-    )
+    values = vars(run.loss.chosen()) | vars(run.optimizer.chosen()) | given
     return {
         name: values[name] for name in COMPARED if values.get(name) is not None
     }
