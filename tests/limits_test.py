@@ -31,11 +31,11 @@ from tf_contrastive.evaluation import (
     metrics,
     statistics,
     transfer,
+    transformations,
 )
 from tf_contrastive.evaluation.corruptions import levels
 from tf_contrastive.exporting import serving_module, tflite_onnx
-from tf_contrastive.papers.claims import verdicts
-from tf_contrastive.papers.figures import transformations
+from tf_contrastive.lab.claims import verdicts
 from tf_contrastive.tensorboard import histograms
 from tf_contrastive.views import ablation, prng
 

@@ -134,7 +134,9 @@ def _needs(monkeypatch, gib, **options):
         "queue_size": 64,
     }
     run = fields.replace(Pretrain(), **small | options)
-    memory.check_run(run, hosts=1, replicas=1, image_bytes=3 << 29)
+    memory.check_model(run, copies=1)
+    memory.check_batch(run, hosts=1, on_cpu=True)
+    memory.check_cache(run.data.cache, image_bytes=3 << 29)
 
 
 # Sizes that need about 0.9 and 1.1 GiB, by hand: a key has 128 numbers of 4
@@ -166,6 +168,13 @@ def test_what_does_not_fit_into_memory_is_refused(
     _needs(monkeypatch, 1, **{option: type(inside)(fitting)})
 
 
+def test_the_head_grows_with_the_width(monkeypatch):
+    with pytest.raises(errors.UserError, match=r"^width=1000 ") as error:
+        _needs(monkeypatch, 1, width=1000.0)
+    fitting = float(str(error.value).rpartition("=")[2])
+    _needs(monkeypatch, 1, width=0.95 * fitting)
+
+
 def test_images_that_do_not_fit_are_not_kept(monkeypatch):
     _needs(monkeypatch, 2, cache="memory")
     _needs(monkeypatch, 1, cache="auto")
@@ -176,15 +185,25 @@ def test_images_that_do_not_fit_are_not_kept(monkeypatch):
 def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
     monkeypatch.setattr(memory, "of_machine", lambda: 1 << 30)
     run = fields.replace(
-        Pretrain(), image_size=224, stem="imagenet", batch_size=2048
+        Pretrain(),
+        image_size=224,
+        stem="imagenet",
+        batch_size=2048,
+        wire_dtype="uint8",
     )
-    memory.check_run(run, hosts=16, replicas=64, image_bytes=0)
-    with pytest.raises(errors.UserError, match=r"^batch_size=2048"):
-        memory.check_run(run, hosts=1, replicas=4, image_bytes=0)
-    run = fields.replace(run, batch_size=64, online_knn_size=150_000)
-    memory.check_run(run, hosts=1, replicas=1, image_bytes=0)
+    memory.check_batch(run, hosts=16, on_cpu=True)
+    for hosts, change in (1, {}), (8, {}), (16, {"batch_size": 4096}):
+        with pytest.raises(errors.UserError, match=r"^batch_size="):
+            memory.check_batch(fields.replace(run, **change), hosts, True)
+    # On accelerators, the views alone: 0.6 GB of bytes, 2.5 GB of floats.
+    memory.check_batch(run, hosts=1, on_cpu=False)
+    for change in {"wire_dtype": "float32"}, {"batch_size": 4096}:
+        with pytest.raises(errors.UserError, match=r"^batch_size="):
+            memory.check_batch(fields.replace(run, **change), 1, False)
+    run = fields.replace(run, online_knn_size=150_000)
+    memory.check_model(run, copies=1)
     with pytest.raises(errors.UserError, match=r"^online_knn_size"):
-        memory.check_run(run, hosts=1, replicas=4, image_bytes=0)
+        memory.check_model(run, copies=4)
 
 
 @pytest.mark.parametrize(

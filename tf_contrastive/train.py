@@ -106,6 +106,11 @@ def pretrain(run: Pretrain) -> Result:
     strategy, source, validation, run, steps_per_epoch = prepare(run)
     total_steps = steps_per_epoch * run.schedule.epochs
     check_profile_steps(run.runtime.profile_steps, total_steps)
+    memory.check_batch(run, distribution.num_hosts(strategy), _on_cpu(strategy))
+    shape = source.info.image_shape
+    if shape:
+        images = source.info.num_examples * math.prod(shape)
+        memory.check_cache(run.data.cache, images)
     validation_options = {}
     if validation:
         validation_options = validation_batches(validation, strategy, run)
@@ -239,15 +244,15 @@ def prepare(run: Pretrain) -> Prepared:
     if source.info.by_pillow:
         check_pillow(run.data, on_pod)
     run = resolve(run, source, strategy)
-    shape = source.info.image_shape
-    memory.check_run(
-        run,
-        distribution.num_hosts(strategy),
-        replicas,
-        source.info.num_examples * math.prod(shape) if shape else 0,
-    )
+    hosts = distribution.num_hosts(strategy)
+    memory.check_model(run, replicas // hosts if _on_cpu(strategy) else 1)
     steps = datasets.steps_per_epoch(source.info.num_examples, batch_size)
     return Prepared(strategy, source, validation, run, steps)
+
+
+def _on_cpu(strategy: tf.distribute.Strategy) -> bool:
+    on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    return not (on_tpu or tf.config.list_logical_devices("GPU"))
 
 
 def open_data(run: Pretrain) -> tuple[datasets.Source, datasets.Source | None]:

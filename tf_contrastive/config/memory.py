@@ -9,6 +9,8 @@ from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.errors import UserError
 
 _FLOAT = 4
+# A channel of a pixel on its way to the device.
+_WIRE = {"float32": 4, "bfloat16": 2, "uint8": 1}
 # A weight, its gradient and its momentum.
 _TRAINED = 3 * _FLOAT
 # Weights of the last block of the smallest ResNet, of width 1: two convolutions
@@ -52,10 +54,12 @@ def check(allocations: Iterable[Allocation]) -> None:
     if present is None or needed <= present:
         return
     largest = max(allocations, key=lambda a: a.bytes)
-    rest = present - (needed - largest.bytes)
-    fitting = largest.value * (max(rest, 0) / largest.bytes) ** (
-        1 / largest.degree
-    )
+    # If the others alone do not fit, they grow with the same option.
+    others = needed - largest.bytes
+    fraction = (present - others) / largest.bytes
+    if others >= present:
+        fraction = present / needed
+    fitting = largest.value * fraction ** (1 / largest.degree)
     value, most = (
         f"{x:g}" if isinstance(largest.value, float) else f"{int(x)}"
         for x in (largest.value, fitting)
@@ -72,71 +76,77 @@ def check_images(option: str, images: int, side: int) -> None:
     check([Allocation(option, images, _FLOAT * images * 3 * side**2)])
 
 
-def check_run(
-    run: Pretrain, hosts: int, replicas: int, image_bytes: int
-) -> None:
-    """Raises `UserError` for options that do not fit into a host's memory.
+def check_model(run: Pretrain, copies: int) -> None:
+    """Raises `UserError` if what a step keeps does not fit into memory.
 
-    What is counted is the least that a step holds, not all of it, which
-    `doctor` predicts.
+    That is the least of weights, queue and bank; `doctor` predicts all.
 
     Args:
       run: resolved.
-      hosts: number of machines, which share the batch.
-      replicas: of all hosts.
-      image_bytes: bytes of all training images, if they have one shape.
+      copies: replicas in the memory of one machine, 1 on accelerators.
     """
-    schedule, views, projection = run.schedule, run.views, run.projection
-    side, width = views.image_size, run.encoder.width
+    width, projection = run.encoder.width, run.projection
     is_resnet = run.encoder.encoder in ENCODERS
     features = _RESNET_FEATURES * width if is_resnet else FEATURES
     hidden = projection.projection_hidden or features
-    copies = replicas // hosts
-    images = schedule.batch_size / hosts
-    pixels = side**2 * (3 + max(run.data.extra_channels, 0))
-    batch = _FLOAT * images * views.views * pixels
-    if is_resnet:
-        stride = 2 if run.encoder.stem == "imagenet" else 1
-        encoded = images / run.loss.grad_cache_chunks
-        channels = _STEM_CHANNELS * width
-        batch += _FLOAT * encoded * channels * (side // stride) ** 2
-    # Of several options the one that is largest beside usual values.
     output = projection.projection_output
     head = _TRAINED * hidden * (features + output)
-    option, value, degree, _ = max(
-        (
-            ("batch_size", schedule.batch_size, 1, schedule.batch_size / 256),
-            ("views", views.views, 1, views.views / 2),
-            ("image_size", side, 2, (side / 224) ** 2),
-        ),
-        key=lambda row: row[-1],
-    )
     is_wide = hidden / features > output / 128
+    bank, epochs = run.probe.online_knn_size, run.linear.schedule.epochs
     allocations = [
-        Allocation(option, value, batch, degree),
         Allocation("projection_hidden", int(hidden), head * is_wide),
         Allocation("projection_output", output, head * (not is_wide)),
-        Allocation(
-            "online_knn_size",
-            run.probe.online_knn_size,
-            _FLOAT * run.probe.online_knn_size * features * copies,
-        ),
-        Allocation(
-            "linear_epochs",
-            run.linear.schedule.epochs,
-            _FLOAT * run.linear.schedule.epochs,
-        ),
+        Allocation("online_knn_size", bank, _FLOAT * bank * features * copies),
+        Allocation("linear_epochs", epochs, _FLOAT * epochs),
     ]
     if is_resnet:
         weights = _TRAINED * _LAST_BLOCK * width**2
         allocations.append(Allocation("width", width, weights, 2))
     if run.loss.chosen().takes_keys:
-        keys = _FLOAT * output * copies
-        size = run.loss.queue_size
-        allocations.append(Allocation("queue_size", size, keys * size))
+        keys = run.loss.queue_size
+        size = _FLOAT * keys * output * copies
+        allocations.append(Allocation("queue_size", keys, size))
     check(allocations)
+
+
+def check_batch(run: Pretrain, hosts: int, on_cpu: bool) -> None:
+    """Raises `UserError` if a host's part of a batch does not fit into memory.
+
+    Of the activations, which are only on CPUs in a host's memory, those of the
+    first convolution are counted.
+
+    Args:
+      run: resolved.
+      hosts: number of machines, which share the batch.
+      on_cpu: whether there is no accelerator.
+    """
+    side, count = run.views.image_size, run.views.views
+    images = run.schedule.batch_size / hosts
+    number = _FLOAT if on_cpu else _WIRE[run.views.wire_dtype]
+    channels = 3 + max(run.data.extra_channels, 0)
+    size = number * images * count * channels * side**2
+    if on_cpu and run.encoder.encoder in ENCODERS:
+        stride = 2 if run.encoder.stem == "imagenet" else 1
+        encoded = images / run.loss.grad_cache_chunks
+        stem = _STEM_CHANNELS * run.encoder.width
+        size += _FLOAT * encoded * stem * (side // stride) ** 2
+    # Of three options the one that is largest beside usual values.
+    batch_size = run.schedule.batch_size
+    option, value, degree, _ = max(
+        (
+            ("batch_size", batch_size, 1, batch_size / 256),
+            ("views", count, 1, count / 2),
+            ("image_size", side, 2, (side / 224) ** 2),
+        ),
+        key=lambda row: row[-1],
+    )
+    check([Allocation(option, value, size, degree)])
+
+
+def check_cache(cache: str, image_bytes: int) -> None:
+    """Raises `UserError` if all training images do not fit into memory."""
     present = of_machine()
-    if run.data.cache == "memory" and present and image_bytes > present:
+    if cache == "memory" and present and image_bytes > present:
         raise UserError(
             f"cache=memory keeps {image_bytes / 2**30:,.0f} GiB of images, and"
             f" this machine has {present / 2**30:,.1f} GiB: set cache=none"
