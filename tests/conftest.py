@@ -72,6 +72,20 @@ def pytest_handlecrashitem(crashitem, report, sched):
 _crashed: set[str] = set()
 
 
+def pytest_addoption(parser):
+    """Drills read these as DRILL_SEED and DRILL_KILLS."""
+    group = parser.getgroup("drills", "kills and damages at random")
+    group.addoption("--drill_seed", type=int, help="seed; default: 0")
+    group.addoption("--drill_kills", type=int, help="kills of each drill")
+
+
+def pytest_configure(config):
+    for name in ("drill_seed", "drill_kills"):
+        value = config.getoption(name)
+        if value is not None:
+            os.environ[name.upper()] = str(value)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Drills are slow. The largest files, which take longest, start first."""

@@ -1,6 +1,6 @@
 """Exports under strain: 64 threads, SIGKILLs.
 
-DRILL_KILLS sets the number of kills.
+--drill_seed and --drill_kills vary them.
 """
 
 import os
@@ -20,6 +20,7 @@ from tf_contrastive import encoders, exporting, heads
 _ROOT = Path(__file__).resolve().parents[2]
 SIZE = 32
 SECONDS = 20
+SEED = int(os.environ.get("DRILL_SEED", "0"))
 KILLS = int(os.environ.get("DRILL_KILLS", "4"))
 
 
@@ -119,7 +120,7 @@ def test_killed_exports_leave_nothing_to_be_loaded(tmp_path):
         "print(time.monotonic() - began, flush=True)\n"
         "while True: exporting.export(encoder, sys.argv[1])\n"
     )
-    generator = random.Random(0)
+    generator = random.Random(SEED)
     base = tmp_path / "export"
     partial = 0
     for kill in range(KILLS):

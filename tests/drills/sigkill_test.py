@@ -2,7 +2,7 @@
 
 A third of them come while the process starts, a third among its steps, a third
 while a checkpoint is being written. The final weights equal, bit for bit, those
-of an uninterrupted run. DRILL_KILLS sets the number of kills.
+of an uninterrupted run. --drill_seed and --drill_kills vary them.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints
 
 _ROOT = Path(__file__).resolve().parents[2]
+SEED = int(os.environ.get("DRILL_SEED", "0"))
 KILLS = int(os.environ.get("DRILL_KILLS", "6"))
 EPOCHS = 6 * KILLS
 STEPS = 4 * EPOCHS
@@ -118,7 +119,7 @@ def test_kills_change_nothing(tmp_path):
     to_first = time.monotonic() - began
     assert whole.wait(timeout=600) == 0, whole.stderr.read()
 
-    generator = random.Random(0)
+    generator = random.Random(SEED)
     folder = tmp_path / "cut" / "checkpoints"
     inside, steps = 0, []
     for kill in range(KILLS):

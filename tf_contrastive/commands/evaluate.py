@@ -157,7 +157,9 @@ class _Scorer:
             rows.extend(new_rows)
             if self.folder:
                 protocol = new_rows[0]["protocol"]
-                results.write(self.folder, report, unfinished=protocol)
+                results.write(
+                    self.folder, report, finished=False, unfinished=protocol
+                )
 
         for context in self._contexts(run, sources, untrained, cancellable):
             if not report:
@@ -181,15 +183,15 @@ class _Scorer:
             except errors.DivergedError as error:
                 diverged.append(f"{context.name} encoder, {error}")
             if self.folder and rows:
-                results.write(self.folder, report)
+                results.write(self.folder, report, finished=False)
         if untrained:
             self._untrained_results = [
                 row for row in rows if row["encoder"] == "untrained"
             ]
-        elif self._untrained_results:
+        else:
             rows += self._untrained_results
-            if self.folder:
-                results.write(self.folder, report)
+        if self.folder and rows:
+            results.write(self.folder, report)
         if self._is_chief and rows:
             _print(report)
         if self.folder and rows:

@@ -35,6 +35,8 @@ class Recorder:
 
     def __init__(self, folder: str | None, events: str | None = None) -> None:
         self._folder = folder
+        if folder:
+            files.remove_leftovers(folder)
         self._events = events
         self.step = 0
         # Encoder and protocol of the current npz file, and its content so far.

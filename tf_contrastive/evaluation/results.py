@@ -201,10 +201,18 @@ def read(folder: str) -> dict[str, Any]:
     return files.read_json(path, {}, _FORM)
 
 
-def write(folder: str, report: dict[str, Any], *, unfinished: str = "") -> None:
+def write(
+    folder: str,
+    report: dict[str, Any],
+    *,
+    finished: bool = True,
+    unfinished: str = "",
+) -> None:
     """Writes a report, with the history of the previous ones.
 
-    The history does not list the protocol `unfinished` as measured.
+    One that is not `finished` does not replace a finished one, so that a killed
+    evaluation leaves the previous results: it only adds to the history, which
+    does not list the protocol `unfinished` as measured.
     """
     results = report["results"]
     entry = {
@@ -221,16 +229,18 @@ def write(folder: str, report: dict[str, Any], *, unfinished: str = "") -> None:
     }
     # Another evaluation, such as one with `watch`, may write its own entry.
     with checkpoints.FolderLock(folder, "evaluation", wait_seconds=60.0):
-        others = []
-        for previous in read(folder).get("history", []):
+        before, others = read(folder), []
+        for previous in before.get("history", []):
             if not _is_same(previous, entry):
                 others.append(previous)
             elif previous["checksum"] == entry["checksum"]:
                 for field in ("protocols", "metrics"):
                     entry[field] = previous[field] | entry[field]
         history = sorted([*others, entry], key=lambda e: e["step"] or 0)
+        if finished or not before.get("finished", "results" in before):
+            before = report | {"finished": finished}
         path = os.path.join(folder, RESULTS_FILE)
-        files.write_json(path, report | {"history": history}, ADVICE)
+        files.write_json(path, before | {"history": history}, ADVICE)
 
 
 def _is_same(entry: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
