@@ -7,6 +7,7 @@ The flags are checked before the command's module imports TensorFlow, so that
 import importlib
 import os
 import sys
+import types
 import warnings
 
 from absl import logging
@@ -69,10 +70,23 @@ def _run(arguments: list[str]) -> int:
         else:
             with terminal.without_start_lines():
                 module = importlib.import_module(name)
-        return module.run(parsed)
+        return _run_command(module, parsed)
     except errors.UserError as error:
         terminal.error(flags.with_flags(config_class, str(error)))
         return error.leave()
+
+
+def _run_command(module: types.ModuleType, parsed: Command) -> int:
+    """Runs a command; an image that it could not read is named."""
+    try:
+        return module.run(parsed)
+    except Exception as error:
+        if "tf_contrastive.datasets" in sys.modules:
+            from tf_contrastive import datasets
+
+            if named := datasets.name_unreadable(error):
+                raise named from error
+        raise
 
 
 def _as_flags(command: str, words: list[str]) -> list[str]:

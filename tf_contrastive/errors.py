@@ -87,7 +87,8 @@ def check_package(option: str, package: str, extra: str) -> None:
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's message, or the error's type."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
-    return re.sub(r"\{\{.*?\}\}\s*", "", line)  # Names of a graph's nodes.
+    # Names of a graph's nodes, and of operations.
+    return re.sub(r"\{\{.*?\}\}\s*| *\[Op:\w+\] name: *", "", line)
 
 
 @contextlib.contextmanager

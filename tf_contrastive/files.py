@@ -16,6 +16,7 @@ import re
 import reprlib
 import shutil
 import socket
+import stat
 import tempfile
 import time
 import uuid
@@ -25,6 +26,9 @@ from typing import Any
 from tf_contrastive import errors
 
 ADVICE = "choose a folder that can be written"
+# Bytes of a file that is read as a whole. One with holes may be larger than all
+# memory, which ends the process.
+MAX_BYTES = 1 << 32
 
 # The name of an unfinished file or folder. The place is a digest of the machine
 # and its namespace of processes.
@@ -282,12 +286,46 @@ def birth(process: int) -> str | None:
 # ---- Reading -----------------------------------------------------------------
 
 
-def read(path: str) -> bytes:
+def local_path(path: str) -> str | None:
+    """Returns the path for Python, without file://; None in an object store."""
+    if path.startswith("file://"):
+        return "/" + path.removeprefix("file://").partition("/")[2]
+    return path if _is_local(path) else None
+
+
+def size(path: str) -> int:
+    """Returns the bytes of a file that may be opened.
+
+    Opening a FIFO waits for a writer, and a device may never end.
+
+    Raises:
+      UserError: for a FIFO, a socket, a device or a folder.
+      OSError, tf.errors.OpError: if there is no such file.
+    """
+    local = local_path(path)
+    if local is None:
+        return _gfile().stat(path).length
+    status = os.stat(local)
+    if not stat.S_ISREG(status.st_mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO"}
+        kinds[stat.S_IFSOCK] = "a socket"
+        kind = kinds.get(stat.S_IFMT(status.st_mode), "a device")
+        raise errors.UserError(f"{path} is {kind}: use a regular file")
+    return status.st_size
+
+
+def read(path: str, max_bytes: int = MAX_BYTES) -> bytes:
     """Returns the content of a file.
 
     Raises:
+      UserError: if it is no regular file, or larger than `max_bytes`.
       OSError, tf.errors.OpError: if it cannot be read.
     """
+    if (length := size(path)) > max_bytes:
+        raise errors.UserError(
+            f"{path} has {length:,} bytes, more than {max_bytes:,}: use a"
+            " smaller file"
+        )
     with _open(path, "rb") as file:
         return file.read()
 

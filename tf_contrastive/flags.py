@@ -27,6 +27,8 @@ _END_OF_0_2_0 = re.compile(r"\n# terminal\n--verbosity=\w+\n\Z")
 
 Config = TypeVar("Config", bound=Command)
 
+# Characters of a flagfile.
+_MAX_FLAGFILE = 1 << 20
 # Type -> what defines its flag, and what that takes.
 _TYPES: dict[type, tuple[Callable[..., Any], str]] = {
     bool: (absl_flags.DEFINE_boolean, "true or false"),
@@ -136,8 +138,11 @@ def packaged_flagfile(path: str) -> str | None:
 
 def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
     try:
-        with open(path) as file:
-            return _flags_in(file.read())
+        with open(path) as file:  # Also a FIFO, as of <(...) in a shell.
+            text = file.read(_MAX_FLAGFILE + 1)
+        if len(text) > _MAX_FLAGFILE:  # Devices never end.
+            raise ValueError(f"more than {_MAX_FLAGFILE:,} characters")
+        return _flags_in(text)
     except (OSError, ValueError) as error:
         included = f", included by {files[-1]}," if files else ""
         reason = getattr(error, "strerror", None) or error

@@ -737,6 +737,7 @@ def _saving_on_error(
     """Saves the present step before an error of TensorFlow ends the run.
 
     Raises:
+      UserError: for an image that can no longer be read.
       InterruptedRunError: for a lost data service, or a lost worker.
     """
     try:
@@ -749,6 +750,10 @@ def _saving_on_error(
         if delivered and delivered.lost:
             raise preemption.LostServiceError(
                 f"{delivered.lost}; saved at step {saved.step:,}"
+            ) from error
+        if named := datasets.name_unreadable(error):
+            raise errors.UserError(
+                f"{named}; saved at step {saved.step:,}"
             ) from error
         raise
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_contrastive import files
+from tf_contrastive import errors, files
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset_names import PROBING_DATASETS
 from tf_contrastive.config.datasets import Datasets, Listing
@@ -68,7 +68,11 @@ def _pack(options: Datasets) -> str:
         reading=options.reading,
     )
     folder = os.path.expanduser(chosen.pack)
-    count = datasets.pack(source, folder, chosen.pack_side)
+    try:
+        count = datasets.pack(source, folder, chosen.pack_side)
+    except errors.UserError as error:
+        cause = error.__cause__ or error
+        raise datasets.name_unreadable(cause) or error from cause
     return (
         f"packed {count:,} images of {listing.split}: read them by"
         f" --dataset=packed:{chosen.pack}"

@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_contrastive import errors
 from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.config.dataset_names import read_probing
-from tf_contrastive.datasets import split_spec
+from tf_contrastive.datasets import split_spec, unreadable
 from tf_contrastive.datasets.array_source import digits, from_arrays
 from tf_contrastive.datasets.data_service import DeliveryCounter
 from tf_contrastive.datasets.data_service import check as check_service
@@ -61,6 +61,7 @@ __all__ = [
     "from_folder",
     "in_memory",
     "load",
+    "name_unreadable",
     "pack",
     "part_size",
     "source",
@@ -92,6 +93,9 @@ DERIVED = {
 }
 
 _READING = Reading()
+# Datasets that this process has opened: (name, split, data_dir, reading) ->
+# state.
+_opened: dict[tuple[str, str, str | None, Reading], unreadable.State] = {}
 
 
 def source(
@@ -115,10 +119,22 @@ def source(
       UserError: if the dataset or split does not exist, cannot be read, or has
         no readable image.
     """
-    scheme, _, path = name.partition(":")
+    scheme = name.partition(":")[0]
     if scheme in DERIVED:
         opener = functools.partial(source, data_dir=data_dir, reading=reading)
         return DERIVED[scheme](name, read_probing(name), split, opener)
+    opened = _open(name, split, data_dir, reading)
+    key = (name, split, data_dir, reading)
+    _opened.pop(key, None)  # The last one opened is the last one here.
+    _opened[key] = unreadable.State.of(opened)
+    return opened
+
+
+def _open(
+    name: str, split: str, data_dir: str | None, reading: Reading
+) -> Source:
+    """Opens a dataset that is not derived; see `source`."""
+    scheme, _, path = name.partition(":")
     try:
         if scheme in SCHEMES:
             opened = SCHEMES[scheme](name, path, split, reading)
@@ -126,7 +142,8 @@ def source(
             opened = digits(split, name)
         else:
             opened = open_tfds(name, split, data_dir)
-    except (OSError, tf.errors.OpError) as error:
+    # TensorFlow's message may quote a record, which is no text.
+    except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:
         raise errors.UserError(
             f"{name} cannot be read ({errors.first_line(error)}): check that"
             " its files are complete, and that you may read them"
@@ -142,6 +159,22 @@ def source(
             " the classes from 0, or set a larger max_classes"
         )
     return opened
+
+
+def name_unreadable(error: BaseException) -> errors.UserError | None:
+    """Returns the error that names an image which can no longer be read.
+
+    For an error that ended the reading of any dataset that was opened by
+    `source`; None, if it has another reason. All images are verified again, and
+    the next start counts those that are unreadable toward `max_bad_images`.
+    """
+    opened = []
+    for (name, split, data_dir, reading), state in reversed(_opened.items()):
+        limit = reading.max_bad_images
+        unlimited = dataclasses.replace(reading, max_bad_images=2**31 - 1)
+        again = functools.partial(_open, name, split, data_dir, unlimited)
+        opened.append((again, state, limit))
+    return unreadable.explain(error, opened)
 
 
 def from_folder(

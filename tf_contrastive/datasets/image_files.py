@@ -17,9 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive import errors, files, terminal
 from tf_contrastive.config.data import Reading
-from tf_contrastive.datasets import decoding, split_spec, verified_files
+from tf_contrastive.datasets import (
+    decoding,
+    split_spec,
+    verified_files,
+)
 from tf_contrastive.datasets.source import (
     Info,
     Record,
@@ -307,10 +311,10 @@ def folder(name: str, path: str, split: str, reading: Reading) -> Source:
 def _rows(path: str, reading: Reading) -> list[list[str]]:
     """Returns the lines of a CSV file as [path, label] or [path]."""
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            # First: Pythons differ in the rest. Spreadsheets write a mark
-            # before the text, which "utf-8-sig" removes.
-            text = file.read().decode("utf-8-sig")
+        # First: Pythons differ in the rest. Spreadsheets write a mark before
+        # the text, which "utf-8-sig" removes.
+        content = files.read(path)
+        text = content.decode("utf-8-sig")
         first = text.lstrip().partition("\n")[0]
         delimiter = max(_DELIMITERS, key=first.count)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)

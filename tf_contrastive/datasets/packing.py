@@ -17,7 +17,11 @@ import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
 from tf_contrastive.config.data import Reading
-from tf_contrastive.datasets import decoding, split_spec
+from tf_contrastive.datasets import (
+    decoding,
+    split_spec,
+    verified_files,
+)
 from tf_contrastive.datasets.source import (
     Files,
     Info,
@@ -29,6 +33,11 @@ from tf_contrastive.datasets.source import (
 # Images of a file.
 _PER_FILE = 1000
 _QUALITY = 95
+# What reading a damaged manifest raises.
+_DAMAGED = (
+    *(OSError, tf.errors.OpError, ValueError, TypeError, LookupError),
+    RecursionError,
+)
 _FEATURES = {
     "image": tf.io.FixedLenFeature([], tf.string),
     "label": tf.io.FixedLenFeature([], tf.int64, -1),
@@ -206,6 +215,14 @@ def packed(name: str, path: str, split: str, reading: Reading) -> Source:
         )
     for file, each in zip(about["files"], paths, strict=True):
         _check_length(each, file["bytes"])
+    for each, expected, found in zip(
+        paths, counts, verified_files.count_records(paths, folder), strict=True
+    ):
+        if found != expected:
+            raise errors.UserError(
+                f"{each} has {found:,} of {expected:,} images: copy it again,"
+                " or delete the folder and pack the images again"
+            )
     start, stop = split_spec.bounds(split, about["examples"])
     labelled = about["num_classes"] is not None
     records = Files(
@@ -253,9 +270,8 @@ def _read_manifest(path: str) -> dict[str, Any]:
       UserError: if it is damaged.
     """
     try:
-        with tf.io.gfile.GFile(path) as file:
-            content = json.load(file)
-        files = [
+        content = json.loads(files.read(path))
+        shards = [
             {
                 "name": str(file["name"]),
                 "images": int(file["images"]),
@@ -271,9 +287,9 @@ def _read_manifest(path: str) -> dict[str, Any]:
             "examples": int(content["examples"]),
             "num_classes": None if classes is None else int(classes),
             "label_names": [str(name) for name in content["label_names"]],
-            "files": files,
+            "files": shards,
         }
-    except (tf.errors.OpError, ValueError, TypeError, LookupError) as error:
+    except _DAMAGED as error:
         raise errors.UserError(
             f"{path} is damaged, or not the manifest of packed images"
             f" ({errors.first_line(error)}): pack the images again"

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -114,6 +115,31 @@ class Files:
         rank = tf.constant(np.cumsum(self.mask) - 1)
         return records.filter(lambda index, _: mask[index]).map(
             lambda index, record: (rank[index], record)
+        )
+
+    def unreadable(self, use: Callable[[Record], Any]) -> str | None:
+        """Describes the first record that cannot be read, or used; or None."""
+        records = self.numbered().map(
+            lambda index, record: (index, use(record)),
+            tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        position = 0
+        try:
+            for _ in records:
+                position += 1
+            return None
+        # TensorFlow's message may quote the record.
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            reason = errors.first_line(error)
+        if self.mask is not None:
+            position = int(np.flatnonzero(self.mask)[position])
+        firsts = np.cumsum([0, *self.counts[:-1]])
+        file = int(np.searchsorted(firsts, position, "right")) - 1
+        number = position - firsts[file] + self.skips[file]
+        return (
+            f"record {number} (from 0) of {self.names[file]} cannot be read"
+            f" ({reason})"
         )
 
     def select(self, indices: np.ndarray) -> "Files":

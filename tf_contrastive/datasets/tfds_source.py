@@ -22,7 +22,7 @@ from tf_contrastive.config.dataset_names import (
     EMBEDDED_DATASETS,
     PROBING_DATASETS,
 )
-from tf_contrastive.datasets import decoding
+from tf_contrastive.datasets import decoding, verified_files
 from tf_contrastive.datasets import source as sources
 from tf_contrastive.datasets.source import Files, Record
 
@@ -58,10 +58,13 @@ def _check_features(name: str, place: str) -> None:
     """Refuses features for which TFDS would import other modules than its own.
 
     Raises:
-      UserError: with the first of them.
+      UserError: with the first of them, or for a FIFO or the like.
     """
     base = os.path.join(place, re.split("[/:]", name)[0])
     for folder, _, names in tf.io.gfile.walk(base):
+        for name in names:
+            if name.endswith((".json", ".txt")):  # TFDS opens these.
+                files.size(os.path.join(folder, name))
         if "features.json" not in names:
             continue
         path = os.path.join(folder, "features.json")
@@ -164,9 +167,18 @@ def _files(builder: "DatasetBuilder", split: str) -> Files:
     from tensorflow_datasets.core import file_adapters
 
     parts = builder.info.splits[split].file_instructions
+    paths = [os.fspath(part.filename) for part in parts]
+    if builder.info.file_format is file_adapters.FileFormat.TFRECORD:
+        counts = verified_files.count_records(paths, str(builder.data_dir))
+        for path, part, count in zip(paths, parts, counts, strict=True):
+            if count != part.examples_in_shard:
+                raise errors.UserError(
+                    f"{path} has {count:,} of {part.examples_in_shard:,}"
+                    " records: copy it again, or prepare the dataset again"
+                )
     adapter = file_adapters.ADAPTER_FOR_FORMAT[builder.info.file_format]
     return Files(
-        [os.fspath(part.filename) for part in parts],
+        paths,
         [part.skip for part in parts],
         [part.take for part in parts],
         adapter.make_tf_data,
@@ -201,7 +213,16 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> sources.Source:
     # Splits without labels are stored with label -1 throughout.
     if label:
         stored = files.numbered().take(1).map(lambda _, text: parse(text))
-        if next(stored.as_numpy_iterator())["label"] < 0:
+        try:
+            first = next(stored.as_numpy_iterator())
+        # TensorFlow's message may quote the record.
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            record = files.unreadable(parse) or errors.first_line(error)
+            raise errors.UserError(
+                f"{name}: {record}: copy the file again, or prepare the dataset"
+                " again"
+            ) from error
+        if first["label"] < 0:
             del names["label"]
             label = None
     height, width, _ = features[image].shape

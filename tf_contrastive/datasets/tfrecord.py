@@ -1,5 +1,6 @@
 """TFRecord files of `tf.train.Example` with an encoded image each."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable
@@ -9,7 +10,12 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.data import Reading
-from tf_contrastive.datasets import decoding, split_spec, verified_files
+from tf_contrastive.datasets import (
+    decoding,
+    record_files,
+    split_spec,
+    verified_files,
+)
 from tf_contrastive.datasets.source import (
     Files,
     Info,
@@ -24,7 +30,7 @@ LABEL_FEATURES = ("label", "image/class/label", "class/label", "image/label")
 
 
 def _read(file: tf.Tensor) -> tf.data.Dataset:
-    zipped = tf.strings.regex_full_match(file, r".*\.gz(ip)?")
+    zipped = tf.strings.regex_full_match(file, record_files.ZIPPED)
     kind = tf.where(zipped, "GZIP", "")
     return tf.data.TFRecordDataset(file, compression_type=kind)
 
@@ -93,12 +99,17 @@ def tfrecord(name: str, pattern: str, split: str, reading: Reading) -> Source:
             f"{name}: no file matches {matching}: use the path of TFRecord"
             " files, with or without wildcards"
         )
+    counts = verified_files.count_records(paths, matching)
+    files = Files(paths, np.zeros_like(counts), counts, _read)
+    first = max(reading.first_label, 0)
     try:
-        first = max(reading.first_label, 0)
         parse, labelled = _parser(name, paths, first)
-        found, counts = verified_files.read_records(
+        files = dataclasses.replace(
+            files, read=lambda file: _read(file).map(parse)
+        )
+        found = verified_files.read_records(
             paths,
-            lambda file: _read(file).map(parse),
+            files.read,
             reading.max_image_pixels,
             f"{matching} {first}",
         )
@@ -107,16 +118,12 @@ def tfrecord(name: str, pattern: str, split: str, reading: Reading) -> Source:
         tf.errors.InvalidArgumentError,
         UnicodeDecodeError,  # TensorFlow's message quotes the record.
     ) as error:
+        record = files.unreadable(lambda record: record)
+        record = record or f"one of {len(paths)} files cannot be read"
         raise errors.UserError(
-            f"{name}: one of {len(paths)} files is damaged, or not a TFRecord"
-            f" of image and label ({errors.first_line(error)}): write it again"
+            f"{name}: {record}: it is damaged, or not a TFRecord of image and"
+            " label; write it again"
         ) from error
-    files = Files(
-        paths,
-        np.zeros([len(paths)], np.int64),
-        counts,
-        lambda file: _read(file).map(parse),
-    )
     start, stop = split_spec.bounds(split, len(found.sizes))
     names = [f"record {index}" for index in range(start, stop)]
     good, shape, bad = decoding.check(

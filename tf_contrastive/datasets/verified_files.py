@@ -6,28 +6,49 @@ known of a dataset's files is in `$XDG_CACHE_HOME/tf_contrastive/images`.
 
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import io
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
-from tf_contrastive.datasets import decoding
+from tf_contrastive.datasets import decoding, record_files
 
 # Change it when `decoding` finds something else in the same files.
 _VERSION = 3
+# Bytes of an image file: 2**27 pixels of four colours with 16 bits.
+_MAX_IMAGE = 1 << 30
 # Requests at a time; object stores take long for each.
 _THREADS = 64
 # TFRecord files read at a time.
 _FILES_AT_A_TIME = 16
 # The number of images from which on progress is logged.
 _FEW = 1000
+# Seconds after which the counting of records is logged.
+_LONG = 10
 # Known files: path (bytes), then (length, time of change in ns) and (height,
 # width, kind, label or 0) of each image in the file, int64 [n, 4].
 _Known = dict[bytes, tuple[tuple[int, int], np.ndarray]]
+
+
+# Whether to verify files that are known, too.
+_verifies_all = False
+
+
+@contextlib.contextmanager
+def verifying_all() -> Iterator[None]:
+    """Verifies all files inside this context, whatever is remembered."""
+    global _verifies_all
+    _verifies_all = True
+    try:
+        yield
+    finally:
+        _verifies_all = False
 
 
 def read_sizes(
@@ -61,8 +82,8 @@ def read_records(
     read: Callable[[tf.Tensor], tf.data.Dataset],
     max_pixels: int,
     place: str,
-) -> tuple[decoding.Found, np.ndarray]:
-    """Returns the sizes of the images in TFRecord files, and their counts.
+) -> decoding.Found:
+    """Returns the sizes of the images in TFRecord files.
 
     Args:
       paths: of the files.
@@ -100,8 +121,36 @@ def read_records(
         return np.split(_rows(found)[order], ends[:-1])
 
     parts = _remembered(paths, _store(place, max_pixels, "records"), verify)
-    found = _found(np.concatenate(parts))
-    return found, np.array([len(part) for part in parts])
+    return _found(np.concatenate(parts))
+
+
+def count_records(paths: list[str], place: str) -> np.ndarray:
+    """Counts the records of TFRecord files, int64 [n]; see `record_files`.
+
+    Call it before TensorFlow reads the files. `place` is what they are of.
+
+    Raises:
+      UserError: for a file that is damaged.
+    """
+
+    def verify(files: list[str]) -> list[np.ndarray]:
+        rows, last = [], time.monotonic()
+        threads = _THREADS if "://" in files[0] else _FILES_AT_A_TIME
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            for count in pool.map(record_files.count, files):
+                rows.append(np.array([[count, 0, 0, 0]]))
+                if time.monotonic() - last > _LONG:
+                    last = time.monotonic()
+                    terminal.info(
+                        f"lengths of {len(rows):,} of {len(files):,} TFRecord"
+                        " files checked; the next start remembers them"
+                    )
+        return rows
+
+    # Nobody can set the time of the status: a wrong length ends the process.
+    store = _store(place, "lengths")
+    parts = _remembered(paths, store, verify, "st_ctime_ns")
+    return np.array([part[0, 0] for part in parts], np.int64)
 
 
 def _rows(found: decoding.Found) -> np.ndarray:
@@ -119,15 +168,23 @@ def _remembered(
     paths: list[str],
     store: str,
     verify: Callable[[list[str]], list[np.ndarray]],
+    time_of: str = "st_mtime_ns",
 ) -> list[np.ndarray]:
-    """Returns the rows of each file; verifies those that are not known."""
+    """Returns the rows of each file; verifies those that are not known.
+
+    `time_of` is the local file's time that must not have changed.
+    """
     known = _load(store)
+    if _verifies_all:
+        # If the verification fails, the next start remembers nothing.
+        with contextlib.suppress(OSError):
+            os.remove(store)
     names = [_absolute(path).encode("utf-8") for path in paths]
-    stats = _stats(paths)
+    stats = _stats(paths, time_of)
     rows, unknown = {}, []
     for i, (name, stat) in enumerate(zip(names, stats, strict=True)):
         before = known.get(name)
-        if stat and before and before[0] == stat:
+        if stat and before and before[0] == stat and not _verifies_all:
             rows[i] = before[1]
         else:
             unknown.append(i)
@@ -138,30 +195,36 @@ def _remembered(
             # Unreadable ones are tried again: the disk may have been at fault.
             if (stat := stats[i]) and rows[i][:, 0].all():
                 known[names[i]] = stat, rows[i]
+            else:
+                known.pop(names[i], None)
         _save(store, known)
     return [rows[i] for i in range(len(paths))]
 
 
 def _read(path: bytes) -> bytes:
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return file.read()
+    name = tf.compat.as_str_any(path)
+    return files.read(name, _MAX_IMAGE)
 
 
-def _stats(paths: list[str]) -> list[tuple[int, int] | None]:
-    """Returns (length, time of change in ns) of files; None: no such file."""
+def _stats(paths: list[str], time_of: str) -> list[tuple[int, int] | None]:
+    """Returns (length, time of change in ns) of files; None: no file."""
+    one = functools.partial(_stat, time_of=time_of)
     if not any("://" in path for path in paths):
-        return list(map(_stat, paths))
+        return list(map(one, paths))
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(_stat, paths))
+        return list(pool.map(one, paths))
 
 
-def _stat(path: str) -> tuple[int, int] | None:
+def _stat(path: str, time_of: str) -> tuple[int, int] | None:
     try:
-        if "://" in path:
+        local = files.local_path(path)
+        if local is None:
             remote = tf.io.gfile.stat(path)
             return remote.length, remote.mtime_nsec
-        local = os.stat(path)
-        return local.st_size, local.st_mtime_ns
+        if not os.path.isfile(local):
+            return None
+        status = os.stat(local)
+        return status.st_size, getattr(status, time_of)
     except (tf.errors.OpError, OSError, ValueError):  # A name with "\0".
         return None
 

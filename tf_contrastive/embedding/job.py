@@ -284,9 +284,10 @@ def embed(
             for rows, images, labels in job.batches(part)
         ]
     except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+        reason = datasets.name_unreadable(error) or errors.first_line(error)
         raise errors.UserError(
             f"{job.source.info.name} can no longer be read"
-            f" ({errors.first_line(error)}): restore the files that changed"
+            f" ({reason}): restore the files that changed"
             " since the start, and repeat the command"
         ) from error
     if not batches:  # One image gives the shape of no embeddings.

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import zipfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,8 +148,12 @@ def read(path: str) -> dict[tuple[str, str], Hits]:
     Variants without hits are left out. Raises `UserError` for another file.
     """
     try:
-        with tf.io.gfile.GFile(path, "rb") as file:
-            arrays = dict(np.load(io.BytesIO(file.read()), allow_pickle=False))
+        file = io.BytesIO(files.read(path))
+        with zipfile.ZipFile(file) as members:
+            unpacked = sum(member.file_size for member in members.infolist())
+        if unpacked > files.MAX_BYTES:
+            raise ValueError(f"{unpacked:,} bytes of arrays")
+        arrays = dict(np.load(file, allow_pickle=False))
         about = json.loads(str(arrays[_ABOUT]))
         return {
             (facts["protocol"], variant): Hits(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, datasets
+from tf_contrastive import classifiers, datasets, files
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset_names import dataset_family
 from tf_contrastive.config.evaluate import KNN_K, Evaluate, Evaluation
@@ -44,6 +44,10 @@ from tf_contrastive.evaluation.corruptions import (
 )
 from tf_contrastive.evaluation.results import Measurement
 
+# What reading an unusable baseline raises.
+_UNUSABLE = (
+    *(OSError, tf.errors.OpError, TypeError, ValueError, RecursionError),
+)
 # Dataset -> its corrupted version in TensorFlow Datasets, and the only split.
 _PREPARED = {
     "cifar10": ("cifar10_corrupted", "test"),
@@ -278,13 +282,12 @@ def _read_baseline(
     if not path:
         return None
     try:
-        with tf.io.gfile.GFile(path) as file:
-            content = json.load(file)
+        content = json.loads(files.read(path))
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
         ours = dict.fromkeys(corruptions, [1.0] * len(SEVERITIES))
         metrics.mean_corruption_error(ours, 0.0, content)
-    except (OSError, tf.errors.OpError, TypeError, ValueError) as error:
+    except _UNUSABLE as error:
         raise UserError(
             f"robustness_baseline={path} cannot be used ({first_line(error)}):"
             ' use a JSON file {"gaussian_noise": [five errors], ..., "clean":'

@@ -1,0 +1,118 @@
+"""The lengths in a TFRecord file, compared with the file before it is read.
+
+A record is its length (8 bytes), a checksum of that (4), the data, and a
+checksum of the data (4). TensorFlow allocates what a length says: a file of 112
+bytes that says 2**40 ends the process. Here only the lengths are read.
+"""
+
+import contextlib
+import gzip
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+import tensorflow as tf
+
+from tf_contrastive import errors, files
+
+_LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
+_HEADER, _FOOTER = 12, 4
+# A message of protocol buffers is not larger.
+_MAX_RECORD = (1 << 31) - 1
+# Bytes read at a time. Disks skip to the next record at little cost; object
+# stores are faster at reading on.
+_LOCAL, _REMOTE, _ZIPPED = 1 << 12, 1 << 23, 1 << 16
+ZIPPED = r".*\.gz(ip)?"
+
+
+def count(path: str) -> int:
+    """Returns the number of records in a file; gzip by its ending.
+
+    Raises:
+      UserError: if a length does not fit the file, or it is no regular file.
+    """
+    try:
+        size = files.size(path)
+        with _opened(path) as (stream, chunk, is_zipped):
+            return _walk(path, stream, chunk, None if is_zipped else size)
+    except (EOFError, zlib.error, OSError, tf.errors.OpError) as error:
+        raise errors.UserError(
+            f"{path} cannot be read ({errors.first_line(error)}): copy or write"
+            " it again"
+        ) from error
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[tuple[IO[bytes] | Any, int, bool]]:
+    """Opens a file: (stream, bytes to read at a time, whether it is gzip)."""
+    is_zipped = bool(re.fullmatch(ZIPPED, path))
+    local = files.local_path(path)
+    if is_zipped or local is None:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            if not is_zipped:
+                yield file, _REMOTE, False
+                return
+            with gzip.GzipFile(fileobj=file) as unzipped:
+                yield unzipped, _ZIPPED, True
+    else:
+        with open(local, "rb", buffering=0) as file:
+            yield file, _LOCAL, False
+
+
+def _walk(
+    path: str, stream: IO[bytes] | Any, chunk: int, size: int | None
+) -> int:
+    """Counts the records; `size` of the stream is None if it is not known."""
+    records = offset = before = start = 0
+    part = b""
+
+    def damaged(at: int, reason: str) -> errors.UserError:
+        return errors.UserError(
+            f"{path} is damaged, or not a TFRecord file: the record at byte"
+            f" {at:,} {reason}: copy or write it again"
+        )
+
+    while offset != size:
+        if offset + _HEADER > start + len(part):
+            if stream.seek(offset) not in (offset, None):
+                raise damaged(before, "is cut off")
+            start, part = offset, stream.read(chunk)
+            if not part and size is None:
+                break
+        if offset + _HEADER > start + len(part):
+            raise damaged(offset, "is cut off")
+        at = offset - start
+        (length,) = _LENGTH.unpack_from(part, at)
+        (checksum,) = _CHECKSUM.unpack_from(part, at + _LENGTH.size)
+        if checksum != _masked_crc(part[at : at + _LENGTH.size]):
+            raise damaged(offset, "has no length of a record")
+        end = offset + _HEADER + length + _FOOTER
+        if length > _MAX_RECORD:
+            raise damaged(offset, f"claims {length:,} bytes")
+        if size is not None and end > size:
+            left = max(size - offset - _HEADER - _FOOTER, 0)
+            raise damaged(
+                offset, f"claims {length:,} bytes, of which {left:,} follow"
+            )
+        before, offset, records = offset, end, records + 1
+    return records
+
+
+def _masked_crc(data: bytes) -> int:
+    """Returns the masked CRC-32C by which TFRecord files check lengths."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC_TABLE[crc & 0xFF ^ byte]
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _crc_of_byte(crc: int) -> int:
+    for _ in range(8):
+        crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc
+
+
+_CRC_TABLE = [_crc_of_byte(byte) for byte in range(256)]
