@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -12,8 +13,10 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors, heads, losses, optimizers
+from tf_contrastive.checkpoints import storage
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.distribution import failures
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
 
@@ -268,6 +271,77 @@ def test_one_checkpoint_per_hour_is_permanent(tmp_path, monkeypatch):
     assert len(gaps) and (gaps == 3).all()
 
 
+def _listed_steps(folder):
+    state = tf.train.get_checkpoint_state(str(folder))
+    return [
+        checkpoints.step_of(path) for path in state.all_model_checkpoint_paths
+    ]
+
+
+def _present_steps(folder):
+    return sorted(
+        checkpoints.step_of(str(path.with_suffix("")))
+        for path in folder.glob("*.index")
+    )
+
+
+@pytest.mark.parametrize("resumed", [True, False])
+@pytest.mark.parametrize("days", [-5, 5])
+def test_checkpoints_go_by_step_whatever_the_clock_says(
+    days, resumed, tmp_path, monkeypatch
+):
+    now = [1e9]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    folder = tmp_path / "checkpoints"
+
+    def saver_of(model):
+        return _checkpoints(
+            tmp_path,
+            model,
+            keep_checkpoints=2,
+            keep_checkpoint_every_hours=1.0,
+        )
+
+    model = _model()
+    saver = saver_of(model)
+    for step in range(1, 13):
+        now[0] += 1200  # Twenty minutes.
+        if step == 7:
+            now[0] += days * 86400
+            if resumed:
+                saver.restore()
+                saver = saver_of(model)
+        _advance(model, step)
+        saver.finish()
+        assert _present_steps(folder)[-1] == step
+        assert tf.train.latest_checkpoint(str(folder)).endswith(f"ckpt-{step}")
+    assert _listed_steps(folder) == [11, 12]
+    assert not set(folder.glob("*.data*")) - {
+        folder / f"ckpt-{step}.data-00000-of-00001"
+        for step in _present_steps(folder)
+    }
+    # One of three stays. A jump costs, or adds, one interval.
+    permanent = {-5: [3, 6, 10], 5: [3, 6, 7, 10]}[days]
+    assert _present_steps(folder) == [*permanent, 11, 12]
+    # TensorFlow's manager, of version 0.2.0, goes on from there.
+    manager = tf.train.CheckpointManager(
+        tf.train.Checkpoint(), str(folder), max_to_keep=2
+    )
+    assert manager.latest_checkpoint.endswith("ckpt-12")
+
+
+def test_a_list_of_the_future_deletes_by_step(tmp_path):
+    """As TensorFlow's manager wrote it, before the clock was set back."""
+    _trained(tmp_path, keep_checkpoints=3)
+    folder = tmp_path / "checkpoints"
+    text = (folder / "checkpoint").read_text()
+    future = re.sub(r"(stamps?: )\d+", r"\g<1>4000000000", text)
+    assert future != text
+    (folder / "checkpoint").write_text(future)
+    _trained(tmp_path, steps=(4, 5, 6), keep_checkpoints=3)
+    assert _present_steps(folder) == [4, 5, 6]
+
+
 def test_another_order_of_variables_is_refused(tmp_path):
     _trained(tmp_path)
     path = tmp_path / "checkpoints" / "metadata.json"
@@ -310,6 +384,94 @@ def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path):
     _advance(again, 2)
     _checkpoints(tmp_path, again).finish()
     assert checkpoints.newest(str(tmp_path / "checkpoints"))[0].endswith("-2")
+
+
+@pytest.mark.parametrize(
+    "change", ["removed", "moved", "replaced", "emptied", "other lock", "none"]
+)
+def test_a_save_notices_that_the_folder_is_another(change, tmp_path):
+    model, folder = _model(), tmp_path / "run"
+    _trained(tmp_path / "other", steps=(7,), seed=1)
+    before = sorted((tmp_path / "other").rglob("*"))
+    with checkpoints.FolderLock(str(folder)) as lock:
+        saver = checkpoints.Checkpoints(model, _run(folder), METADATA, lock)
+        _advance(model, 1)
+        saver.finish()
+        if change in ("removed", "replaced"):
+            shutil.rmtree(folder)
+        if change == "moved":
+            folder.rename(tmp_path / "elsewhere")
+        if change == "replaced":
+            shutil.copytree(tmp_path / "other", folder)
+            before = sorted(folder.rglob("*"))
+        if change == "emptied":
+            shutil.rmtree(folder / "checkpoints")
+        if change == "other lock":
+            file = folder / "pretrain.lock"
+            owner = json.loads(file.read_text())
+            owner |= {"host": "other", "machine": "other", "token": "other"}
+            file.write_text(json.dumps(owner))
+        if change == "none":
+            _advance(model, 2)
+            saver.finish()
+            assert _checkpoints(folder).restore() == 2
+            return
+        _advance(model, 2)
+        for write in (saver.save, saver.finish):
+            with pytest.raises(errors.UserError, match=str(folder)) as raised:
+                write()
+            assert raised.value.status == 2
+    # Nothing was written, there or in the other run.
+    if change in ("removed", "moved"):
+        assert not folder.exists()
+    if change == "replaced":
+        assert sorted(folder.rglob("*")) == before
+
+
+def test_a_folder_that_vanishes_during_the_last_save_is_noticed(
+    tmp_path, monkeypatch
+):
+    model = _model()
+    saver = _checkpoints(tmp_path / "run", model)
+    _advance(model, 1)
+    saver.save()
+    damage_of = storage.damage_of
+
+    def then_removed(path):
+        damage = damage_of(path)
+        shutil.rmtree(tmp_path / "run")
+        return damage
+
+    monkeypatch.setattr(storage, "damage_of", then_removed)
+    with pytest.raises(errors.UserError, match="no longer the folder"):
+        saver.finish()
+
+
+def test_a_lost_worker_is_not_a_full_disk(tmp_path, monkeypatch):
+    saver = _checkpoints(tmp_path)
+    monkeypatch.setattr(failures, "_others", (("127.0.0.1", 1),))
+    for text, status in (
+        ("Collective ops is aborted by: Socket closed", 42),
+        ("ckpt-0_temp/part-0; No space left on device", 2),
+    ):
+
+        def write(*_, text=text):
+            raise tf.errors.ResourceExhaustedError(None, None, text)
+
+        monkeypatch.setattr(tf.train.Checkpoint, "write", write)
+        with pytest.raises(errors.UserError) as raised:
+            saver.save()
+        assert raised.value.status == status
+        assert ("free some space" in str(raised.value)) == (status == 2)
+
+
+def test_a_file_that_cannot_be_read_is_no_damage(tmp_path):
+    _trained(tmp_path)
+    data = Path(_newest(tmp_path, ".data-00000-of-00001"))
+    data.unlink()
+    data.symlink_to("/proc/self/mem")  # Reading it is an error of input.
+    with pytest.raises(errors.UserError, match=r"ckpt-3 .*make it"):
+        _checkpoints(tmp_path).restore()
 
 
 def test_checkpoints_do_not_depend_on_the_replicas(tmp_path):

@@ -14,7 +14,7 @@ import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, train
+from tf_contrastive import checkpoints, errors, train
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
 
@@ -80,7 +80,7 @@ def test_a_signal_saves_and_the_same_command_resumes(
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
         _signal_at(7, signal.SIGTERM, patch)
-        with pytest.raises(preemption.InterruptedRunError) as raised:
+        with pytest.raises(errors.InterruptedRunError) as raised:
             train.pretrain(_run(tmp_path / "cut", steps_per_execution=1))
     assert raised.value.status == 42
     assert "ended by SIGTERM, saved at step 7" in str(raised.value)
@@ -203,18 +203,6 @@ def test_a_missing_metadata_server_is_ignored(monkeypatch):
     ) as listener:
         time.sleep(0.2)
         assert listener.stop_reason() is None
-
-
-def test_only_errors_of_collectives_name_a_lost_worker():
-    for kind, text in (
-        (tf.errors.UnavailableError, "failed to connect to all addresses"),
-        (tf.errors.ResourceExhaustedError, "Collective ops is aborted by: OOM"),
-    ):
-        with pytest.raises(preemption.InterruptedRunError, match=text):
-            preemption.check_lost_worker(kind(None, None, text), "run")
-    for kind in (tf.errors.ResourceExhaustedError, tf.errors.DataLossError):
-        own = kind(None, None, "OOM when allocating tensor")
-        preemption.check_lost_worker(own, "run")
 
 
 if __name__ == "__main__":

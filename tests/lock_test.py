@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -112,6 +113,23 @@ def test_the_owner_renews_and_notices_its_successor(
         time.sleep(0.2)
     assert "stop one of the two" in capsys.readouterr().err
     assert file.exists()  # It is the other's.
+
+
+def test_a_lock_that_vanishes_is_written_again_and_a_folder_is_not(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(lock, "_RENEW_SECONDS", 0.02)
+    folder = tmp_path / "run"
+    with checkpoints.FolderLock(str(folder)):
+        (folder / "pretrain.lock").unlink()
+        while not (folder / "pretrain.lock").exists():
+            time.sleep(0.01)
+        shutil.rmtree(folder)
+        said = ""
+        while "is gone" not in said:
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+    assert not folder.exists()
 
 
 def test_an_object_store_has_a_lock_too(monkeypatch):

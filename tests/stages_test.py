@@ -23,7 +23,6 @@ from tf_contrastive import (
     errors,
 )
 from tf_contrastive import train as training
-from tf_contrastive.checkpoints import preemption
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.config import fields
@@ -445,7 +444,7 @@ def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
     with (
         monkeypatch.context() as patched,
         pytest.raises(
-            preemption.InterruptedRunError,
+            errors.InterruptedRunError,
             match="SIGTERM, saved at epoch 2 of the linear stage: repeat",
         ) as ended,
     ):
@@ -460,10 +459,10 @@ def test_sigterm_saves_the_stage_and_ends_it(first, begun, usual, monkeypatch):
 
 
 def test_a_full_disk_is_told_in_one_line(first, begun, monkeypatch):
-    def full(self, **_):
+    def full(self, path):
         raise tf.errors.ResourceExhaustedError(None, None, "no space left")
 
-    monkeypatch.setattr(tf.train.CheckpointManager, "save", full)
+    monkeypatch.setattr(tf.train.Checkpoint, "write", full)
     with pytest.raises(
         errors.UserError,
         match=r"cannot write .*linear \(no space left\): make room",
@@ -479,7 +478,7 @@ def test_a_signal_is_heard_while_images_are_embedded(first, begun, monkeypatch):
         return execute(*args)
 
     monkeypatch.setattr(ReplicatedEmbedder, "__call__", signalled)
-    with pytest.raises(preemption.InterruptedRunError, match="at epoch 0"):
+    with pytest.raises(errors.InterruptedRunError, match="at epoch 0"):
         _stage(first[1], begun)
 
 

@@ -7,12 +7,17 @@ flags for the command line.
 
 import contextlib
 import difflib
+import errno
 import importlib.util
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 
 # Exit status of a run that ended early and was saved.
 EXIT_RESUME = 42
+# Advice for a full disk.
+FREE_SPACE = "free some space, and repeat the command"
 
 
 # Characters of a message, at most. It may quote what a damaged file holds.
@@ -53,6 +58,21 @@ class DivergedError(UserError):
     """A training whose loss is not finite."""
 
 
+class AbruptEndError(UserError):
+    """An error after which the process ends without cleaning up."""
+
+    def leave(self) -> int:
+        """Ends the process with the exit status."""
+        sys.stdout.flush()
+        os._exit(self.status)
+
+
+class InterruptedRunError(UserError):
+    """A run ended early and was saved: the same command resumes it."""
+
+    status = EXIT_RESUME
+
+
 def nearest(given: str, known: Iterable[str]) -> str | None:
     """Returns the name in `known` that is most similar to `given`, if any."""
     matches = difflib.get_close_matches(given.lower(), list(known), 1, 0.5)
@@ -91,6 +111,30 @@ def first_line(error: BaseException) -> str:
     return re.sub(r"\{\{.*?\}\}\s*| *\[Op:\w+\] name: *", "", line)
 
 
+def _mentions(error: Exception, *numbers: int) -> bool:
+    """Whether an error is one of these of the operating system.
+
+    TensorFlow gives only their text, and one type to many of them.
+    """
+    if isinstance(error, OSError) and error.errno:
+        return error.errno in numbers
+    return any(os.strerror(number) in str(error) for number in numbers)
+
+
+def is_full_disk(error: Exception) -> bool:
+    """Whether an error of Python or TensorFlow is that of a full disk."""
+    return _mentions(error, errno.ENOSPC, errno.EDQUOT)
+
+
+def is_unreadable(error: Exception) -> bool:
+    """Whether a file could not be read, whatever its content."""
+    return _mentions(
+        error,
+        *(errno.EACCES, errno.EIO, errno.EPERM, errno.ESTALE),
+        *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN),
+    )
+
+
 @contextlib.contextmanager
 def write_errors(path: str, advice: str) -> Iterator[None]:
     """Turns a failure to write `path` into a `UserError` with the advice."""
@@ -101,6 +145,8 @@ def write_errors(path: str, advice: str) -> Iterator[None]:
 
         if not isinstance(error, OSError | tf.errors.OpError):
             raise
+        if is_full_disk(error):
+            advice = FREE_SPACE
         # The rest of Python's message names a temporary file.
         reason = getattr(error, "strerror", None) or first_line(error)
         raise UserError(f"cannot write {path} ({reason}): {advice}") from error

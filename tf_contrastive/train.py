@@ -89,6 +89,7 @@ class Result:
     strategy: tf.distribute.Strategy
 
 
+@distribution.failures.reported()
 def pretrain(run: Pretrain) -> Result:
     """Trains an encoder, or resumes its training.
 
@@ -137,7 +138,7 @@ def pretrain(run: Pretrain) -> Result:
         if is_chief:
             resources.enter_context(lock)
         _check_shared(strategy, lock, run.runtime.workdir)
-        saved = checkpoints.Checkpoints(model, run, metadata(source.info))
+        saved = checkpoints.Checkpoints(model, run, metadata(source.info), lock)
         start_step = saved.restore()
         if is_chief:
             _announce(run, source, strategy, steps_per_epoch, start_step)
@@ -738,13 +739,12 @@ def _saving_on_error(
 
     Raises:
       UserError: for an image that can no longer be read.
-      InterruptedRunError: for a lost data service, or a lost worker.
+      LostServiceError: for a lost data service.
     """
     try:
         yield
     except tf.errors.OpError as error:
         if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            preemption.check_lost_worker(error, saved.directory)
             raise  # Without saving, which needs all workers.
         saved.finish()
         if delivered and delivered.lost:

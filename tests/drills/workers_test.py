@@ -1,7 +1,9 @@
 """Two processes of one run: the numbers of one, and what befalls them."""
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -18,6 +20,9 @@ from tf_contrastive import checkpoints
 from tf_contrastive.evaluation import linear_stage
 
 _ROOT = Path(__file__).resolve().parents[2]
+# Kills at random moments, and the seed that draws these.
+KILLS = int(os.environ.get("DRILL_KILLS", "5"))
+SEED = int(os.environ.get("DRILL_SEED", "0"))
 
 # Five steps of LARS on real views, by the parts of the main job; the encoder is
 # small and smooth, so that rounding does not turn what it does.
@@ -114,7 +119,7 @@ def test_two_processes_take_the_steps_of_one_and_local_negatives_do_not(
     assert _error(control, expected) > 1e-2
 
 
-def _pretrain(workdir, variables, epochs, *flags):
+def _pretrain(workdir, variables, epochs, *flags, stderr=subprocess.PIPE):
     return subprocess.Popen(
         [
             sys.executable,
@@ -138,7 +143,7 @@ def _pretrain(workdir, variables, epochs, *flags):
         cwd=_ROOT,
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     )
 
@@ -280,3 +285,69 @@ def test_lost_and_interrupted_workers_end_the_run_which_goes_on_bit_for_bit(
     assert final.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(value, final[name], err_msg=name)
+
+
+# What a survivor may be doing -> how to recognize its start in the chief's
+# log or by a file, and from when to when the other worker is killed.
+_MOMENTS = {
+    "building": ("waiting for 1 more", 3.0, 8.0),
+    "restoring": ("pretrain.lock", 0.0, 1.5),
+    "training": ("workdir    ", 0.0, 10.0),
+    "saving": ("checkpoints/ckpt-*_temp", 0.0, 0.0),
+    "linear stage": ("linear     ", 0.0, 6.0),
+}
+
+
+def _has_come(moment, workdir, log, since):
+    for path in workdir.glob(moment.strip()):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime > since:
+                return True
+    return moment in log.read_text()
+
+
+def _pair(workdir, logs, *flags):
+    """Starts two workers whose messages go to files."""
+    workers = []
+    for log, variables in zip(logs, _cluster(), strict=True):
+        with log.open("w") as stream:
+            workers.append(_pretrain(workdir, variables, *flags, stderr=stream))
+    return workers
+
+
+def test_a_lost_worker_is_one_wherever_the_others_are(tmp_path):
+    generator = random.Random(SEED)
+    logs = tmp_path / "0.log", tmp_path / "1.log"
+    finished = tmp_path / "finished"
+    for worker in _pair(finished, logs, 1):
+        assert worker.wait(timeout=300) == 0, logs[0].read_text()
+    wrong = []
+    for kill in range(KILLS):
+        name = list(_MOMENTS)[kill % len(_MOMENTS)]
+        moment, *delays = _MOMENTS[name]
+        lost, delay = generator.randrange(2), generator.uniform(*delays)
+        workdir = tmp_path / "run"
+        flags = 10_000, "--checkpoint_every_steps=1"
+        flags = *flags, "--validation_fraction=0.25"
+        if name == "linear stage":
+            workdir, flags = finished, (1, *_LINEAR, "--linear_epochs=10000")
+            shutil.rmtree(workdir / linear_stage.STATE, ignore_errors=True)
+        since = time.time()
+        workers = _pair(workdir, logs, *flags)
+        while not _has_come(moment, workdir, logs[0], since):
+            assert workers[0].poll() is None, logs[0].read_text()
+            time.sleep(0.001)
+        time.sleep(delay)
+        workers[lost].send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        status = workers[1 - lost].wait(timeout=300)
+        workers[lost].wait()
+        lines = logs[1 - lost].read_text().splitlines()
+        said = [line for line in lines if "rror" in line or ": " in line][:1]
+        print(
+            f"{name}, {delay:.2f} s: worker {lost} killed; the other ended"
+            f" with {status} after {time.monotonic() - killed:.0f} s: {said}"
+        )
+        if status != 42:
+            wrong.append((name, lost, delay, logs[1 - lost].read_text()))
+    assert not wrong

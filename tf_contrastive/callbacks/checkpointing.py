@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import terminal
+from tf_contrastive import errors, terminal
 from tf_contrastive.checkpoints import Checkpoints, NonFiniteError, preemption
 from tf_contrastive.config.runtime import Runtime, skipped_steps
 
@@ -50,7 +50,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             self._save()
         if self._listener and (reason := self._listener.stop_reason()):
             self._checkpoints.finish()
-            raise preemption.InterruptedRunError(
+            raise errors.InterruptedRunError(
                 f"ended by {reason}, saved at step"
                 f" {self._checkpoints.step:,}: repeat the command to resume"
             )

@@ -6,17 +6,22 @@ resumes it, another one is refused. All paths go through `tf.io.gfile`.
 
 from tf_contrastive.checkpoints.finite import NonFiniteError
 from tf_contrastive.checkpoints.loading import (
+    DeletedCheckpointError,
     Run,
+    load,
     load_encoder,
     load_heads,
     load_run,
     restore_part,
 )
 from tf_contrastive.checkpoints.lock import FolderLock
+from tf_contrastive.checkpoints.opened import OpenedRun
+from tf_contrastive.checkpoints.retention import Retention
 from tf_contrastive.checkpoints.saving import Checkpoints
 from tf_contrastive.checkpoints.storage import (
     CONFIG_FILE,
     damage_of,
+    is_present,
     newest,
     saved,
     step_of,
@@ -30,13 +35,18 @@ from tf_contrastive.checkpoints.workdir import (
 __all__ = [
     "CONFIG_FILE",
     "Checkpoints",
+    "DeletedCheckpointError",
     "FolderLock",
     "NonFiniteError",
+    "OpenedRun",
+    "Retention",
     "Run",
     "check_run",
     "check_workdir",
     "damage_of",
+    "is_present",
     "is_run",
+    "load",
     "load_encoder",
     "load_heads",
     "load_run",

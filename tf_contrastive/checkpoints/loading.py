@@ -2,7 +2,8 @@
 
 import dataclasses
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -10,6 +11,15 @@ from tf_contrastive import errors
 from tf_contrastive.checkpoints import networks, storage
 from tf_contrastive.checkpoints.workdir import check_run
 from tf_contrastive.config.pretrain import Pretrain
+
+_Loaded = TypeVar("_Loaded")
+
+# How often another checkpoint is read, if a run deletes each meanwhile.
+_ATTEMPTS = 10
+
+
+class DeletedCheckpointError(errors.UserError):
+    """A checkpoint was deleted before it was read."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,15 +44,27 @@ class Run:
         return dataclasses.replace(self, checkpoint=checkpoint, step=step)
 
 
-def load_run(workdir: str) -> Run:
-    """Reads a run's folder, at its newest whole checkpoint.
+def load_run(workdir: str, step: int = -1) -> Run:
+    """Reads a run's folder, at the checkpoint of a step; -1: the newest whole.
+
+    A run that goes on may delete the checkpoint before it is read: see `load`.
 
     Raises:
-      UserError: if it holds no run, or no checkpoint yet.
+      UserError: if it holds no run, or no such checkpoint.
     """
     run_config = check_run(workdir)
     directory = os.path.join(workdir, storage.CHECKPOINTS)
-    path = storage.newest_whole(directory)
+    path: str | None
+    if step < 0:
+        path = storage.newest_whole(directory)
+    else:
+        paths = {storage.step_of(p): p for p in storage.saved(workdir)}
+        if step not in paths:
+            raise errors.UserError(
+                f"checkpoint={step}: {workdir} has none of that step, only of"
+                f" {', '.join(map(str, paths))}"
+            )
+        path = paths[step]
     if path is None:
         raise errors.UserError(
             f"no checkpoint in {directory} yet: the run writes the first one"
@@ -50,6 +72,25 @@ def load_run(workdir: str) -> Run:
         )
     metadata = storage.read_metadata(directory, run_config.reading.max_classes)
     return Run(run_config, metadata, path, storage.step_of(path))
+
+
+def load(
+    workdir: str, read: Callable[[Run], _Loaded], step: int = -1
+) -> _Loaded:
+    """Calls `read` with a run at its newest whole checkpoint, or at a step.
+
+    If a run that goes on deletes the newest checkpoint meanwhile, `read` is
+    called again, with the newest one that is there.
+
+    Raises:
+      UserError: see `load_run`.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return read(load_run(workdir, step))
+        except DeletedCheckpointError:
+            continue
+    return read(load_run(workdir, step))
 
 
 def load_encoder(
@@ -96,6 +137,19 @@ def load_heads(
 
 
 def restore_part(run: Run, **parts: tf.Module) -> None:
-    """Loads some of a checkpoint's objects, such as `encoder=`, completely."""
-    status = tf.train.Checkpoint(**parts).restore(run.checkpoint)
-    status.expect_partial().assert_existing_objects_matched()
+    """Loads some of a checkpoint's objects, such as `encoder=`, completely.
+
+    Raises:
+      DeletedCheckpointError: if it was deleted meanwhile.
+    """
+    try:
+        status = tf.train.Checkpoint(**parts).restore(run.checkpoint)
+        status.expect_partial().assert_existing_objects_matched()
+    except storage.READ_ERRORS as error:
+        if storage.is_present(run.checkpoint):
+            raise
+        raise DeletedCheckpointError(
+            f"{run.checkpoint} was deleted before it was read: repeat the"
+            " command; for a run that saves so often, set a larger"
+            " `keep_checkpoints`"
+        ) from error

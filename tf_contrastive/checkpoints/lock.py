@@ -154,7 +154,11 @@ class FolderLock:
         while not self._closed.wait(_RENEW_SECONDS):
             # A full disk or a lost connection does not end the run.
             with contextlib.suppress(tf.errors.OpError, errors.UserError):
-                if not self._is_owner():
+                owner = self._read()
+                if owner is None and not tf.io.gfile.isdir(self._folder):
+                    terminal.warning(f"{self._folder} is gone")
+                    return
+                if owner and owner["token"] != self._owner["token"]:
                     terminal.warning(
                         f"{self._folder}: another process has taken the lock"
                         f" {self._path}: stop one of the two"

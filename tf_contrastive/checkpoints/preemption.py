@@ -7,7 +7,6 @@ Cloud's TPU and CPU machines.)
 
 import os
 import signal
-import sys
 import threading
 import types
 import urllib.request
@@ -26,53 +25,16 @@ _NO_NOTICE = {
 }
 # Holds the maker's name, on machines of Google Cloud "Google Compute Engine".
 _PRODUCT_FILE = "/sys/class/dmi/id/product_name"
-# What a collective raises if another worker does not answer.
-_LOST_WORKER = (
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.InternalError,
-    tf.errors.UnavailableError,
-)
 _POLL_SECONDS = 5.0
 _TIMEOUT_SECONDS = 5.0
 
 
-class InterruptedRunError(errors.UserError):
-    """A run ended early and was saved: the same command resumes it."""
-
-    status = errors.EXIT_RESUME
-
-
-class LostServiceError(InterruptedRunError):
+class LostServiceError(errors.AbruptEndError, errors.InterruptedRunError):
     """The data service is gone, and the run was saved.
 
     TensorFlow's threads keep asking for it, and destroying one of its iterators
-    blocks forever. So the process ends without cleaning up.
+    blocks forever.
     """
-
-    def leave(self) -> int:
-        """Ends the process with the exit status."""
-        sys.stdout.flush()
-        os._exit(self.status)
-
-
-def check_lost_worker(error: tf.errors.OpError, directory: str) -> None:
-    """Raises `InterruptedRunError` if `error` comes from a lost worker.
-
-    Other errors, such as a lack of memory, are this worker's own.
-    """
-    # TensorFlow puts headings and graph locations before the reason.
-    lines = str(error).strip().splitlines()
-    aborted = [line for line in lines if "aborted" in line.lower()]
-    if not aborted and not isinstance(error, _LOST_WORKER):
-        return
-    first = (aborted or lines or [type(error).__name__])[0]
-    reason = first.rpartition("}} ")[2].strip()
-    raise InterruptedRunError(
-        f"a worker is lost ({reason}): repeat the command on all of them to"
-        f" resume from the newest checkpoint in {directory}"
-    ) from error
 
 
 class PreemptionListener:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +9,9 @@ import tensorflow as tf
 from tf_contrastive import distribution, errors, files, flags, terminal
 from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.checkpoints.finite import check_finite
+from tf_contrastive.checkpoints.lock import FolderLock
+from tf_contrastive.checkpoints.opened import OpenedRun
+from tf_contrastive.checkpoints.retention import Retention
 from tf_contrastive.config.pretrain import Pretrain
 
 
@@ -21,13 +23,21 @@ class Checkpoints:
     moving statistics is a collective; only the chief's files stay. Files are
     written while training continues, from a copy of the values.
 
+    Args:
+      model: the compiled model of the run.
+      run_config: its options.
+      metadata: facts of its data, see `train.metadata`.
+      lock: the lock that the chief has on the run's folder, if any.
+
     Attributes:
       directory: the chief's folder of checkpoints.
       last_saved: step of the newest checkpoint; None: there is none yet.
 
     Raises:
-      UserError: if files cannot be read or written, or what is to be saved is
-        not finite; also from the methods.
+      UserError: if files cannot be read or written, what is to be saved is not
+        finite, or the folder is no longer that of the run; also from the
+        methods. A subclass, such as `distribution.failures.LostWorkerError`,
+        for other failures.
     """
 
     def __init__(
@@ -35,8 +45,11 @@ class Checkpoints:
         model: tf.keras.Model,
         run_config: Pretrain,
         metadata: dict[str, Any],
+        lock: FolderLock | None = None,
     ) -> None:
         self._model = model
+        self._lock = lock
+        self._opened: OpenedRun | None = None
         runtime = run_config.runtime
         self.directory = os.path.join(runtime.workdir, storage.CHECKPOINTS)
         self._own_directory = self.directory
@@ -55,15 +68,15 @@ class Checkpoints:
         objects = {name: getattr(model, name) for name in parts}
         self._parts = {k: x for k, x in objects.items() if x is not None}
         self._checkpoint = tf.train.Checkpoint(**self._parts)
-        self._manager = tf.train.CheckpointManager(
-            self._checkpoint,
+        self._retention = Retention(
             self._own_directory,
-            max_to_keep=runtime.keep_checkpoints,
-            keep_checkpoint_every_n_hours=runtime.keep_checkpoint_every_hours
-            or None,
-            checkpoint_name=storage.PREFIX,
+            runtime.keep_checkpoints,
+            runtime.keep_checkpoint_every_hours,
         )
-        self._options = tf.train.CheckpointOptions(enable_async=True)
+        self._options = tf.train.CheckpointOptions(
+            enable_async=True,
+            experimental_write_callbacks=[self._retention.add],
+        )
         self.last_saved: int | None = None
 
     def _prepare(self, run_config: Pretrain, metadata: dict[str, Any]) -> None:
@@ -79,7 +92,11 @@ class Checkpoints:
                 tf.io.gfile.rmtree(path)
             else:
                 tf.io.gfile.remove(path)
-        _list_newest(self.directory)
+        whole = storage.checkpoint_paths(self.directory)
+        data = rf"{storage.PREFIX}-\d+\.data-\d+-of-\d+"
+        for path in files.entries(self.directory, data):
+            if path.rpartition(".")[0] not in whole:
+                tf.io.gfile.remove(path)
         # An optimizer's slots are stored by position: with another order,
         # variables would get each other's momentum.
         variables = [
@@ -116,6 +133,7 @@ class Checkpoints:
         files.write(
             os.path.join(folder, storage.CONFIG_FILE), flags.record(run_config)
         )
+        self._opened = OpenedRun(folder)
 
     @property
     def step(self) -> int:
@@ -133,32 +151,62 @@ class Checkpoints:
 
     def save(self) -> None:
         """Starts to save, unless the present step is saved already."""
+        self._check_folder()
         step = self.step
         if step == self.last_saved:
             return
         check_finite(self._parts, step, self.directory)
         try:
-            self._manager.save(checkpoint_number=step, options=self._options)
+            self._checkpoint.save_counter.assign_add(1)
+            self._checkpoint.write(self._path(step), self._options)
         except tf.errors.OpError as error:
-            path, _ = storage.newest(self.directory)
-            newest = f"step {storage.step_of(path):,}" if path else "none"
-            raise errors.UserError(
-                f"a checkpoint cannot be written to {self.directory} at step"
-                f" {step:,} ({errors.first_line(error)}): free some space, and"
-                " repeat the command to resume; the newest whole checkpoint:"
-                f" {newest}"
-            ) from error
+            # Of this save's collectives, or of the files of the one before.
+            known = distribution.failures.meaning(error)
+            if known is None or errors.is_full_disk(error):
+                known = self._failure(error)
+            raise known from error
         self.last_saved = step
 
     def finish(self) -> None:
         """Saves, and waits until all is on disk."""
         self.save()
         self._checkpoint.sync()
-        path = f"{storage.PREFIX}-{self.step}"
-        if storage.damage_of(os.path.join(self._own_directory, path)):
+        if self._damage():
             # The error of an asynchronous save is raised by the next one.
             self.last_saved = None
             self.save()
+            self._checkpoint.sync()
+            if damage := self._damage():
+                raise self._failure(OSError(damage))
+        self._check_folder()
+
+    def _damage(self) -> str | None:
+        """Returns what is wrong with the checkpoint of the present step."""
+        if self._retention.newest != self.step:
+            return "it is not listed"
+        return storage.damage_of(self._path(self.step))
+
+    def _path(self, step: int) -> str:
+        return os.path.join(self._own_directory, f"{storage.PREFIX}-{step}")
+
+    def _check_folder(self) -> None:
+        """Raises `UserError` unless the chief's folder is still the run's."""
+        if self._opened is None:
+            return  # The folder is the chief's, and so is the lock.
+        self._opened.check()
+        if self._lock:
+            self._lock.check()
+
+    def _failure(self, error: Exception) -> errors.UserError:
+        path, _ = storage.newest(self.directory)
+        newest = f"step {storage.step_of(path):,}" if path else "none"
+        full = errors.is_full_disk(error)
+        advice = "free some space" if full else "make it writable again"
+        return errors.UserError(
+            f"a checkpoint cannot be written to {self._own_directory} at step"
+            f" {self.step:,} ({errors.first_line(error)}): {advice}, and repeat"
+            f" the command to resume; the newest whole checkpoint: {newest}"
+        )
 
 
 def _check_data(
@@ -196,28 +244,3 @@ def _check_data(
             f"{changed}, and with it the order and number of steps: restore"
             " it, or set `allow_changed_data` to go on"
         )
-
-
-def _list_newest(directory: str) -> None:
-    """Adds the newest checkpoint to TensorFlow's list, if it is missing there.
-
-    Its writer was killed before it could do that. TensorFlow deletes old
-    checkpoints only if they are listed.
-    """
-    path, _ = storage.newest(directory)
-    state = storage.listed(directory)
-    if state is None and (damaged := files.entries(directory, "checkpoint")):
-        tf.io.gfile.remove(damaged[0])
-    listed = list(state.all_model_checkpoint_paths) if state else []
-    if path is None or path in listed:
-        return
-    times = list(state.all_model_checkpoint_timestamps) if state else []
-    tf.compat.v1.train.update_checkpoint_state(
-        directory,
-        path,
-        [*listed, path],
-        all_model_checkpoint_timestamps=[*times, time.time()],
-        last_preserved_timestamp=state.last_preserved_timestamp
-        if state
-        else time.time() - 1,
-    )

@@ -12,6 +12,8 @@ CONFIG_FILE = "config.flags"
 CHECKPOINTS = "checkpoints"
 METADATA_FILE = "metadata.json"
 PREFIX = "ckpt"
+# What reading a checkpoint raises; beyond a file's end, Python's own errors.
+READ_ERRORS = (tf.errors.OpError, IndexError, RuntimeError, ValueError)
 
 _METADATA = {
     "dataset": str,
@@ -56,15 +58,28 @@ def damage_of(path: str) -> str | None:
     """Returns a checkpoint's damage in one line, or None.
 
     It is read to its last byte; each value has a checksum.
+
+    Raises:
+      UserError: if it cannot be read, whatever its content: training must not
+        go back to an older one because of that.
     """
     try:
         reader = tf.compat.v1.train.NewCheckpointReader(path)
         for name in reader.get_variable_to_shape_map():
             reader.get_tensor(name)
-    # Reading beyond a file's end raises Python's own errors.
-    except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+    except READ_ERRORS as error:
+        if errors.is_unreadable(error):
+            raise errors.UserError(
+                f"{path} cannot be read ({errors.first_line(error)}): make it"
+                " readable again, and repeat the command"
+            ) from error
         return errors.first_line(error)
     return None
+
+
+def is_present(path: str) -> bool:
+    """Whether a checkpoint is there, whole or not."""
+    return tf.io.gfile.exists(f"{path}.index")
 
 
 def newest(directory: str) -> tuple[str | None, dict[str, str]]:
@@ -74,6 +89,9 @@ def newest(directory: str) -> tuple[str | None, dict[str, str]]:
         damage = damage_of(path)
         if damage is None:
             return path, damages
+        if not is_present(path):
+            # A run that goes on has deleted it, and written newer ones.
+            return newest(directory)
         damages[path] = damage
     return None, damages
 

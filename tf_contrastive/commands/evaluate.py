@@ -42,6 +42,7 @@ EVENTS = "evaluation"
 _TEST_FRACTION = 0.2
 
 
+@distribution.failures.reported()
 def run(options: Evaluate) -> int:
     """Prints a table of accuracies and writes `<workdir>/evaluation.json`.
 
@@ -57,7 +58,10 @@ def run(options: Evaluate) -> int:
     if evaluation.watch:
         return watch.Watch(options, scorer.folder, scorer)()
     workdir = evaluation.workdir
-    scorer(checkpoints.load_run(workdir) if workdir else None)
+    if workdir:
+        checkpoints.load(workdir, scorer)
+    else:
+        scorer(None)
     for name in scorer.bad_images:
         terminal.info(f"left out, cannot be read: {name}")
     return 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import files, tensorboard, terminal, train
+from tf_contrastive import checkpoints, files, tensorboard, terminal, train
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, results
 
@@ -26,10 +26,12 @@ def run(options: Pretrain) -> int:
             terminal.warning(
                 f"{', '.join(bad)} of the last epoch: not a finite number"
             )
+        opened = checkpoints.OpenedRun(options.runtime.workdir)
         if result.start_step < result.step:
             files.write_json(path, _rows(result))
     report = linear(result) if options.linear.schedule.epochs else None
     if result.is_chief:
+        opened.check()
         _print_results(result, report, path)
     return 0
 

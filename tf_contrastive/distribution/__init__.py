@@ -1,5 +1,6 @@
 """Replicas: strategies, collectives, and layers that span all replicas."""
 
+from tf_contrastive.distribution import failures
 from tf_contrastive.distribution.collectives import (
     all_finite,
     assign,
@@ -28,6 +29,7 @@ __all__ = [
     "cross_replica_concat",
     "cross_replica_sum",
     "do_not_convert_self",
+    "failures",
     "gpu_capability",
     "is_chief",
     "is_pod",

@@ -208,6 +208,15 @@ def _report(cluster: Cluster, deadline: float) -> None:
     raise TimeoutError(f"{name} ({address}) did not answer this worker")
 
 
+def others(cluster: Cluster) -> list[tuple[str, int]]:
+    """Returns host and port of each other task of the cluster."""
+    return [
+        _split(address)
+        for rank, (_, address) in enumerate(cluster.tasks)
+        if rank != cluster.rank
+    ]
+
+
 def _split(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

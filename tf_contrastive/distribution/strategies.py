@@ -9,7 +9,7 @@ from collections.abc import Collection
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.distribution import cluster, rendezvous
+from tf_contrastive.distribution import cluster, failures, rendezvous
 
 # How long the workers of a cluster wait for each other, in seconds.
 _WORKER_TIMEOUT = 300.0
@@ -161,6 +161,7 @@ def _multiworker(
     workers = cluster.require()
     # TensorFlow would block forever and ignore signals.
     rendezvous.wait_for_all(workers, timeout)
+    failures.set_others(rendezvous.others(workers))
     gpus = len(tf.config.list_physical_devices("GPU"))
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({k: list(v) for k, v in workers.jobs.items()}),

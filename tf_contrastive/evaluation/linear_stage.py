@@ -38,6 +38,7 @@ _SAVE_SECONDS = 60.0
 _ADVICE = "make room, and repeat the command to resume"
 
 
+@distribution.failures.reported()
 def run(
     config: Pretrain,
     open_splits: Callable[[], tuple[datasets.Source, datasets.Source]],
@@ -66,6 +67,7 @@ def run(
     # All workers wait until the chief has saved.
     distribution.any_worker(strategy, False)
     saved = checkpoints.load_run(workdir)
+    opened = checkpoints.OpenedRun(workdir)
     options = Evaluate(
         Evaluation(
             workdir=workdir,
@@ -104,8 +106,7 @@ def run(
             resources.enter_context(checkpoints.FolderLock(workdir))
         listener = preemption.PreemptionListener(strategy)
         resources.enter_context(listener)
-        resources.enter_context(_lost_workers(strategy, workdir))
-        progress = Progress(workdir, events, stage, listener, is_chief)
+        progress = Progress(opened, events, stage, listener, is_chief)
         subject = loading.from_run(
             dataclasses.replace(saved, config=config),
             train,
@@ -127,22 +128,9 @@ def run(
         "stage": stage,
     }
     if is_chief:
+        opened.check()
         files.write_json(path, report, advice=_ADVICE)
     return report
-
-
-@contextlib.contextmanager
-def _lost_workers(
-    strategy: tf.distribute.Strategy, workdir: str
-) -> Iterator[None]:
-    """Raises `InterruptedRunError` if a worker is lost."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-            folder = os.path.join(workdir, STATE)
-            preemption.check_lost_worker(error, folder)
-        raise
 
 
 class Progress(classifiers.TrainingObserver):
@@ -154,18 +142,19 @@ class Progress(classifiers.TrainingObserver):
 
     def __init__(
         self,
-        workdir: str,
+        opened: checkpoints.OpenedRun,
         events: str,
         stage: dict[str, Any],
         listener: preemption.PreemptionListener,
         is_chief: bool,
     ) -> None:
-        self._folder = os.path.join(workdir, STATE)
+        self._opened = opened
+        self._folder = os.path.join(opened.workdir, STATE)
         self._events = events
         self._stage = stage
         self._listener = listener
         self._is_chief = is_chief
-        self._manager: tf.train.CheckpointManager | None = None
+        self._state: tf.train.Checkpoint | None = None
         self._epoch = self._saved_epoch = 0
         self._saved_at = time.monotonic()
 
@@ -191,9 +180,8 @@ class Progress(classifiers.TrainingObserver):
                 if tf.io.gfile.exists(self._folder):
                     tf.io.gfile.rmtree(self._folder)
             files.write_json(path, self._stage, advice=_ADVICE)
-        self._manager = tf.train.CheckpointManager(
-            state, self._folder, max_to_keep=2, checkpoint_name="ckpt"
-        )
+        self._state = state
+        self._retention = checkpoints.Retention(self._folder, keep=2)
         self._writer = tf.summary.create_file_writer(self._events)
 
     def epoch(self, done: int, metrics: dict[str, float]) -> None:
@@ -227,14 +215,18 @@ class Progress(classifiers.TrainingObserver):
     def _end_if_interrupted(self) -> None:
         if reason := self._listener.stop_reason():
             self._save()
-            raise preemption.InterruptedRunError(
+            raise errors.InterruptedRunError(
                 f"ended by {reason}, saved at epoch {self._saved_epoch} of the"
                 " linear stage: repeat the command to resume"
             )
 
     def _save(self) -> None:
-        if self._manager and self._epoch > self._saved_epoch:
+        if self._state and self._epoch > self._saved_epoch:
+            self._opened.check()
+            path = os.path.join(self._folder, f"ckpt-{self._epoch}")
             with errors.write_errors(self._folder, _ADVICE):
-                self._manager.save(checkpoint_number=self._epoch)
+                self._state.save_counter.assign_add(1)
+                self._state.write(path)
+            self._retention.add(path)
             self._saved_epoch = self._epoch
         self._saved_at = time.monotonic()

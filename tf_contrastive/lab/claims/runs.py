@@ -18,7 +18,6 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
-from tf_contrastive.checkpoints import preemption
 from tf_contrastive.flags import packaged_flagfile
 from tf_contrastive.lab.claims import definitions, measures, verdicts
 
@@ -331,7 +330,7 @@ def _call(words: Sequence[str]) -> None:
         status = errors.EXIT_RESUME
     hint = "results so far are saved; repeat the same `reproduce` to resume"
     if status == errors.EXIT_RESUME:
-        raise preemption.InterruptedRunError(
+        raise errors.InterruptedRunError(
             f"a command was interrupted: {line}; {hint}"
         )
     if status:

@@ -1,0 +1,119 @@
+"""What an error of TensorFlow means: a lost worker, a full disk, no memory.
+
+TensorFlow raises the error of a lost worker in whatever needs the others: in a
+step, in a save, while a network is built. Its type is often that of another
+problem, such as a full disk.
+"""
+
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from tf_contrastive import errors
+
+# What TensorFlow writes where a collective or a call of another worker failed.
+_REMOTE = re.compile(r"collective.*abort|grpc|remote target|heartbeat", re.I)
+_MEMORY = re.compile(r"\bOOM\b|out of memory|allocat", re.I)
+# What it may raise without these words. Unreadable data raise others.
+_AMBIGUOUS = (
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+    tf.errors.UnavailableError,
+    tf.errors.UnknownError,
+)
+# How long a lost worker may still seem to answer, and an answer may take.
+_DYING_SECONDS = 3.0
+_ANSWER_SECONDS = 5.0
+
+# The other workers of this process's cluster. A process joins at most one.
+_others: tuple[tuple[str, int], ...] = ()
+
+
+class LostWorkerError(errors.InterruptedRunError):
+    """Another worker of the run is lost."""
+
+
+class OutOfMemoryError(errors.UserError):
+    """The memory of a device, or of the host, is not enough."""
+
+
+def set_others(addresses: Sequence[tuple[str, int]]) -> None:
+    """Sets (host, port) of each other worker that this process depends on."""
+    global _others
+    _others = tuple(addresses)
+
+
+def meaning(error: Exception) -> errors.UserError | None:
+    """Returns the error to report instead of an error of TensorFlow.
+
+    None: it is neither of a lost worker, nor of a full disk or memory.
+    """
+    if errors.is_full_disk(error):
+        return errors.UserError(
+            f"cannot write ({errors.first_line(error)}): {errors.FREE_SPACE}"
+        )
+    if lost := _lost_worker(error):
+        return LostWorkerError(
+            f"a worker is lost ({lost}): repeat the command on all of them to"
+            " resume"
+        )
+    is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
+    if is_exhausted and (reason := _line(error, _MEMORY)):
+        return OutOfMemoryError(
+            f"out of memory ({reason}): use a smaller `batch_size`, or"
+            " `grad_cache_chunks`"
+        )
+    return None
+
+
+@contextlib.contextmanager
+def reported() -> Iterator[None]:
+    """Context, or decorator, that raises `meaning` for errors that have one."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        if known := meaning(error):
+            raise known from error
+        raise
+
+
+def _lost_worker(error: Exception) -> str | None:
+    """Returns why another worker is taken for lost; None: it is not."""
+    if not _others or not isinstance(error, tf.errors.OpError):
+        return None
+    if reason := _line(error, _REMOTE):
+        return reason
+    if isinstance(error, _AMBIGUOUS):
+        until = time.monotonic() + _DYING_SECONDS
+        while time.monotonic() < until:
+            for host, port in _others:
+                if not _answers(host, port):
+                    return f"{host}:{port} does not answer"
+            time.sleep(0.5)
+    return None
+
+
+def _line(error: Exception, pattern: re.Pattern) -> str | None:
+    """Returns the first line of an error that a pattern matches, if any.
+
+    TensorFlow puts headings and locations in the graph before the reason.
+    """
+    for line in str(error).splitlines():
+        if pattern.search(line):
+            return line.rpartition("}} ")[2].strip()
+    return None
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), _ANSWER_SECONDS).close()
+    except OSError:
+        return False
+    return True
