@@ -29,6 +29,7 @@ from tf_contrastive import (
     train,
 )
 from tf_contrastive.commands import evaluate as command
+from tf_contrastive.commands import watch
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.evaluation import (
@@ -607,6 +608,24 @@ def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
     err = capsys.readouterr().err
     assert "step 10: skipped" in err
     assert "the run has ended: 2 checkpoint(s) scored" in err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_watch_notices_that_the_run_is_another(change, run, monkeypatch):
+    for path in (run / "checkpoints").glob("ckpt-1*"):
+        os.remove(path)
+
+    def wait(self, seconds):
+        file = run / "config.flags"
+        text = file.read_text()
+        file.unlink()
+        if change == "replaced":
+            file.write_text(text.replace("--seed=", "--seed=9"))
+
+    monkeypatch.setattr(watch.Watch, "_wait", wait)
+    with pytest.raises(errors.UserError, match=str(run)):
+        command.run(_watch(run, untrained=False))
 
 
 def _steps_or_none(workdir):

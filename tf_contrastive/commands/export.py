@@ -40,14 +40,24 @@ def run(options: Export) -> int:
     settings = options.exporting
     formats = fields.split_list(settings.format)
     exporting.check_installed(formats)
-    parts = exporting.Parts.load(settings.workdir, settings.checkpoint)
-    saved = parts.run
-    assert saved is not None  # They were read from a workdir.
+
+    def load(
+        saved: checkpoints.Run,
+    ) -> tuple[checkpoints.Run, exporting.Parts, Callable | None]:
+        parts = exporting.Parts.from_run(saved)
+        if settings.head != "probe":
+            return saved, parts, None
+        features = parts.encoder.output_shape[-1]
+        return saved, parts, exporting.ProbeHead.from_run(saved, features)
+
+    saved, parts, probe = checkpoints.load(
+        settings.workdir, load, settings.checkpoint
+    )
     output_dir = settings.output_dir or os.path.join(settings.workdir, "export")
     path = exporting.export(
         parts,
         output_dir,
-        head=_head(settings, saved, parts.encoder),
+        head=probe or _head(settings, saved, parts.encoder),
         formats=formats,
         images=(
             _images(settings, saved, parts.encoder)
@@ -96,11 +106,9 @@ def _batches(
 def _head(
     settings: Exporting, saved: checkpoints.Run, encoder: tf.keras.Model
 ) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """Makes the classifier behind the encoder."""
+    """Makes the classifier behind the encoder, if it is of its embeddings."""
     if settings.head == "none":
         return None
-    if settings.head == "probe":
-        return exporting.ProbeHead.from_run(saved, encoder.output_shape[-1])
     source = _source(settings, saved)
     if not source.info.has_labels:
         raise errors.UserError(

@@ -75,12 +75,18 @@ class Watch:
     def _score_new(self) -> bool:
         """Scores new checkpoints; returns whether the run has ended."""
         workdir = self._options.evaluation.workdir
+        # The folder may be gone, or hold another run.
+        config = checkpoints.check_run(workdir)
         paths = checkpoints.saved(workdir)
         if self._run is None:
-            checkpoints.check_run(workdir)
             if not paths:
                 return False
             self._run = checkpoints.load_run(workdir)
+        elif config != self._run.config:
+            raise errors.UserError(
+                f"{workdir} holds another run than at the start of the watch:"
+                " start it again"
+            )
         for path in paths:
             self._raise_if_cancelled()
             run = self._run.at(path)
@@ -124,7 +130,8 @@ class Watch:
     def _score_one(self, run: checkpoints.Run) -> None:
         if checkpoints.damage_of(run.checkpoint):
             # Deleted, or still being written.
-            self._skip_if_deleted(run)
+            if not checkpoints.is_present(run.checkpoint):
+                self._skip(run)
             return
         try:
             report = self._score(
@@ -136,20 +143,16 @@ class Watch:
             self._skipped.add(run.step)
             terminal.warning(f"step {run.step:,}: {error}")
             return
-        except (tf.errors.OpError, ValueError, IndexError):
-            if not self._skip_if_deleted(run):
-                raise
+        except checkpoints.DeletedCheckpointError:
+            self._skip(run)
             return
         self._scored += 1
         checkpoint = {key: report[key] for key in results.KEYS}
         self._measured = results.measured(self._folder, checkpoint)
 
-    def _skip_if_deleted(self, run: checkpoints.Run) -> bool:
-        if tf.io.gfile.exists(f"{run.checkpoint}.index"):
-            return False
+    def _skip(self, run: checkpoints.Run) -> None:
         self._skipped.add(run.step)
         terminal.info(
             f"step {run.step:,}: skipped, its checkpoint was deleted before it"
             " could be read"
         )
-        return True

@@ -234,7 +234,17 @@ def bad_images(job: Job) -> list[str]:
 
 
 def finish(job: Job) -> list[str]:
-    """Writes the missing images to one list, `NAME.bad.txt`; returns them."""
+    """Writes the missing images to one list, `NAME.bad.txt`; returns them.
+
+    Raises:
+      UserError: if a shard is gone.
+    """
+    gone = [s.path for s in job.shards() if not tf.io.gfile.exists(s.path)]
+    if gone:
+        raise errors.UserError(
+            f"{gone[0]}, written before, is gone: repeat the command to write"
+            f" the {len(gone)} missing file(s)"
+        )
     names = bad_images(job)
     path = f"{job.name}.bad.txt"
     if names:

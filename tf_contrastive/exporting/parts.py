@@ -59,26 +59,17 @@ class Parts:
         if isinstance(source, Parts):
             return source
         if isinstance(source, str | os.PathLike):
-            run = checkpoints.load_run(os.fspath(source))
-            run = run if checkpoint < 0 else _at(run, checkpoint)
-            encoder = checkpoints.load_encoder(run)
-            head, _ = checkpoints.load_heads(run, encoder.output_shape[-1])
-        else:
-            run = None
-            encoder = getattr(source, "encoder", source)
-            head = getattr(source, "projection_head", None)
+            return checkpoints.load(os.fspath(source), cls.from_run, checkpoint)
+        head = getattr(source, "projection_head", None)
+        encoder = plain_encoder(getattr(source, "encoder", source))
+        return cls(encoder, head and _plain_head(head))
+
+    @classmethod
+    def from_run(cls, run: checkpoints.Run) -> "Parts":
+        """Makes the parts of a run at a checkpoint."""
+        encoder = checkpoints.load_encoder(run)
+        head, _ = checkpoints.load_heads(run, encoder.output_shape[-1])
         return cls(plain_encoder(encoder), head and _plain_head(head), run)
-
-
-def _at(run: checkpoints.Run, step: int) -> checkpoints.Run:
-    workdir = run.config.runtime.workdir
-    paths = {checkpoints.step_of(p): p for p in checkpoints.saved(workdir)}
-    if step not in paths:
-        raise errors.UserError(
-            f"checkpoint={step}: {workdir} has none of that step, only of"
-            f" {', '.join(map(str, paths))}"
-        )
-    return run.at(paths[step])
 
 
 def plain_encoder(encoder: tf.keras.Model) -> tf.keras.Model:
