@@ -213,11 +213,21 @@ def test_the_lengths_of_known_files_are_not_read_again(tmp_path, monkeypatch):
     assert datasets.source(**named).info.num_examples == _COUNT
 
 
+@pytest.mark.parametrize("make", [tfrecord, packed, prepared])
+def test_a_known_file_that_keeps_its_size_and_time_is_read_again(
+    make, tmp_path
+):
+    path, named = make(tmp_path)
+    datasets.source(**named)
+    rewrite(path, lambda content: header(2**40) + content[12:])
+    assert str(path) in refused(lambda: datasets.source(**named))
+
+
 # ---- What is no regular file -------------------------------------------------
 
 
 class _Fifo:
-    """A FIFO whose reader, if there is one, gets some bytes at once."""
+    """A FIFO whose reader, if there is one, gets some bytes each time."""
 
     def __init__(self, path):
         os.mkfifo(path)
@@ -226,9 +236,13 @@ class _Fifo:
         self._thread.start()
 
     def _write(self):
-        with contextlib.suppress(BrokenPipeError), open(self._path, "wb") as f:
-            self.was_opened = not self._ended
-            f.write(b"abc")
+        while not self._ended:
+            with (
+                contextlib.suppress(BrokenPipeError),
+                open(self._path, "wb") as file,
+            ):
+                self.was_opened |= not self._ended
+                file.write(b"abc")
 
     _ended = False
 
