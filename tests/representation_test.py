@@ -19,6 +19,7 @@ from tf_contrastive.evaluation import (
     hypersphere,
     plots,
     projections,
+    robustness,
     separation,
     view_embeddings,
 )
@@ -438,9 +439,9 @@ def test_plots_of_reliability_and_of_severities():
     )
     curves = {"fog": [0.8, 0.7, 0.6], "gaussian_noise": [0.7, 0.5, 0.3]}
     figures = {
-        "reliability": plots.reliability_diagram({"clean": bins}),
-        "severity": plots.severity_curves(curves, clean=0.9),
-        "one": plots.severity_curves({"fog": [0.5]}, clean=0.6),
+        "reliability": robustness.reliability_diagram({"clean": bins}),
+        "severity": robustness.severity_curves(curves, clean=0.9),
+        "one": robustness.severity_curves({"fog": [0.5]}, clean=0.6),
     }
     _check_plots({"plots": figures})
 
@@ -448,7 +449,9 @@ def test_plots_of_reliability_and_of_severities():
 @pytest.mark.parametrize("panels", [1, 3])
 def test_legend_of_reliability_hides_nothing(panels):
     bins = evaluation.reliability(np.linspace(0.03, 1, 60), np.ones(60))
-    figure = plots.reliability_diagram({str(k): bins for k in range(panels)})
+    figure = robustness.reliability_diagram(
+        {str(k): bins for k in range(panels)}
+    )
     figure.canvas.draw()
     (legend,) = figure.legends
     box = legend.get_window_extent()
@@ -463,9 +466,9 @@ def test_legend_of_reliability_hides_nothing(panels):
 def test_plots_do_not_import_pyplot():
     code = (
         "import sys\n"
-        "from tf_contrastive.evaluation import plots\n"
+        "from tf_contrastive.evaluation import plots, robustness\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "plots.png(plots.severity_curves({'fog': [0.5]}, 0.6))\n"
+        "plots.png(robustness.severity_curves({'fog': [0.5]}, 0.6))\n"
         "sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=_ROOT)
@@ -474,7 +477,7 @@ def test_plots_do_not_import_pyplot():
 def test_a_thousand_classes_fit_on_a_page():
     part = evaluation.neighbor_histograms(np.ones(3), np.zeros(3))
     parts = {f"class {k}": part for k in range(1000)}
-    assert len(plots.neighbor_histograms(parts).axes) < 20
+    assert len(separation.plot(parts).axes) < 20
 
 
 if __name__ == "__main__":

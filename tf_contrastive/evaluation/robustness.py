@@ -10,7 +10,7 @@ a prepared -C dataset of TensorFlow Datasets, or else from `corruptions`.
 import collections
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -43,6 +43,9 @@ from tf_contrastive.evaluation.corruptions import (
     corrupt_batch,
 )
 from tf_contrastive.evaluation.results import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # What reading an unusable baseline raises.
 _UNUSABLE = (
@@ -171,7 +174,7 @@ def measure(
     ]
     fractions = [np.mean([p.correct for p in c], axis=0) for c in columns]
     figures = {
-        "severity": plots.severity_curves(
+        "severity": severity_curves(
             dict(zip(corruptions, (1 - errors).tolist(), strict=True)), clean
         )
     }
@@ -196,7 +199,7 @@ def measure(
             panels[f"severity {severity}"] = metrics.reliability(
                 confidences, correct, bins
             )
-        figures["reliability"] = plots.reliability_diagram(panels)
+        figures["reliability"] = reliability_diagram(panels)
     return {
         "top1": float((1 - errors).mean()),
         "correct": np.mean(fractions, axis=0),
@@ -371,3 +374,98 @@ def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:
             left -= len(images)
             if left <= 0:
                 return
+
+
+# ---- Figures -----------------------------------------------------------------
+
+
+def reliability_diagram(
+    parts: Mapping[str, metrics.Reliability],
+) -> "Figure":
+    """Accuracy by confidence, and their distribution, by title of a panel."""
+    figure, axes = plots.panels(
+        2, len(parts), 3.2, 2.2, sharex=True, sharey="row", height_ratios=[3, 1]
+    )
+    for column, (title, bins) in zip(axes.T, parts.items(), strict=True):
+        edges, full = bins["edges"], bins["count"] > 0
+        widths, left = np.diff(edges), edges[:-1]
+        middle = left + widths / 2
+        top, bottom = column
+        top.plot([0, 1], [0, 1], color=plots.QUIET, linestyle=":", linewidth=1)
+        top.bar(
+            middle[full],
+            bins["accuracy"][full],
+            widths[full],
+            color=plots.FIRST,
+            alpha=0.8,
+            edgecolor="white",
+            linewidth=0.5,
+            label="accuracy",
+        )
+        top.plot(
+            middle[full],
+            bins["confidence"][full],
+            color=plots.SECOND,
+            marker="o",
+            markersize=3,
+            linestyle="none",
+            label="mean confidence",
+        )
+        error = metrics.calibration_error(bins)
+        top.set_title(f"{title}: ECE {error:.3f}", fontsize=10)
+        top.set_ylim(0, 1)
+        fractions = bins["count"] / bins["count"].sum()
+        bottom.bar(
+            middle, fractions, widths, color=plots.QUIET, edgecolor="white"
+        )
+        bottom.set_xlabel("confidence", fontsize=9)
+        bottom.set_xlim(0, 1)
+        for axis in column:
+            plots.plain(axis)
+            axis.tick_params(labelsize=8)
+    axes[0, 0].set_ylabel("accuracy", fontsize=9)
+    axes[1, 0].set_ylabel("fraction", fontsize=9)
+    # Outside of the axes, which may be full of bars.
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=2,
+        fontsize=8,
+        frameon=False,
+    )
+    return figure
+
+
+def severity_curves(
+    accuracies: Mapping[str, Sequence[float]], clean: float
+) -> "Figure":
+    """Accuracy at severity 0 (clean), 1, 2, ... of each corruption."""
+    from matplotlib import colormaps
+
+    figure, axes = plots.panels(1, 1, 6.4, 3.8)
+    axis = axes[0, 0]
+    plots.plain(axis)
+    colors = colormaps["tab20"]
+    curves = {name: [clean, *values] for name, values in accuracies.items()}
+    for number, (name, values) in enumerate(curves.items()):
+        axis.plot(
+            values,
+            color=colors(number % 20),
+            marker="o",
+            markersize=3,
+            linewidth=1.2,
+            label=name.replace("_", " "),
+        )
+    lengths = {len(values) for values in curves.values()}
+    if len(curves) > 1 and len(lengths) == 1:
+        mean = np.mean(list(curves.values()), axis=0)
+        axis.plot(mean, color="black", linewidth=2.5, label="mean")
+    severities = range(1, max(lengths))
+    axis.set_xticks([0, *severities], ["clean", *map(str, severities)])
+    axis.set_xlabel("severity")
+    axis.set_ylabel("accuracy")
+    axis.set_ylim(bottom=0)
+    figure.legend(
+        loc="outside right upper", fontsize=8, frameon=False, borderaxespad=0.2
+    )
+    return figure

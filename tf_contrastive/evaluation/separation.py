@@ -4,7 +4,8 @@ The protocol `separation`: margins per class and neighbour histograms of Feeney
 and Hughes 2024 (SINCERE), section 4.1 and figure 2.
 """
 
-from typing import TypedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from tf_contrastive import classifiers, errors
 from tf_contrastive.evaluation import plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # 1024 x 8192 cosines of float32 are 32 MiB, whatever the sizes of the splits.
 _QUERY_BLOCK = 1024
@@ -180,9 +184,51 @@ def measure(context: EvaluationContext) -> Measurement:
             "noise_median": medians[1],
         }
         measurement["metrics"] |= {f"{prefix}{k}": metrics[k] for k in metrics}
-        measurement["plots"][f"{prefix}neighbors"] = plots.neighbor_histograms(
-            panels
-        )
+        measurement["plots"][f"{prefix}neighbors"] = plot(panels)
         measurement["arrays"][f"{prefix}target"] = target
         measurement["arrays"][f"{prefix}noise"] = noise
     return measurement
+
+
+def plot(parts: Mapping[str, NeighborHistograms]) -> "Figure":
+    """Cosines to the nearest image of the same class, and of another.
+
+    `parts` maps the title of a panel to `neighbor_histograms`.
+    Medians are dotted lines. Feeney and Hughes 2024 (SINCERE), figure 2.
+    """
+    parts = dict(list(parts.items())[: plots.PANELS + 1])
+    columns = min(len(parts), 4)
+    rows = -(-len(parts) // columns)
+    # The first occupied bin, rounded down to tenths.
+    starts = []
+    for part in parts.values():
+        occupied = np.flatnonzero(np.asarray(part["target"]) + part["noise"])
+        first = part["edges"][occupied[0] if len(occupied) else 0]
+        starts.append(max(np.floor(10 * first) / 10, part["edges"][0]))
+    figure, axes = plots.panels(rows, columns, 3.2, 2.3)
+    for axis, (title, part) in zip(axes.flat, parts.items(), strict=False):
+        plots.plain(axis)
+        for values, median, color, label in (
+            (part["target"], part["target_median"], plots.FIRST, "same class"),
+            (part["noise"], part["noise_median"], plots.SECOND, "other class"),
+        ):
+            axis.stairs(
+                values,
+                part["edges"],
+                fill=True,
+                color=color,
+                alpha=0.6,
+                label=label,
+            )
+            if np.isfinite(median):
+                axis.axvline(median, color=color, linestyle=":")
+        axis.set_title(title, fontsize=10)
+        axis.tick_params(labelsize=8)
+        axis.locator_params(axis="y", nbins=4)
+        axis.set_xlim(min(starts), part["edges"][-1])
+    for axis in axes.flat[len(parts) :]:
+        axis.set_visible(False)
+    axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
+    figure.supxlabel("cosine to the nearest training image", fontsize=10)
+    figure.supylabel("fraction of test images", fontsize=10)
+    return figure
