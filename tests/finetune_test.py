@@ -26,6 +26,7 @@ from tf_contrastive.config.protocols import TransferProtocol
 from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.datasets.subsets import balanced_rows
+from tf_contrastive.embedding.replicated import ReplicatedEmbedder
 from tf_contrastive.evaluation import (
     finetune,
     loading,
@@ -336,6 +337,7 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     options = evaluate(scale="cpu")
     of_run = loading.from_run(found, *data, options)
     of_export = loading.from_export(str(tmp_path / "export"), *data, options)
+    assert of_export.width == of_run.width == of_run.encoder.output_shape[-1]
     before = embedding.checksum(of_export.encoder)
     recipe = finetune.Recipe(
         steps=6,
@@ -477,8 +479,41 @@ def test_transfer_has_the_preprocessing_of_its_paper(
     methods = ["linear", "finetune"]
     parts = list(transfer.measure(scored, suite=suite, methods=methods))
     assert len(parts) == 2
-    # Of the labels of train, of linear, and of fine-tuning.
-    assert used == [expected[0], *expected]
+    assert used == expected  # Of linear, and of fine-tuning.
+
+
+def test_each_split_is_embedded_once_at_most(monkeypatch):
+    walks = []
+    walk = ReplicatedEmbedder.__call__
+    monkeypatch.setattr(
+        ReplicatedEmbedder,
+        "__call__",
+        lambda self, make: walks.append(1) or walk(self, make),
+    )
+    dict(finetune.measure(_subject(), **_HYPERPARAMETERS | {"epochs": [1]}))
+    assert not walks
+    _only(
+        monkeypatch,
+        {("cifar10", s): _source(slice(100)) for s in ("train", "test")},
+    )
+    one = {"steps": 1, "learning_rates": [0.1, 0.2], "weight_decays": [0.0]}
+    for methods, embedded in ((["finetune"], 0), (["linear", "finetune"], 2)):
+        walks.clear()
+        dict(transfer.measure(_subject(), methods=methods, grid=one))
+        assert len(walks) == embedded
+
+
+def test_weights_that_are_not_finite_are_refused():
+    def broken(trained):
+        encoder = _network()
+        kernel = encoder.trainable_variables[0]
+        kernel.assign(kernel * np.nan)
+        return encoder
+
+    bad = _subject()
+    bad.make_encoder = broken
+    with pytest.raises(errors.UserError, match="hold NaN"):
+        dict(finetune.measure(bad, **_HYPERPARAMETERS))
 
 
 def test_parts_of_transfer_come_one_at_a_time(monkeypatch):

@@ -149,6 +149,20 @@ def test_augmented_views_differ_by_seed_and_by_view_not_by_batch():
     assert np.abs(base - views(seed=1)).max() > 0.1
 
 
+def test_labels_are_known_without_images():
+    def unreadable(record):
+        raise AssertionError("an image is decoded")
+
+    labelled, plain = _numbered(), datasets.from_arrays(np.zeros([4, 8, 8, 3]))
+    scored = _subject(
+        train=dataclasses.replace(labelled, decode=unreadable),
+        test=dataclasses.replace(plain, decode=unreadable),
+    )
+    assert scored.labels("train").tolist() == (np.arange(53) % 5).tolist()
+    assert scored.labels("test").tolist() == [-1] * 4
+    assert scored.width == 192
+
+
 def test_unlabelled_images_have_label_minus_one():
     images = np.zeros([5, 8, 8, 3], np.uint8)
     scored = _subject(test=datasets.from_arrays(images))

@@ -43,7 +43,8 @@ class EvaluationContext:
     """An encoder and its data, as the protocols see them.
 
     Further attributes are, of the images that the encoder takes, `image_size`
-    (their side S, in pixels) and `channels` (their K).
+    (their side S, in pixels) and `channels` (their K), and `width`, the number
+    D of its features.
     """
 
     # Images float32 [n, S, S, K], colours in [0, 1] -> h [n, D], with
@@ -79,6 +80,7 @@ class EvaluationContext:
 
     def __post_init__(self) -> None:
         self.image_size, _, self.channels = exporting.image_shape(self.encoder)
+        self.width = exporting.num_features(self.encoder)
         self._cache: dict[Hashable, Any] = {}
         self._has_warned = False
         for source in (self.train, self.test):
@@ -97,6 +99,24 @@ class EvaluationContext:
     def source(self, split: str) -> datasets.Source:
         """Returns the split "train" or "test"."""
         return {"train": self.train, "test": self.test}[split]
+
+    def labels(self, split: str) -> np.ndarray:
+        """Returns a split's labels, int32 [n], -1 where there are none.
+
+        They are read without images, if the split is not embedded yet; cached,
+        not to be modified. Raises `UserError` if there are no images, or a
+        label is out of range.
+        """
+
+        def read() -> np.ndarray:
+            source = self.source(split)
+            if not source.info.num_examples:
+                raise errors.UserError(_NO_IMAGE)
+            if not source.info.has_labels:
+                return np.full([source.info.num_examples], -1, np.int32)
+            return _checked_labels(source.labels(), source.info)
+
+        return self.cached(("labels", split), read)
 
     def images(
         self, split: str, source: datasets.Source | None = None
@@ -216,15 +236,9 @@ class EvaluationContext:
             h, labels = self._embed_split(split)
             info = self.source(split).info
             classifiers.check_embeddings(f"embeddings of {info.split}", h)
-            classes = info.num_classes
-            if info.has_labels and classes is not None:
-                wrong = labels[(labels < 0) | (labels >= classes)]
-                if wrong.size:
-                    raise errors.UserError(
-                        f"{info.name} {info.split} holds label {wrong[0]} but"
-                        f" declares {classes} classes, 0 to {classes - 1}: fix"
-                        " its labels"
-                    )
+            if info.has_labels:
+                labels = _checked_labels(labels, info)
+            labels = self.cached(("labels", split), lambda: labels)
             self.log(
                 f"{self.name} encoder: embedded {len(labels):,} images"
                 f" ({split}) in {time.monotonic() - start:.1f} s"
@@ -393,6 +407,18 @@ class EvaluationContext:
         return self.make_encoder is not None and (
             trained or self.run is not None
         )
+
+
+def _checked_labels(labels: np.ndarray, info: datasets.Info) -> np.ndarray:
+    """Returns labels as int32; raises `UserError` if one is out of range."""
+    classes = info.num_classes or 0
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if wrong.size:
+        raise errors.UserError(
+            f"{info.name} {info.split} holds label {wrong[0]} but declares"
+            f" {classes} classes, 0 to {classes - 1}: fix its labels"
+        )
+    return labels.astype(np.int32)
 
 
 def missing_labels(context: EvaluationContext) -> str | None:

@@ -109,6 +109,11 @@ def train(
             "the encoder has no trainable weights: set `workdir` to a run, or"
             " `saved_model` to an export of this package"
         )
+    if not all_finite(encoder.trainable_variables):
+        raise errors.UserError(
+            "weights of the encoder hold NaN or infinity: check whether its"
+            " training diverged"
+        )
     if recipe.batch_norm_momentum is not None:
         # An export has no layers: its momentum is part of the graph.
         for layer in getattr(encoder, "submodules", ()):
@@ -125,7 +130,7 @@ def train(
         if label_sets is None
         else label_sets.shape[1]
     )
-    shape = [context.embeddings("test")[0].shape[1], len(classes)]
+    shape = [context.width, len(classes)]
     with strategy.scope():
         initial = tf.random.stateless_normal(
             shape, [recipe.seed, 1], stddev=_HEAD_STDDEV
@@ -249,7 +254,7 @@ def select_recipe(
     if len(recipes) == 1:
         return recipes[0], []
     if held_out is None:
-        labels = context.embeddings("train")[1][rows]
+        labels = context.labels("train")[rows]
         seed = context.options.evaluation.seed
         held_out = rows[holdout(labels, fraction, seed)[1]]
     score = score or score_by(context, "top1")
@@ -288,7 +293,7 @@ def score_by(context: EvaluationContext, metric: str) -> Score:
     function = classification.metric(metric)
 
     def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
-        labels = context.embeddings("train")[1][rows]
+        labels = context.labels("train")[rows]
         return function(scores.top(1)[:, 0], labels)
 
     return score
@@ -333,8 +338,8 @@ def measure(
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
-    train_labels = context.embeddings("train")[1]
-    test_labels = context.embeddings("test")[1]
+    train_labels = context.labels("train")
+    test_labels = context.labels("test")
     starts = {"": True}
     has_random = context.has_new_encoder(trained=False)
     if scratch and has_random and context.name != "untrained":

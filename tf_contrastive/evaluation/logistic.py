@@ -325,7 +325,7 @@ def measure(
         seed=seed,
         log=context.log,
     )
-    labels = context.embeddings("test")[1]
+    labels = context.labels("test")
     path = result["path"]
     metrics = {
         "mean_per_class": result["mean_per_class"],

@@ -89,7 +89,7 @@ class Measurement(TypedDict, total=False):
 def scored_labels(context: EvaluationContext, part: Measurement) -> np.ndarray:
     """Returns the labels of the examples that a measurement scored, [n]."""
     labels = part.get("labels")
-    return context.embeddings("test")[1] if labels is None else labels
+    return context.labels("test") if labels is None else labels
 
 
 def result_row(

@@ -149,8 +149,8 @@ def measure(context: EvaluationContext) -> Measurement:
       for z as "projection_margin" and so on. If train has one class only, or
       none of test's classes, there is only "margin": None.
     """
-    _, train_labels = context.embeddings("train")
-    _, labels = context.embeddings("test")
+    train_labels = context.labels("train")
+    labels = context.labels("test")
     classes = np.unique(train_labels)
     if len(classes) < 2 or not np.isin(labels, classes).any():
         context.log(

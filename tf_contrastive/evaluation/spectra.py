@@ -74,8 +74,7 @@ def measure(context: EvaluationContext) -> Measurement:
       "effective_rank", "rows", "columns"; a plot; arrays of all values.
     """
     assert context.projection is not None  # See `needs`.
-    features = context.embeddings("test")[0].shape[1]
-    w = linear_map(context.projection, features)
+    w = linear_map(context.projection, context.width)
     result = spectrum(w)
     shares = {f"share_of_top_{k}": x for k, x in result["shares"].items()}
     names = ("singular_values", "eigenvalues")

@@ -212,7 +212,7 @@ def measure(
         other, held_out = opened
         other.default_preprocessing = linear_images
         if held_out is None:
-            labels = other.embeddings("train")[1]
+            labels = other.labels("train")
             _, held_out = holdout(
                 labels, validation_fraction, other.options.evaluation.seed
             )
@@ -281,7 +281,7 @@ def _with_score(
     metrics: Mapping[str, Any],
 ) -> Measurement:
     """Adds the dataset's own score to a measurement."""
-    labels = other.embeddings("test")[1]
+    labels = other.labels("test")
     by_class = labels if target.metric == "mean_per_class" else None
     return {
         **part,
@@ -359,7 +359,7 @@ def _finetune(
     }
     if target.multi_label:
         return _multi_label_part(other, target, scores.scores, metrics)
-    part = classification.accuracies(scores, other.embeddings("test")[1])
+    part = classification.accuracies(scores, other.labels("test"))
     return _with_score(other, target, part, metrics)
 
 

@@ -14,7 +14,12 @@ from tf_contrastive.exporting.loading import (
     load_run,
 )
 from tf_contrastive.exporting.model_card import format_rows, signature_rows
-from tf_contrastive.exporting.parts import Parts, image_shape, plain_encoder
+from tf_contrastive.exporting.parts import (
+    Parts,
+    image_shape,
+    num_features,
+    plain_encoder,
+)
 from tf_contrastive.exporting.saved_model import (
     KERAS_FILE,
     details,
@@ -46,6 +51,7 @@ __all__ = [
     "kind_of",
     "load",
     "load_run",
+    "num_features",
     "photographs",
     "plain_encoder",
     "signature_rows",

@@ -20,8 +20,7 @@ def image_shape(encoder: Any) -> tuple[int, int, int]:
     if isinstance(encoder, tf.keras.Model):
         shape = encoder.input_shape
     else:
-        function = encoder.__call__.concrete_functions[0]
-        shape = function.structured_input_signature[0][0].shape
+        shape = _function(encoder).structured_input_signature[0][0].shape
     height, width, channels = shape[1:]
     if height is None or height != width or (channels or 0) < 3:
         raise errors.UserError(
@@ -29,6 +28,18 @@ def image_shape(encoder: Any) -> tuple[int, int, int]:
             " image_shape=(S, S, 3), or more channels"
         )
     return height, width, channels
+
+
+def num_features(encoder: Any) -> int:
+    """Returns the number of features D of a model or a loaded export."""
+    if isinstance(encoder, tf.keras.Model):
+        return encoder.output_shape[-1]
+    return _function(encoder).output_shapes[-1]
+
+
+def _function(encoder: Any) -> Any:
+    """Returns a traced function of a loaded export's images."""
+    return encoder.__call__.concrete_functions[0]
 
 
 @dataclasses.dataclass(frozen=True)
