@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
-from tf_contrastive import datasets
+from tf_contrastive import datasets, files
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.protocols import CORRUPTIONS
 from tf_contrastive.errors import UserError
@@ -337,7 +337,7 @@ def test_calibration_is_of_each_severity(_measured):
 
 
 def test_results_can_be_read_back(_measured):
-    metrics = results.as_json(_measured["metrics"])
+    metrics = files.as_json(_measured["metrics"])
     assert results.ROW_FORM["metrics"](metrics)
     broken = metrics | {"accuracy_interval": [[0.1], [0.2, 0.3]]}
     assert not results.ROW_FORM["metrics"](broken)
