@@ -122,11 +122,14 @@ def test_a_lock_that_vanishes_is_written_again_and_a_folder_is_not(
     folder = tmp_path / "run"
     with checkpoints.FolderLock(str(folder)):
         (folder / "pretrain.lock").unlink()
+        until = time.monotonic() + 10
         while not (folder / "pretrain.lock").exists():
+            assert time.monotonic() < until
             time.sleep(0.01)
         shutil.rmtree(folder)
         said = ""
         while "is gone" not in said:
+            assert time.monotonic() < until, said
             time.sleep(0.01)
             said += capsys.readouterr().err
     assert not folder.exists()
