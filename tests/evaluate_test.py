@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import contexts
 import numpy as np
 import PIL.Image
 import pytest
@@ -39,7 +40,8 @@ from tf_contrastive.evaluation import (
     protocols,
     results,
 )
-from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.subject import Subject
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RUN = {
@@ -281,7 +283,7 @@ def test_figures_and_arrays_of_a_protocol_are_kept(tmp_path):
         [tf.keras.Input([8, 8, 3]), tf.keras.layers.Flatten()]
     )
     digits = datasets.source("digits", "test")
-    subject = EvaluationContext(encoder, digits, digits, name="mine")
+    subject = contexts.make(encoder, digits, digits, name="mine")
     row = {
         "encoder": "mine",
         "protocol": "picture",
@@ -365,13 +367,13 @@ def test_paper_scale_on_a_cpu_suggests_the_other(run, capsys):
 class _Labelled:
     """The part of a subject that records look at."""
 
-    name = "trained"
-
     def __init__(self, split="test", value=0.0):
         images = np.zeros([60, 8, 8, 3], np.uint8)
-        self.test = datasets.from_arrays(images, split=split)
-        self.encoder = tf.Module()
-        self.encoder.weight = tf.Variable(value)
+        test = datasets.from_arrays(images, split=split)
+        self.data = Data(test, test)
+        encoder = tf.Module()
+        encoder.weight = tf.Variable(value)
+        self.subject = Subject(encoder)
 
     def labels(self, split):
         return np.arange(60) % 4

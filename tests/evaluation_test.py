@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 
+import contexts
 import numpy as np
 import PIL.Image
 import pytest
@@ -38,7 +39,6 @@ from tf_contrastive.config.evaluate import (
 )
 from tf_contrastive.config.export import Export, Exporting
 from tf_contrastive.evaluation import protocols, results
-from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.lab.claims import protocol_numbers
 
 _CLASSIFIERS = ["knn", "prototype", "linear"]
@@ -117,7 +117,7 @@ def _digit_batches(split):
 
 def _subject(encoder, train=None, test=None, **options):
     """An encoder on the digits, by default, at the scale of CPUs."""
-    return EvaluationContext(
+    return contexts.make(
         encoder,
         train or datasets.source("digits", "train"),
         test or datasets.source("digits", "test"),
@@ -184,7 +184,7 @@ def test_projections_are_classified_beside_embeddings():
     encoder = _encoder()
     subject = _subject(encoder, features="h,z", linear_epochs=5, knn_k="3")
     # Keeps a few features only.
-    subject.projection = lambda h, training: h[:, :5]
+    subject = contexts.changed(subject, projection=lambda h, training: h[:, :5])
     results = _rows(protocols.run(subject, ["knn", "linear"]))
     assert list(results) == ["knn k=3", "knn z k=3", "linear", "linear z"]
     train, train_labels, test, labels = subject.labelled_embeddings()
@@ -198,7 +198,7 @@ def test_projections_are_classified_beside_embeddings():
     assert results["linear z"]["top1"] == again["top1"]
     assert results["linear"]["top1"] > results["linear z"]["top1"] + 0.1
     assert results["linear"]["hyperparameters"]["features"] == ["h", "z"]
-    subject.projection = None
+    subject = contexts.changed(subject, projection=None)
     with pytest.raises(errors.UserError, match="features=h,z"):
         protocols.run(subject, ["knn"])
 
@@ -213,7 +213,7 @@ def test_declared_numbers_are_written():
     images = np.random.RandomState(0).randint(0, 256, [80, 8, 8, 3], np.uint8)
     data = datasets.from_arrays(images, np.arange(80) % 4)
     subject = _subject(_encoder(), data, data, **options)
-    subject.projection = lambda h, training: h[:, :5]
+    subject = contexts.changed(subject, projection=lambda h, training: h[:, :5])
     # `finetune_test` checks those that train encoders.
     names = [
         *("knn", "prototype", "linear", "logistic", "robustness"),
@@ -413,7 +413,7 @@ def _digits_of(split, wanted):
 
 def test_classes_absent_from_training_are_logged():
     told = []
-    subject = EvaluationContext(
+    subject = contexts.make(
         _encoder(),
         _digits_of("train", range(8)),
         datasets.source("digits", "test"),
@@ -461,7 +461,8 @@ def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
 
 
 def _stream(augmentation, **options):
-    return _subject(_encoder()).training_batches(augmentation, **options)
+    scored = _subject(_encoder())
+    return scored.images.training(scored.data.train, augmentation, **options)
 
 
 def test_views_of_no_augmentation_are_the_images_themselves():

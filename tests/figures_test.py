@@ -1,5 +1,6 @@
 """The papers' figures: spectra, transformations, t-SNE and K-means."""
 
+import contexts
 import numpy as np
 import pytest
 import small
@@ -16,7 +17,6 @@ from tf_contrastive.evaluation import (
     transformations,
     tsne,
 )
-from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.lab.claims import color_histograms
 
 _RNG = np.random.RandomState(0)
@@ -281,7 +281,7 @@ def _context(encoder, labelled=True, projection=None, **options):
         datasets.from_arrays(images[rows], labels[rows] if labelled else None)
         for rows in (slice(0, 100), slice(100, 160))
     )
-    return EvaluationContext(
+    return contexts.make(
         encoder,
         train,
         test,

@@ -2,6 +2,7 @@
 
 import functools
 
+import contexts
 import numpy as np
 import pytest
 import replicas as on_replicas
@@ -35,7 +36,6 @@ from tf_contrastive.evaluation import (
     protocols,
     transfer,
 )
-from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.lab.claims import protocol_numbers
 
 
@@ -92,7 +92,7 @@ def _subject(train=None, test=None, strategy=None, **given):
     with strategy.scope():
         encoder = _network()
         encoder.set_weights(weights)
-    return EvaluationContext(
+    return contexts.make(
         encoder,
         train or _source(slice(800, 1300)),
         test or _source(slice(1300, 1797)),
@@ -138,7 +138,7 @@ _HYPERPARAMETERS = {
 
 def test_a_trained_encoder_gains_from_few_labels():
     scored = _subject()
-    before = embedding.checksum(scored.encoder)
+    before = embedding.checksum(scored.subject.encoder)
     parts = dict(finetune.measure(scored, **_HYPERPARAMETERS))
     assert list(parts) == ["10%", "10% scratch"]
     declared = protocol_numbers.names(
@@ -157,7 +157,7 @@ def test_a_trained_encoder_gains_from_few_labels():
     assert (tuned["predictions"] == labels).mean() == tuned["top1"]
     losses = tuned["metrics"]["losses"]
     assert losses[-1] < losses[0]
-    assert embedding.checksum(scored.encoder) == before
+    assert embedding.checksum(scored.subject.encoder) == before
 
 
 @pytest.mark.slow
@@ -172,7 +172,7 @@ def test_the_same_seed_trains_the_same_network():
     assert models[0].losses == models[1].losses
     sums = {embedding.checksum(model.encoder) for model in models}
     assert len(sums) == 1
-    assert sums != {embedding.checksum(_subject().encoder)}
+    assert sums != {embedding.checksum(_subject().subject.encoder)}
 
 
 def test_a_step_is_sgd_with_nesterov_momentum_and_decay():
@@ -187,10 +187,10 @@ def test_a_step_is_sgd_with_nesterov_momentum_and_decay():
         augmentation="none",
     )
     model = finetune.train(scored, rows, recipe, trained=True)
-    encoder = scored.new_encoder(True)
+    encoder = scored.subject.new_encoder(True)
     head = tf.random.stateless_normal([64, 10], [0, 1], stddev=0.01)
     kernel = tf.Variable(head)
-    (images, labels), *_ = scored.images("train", scored.train.select(rows))
+    (images, labels), *_ = scored.images.plain(scored.data.train.select(rows))
     with tf.GradientTape() as tape:
         logits = encoder(images, training=True) @ kernel
         loss = tf.reduce_mean(
@@ -220,14 +220,14 @@ def test_two_replicas_share_a_batch():
     )
     assert np.isfinite(model.losses).all()
     scored = _subject(strategy=on)
-    scores = model.scores(scored, scored.images("test"))
+    scores = model.scores(scored, scored.images.plain(scored.data.test))
     assert scores.scores.shape == (497, 10)
 
 
 def test_rates_are_chosen_on_held_out_labels():
     said = []
     scored = _subject()
-    scored.log = said.append
+    scored = contexts.changed(scored, log=said.append)
     recipes = [
         finetune.Recipe(
             steps=20, learning_rate=rate, batch_size=50, augmentation="none"
@@ -273,7 +273,7 @@ def test_a_diverging_variant_is_left_out_and_reported_at_the_end(monkeypatch):
         losses = ()
 
         def scores(self, context, batches):
-            h, _ = context.embed(batches)
+            h, _ = context.subject.embed(batches)
             return classifiers.Scores(h[:, :10], np.arange(10))
 
     def train(context, rows, recipe, *, trained):
@@ -310,14 +310,14 @@ def test_batch_norm_momentum_is_the_recipe_s():
     model = finetune.train(scored, np.arange(50), recipe, trained=True)
     for ours, theirs in zip(
         model.encoder.non_trainable_variables,
-        scored.encoder.non_trainable_variables,
+        scored.subject.encoder.non_trainable_variables,
         strict=True,
     ):
         np.testing.assert_array_equal(ours, theirs)
 
 
 def test_an_encoder_without_a_copy_names_workdir():
-    bare = EvaluationContext(
+    bare = contexts.make(
         _network(), _source(slice(0, 40)), _source(slice(40, 80))
     )
     assert "workdir" in finetune.needs(bare)
@@ -337,8 +337,12 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     options = evaluate(scale="cpu")
     of_run = loading.from_run(found, *data, options)
     of_export = loading.from_export(str(tmp_path / "export"), *data, options)
-    assert of_export.width == of_run.width == of_run.encoder.output_shape[-1]
-    before = embedding.checksum(of_export.encoder)
+    assert (
+        of_export.subject.width
+        == of_run.subject.width
+        == of_run.subject.encoder.output_shape[-1]
+    )
+    before = embedding.checksum(of_export.subject.encoder)
     recipe = finetune.Recipe(
         steps=6,
         learning_rate=0.1,
@@ -356,21 +360,21 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     # All weights have moved, and all statistics with them.
     tuned, untouched = (
         {v.name: v.numpy() for v in encoder.variables}
-        for encoder in (export.encoder, of_export.encoder)
+        for encoder in (export.encoder, of_export.subject.encoder)
     )
     moved = [name for name in tuned if (tuned[name] != untouched[name]).any()]
     assert len(moved) == len(tuned)
     np.testing.assert_allclose(export.head.kernel, run.head.kernel, atol=1e-4)
     # An export's moving variances have Bessel's correction, a run's have not.
     scores = [
-        one.scores(of, of.images("test")).scores
+        one.scores(of, of.images.plain(of.data.test)).scores
         for one, of in ((run, of_run), (export, of_export))
     ]
     np.testing.assert_allclose(*scores, atol=0.02)
-    assert embedding.checksum(of_export.encoder) == before
+    assert embedding.checksum(of_export.subject.encoder) == before
     assert finetune.needs(of_export) is None
     # It has no random weights to compare with.
-    assert not of_export.has_new_encoder(trained=False)
+    assert not of_export.subject.has_new_encoder(trained=False)
 
 
 # ---- Transfer ----------------------------------------------------------------
@@ -465,7 +469,7 @@ def test_transfer_has_the_preprocessing_of_its_paper(
 
     def part(other, *args, **options):
         # What `other.images` passes on.
-        other.images("test")
+        other.images.plain(other.data.test)
         return {"top1": 0.0}
 
     original = views.evaluation
@@ -510,8 +514,7 @@ def test_weights_that_are_not_finite_are_refused():
         kernel.assign(kernel * np.nan)
         return encoder
 
-    bad = _subject()
-    bad.make_encoder = broken
+    bad = contexts.changed(_subject(), make_encoder=broken)
     with pytest.raises(errors.UserError, match="hold NaN"):
         dict(finetune.measure(bad, **_HYPERPARAMETERS))
 
@@ -554,7 +557,7 @@ def test_evaluated_images_have_the_chosen_preprocessing(preprocessing):
     images = generator.integers(0, 256, (6, 16, 24, 3), dtype=np.uint8)
     wide = datasets.from_arrays(images, np.arange(6), name="wide")
     context = _subject(wide, wide, preprocessing=preprocessing)
-    ((pixels, _),) = list(context.images("test"))
+    ((pixels, _),) = list(context.images.plain(context.data.test))
     expected = [views.evaluation(8, preprocessing)(image) for image in images]
     np.testing.assert_array_equal(pixels, tf.stack(expected))
     protocol = protocols.PROTOCOLS["knn"].recorded(context.options)
@@ -565,7 +568,7 @@ def test_evaluated_images_have_the_chosen_preprocessing(preprocessing):
 def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     said = []
     scored = _subject(test=_source(slice(0, 30)))
-    scored.log = said.append
+    scored = contexts.changed(scored, log=said.append)
     _only(
         monkeypatch,
         {
@@ -577,7 +580,7 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
             ("dtd", "test"): _source(slice(1300, 1400)),
         },
     )
-    before = embedding.checksum(scored.encoder)
+    before = embedding.checksum(scored.subject.encoder)
     small = {"steps": 12, "learning_rates": [0.05], "weight_decays": [0.0]}
     parts = dict(
         transfer.measure(scored, grid=small, scratch_grid=small, batch_size=64)
@@ -594,7 +597,7 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     assert parts["cifar10 finetune"]["top1"] > parts["cifar10 scratch"]["top1"]
     # The official part of train is what the penalty is chosen on.
     train, test = (
-        scored.embed(scored.images("test", _source(rows)))
+        scored.subject.embed(scored.images.plain(_source(rows)))
         for rows in (slice(800, 1100), slice(1300, 1400))
     )
     expected = logistic.logistic_regression(
@@ -604,7 +607,7 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     assert metrics["penalty"] == expected["penalty"]
     assert metrics["score"] == expected["top1"]
     assert any("left out, not prepared" in line for line in said)
-    assert embedding.checksum(scored.encoder) == before
+    assert embedding.checksum(scored.subject.encoder) == before
 
 
 @pytest.fixture(scope="module")
@@ -710,7 +713,7 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
         left, right = tf.split(made(halves), 2)
         return tf.keras.Model(inputs, tf.concat([left, right], -1))
 
-    scored = EvaluationContext(
+    scored = contexts.make(
         network(True),
         _source(slice(0, 40)),
         _source(slice(40, 80)),
@@ -718,14 +721,14 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
         run=Pretrain(),
         make_encoder=network,
     )
-    before = embedding.checksum(scored.encoder)
+    before = embedding.checksum(scored.subject.encoder)
     small = {
         "steps": 40,
         "learning_rates": [1e-5, 0.05],
         "weight_decays": [0.0],
     }
     said = []
-    scored.log = said.append
+    scored = contexts.changed(scored, log=said.append)
     parts = dict(
         transfer.measure(
             scored,
@@ -734,7 +737,7 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
             batch_size=64,
         )
     )
-    assert embedding.checksum(scored.encoder) == before
+    assert embedding.checksum(scored.subject.encoder) == before
     assert list(parts) == ["voc2007 finetune"]
     part = parts["voc2007 finetune"]
     metrics = part["metrics"]
@@ -761,23 +764,23 @@ def test_a_multi_label_step_is_that_of_their_logistic_losses():
     numbered = datasets.from_arrays(
         images[800:1300], np.arange(500), name="digits", split="all"
     )
-    scored = EvaluationContext(
-        scored.encoder,
+    scored = contexts.make(
+        scored.subject.encoder,
         numbered,
-        scored.test,
+        scored.data.test,
         scored.options,
-        run=scored.run,
-        make_encoder=scored.make_encoder,
+        run=scored.subject.run,
+        make_encoder=scored.subject.make_encoder,
     )
     recipe = finetune.Recipe(
         steps=1, learning_rate=0.1, batch_size=30, augmentation="none"
     )
     model = finetune.train(scored, rows, recipe, trained=True, label_sets=sets)
-    encoder = scored.new_encoder(True)
+    encoder = scored.subject.new_encoder(True)
     kernel = tf.Variable(
         tf.random.stateless_normal([64, 7], [0, 1], stddev=0.01)
     )
-    (pixels, _), *_ = scored.images("train", scored.train.select(rows))
+    (pixels, _), *_ = scored.images.plain(scored.data.train.select(rows))
     with tf.GradientTape() as tape:
         h = encoder(pixels, training=True)
         chance = tf.sigmoid(h @ kernel)
@@ -795,7 +798,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
     encoder = tf.keras.Model(
         inputs, tf.keras.layers.Flatten()(inputs[:, ::2, :, 0])
     )
-    scored = EvaluationContext(
+    scored = contexts.make(
         encoder,
         _source(slice(0, 40)),
         _source(slice(40, 80)),
@@ -808,9 +811,9 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
     metrics = part["metrics"]
     # Against scikit-learn, one class at a time, at the penalty chosen.
     (h, _), (test, _) = (
-        scored.embed(
-            scored.images(
-                "test", datasets.source("voc/2007", split, data_dir=_voc)
+        scored.subject.embed(
+            scored.images.plain(
+                datasets.source("voc/2007", split, data_dir=_voc)
             )
         )
         for split in ("train+validation", "test")

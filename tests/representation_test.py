@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from pathlib import Path
 
+import contexts
 import numpy as np
 import pytest
 import scipy.stats
@@ -23,7 +24,6 @@ from tf_contrastive.evaluation import (
     separation,
     view_embeddings,
 )
-from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.losses import metrics
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -331,7 +331,7 @@ def _context(classes=3, **options):
         image_size=8,
     )
     options = {"projection": head, "run": run} | options
-    return EvaluationContext(encoder, train, test, **options)
+    return contexts.make(encoder, train, test, **options)
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +364,9 @@ def test_separation_protocol(context):
 def test_views_are_embedded_once(context):
     views = view_embeddings.embed_views(context, 1000, 0)
     assert views.h.shape == (60, 2, 16)
-    np.testing.assert_allclose(views.z, context.projection(views.h), atol=1e-5)
+    np.testing.assert_allclose(
+        views.z, context.subject.projection(views.h), atol=1e-5
+    )
     np.testing.assert_array_equal(views.labels, context.embeddings("test")[1])
     assert view_embeddings.embed_views(context, 1000, 0) is views
     sample = view_embeddings.embed_views(context, 25, 0)

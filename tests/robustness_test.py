@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 
+import contexts
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,7 +23,6 @@ from tf_contrastive.evaluation import (
     results,
     robustness,
 )
-from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.corruptions import blur, digital
 
 _TESTDATA = os.path.join(os.path.dirname(__file__), "testdata")
@@ -271,7 +271,7 @@ def _digits(rows, name="arrays", split="test"):
 
 
 def _subject(name="arrays", split="test", **options):
-    return EvaluationContext(
+    return contexts.make(
         _encoder(),
         _digits(slice(0, 1000)),
         _digits(slice(1000, 1200), name, split),
@@ -299,7 +299,7 @@ def test_errors_are_those_of_each_image_by_itself(_measured):
         *scored.embeddings("train"), **_hyperparameters(scored), seed=0
     )
     images = np.stack(
-        [e["image"] for e in scored.test.examples().as_numpy_iterator()]
+        [e["image"] for e in scored.data.test.examples().as_numpy_iterator()]
     )
     labels = scored.embeddings("test")[1]
 
@@ -387,7 +387,7 @@ def test_a_bad_baseline_is_refused_before_any_image_is_embedded(
     scored = _subject(
         robustness_corruptions="contrast", robustness_baseline=str(path)
     )
-    monkeypatch.setattr(scored, "embeddings", None)
+    monkeypatch.setattr(type(scored), "embeddings", None)
     for measure in (
         lambda: robustness.measure(
             scored, corruptions=["contrast"], baseline=str(path)
@@ -408,7 +408,10 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
             return None
         # Of severity s the first 20 * s images are black.
         images = np.stack(
-            [e["image"] for e in scored.test.examples().as_numpy_iterator()]
+            [
+                e["image"]
+                for e in scored.data.test.examples().as_numpy_iterator()
+            ]
         )
         images[: 20 * int(name[-1])] = 0
         return datasets.from_arrays(images, scored.embeddings("test")[1])
@@ -447,7 +450,7 @@ def test_the_runs_own_head_is_scored():
     head = tf.keras.layers.Dense(10)
     head.build([None, 64])
     head.set_weights([model.kernel, model.bias])
-    scored.classifier = head
+    scored = contexts.changed(scored, classifier=head)
     names = {"corruptions": ["contrast"]}
     own = robustness.measure(scored, **names)
     assert own["metrics"]["classifier"] == "head"
@@ -466,7 +469,7 @@ def test_neighbors_of_corrupted_images():
         scored, corruptions=["contrast"], classifier="knn"
     )["metrics"]
     images = np.stack(
-        [e["image"] for e in scored.test.examples().as_numpy_iterator()]
+        [e["image"] for e in scored.data.test.examples().as_numpy_iterator()]
     )
     labels = scored.embeddings("test")[1]
     for severity in corruptions.SEVERITIES:
@@ -480,7 +483,7 @@ def test_neighbors_of_corrupted_images():
 
 def test_unlabelled_data_and_unknown_names_are_told():
     images = np.zeros([4, 8, 8, 3], np.uint8)
-    bare = EvaluationContext(
+    bare = contexts.make(
         _encoder(), datasets.from_arrays(images), datasets.from_arrays(images)
     )
     needs = protocols.PROTOCOLS["robustness"].needs

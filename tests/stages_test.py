@@ -10,6 +10,7 @@ import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import contexts
 import numpy as np
 import pytest
 import small
@@ -30,7 +31,6 @@ from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.embedding.replicated import ReplicatedEmbedder
 from tf_contrastive.encoders import resnet
 from tf_contrastive.evaluation import linear_stage, loading, protocols
-from tf_contrastive.evaluation.context import EvaluationContext
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -590,7 +590,7 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
     def top1(encoder):
         test = datasets.source("digits", "test")
         train = datasets.source("digits", _FIRST["split"])
-        scored = EvaluationContext(encoder, train, test)
+        scored = contexts.make(encoder, train, test)
         return protocols.run(scored, ["knn"])["results"][0]["top1"]
 
     assert top1(after) > top1(other) + 0.05

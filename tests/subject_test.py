@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import contexts
 import numpy as np
 import pytest
 import replicas as on_replicas
@@ -11,7 +12,6 @@ from tf_contrastive import datasets, embedding, errors
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.linear import LINEAR_RECIPES
 from tf_contrastive.evaluation import classification, context, protocols
-from tf_contrastive.evaluation.context import EvaluationContext
 
 
 def _encoder(outputs=None):
@@ -29,7 +29,7 @@ def _numbered(n=53, classes=5, first=0):
 
 
 def _subject(encoder=None, train=None, test=None, strategy=None, **options):
-    return EvaluationContext(
+    return contexts.make(
         encoder or _encoder(),
         train or _numbered(),
         test or _numbered(20, first=100),
@@ -93,8 +93,12 @@ def test_augmented_images_are_embedded_in_order_on_any_replicas(replicas):
     with on.scope():
         encoder = _encoder()
     scored = _subject(encoder, strategy=on)
-    stream = scored.embed_batches(scored.training_batches("crop", **options))
-    expected = _subject().training_batches("crop", **options)
+    stream = scored.subject.embed_batches(
+        scored.images.training(scored.data.train, "crop", **options)
+    )
+    expected = _subject().images.training(
+        _subject().data.train, "crop", **options
+    )
     # More steps than the first executions have.
     for (h, labels), (images, classes), _ in zip(
         stream, expected, range(9), strict=False
@@ -105,7 +109,7 @@ def test_augmented_images_are_embedded_in_order_on_any_replicas(replicas):
 
 def test_a_split_is_embedded_once():
     calls = []
-    scored = EvaluationContext(
+    scored = contexts.make(
         _encoder(),
         _numbered(),
         _numbered(),
@@ -121,7 +125,7 @@ def test_views_are_of_every_image_once_and_repeat():
     scored = _subject(embedding_batch_size=8)
     walks = []
     for _ in range(2):
-        parts = list(scored.views("train", 3, "none"))
+        parts = list(scored.images.views(scored.data.train, 3, "none"))
         views, labels = (
             np.concatenate(part) for part in zip(*parts, strict=True)
         )
@@ -140,7 +144,7 @@ def test_augmented_views_differ_by_seed_and_by_view_not_by_batch():
 
     def views(**options):
         scored = _subject(train=source, **options)
-        parts = scored.views("train", 2, "crop")
+        parts = scored.images.views(scored.data.train, 2, "crop")
         return np.concatenate([np.asarray(v) for v, _ in parts])
 
     base = views(embedding_batch_size=4)
@@ -160,14 +164,14 @@ def test_labels_are_known_without_images():
     )
     assert scored.labels("train").tolist() == (np.arange(53) % 5).tolist()
     assert scored.labels("test").tolist() == [-1] * 4
-    assert scored.width == 192
+    assert scored.subject.width == 192
 
 
 def test_unlabelled_images_have_label_minus_one():
     images = np.zeros([5, 8, 8, 3], np.uint8)
     scored = _subject(test=datasets.from_arrays(images))
     assert scored.embeddings("test")[1].tolist() == [-1] * 5
-    (batch,) = scored.views("test", 2, "crop")
+    (batch,) = scored.images.views(scored.data.test, 2, "crop")
     assert batch[1].numpy().tolist() == [-1] * 5
     assert "no labels" in context.missing_labels(scored)
 
@@ -176,7 +180,9 @@ def test_a_stream_is_of_the_chosen_rows_alone():
     scored = _subject()
     rows = np.array([3, 4, 10, 50])
     seen = []
-    stream = scored.training_batches("none", batch_size=2, rows=rows)
+    stream = scored.images.training(
+        scored.data.train, "none", batch_size=2, rows=rows
+    )
     for (images, _), _ in zip(stream, range(6), strict=False):
         seen += _numbers(images.numpy().reshape(2, -1))
     assert [sorted(seen[i : i + 4]) for i in (0, 4, 8)] == [[3, 4, 10, 50]] * 3
@@ -230,9 +236,9 @@ def test_a_holdout_is_stratified_seeded_and_disjoint():
 
 def test_an_encoder_without_a_copy_names_workdir():
     scored = _subject()
-    assert not scored.has_new_encoder()
+    assert not scored.subject.has_new_encoder()
     with pytest.raises(errors.UserError, match="workdir"):
-        scored.new_encoder()
+        scored.subject.new_encoder()
 
 
 # ---- Learning rates are chosen on train --------------------------------------
@@ -319,11 +325,11 @@ def test_every_recipe_learns_the_digits(recipe):
         linear_recipe=recipe,
         linear_epochs=25,
     )
-    before = embedding.checksum(scored.encoder)
+    before = embedding.checksum(scored.subject.encoder)
     (row,) = protocols.run(scored, ["linear"])["results"]
     assert row["top1"] > 0.85
     assert row["version"] == "1-cpu"
-    assert embedding.checksum(scored.encoder) == before
+    assert embedding.checksum(scored.subject.encoder) == before
 
 
 if __name__ == "__main__":

@@ -178,14 +178,14 @@ class _Scorer:
                     "test_split": self._options.evaluation.test_split,
                     "scale": self._options.evaluation.scale,
                     "step": run.step if run else None,
-                    "checksum": embedding.checksum(context.encoder),
+                    "checksum": embedding.checksum(context.subject.encoder),
                     "left_out": left_out,
                     "results": rows,
                 }
             try:
                 protocols.run(context, names, record=record)
             except errors.DivergedError as error:
-                diverged.append(f"{context.name} encoder, {error}")
+                diverged.append(f"{context.subject.name} encoder, {error}")
             if self.folder and rows:
                 results.write(self.folder, report, finished=False)
         if untrained:

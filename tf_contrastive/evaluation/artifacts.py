@@ -57,8 +57,8 @@ class Recorder:
         Consecutive calls for an encoder and a protocol add to the same file.
         """
         protocol = rows[0]["protocol"]
-        checksum = embedding.checksum(context.encoder)
-        current = (context.name, protocol, checksum)
+        checksum = embedding.checksum(context.subject.encoder)
+        current = (context.subject.name, protocol, checksum)
         if current != self._current:
             self._current, self._about, self._entries = current, {}, {}
         images: dict[str, bytes] = {}
@@ -84,8 +84,8 @@ class Recorder:
                 arrays["correct"] = np.asarray(part["correct"])
                 labels = results.scored_labels(context, part)
                 facts |= {
-                    "dataset": context.test.info.name,
-                    "split": context.test.info.split,
+                    "dataset": context.data.test.info.name,
+                    "split": context.data.test.info.split,
                     "labels": digest(labels),
                 }
                 if "dataset" in part:
@@ -95,7 +95,9 @@ class Recorder:
             for name, array in arrays.items():
                 self._entries[_entry_name(variant, name)] = array
         if self._folder:
-            base = os.path.join(self._folder, f"{context.name}-{protocol}")
+            base = os.path.join(
+                self._folder, f"{context.subject.name}-{protocol}"
+            )
             stream = io.BytesIO()
             about: dict[str, Any] = {_ABOUT: json.dumps(self._about)}
             np.savez_compressed(stream, **about, **self._entries)
@@ -109,8 +111,11 @@ class Recorder:
             if self._writer is None:
                 self._writer = tf.summary.create_file_writer(self._events)
             # The run's own curves are of its own dataset.
-            dataset = context.test.info.name
-            own = context.run is None or context.run.data.dataset == dataset
+            dataset = context.data.test.info.name
+            own = (
+                context.subject.run is None
+                or context.subject.run.data.dataset == dataset
+            )
             prefix = "" if own else f"{dataset}/"
             with self._writer.as_default(step=self.step):
                 for row in rows:
@@ -118,7 +123,7 @@ class Recorder:
                         tf.summary.scalar(f"{prefix}{tag}", value)
                 for plot, encoded in images.items():
                     pixels = tf.io.decode_png(encoded, channels=3)
-                    tag = f"{prefix}{context.name}/{protocol}/{plot}"
+                    tag = f"{prefix}{context.subject.name}/{protocol}/{plot}"
                     tf.summary.image(tag, pixels[tf.newaxis])
             self._writer.flush()
 

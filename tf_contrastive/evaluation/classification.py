@@ -198,10 +198,10 @@ def fit_linear(
 def needs_features(context: EvaluationContext) -> str | None:
     """Returns why `knn` and `linear` cannot be measured, or None."""
     names = context.options.evaluation.features
-    if "z" in names.split(",") and context.projection is None:
+    if "z" in names.split(",") and context.subject.projection is None:
         return (
-            f"features={names}: the {context.name} encoder has no projection"
-            " head; use features=h"
+            f"features={names}: the {context.subject.name} encoder has no"
+            " projection head; use features=h"
         )
     return missing_labels(context)
 
@@ -243,17 +243,18 @@ def measure_prototype(context: EvaluationContext) -> Measurement:
 
 def needs_head(context: EvaluationContext) -> str | None:
     """Returns why `head` cannot be measured, or None."""
-    if context.classifier is None:
+    classifier = context.subject.classifier
+    if classifier is None:
         return (
             "only a run of loss=cross_entropy has a classifier of its own: set"
             " its `workdir`, or use protocols=linear, which trains one"
         )
     if reason := missing_labels(context):
         return reason
-    info = context.test.info
-    if context.classifier.units != info.num_classes:
+    info = context.data.test.info
+    if classifier.units != info.num_classes:
         return (
-            f"the run's classifier has {context.classifier.units} classes and"
+            f"the run's classifier has {classifier.units} classes and"
             f" {info.name} has {info.num_classes}: use the dataset that it was"
             " trained on"
         )
@@ -263,7 +264,7 @@ def needs_head(context: EvaluationContext) -> str | None:
 def measure_head(context: EvaluationContext) -> Measurement:
     """The protocol `head`: the classifier that cross-entropy training made."""
     h, labels = context.embeddings("test")
-    logits = context.apply(context.classifier, h)
+    logits = context.apply(context.subject.classifier, h)
     scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
     return accuracies(scores, labels)
 
@@ -308,14 +309,15 @@ def _measure_linear(
             return None
 
         def embedded(step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            batches = context.training_batches(
+            batches = context.images.training(
+                context.data.train,
                 augmentation,
                 batch_size=options["batch_size"],
                 rows=rows,
                 seed=options["seed"],
                 start_step=step,
             )
-            for h, batch_labels in context.embed_batches(batches):
+            for h, batch_labels in context.subject.embed_batches(batches):
                 yield context.features(space, h), batch_labels
 
         return embedded

@@ -22,11 +22,11 @@ from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.distribution import all_finite
 from tf_contrastive.evaluation import classification
 from tf_contrastive.evaluation.context import (
-    Batches,
     EvaluationContext,
     holdout,
     missing_labels,
 )
+from tf_contrastive.evaluation.images import Batches
 from tf_contrastive.evaluation.results import Measurement
 
 # (scores of training examples, their rows int [h]) -> larger is better.
@@ -69,7 +69,7 @@ class FinetunedClassifier:
         self, context: EvaluationContext, batches: Batches
     ) -> classifiers.Scores:
         """Returns the logits of the images of batches, in order."""
-        h, _ = context.embed(batches, encoder=self.encoder)
+        h, _ = context.subject.embed(batches, encoder=self.encoder)
         return self.head.scores(h)
 
 
@@ -101,9 +101,9 @@ def train(
       UserError: if there is no copy to train.
       DivergedError: if the loss or a weight is not finite.
     """
-    strategy = context.strategy
+    strategy = context.subject.strategy
     replicas = strategy.num_replicas_in_sync
-    encoder = context.new_encoder(trained)
+    encoder = context.subject.new_encoder(trained)
     if not list(encoder.trainable_variables):
         raise errors.UserError(
             "the encoder has no trainable weights: set `workdir` to a run, or"
@@ -126,11 +126,11 @@ def train(
             " share a step: use a larger part of the labels"
         )
     classes = np.arange(
-        context.test.info.num_classes or 0
+        context.data.test.info.num_classes or 0
         if label_sets is None
         else label_sets.shape[1]
     )
-    shape = [context.width, len(classes)]
+    shape = [context.subject.width, len(classes)]
     with strategy.scope():
         initial = tf.random.stateless_normal(
             shape, [recipe.seed, 1], stddev=_HEAD_STDDEV
@@ -158,8 +158,12 @@ def train(
     step = _step_function(
         strategy, encoder, kernel, bias, optimizer, label_sets
     )
-    batches = context.training_batches(
-        recipe.augmentation, batch_size=batch_size, rows=rows, seed=recipe.seed
+    batches = context.images.training(
+        context.data.train,
+        recipe.augmentation,
+        batch_size=batch_size,
+        rows=rows,
+        seed=recipe.seed,
     )
     losses = [
         step(images, labels)
@@ -259,7 +263,7 @@ def select_recipe(
         held_out = rows[holdout(labels, fraction, seed)[1]]
     score = score or score_by(context, "top1")
     fit_rows = np.setdiff1d(rows, held_out)
-    images = context.images("train", context.train.select(held_out))
+    images = context.images.plain(context.data.train.select(held_out))
     scores: list[float | None] = []
     for recipe in recipes:
         try:
@@ -306,7 +310,7 @@ def needs(context: EvaluationContext) -> str | None:
     """Returns why `finetune` cannot be measured, or None."""
     if reason := missing_labels(context):
         return reason
-    if not context.has_new_encoder():
+    if not context.subject.has_new_encoder():
         return "the encoder has no trainable copy: set `workdir` to a run"
     return None
 
@@ -341,8 +345,8 @@ def measure(
     train_labels = context.labels("train")
     test_labels = context.labels("test")
     starts = {"": True}
-    has_random = context.has_new_encoder(trained=False)
-    if scratch and has_random and context.name != "untrained":
+    has_random = context.subject.has_new_encoder(trained=False)
+    if scratch and has_random and context.subject.name != "untrained":
         starts[" scratch"] = False
     diverged: list[str] = []
     for fraction, passes in zip(fractions, epochs, strict=True):
@@ -374,7 +378,9 @@ def measure(
                 context.log(f"fine-tuning, {name}: left out: {error}")
                 diverged.append(name)
                 continue
-            scores = model.scores(context, context.images("test"))
+            scores = model.scores(
+                context, context.images.plain(context.data.test)
+            )
             yield (
                 name,
                 {

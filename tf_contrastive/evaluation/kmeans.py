@@ -221,18 +221,21 @@ def measure(
       plot for each image.
     """
     inner = local_features(
-        context.encoder, context.image_size, context.channels, kmeans_scale
+        context.subject.encoder,
+        context.subject.image_size,
+        context.subject.channels,
+        kmeans_scale,
     )
-    if inner.side != kmeans_scale * context.image_size:
+    if inner.side != kmeans_scale * context.subject.image_size:
         context.log(f"kmeans: the encoder only takes {inner.side} pixels")
     rows = view_embeddings.sample(
-        context.test.info.num_examples, kmeans_images, seed
+        context.data.test.info.num_examples, kmeans_images, seed
     )
     batches = datasets.evaluation_batches(
-        context.test,
+        context.data.test,
         views.evaluation(inner.side),
         batch_size=context.options.evaluation.embedding_batch_size,
-        extra_channels=context.channels - 3,
+        extra_channels=context.subject.channels - 3,
     )
     images = np.concatenate(
         [x for x, _ in view_embeddings.select(batches, rows)]

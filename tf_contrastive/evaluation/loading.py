@@ -7,6 +7,8 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, datasets, exporting
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.subject import Subject
 
 
 def from_run(
@@ -38,19 +40,17 @@ def from_run(
             copy.set_weights(encoder.get_weights())
         return copy
 
-    return EvaluationContext(
+    subject = Subject(
         encoder,
-        train,
-        test,
-        options or Evaluate(),
         name="trained" if trained else "untrained",
         run=run.config,
         projection=projection,
         classifier=classifier,
         make_encoder=make_encoder,
         strategy=strategy,
-        **arguments,
     )
+    data = Data(train, test)
+    return EvaluationContext(subject, data, options or Evaluate(), **arguments)
 
 
 def from_export(
@@ -66,11 +66,8 @@ def from_export(
     strategy = strategy or tf.distribute.get_strategy()
     with strategy.scope():
         encoder: Any = exporting.load(path)
-    return EvaluationContext(
+    subject = Subject(
         encoder,
-        train,
-        test,
-        options or Evaluate(),
         projection=(
             (lambda h, training=False: encoder.projection(h))
             if hasattr(encoder, "projection")
@@ -78,5 +75,6 @@ def from_export(
         ),
         make_encoder=lambda trained: exporting.load(path) if trained else None,
         strategy=strategy,
-        **arguments,
     )
+    data = Data(train, test)
+    return EvaluationContext(subject, data, options or Evaluate(), **arguments)

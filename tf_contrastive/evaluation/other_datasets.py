@@ -13,8 +13,8 @@ from tf_contrastive.evaluation.context import EvaluationContext
 def data_dir(context: EvaluationContext) -> str | None:
     """Returns the folder of prepared datasets; None: TFDS's default."""
     folder = context.options.evaluation.data_dir
-    if not folder and context.run:
-        folder = context.run.data.data_dir
+    if not folder and context.subject.run:
+        folder = context.subject.run.data.data_dir
     return folder or None
 
 

@@ -200,7 +200,7 @@ def measure_kl(
     if not logs.size:
         context.log(
             f"kl_bound: no batch of {kl_batch_size} images of"
-            f" {context.test.info.name} has two classes: no bound"
+            f" {context.data.test.info.name} has two classes: no bound"
         )
         return {"metrics": {"kl_lower_bound": None}}
     return {
@@ -218,6 +218,6 @@ def needs_kl(context: EvaluationContext) -> str | None:
     """Returns why `kl_bound` cannot be measured, or None."""
     if reason := missing_labels(context):
         return reason
-    if context.test.info.num_classes == 1:
-        return f"{context.test.info.name} has only one class"
+    if context.data.test.info.num_classes == 1:
+        return f"{context.data.test.info.name} has only one class"
     return view_embeddings.missing_projections(context)

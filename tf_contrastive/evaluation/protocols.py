@@ -3,7 +3,7 @@
 Protocols run the encoder in inference mode only. A checksum over its weights
 and moving statistics before and after each protocol verifies that they did not
 change. A protocol that trains an encoder trains a copy
-(`EvaluationContext.new_encoder`).
+(`Subject.new_encoder`).
 """
 
 import dataclasses
@@ -229,7 +229,7 @@ def run(
       DivergedError: after the last protocol, if the training of some diverged.
     """
     selected, missing = select(context, names)
-    before = embedding.checksum(context.encoder)
+    before = embedding.checksum(context.subject.encoder)
     results = []
     diverged = []
     for name in selected:
@@ -245,7 +245,7 @@ def run(
         try:
             for parts in _parts(protocol, context):
                 seconds = (time.monotonic() - start) / len(parts)
-                after = embedding.checksum(context.encoder)
+                after = embedding.checksum(context.subject.encoder)
                 if after != before:
                     raise RuntimeError(
                         "the encoder changed while it was evaluated"
@@ -264,7 +264,7 @@ def run(
         except errors.DivergedError as error:
             diverged.append(f"{name}: {error}")
         seconds = time.monotonic() - begin
-        context.log(f"{context.name} encoder, {name}: {seconds:.1f} s")
+        context.log(f"{context.subject.name} encoder, {name}: {seconds:.1f} s")
     if diverged:
         raise errors.DivergedError("; ".join(diverged))
     return {

@@ -107,14 +107,14 @@ def result_row(
         if hits is not None
     }
     row = {
-        "encoder": context.name,
+        "encoder": context.subject.name,
         **facts,
         "top1": part.get("top1"),
         "top1_interval": intervals.get("top1"),
         "top5": part.get("top5"),
         "top5_interval": intervals.get("top5"),
         "metrics": part.get("metrics", {}),
-        "examples": context.test.info.num_examples
+        "examples": context.data.test.info.num_examples
         if scored is None
         else len(scored),
         "seconds": round(seconds, 3),

@@ -32,7 +32,6 @@ from tf_contrastive.evaluation import (
     statistics,
 )
 from tf_contrastive.evaluation.context import (
-    Batches,
     EvaluationContext,
     missing_labels,
 )
@@ -42,6 +41,7 @@ from tf_contrastive.evaluation.corruptions import (
     STAND_INS,
     corrupt_batch,
 )
+from tf_contrastive.evaluation.images import Batches
 from tf_contrastive.evaluation.results import Measurement
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def measure(
             yield images, labels
 
     parts: dict[Cell, list[_Predictions]] = collections.defaultdict(list)
-    for h, labels in context.embed_batches(stream()):
+    for h, labels in context.subject.embed_batches(stream()):
         confidences, classes = classify(h)
         correct = classes == labels
         parts[cells.popleft()].append(_Predictions(confidences, correct))
@@ -165,7 +165,7 @@ def measure(
         by_name,
         1 - clean,
         baseline_errors,
-        imagenet=dataset_family(context.test.info.name) == "imagenet2012",
+        imagenet=dataset_family(context.data.test.info.name) == "imagenet2012",
     )
     # By severity: the predictions of all corruptions, and for each image the
     # fraction of the corruptions that are classified right.
@@ -270,7 +270,7 @@ def _classifier(
         if name == "linear":
             scores = model.scores(h)
         else:
-            logits = context.apply(context.classifier, h)
+            logits = context.apply(context.subject.classifier, h)
             scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
         probabilities = tf.nn.softmax(scores.scores).numpy()
         return probabilities.max(axis=1), scores.top(1)[:, 0]
@@ -316,11 +316,11 @@ def _prepared_sources(
     context: EvaluationContext, names: Sequence[str]
 ) -> dict[str, list[datasets.Source]]:
     """Returns corruption -> its prepared datasets, severity 1 to 5."""
-    family = dataset_family(context.test.info.name)
-    if family not in _PREPARED or context.channels != 3:
+    family = dataset_family(context.data.test.info.name)
+    if family not in _PREPARED or context.subject.channels != 3:
         return {}
     base, base_split = _PREPARED[family]
-    split = context.test.info.split
+    split = context.data.test.info.split
     if without_slice(split) != base_split:
         return {}
     prepared = {}
@@ -348,7 +348,9 @@ def _batches(
     Each image is decoded once, and then corrupted in every way.
     """
     first = 0
-    for images, labels in _take(context.images("test"), examples):
+    for images, labels in _take(
+        context.images.plain(context.data.test), examples
+    ):
         yield CLEAN, images, labels
         pixels = np.around(images[..., :3].numpy() * 255).astype(np.uint8)
         for name in generated:
@@ -360,7 +362,7 @@ def _batches(
         first += len(pixels)
     for name, sources in prepared.items():
         for severity, source in zip(SEVERITIES, sources, strict=True):
-            batches = _take(context.images("test", source), examples)
+            batches = _take(context.images.plain(source), examples)
             for images, labels in batches:
                 yield Cell(name, severity), images, labels
 

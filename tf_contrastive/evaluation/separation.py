@@ -160,14 +160,14 @@ def measure(context: EvaluationContext) -> Measurement:
         return {"metrics": {"margin": None}}
     measurement: Measurement = {"metrics": {}, "plots": {}, "arrays": {}}
     spaces = {"": context.embeddings}
-    if context.projection is not None:
+    if context.subject.projection is not None:
         spaces["projection_"] = context.projections
     for prefix, embeddings in spaces.items():
         train, test = embeddings("train")[0], embeddings("test")[0]
         margin = separation_margin(train, train_labels, test, labels)
         target, noise = margin["target"], margin["noise"]
         histograms = neighbor_histograms(target, noise)
-        titles = context.test.info.label_names
+        titles = context.data.test.info.label_names
         panels = {"all classes": histograms}
         for label in np.unique(labels):
             rows = labels == label

@@ -73,8 +73,8 @@ def measure(context: EvaluationContext) -> Measurement:
       A measurement: metrics "share_of_top_k" (see `spectrum`),
       "effective_rank", "rows", "columns"; a plot; arrays of all values.
     """
-    assert context.projection is not None  # See `needs`.
-    w = linear_map(context.projection, context.width)
+    assert context.subject.projection is not None  # See `needs`.
+    w = linear_map(context.subject.projection, context.subject.width)
     result = spectrum(w)
     shares = {f"share_of_top_{k}": x for k, x in result["shares"].items()}
     names = ("singular_values", "eigenvalues")
@@ -114,14 +114,14 @@ def plot(arrays: Mapping[str, np.ndarray]) -> "Figure":
 
 def needs(context: EvaluationContext) -> str | None:
     """Returns what `spectrum` lacks, in one line, or None."""
-    if context.run is None:
+    if context.subject.run is None:
         return (
             "an export does not record the kind of its projection head: set"
             " the `workdir` of a run"
         )
     if missing := view_embeddings.missing_projections(context):
         return missing
-    kind = context.run.projection.projection
+    kind = context.subject.run.projection.projection
     if kind != "linear":
         return f"the projection is {kind}, not linear (projection=linear)"
     return None

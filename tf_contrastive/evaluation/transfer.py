@@ -29,6 +29,7 @@ from tf_contrastive.evaluation import (
     statistics,
 )
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
+from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.metrics import eleven_point_average_precision
 from tf_contrastive.evaluation.results import Measurement
 
@@ -93,10 +94,10 @@ def targets(suite: str) -> dict[str, Target]:
 
 def _open(
     context: EvaluationContext, target: Target, examples: int
-) -> tuple[EvaluationContext, np.ndarray | None] | None:
-    """Opens a dataset: its context and the rows of its validation split.
+) -> tuple[Data, np.ndarray | None] | None:
+    """Opens a dataset: its data and the rows of its validation split.
 
-    The context's train split includes validation; the rows are None if part of
+    The train split includes validation; the rows are None if part of
     train is to be held out. Training labels of a multi-label dataset are row
     numbers. None: the dataset is not prepared.
     """
@@ -125,15 +126,7 @@ def _open(
         train = whole
     if target.multi_label:
         train = other_datasets.with_row_labels(train)
-    other = dataclasses.replace(
-        context,
-        train=train,
-        test=test,
-        projection=None,
-        classifier=None,
-        observer=None,
-    )
-    return other, held_out
+    return Data(train, test), held_out
 
 
 # ---- The protocol ------------------------------------------------------------
@@ -141,7 +134,7 @@ def _open(
 
 def needs(context: EvaluationContext) -> str | None:
     """Returns why `transfer` cannot be measured, or None."""
-    if context.channels != 3:
+    if context.subject.channels != 3:
         return "it needs an encoder of three channels"
     suite = targets(context.options.transfer.suite).values()
     if any(_open(context, target, 0) for target in suite):
@@ -189,12 +182,14 @@ def measure(
         "finetune": grid or defaults["grid"],
         "scratch": scratch_grid or defaults["scratch_grid"],
     }
-    if suite == "sincere" and context.image_size != _SINCERE_IMAGE_SIZE:
+    if suite == "sincere" and context.subject.image_size != _SINCERE_IMAGE_SIZE:
         context.log(
             f"transfer: SINCERE uses images of {_SINCERE_IMAGE_SIZE} pixels,"
-            f" and this encoder takes {context.image_size}"
+            f" and this encoder takes {context.subject.image_size}"
         )
-    is_export = context.run is None and context.has_new_encoder()
+    is_export = (
+        context.subject.run is None and context.subject.has_new_encoder()
+    )
     if is_export and "finetune" in methods:
         context.log(
             "transfer: BatchNormalization of an export has a fixed momentum;"
@@ -209,24 +204,25 @@ def measure(
         if opened is None:
             skipped.append(target.dataset)
             continue
-        other, held_out = opened
-        other.default_preprocessing = linear_images
+        data, held_out = opened
+        # Of the same encoder and data, each with its own preprocessing.
+        frozen = context.on(data, linear_images)
+        tuned = context.on(data, tuned_images)
         if held_out is None:
-            labels = other.labels("train")
             _, held_out = holdout(
-                labels, validation_fraction, other.options.evaluation.seed
+                data.labels("train"),
+                validation_fraction,
+                context.options.evaluation.seed,
             )
         for method in methods:
             context.log(f"transfer: {name}, {method}")
             variant = f"{name} {method}"
             if method == "linear":
-                part = _linear(other, target, held_out, seed)
-            elif other.has_new_encoder(method == "finetune"):
+                part = _linear(frozen, target, held_out, seed)
+            elif context.subject.has_new_encoder(method == "finetune"):
                 try:
                     part = _finetune(
-                        dataclasses.replace(
-                            other, default_preprocessing=tuned_images
-                        ),
+                        tuned,
                         target,
                         held_out,
                         grids[method],
@@ -308,7 +304,7 @@ def _finetune(
     trained: bool,
 ) -> Measurement:
     """Measures the fine-tuned network, by the best recipe on validation."""
-    rows = np.arange(other.train.info.num_examples)
+    rows = np.arange(other.data.train.info.num_examples)
     batch_size = min(batch_size, len(rows))
     steps_per_epoch = max(len(rows) / batch_size, 1)
     recipes = [
@@ -326,7 +322,7 @@ def _finetune(
     label_sets = None
     score: finetune.Score
     if target.multi_label:
-        present, counted = _label_sets(other, target, other.train)
+        present, counted = _label_sets(other, target, other.data.train)
 
         def mean_precision(
             scores: classifiers.Scores, rows: np.ndarray
@@ -350,7 +346,7 @@ def _finetune(
     model = finetune.train(
         other, rows, recipe, trained=trained, label_sets=label_sets
     )
-    scores = model.scores(other, other.images("test"))
+    scores = model.scores(other, other.images.plain(other.data.test))
     metrics = {
         "learning_rate": recipe.learning_rate,
         "weight_decay": recipe.weight_decay,
@@ -393,7 +389,7 @@ def _multi_label_linear(
 ) -> Measurement:
     """Measures one classifier per class, at the penalty of the best mean AP."""
     train, test = (other.embeddings(split)[0] for split in ("train", "test"))
-    present, counted = _label_sets(other, target, other.train)
+    present, counted = _label_sets(other, target, other.data.train)
     fit_rows = np.setdiff1d(np.arange(len(train)), held_out)
     scores = _scores_along_path(
         train[fit_rows], present[fit_rows], path, train[held_out]
@@ -433,7 +429,7 @@ def _multi_label_part(
     metrics: Mapping[str, Any],
 ) -> Measurement:
     """Returns the measurement of each class's scores [n, C] of test."""
-    present, counted = _label_sets(other, target, other.test)
+    present, counted = _label_sets(other, target, other.data.test)
     mean, precisions = mean_average_precision(scores, present, counted)
     predictions = scores.argmax(axis=1)
     correct = present[np.arange(len(predictions)), predictions]

@@ -163,13 +163,15 @@ def measure(
     sizes = {"train": transforms_train, "test": transforms_test}
     rows = {
         split: view_embeddings.sample(
-            context.source(split).info.num_examples, size, seed
+            context.data.source(split).info.num_examples, size, seed
         )
         for split, size in sizes.items()
     }
 
     def images(split: str) -> Iterable[tuple[Any, Any]]:
-        return view_embeddings.select(context.images(split), rows[split])
+        return view_embeddings.select(
+            context.images.plain(context.data.source(split)), rows[split]
+        )
 
     names = list(TASKS)
     if not any(
@@ -183,7 +185,7 @@ def measure(
         return 100 * seed + 2 * list(TASKS).index(task) + (split == "test")
 
     # One stream of batches, since each call would trace the encoder again.
-    embedded = context.embed_batches(
+    embedded = context.subject.embed_batches(
         batch
         for task in names
         for split in rows
@@ -193,7 +195,7 @@ def measure(
     for task in names:
         arrays = [_take(embedded, len(rows[split])) for split in rows]
         spaces = {"h": arrays}
-        if context.projection is not None:
+        if context.subject.projection is not None:
             spaces["z"] = [(context.project(h), kinds) for h, kinds in arrays]
         for space, (train, test) in spaces.items():
             scores = predict(*train, *test, hidden=transforms_hidden, seed=seed)
@@ -259,7 +261,7 @@ def plot(metrics: Mapping[str, Any]) -> "Figure":
 
 def needs(context: EvaluationContext) -> str | None:
     """Returns what `transforms` lacks, in one line, or None."""
-    for source in (context.train, context.test):
+    for source in (context.data.train, context.data.test):
         if source.info.num_examples < _MIN_IMAGES:
             return f"{source.info.name} has less than {_MIN_IMAGES} images"
     return None

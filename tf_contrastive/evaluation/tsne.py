@@ -97,7 +97,7 @@ def measure(
     h, labels = context.embeddings("test")
     rows = choose(labels, tsne_classes, tsne_examples, seed)
     spaces = {"h": h}
-    if context.projection is not None:
+    if context.subject.projection is not None:
         spaces["z"] = context.projections("test")[0]
     maps, metrics = {}, {}
     for name, embeddings in spaces.items():
@@ -105,7 +105,7 @@ def measure(
             embeddings[rows], tsne_perplexity, seed
         )
     arrays = {f"tsne_{name}": places for name, places in maps.items()}
-    figure = plot(maps, labels[rows], context.test.info.label_names)
+    figure = plot(maps, labels[rows], context.data.test.info.label_names)
     return {
         "metrics": {**metrics, "images": len(rows)},
         "plots": {"tsne": figure},
@@ -154,6 +154,6 @@ def plot(
 
 def needs(context: EvaluationContext) -> str | None:
     """Returns what `tsne` lacks, in one line, or None."""
-    if context.test.info.num_examples < 4:
-        return f"{context.test.info.name} has less than 4 images"
+    if context.data.test.info.num_examples < 4:
+        return f"{context.data.test.info.name} has less than 4 images"
     return None

@@ -7,7 +7,8 @@ import numpy as np
 
 from tf_contrastive import classifiers, errors, losses
 from tf_contrastive.config.loss import NTXent
-from tf_contrastive.evaluation.context import Batches, EvaluationContext
+from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.images import Batches
 
 
 class ViewEmbeddings(NamedTuple):
@@ -28,8 +29,8 @@ def embed_views(
     """
 
     def embed() -> ViewEmbeddings:
-        rows = sample(context.test.info.num_examples, examples, seed)
-        h, labels = context.embed(_flat_views(context, rows))
+        rows = sample(context.data.test.info.num_examples, examples, seed)
+        h, labels = context.subject.embed(_flat_views(context, rows))
         h = h.reshape([-1, 2, h.shape[-1]])
         finite = np.isfinite(h).all(axis=(1, 2))
         if not finite.all():
@@ -38,7 +39,7 @@ def embed_views(
                 " NaN or infinity: check whether the encoder diverged"
             )
         z = None
-        if context.projection is not None:
+        if context.subject.projection is not None:
             z = context.project(h.reshape([-1, h.shape[-1]]))
             z = z.reshape([*h.shape[:2], -1])
         return ViewEmbeddings(h, z, labels[::2])
@@ -52,7 +53,9 @@ def project_views(
     """Returns (z float32 [n, 2, P], labels [n]) of `embed_views`."""
     views = embed_views(context, examples, seed)
     if views.z is None:
-        raise ValueError(f"the {context.name} encoder has no projection")
+        raise ValueError(
+            f"the {context.subject.name} encoder has no projection"
+        )
     return views.z, views.labels
 
 
@@ -86,7 +89,9 @@ def _flat_views(
     size = context.options.evaluation.embedding_batch_size
     pixels: list[np.ndarray] = []
     labels: list[np.ndarray] = []
-    for views, classes in select(context.views("test", 2), rows):
+    for views, classes in select(
+        context.images.views(context.data.test, 2), rows
+    ):
         pixels.append(views.reshape([-1, *views.shape[2:]]))
         labels.append(np.repeat(classes, 2))
         if sum(map(len, labels)) >= size:
@@ -122,8 +127,8 @@ def loss_similarity(context: EvaluationContext) -> tuple[float, bool]:
     The temperature is the default if the loss has none or there is no run.
     """
     temperature, normalize = None, True
-    if context.run is not None:
-        options = context.run.loss
+    if context.subject.run is not None:
+        options = context.subject.run.loss
         loss = losses.build(options.loss, **options.options())
         temperature, normalize = loss.temperature, loss.normalize
     return temperature or NTXent.temperature, normalize
@@ -131,11 +136,14 @@ def loss_similarity(context: EvaluationContext) -> tuple[float, bool]:
 
 def missing_projections(context: EvaluationContext) -> str | None:
     """Returns why projections cannot be compared, or None."""
-    if context.projection is None:
+    if context.subject.projection is None:
         return (
-            f"the {context.name} encoder has no projection head: set `workdir`"
-            " to a run that trained one, or `saved_model` to its export"
+            f"the {context.subject.name} encoder has no projection head: set"
+            " `workdir` to a run that trained one, or `saved_model` to its"
+            " export"
         )
-    if context.test.info.num_examples < 2:
-        return f"{context.test.info.name} has fewer than 2 images to compare"
+    if context.data.test.info.num_examples < 2:
+        return (
+            f"{context.data.test.info.name} has fewer than 2 images to compare"
+        )
     return None

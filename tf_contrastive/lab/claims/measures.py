@@ -26,6 +26,8 @@ from tf_contrastive.config.evaluate import Evaluate, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, protocols, results
 from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.lab.claims import (
     color_histograms,
     definitions,
@@ -299,7 +301,7 @@ def _vae(unit: Unit, name: str) -> dict[str, float] | None:
         for split in (evaluation.train_split, evaluation.test_split)
     )
     context = EvaluationContext(
-        trained.encoder, train, test, options, run=trained.run
+        Subject(trained.encoder, run=trained.run), Data(train, test), options
     )
     names = fields.split_list(evaluation.protocols)
     numbers = _numbers(protocols.run(context, names)["results"])

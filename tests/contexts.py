@@ -1,0 +1,25 @@
+"""Evaluation contexts in one call, with the arguments of all their parts."""
+
+import dataclasses
+
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.evaluation.context import EvaluationContext
+from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.subject import Subject
+
+_OF_SUBJECT = {field.name for field in dataclasses.fields(Subject)}
+
+
+def make(encoder, train, test, options=None, **given):
+    """Makes a context, out of arguments of `Subject` and its own."""
+    context = EvaluationContext(
+        Subject(encoder), Data(train, test), options or Evaluate()
+    )
+    return changed(context, **given)
+
+
+def changed(context, **given):
+    """Returns a new context with other arguments, in which nothing is known."""
+    of_subject = {name: given.pop(name) for name in _OF_SUBJECT & {*given}}
+    subject = dataclasses.replace(context.subject, **of_subject)
+    return dataclasses.replace(context, subject=subject, **given)

@@ -1,0 +1,190 @@
+"""Examples as images for the encoder under evaluation."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import datasets, views
+from tf_contrastive.config.evaluate import Evaluation
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.views import resolve_views
+from tf_contrastive.embedding.replicated import MakeBatches
+from tf_contrastive.views import Policy
+
+# Iterable of (images [b, S, S, K] or views [b, V, S, S, K], labels [b]).
+Batches = Iterable[tuple[Any, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """Makes batches of images [S, S, K] of any source."""
+
+    side: int  # S, in pixels.
+    channels: int  # K.
+    preprocessing: str  # Of evaluated images.
+    options: Evaluation
+    run: Pretrain  # Whose policy and options of views are the default.
+    # Wraps iterables of images, so that it can interrupt a pass.
+    cancellable: Callable[[Iterable], Iterable]
+
+    def plain(self, source: datasets.Source) -> Batches:
+        """Returns every image once, in order, in the evaluation preprocessing.
+
+        Batches of (images float32 [b, S, S, K], labels int32 [b], -1 where
+        there are none) can be iterated again.
+        """
+        batches = datasets.evaluation_batches(
+            source,
+            views.evaluation(self.side, self.preprocessing),
+            batch_size=self.options.embedding_batch_size,
+            extra_channels=self.channels - 3,
+        )
+        return _Cancellable(batches, self.cancellable)
+
+    def parts(self, source: datasets.Source, rows: int) -> MakeBatches:
+        """Returns what makes a host's part: see `datasets.evaluation_part`.
+
+        `rows` is the number of images of a batch.
+        """
+        preprocess = views.evaluation(self.side, self.preprocessing)
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            return datasets.evaluation_part(
+                source,
+                preprocess,
+                batch_size=rows,
+                extra_channels=self.channels - 3,
+                num_pipelines=context.num_input_pipelines,
+                pipeline_id=context.input_pipeline_id,
+            )
+
+        return make
+
+    def views(
+        self,
+        source: datasets.Source,
+        count: int = 2,
+        augmentation: str | None = None,
+    ) -> Batches:
+        """Returns `count` augmented views of every image once, in order.
+
+        The policy is `augmentation`, or the run's. Batches of (views float32
+        [b, V, S, S, K], labels int32 [b]) are the same when iterated again.
+        """
+        policy = self._policy(source, augmentation)
+        batches = datasets.view_batches(
+            source,
+            views.geometric(policy, count),
+            finish=_finish(policy, count),
+            batch_size=self.options.embedding_batch_size,
+            seed=self.options.seed,
+            extra_channels=self.channels - 3,
+        )
+        return _Cancellable(batches, self.cancellable)
+
+    def training(
+        self,
+        source: datasets.Source,
+        augmentation: str | None,
+        *,
+        batch_size: int,
+        rows: np.ndarray | None = None,
+        seed: int | None = None,
+        start_step: int = 0,
+    ) -> "SharedBatches":
+        """Returns an endless stream of training images, one view per epoch.
+
+        Args:
+          source: the images.
+          augmentation: policy; None: the run's; "none": the images unchanged,
+            in another order each epoch.
+          batch_size: images per batch, at most the number of images.
+          rows: int [m], increasing: examples to use; None: all.
+          seed: seed of order and views; None: the options' seed.
+          start_step: first batch of the stream.
+
+        Returns:
+          Batches of (images float32 [b, S, S, K], labels int32 [b]); an epoch
+          has whole batches only.
+        """
+        policy = self._policy(source, augmentation)
+        source = source if rows is None else source.select(rows)
+        data = self.run.data
+        size = min(batch_size, source.info.num_examples)
+
+        def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            batches = datasets.training_batches(
+                source,
+                views.geometric(policy, 1),
+                finish=_finish(policy, 1),
+                batch_size=size,
+                replica_batch_size=context.get_per_replica_batch_size(size),
+                seed=self.options.seed if seed is None else seed,
+                start_step=start_step,
+                shuffle_buffer=data.shuffle_buffer,
+                cache=data.cache,
+                extra_channels=self.channels - 3,
+                num_pipelines=context.num_input_pipelines,
+                pipeline_id=context.input_pipeline_id,
+                sharding="example",
+            )
+            return batches.map(lambda pixels, labels: (pixels[:, 0], labels))
+
+        return SharedBatches(make, size, self.cancellable)
+
+    def _policy(
+        self, source: datasets.Source, augmentation: str | None
+    ) -> Policy:
+        """Builds a policy by name, with the run's options of views."""
+        options = self.run.views
+        if augmentation is not None:
+            options = dataclasses.replace(options, augmentation=augmentation)
+        options = resolve_views(options, source.info.name, self.side)
+        return views.build(
+            options.augmentation,
+            image_size=self.side,
+            **options.options(),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Cancellable:
+    """Batches that can be iterated again, each time under `wrap`."""
+
+    batches: tf.data.Dataset
+    wrap: Callable[[Iterable], Iterable]
+
+    def __iter__(self) -> Iterator:
+        return iter(self.wrap(self.batches))
+
+
+@dataclasses.dataclass(frozen=True)
+class SharedBatches:
+    """Endless batches of `size` images; each host can make its own part."""
+
+    make: MakeBatches
+    size: int
+    wrap: Callable[[Iterable], Iterable]
+
+    def __iter__(self) -> Iterator:
+        alone = tf.distribute.InputContext(num_replicas_in_sync=1)
+        return iter(self.wrap(self.make(alone)))
+
+    def on(self, strategy: tf.distribute.Strategy) -> Iterator:
+        """Yields the parts of a strategy's replicas, which divide a batch."""
+        dataset = strategy.distribute_datasets_from_function(self.make)
+        return iter(self.wrap(dataset))
+
+
+def _finish(policy: Policy, count: int) -> datasets.Finish:
+    """Returns the host's part of a policy, on views [B, V, S, S, K]."""
+    color = views.photometric(policy, count)
+
+    @tf.autograph.experimental.do_not_convert
+    def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        return color(pixels, views.prng.fold(seeds, count))
+
+    return finish

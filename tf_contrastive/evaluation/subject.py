@@ -1,0 +1,138 @@
+"""The encoder under evaluation, which no protocol changes."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import embedding, errors, exporting
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.embedding.replicated import MakeBatches, ReplicatedEmbedder
+from tf_contrastive.evaluation.data import NO_IMAGE, Cache
+from tf_contrastive.evaluation.images import Batches, SharedBatches
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Subject:
+    """An encoder, the networks beside it, and where it comes from."""
+
+    # Images float32 [n, S, S, K], colours in [0, 1] -> h [n, D], with
+    # `training=`; a Keras model or a loaded export, made in the scope of
+    # `strategy`. See `new_encoder` for one that may be changed.
+    encoder: Any
+    _: dataclasses.KW_ONLY
+    name: str = "trained"  # The encoder's name in the results.
+    # The resolved config of the run that made the encoder, if known.
+    run: Pretrain | None = None
+    # h [n, D] -> z [n, P]; None without a projection head.
+    projection: Callable[..., Any] | None = None
+    # h [n, D] -> logits [n, C] of the run's own classifier, if it has one.
+    classifier: Any = None
+    # Trained -> a new encoder of the same kind that may be changed, with the
+    # trained weights or (False) random ones, or None.
+    make_encoder: Callable[[bool], Any] | None = None
+    # Its replicas, of all hosts, share the images.
+    strategy: tf.distribute.Strategy = dataclasses.field(
+        default_factory=tf.distribute.get_strategy
+    )
+    # Graphs by the size of a first batch.
+    _embedders: Cache = dataclasses.field(default_factory=Cache, init=False)
+
+    @functools.cached_property
+    def image_size(self) -> int:
+        """Side S of the images that the encoder takes, in pixels."""
+        return exporting.image_shape(self.encoder)[0]
+
+    @functools.cached_property
+    def channels(self) -> int:
+        """Channels K of the images that the encoder takes."""
+        return exporting.image_shape(self.encoder)[2]
+
+    @functools.cached_property
+    def width(self) -> int:
+        """Number D of the encoder's features."""
+        return exporting.num_features(self.encoder)
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas that share the images."""
+        return self.strategy.num_replicas_in_sync
+
+    def new_encoder(self, trained: bool = True) -> Any:
+        """Makes a new encoder of the same kind, which may be changed.
+
+        It has the weights under evaluation, or random ones; it maps images
+        [n, S, S, K] to h [n, D], with `training=`, `variables` and
+        `trainable_variables`, made in the strategy's scope. Raises `UserError`
+        if there is no way to make one (an export has no random weights).
+        """
+        encoder = None
+        if self.make_encoder is not None:
+            with self.strategy.scope():
+                encoder = self.make_encoder(trained)
+        if encoder is None:
+            kind = "trainable" if trained else "random"
+            raise errors.UserError(
+                f"this encoder has no {kind} copy: set `workdir` to a run"
+            )
+        return encoder
+
+    def has_new_encoder(self, trained: bool = True) -> bool:
+        """Whether `new_encoder` can make such an encoder."""
+        return self.make_encoder is not None and (
+            trained or self.run is not None
+        )
+
+    def embed(
+        self, batches: Batches, encoder: Callable[..., Any] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Embeds batches of (images [b, S, S, K], labels [b]).
+
+        Returns (h float32 [n, D], labels int32 [n]), by `encoder` if it is set,
+        such as a fine-tuned one. Raises `UserError` if there is no image.
+        """
+        if encoder is not None:
+            with self.strategy.scope():
+                return embedding.embed(encoder, batches)
+        parts = list(self.embed_batches(batches))
+        if not parts:
+            raise errors.UserError(NO_IMAGE)
+        h, labels = zip(*parts, strict=True)
+        return np.concatenate(h), np.concatenate(labels)
+
+    def embed_batches(
+        self, batches: Batches
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (h [b, D], labels int32 [b]) of each batch, on demand.
+
+        Hosts make their own parts of `Images.training`, if the replicas divide
+        a batch.
+        """
+        if (
+            isinstance(batches, SharedBatches)
+            and batches.size % self.num_replicas == 0
+        ):
+            for steps in batches.wrap(self._replicated(batches.make)):
+                yield from zip(*steps, strict=True)
+            return
+        encode = None
+        for images, labels in batches:
+            # One graph per size of a first batch; it fits the later batches.
+            encode = encode or self._embedders.get(
+                len(images),
+                lambda: embedding.embedder(self.encoder, self.strategy),
+            )
+            yield encode(images), np.asarray(labels, np.int32)
+
+    def embed_parts(
+        self, make: MakeBatches
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields what a `ReplicatedEmbedder` does, without end."""
+        return self._replicated(make)
+
+    @functools.cached_property
+    def _replicated(self) -> ReplicatedEmbedder:
+        return ReplicatedEmbedder(self.encoder, self.strategy)
