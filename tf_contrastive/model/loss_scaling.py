@@ -1,5 +1,6 @@
 """Loss scaling for float16, and skipping of non-finite updates."""
 
+import types
 from typing import Any
 
 import tensorflow as tf
@@ -18,12 +19,15 @@ class LossScaling(ContrastiveStep):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # In this process. All replicas agree on it.
-        self._skipped = tf.Variable(
-            tf.constant(0, tf.int64),
-            trainable=False,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        # In this process. All replicas agree on it. Keras does not look into a
+        # namespace: it is no weight of the model.
+        self._skipped = types.SimpleNamespace(
+            steps=tf.Variable(
+                tf.constant(0, tf.int64),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
         )
 
     def objective(self, results: Results) -> tf.Tensor:
@@ -60,7 +64,7 @@ class LossScaling(ContrastiveStep):
             # Keras counts skipped steps, too; this counts finite ones in a row.
             grown = self.optimizer.loss_scale > scale
             skipped = tf.equal(counter, 0) & ~grown
-        self._skipped.assign_add(tf.cast(skipped, tf.int64))
+        self._skipped.steps.assign_add(tf.cast(skipped, tf.int64))
         counters = [self.optimizer.iterations]
         if len(gradients) > count:
             counters.append(self.probe_optimizer.iterations)
@@ -68,7 +72,7 @@ class LossScaling(ContrastiveStep):
 
     def skipped_steps(self) -> int:
         """Returns how many steps of this process did not train the encoder."""
-        return int(self._skipped.numpy())
+        return int(self._skipped.steps.numpy())
 
     def record(
         self, results: Results, batch: Batch, features: tf.Tensor | None
