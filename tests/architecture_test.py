@@ -19,7 +19,8 @@ errors terminal
 files
 config distribution
 classifiers datasets encoders flags heads losses optimizers schedules views
-checkpoints model
+model
+checkpoints
 callbacks embedding exporting tensorboard
 evaluation train
 doctor
@@ -97,6 +98,23 @@ def test_modules_do_not_know_each_other():
     }
     # Raises CycleError, which shows the modules.
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_features_of_the_model_do_not_import_each_other():
+    model = "tf_contrastive.model."
+    (tree,) = (
+        x for n, x in _MODULES.values() if n == f"{model}contrastive_model"
+    )
+    features = set(_imports(tree.body))
+    assert len(features) >= 9
+    wrong = [
+        f"{name} imports {imported}"
+        for name, tree in _MODULES.values()
+        if name in features
+        for imported in _imports(ast.walk(tree))
+        if imported in features
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_only_commands_use_the_lab():

@@ -10,10 +10,10 @@ from PIL import Image
 
 from tf_contrastive import datasets, errors, heads, losses, train
 from tf_contrastive import model as models
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.commands import evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.model import networks
 from tf_contrastive.views import from_config
 
 pytestmark = pytest.mark.usefixtures("small_encoder")

@@ -19,10 +19,10 @@ from tf_contrastive import (
     encoders,
     train,
 )
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Doctor, Pretrain
 from tf_contrastive.doctor import advice, memory, positives, speed
+from tf_contrastive.model import networks
 
 _SMALL = {
     "dataset": "digits",
@@ -268,6 +268,7 @@ def test_variables_are_counted_exactly():
     assert predicted.views == 32 * 2 * 8 * 8 * 3 * 4
     assert memory.similarity_block(run, 2) == (32, 64 + 64)
     chunked = fields.replace(run, grad_cache_chunks=4)
+    model, _ = train.build(chunked, strategy, source.info, 4)
     chunked = memory.predict(model, chunked, 2)
     assert chunked.activations * 4 == predicted.activations
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 from replicas import Recorder
 
 from tf_contrastive import heads, losses
-from tf_contrastive.checkpoints.networks import precision
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel, gradient_cache
+from tf_contrastive.model.networks import precision
 
 _ROOT = Path(__file__).resolve().parents[1]
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 8, 4

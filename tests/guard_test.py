@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from tf_contrastive import callbacks, checkpoints, heads, losses, optimizers
 from tf_contrastive import model as models
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.model import networks
 
 
 def _strategy(replicas):

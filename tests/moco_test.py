@@ -15,10 +15,9 @@ from tf_contrastive import (
     losses,
     train,
 )
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.model.momentum_encoder import KeyBranch
 
 pytestmark = pytest.mark.usefixtures("small_encoder")

@@ -11,11 +11,10 @@ import small
 import tensorflow as tf
 
 from tf_contrastive import distribution, heads, losses, optimizers, train
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.errors import UserError
-from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.views import mixing
 
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 16, 4

@@ -14,11 +14,11 @@ from tf_contrastive import (
     train,
 )
 from tf_contrastive import model as models
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.optimizer import (
     MOMENTUM_STYLES,
 )
+from tf_contrastive.model import networks
 
 # The last is exempt, whatever its rank.
 SHAPES = ((4, 3), (3,), (2, 2, 3), (), (2, 3))

@@ -10,10 +10,9 @@ from tensorflow.python.distribute import mirrored_run, mirrored_strategy
 from tensorflow.python.framework import kernels
 
 from tf_contrastive import distribution, encoders, heads, losses, optimizers
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.distribution import batch_normalization
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
-from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.model import ContrastiveModel, networks
 from tf_contrastive.model.running_means import RunningMeans
 
 # These write nothing.

@@ -192,6 +192,7 @@ def test_the_custom_page_shows_curves_that_the_run_has(server):
 
 def test_the_layout_omits_curves_that_a_run_lacks():
     written = {}
+    means = ("loss", "contrastive_accuracy", "embedding_std")
     for probe, ranks in ((True, True), (False, False)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
@@ -199,7 +200,9 @@ def test_the_layout_omits_curves_that_a_run_lacks():
                 "write_raw_pb",
                 lambda pb, step: written.update({(probe, ranks): pb}),  # noqa: B023
             )
-            scalars.write_layout(probe=probe, ranks=ranks)
+            scalars.write_layout(
+                (*means, *("probe_loss", "probe_accuracy") * probe), ranks=ranks
+            )
     assert b"embedding_std" in written[False, False]
     assert b"effective_rank" not in written[False, False]
     assert b"probe/accuracy" not in written[False, False]

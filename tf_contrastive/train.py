@@ -23,7 +23,6 @@ from tf_contrastive import (
     distribution,
     errors,
     exporting,
-    heads,
     losses,
     optimizers,
     schedules,
@@ -31,11 +30,6 @@ from tf_contrastive import (
     terminal,
 )
 from tf_contrastive.checkpoints import preemption
-from tf_contrastive.checkpoints.networks import (
-    build_encoder,
-    build_head,
-    precision,
-)
 from tf_contrastive.config import fields, memory
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
@@ -56,6 +50,7 @@ from tf_contrastive.config.runtime import (
 )
 from tf_contrastive.config.smoke import smoke, substitute
 from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.model.networks import build_model, precision
 from tf_contrastive.tensorboard import projector, run_summary, scalars
 from tf_contrastive.views import from_config
 
@@ -456,42 +451,23 @@ def build(
         return model, compile_model(model, run, steps_per_epoch)
 
 
-def build_model(run: Pretrain, num_classes: int | None) -> ContrastiveModel:
-    """Returns the model of a resolved run, with weights drawn from its seed.
-
-    `num_classes` is None for data without labels, which get no probe.
-    """
-    encoder = build_encoder(run)
-    head = build_head(run, num_classes)
-    loss = losses.build(run.loss.loss, **run.loss.options())
-    probe = None
-    if run.probe.probe and num_classes:
-        probe = heads.LinearProbe(
-            num_classes, normalize_input=run.projection.normalize_features
-        )
-    momentum_options: dict[str, Any] = {}
-    if run.loss.chosen().takes_keys:
-        momentum_options["momentum"] = run.loss.key_momentum
-        momentum_options["queue_size"] = run.loss.queue_size
-    return ContrastiveModel(
-        encoder,
-        head,
-        loss,
-        probe,
-        grad_cache_chunks=run.loss.grad_cache_chunks,
-        augment=from_config.on_device(run.views),
-        mix=from_config.mixing(run.views, num_classes),
-        online_knn_size=run.probe.online_knn_size if num_classes else 0,
-        seed=run.runtime.seed,
-        **momentum_options,
+def learning_rate(
+    run: Pretrain, steps_per_epoch: int
+) -> tf.keras.optimizers.schedules.LearningRateSchedule:
+    """Returns the learning rate of the encoder."""
+    return _schedule(run, steps_per_epoch)(
+        base_learning_rate=run.schedule.learning_rate or 0.0,
+        warmup_epochs=run.schedule.warmup_epochs,
+        scaling=run.schedule.learning_rate_scaling,
+        floor=run.schedule.learning_rate_floor,
     )
 
 
-def learning_rates(
+def _schedule(
     run: Pretrain, steps_per_epoch: int
-) -> tuple[tf.keras.optimizers.schedules.LearningRateSchedule, ...]:
-    """Returns the learning rates of the encoder and of the probe."""
-    schedule = functools.partial(
+) -> Callable[..., tf.keras.optimizers.schedules.LearningRateSchedule]:
+    """Returns (base_learning_rate=..., ...) -> learning rate over the run."""
+    return functools.partial(
         schedules.build,
         run.schedule.schedule,
         batch_size=run.schedule.batch_size,
@@ -499,21 +475,13 @@ def learning_rates(
         epochs=run.schedule.epochs,
         **run.schedule.options(),
     )
-    encoder_rate = schedule(
-        base_learning_rate=run.schedule.learning_rate or 0.0,
-        warmup_epochs=run.schedule.warmup_epochs,
-        scaling=run.schedule.learning_rate_scaling,
-        floor=run.schedule.learning_rate_floor,
-    )
-    probe_rate = schedule(base_learning_rate=run.probe.probe_learning_rate)
-    return encoder_rate, probe_rate
 
 
 def compile_model(
     model: ContrastiveModel, run: Pretrain, steps_per_epoch: int
 ) -> Schedules:
     """Gives the model its optimizers; returns TensorBoard tag -> schedule."""
-    rate, probe_rate = learning_rates(run, steps_per_epoch)
+    rate = learning_rate(run, steps_per_epoch)
     optimizer = optimizers.build(
         run.optimizer.optimizer,
         learning_rate=rate,
@@ -522,27 +490,25 @@ def compile_model(
         ),
         **run.optimizer.options(),
     )
-    probe_optimizer = optimizers.build(
-        "sgd",
-        learning_rate=probe_rate,
-        momentum=0.9,
-        nesterov=True,
-        weight_decay=0.0,
-    )
+    further = model.further_optimizers(run, _schedule(run, steps_per_epoch))
+    built = {"optimizer": (rate, optimizer), **further}
+    compiled = {name: optimizer for name, (_, optimizer) in built.items()}
     if run.runtime.precision == "mixed_float16":
         scaled = tf.keras.mixed_precision.LossScaleOptimizer
-        optimizer, probe_optimizer = map(scaled, (optimizer, probe_optimizer))
+        compiled = {name: scaled(x) for name, x in compiled.items()}
     elif skipped_steps(run.runtime.nan_policy):
-        optimizer.skips_non_finite = probe_optimizer.skips_non_finite = True
+        for optimizer in compiled.values():
+            optimizer.skips_non_finite = True
     model.compile(
-        optimizer=optimizer,
-        probe_optimizer=probe_optimizer,
+        **compiled,
         # 0: a callback sets it before each execution.
         steps_per_execution=run.runtime.steps_per_execution or 1,
         jit_compile=_compiles_step(run),
     )
-    rates = {"optimizer/learning_rate": rate}
-    return rates | ({"probe/learning_rate": probe_rate} if model.probe else {})
+    return {
+        f"{name.removesuffix('_optimizer')}/learning_rate": rate
+        for name, (rate, _) in built.items()
+    }
 
 
 def _compiles_step(run: Pretrain) -> bool:
@@ -644,7 +610,8 @@ def _summaries(
         first_summaries=[
             lambda: tf.summary.image("views", tensorboard.view_grid(pixels)),
             lambda: scalars.write_layout(
-                probe=model.probe is not None, ranks=bool(every_epochs)
+                [mean.name for mean in model.metrics],
+                ranks=bool(every_epochs),
             ),
             lambda: run_summary.write_texts(run, model),
             lambda: run_summary.write_hparams(run),

@@ -73,7 +73,9 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
                 f" {self._max_skipped}"
             )
             return
-        raise NonFiniteError(message, part, self._checkpoints.directory)
+        raise NonFiniteError(
+            message, self.model.advice(part), self._checkpoints.directory
+        )
 
     def _skipped_all(self) -> int:
         """Number of this process's steps if all were skipped, else 0."""
@@ -100,6 +102,6 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             raise NonFiniteError(
                 f"all {steps:,} steps were skipped, since their gradients were"
                 " not finite, and nothing was trained",
-                "encoder",
+                self.model.advice("encoder"),
                 self._checkpoints.directory,
             )

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.checkpoints import networks, storage
+from tf_contrastive.checkpoints import storage
 from tf_contrastive.checkpoints.workdir import check_run
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model import networks
 
 _Loaded = TypeVar("_Loaded")
 

@@ -59,15 +59,7 @@ class Checkpoints:
             # Deleted together with this object.
             self._temporary = files.temporary_folder()
             self._own_directory = self._temporary.name
-        parts = [
-            *("encoder", "projection_head", "optimizer", "probe"),
-            *("key_branch", "neighbors"),
-        ]
-        if model.probe is not None:
-            parts.append("probe_optimizer")
-        objects = {name: getattr(model, name) for name in parts}
-        self._parts = {k: x for k, x in objects.items() if x is not None}
-        self._checkpoint = tf.train.Checkpoint(**self._parts)
+        self._checkpoint = tf.train.Checkpoint(**model.checkpointed())
         self._retention = Retention(
             self._own_directory,
             runtime.keep_checkpoints,
@@ -155,7 +147,7 @@ class Checkpoints:
         step = self.step
         if step == self.last_saved:
             return
-        check_finite(self._parts, step, self.directory)
+        check_finite(self._model, step, self.directory)
         try:
             self._checkpoint.save_counter.assign_add(1)
             self._checkpoint.write(self._path(step), self._options)

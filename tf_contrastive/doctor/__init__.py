@@ -7,10 +7,10 @@ import time
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, datasets, schedules, train
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import advice, memory, positives, report, speed
+from tf_contrastive.model import networks
 
 # Seconds for reading labels, for the input, and for the step.
 _LABELS = 2.0

@@ -58,20 +58,12 @@ def predict(
     model: models.ContrastiveModel, run: Pretrain, replicas: int
 ) -> Memory:
     """Predicts the memory of a resolved run from its compiled model."""
-    variables = [*model.encoder.variables, *model.projection_head.variables]
-    trainable = [*model.pretrained_variables]
-    slots = [*model.optimizer.variables]
-    if model.probe is not None:
-        variables += model.probe.variables
-        trainable += model.probe.trainable_variables
-        slots += model.probe_optimizer.variables
-    if model.key_branch is not None:
-        variables += model.key_branch.variables
+    parts = model.checkpointed().values()
+    networks = [x for x in parts if isinstance(x, _layers.Layer)]
+    optimizers = [x for x in parts if x not in networks]
     images = run.schedule.batch_size // replicas
     views = run.views.views
-    # With keys, one view of each image is encoded with a gradient.
-    encoded = images * (1 if run.loss.chosen().takes_keys else views)
-    encoded //= run.loss.grad_cache_chunks
+    encoded = model.images_at_once(images, views)
     tensors = saved_tensors(model.encoder)
     side = run.views.image_size
     channels = 3 + max(run.data.extra_channels, 0)
@@ -79,9 +71,9 @@ def predict(
     width = run.projection.projection_output
     numbers = _BLOCK_MATRICES * rows * candidates + 3 * candidates * width
     return Memory(
-        parameters=_bytes(variables),
-        optimizer=_bytes(slots),
-        gradients=_bytes(trainable),
+        parameters=_bytes(v for x in networks for v in x.variables),
+        optimizer=_bytes(v for x in optimizers for v in x.variables),
+        gradients=_bytes(v for x in networks for v in x.trainable_variables),
         views=4 * images * views * side * side * channels,
         activations=encoded * _bytes(tensors),
         backward=encoded

@@ -144,14 +144,12 @@ def _model(facts: advice.Facts, model: models.ContrastiveModel) -> Section:
     section: Section = {"encoder": encoder.encoder}
     if encoder.encoder in ENCODERS:
         section |= {"width": encoder.width, "stem": encoder.stem}
-    parts = {
-        "encoder": model.encoder,
-        "projection": model.projection_head,
-        "probe": model.probe,
-    }
-    for name, part in parts.items():
-        if part is not None:
-            section[f"{name}_parameters"] = sum(
-                v.shape.num_elements() for v in part.trainable_variables
+    for name, part in model.checkpointed().items():
+        if not isinstance(part, tf.keras.layers.Layer):
+            continue
+        trainable = part.trainable_variables
+        if trainable:
+            section[f"{name.removesuffix('_head')}_parameters"] = sum(
+                v.shape.num_elements() for v in trainable
             )
     return section

@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from tf_contrastive import datasets, encoders, train
 from tf_contrastive import model as models
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.doctor import memory
+from tf_contrastive.model import networks
 
 # Upper bounds of what the input is measured on: images of the data, of a batch.
 _EXAMPLES = 2048

@@ -5,7 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.model.contrastive import Batch, ContrastiveStep
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
+from tf_contrastive.views import from_config
 
 
 class DeviceAugmentation(ContrastiveStep):
@@ -22,6 +24,19 @@ class DeviceAugmentation(ContrastiveStep):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.augment = augment
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        augment = tf.keras.saving.serialize_keras_object(self.augment)
+        return {**super().get_config(), "augment": augment}
+
+    @classmethod
+    def arguments_of_run(
+        cls, run: Pretrain, num_classes: int | None
+    ) -> dict[str, Any]:
+        """The constructor's arguments for a resolved run."""
+        arguments = super().arguments_of_run(run, num_classes)
+        return {**arguments, "augment": from_config.on_device(run.views)}
 
     def batch(self, data: Any, training: bool) -> Batch:
         """Unpacks the data, and augments the views."""

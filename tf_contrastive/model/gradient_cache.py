@@ -13,7 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model.contrastive_step import (
+    Batch,
+    ContrastiveStep,
+    Gradients,
+    Results,
+)
 
 
 class GradientCache(ContrastiveStep):
@@ -36,9 +42,38 @@ class GradientCache(ContrastiveStep):
             )
         self.grad_cache_chunks = grad_cache_chunks
 
-    def gradients(
-        self, batch: Batch
-    ) -> tuple[list[tf.Tensor], Results, tf.Tensor]:
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        chunks = self.grad_cache_chunks
+        return {**super().get_config(), "grad_cache_chunks": chunks}
+
+    @classmethod
+    def arguments_of_run(
+        cls, run: Pretrain, num_classes: int | None
+    ) -> dict[str, Any]:
+        """The constructor's arguments for a resolved run."""
+        arguments = super().arguments_of_run(run, num_classes)
+        return {**arguments, "grad_cache_chunks": run.loss.grad_cache_chunks}
+
+    def images_at_once(self, images: int, views: int) -> int:
+        """The number of views in a chunk."""
+        return super().images_at_once(images, views) // self.grad_cache_chunks
+
+    def without_gradient(
+        self, network: Callable[..., tf.Tensor], x: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        """Applies a network to a batch; while training, in chunks."""
+        chunks = self.grad_cache_chunks
+        apply = super().without_gradient
+        if chunks == 1 or not training:
+            return apply(network, x, training)
+        return in_chunks(
+            lambda part: apply(network, part, training),
+            check_divisible(x, chunks),
+            chunks,
+        )
+
+    def gradients(self, batch: Batch) -> tuple[Gradients, Results, tf.Tensor]:
         """Like `ContrastiveStep.gradients`, with the activations of a chunk."""
         chunks = self.grad_cache_chunks
         if chunks == 1:
@@ -56,14 +91,13 @@ class GradientCache(ContrastiveStep):
             results = self.contrast(projections, batch, step)
             objective = self.objective(results)
         cache = tape.gradient(objective, projections)
-        variables = self.trained_variables(batch)
 
         def chunk_gradients(
             views: tf.Tensor,
             labels: tf.Tensor | None,
             targets: tf.Tensor | None,
             cache: tf.Tensor,
-        ) -> tuple[list[tf.Tensor], Results]:
+        ) -> tuple[Gradients, Results]:
             chunk = Batch(views, labels, targets)
             with tf.GradientTape() as tape:
                 features, projections = self.encode(views, training=True)
@@ -73,12 +107,8 @@ class GradientCache(ContrastiveStep):
                 results = {name: x / chunks for name, x in results.items()}
                 if results:
                     objective += self.objective(results)
-            gradients = tape.gradient(
-                objective,
-                variables,
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
-            return gradients, results
+            losses = {"loss": objective, **results}
+            return self.differentiate(tape, objective, losses), results
 
         gradients, chunk_results = sum_over_chunks(
             chunk_gradients,

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive.distribution import do_not_convert_self
-from tf_contrastive.model.contrastive import ContrastiveStep, Results
+from tf_contrastive.model.contrastive_step import ContrastiveStep, Results
 
 
 class InputWait(ContrastiveStep):

@@ -6,7 +6,12 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
+from tf_contrastive.model.contrastive_step import (
+    Batch,
+    ContrastiveStep,
+    Gradients,
+    Results,
+)
 
 
 class LossScaling(ContrastiveStep):
@@ -32,32 +37,31 @@ class LossScaling(ContrastiveStep):
 
     def objective(self, results: Results) -> tf.Tensor:
         """The sum of the scaled losses."""
-        optimizers = {"loss": self.optimizer}
-        if "probe_loss" in results:
-            optimizers["probe_loss"] = self.probe_optimizer
         scaled = {
-            name: optimizer.get_scaled_loss(results[name])
-            for name, optimizer in optimizers.items()
-            if name in results and uses_loss_scaling(optimizer)
+            name: trained.optimizer.get_scaled_loss(results[name])
+            for name, trained in self.trained().items()
+            if name in results and uses_loss_scaling(trained.optimizer)
         }
         return super().objective({**results, **scaled})
 
-    def update(self, gradients: list[tf.Tensor], results: Results) -> None:
+    def update(self, gradients: Gradients, results: Results) -> None:
         """Unscales the gradients, and counts the step."""
         if not _skips_updates(self.optimizer):
             super().update(gradients, results)
             return
-        count = len(self.pretrained_variables)
+        optimizers = {
+            name: trained.optimizer
+            for name, trained in self.trained().items()
+            if name in gradients
+        }
         step = tf.identity(self.optimizer.iterations)
         scale = tf.identity(getattr(self.optimizer, "loss_scale", 0.0))
-        if uses_loss_scaling(self.optimizer):
-            unscaled = self.optimizer.get_unscaled_gradients(gradients[:count])
-            if len(gradients) > count:
-                unscaled += self.probe_optimizer.get_unscaled_gradients(
-                    gradients[count:]
-                )
-            gradients = unscaled
-        super().update(gradients, results)
+        unscaled = {
+            name: optimizer.get_unscaled_gradients(gradients[name])
+            for name, optimizer in optimizers.items()
+            if uses_loss_scaling(optimizer)
+        }
+        super().update({**gradients, **unscaled}, results)
         skipped = tf.equal(self.optimizer.iterations, step)
         counter = getattr(self.optimizer, "dynamic_counter", None)
         if counter is not None:
@@ -65,9 +69,7 @@ class LossScaling(ContrastiveStep):
             grown = self.optimizer.loss_scale > scale
             skipped = tf.equal(counter, 0) & ~grown
         self._skipped.steps.assign_add(tf.cast(skipped, tf.int64))
-        counters = [self.optimizer.iterations]
-        if len(gradients) > count:
-            counters.append(self.probe_optimizer.iterations)
+        counters = [x.iterations for x in optimizers.values()]
         distribution.assign(counters, [step + 1] * len(counters))
 
     def skipped_steps(self) -> int:

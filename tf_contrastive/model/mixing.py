@@ -5,7 +5,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.model.contrastive import Batch, ContrastiveStep
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
+from tf_contrastive.views import from_config
 
 
 class Mixing(ContrastiveStep):
@@ -23,6 +25,19 @@ class Mixing(ContrastiveStep):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.mix = mix
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        mix = tf.keras.saving.serialize_keras_object(self.mix)
+        return {**super().get_config(), "mix": mix}
+
+    @classmethod
+    def arguments_of_run(
+        cls, run: Pretrain, num_classes: int | None
+    ) -> dict[str, Any]:
+        """The constructor's arguments for a resolved run."""
+        arguments = super().arguments_of_run(run, num_classes)
+        return {**arguments, "mix": from_config.mixing(run.views, num_classes)}
 
     def batch(self, data: Any, training: bool) -> Batch:
         """Unpacks the data, and mixes the views."""

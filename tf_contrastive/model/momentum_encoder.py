@@ -11,12 +11,13 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config.loss import Loss
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import similarity
-from tf_contrastive.model import gradient_cache, ring_buffer
-from tf_contrastive.model.contrastive import Batch
+from tf_contrastive.model import ring_buffer
+from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
 
 
-class MomentumEncoder(gradient_cache.GradientCache):
+class MomentumEncoder(ContrastiveStep):
     """Trains with MoCo: view 0 of an image is the query, view 1 the key.
 
     A slow copy of encoder and head makes the keys; negatives are the keys of
@@ -54,6 +55,39 @@ class MomentumEncoder(gradient_cache.GradientCache):
                 normalize=loss.normalize,
             )
 
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        branch = self.key_branch
+        return {
+            **super().get_config(),
+            "momentum": branch.momentum if branch else None,
+            "queue_size": branch.queue_size if branch else None,
+        }
+
+    @classmethod
+    def arguments_of_run(
+        cls, run: Pretrain, num_classes: int | None
+    ) -> dict[str, Any]:
+        """The constructor's arguments for a resolved run."""
+        arguments = super().arguments_of_run(run, num_classes)
+        if run.loss.chosen().takes_keys:
+            arguments["momentum"] = run.loss.key_momentum
+            arguments["queue_size"] = run.loss.queue_size
+        return arguments
+
+    def checkpointed(self) -> dict[str, Any]:
+        """The key branch, too."""
+        parts = super().checkpointed()
+        if self.key_branch is not None:
+            parts["key_branch"] = self.key_branch
+        return parts
+
+    def images_at_once(self, images: int, views: int) -> int:
+        """Those of the queries: keys have no gradient."""
+        if self.key_branch is not None:
+            views = 1
+        return super().images_at_once(images, views)
+
     def batch(self, data: Any, training: bool) -> Batch:
         """Unpacks the data, and makes the keys of view 1."""
         batch = super().batch(data, training)
@@ -64,7 +98,12 @@ class MomentumEncoder(gradient_cache.GradientCache):
                 f"{batch.views.shape[1]} views per image: with a momentum there"
                 " must be 2, the query's and the key's"
             )
-        return self._with_keys(batch, self.key_branch, training)
+        keys = self.without_gradient(
+            self.key_branch, batch.views[:, 1], training
+        )
+        return batch._replace(
+            views=batch.views[:, :1], keys=keys[:, tf.newaxis]
+        )
 
     def loss_arguments(self, batch: Batch) -> dict[str, tf.Tensor]:
         """The keys of this batch, and the queue of earlier ones."""
@@ -83,20 +122,6 @@ class MomentumEncoder(gradient_cache.GradientCache):
             self.key_branch.follow()
             self.key_branch.enqueue(batch.keys[:, 0])
         return names
-
-    def _with_keys(
-        self, batch: Batch, key_branch: "KeyBranch", training: bool
-    ) -> Batch:
-        # The gradient cache's chunks bound the memory of the keys, too.
-        chunks = self.grad_cache_chunks if training else 1
-        keys = gradient_cache.in_chunks(
-            lambda images: key_branch(images, training=training),
-            gradient_cache.check_divisible(batch.views[:, 1], chunks),
-            chunks,
-        )
-        return batch._replace(
-            views=batch.views[:, :1], keys=keys[:, tf.newaxis]
-        )
 
 
 class KeyBranch(tf.keras.layers.Layer):

@@ -4,7 +4,6 @@ A replica records its own steps without asking the others; the records are
 combined when the host reads them.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,17 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.model.contrastive import ContrastiveStep, Results
-
-
-@dataclasses.dataclass(frozen=True)
-class NonFiniteSteps:
-    """Steps whose loss or gradient was not finite."""
-
-    count: int = 0  # Of the replica that had most.
-    step: int = 0  # The first of them, counted from 1.
-    replicas: tuple[int, ...] = ()  # Those on which that step was not finite.
-    only_probe: bool = False  # Whether it was the probe's alone.
+from tf_contrastive.model.contrastive_step import (
+    ContrastiveStep,
+    Gradients,
+    NonFiniteSteps,
+    Results,
+)
 
 
 class NonFiniteMonitor:
@@ -45,17 +39,17 @@ class NonFiniteMonitor:
         step: tf.Tensor,
         loss: tf.Tensor,
         gradients: Sequence[tf.Tensor],
-        probe: Sequence[tf.Tensor] = (),
+        others: Sequence[tf.Tensor] = (),
     ) -> None:
         """Looks at a step of this replica, counted from 0.
 
-        The gradients are those before they are summed over replicas; `probe`
-        has the probe's loss and gradients.
+        The gradients are those before they are summed over replicas; `others`
+        has the losses and gradients of what is trained beside the encoder.
         """
         bad_encoder = _not_finite([loss, *gradients])
         bad = bad_encoder
-        if probe:
-            bad = tf.maximum(bad, _not_finite(probe))
+        if others:
+            bad = tf.maximum(bad, _not_finite(others))
         here = tf.one_hot(
             distribution.replica_id(), self._records.shape[0], dtype=tf.int64
         )
@@ -95,17 +89,22 @@ class NonFinite(ContrastiveStep):
         super().__init__(*args, **kwargs)
         self._non_finite = NonFiniteMonitor()
 
-    def update(self, gradients: list[tf.Tensor], results: Results) -> None:
+    def update(self, gradients: Gradients, results: Results) -> None:
         """Looks at the losses and the gradients."""
-        count = len(self.pretrained_variables)
-        pretrained, probe = gradients[:count], gradients[count:]
+        looked_at = gradients
         if self.dtype_policy.compute_dtype == "float16":
             # There gradients overflow now and then, and the loss scale falls.
-            pretrained, probe = [], []
-        if "probe_loss" in results:
-            probe = [results["probe_loss"], *probe]
+            looked_at = {name: [] for name in gradients}
         self._non_finite.record(
-            self.optimizer.iterations, results["loss"], pretrained, probe
+            self.optimizer.iterations,
+            results["loss"],
+            looked_at["loss"],
+            [
+                x
+                for name, group in looked_at.items()
+                if name != "loss"
+                for x in (results[name], *group)
+            ],
         )
         super().update(gradients, results)
 

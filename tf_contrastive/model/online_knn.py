@@ -9,9 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import similarity
 from tf_contrastive.model import ring_buffer
-from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
+from tf_contrastive.model.contrastive_step import (
+    Batch,
+    ContrastiveStep,
+    Results,
+)
 
 # Another name than that of the protocol of `evaluate`, as it does not compare.
 METRIC = "online_knn_top1"
@@ -32,6 +37,27 @@ class OnlineKNN(ContrastiveStep):
             features = self.encoder.output_shape[-1]
             self.neighbors = OnlineNeighbors(online_knn_size, features)
             self.means.add(METRIC)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        size = self.neighbors.size if self.neighbors else 0
+        return {**super().get_config(), "online_knn_size": size}
+
+    @classmethod
+    def arguments_of_run(
+        cls, run: Pretrain, num_classes: int | None
+    ) -> dict[str, Any]:
+        """The constructor's arguments for a resolved run."""
+        size = run.probe.online_knn_size if num_classes else 0
+        arguments = super().arguments_of_run(run, num_classes)
+        return {**arguments, "online_knn_size": size}
+
+    def checkpointed(self) -> dict[str, Any]:
+        """The bank, too."""
+        parts = super().checkpointed()
+        if self.neighbors is not None:
+            parts["neighbors"] = self.neighbors
+        return parts
 
     def record(
         self, results: Results, batch: Batch, features: tf.Tensor | None

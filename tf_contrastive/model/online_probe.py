@@ -1,11 +1,20 @@
 """A linear probe that is trained together with the encoder."""
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive import heads, optimizers
 from tf_contrastive.config.linear import Probe
-from tf_contrastive.model.contrastive import Batch, ContrastiveStep, Results
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model.contrastive_step import (
+    Batch,
+    ContrastiveStep,
+    Results,
+    Schedule,
+    Trained,
+)
 
 
 class OnlineProbe(ContrastiveStep):
@@ -17,15 +26,67 @@ class OnlineProbe(ContrastiveStep):
 
     def __init__(
         self,
-        *args: Any,
+        encoder: tf.keras.Model,
+        projection_head: tf.keras.layers.Layer,
+        loss: Any,
         probe: tf.keras.layers.Layer | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(*args, **kwargs)
+        super().__init__(encoder, projection_head, loss, **kwargs)
         self.probe = probe
         if probe is not None:
             probe(tf.keras.Input(self.encoder.output_shape[1:]))
             self.means.add("probe_loss", "probe_accuracy")
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        probe = tf.keras.saving.serialize_keras_object(self.probe)
+        return {**super().get_config(), "probe": probe}
+
+    @classmethod
+    def arguments_of_run(
+        cls, run: Pretrain, num_classes: int | None
+    ) -> dict[str, Any]:
+        """The constructor's arguments for a resolved run."""
+        arguments = super().arguments_of_run(run, num_classes)
+        if run.probe.probe and num_classes:
+            arguments["probe"] = heads.LinearProbe(
+                num_classes, normalize_input=run.projection.normalize_features
+            )
+        return arguments
+
+    def further_optimizers(
+        self, run: Pretrain, schedule: Callable[..., Schedule]
+    ) -> dict[str, tuple[Schedule, Any]]:
+        """The probe's optimizer, too."""
+        further = super().further_optimizers(run, schedule)
+        if self.probe is not None:
+            rate = schedule(base_learning_rate=run.probe.probe_learning_rate)
+            further["probe_optimizer"] = (
+                rate,
+                optimizers.build(
+                    "sgd",
+                    learning_rate=rate,
+                    momentum=0.9,
+                    nesterov=True,
+                    weight_decay=0.0,
+                ),
+            )
+        return further
+
+    def checkpointed(self) -> dict[str, Any]:
+        """The probe and its optimizer, too."""
+        parts = super().checkpointed()
+        if self.probe is not None:
+            parts["probe"] = self.probe
+            parts["probe_optimizer"] = self.probe_optimizer
+        return parts
+
+    def advice(self, part: str) -> str:
+        """What to do if a part of a checkpoint is not finite."""
+        if part in ("probe", "probe_optimizer"):
+            return "lower `probe_learning_rate`"
+        return super().advice(part)
 
     def compile(
         self, optimizer: Any, probe_optimizer: Any = None, **kwargs: Any
@@ -72,19 +133,11 @@ class OnlineProbe(ContrastiveStep):
             "probe_accuracy": tf.reduce_mean(tf.cast(hits, tf.float32)),
         }
 
-    def trained_variables(self, batch: Batch) -> list[tf.Variable]:
-        """The pretrained variables, then the probe's."""
-        variables = super().trained_variables(batch)
-        if self.probe is None or batch.labels is None:
-            return variables
-        return variables + self.probe.trainable_variables
-
-    def update(self, gradients: list[tf.Tensor], results: Results) -> None:
-        """Applies gradients, those of the probe by its own optimizer."""
-        count = len(self.pretrained_variables)
-        super().update(gradients[:count], results)
-        if self.probe is not None and gradients[count:]:
-            variables = self.probe.trainable_variables
-            self.probe_optimizer.apply_gradients(
-                zip(gradients[count:], variables, strict=True)
+    def trained(self) -> dict[str, Trained]:
+        """The probe, too, by its own optimizer."""
+        trained = super().trained()
+        if self.probe is not None:
+            trained["probe_loss"] = Trained(
+                self.probe.trainable_variables, self.probe_optimizer
             )
+        return trained

@@ -6,9 +6,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import model as models
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import metrics
+from tf_contrastive.model import networks
 from tf_contrastive.tensorboard import scalars
 
 # Leaves the accelerators' memory to the training step.

@@ -44,10 +44,10 @@ OptionValue = bool | int | float | str
 def write_texts(run: Pretrain, model: models.ContrastiveModel) -> None:
     """Writes the text page: resolved flags, command, model summary."""
     lines: list[str] = []
-    for part in (model.encoder, model.projection_head, model.probe):
+    for part in model.checkpointed().values():
         if isinstance(part, tf.keras.Model):
             part.summary(line_length=100, print_fn=lines.append)
-        elif part is not None:
+        elif isinstance(part, tf.keras.layers.Layer):
             lines.append(f"{part.name}: {part.count_params():,} parameters")
     for tag, text in (
         ("flags", f"{flags.write(run)}--workdir={run.runtime.workdir}"),

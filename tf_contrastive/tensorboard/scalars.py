@@ -1,5 +1,7 @@
 """Tags of a run's curves, their arrangement on a page, and how to read them."""
 
+from collections.abc import Iterable
+
 import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
@@ -45,17 +47,17 @@ _SPREAD_CURVE = {"5. spread (1) or collapse (0)": ("similarity/embedding_std",)}
 _GROUPS = ("input", "loss", "similarity", "optimizer", "probe", "system")
 
 
-def write_layout(*, probe: bool, ranks: bool) -> None:
+def write_layout(metrics: Iterable[str], *, ranks: bool) -> None:
     """Writes the custom-scalars page: five curves, then groups in data order.
 
-    Curves of training and validation share a chart. The run may have no probe,
-    and not measure the ranks of features.
+    Curves of training and validation share a chart. A curve is left out if the
+    run does not have its metric, or does not measure the ranks of features.
     """
     curves = _CURVES if ranks else _CURVES | _SPREAD_CURVE
-    absent = {FEATURE_RANK} if not ranks else set()
-    if not probe:
-        absent.add("probe/accuracy")
-    curves = {k: tags for k, tags in curves.items() if not absent & set(tags)}
+    measured = {TAGS[metric] for metric in metrics}
+    if ranks:
+        measured.add(FEATURE_RANK)
+    curves = {k: tags for k, tags in curves.items() if measured >= set(tags)}
     first = layout_pb2.Category(
         title="is it learning?",
         chart=[_chart(title, tags) for title, tags in curves.items()],

@@ -20,12 +20,12 @@ from tf_contrastive import (
     terminal,
     train,
 )
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config import fields
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.lab.benchmarks import measure
+from tf_contrastive.model import networks
 from tf_contrastive.views.wire import from_wire
 
 # Steps that build graphs and fill pipelines, before anything is timed.

@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, optimizers, train
-from tf_contrastive.checkpoints.networks import build_encoder, precision
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import all_finite
+from tf_contrastive.model.networks import build_encoder, precision
 
 _CHANNELS = (64, 32)
 # Batches whose mean view is the best constant reconstruction.
@@ -104,7 +104,7 @@ def fit(run: Pretrain) -> Trained:
         DivergedError, if the loss or a weight is not finite.
     """
     strategy, source, _, run, steps = train.prepare(run)
-    rate, _ = train.learning_rates(run, steps)
+    rate = train.learning_rate(run, steps)
     with strategy.scope(), precision(run.runtime.precision):
         vae = VAE(build_encoder(run), run.projection.projection_output)
         optimizer = optimizers.build(

@@ -10,11 +10,11 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from tf_contrastive import datasets, distribution, train
-from tf_contrastive.checkpoints import networks
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.lab.tpu import compiler
-from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.model import ContrastiveModel, networks
+from tf_contrastive.model.contrastive_step import Gradients, Results
 
 # A computation of an encoder and a batch of the step.
 Passes = Callable[[tf.keras.Model, Any], Any]
@@ -70,12 +70,12 @@ class Step:
         """Keras sums gradients by the strategy, which has one replica here."""
         update = model.update
 
-        def summed(gradients: list[tf.Tensor], loss: tf.Tensor) -> None:
-            marked = [
-                _marker(tf.convert_to_tensor(g)) if g is not None else None
-                for g in gradients
-            ]
-            update(marked, loss)
+        def summed(gradients: Gradients, results: Results) -> None:
+            marked = {
+                name: [_marker(tf.convert_to_tensor(g)) for g in group]
+                for name, group in gradients.items()
+            }
+            update(marked, results)
 
         setattr(model, "update", summed)  # noqa: B010 # For mypy.
 

@@ -1,13 +1,14 @@
-"""Encoder and projection head of a resolved run, and Keras' precision."""
+"""Networks and model of a resolved run, and Keras' precision."""
 
 import contextlib
 from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tf_contrastive import encoders, errors, heads
+from tf_contrastive import encoders, errors, heads, losses
 from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model.contrastive_model import ContrastiveModel
 
 
 @contextlib.contextmanager
@@ -77,4 +78,20 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
         batch_norm=projection.projection_batch_norm,
         bias=projection.projection_bias,
         normalize_input=projection.normalize_features,
+    )
+
+
+def build_model(run: Pretrain, num_classes: int | None) -> ContrastiveModel:
+    """Returns the model of a resolved run, with weights drawn from its seed.
+
+    `num_classes` is None for data without labels, which get no probe.
+
+    Raises:
+      UserError: for cross entropy without classes.
+    """
+    return ContrastiveModel(
+        build_encoder(run),
+        build_head(run, num_classes),
+        losses.build(run.loss.loss, **run.loss.options()),
+        **ContrastiveModel.arguments_of_run(run, num_classes),
     )

@@ -1,19 +1,30 @@
 """The plain step of contrastive learning (Chen et al. 2020, algorithm 1).
 
-Whatever `ContrastiveModel` can do beyond it is a class in a module of its own,
-which overrides methods of `ContrastiveStep`.
+Whatever `ContrastiveModel` can do beyond it is a feature: a subclass of
+`ContrastiveStep` in a module of its own, which knows no other feature. It
+overrides methods and calls `super()`: those of the step, and those that say
+what the feature brings to the constructor (`__init__`, `get_config`,
+`arguments_of_run`), to `compile` (`further_optimizers`), to checkpoints
+(`checkpointed`) and to a replica's memory (`images_at_once`).
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import metrics, similarity
 from tf_contrastive.model.running_means import RunningMeans
 from tf_contrastive.views.wire import from_wire
 
 Results = dict[str, tf.Tensor]
+# Loss -> gradients of what it trains.
+Gradients = dict[str, list[tf.Tensor]]
+Schedule: TypeAlias = tf.keras.optimizers.schedules.LearningRateSchedule
 
 # Metric of `losses.metrics` -> its name in logs and TensorBoard.
 _TASK_METRICS = {
@@ -36,8 +47,31 @@ class Batch(NamedTuple):
     keys: tf.Tensor | None = None
 
 
+class Trained(NamedTuple):
+    """The variables that a loss trains, and its optimizer."""
+
+    variables: list[tf.Variable]
+    optimizer: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class NonFiniteSteps:
+    """Steps whose loss or gradient was not finite."""
+
+    count: int = 0  # Of the replica that had most.
+    step: int = 0  # The first of them, counted from 1.
+    replicas: tuple[int, ...] = ()  # Those on which that step was not finite.
+    only_probe: bool = False  # Whether the encoder's part of it was finite.
+
+
 class ContrastiveStep(tf.keras.Model):
     """Trains an encoder and its projection head; see `ContrastiveModel`."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # For `help` and editors: the constructors of features show their own
+        # arguments only.
+        setattr(cls, "__signature__", _signature(cls))  # noqa: B010 # For mypy.
 
     def __init__(
         self,
@@ -63,6 +97,104 @@ class ContrastiveStep(tf.keras.Model):
                 " weight_decay"
             )
         self.means = RunningMeans("loss", *_TASK_METRICS.values())
+
+    # ---- What features extend: arguments, optimizers, checkpoints, memory ----
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments, serialized as Keras does."""
+        serialize = tf.keras.saving.serialize_keras_object
+        return {
+            "encoder": serialize(self.encoder),
+            "projection_head": serialize(self.projection_head),
+            "loss": serialize(self.contrastive_loss),
+            "seed": self.seed,
+            "name": self.name,
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Any = None
+    ) -> "ContrastiveStep":
+        """Creates a model with new weights from `get_config`'s result."""
+        arguments = {
+            name: tf.keras.saving.deserialize_keras_object(
+                value, custom_objects=custom_objects
+            )
+            if isinstance(value, dict)
+            else value
+            for name, value in config.items()
+        }
+        return cls(**arguments)
+
+    @classmethod
+    def arguments_of_run(
+        cls, run: Pretrain, num_classes: int | None
+    ) -> dict[str, Any]:
+        """The constructor's arguments after the loss, for a resolved run.
+
+        `num_classes` is None for data without labels.
+        """
+        del num_classes
+        return {"seed": run.runtime.seed}
+
+    def further_optimizers(
+        self, run: Pretrain, schedule: Callable[..., Schedule]
+    ) -> dict[str, tuple[Schedule, Any]]:
+        """Further optimizers of a resolved run, with their learning rates.
+
+        Args:
+          run: resolved.
+          schedule: (base_learning_rate=...) -> learning rate over the run.
+
+        Returns:
+          Argument of `compile` -> (learning rate, optimizer).
+        """
+        del run, schedule
+        return {}
+
+    def checkpointed(self) -> dict[str, Any]:
+        """What a checkpoint holds: layers and optimizers, by their names."""
+        return {
+            "encoder": self.encoder,
+            "projection_head": self.projection_head,
+            "optimizer": self.optimizer,
+        }
+
+    def advice(self, part: str) -> str:
+        """What to do if a part of a checkpoint is not finite."""
+        del part
+        return (
+            "lower `learning_rate`, raise `temperature` or lengthen"
+            " `warmup_epochs`"
+        )
+
+    def images_at_once(self, images: int, views: int) -> int:
+        """Number of views whose activations a training step holds at once.
+
+        Of a replica's batch of so many images, and views of each.
+        """
+        return images * views
+
+    def trained(self) -> dict[str, Trained]:
+        """Loss in the results of a step -> what it trains."""
+        return {"loss": Trained(self.pretrained_variables, self.optimizer)}
+
+    # ---- What the host reads ----
+
+    @property
+    def input_wait_seconds(self) -> float:
+        """Seconds that steps have waited for their input, where measured."""
+        return 0.0
+
+    def skipped_steps(self) -> int:
+        """Returns how many steps of this process did not train the encoder."""
+        return 0
+
+    def non_finite_steps(self) -> NonFiniteSteps:
+        """Returns the non-finite steps so far, where they are recorded."""
+        return NonFiniteSteps()
+
+    # ---- The step ----
 
     def compile(self, optimizer: Any, **kwargs: Any) -> None:
         """Sets the optimizer; the rest is `tf.keras.Model.compile`'s."""
@@ -109,7 +241,10 @@ class ContrastiveStep(tf.keras.Model):
         """One training step; returns the names of the means it adds to."""
         gradients, results, features = self.gradients(batch)
         # Ends a walk over the graph, see `distribution`.
-        gradients = [tf.stop_gradient(g) for g in gradients]
+        gradients = {
+            name: [tf.stop_gradient(g) for g in group]
+            for name, group in gradients.items()
+        }
         self.update(gradients, results)
         return self.record(results, batch, features)
 
@@ -121,10 +256,8 @@ class ContrastiveStep(tf.keras.Model):
         results |= self.classify(features, batch, training=False)
         return self.record(results, batch, None)
 
-    def gradients(
-        self, batch: Batch
-    ) -> tuple[list[tf.Tensor], Results, tf.Tensor]:
-        """Gradients of `trained_variables`, to be summed over replicas.
+    def gradients(self, batch: Batch) -> tuple[Gradients, Results, tf.Tensor]:
+        """Gradients of the trained variables, to be summed over replicas.
 
         And losses and metrics of this replica, and features [B, V, D].
         """
@@ -134,14 +267,28 @@ class ContrastiveStep(tf.keras.Model):
             results = self.contrast(projections, batch, step)
             results |= self.classify(features, batch, training=True)
             objective = self.objective(results)
-        variables = self.trained_variables(batch)
-        gradients = tape.gradient(
+        return self.differentiate(tape, objective, results), results, features
+
+    def differentiate(
+        self, tape: tf.GradientTape, objective: tf.Tensor, losses: Results
+    ) -> Gradients:
+        """Gradients of what `losses` train, by their names."""
+        return tape.gradient(
             objective,
-            variables,
+            {
+                name: trained.variables
+                for name, trained in self.trained().items()
+                if name in losses
+            },
             # Of variables that the views do not reach.
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        return gradients, results, features
+
+    def without_gradient(
+        self, network: Callable[..., tf.Tensor], x: tf.Tensor, training: bool
+    ) -> tf.Tensor:
+        """Applies a network to a batch [B, ...], without a gradient."""
+        return network(x, training=training)
 
     def encode(
         self, views: tf.Tensor, training: bool
@@ -201,11 +348,14 @@ class ContrastiveStep(tf.keras.Model):
         losses = [x for name, x in results.items() if name.endswith("loss")]
         return tf.add_n([loss / replicas for loss in losses])
 
-    def update(self, gradients: list[tf.Tensor], results: Results) -> None:
-        """Applies the gradients of `trained_variables`."""
+    def update(self, gradients: Gradients, results: Results) -> None:
+        """Applies the gradients, each by the optimizer of its loss."""
         del results
-        variables = self.pretrained_variables
-        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        for name, (variables, optimizer) in self.trained().items():
+            if name in gradients:
+                optimizer.apply_gradients(
+                    zip(gradients[name], variables, strict=True)
+                )
 
     def record(
         self, results: Results, batch: Batch, features: tf.Tensor | None
@@ -230,7 +380,26 @@ class ContrastiveStep(tf.keras.Model):
             + self.projection_head.trainable_variables
         )
 
-    def trained_variables(self, batch: Batch) -> list[tf.Variable]:
-        """Variables that a step on this batch trains."""
-        del batch
-        return self.pretrained_variables
+
+def _signature(cls: type) -> inspect.Signature:
+    """The constructor's arguments, those that it passes on included."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for base in cls.__mro__:
+        if "__init__" not in vars(base):
+            continue
+        own = inspect.signature(vars(base)["__init__"]).parameters
+        named = {
+            name: parameter
+            for name, parameter in own.items()
+            if name != "self"
+            and parameter.kind
+            in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        }
+        parameters = {**named, **parameters}
+        kinds = {parameter.kind for parameter in own.values()}
+        if (
+            base.__module__ == __name__
+            or inspect.Parameter.VAR_KEYWORD not in kinds
+        ):
+            break
+    return inspect.Signature(sorted(parameters.values(), key=lambda x: x.kind))

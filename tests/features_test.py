@@ -1,0 +1,139 @@
+"""Each feature of the model can be left out: a run trains by the others."""
+
+import inspect
+
+import numpy as np
+import pytest
+import small
+import tensorflow as tf
+
+from tf_contrastive import train
+from tf_contrastive.config import fields
+from tf_contrastive.doctor import memory
+from tf_contrastive.model import ContrastiveModel, networks
+
+_PARTS = {
+    *("encoder", "projection_head", "optimizer", "probe", "probe_optimizer"),
+    *("key_branch", "neighbors"),
+}
+# What a checkpoint lacks without a feature, if anything.
+_MISSING = {
+    "MomentumEncoder": {"key_branch"},
+    "OnlineKNN": {"neighbors"},
+    "OnlineProbe": {"probe", "probe_optimizer"},
+}
+_ARGUMENTS = {
+    "MomentumEncoder": {"momentum", "queue_size"},
+    "OnlineKNN": {"online_knn_size"},
+    "Mixing": {"mix"},
+    "DeviceAugmentation": {"augment"},
+    "GradientCache": {"grad_cache_chunks"},
+    "OnlineProbe": {"probe"},
+}
+_ALWAYS = {"encoder", "projection_head", "loss", "seed", "name"}
+
+
+def _encoder(run, **_):
+    return tf.keras.Sequential(
+        [
+            tf.keras.layers.Flatten(input_shape=(8, 8, 3)),
+            tf.keras.layers.Dense(8),
+        ]
+    )
+
+
+def _run(**options):
+    return fields.replace(
+        small.RUN,
+        **{
+            **small.DIGITS,
+            "loss": "moco",
+            "split": "train[:128]",
+            "epochs": 1,
+            "queue_size": 64,
+            "grad_cache_chunks": 2,
+            "online_knn_size": 64,
+            "augment_on": "device",
+            "workdir": "w",
+            **options,
+        },
+    )
+
+
+@pytest.fixture(params=ContrastiveModel.__bases__, ids=lambda x: x.__name__)
+def dropped(request, monkeypatch):
+    """Name of the feature that runs of the test do without."""
+    others = [x for x in ContrastiveModel.__bases__ if x is not request.param]
+    reduced = type("Model", tuple(others), {})
+    assert not issubclass(reduced, request.param)
+    monkeypatch.setattr(networks, "ContrastiveModel", reduced)
+    monkeypatch.setattr(networks, "build_encoder", _encoder)
+    return request.param.__name__
+
+
+def _loss(dropped):
+    return "supcon" if dropped == "MomentumEncoder" else "moco"
+
+
+def test_a_feature_takes_along_all_that_it_brings(dropped, monkeypatch):
+    # On the host: a function of TensorFlow has no config.
+    run = _run(loss=_loss(dropped), augment_on="host")
+    strategy, source, _, run, steps = train.prepare(run)
+    model, rates = train.build(run, strategy, source.info, steps)
+    missing = _MISSING.get(dropped, set())
+    assert set(model.checkpointed()) == _PARTS - missing
+    assert ("probe/learning_rate" in rates) == (dropped != "OnlineProbe")
+    arguments = set().union(_ALWAYS, *_ARGUMENTS.values())
+    arguments -= _ARGUMENTS.get(dropped, set())
+    assert set(inspect.signature(type(model)).parameters) == arguments - {
+        "name"
+    }
+    config = model.get_config()
+    assert set(config) == arguments
+    again = type(model).from_config(config)
+    assert [w.shape for w in again.weights] == [w.shape for w in model.weights]
+    # Another feature's argument is refused, not ignored.
+    for name in _ARGUMENTS.get(dropped, ()):
+        with pytest.raises(TypeError, match=name):
+            type(model).from_config({**config, name: None})
+    # The others' memory stays.
+    queries, chunks = 64, 2
+    images = {"MomentumEncoder": 2 * queries // chunks, "GradientCache": 64}
+    assert model.images_at_once(64, 2) == images.get(dropped, queries // chunks)
+    predicted = memory.predict(model, run, 1)
+    kernel = model.encoder.trainable_variables[0].numpy()
+    model.run_eagerly = True  # Which is faster for one step.
+    generator = np.random.default_rng(0)
+    results = model.train_on_batch(
+        generator.random([64, 2, 8, 8, 3], np.float32),
+        generator.integers(0, 10, [64]),
+        return_dict=True,
+    )
+    assert np.isfinite(results["loss"])
+    assert ("probe_loss" in results) == (dropped != "OnlineProbe")
+    assert ("online_knn_top1" in results) == (dropped != "OnlineKNN")
+    assert np.any(model.encoder.trainable_variables[0].numpy() != kernel)
+    monkeypatch.setattr(networks, "ContrastiveModel", ContrastiveModel)
+    whole, _ = train.build(run, strategy, source.info, steps)
+    freed = memory.predict(whole, run, 1).parameters - predicted.parameters
+    # A bank of 64 features of 8 numbers, their labels and a counter, int64; a
+    # matrix of 8 x 10 and a bias.
+    bank, probe = 64 * 8 * 4 + 64 * 8 + 8, (8 * 10 + 10) * 4
+    assert freed == {"OnlineKNN": bank, "OnlineProbe": probe}.get(dropped, 0)
+
+
+@pytest.mark.slow
+def test_a_run_trains_and_resumes_without_a_feature(dropped, tmp_path):
+    run = _run(loss=_loss(dropped), workdir=str(tmp_path))
+    result = train.pretrain(run)
+    assert np.isfinite(result.metrics["loss"])
+    names = {
+        name.split("/")[0]
+        for name, _ in tf.train.list_variables(str(tmp_path / "checkpoints"))
+    }
+    assert names & _PARTS == _PARTS - _MISSING.get(dropped, set())
+    assert train.pretrain(run).start_step == result.step == 2
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__]))
