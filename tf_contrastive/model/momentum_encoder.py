@@ -33,7 +33,8 @@ class MomentumEncoder(ContrastiveStep):
     ) -> None:
         super().__init__(*args, **kwargs)
         loss = self.contrastive_loss
-        takes_keys = loss.takes_keys
+        # A loss of one's own need not know of keys.
+        takes_keys = getattr(loss, "takes_keys", False)
         if takes_keys and momentum is None:
             raise ValueError("the loss takes keys: pass momentum")
         if momentum is not None and not takes_keys:
