@@ -15,8 +15,8 @@ _PACKAGE = _ROOT / "tf_contrastive"
 # From the bottom up: a module imports from its own package and from the lines
 # above its own. Parts of the same line are independent of each other.
 _LAYERS = """
-errors terminal
-files
+errors
+files terminal
 config distribution
 classifiers datasets encoders flags heads losses optimizers schedules views
 model

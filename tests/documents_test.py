@@ -133,7 +133,7 @@ def test_flags_exist(name):
         names = [field.name for _, field, _ in fields.fields(config_class())]
         known.update(names, (f"no{name}" for name in names))
     scripts = [p for p in (_ROOT / "launch").iterdir() if p.is_file()]
-    for script in scripts:
+    for script in (*scripts, _ROOT / "tests" / "conftest.py"):
         known.update(re.findall(r"--(\w+)", script.read_text("utf-8")))
     for line in _code(_DOCUMENTS[name]):
         if not line.startswith(("pip ", "git ")):

@@ -22,6 +22,7 @@ from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import Schedule
+from tf_contrastive.errors import arg
 
 _ROOT = Path(__file__).resolve().parents[1]
 _COMMANDS = list(__main__.COMMANDS.values())
@@ -347,41 +348,58 @@ def test_listings_need_no_tensorflow():
         assert status == 0 and out.count("\n") > 5, line
 
 
+_MESSAGES = [
+    (f"{arg('epochs', 3)}: must be", "--epochs=3: must be"),
+    (
+        f"{arg('loss', 'a')} ({arg('batch_size', 2)}, [{arg('seed', 3)}])",
+        "--loss=a (--batch_size=2, [--seed=3])",
+    ),
+    (f"it had {arg('probe', False)}", "it had --noprobe"),
+    (f"it had {arg('probe', 'True')}", "it had --probe"),
+    (f"remove {arg('stem')}, or use it", "remove --stem, or use it"),
+    (f"set {arg('width', '')}", "set --width="),
+    # Not an option of the command.
+    (f"{arg('thing')} and {arg('other', 3)}", "`thing` and other=3"),
+    # What a user has written.
+    ("no run in /a/epochs=3 (seed=4)", "no run in /a/epochs=3 (seed=4)"),
+    ("`stem` probe=False --probe", "`stem` probe=False --probe"),
+    (
+        f"{arg('workdir', 'runs/a (seed=3)')} `stem`",
+        "--workdir=runs/a (seed=3) `stem`",
+    ),
+    (
+        f"{arg('dataset', 'randbit:seed=3,views=2')} is",
+        "--dataset=randbit:seed=3,views=2 is",
+    ),
+    (f"{arg('workdir', 'a=b')}\n\0", r"--workdir=a=b\n\x00"),
+]
+
+
 @pytest.mark.parametrize(
-    ("message", "expected"),
-    [
-        ("epochs=3: must be", "--epochs=3: must be"),
-        ("set views=2 or epochs=4", "set --views=2 or --epochs=4"),
-        (
-            "loss=a (batch_size=2, [seed=3])",
-            "--loss=a (--batch_size=2, [--seed=3])",
-        ),
-        ("it had probe=False", "it had --noprobe"),
-        ("it had probe=True", "it had --probe"),
-        ("remove `stem`, or use it", "remove --stem, or use it"),
-        ("needs `width`: set width=", "needs --width: set --width="),
-        # Neither is an option, or it is a flag already.
-        ("some `thing` and other=3", "some `thing` and other=3"),
-        ("my_epochs=3 epochs_of=3", "my_epochs=3 epochs_of=3"),
-        ("if epochs==3", "if epochs==3"),
-        ("--epochs=3 and --noprobe", "--epochs=3 and --noprobe"),
-        # Options of a dataset.
-        (
-            "dataset=randbit:seed=3,views=2 is",
-            "--dataset=randbit:seed=3,views=2 is",
-        ),
-        # Paths and quotes.
-        ("no run in /a/epochs=3/seed=4", "no run in /a/epochs=3/seed=4"),
-        ("workdir=/runs/seed=1", "--workdir=/runs/seed=1"),
-        ("stray word 'a epochs=3 b'", "stray word 'a epochs=3 b'"),
-        (
-            "by python -c \"load(x, data_dir='y')\", or the run's seed=3",
-            "by python -c \"load(x, data_dir='y')\", or the run's --seed=3",
-        ),
-    ],
+    ("message", "expected"), _MESSAGES, ids=[m[1] for m in _MESSAGES]
 )
 def test_errors_name_flags_in_place_of_arguments(message, expected):
-    assert flags.with_flags(Pretrain, message) == expected
+    error = errors.UserError(message)
+    assert flags.with_flags(Pretrain, error.marked) == expected
+    # In another message, too.
+    nested = errors.UserError(f"{error.marked}: {arg('seed')}")
+    shown = flags.with_flags(Pretrain, nested.marked)
+    assert shown == f"{expected}: --seed"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "--workdir={tmp}/a (seed=3) `knn_k`"],
+        ["pretrain", "--workdir={tmp}/x", "--dataset=folder:{tmp}/b (views=2)"],
+        ["export", "--workdir={tmp}/probe=False [epochs=2]"],
+    ],
+)
+def test_a_path_is_shown_as_it_was_typed(words, tmp_path, capsys):
+    words = [word.format(tmp=tmp_path) for word in words]
+    path = words[-1].partition("=")[2].removeprefix("folder:")
+    assert __main__._run(words) == 2
+    assert path in capsys.readouterr().err
 
 
 def test_presets_set_what_was_not_given():

@@ -425,7 +425,8 @@ def test_transfer_has_simclr_s_batch_norm_momentum(
     monkeypatch.setattr(finetune, "select_recipe", select)
     info = datasets.Info("x", "train", 4 * steps, 10, (8, 8, 3))
     train = type("Source", (), {"info": info})()
-    other = type("Context", (), {"train": train})()
+    data = type("Data", (), {"train": train})()
+    other = type("Context", (), {"data": data})()
     target = type("Target", (), {"multi_label": False, "metric": "top1"})()
     grid = {"steps": 1, "learning_rates": (0.1,), "weight_decays": (0.0,)}
     monkeypatch.setattr(finetune, "score_by", lambda *_: None)

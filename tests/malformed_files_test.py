@@ -1,7 +1,7 @@
 """Files of strangers: lengths that lie, files that never end, images that rot.
 
-Whatever is read ends in an error of one line, or with what was written. The
-environment variable TESTS_DRILL_SEED varies the random damage.
+Whatever is read ends in an error of one line, or with what was written.
+The option --drill_seed varies the random damage.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from tf_contrastive.config.data import Reading
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import artifacts, robustness
 
-_SEED = int(os.environ.get("TESTS_DRILL_SEED", "0"))
+_SEED = int(os.environ.get("DRILL_SEED", "0"))
 _COUNT = 5
 
 

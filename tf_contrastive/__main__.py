@@ -72,7 +72,7 @@ def _run(arguments: list[str]) -> int:
                 module = importlib.import_module(name)
         return _run_command(module, parsed)
     except errors.UserError as error:
-        terminal.error(flags.with_flags(config_class, str(error)))
+        terminal.error(flags.with_flags(config_class, error.marked))
         return error.leave()
 
 

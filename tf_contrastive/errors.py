@@ -1,8 +1,8 @@
 """Errors that a command reports in one line.
 
 A message says what was given, what is allowed and what to do. It names the
-arguments of the function that raised it; `flags.with_flags` turns them into
-flags for the command line.
+arguments of the function that raised it by `arg`, so that the command line can
+write them as flags, and nothing else.
 """
 
 import contextlib
@@ -11,8 +11,9 @@ import errno
 import importlib.util
 import os
 import re
+import secrets
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 # Exit status of a run that ended early and was saved.
 EXIT_RESUME = 42
@@ -22,20 +23,77 @@ FREE_SPACE = "free some space, and repeat the command"
 
 # Characters of a message, at most. It may quote what a damaged file holds.
 _MAX_MESSAGE = 1500
+# Before and after an argument in a message. It differs in each process, so that
+# no text of a user, such as a path, can hold it.
+_MARK = f"\0{secrets.token_hex(8)}\0"
+
+
+def arg(name: str, value: object = None) -> str:
+    """Names an argument in a message, with a value unless it is None."""
+    given = "" if value is None else f"={value}"
+    return f"{_MARK}{name}{given}{_MARK}"
+
+
+def _as_argument(name: str, value: str | None) -> str:
+    return f"`{name}`" if value is None else f"{name}={value}"
+
+
+def plain(
+    message: str, write: Callable[[str, str | None], str] = _as_argument
+) -> str:
+    """Returns a message as text.
+
+    `write` maps the name of an argument and its value, if any, to text.
+    """
+    parts = message.split(_MARK)
+    for i in range(1, len(parts), 2):
+        name, equals, value = parts[i].partition("=")
+        parts[i] = write(name, value if equals else None)
+    return "".join(parts)
+
+
+def shown(
+    message: str, write: Callable[[str, str | None], str] = _as_argument
+) -> str:
+    """Returns a message as one line of printable characters; see `plain`."""
+    text = "".join(
+        c if c.isprintable() else repr(c)[1:-1] for c in plain(message, write)
+    )
+    if len(text) > _MAX_MESSAGE:
+        half = _MAX_MESSAGE // 2
+        text = f"{text[:half]} ... {text[-half:]}"
+    return text
+
+
+class Message(str):
+    """A message as it is shown, which keeps the arguments that it names.
+
+    Attributes:
+      marked: the text with `arg`, for `shown` and for other messages.
+    """
+
+    marked: str
+
+    def __new__(cls, marked: str) -> "Message":
+        """Shows the text; see the class."""
+        message = super().__new__(cls, shown(marked))
+        message.marked = marked
+        return message
 
 
 class UserError(ValueError):
-    """Invalid input, described in one line of printable characters."""
+    """Invalid input, described in one line of printable characters.
+
+    Attributes:
+      marked: see `Message`.
+    """
 
     # Exit status of a command that it ends.
     status = 2
 
     def __init__(self, message: str) -> None:
-        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in message)
-        if len(text) > _MAX_MESSAGE:
-            half = _MAX_MESSAGE // 2
-            text = f"{text[:half]} ... {text[-half:]}"
-        super().__init__(text)
+        self.marked = message
+        super().__init__(shown(message))
 
     def leave(self) -> int:
         """Returns the exit status. A subclass may end the process instead."""

@@ -238,32 +238,22 @@ def _usage(field: dataclasses.Field, default: Any) -> str:
     return f"{field.name}={_type(field).__name__.upper()}{shown}"
 
 
-def with_flags(config_class: type[Command], message: str) -> str:
-    """Writes the arguments that an error names as flags.
+def with_flags(config_class: type[Command], marked: str) -> str:
+    """Shows a message with the arguments that it names as flags.
 
-    `name=value` becomes `--name=value`, `name=False` becomes `--noname`, and a
-    name in backticks becomes `--name`. A name is at the start of a word, so
-    that options of a dataset (`randbit:seed=3`) and paths stay as they are,
-    like texts in quotes.
+    They become `--name`, `--name=value` or `--noname`; those that the command
+    does not have stay arguments.
     """
     known = {field.name: field for _, field, _ in fields.fields(config_class())}
-    names = "|".join(known)
 
-    def flag(match: re.Match) -> str:
-        name, value = match["name"] or match["marked"], match["value"] or ""
-        if not name:
-            return match[0]
-        if value and _type(known[name]) is bool:
-            return f"--{name}" if value == "=True" else f"--no{name}"
-        return f"--{name}{value}"
+    def flag(name: str, value: str | None) -> str:
+        if name not in known:
+            return f"`{name}`" if value is None else f"{name}={value}"
+        if value in ("True", "False") and _type(known[name]) is bool:
+            return f"--{name}" if value == "True" else f"--no{name}"
+        return f"--{name}" if value is None else f"--{name}={value}"
 
-    return re.sub(
-        r"""(?<!\w)(?:'[^']*'|"[^"]*")"""
-        rf"|(?<![^\s(\[])(?P<name>{names})(?P<value>=True\b|=False\b|=(?!=))"
-        rf"|`(?P<marked>{names})`",
-        flag,
-        message,
-    )
+    return errors.shown(marked, flag)
 
 
 def write(config: Command) -> str:

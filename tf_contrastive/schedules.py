@@ -201,17 +201,17 @@ def build(
     warmup_epochs = resolve_warmup(warmup_epochs, epochs)
     if not 0 <= warmup_epochs <= epochs:
         raise errors.UserError(
-            f"warmup_epochs={warmup_epochs:g}: must be -1, or from 0 to"
-            f" epochs={epochs:g}"
+            f"{errors.arg('warmup_epochs', format(warmup_epochs, 'g'))}: must"
+            f" be -1, or from 0 to {errors.arg('epochs', format(epochs, 'g'))}"
         )
     if boundaries := (kind.defaults() | options).get("boundaries"):
         check_boundaries(boundaries, warmup_epochs, epochs)
     scaled = peak(base_learning_rate, batch_size, scaling)
     if not fields.is_float32(scaled):
         raise errors.UserError(
-            f"learning_rate={base_learning_rate:g} is scaled by"
-            f" batch_size={batch_size} to {scaled:g}, which float32 does not"
-            " hold: use another one"
+            f"{errors.arg('learning_rate', format(base_learning_rate, 'g'))} is"
+            f" scaled by {errors.arg('batch_size', batch_size)} to {scaled:g},"
+            " which float32 does not hold: use another one"
         )
     return kind(
         scaled,

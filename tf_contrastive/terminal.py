@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Container, Iterator, Sequence
 
+from tf_contrastive import errors
+
 _RED, _YELLOW = 31, 33
 _LEVELS = {
     "quiet": logging.WARNING,
@@ -21,8 +23,15 @@ _LEVELS = {
 }
 _logger = logging.getLogger("tf_contrastive")
 
-info = _logger.info
-warning = _logger.warning
+
+def info(message: str) -> None:
+    """Logs progress."""
+    _logger.info("%s", errors.plain(message))
+
+
+def warning(message: str) -> None:
+    """Logs a warning."""
+    _logger.warning("%s", errors.plain(message))
 
 
 class _Handler(logging.Handler):

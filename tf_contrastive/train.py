@@ -407,10 +407,11 @@ def validation_batches(
     )
     size = min(run.schedule.batch_size, examples)
     if size < 2 * replicas:
+        fraction = f"{run.data.validation_fraction:g}"
         raise errors.UserError(
-            f"validation_fraction={run.data.validation_fraction:g} cuts off"
-            f" {examples} examples, fewer than 2 for each of {replicas}"
-            " replicas: use a larger fraction, or 0"
+            f"{errors.arg('validation_fraction', fraction)} cuts off {examples}"
+            f" examples, fewer than 2 for each of {replicas} replicas: use a"
+            " larger fraction, or 0"
         )
     run = fields.replace(
         run,
@@ -691,8 +692,8 @@ def _check_shared(
     distribution.any_worker(strategy, False)  # Until the chief has the lock.
     if distribution.any_worker(strategy, not lock.is_visible()):
         raise errors.UserError(
-            f"workdir={workdir}: not all workers see what the first one writes"
-            " there: use a folder that they share, or gs://"
+            f"{errors.arg('workdir', workdir)}: not all workers see what the"
+            " first one writes there: use a folder that they share, or gs://"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 import tensorflow as tf
 
-from tf_contrastive import datasets, terminal
+from tf_contrastive import datasets, errors, terminal
 from tf_contrastive.model.input_wait import Throughput
 
 # A run has collapsed, or is stuck at chance, after so many epochs in a row with
@@ -143,8 +143,10 @@ class CollapseWarning(tf.keras.callbacks.Callback):
         else:
             return
         terminal.warning(
-            f"{problem} for {_WARNING_EPOCHS} epochs: lower `learning_rate`,"
-            " lengthen `warmup_epochs`, or look at the views in TensorBoard"
+            f"{problem} for {_WARNING_EPOCHS} epochs: lower"
+            f" {errors.arg('learning_rate')}, lengthen"
+            f" {errors.arg('warmup_epochs')}, or look at the views in"
+            " TensorBoard"
         )
 
 

@@ -62,8 +62,8 @@ def load_run(workdir: str, step: int = -1) -> Run:
         paths = {storage.step_of(p): p for p in storage.saved(workdir)}
         if step not in paths:
             raise errors.UserError(
-                f"checkpoint={step}: {workdir} has none of that step, only of"
-                f" {', '.join(map(str, paths))}"
+                f"{errors.arg('checkpoint', step)}: {workdir} has none of that"
+                f" step, only of {', '.join(map(str, paths))}"
             )
         path = paths[step]
     if path is None:

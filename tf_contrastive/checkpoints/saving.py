@@ -74,7 +74,7 @@ class Checkpoints:
     def _prepare(self, run_config: Pretrain, metadata: dict[str, Any]) -> None:
         """Cleans up after a killed process, and writes config and metadata."""
         folder = run_config.runtime.workdir
-        with errors.write_errors(f"workdir={folder}", workdir.ADVICE):
+        with errors.write_errors(errors.arg("workdir", folder), workdir.ADVICE):
             tf.io.gfile.makedirs(self.directory)
         for place in (folder, self.directory):
             files.remove_leftovers(place)
@@ -117,9 +117,9 @@ class Checkpoints:
                 if old != new
             ] or [f"{len(variables)}, there {len(previous)}"]
             raise errors.UserError(
-                f"{self.directory} was written by another version of the"
-                f" model, with other variables ({differences[0]}): resume it"
-                " with that version, or choose another `workdir`"
+                f"{self.directory} was written by another version of the model,"
+                f" with other variables ({differences[0]}): resume it with that"
+                f" version, or choose another {errors.arg('workdir')}"
             )
         files.write_json(path, metadata | {"variables": variables})
         files.write(
@@ -228,11 +228,11 @@ def _check_data(
     changed = f"the data of {folder} has changed ({'; '.join(counts)})"
     if old != new or written.get("num_classes") != metadata.get("num_classes"):
         raise errors.UserError(
-            f"{changed}: restore it, or choose another `workdir`, since labels"
-            " would have another meaning"
+            f"{changed}: restore it, or choose another {errors.arg('workdir')},"
+            " since labels would have another meaning"
         )
     if not run_config.data.allow_changed_data:
         raise errors.UserError(
-            f"{changed}, and with it the order and number of steps: restore"
-            " it, or set `allow_changed_data` to go on"
+            f"{changed}, and with it the order and number of steps: restore it,"
+            f" or set {errors.arg('allow_changed_data')} to go on"
         )

@@ -131,6 +131,6 @@ def newest_whole(directory: str) -> str | None:
     if damages and path is None:
         raise errors.UserError(
             f"no checkpoint in {directory} is whole: restore one from a copy,"
-            " or choose another `workdir` to start again"
+            f" or choose another {errors.arg('workdir')} to start again"
         )
     return path

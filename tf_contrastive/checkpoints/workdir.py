@@ -24,7 +24,8 @@ def check_workdir(run: Pretrain) -> None:
     if previous := _read_config(workdir):
         there = {field.name: old for _, field, old in fields.fields(previous)}
         differences = [
-            f"{field.name}={_display(new)}, there {_display(there[field.name])}"
+            f"{errors.arg(field.name, _display(new))}, there"
+            f" {_display(there[field.name])}"
             for _, field, new in fields.fields(run)
             if field.metadata["identity"] and there[field.name] != new
         ]
@@ -32,7 +33,7 @@ def check_workdir(run: Pretrain) -> None:
             raise errors.UserError(
                 f"{workdir} holds another experiment"
                 f" ({'; '.join(differences)}): set these options as there to"
-                " resume it, or choose another `workdir`"
+                f" resume it, or choose another {errors.arg('workdir')}"
             )
     # Where the workdir does not exist yet, try the folder in which it will be
     # made. An object store has no folders.
@@ -63,7 +64,7 @@ def check_run(workdir: str) -> Pretrain:
     if run is None:
         raise errors.UserError(
             f"no run in {workdir}: it has no {storage.CONFIG_FILE}; use the"
-            " `workdir` of a pretrain command"
+            f" {errors.arg('workdir')} of a pretrain command"
         )
     return run
 

@@ -136,7 +136,7 @@ def train_linear(
         if not (math.isfinite(loss) and all_finite(trained)):
             raise errors.DivergedError(
                 f"the linear classifier diverged in epoch {epoch + 1}: lower"
-                " `linear_learning_rate`"
+                f" {errors.arg('linear_learning_rate')}"
             )
         losses[epoch].assign(loss)
         metrics = {

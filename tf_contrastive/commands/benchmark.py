@@ -31,8 +31,9 @@ def run(options: Benchmark) -> int:
             check_divisible(pretrain.schedule.batch_size, count)
     if options.compilation.compile_for and name != "step":
         raise errors.UserError(
-            f"compile_for={options.compilation.compile_for} is an option of"
-            f" benchmark=step, not of benchmark={name}: omit it"
+            f"{errors.arg('compile_for', options.compilation.compile_for)} is"
+            f" an option of {errors.arg('benchmark', 'step')}, not of"
+            f" {errors.arg('benchmark', name)}: omit it"
         )
     # Imported here, so that errors in flags need not wait for TensorFlow.
     from tf_contrastive.lab.benchmarks import BENCHMARKS, measure, ratios
@@ -57,7 +58,10 @@ def run(options: Benchmark) -> int:
         "ratios": report.ratios,
         "results": report.rows,
     }
-    advice = "the table above is complete; set `output` to keep it as a file"
+    advice = (
+        f"the table above is complete; set {errors.arg('output')} to keep it as"
+        " a file"
+    )
     files.write_json(output, content, advice)
     terminal.info(f"written: {output}")
     return 0 if report.passed else 1

@@ -102,7 +102,9 @@ def _contact_sheet(chosen: Listing, reading: Reading) -> str:
     sheet = np.concatenate(np.concatenate(grid, axis=1), axis=1)
     pixels = tf.image.convert_image_dtype(sheet, tf.uint8)
     sheet_png = tf.io.encode_png(pixels).numpy()
-    files.write(chosen.output, sheet_png, "set `output` to another file")
+    files.write(
+        chosen.output, sheet_png, f"set {errors.arg('output')} to another file"
+    )
     info = source.info
     extra = ""
     if info.extra_channels:

@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from tf_contrastive import doctor, files, flags, terminal
+from tf_contrastive import doctor, errors, files, flags, terminal
 from tf_contrastive.config.pretrain import Doctor
 from tf_contrastive.doctor.report import Section
 
@@ -20,7 +20,7 @@ def run(options: Doctor) -> int:
         return 0
     report = doctor.inspect(options)
     warnings = {
-        name: flags.with_flags(Doctor, text)
+        name: flags.with_flags(Doctor, text.marked)
         for name, text in report.warnings.items()
     }
     _show(report.sections)
@@ -48,6 +48,8 @@ def _write(options: Doctor, contents: dict[str, Any]) -> None:
     if options.runtime.workdir:
         path = os.path.join(options.runtime.workdir, "doctor.json")
         files.write_json(
-            path, contents, "use a `workdir` that can be written, or none"
+            path,
+            contents,
+            f"use a {errors.arg('workdir')} that can be written, or none",
         )
         terminal.info(f"written: {path}")

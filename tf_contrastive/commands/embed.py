@@ -24,10 +24,12 @@ def run(options: Embed) -> int:
     """Embeds a split, in order, and writes it with its labels if it has any."""
     settings = options.embedding
     if settings.file_format == "parquet":
-        errors.check_package("format=parquet", "pyarrow", "beam")
+        errors.check_package(errors.arg("format", "parquet"), "pyarrow", "beam")
     pipeline = None
     if settings.runner:
-        errors.check_package(f"runner={settings.runner}", "apache_beam", "beam")
+        errors.check_package(
+            errors.arg("runner", settings.runner), "apache_beam", "beam"
+        )
         from tf_contrastive.embedding import beam
 
         pipeline = beam.pipeline(settings.runner, settings.beam_options)

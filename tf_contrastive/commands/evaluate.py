@@ -185,7 +185,9 @@ class _Scorer:
             try:
                 protocols.run(context, names, record=record)
             except errors.DivergedError as error:
-                diverged.append(f"{context.subject.name} encoder, {error}")
+                diverged.append(
+                    f"{context.subject.name} encoder, {error.marked}"
+                )
             if self.folder and rows:
                 results.write(self.folder, report, finished=False)
         if untrained:
@@ -237,8 +239,9 @@ class _Scorer:
             terminal.warning(
                 f"{name} has no split test: scoring {_TEST_FRACTION:.0%} of the"
                 " images of each class, on which the encoder may have been"
-                f" trained; set test_fraction={_TEST_FRACTION:g} in pretrain to"
-                " hold them out"
+                " trained; set"
+                f" {errors.arg('test_fraction', format(_TEST_FRACTION, 'g'))}"
+                " in pretrain to hold them out"
             )
         if train.info.has_labels and test.info.has_labels:
             info = datasets.check_scorable(train.info, test.info)

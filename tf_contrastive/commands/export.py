@@ -112,8 +112,8 @@ def _head(
     source = _source(settings, saved)
     if not source.info.has_labels:
         raise errors.UserError(
-            f"head={settings.head} needs labels, and {source.info.name} has"
-            " none: use head=none"
+            f"{errors.arg('head', settings.head)} needs labels, and"
+            f" {source.info.name} has none: use {errors.arg('head', 'none')}"
         )
     terminal.info(
         f"embedding {source.info.num_examples:,} images of {source.info.name}"

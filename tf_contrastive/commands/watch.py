@@ -141,7 +141,7 @@ class Watch:
             # The other results are written; later checkpoints may not diverge.
             self._scored += 1
             self._skipped.add(run.step)
-            terminal.warning(f"step {run.step:,}: {error}")
+            terminal.warning(f"step {run.step:,}: {error.marked}")
             return
         except checkpoints.DeletedCheckpointError:
             self._skip(run)

@@ -21,7 +21,7 @@ from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.pretrain import Compilation
 from tf_contrastive.config.runtime import PRECISIONS
 from tf_contrastive.config.views import AUGMENTATIONS, augmentation_name
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 BENCHMARKS = ("loss", "input", "views", "step", "evaluation", "serving")
 # Those with ratios, which "all" runs. The step is the first, since the CPU is
@@ -56,7 +56,7 @@ def _benchmark_name(value: str) -> str | None:
 def _two_files(value: str) -> str | None:
     if all(value.partition(",")[::2]) and value.count(",") == 1:
         return None
-    return "two files of benchmarks, such as `compare` a.json b.json"
+    return f"two files of benchmarks, such as {arg('compare')} a.json b.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,8 +267,9 @@ class Benchmark(Command):
         chosen = self.benchmarking
         if bool(chosen.benchmark) == bool(chosen.compare):
             raise UserError(
-                f"benchmark={chosen.benchmark} and compare={chosen.compare}:"
-                " set one of them, as in: benchmark loss"
+                f"{arg('benchmark', chosen.benchmark)} and"
+                f" {arg('compare', chosen.compare)}: set one of them, as in:"
+                " benchmark loss"
             )
         loss, task = self.loss, self.evaluation
         largest = max(read_counts(loss.sizes))

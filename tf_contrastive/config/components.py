@@ -43,7 +43,9 @@ def check(member: type[Component], values: Mapping[str, Any]) -> None:
     for name, field in _options(member).items():
         value = values.get(name)
         if value is not None and (allowed := fields.problem(field, value)):
-            raise errors.UserError(f"{name}={value}: must be {allowed}")
+            raise errors.UserError(
+                f"{errors.arg(name, value)}: must be {allowed}"
+            )
 
 
 def by_name(members: Iterable[type[Component]]) -> dict[str, Any]:
@@ -100,8 +102,8 @@ class Choice:
                     if name in _options(declared)
                 ]
                 raise errors.UserError(
-                    f"`{prefix}{field}` is not an option of"
-                    f" {prefix}{self._kind}={chosen}, only of"
+                    f"{errors.arg(prefix + field)} is not an option of"
+                    f" {errors.arg(prefix + self._kind, chosen)}, only of"
                     f" {', '.join(takers)}"
                 )
             read = own[name].metadata["read"]

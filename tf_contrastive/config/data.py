@@ -10,7 +10,7 @@ from tf_contrastive.config.dataset_names import (
     dataset_name,
 )
 from tf_contrastive.config.fields import is_float32, matching, one_of, option
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 SAMPLERS = ("shuffle", "class_balanced")
 INPUT_SHARDINGS = ("auto", "file", "example")
@@ -58,7 +58,8 @@ def channel_statistics(standardize: str) -> ChannelStatistics:
     if statistics := _read_statistics(standardize):
         return statistics
     raise UserError(
-        f"standardize={standardize}: must be {standardization(standardize)}"
+        f"{arg('standardize', standardize)}: must be"
+        f" {standardization(standardize)}"
     )
 
 
@@ -245,9 +246,9 @@ def check_data_service(address: str, sampler: str) -> None:
     """Raises `UserError` for an order that a data service cannot keep."""
     if address and sampler != "shuffle":
         raise UserError(
-            "`data_service` does not keep the order of examples that"
-            f" sampler={sampler} needs: set sampler=shuffle or remove"
-            " `data_service`"
+            f"{arg('data_service')} does not keep the order of examples that"
+            f" {arg('sampler', sampler)} needs: set {arg('sampler', 'shuffle')}"
+            f" or remove {arg('data_service')}"
         )
 
 
@@ -263,12 +264,14 @@ def check_pod(workdir: str, data: Data) -> None:
     for name, path in paths.items():
         if path and "://" not in path:
             raise UserError(
-                f"{name}={path}: the hosts of this TPU share no disk: use gs://"
+                f"{arg(name, path)}: the hosts of this TPU share no disk: use"
+                " gs://"
             )
     if data.data_service:
         raise UserError(
-            f"data_service={data.data_service} is counted by Python, which the"
-            " other hosts of this TPU do not run: remove `data_service`"
+            f"{arg('data_service', data.data_service)} is counted by Python,"
+            " which the other hosts of this TPU do not run: remove"
+            f" {arg('data_service')}"
         )
 
 
@@ -287,8 +290,8 @@ def check_sampler(sampler: str, dataset: str, has_labels: bool) -> None:
     """Raises `UserError` if a sampler lacks labels."""
     if sampler == "class_balanced" and not has_labels:
         raise UserError(
-            f"sampler={sampler} needs one label per image, which {dataset} does"
-            " not have: set sampler=shuffle"
+            f"{arg('sampler', sampler)} needs one label per image, which"
+            f" {dataset} does not have: set {arg('sampler', 'shuffle')}"
         )
 
 

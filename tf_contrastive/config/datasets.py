@@ -5,7 +5,7 @@ import dataclasses
 from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import Command, Terminal, group, option
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +53,11 @@ class Datasets(Command):
         pack, dataset = self.packing.pack, self.packing.dataset
         if bool(pack) != bool(dataset):
             raise UserError(
-                f"pack={pack} and dataset={dataset}: set both, the folder to"
-                " write and the dataset to read"
+                f"{arg('pack', pack)} and {arg('dataset', dataset)}: set both,"
+                " the folder to write and the dataset to read"
             )
         if pack and self.listing.show:
             raise UserError(
-                f"pack={pack} and show={self.listing.show}: set one of them"
+                f"{arg('pack', pack)} and {arg('show', self.listing.show)}: set"
+                " one of them"
             )

@@ -13,7 +13,7 @@ from tf_contrastive.config.fields import (
     option,
     shell_words,
 )
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 # Format -> extension of its files.
 EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}
@@ -97,15 +97,18 @@ class Embed(Command):
         e = self.embedding
         if bool(e.workdir) == bool(e.saved_model):
             raise UserError(
-                "set one of workdir=RUN and saved_model=EXPORT/VERSION"
+                f"set one of {arg('workdir', 'RUN')} and"
+                f" {arg('saved_model', 'EXPORT/VERSION')}"
             )
         if e.saved_model and not e.input:
             raise UserError(
-                f"saved_model={e.saved_model} needs input=DATASET: an export"
-                " does not name its dataset"
+                f"{arg('saved_model', e.saved_model)} needs"
+                f" {arg('input', 'DATASET')}: an export does not name its"
+                " dataset"
             )
         if e.beam_options and not e.runner:
             raise UserError(
-                f"beam_options={e.beam_options} has no effect without `runner`:"
-                " set runner=DirectRunner or another runner of Apache Beam"
+                f"{arg('beam_options', e.beam_options)} has no effect without"
+                f" {arg('runner')}: set {arg('runner', 'DirectRunner')} or"
+                " another runner of Apache Beam"
             )

@@ -4,7 +4,7 @@ import dataclasses
 
 from tf_contrastive.config.data import STANDARDIZE_EXAMPLES, standardization
 from tf_contrastive.config.fields import one_of, option
-from tf_contrastive.errors import UserError, unknown
+from tf_contrastive.errors import UserError, arg, unknown
 
 ENCODERS = (
     *("resnet10", "resnet18", "resnet34", "resnet50"),
@@ -154,8 +154,9 @@ def check_backbone(name: str, width: float, stem: str) -> None:
     ):
         if value != default:
             raise UserError(
-                f"{option_name}={value}: {name} has its own: remove"
-                f" `{option_name}`, or use one of encoder={','.join(ENCODERS)}"
+                f"{arg(option_name, value)}: {name} has its own: remove"
+                f" {arg(option_name)}, or use one of"
+                f" {arg('encoder', ','.join(ENCODERS))}"
             )
 
 
@@ -163,8 +164,8 @@ def check_image_size(image_size: int, stem: str) -> None:
     """Raises `UserError` if views are too small for the encoder's stem."""
     smallest = SMALLEST_SIDE[stem]
     if image_size < smallest:
-        other = " or stem=cifar" if stem == "imagenet" else ""
+        other = f" or {arg('stem', 'cifar')}" if stem == "imagenet" else ""
         raise UserError(
             f"views of {image_size} pixels are too small for the {stem} stem:"
-            f" set image_size={smallest} or more{other}"
+            f" set {arg('image_size', smallest)} or more{other}"
         )

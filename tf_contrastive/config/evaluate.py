@@ -27,7 +27,7 @@ from tf_contrastive.config.protocols import (
 from tf_contrastive.config.runtime import Devices
 from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.config.views import PREPROCESSINGS
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 PROTOCOLS = (
     *("knn", "prototype", "head", "linear", "logistic"),
@@ -73,7 +73,9 @@ _SPLITS = ("train", "test")
 def _two_names(value: str) -> str | None:
     if len(split_list(value)) == 2:
         return None
-    return "two runs or files of results, such as `compare` runs/a runs/b"
+    return (
+        f"two runs or files of results, such as {arg('compare')} runs/a runs/b"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,30 +232,34 @@ class Evaluate(Command):
         if e.compare:
             for name in ("workdir", "saved_model", "watch"):
                 if value := getattr(e, name):
-                    text = f"`{name}`" if value is True else f"{name}={value}"
+                    text = arg(name, None if value is True else value)
                     raise UserError(
-                        f"compare={e.compare} and {text}: set one of them;"
-                        " `compare` reads results of earlier evaluations"
+                        f"{arg('compare', e.compare)} and {text}: set one of"
+                        f" them; {arg('compare')} reads results of earlier"
+                        " evaluations"
                     )
             return
         if bool(e.workdir) == bool(e.saved_model):
             raise UserError(
-                "set one of workdir=RUN and saved_model=EXPORT/VERSION,"
-                " or `compare` A B"
+                f"set one of {arg('workdir', 'RUN')} and"
+                f" {arg('saved_model', 'EXPORT/VERSION')}, or {arg('compare')}"
+                " A B"
             )
         if e.saved_model and not e.dataset:
             raise UserError(
-                f"saved_model={e.saved_model} needs dataset=NAME: an export"
-                " does not name its dataset"
+                f"{arg('saved_model', e.saved_model)} needs"
+                f" {arg('dataset', 'NAME')}: an export does not name its"
+                " dataset"
             )
         if e.watch and not e.workdir:
             raise UserError(
-                "`watch` needs workdir=RUN: an export gets no new checkpoints"
+                f"{arg('watch')} needs {arg('workdir', 'RUN')}: an export gets"
+                " no new checkpoints"
             )
         if e.watch and self.devices.strategy == "multiworker":
             raise UserError(
-                "`watch` and strategy=multiworker: new checkpoints are scored"
-                " by one process: set another strategy"
+                f"{arg('watch')} and {arg('strategy', 'multiworker')}: new"
+                " checkpoints are scored by one process: set another strategy"
             )
         self.devices.check()
         self.linear.check()

@@ -12,7 +12,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
-from tf_contrastive.errors import UserError, did_you_mean, unknown
+from tf_contrastive.errors import UserError, arg, did_you_mean, unknown
 
 T = TypeVar("T")
 # Value -> None if it is allowed, else what is allowed.
@@ -166,10 +166,10 @@ def validate_fields(config: Any) -> None:
     for _, field, value in fields(config):
         if allowed := problem(field, value):
             if value == "":
-                raise UserError(f"`{field.name}`: must be {allowed}")
+                raise UserError(f"{arg(field.name)}: must be {allowed}")
             if isinstance(value, float):
                 value = f"{value}".removesuffix(".0")  # As it was typed.
-            raise UserError(f"{field.name}={value}: must be {allowed}")
+            raise UserError(f"{arg(field.name, value)}: must be {allowed}")
 
 
 def check_options(group: type, prefix: str, values: Mapping[str, Any]) -> None:
@@ -180,7 +180,7 @@ def check_options(group: type, prefix: str, values: Mapping[str, Any]) -> None:
     known = {f.name.removeprefix(prefix): f for f in dataclasses.fields(group)}
     for name, value in values.items():
         if allowed := problem(known[name], value):
-            raise UserError(f"{name}={value}: must be {allowed}")
+            raise UserError(f"{arg(name, value)}: must be {allowed}")
 
 
 def problem(field: dataclasses.Field, value: Any) -> str | None:
@@ -240,7 +240,7 @@ def check_float32(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         if isinstance(value, Real) and not is_float32(value):
-            raise UserError(f"{name}={value}: must be a number {_FLOAT32}")
+            raise UserError(f"{arg(name, value)}: must be a number {_FLOAT32}")
 
 
 def one_of(value: Any, known: Iterable[str]) -> str | None:

@@ -14,7 +14,7 @@ from tf_contrastive.config.fields import (
 from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
 from tf_contrastive.config.schedule import Schedule, resolve_warmup
 from tf_contrastive.config.views import augmentation_name
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 # Defaults of the linear classifier that differ from the optimizers' own
 # (SimCLR, appendix B.6).
@@ -179,9 +179,10 @@ class LinearStage:
         for (field, value), (_, default) in zip(given, defaults, strict=True):
             if value != default:
                 raise UserError(
-                    f"{field.name}={value} has no effect: linear_epochs=0"
-                    " disables the linear stage; set"
-                    f" linear_epochs={LinearProtocol.schedule.epochs}"
+                    f"{arg(field.name, value)} has no effect:"
+                    f" {arg('linear_epochs', '0')} disables the linear stage;"
+                    " set"
+                    f" {arg('linear_epochs', LinearProtocol.schedule.epochs)}"
                 )
 
 
@@ -220,8 +221,9 @@ class LinearProtocol(LinearStage):
         """Raises `UserError` for values that do not go together."""
         super().check()
         if self.learning_rates and self.schedule.learning_rate:
+            rate = f"{self.schedule.learning_rate:g}"
             raise UserError(
-                f"linear_learning_rate={self.schedule.learning_rate:g} and"
-                f" linear_learning_rates={self.learning_rates}: set one of"
-                " them, or linear_learning_rates= for none"
+                f"{arg('linear_learning_rate', rate)} and"
+                f" {arg('linear_learning_rates', self.learning_rates)}: set one"
+                f" of them, or {arg('linear_learning_rates', '')} for none"
             )

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from tf_contrastive.config.components import Component, by_name, choice
 from tf_contrastive.config.fields import option
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 REDUCTIONS = ("mean", "sum")
 
@@ -417,8 +417,9 @@ def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
         fitting = [c for c in range(1, per_replica + 1) if per_replica % c == 0]
         best = min(fitting, key=lambda c: abs(c - chunks))
         raise UserError(
-            f"grad_cache_chunks={chunks} does not divide the {per_replica}"
-            f" images of a replica: set grad_cache_chunks={best}"
+            f"{arg('grad_cache_chunks', chunks)} does not divide the"
+            f" {per_replica} images of a replica: set"
+            f" {arg('grad_cache_chunks', best)}"
         )
 
 
@@ -427,7 +428,7 @@ def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
     if LOSSES[loss].needs_labels and not has_labels:
         others = [n for n, other in LOSSES.items() if not other.needs_labels]
         raise UserError(
-            f"loss={loss} needs labels, and {dataset} has none: use a dataset"
-            " of two or more classes, or a loss without labels"
+            f"{arg('loss', loss)} needs labels, and {dataset} has none: use a"
+            " dataset of two or more classes, or a loss without labels"
             f" ({', '.join(others)})"
         )

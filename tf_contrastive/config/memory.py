@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 _FLOAT = 4
 # A channel of a pixel on its way to the device.
@@ -65,9 +65,9 @@ def check(allocations: Iterable[Allocation]) -> None:
         for x in (largest.value, fitting)
     )
     raise UserError(
-        f"{largest.option}={value} needs at least {needed / 2**30:,.0f} GiB of"
-        f" memory with the other options, and this machine has"
-        f" {present / 2**30:,.1f} GiB: set at most {largest.option}={most}"
+        f"{arg(largest.option, value)} needs at least {needed / 2**30:,.0f} GiB"
+        " of memory with the other options, and this machine has"
+        f" {present / 2**30:,.1f} GiB: set at most {arg(largest.option, most)}"
     )
 
 
@@ -148,6 +148,7 @@ def check_cache(cache: str, image_bytes: int) -> None:
     present = of_machine()
     if cache == "memory" and present and image_bytes > present:
         raise UserError(
-            f"cache=memory keeps {image_bytes / 2**30:,.0f} GiB of images, and"
-            f" this machine has {present / 2**30:,.1f} GiB: set cache=none"
+            f"{arg('cache', 'memory')} keeps {image_bytes / 2**30:,.0f} GiB of"
+            f" images, and this machine has {present / 2**30:,.1f} GiB: set"
+            f" {arg('cache', 'none')}"
         )

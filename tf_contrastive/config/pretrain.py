@@ -44,7 +44,7 @@ from tf_contrastive.config.views import (
     resolve_views,
     resolve_wire_dtype,
 )
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Pretrain(Command):
             check_divisible(batch_size, replicas)
             if runtime.xla == "on":
                 raise UserError(
-                    f"xla=on: virtual_devices={replicas} cannot be compiled:"
-                    " set xla=off"
+                    f"{arg('xla', 'on')}: {arg('virtual_devices', replicas)}"
+                    f" cannot be compiled: set {arg('xla', 'off')}"
                 )
         check_chunks(self.loss.grad_cache_chunks, batch_size, max(replicas, 1))
         check_data_service(self.data.data_service, self.data.sampler)
@@ -104,37 +104,40 @@ class Pretrain(Command):
         chosen = loss.chosen()
         if not chosen.needs_labels and views < 2:
             raise UserError(
-                f"views={views} leaves {loss.loss} without positives: set"
-                " views=2 or more"
+                f"{arg('views', views)} leaves {loss.loss} without positives:"
+                f" set {arg('views', '2')} or more"
             )
         if chosen.compares_two_views and views != 2:
             raise UserError(
-                f"views={views}: {loss.loss}"
-                + " with negatives=other_view" * (not chosen.takes_keys)
-                + " compares two views: set views=2"
+                f"{arg('views', views)}: {loss.loss}"
+                + f" with {arg('negatives', 'other_view')}"
+                * (not chosen.takes_keys)
+                + f" compares two views: set {arg('views', '2')}"
             )
         if chosen.takes_keys and loss.queue_size < batch_size:
             raise UserError(
-                f"queue_size={loss.queue_size} holds less than one batch of"
-                f" {batch_size}: set at least queue_size={batch_size}"
+                f"{arg('queue_size', loss.queue_size)} holds less than one"
+                f" batch of {batch_size}: set at least"
+                f" {arg('queue_size', batch_size)}"
             )
         if chosen.takes_keys and self.runtime.nan_policy != "stop":
             raise UserError(
-                f"nan_policy={self.runtime.nan_policy}: non-finite keys would"
-                f" stay in the queue of loss={loss.loss}: set nan_policy=stop"
+                f"{arg('nan_policy', self.runtime.nan_policy)}: non-finite keys"
+                f" would stay in the queue of {arg('loss', loss.loss)}: set"
+                f" {arg('nan_policy', 'stop')}"
             )
         encoder = self.encoder.encoder
         if chosen.takes_keys and encoder.startswith("keras_cv:csp_darknet"):
             raise UserError(
-                f"encoder={encoder}: has layers that cannot be copied, as"
-                f" loss={loss.loss} does: use another encoder"
+                f"{arg('encoder', encoder)}: has layers that cannot be copied,"
+                f" as {arg('loss', loss.loss)} does: use another encoder"
             )
         online = self.probe.online_knn_size
         if 0 < online < batch_size:
             raise UserError(
-                f"online_knn_size={online} holds less than one batch of"
-                f" {batch_size}: set at least online_knn_size={batch_size},"
-                " or 0"
+                f"{arg('online_knn_size', online)} holds less than one batch of"
+                f" {batch_size}: set at least"
+                f" {arg('online_knn_size', batch_size)}, or 0"
             )
 
     def _check_mixing(self) -> None:
@@ -142,19 +145,19 @@ class Pretrain(Command):
         if not views.mixed:
             return
         name = "mixup_alpha" if views.mixup_alpha else "cutmix_alpha"
-        given = f"{name}={getattr(views, name):g}"
+        given = arg(name, f"{getattr(views, name):g}")
         if not self.loss.chosen().takes_logits:
             takers = [n for n, other in LOSSES.items() if other.takes_logits]
             raise UserError(
                 f"{given} makes labels of several classes, which"
-                f" loss={self.loss.loss} does not take: set"
-                f" loss={' or '.join(takers)}, or {name}=0"
+                f" {arg('loss', self.loss.loss)} does not take: set"
+                f" {arg('loss', ' or '.join(takers))}, or {arg(name, 0)}"
             )
         if self.data.sampler != "shuffle":
             raise UserError(
                 f"{given} mixes each image with its neighbour in the batch,"
-                f" which sampler={self.data.sampler} chooses by class: set"
-                f" sampler=shuffle or {name}=0"
+                f" which {arg('sampler', self.data.sampler)} chooses by class:"
+                f" set {arg('sampler', 'shuffle')} or {arg(name, 0)}"
             )
         check_pairs(
             self.schedule.batch_size, max(self.runtime.virtual_devices, 1)
@@ -211,8 +214,8 @@ def check_multi_label(run: Pretrain, dataset: str) -> None:
     ):
         if value != off:
             raise UserError(
-                f"{name}={value} needs one label per image, and {dataset} has"
-                f" several: set {name}={off}"
+                f"{arg(name, value)} needs one label per image, and {dataset}"
+                f" has several: set {arg(name, off)}"
             )
 
 
@@ -251,8 +254,9 @@ def resolve(
     extra = run.data.extra_channels
     if extra > extra_channels:
         raise UserError(
-            f"extra_channels={extra}: {dataset} has {extra_channels} channels"
-            f" of feature `extra`: set extra_channels={extra_channels} or less"
+            f"{arg('extra_channels', extra)}: {dataset} has {extra_channels}"
+            " channels of feature `extra`: set"
+            f" {arg('extra_channels', extra_channels)} or less"
         )
     if run.views.mixed:
         check_pairs(run.schedule.batch_size, replicas)

@@ -14,7 +14,7 @@ from tf_contrastive.config.fields import (
     split_list,
 )
 from tf_contrastive.config.views import augmentation_name
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +43,10 @@ class LogisticProtocol(_Protocol):
     def check(self) -> None:
         """Raises `UserError` for a path with ends in the wrong order."""
         if self.lowest_penalty > self.highest_penalty:
+            lowest, highest = self.lowest_penalty, self.highest_penalty
             raise UserError(
-                f"logistic_lowest_penalty={self.lowest_penalty:g} is above"
-                f" logistic_highest_penalty={self.highest_penalty:g}: swap them"
+                f"{arg('logistic_lowest_penalty', f'{lowest:g}')} is above"
+                f" {arg('logistic_highest_penalty', f'{highest:g}')}: swap them"
             )
 
 
@@ -131,9 +132,9 @@ class FinetuneProtocol(_Protocol):
         fractions = len(read_numbers(self.fractions))
         if len(read_counts(self.epochs)) not in (1, fractions):
             raise UserError(
-                f"finetune_epochs={self.epochs} for"
-                f" finetune_fractions={self.fractions}: set one number for"
-                f" all, or {fractions}"
+                f"{arg('finetune_epochs', self.epochs)} for"
+                f" {arg('finetune_fractions', self.fractions)}: set one number"
+                f" for all, or {fractions}"
             )
 
 

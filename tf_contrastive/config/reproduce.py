@@ -9,7 +9,7 @@ from tf_contrastive.config.fields import (
     option,
     plain_path,
 )
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,10 +57,11 @@ class Reproduce(Command):
         r = self.reproduction
         if sum((bool(r.claim), r.list, r.report)) != 1:
             raise UserError(
-                "set one of `list`, claim=ID (such as SI-T1), and `report`"
+                f"set one of {arg('list')}, {arg('claim', 'ID')} (such as"
+                f" SI-T1), and {arg('report')}"
             )
         if not r.workdir and not r.list and not r.dry_run:
             raise UserError(
-                "`workdir` is missing: set a folder, such as"
-                " workdir=reproduction; the same folder resumes"
+                f"{arg('workdir')} is missing: set a folder, such as"
+                f" {arg('workdir', 'reproduction')}; the same folder resumes"
             )

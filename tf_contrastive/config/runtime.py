@@ -10,7 +10,7 @@ from tf_contrastive.config.fields import (
     plain_path,
     read_counts,
 )
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
 # Implementation of the all-reduce -> the strategies that have it.
@@ -71,8 +71,8 @@ class Devices:
         """Raises `UserError` for options that do not go together."""
         if self.virtual_devices and self.strategy not in ("auto", "mirrored"):
             raise UserError(
-                f"virtual_devices={self.virtual_devices} needs"
-                f" strategy=mirrored, not {self.strategy}"
+                f"{arg('virtual_devices', self.virtual_devices)} needs"
+                f" {arg('strategy', 'mirrored')}, not {self.strategy}"
             )
         check_cross_device_ops(
             self.cross_device_ops, self.strategy, self.virtual_devices
@@ -171,8 +171,8 @@ def resolve_precision(
     """
     if precision == "mixed_float16" and on_tpu:
         raise UserError(
-            "precision=mixed_float16: TPUs compute in bfloat16: set"
-            " precision=mixed_bfloat16"
+            f"{arg('precision', 'mixed_float16')}: TPUs compute in bfloat16:"
+            f" set {arg('precision', 'mixed_bfloat16')}"
         )
     if precision != "auto":
         return precision
@@ -189,8 +189,8 @@ def check_profile_steps(value: str, steps: int) -> None:
     window = read_step_window(value)
     if window and window[1] > steps:
         raise UserError(
-            f"profile_steps={value}: the run has {steps:,} steps: choose steps"
-            f" from 1 to {steps}"
+            f"{arg('profile_steps', value)}: the run has {steps:,} steps:"
+            f" choose steps from 1 to {steps}"
         )
 
 
@@ -199,8 +199,8 @@ def check_divisible(batch_size: int, replicas: int) -> None:
     if batch_size % replicas:
         lower = max(batch_size // replicas, 1) * replicas
         raise UserError(
-            f"batch_size={batch_size} is not divisible by {replicas} replicas:"
-            f" set batch_size={lower} or {lower + replicas}"
+            f"{arg('batch_size', batch_size)} is not divisible by {replicas}"
+            f" replicas: set {arg('batch_size', lower)} or {lower + replicas}"
         )
 
 
@@ -214,12 +214,13 @@ def check_cross_device_ops(
     if strategy != "auto" and strategy not in can:
         known = [k for k, able in CROSS_DEVICE_OPS.items() if strategy in able]
         raise UserError(
-            f"cross_device_ops={ops} needs strategy={' or '.join(can)}, not"
-            f" {strategy}: set cross_device_ops={' or '.join(known)}"
+            f"{arg('cross_device_ops', ops)} needs"
+            f" {arg('strategy', ' or '.join(can))}, not {strategy}: set"
+            f" {arg('cross_device_ops', ' or '.join(known))}"
         )
     if virtual_devices and ops == "nccl":
         raise UserError(
-            f"cross_device_ops=nccl needs GPUs, and"
-            f" virtual_devices={virtual_devices} are CPU devices: set"
-            " cross_device_ops=auto"
+            f"{arg('cross_device_ops', 'nccl')} needs GPUs, and"
+            f" {arg('virtual_devices', virtual_devices)} are CPU devices: set"
+            f" {arg('cross_device_ops', 'auto')}"
         )

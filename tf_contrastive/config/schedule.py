@@ -6,7 +6,7 @@ from typing import Any
 from tf_contrastive.config.components import Component, by_name, choice
 from tf_contrastive.config.fields import numbers, option, read_numbers
 from tf_contrastive.config.optimizer import OPTIMIZERS
-from tf_contrastive.errors import UserError
+from tf_contrastive.errors import UserError, arg
 
 SCALINGS = ("linear", "sqrt", "none")
 
@@ -112,15 +112,16 @@ class Schedule(_Choice):
 
     def check(self, prefix: str = "") -> None:
         """Raises `UserError` for a warm-up or decay outside the run."""
+        warmup = arg(f"{prefix}warmup_epochs", f"{self.warmup_epochs:g}")
         if self.warmup_epochs > self.epochs:
             raise UserError(
-                f"{prefix}warmup_epochs={self.warmup_epochs:g} is longer than"
-                f" {prefix}epochs={self.epochs}: set at most"
-                f" {prefix}warmup_epochs={self.epochs}"
+                f"{warmup} is longer than"
+                f" {arg(prefix + 'epochs', self.epochs)}: set at most"
+                f" {arg(prefix + 'warmup_epochs', self.epochs)}"
             )
         if -1 < self.warmup_epochs < 0:
             raise UserError(
-                f"{prefix}warmup_epochs={self.warmup_epochs:g}: must be at"
+                f"{warmup}: must be at"
                 " least 0, or -1 for 10 epochs, at most a tenth of the run"
             )
         if boundaries := getattr(self.chosen(prefix), "boundaries", None):
@@ -146,7 +147,7 @@ def check_boundaries(
     if not increasing or not all(start <= b < epochs for b in boundaries):
         text = ",".join(f"{b:g}" for b in boundaries)
         raise UserError(
-            f"{prefix}boundaries={text}: use increasing epochs, from"
-            f" {prefix}warmup_epochs={start:g} to less than"
-            f" {prefix}epochs={epochs:g}"
+            f"{arg(prefix + 'boundaries', text)}: use increasing epochs, from"
+            f" {arg(prefix + 'warmup_epochs', format(start, 'g'))} to less than"
+            f" {arg(prefix + 'epochs', format(epochs, 'g'))}"
         )

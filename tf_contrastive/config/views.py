@@ -6,7 +6,7 @@ from typing import Any
 from tf_contrastive.config.dataset_names import dataset_family, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.fields import one_of, option
-from tf_contrastive.errors import UserError, did_you_mean
+from tf_contrastive.errors import UserError, arg, did_you_mean
 
 AUGMENTATIONS = (
     *("simclr", "simaugment", "autoaugment", "randaugment"),
@@ -220,8 +220,9 @@ def resolve_wire_dtype(
     given = views.wire_dtype
     if given == "uint8" and extra_channels:
         raise UserError(
-            f"wire_dtype={given}: the {extra_channels} channels of feature"
-            " `extra` are not pixels: set wire_dtype=auto or extra_channels=0"
+            f"{arg('wire_dtype', given)}: the {extra_channels} channels of"
+            f" feature `extra` are not pixels: set {arg('wire_dtype', 'auto')}"
+            f" or {arg('extra_channels', '0')}"
         )
     if given != "auto":
         return given
@@ -243,7 +244,7 @@ def check_pairs(batch_size: int, replicas: int) -> None:
     """Raises `UserError` if a replica has an odd number of images."""
     if batch_size // replicas % 2:
         raise UserError(
-            f"batch_size={batch_size} gives each of {replicas} replica(s) an"
-            " odd number of images, which cannot be mixed in pairs: use a"
-            f" multiple of {2 * replicas}"
+            f"{arg('batch_size', batch_size)} gives each of {replicas}"
+            " replica(s) an odd number of images, which cannot be mixed in"
+            f" pairs: use a multiple of {2 * replicas}"
         )

@@ -155,8 +155,9 @@ def _open(
     if scheme in SCHEMES and count > reading.max_classes:
         raise errors.UserError(
             f"{name}: its largest label is {count - 1}, which makes {count}"
-            f" classes, more than max_classes={reading.max_classes}: number"
-            " the classes from 0, or set a larger max_classes"
+            " classes, more than"
+            f" {errors.arg('max_classes', reading.max_classes)}: number the"
+            " classes from 0, or set a larger max_classes"
         )
     return opened
 
@@ -219,7 +220,8 @@ def check_scorable(train: Info, test: Info) -> Info:
         if not info.has_labels:
             raise errors.UserError(
                 f"{info.name} {info.split} has no labels to score against, one"
-                " per image: set dataset=NAME of a labelled dataset"
+                f" per image: set {errors.arg('dataset', 'NAME')} of a labelled"
+                " dataset"
             )
     # Without names, the largest label is all that is known of the classes.
     lacks = not test.label_names and (

@@ -38,8 +38,9 @@ def check(address: str) -> None:
         _connect(address)
     except OSError as error:
         raise errors.UserError(
-            f"data_service={address}: nothing answers there ({error}): start"
-            " one with launch/data_service, which prints its address"
+            f"{errors.arg('data_service', address)}: nothing answers there"
+            f" ({error}): start one with launch/data_service, which prints its"
+            " address"
         ) from error
 
 
@@ -101,16 +102,16 @@ class DeliveryCounter:
                 if time.monotonic() - self._last_answer < LOST_AFTER:
                     return
                 self.lost = (
-                    f"data_service={address} no longer responds ({error}):"
-                    " start one with launch/data_service and repeat this"
-                    " command with its address, which resumes the run"
+                    f"{errors.arg('data_service', address)} no longer responds"
+                    f" ({error}): start one with launch/data_service and repeat"
+                    " this command with its address, which resumes the run"
                 )
                 raise
             idle = time.monotonic() - self._last_batch
             if idle >= STALLED_AFTER and not self._stalled:
                 self._stalled = True
                 terminal.warning(
-                    f"data_service={address}: no batch came for"
+                    f"{errors.arg('data_service', address)}: no batch came for"
                     f" {STALLED_AFTER} s; unless steps take that long, a worker"
                     " is gone: restart it at its port, and the run continues"
                 )

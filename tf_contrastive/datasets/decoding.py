@@ -182,15 +182,17 @@ def check(
     if len(bad) == total:
         raise errors.UserError(
             f"{name}: none of the {total} images can be read ({first}): use"
-            f" {', '.join(formats())} files"
-            f" of at most max_image_pixels={reading.max_image_pixels} pixels"
+            f" {', '.join(formats())} files of at most"
+            f" {errors.arg('max_image_pixels', reading.max_image_pixels)}"
+            " pixels"
         )
     if len(bad) > reading.max_bad_images:
         raise errors.UserError(
-            f"{name}: {len(bad)} of {total} images cannot be read"
-            f" ({first}), more than max_bad_images={reading.max_bad_images}:"
-            f" repair or remove them, or set max_bad_images={len(bad)} to leave"
-            " them out"
+            f"{name}: {len(bad)} of {total} images cannot be read ({first}),"
+            " more than"
+            f" {errors.arg('max_bad_images', reading.max_bad_images)}: repair"
+            f" or remove them, or set {errors.arg('max_bad_images', len(bad))}"
+            " to leave them out"
         )
     if bad:
         logging.warning(

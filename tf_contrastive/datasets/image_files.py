@@ -195,7 +195,9 @@ def _split_folders(
         every = [os.path.join(path, name) for name in {*known, base}]
         return os.path.join(path, base), every, False
     if known:
-        hint = ", or set test_fraction=0.2" * (known == ["train"])
+        hint = f", or set {errors.arg('test_fraction', '0.2')}" * (
+            known == ["train"]
+        )
         raise errors.AbsentSplitError(
             f"{name} has no split {base!r}: its folders are"
             f" {', '.join(known)}: make one of that name{hint}"
@@ -205,7 +207,7 @@ def _split_folders(
             name,
             split,
             f"its images are not in folders such as {path}/{base}; make them,"
-            " or set test_fraction=0.2",
+            f" or set {errors.arg('test_fraction', '0.2')}",
         )
     return path, [path], holds_out
 

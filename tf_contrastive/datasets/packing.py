@@ -203,7 +203,7 @@ def packed(name: str, path: str, split: str, reading: Reading) -> Source:
     if not tf.io.gfile.exists(manifest):
         raise errors.AbsentSplitError(
             f"{name} has no split {base!r}: there is no {manifest}: write it by"
-            " the command datasets with `pack`"
+            f" the command datasets with {errors.arg('pack')}"
         )
     about = _read_manifest(manifest)
     paths = [os.path.join(folder, file["name"]) for file in about["files"]]

@@ -42,8 +42,8 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
     """
     if not 0 < batch_size <= num_examples:
         raise errors.UserError(
-            f"batch_size={batch_size} exceeds the {num_examples} examples: use"
-            f" batch_size={num_examples} or less"
+            f"{errors.arg('batch_size', batch_size)} exceeds the {num_examples}"
+            f" examples: use {errors.arg('batch_size', num_examples)} or less"
         )
     return num_examples // batch_size
 

@@ -44,15 +44,15 @@ class Stream:
     def __post_init__(self) -> None:
         if self.batch_size % self.pipelines:
             raise errors.UserError(
-                f"batch_size={self.batch_size} is not divisible by the"
-                f" {self.pipelines} input pipelines: use a multiple of"
+                f"{errors.arg('batch_size', self.batch_size)} is not divisible"
+                f" by the {self.pipelines} input pipelines: use a multiple of"
                 f" {self.pipelines}"
             )
         if self.local % self.rows:
             raise errors.UserError(
                 f"the {self.local} images of a pipeline, of"
-                f" batch_size={self.batch_size}, are not divisible by the"
-                f" {self.rows} images of a replica"
+                f" {errors.arg('batch_size', self.batch_size)}, are not"
+                f" divisible by the {self.rows} images of a replica"
             )
 
     @property
@@ -70,9 +70,10 @@ class Stream:
             return files >= _FILES_PER_PIPELINE * self.pipelines
         if self.sharding == "file" and files < self.pipelines:
             raise errors.UserError(
-                f"input_sharding=file: {self.source.info.name} has {files}"
-                f" file(s) for {self.pipelines} hosts: write at least"
-                f" {self.pipelines}, or use input_sharding=example"
+                f"{errors.arg('input_sharding', 'file')}:"
+                f" {self.source.info.name} has {files} file(s) for"
+                f" {self.pipelines} hosts: write at least {self.pipelines}, or"
+                f" use {errors.arg('input_sharding', 'example')}"
             )
         return self.sharding == "file"
 

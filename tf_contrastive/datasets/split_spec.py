@@ -71,9 +71,9 @@ def refuse_fraction(name: str, reading: Reading, reason: str) -> None:
     """Raises `UserError` if a part is to be held out where none can be."""
     if fraction := reading.test_fraction:
         raise errors.UserError(
-            f"{name}: test_fraction={fraction:g} has no effect, since {reason}:"
-            " remove it, and use those splits, or slices such as train[:80%]"
-            " and train[80%:]"
+            f"{name}: {errors.arg('test_fraction', format(fraction, 'g'))} has"
+            f" no effect, since {reason}: remove it, and use those splits, or"
+            " slices such as train[:80%] and train[80%:]"
         )
 
 

@@ -50,7 +50,7 @@ def _builder(
         raise errors.UserError(
             f"dataset {name} in {place} cannot be read"
             f" ({errors.first_line(error)}): prepare it again, or set another"
-            " `data_dir`"
+            f" {errors.arg('data_dir')}"
         ) from error
 
 
@@ -113,8 +113,8 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
     return errors.AbsentDataError(
         f"dataset {name} is not found in {place}: prepare it, on a machine"
         ' with a network, by python -c "import tensorflow_datasets as tfds;'
-        f" tfds.load('{name}', data_dir='{place}')\", or set the `data_dir`"
-        " that has it"
+        f" tfds.load('{name}', data_dir='{place}')\", or set the"
+        f" {errors.arg('data_dir')} that has it"
     )
 
 

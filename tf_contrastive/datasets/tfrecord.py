@@ -134,8 +134,9 @@ def tfrecord(name: str, pattern: str, split: str, reading: Reading) -> Source:
         labels = found.columns["label"]
         if labels.min() == 1 and reading.first_label < 0:
             raise errors.UserError(
-                f"{name}: its labels start at 1: set first_label=1, or"
-                " first_label=0 if there is a class 0"
+                f"{name}: its labels start at 1: set"
+                f" {errors.arg('first_label', '1')}, or"
+                f" {errors.arg('first_label', '0')} if there is a class 0"
             )
         if labels.min() < 0:
             raise errors.UserError(

@@ -89,13 +89,14 @@ def _difference(
         count = f"{len(bad)} of {total} images cannot be read"
         if len(bad) > limit:
             return errors.UserError(
-                f"{one}; {count}, more than max_bad_images={limit}: restore or"
-                f" remove them, or set max_bad_images={len(bad)} to leave them"
-                " out"
+                f"{one}; {count}, more than"
+                f" {errors.arg('max_bad_images', limit)}: restore or remove"
+                f" them, or set {errors.arg('max_bad_images', len(bad))} to"
+                " leave them out"
             )
         return errors.UserError(
             f"{one}: restore what is damaged, or repeat the command to go on"
-            f" without it ({count}, and max_bad_images={limit})"
+            f" without it ({count}, and {errors.arg('max_bad_images', limit)})"
         )
     if before.sizes is not None and now.sizes is not None:
         if len(before.sizes) != len(now.sizes):

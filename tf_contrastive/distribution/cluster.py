@@ -86,13 +86,14 @@ def require(environment: Mapping[str, str] = os.environ) -> Cluster:
         return cluster
     if "SLURM_JOB_ID" in environment:
         raise errors.UserError(
-            "strategy=multiworker: this is a SLURM job, but not one of its"
-            " steps: start the command by srun, or by launch/slurm"
+            f"{errors.arg('strategy', 'multiworker')}: this is a SLURM job, but"
+            " not one of its steps: start the command by srun, or by"
+            " launch/slurm"
         )
     raise errors.UserError(
-        "strategy=multiworker: TF_CONFIG is not set and this is not a step of a"
-        f" SLURM job: on each worker, set {_EXAMPLE}, or start it by"
-        " launch/multiworker"
+        f"{errors.arg('strategy', 'multiworker')}: TF_CONFIG is not set and"
+        f" this is not a step of a SLURM job: on each worker, set {_EXAMPLE},"
+        " or start it by launch/multiworker"
     )
 
 

@@ -67,8 +67,8 @@ def meaning(error: Exception) -> errors.UserError | None:
     is_exhausted = isinstance(error, tf.errors.ResourceExhaustedError)
     if is_exhausted and (reason := _line(error, _MEMORY)):
         return OutOfMemoryError(
-            f"out of memory ({reason}): use a smaller `batch_size`, or"
-            " `grad_cache_chunks`"
+            f"out of memory ({reason}): use a smaller"
+            f" {errors.arg('batch_size')}, or {errors.arg('grad_cache_chunks')}"
         )
     return None
 

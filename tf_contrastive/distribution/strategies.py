@@ -106,9 +106,9 @@ def _split_cpu(virtual_devices: int) -> list[str]:
             tf.config.set_logical_device_configuration(cpu, devices)
     except RuntimeError as error:
         raise errors.UserError(
-            f"virtual_devices={virtual_devices}: TensorFlow has already"
-            f" started with {max(len(current), 1)} CPU device(s); create the"
-            " strategy before any other use of TensorFlow"
+            f"{errors.arg('virtual_devices', virtual_devices)}: TensorFlow has"
+            f" already started with {max(len(current), 1)} CPU device(s);"
+            " create the strategy before any other use of TensorFlow"
         ) from error
     return [f"CPU:{i}" for i in range(virtual_devices)]
 
@@ -124,8 +124,10 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
     except Exception as error:
         # The resolver, the cloud client and the runtime raise many types.
         raise errors.UserError(
-            f"strategy=tpu: no TPU at {tpu!r} ({errors.first_line(error)}): run"
-            " on a TPU VM, set tpu=NAME, or use strategy=auto"
+            f"{errors.arg('strategy', 'tpu')}: no TPU at {tpu!r}"
+            f" ({errors.first_line(error)}): run on a TPU VM, set"
+            f" {errors.arg('tpu', 'NAME')}, or use"
+            f" {errors.arg('strategy', 'auto')}"
         ) from error
     return tf.distribute.TPUStrategy(resolver)
 
@@ -238,15 +240,17 @@ def strategy(
     known = ("auto", *_CROSS_DEVICE_OPS[name])
     if cross_device_ops not in known:
         raise errors.UserError(
-            f"cross_device_ops={cross_device_ops} is not for strategy={name}:"
-            f" set cross_device_ops={' or '.join(known)}"
+            f"{errors.arg('cross_device_ops', cross_device_ops)} is not for"
+            f" {errors.arg('strategy', name)}: set"
+            f" {errors.arg('cross_device_ops', ' or '.join(known))}"
         )
     if cross_device_ops == "nccl" and not tf.config.list_physical_devices(
         "GPU"
     ):
         raise errors.UserError(
-            "cross_device_ops=nccl needs GPUs, and TensorFlow sees none: set"
-            " cross_device_ops=auto, or fix the GPU drivers"
+            f"{errors.arg('cross_device_ops', 'nccl')} needs GPUs, and"
+            " TensorFlow sees none: set"
+            f" {errors.arg('cross_device_ops', 'auto')}, or fix the GPU drivers"
         )
     if name == "tpu":
         return _tpu_strategy(tpu)

@@ -6,7 +6,7 @@ import time
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, schedules, train
+from tf_contrastive import checkpoints, datasets, errors, schedules, train
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import advice, memory, positives, report, speed
@@ -30,7 +30,7 @@ class Report:
     # Heading -> name -> value.
     sections: dict[str, report.Section]
     # Check -> one line that says what is wrong and what to do.
-    warnings: dict[str, str]
+    warnings: dict[str, errors.Message]
 
 
 def inspect(run: Pretrain) -> Report:

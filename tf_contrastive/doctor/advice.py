@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tf_contrastive import datasets
+from tf_contrastive import datasets, errors
 from tf_contrastive.config.dataset_names import dataset_family
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
@@ -60,10 +60,10 @@ class Facts:
         return images / speed / 3600
 
 
-def warnings(facts: Facts) -> dict[str, str]:
+def warnings(facts: Facts) -> dict[str, errors.Message]:
     """Returns check -> one line on what is wrong and what to do."""
     return {
-        name: text
+        name: errors.Message(text)
         for checks in (_views, _resources, _pairs, _optimization)
         for name, text in checks(facts)
     }
@@ -83,18 +83,20 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
     if stem == "imagenet" and side <= _SMALL_SIDE:
         yield (
             "stem",
-            f"stem=imagenet leaves {-(-side // 4)} of {side} pixels a side"
-            " before the first block, which costs accuracy: use stem=cifar",
+            f"{errors.arg('stem', 'imagenet')} leaves {-(-side // 4)} of {side}"
+            " pixels a side before the first block, which costs accuracy: use"
+            f" {errors.arg('stem', 'cifar')}",
         )
     if stem == "cifar" and side >= _LARGE_SIDE:
         yield (
             "stem",
-            f"stem=cifar at {side} pixels takes 16 times the memory and time"
-            " of stem=imagenet: use stem=imagenet",
+            f"{errors.arg('stem', 'cifar')} at {side} pixels takes 16 times the"
+            f" memory and time of {errors.arg('stem', 'imagenet')}: use"
+            f" {errors.arg('stem', 'imagenet')}",
         )
     strong = (views.color_jitter_strength or 0) >= 1
-    weaker = ["color_jitter_strength=0.5"] * strong
-    weaker += ["blur=False"] * bool(views.blur)
+    weaker = [errors.arg("color_jitter_strength", "0.5")] * strong
+    weaker += [errors.arg("blur", "False")] * bool(views.blur)
     if weaker and views.augmentation in _PHOTOMETRIC and side <= _SMALL_SIDE:
         yield (
             "augmentation_strength",
@@ -107,8 +109,8 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
     if views.flip and signs:
         yield (
             "flip",
-            f"`flip` mirrors the signs of {family}, which changes their"
-            " meaning: use flip=False",
+            f"{errors.arg('flip')} mirrors the signs of {family}, which changes"
+            f" their meaning: use {errors.arg('flip', 'False')}",
         )
 
 
@@ -131,13 +133,16 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             "memory",
             f"{who} needs about {needed / 2**30:.1f} GiB of"
             f" {available / 2**30:.1f} GiB available: use a smaller"
-            f" `batch_size`, or grad_cache_chunks={2 * chunks} or more",
+            f" {errors.arg('batch_size')}, or"
+            f" {errors.arg('grad_cache_chunks', 2 * chunks)} or more",
         )
     if facts.on_cpu and (facts.hours is None or facts.hours > _MAX_CPU_HOURS):
         takes = f"{facts.hours:,.0f} hours" if facts.hours else "far too long"
-        smaller = "encoder=resnet10, width=0.5"
+        smaller = (
+            f"{errors.arg('encoder', 'resnet10')}, {errors.arg('width', '0.5')}"
+        )
         if facts.run.views.image_size > _CPU_SIDE:
-            smaller += f", image_size={_CPU_SIDE}"
+            smaller += f", {errors.arg('image_size', _CPU_SIDE)}"
         yield "encoder", f"the run takes {takes} on a CPU: use {smaller}"
     delivered, consumed = facts.input_speed, facts.step_speed
     if delivered and consumed and delivered < consumed:
@@ -154,7 +159,7 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
         yield (
             "precision",
             f"{other} is {gain:.1f} times as fast as {precision} on this CPU:"
-            f" use precision={other}",
+            f" use {errors.arg('precision', other)}",
         )
     epoch = (facts.hours or 0) / facts.run.schedule.epochs
     if (
@@ -164,15 +169,18 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
         yield (
             "checkpoint_interval",
             f"a crash loses up to {epoch:.1f} hours, since checkpoints are"
-            " written at the end of an epoch: set `checkpoint_every_steps`",
+            " written at the end of an epoch: set"
+            f" {errors.arg('checkpoint_every_steps')}",
         )
 
 
 def _faster_input(run: Pretrain) -> str:
     """Options that are not set already."""
-    ways = ["augment_on=device"] * (run.views.augment_on != "device")
-    ways += ["cache=memory"] * (run.data.cache != "memory")
-    return " or ".join([*ways, "`data_service`"])
+    ways = [errors.arg("augment_on", "device")] * (
+        run.views.augment_on != "device"
+    )
+    ways += [errors.arg("cache", "memory")] * (run.data.cache != "memory")
+    return " or ".join([*ways, errors.arg("data_service")])
 
 
 _MAX_WITHOUT_POSITIVES = 0.05
@@ -190,7 +198,8 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
             yield (
                 "imbalance",
                 f"classes have {least:,} to {most:,} images, and a batch hardly"
-                " ever has the small ones: use sampler=class_balanced",
+                " ever has the small ones: use"
+                f" {errors.arg('sampler', 'class_balanced')}",
             )
     if expected is None:
         return
@@ -198,41 +207,45 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
         yield (
             "positives",
             f"{expected.without_positives:.0%} of the anchors have no positive"
-            " in the batch and teach nothing: use views=2, a larger"
-            " `batch_size` or sampler=class_balanced",
+            f" in the batch and teach nothing: use {errors.arg('views', '2')},"
+            f" a larger {errors.arg('batch_size')} or"
+            f" {errors.arg('sampler', 'class_balanced')}",
         )
     elif expected.labels and expected.other_images < 1:
         yield (
             "positives",
             f"an anchor meets {expected.other_images:.2f} other images of its"
             " class in a batch, so labels hardly matter: use a larger"
-            " `batch_size` or sampler=class_balanced",
+            f" {errors.arg('batch_size')} or"
+            f" {errors.arg('sampler', 'class_balanced')}",
         )
     if expected.single_example_classes and facts.run.views.views == 1:
         yield (
             "single_example_classes",
             f"{expected.single_example_classes} classes have a single example,"
-            " which never has a positive: use views=2",
+            f" which never has a positive: use {errors.arg('views', '2')}",
         )
     if expected.negatives < 1:
         yield (
             "negatives",
             "anchors have no negatives, so all embeddings may become equal:"
-            " use data of more than one class, or another `loss`",
+            " use data of more than one class, or another"
+            f" {errors.arg('loss')}",
         )
     elif not expected.labels and expected.negatives < _MIN_NEGATIVES:
         yield (
             "negatives",
             f"an anchor has {expected.negatives:.0f} negatives: use a larger"
-            " `batch_size` (256 or more), or loss=moco",
+            f" {errors.arg('batch_size')} (256 or more), or"
+            f" {errors.arg('loss', 'moco')}",
         )
     images = facts.info.num_examples
     if loss.chosen().takes_keys and loss.queue_size >= images:
         yield (
             "queue_size",
-            f"queue_size={loss.queue_size} holds all {images:,} images, so each"
-            " anchor is among its own negatives: use at most"
-            f" queue_size={images // 2}",
+            f"{errors.arg('queue_size', loss.queue_size)} holds all {images:,}"
+            " images, so each anchor is among its own negatives: use at most"
+            f" {errors.arg('queue_size', images // 2)}",
         )
 
 
@@ -257,20 +270,22 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
     if temperature is not None and temperature < _MIN_TEMPERATURE:
         yield (
             "temperature",
-            f"temperature={temperature:g} leaves gradients to the nearest pairs"
-            " only and may make the loss NaN: use 0.05 to 0.5",
+            f"{errors.arg('temperature', format(temperature, 'g'))} leaves"
+            " gradients to the nearest pairs only and may make the loss NaN:"
+            " use 0.05 to 0.5",
         )
     if temperature is not None and temperature > _MAX_TEMPERATURE:
         yield (
             "temperature",
-            f"temperature={temperature:g} barely separates similar from"
-            " dissimilar pairs: use 0.05 to 0.5",
+            f"{errors.arg('temperature', format(temperature, 'g'))} barely"
+            " separates similar from dissimilar pairs: use 0.05 to 0.5",
         )
     if temperature is not None and run.loss.loss_normalize is False:
         yield (
             "loss_normalize",
-            "loss_normalize=False compares raw dot products, which grow without"
-            " bound until the loss is NaN: use loss_normalize=True",
+            f"{errors.arg('loss_normalize', 'False')} compares raw dot"
+            " products, which grow without bound until the loss is NaN: use"
+            f" {errors.arg('loss_normalize', 'True')}",
         )
     name, rate = run.optimizer.optimizer, facts.peak_learning_rate
     base = run.schedule.learning_rate or rate
@@ -278,21 +293,24 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
         yield (
             "learning_rate",
             f"a peak learning rate of {rate:g} only suits LARS; {name} diverges"
-            f" above about {_MAX_RATE[name]:g}: use a lower `learning_rate`",
+            f" above about {_MAX_RATE[name]:g}: use a lower"
+            f" {errors.arg('learning_rate')}",
         )
     if name == "lars" and rate < _MIN_LARS_RATE:
+        usual = f"{_LARS_RATE / rate * base:.2g}"
         yield (
             "learning_rate",
             f"a peak learning rate of {rate:g} hardly moves a weight, since"
             " LARS takes a thousandth of it: use"
-            f" learning_rate={_LARS_RATE / rate * base:.2g}, whose peak is"
+            f" {errors.arg('learning_rate', usual)}, whose peak is"
             f" {_LARS_RATE:g}",
         )
     if batch_size >= _LARGE_BATCH and not run.schedule.warmup_epochs:
         yield (
             "warmup",
-            f"warmup_epochs=0 with batch_size={batch_size} diverges in the"
-            " first steps: use warmup_epochs=10",
+            f"{errors.arg('warmup_epochs', '0')} with"
+            f" {errors.arg('batch_size', batch_size)} diverges in the first"
+            f" steps: use {errors.arg('warmup_epochs', '10')}",
         )
     chunks = run.loss.grad_cache_chunks
     normalized = batch_size * run.views.views // chunks
@@ -300,8 +318,8 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
         yield (
             "batch_norm",
             f"BatchNorm computes its statistics from only {normalized} views:"
-            " use a larger `batch_size`"
-            + " or fewer `grad_cache_chunks`"
+            f" use a larger {errors.arg('batch_size')}"
+            + f" or fewer {errors.arg('grad_cache_chunks')}"
             * (chunks > 1),
         )
     images = batch_size // facts.replicas
@@ -309,25 +327,27 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
         yield (
             "replica_batch",
             f"{images} image(s) per replica: {facts.replicas} replicas mostly"
-            " wait for each other: use a larger `batch_size`",
+            f" wait for each other: use a larger {errors.arg('batch_size')}",
         )
     count = facts.info.num_examples
     if count % batch_size > _MAX_DROPPED_FRACTION * count:
         yield (
             "dropped_images",
             f"every epoch drops {count % batch_size:,} of {count:,} images,"
-            " which do not fill a batch: use a smaller `batch_size`",
+            " which do not fill a batch: use a smaller"
+            f" {errors.arg('batch_size')}",
         )
     steps = epochs * facts.steps_per_epoch
     if steps < _MIN_STEPS:
         yield (
             "few_steps",
             f"{steps} steps in total are too few to learn much: use more"
-            " `epochs` or a smaller `batch_size`",
+            f" {errors.arg('epochs')} or a smaller {errors.arg('batch_size')}",
         )
     if facts.info.has_labels and not run.probe.probe:
         yield (
             "probe",
-            "probe=False: a falling loss does not show how good the features"
-            " are, and nothing else measures them: use probe=True",
+            f"{errors.arg('probe', 'False')}: a falling loss does not show how"
+            " good the features are, and nothing else measures them: use"
+            f" {errors.arg('probe', 'True')}",
         )

@@ -81,7 +81,8 @@ def pipeline(
         return apache_beam.Pipeline(options=parsed)
     except ValueError as error:
         raise errors.UserError(
-            f"runner={runner} with beam_options={options!r}:"
+            f"{errors.arg('runner', runner)} with"
+            f" {errors.arg('beam_options', repr(options))}:"
             f" {errors.first_line(error)}: use a runner of Beam, such as"
             " DirectRunner, and its options"
         ) from error

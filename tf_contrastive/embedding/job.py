@@ -173,9 +173,10 @@ class Job:
         first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
         raise errors.UserError(
             f"{self.source.info.name}: {len(bad)} images cannot be read"
-            f" ({first}), more than max_bad_images={self.max_bad_images}:"
-            " repair or remove them, or set a larger `max_bad_images` to leave"
-            " them out"
+            f" ({first}), more than"
+            f" {errors.arg('max_bad_images', self.max_bad_images)}: repair or"
+            f" remove them, or set a larger {errors.arg('max_bad_images')} to"
+            " leave them out"
         )
 
 
@@ -217,7 +218,8 @@ def begin(job: Job, identity: dict[str, Any]) -> list[Shard]:
         if differing:
             raise errors.UserError(
                 f"{path} is of another job ({'; '.join(differing)}): set"
-                " another `output`, or remove its files to start again"
+                f" another {errors.arg('output')}, or remove its files to start"
+                " again"
             )
     else:
         files.write_json(path, identity)

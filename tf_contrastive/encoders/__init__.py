@@ -83,7 +83,7 @@ def build(
     """
     check_encoder_name(name)
     if not width > 0:
-        raise errors.UserError(f"width={width}: must be above 0")
+        raise errors.UserError(f"{errors.arg('width', width)}: must be above 0")
     if len(image_shape) != 3 or not all(image_shape):
         raise errors.UserError(
             f"image_shape={tuple(image_shape)}: must be (height, width,"

@@ -83,7 +83,7 @@ def features(
         side = " x ".join(str(s) for s in images.shape[1:])
         raise errors.UserError(
             f"{name} does not accept images of {side}: use a larger"
-            " `image_size`"
+            f" {errors.arg('image_size')}"
         ) from error
     replace_normalization(model, synchronized)
     return x

@@ -200,8 +200,9 @@ def needs_features(context: EvaluationContext) -> str | None:
     names = context.options.evaluation.features
     if "z" in names.split(",") and context.subject.projection is None:
         return (
-            f"features={names}: the {context.subject.name} encoder has no"
-            " projection head; use features=h"
+            f"{errors.arg('features', names)}: the {context.subject.name}"
+            " encoder has no projection head; use"
+            f" {errors.arg('features', 'h')}"
         )
     return missing_labels(context)
 
@@ -246,8 +247,9 @@ def needs_head(context: EvaluationContext) -> str | None:
     classifier = context.subject.classifier
     if classifier is None:
         return (
-            "only a run of loss=cross_entropy has a classifier of its own: set"
-            " its `workdir`, or use protocols=linear, which trains one"
+            f"only a run of {errors.arg('loss', 'cross_entropy')} has a"
+            f" classifier of its own: set its {errors.arg('workdir')}, or use"
+            f" {errors.arg('protocols', 'linear')}, which trains one"
         )
     if reason := missing_labels(context):
         return reason
@@ -347,7 +349,7 @@ def _measure_linear(
         if max(scores) < 0:
             raise errors.DivergedError(
                 "the linear classifier diverged at every learning rate: lower"
-                " `linear_learning_rates`"
+                f" {errors.arg('linear_learning_rates')}"
             )
         best = learning_rates[int(np.argmax(scores))]
         options["learning_rate"] = best

@@ -102,9 +102,9 @@ def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:
             hits |= artifacts.read(path)
     if not hits:
         raise errors.UserError(
-            f"no results of {name} to compare: run `evaluate workdir=RUN`"
-            " first, and pass RUN, RUN:untrained or a file of"
-            " RUN/evaluation/*.npz"
+            f"no results of {name} to compare: run `evaluate"
+            f" {errors.arg('workdir', 'RUN')}` first, and pass RUN,"
+            " RUN:untrained or a file of RUN/evaluation/*.npz"
         )
     return hits
 

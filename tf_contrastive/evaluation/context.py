@@ -205,8 +205,9 @@ def missing_labels(context: EvaluationContext) -> str | None:
         if not source.info.has_labels:
             return (
                 f"{source.info.name} {source.info.split} has no labels to score"
-                " against: set train_split=NAME and test_split=NAME to labelled"
-                " splits, or dataset=NAME to a labelled dataset"
+                f" against: set {errors.arg('train_split', 'NAME')} and"
+                f" {errors.arg('test_split', 'NAME')} to labelled splits, or"
+                f" {errors.arg('dataset', 'NAME')} to a labelled dataset"
             )
     return None
 

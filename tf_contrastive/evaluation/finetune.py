@@ -106,8 +106,9 @@ def train(
     encoder = context.subject.new_encoder(trained)
     if not list(encoder.trainable_variables):
         raise errors.UserError(
-            "the encoder has no trainable weights: set `workdir` to a run, or"
-            " `saved_model` to an export of this package"
+            f"the encoder has no trainable weights: set {errors.arg('workdir')}"
+            f" to a run, or {errors.arg('saved_model')} to an export of this"
+            " package"
         )
     if not all_finite(encoder.trainable_variables):
         raise errors.UserError(
@@ -311,7 +312,10 @@ def needs(context: EvaluationContext) -> str | None:
     if reason := missing_labels(context):
         return reason
     if not context.subject.has_new_encoder():
-        return "the encoder has no trainable copy: set `workdir` to a run"
+        return (
+            f"the encoder has no trainable copy: set {errors.arg('workdir')} to"
+            " a run"
+        )
     return None
 
 
@@ -395,5 +399,6 @@ def measure(
             )
     if diverged:
         raise errors.DivergedError(
-            f"{', '.join(diverged)} diverged: lower `finetune_learning_rates`"
+            f"{', '.join(diverged)} diverged: lower"
+            f" {errors.arg('finetune_learning_rates')}"
         )

@@ -55,9 +55,13 @@ def contrastive_accuracy(
     """
     z = view_embeddings.check_views(projections, 2)
     if not temperature > 0:
-        raise errors.UserError(f"temperature={temperature}: must be above 0")
+        raise errors.UserError(
+            f"{errors.arg('temperature', temperature)}: must be above 0"
+        )
     if batch_size < 2:
-        raise errors.UserError(f"batch_size={batch_size}: must be at least 2")
+        raise errors.UserError(
+            f"{errors.arg('batch_size', batch_size)}: must be at least 2"
+        )
     if normalize:
         z = view_embeddings.normalize_views(z)
     order = np.random.RandomState(seed % 2**32).permutation(len(z))
@@ -144,7 +148,9 @@ def kl_lower_bound(
     """
     z = view_embeddings.check_views(projections, 1, views=1)
     if not temperature > 0:
-        raise errors.UserError(f"temperature={temperature}: must be above 0")
+        raise errors.UserError(
+            f"{errors.arg('temperature', temperature)}: must be above 0"
+        )
     labels = classifiers.check_labels("labels", labels, z)
     logs, sincere = _anchor_terms(z, labels, temperature, normalize)
     if not logs.size:

@@ -200,7 +200,7 @@ def select(
         if reason := PROTOCOLS[name].needs(context):
             if name in names:
                 raise errors.UserError(f"protocol {name}: {reason}")
-            missing[name] = reason
+            missing[name] = errors.plain(reason)
     return [name for name in candidates if name not in missing], missing
 
 
@@ -262,7 +262,7 @@ def run(
                 record(context, rows, list(parts.values()))
                 start = time.monotonic()
         except errors.DivergedError as error:
-            diverged.append(f"{name}: {error}")
+            diverged.append(f"{name}: {error.marked}")
         seconds = time.monotonic() - begin
         context.log(f"{context.subject.name} encoder, {name}: {seconds:.1f} s")
     if diverged:

@@ -23,7 +23,7 @@ from tf_contrastive.config.protocols import (
     ROBUSTNESS_CLASSIFIERS,
     RobustnessProtocol,
 )
-from tf_contrastive.errors import UserError, first_line, unknown
+from tf_contrastive.errors import UserError, arg, first_line, unknown
 from tf_contrastive.evaluation import (
     classification,
     metrics,
@@ -292,7 +292,8 @@ def _read_baseline(
         metrics.mean_corruption_error(ours, 0.0, content)
     except _UNUSABLE as error:
         raise UserError(
-            f"robustness_baseline={path} cannot be used ({first_line(error)}):"
+            f"{arg('robustness_baseline', path)} cannot be used"
+            f" ({first_line(error)}):"
             ' use a JSON file {"gaussian_noise": [five errors], ..., "clean":'
             " error}"
         ) from error

@@ -117,11 +117,12 @@ def needs(context: EvaluationContext) -> str | None:
     if context.subject.run is None:
         return (
             "an export does not record the kind of its projection head: set"
-            " the `workdir` of a run"
+            f" the {errors.arg('workdir')} of a run"
         )
     if missing := view_embeddings.missing_projections(context):
         return missing
     kind = context.subject.run.projection.projection
     if kind != "linear":
-        return f"the projection is {kind}, not linear (projection=linear)"
+        linear = errors.arg("projection", "linear")
+        return f"the projection is {kind}, not linear ({linear})"
     return None

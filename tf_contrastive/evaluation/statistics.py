@@ -112,7 +112,9 @@ def _random(name: str, count: int, seed: int) -> np.random.RandomState:
     if count < 1:
         raise errors.UserError(f"{name}={count}: must be at least 1")
     if not 0 <= seed < 2**32:
-        raise errors.UserError(f"seed={seed}: must be 0 to {2**32 - 1}")
+        raise errors.UserError(
+            f"{errors.arg('seed', seed)}: must be 0 to {2**32 - 1}"
+        )
     return np.random.RandomState(seed)
 
 

@@ -76,7 +76,8 @@ class Subject:
         if encoder is None:
             kind = "trainable" if trained else "random"
             raise errors.UserError(
-                f"this encoder has no {kind} copy: set `workdir` to a run"
+                f"this encoder has no {kind} copy: set {errors.arg('workdir')}"
+                " to a run"
             )
         return encoder
 

@@ -145,7 +145,10 @@ def needs(context: EvaluationContext) -> str | None:
 def _not_prepared(context: EvaluationContext, suite: Iterable[Target]) -> str:
     names = ", ".join(target.dataset for target in suite)
     folder = other_datasets.data_dir(context) or "TFDS's default folder"
-    return f"none of its datasets is prepared in {folder} (`data_dir`): {names}"
+    return (
+        f"none of its datasets is prepared in {folder}"
+        f" ({errors.arg('data_dir')}): {names}"
+    )
 
 
 def measure(
@@ -243,8 +246,9 @@ def measure(
         context.log(f"transfer: left out, not prepared: {', '.join(skipped)}")
     if diverged:
         raise errors.DivergedError(
-            f"{', '.join(diverged)} diverged: lower `transfer_learning_rates`"
-            " and `transfer_scratch_learning_rates`"
+            f"{', '.join(diverged)} diverged: lower"
+            f" {errors.arg('transfer_learning_rates')} and"
+            f" {errors.arg('transfer_scratch_learning_rates')}"
         )
     if not is_measured:
         reason = _not_prepared(context, targets(suite).values())

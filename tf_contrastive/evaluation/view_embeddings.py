@@ -139,8 +139,8 @@ def missing_projections(context: EvaluationContext) -> str | None:
     if context.subject.projection is None:
         return (
             f"the {context.subject.name} encoder has no projection head: set"
-            " `workdir` to a run that trained one, or `saved_model` to its"
-            " export"
+            f" {errors.arg('workdir')} to a run that trained one, or"
+            f" {errors.arg('saved_model')} to its export"
         )
     if context.data.test.info.num_examples < 2:
         return (

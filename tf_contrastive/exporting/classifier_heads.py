@@ -35,9 +35,10 @@ class ProbeHead(tf.Module):
         classes = run.metadata.get("num_classes")
         if not (run.config.probe.probe and classes):
             raise errors.UserError(
-                "head=probe: the run trained no probe (it had probe=False, or"
-                " data without labels): use head=prototype with labelled data,"
-                " or head=none"
+                f"{errors.arg('head', 'probe')}: the run trained no probe (it"
+                f" had {errors.arg('probe', 'False')}, or data without labels):"
+                f" use {errors.arg('head', 'prototype')} with labelled data, or"
+                f" {errors.arg('head', 'none')}"
             )
         probe = heads.LinearProbe(classes)
         probe.build([None, features])

@@ -35,8 +35,9 @@ def kind_of(path: str) -> str:
         return "export"
     raise errors.UserError(
         f"{path} is neither a run (it has no {checkpoints.CONFIG_FILE}) nor an"
-        f" export (it has no {versioning.GRAPH_FILE}, and no version with"
-        " one): use the `workdir` of a pretrain command, or what `export` wrote"
+        f" export (it has no {versioning.GRAPH_FILE}, and no version with one):"
+        f" use the {errors.arg('workdir')} of a pretrain command, or what"
+        " `export` wrote"
     )
 
 
@@ -112,10 +113,11 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
     ]
     if differing:
         raise errors.UserError(
-            f"init_from={path} holds another encoder: {len(differing)}"
-            " variables are absent or of another shape, such as"
-            f" {differing[0]}: set its `encoder`, `width`, `stem` and"
-            " `image_size`"
+            f"{errors.arg('init_from', path)} holds another encoder:"
+            f" {len(differing)} variables are absent or of another shape, such"
+            f" as {differing[0]}: set its {errors.arg('encoder')},"
+            f" {errors.arg('width')}, {errors.arg('stem')} and"
+            f" {errors.arg('image_size')}"
         )
     for name, variable in mine.items():
         variable.assign(theirs[name])

@@ -33,7 +33,7 @@ def check_installed(formats: Sequence[str]) -> None:
     """Raises `UserError` if a format needs a package that is not installed."""
     for name in formats:
         for package in _PACKAGES.get(name, ()):
-            errors.check_package(f"format={name}", package, name)
+            errors.check_package(errors.arg("format", name), package, name)
 
 
 def write(
@@ -87,7 +87,7 @@ def write(
                     f"{file} differs from the SavedModel by {difference:.1e} of"
                     f" the largest value (cosine {cosine:.5f}), and {allowed}"
                     f" is allowed: nothing was written; leave {name} out of"
-                    " `format`"
+                    f" {errors.arg('format')}"
                 )
             files.write(os.path.join(path, file), content)
             conversions.append(

@@ -74,7 +74,9 @@ def build(name: str, *, image_size: int, **options: Any) -> Policy:
         if option not in known:
             raise errors.unknown("option of views", option, known)
     if allowed := augmentation_name(name):
-        raise errors.UserError(f"augmentation={name}: must be {allowed}")
+        raise errors.UserError(
+            f"{errors.arg('augmentation', name)}: must be {allowed}"
+        )
     listing = Ablation if name.startswith("ablation:") else SimCLRPlus
     policy = POLICIES.get(name, listing)
     if policy is listing:
@@ -98,7 +100,9 @@ def views(policy: Policy, count: int) -> MakeViews:
       UserError: if V is less than 1.
     """
     if count < 1:
-        raise errors.UserError(f"views={count}: must be at least 1")
+        raise errors.UserError(
+            f"{errors.arg('views', count)}: must be at least 1"
+        )
     crop, change = geometric(policy, count), photometric(policy, count)
 
     @tf.autograph.experimental.do_not_convert

@@ -99,12 +99,15 @@ class Policy:
     def __post_init__(self) -> None:
         if self.image_size < 1:
             raise errors.UserError(
-                f"image_size={self.image_size}: must be at least 1 pixel"
+                f"{errors.arg('image_size', self.image_size)}: must be at least"
+                " 1 pixel"
             )
         for name, value in self.get_config().items():
             field = _OPTIONS.get(name)
             if field and (allowed := fields.problem(field, value)):
-                raise errors.UserError(f"{name}={value}: must be {allowed}")
+                raise errors.UserError(
+                    f"{errors.arg(name, value)}: must be {allowed}"
+                )
 
     @property
     def _crop(self) -> Geometric:
@@ -401,7 +404,7 @@ class SimCLRPlus(SimCLR):
 def _check_name(augmentation: str) -> None:
     if allowed := augmentation_name(augmentation):
         raise errors.UserError(
-            f"augmentation={augmentation}: must be {allowed}"
+            f"{errors.arg('augmentation', augmentation)}: must be {allowed}"
         )
 
 

@@ -209,7 +209,7 @@ def check_output(option: str, path: str) -> None:
     folder = os.path.dirname(path) or "."
     if not tf.io.gfile.isdir(folder) or tf.io.gfile.isdir(path):
         raise errors.UserError(
-            f"{option}={path}: choose a file in an existing folder"
+            f"{errors.arg(option, path)}: choose a file in an existing folder"
         )
 
 

@@ -64,13 +64,15 @@ def run(options: Benchmark) -> measure.Report:
         details = exporting.details(path)
         if details["channels"] != 3:
             raise errors.UserError(
-                f"serving_model={path} takes {details['channels']} channels:"
-                " choose an export for images of three"
+                f"{errors.arg('serving_model', path)} takes"
+                f" {details['channels']} channels: choose an export for images"
+                " of three"
             )
         if not tf.io.gfile.exists(os.path.join(path, exporting.KERAS_FILE)):
             raise errors.UserError(
-                f"serving_model={path} has no {exporting.KERAS_FILE} to compare"
-                " with: export it with format=savedmodel,keras"
+                f"{errors.arg('serving_model', path)} has no"
+                f" {exporting.KERAS_FILE} to compare with: export it with"
+                f" {errors.arg('format', 'savedmodel')},keras"
             )
         names = [BARE, PREDICT, *details["signatures"]]
         if options.benchmarking.only_ours:

@@ -154,8 +154,9 @@ def _compiled(base: Pretrain, options: Benchmark) -> list[measure.Row]:
         bare = programs.of_encoder(both_passes, images, of_one)
         if "error" in step or "error" in bare:
             raise errors.UserError(
-                f"compile_for={target.name}: {images} images per core do not"
-                " fit at this precision: set a smaller batch_size in run_flags"
+                f"{errors.arg('compile_for', target.name)}: {images} images per"
+                " core do not fit at this precision: set a smaller batch_size"
+                " in run_flags"
             )
         memory = [compilation.needed(facts)[0] for facts in (step, bare)]
         row = {

@@ -4,7 +4,7 @@ import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-from tf_contrastive import files, terminal, views
+from tf_contrastive import errors, files, terminal, views
 from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 from tf_contrastive.evaluation import plots
@@ -31,7 +31,11 @@ def run(options: Benchmark) -> measure.Report:
             axis.set_xticks([])
             axis.set_yticks([])
         row[0].set_ylabel(name.removeprefix("ablation:"), fontsize=8)
-    files.write(chosen.plot, plots.png(figure), "set `plot` to another file")
+    files.write(
+        chosen.plot,
+        plots.png(figure),
+        f"set {errors.arg('plot')} to another file",
+    )
     text = f"{len(names)} policies, {_COLUMNS} views each: {chosen.plot}"
     rows = [{"plot": chosen.plot, "policies": names}]
     return measure.Report(rows, [text], {})

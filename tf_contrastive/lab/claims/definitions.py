@@ -167,8 +167,9 @@ class Claim:
         """Returns the recipe at a scale, or raises `UserError`."""
         if scale not in self.recipes:
             raise errors.UserError(
-                f"claim {self.name} has no recipe at scale={scale}: choose"
-                f" scale={' or '.join(self.recipes)}"
+                f"claim {self.name} has no recipe at"
+                f" {errors.arg('scale', scale)}: choose"
+                f" {errors.arg('scale', ' or '.join(self.recipes))}"
             )
         return self.recipes[scale]
 
@@ -223,7 +224,8 @@ def claims(path: str = "") -> dict[str, Claim]:
             raise ValueError("not a JSON object")
     except (OSError, ValueError) as error:
         raise errors.UserError(
-            f"claims={path} cannot be read ({error}): {_HOW_TO_WRITE}"
+            f"{errors.arg('claims', path)} cannot be read ({error}):"
+            f" {_HOW_TO_WRITE}"
         ) from error
     return claims_from(given, str(file))
 

@@ -307,7 +307,7 @@ def _vae(unit: Unit, name: str) -> dict[str, float] | None:
     numbers = _numbers(protocols.run(context, names)["results"])
     numbers |= {FINAL_LOSS: trained.final, "collapsed": trained.collapsed}
     tf.io.gfile.makedirs(unit.workdir)
-    advice = "set `workdir` to a folder that you may write to"
+    advice = f"set {errors.arg('workdir')} to a folder that you may write to"
     files.write_json(path, numbers, advice)
     return numbers
 

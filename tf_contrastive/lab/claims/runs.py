@@ -204,14 +204,16 @@ def run(
     }
     if result["recipe"] != fingerprint:
         raise errors.UserError(
-            f"{path} is of another recipe or `scale`: set another `workdir`, or"
-            " move the file away"
+            f"{path} is of another recipe or {errors.arg('scale')}: set another"
+            f" {errors.arg('workdir')}, or move the file away"
         )
     done = {(u["case"], u["arm"], u["seed"]) for u in result["units"]}
 
     def save() -> None:
         judge(recipe, result, seeds)
-        advice = "set `workdir` to a folder that you may write to"
+        advice = (
+            f"set {errors.arg('workdir')} to a folder that you may write to"
+        )
         files.write_json(path, result, advice)
 
     save()  # Before anything is run: fails if it cannot be written.
@@ -297,8 +299,8 @@ def _check(recipe: definitions.Recipe, folders: Folders) -> None:
     """Raises `UserError` if data, flagfiles or values are missing."""
     if folders.data_dir and not tf.io.gfile.isdir(folders.data_dir):
         raise errors.UserError(
-            f"data_dir={folders.data_dir} does not exist: set it to the folder"
-            " of prepared TensorFlow Datasets"
+            f"{errors.arg('data_dir', folders.data_dir)} does not exist: set it"
+            " to the folder of prepared TensorFlow Datasets"
         )
     tried = [unit for unit, _ in candidates(recipe, folders)]
     units = [*tried, *plan(recipe, folders, 1)]
@@ -309,8 +311,9 @@ def _check(recipe: definitions.Recipe, folders: Folders) -> None:
                 tf.io.gfile.exists(path) or packaged_flagfile(path)
             ):
                 raise errors.UserError(
-                    f"configs_dir={folders.configs_dir}: {path} does not exist:"
-                    " set it to the folder of this package's flagfiles"
+                    f"{errors.arg('configs_dir', folders.configs_dir)}: {path}"
+                    " does not exist: set it to the folder of this package's"
+                    " flagfiles"
                 )
     for unit in units:
         measures.check(recipe, unit)

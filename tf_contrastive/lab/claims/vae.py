@@ -123,7 +123,8 @@ def fit(run: Pretrain) -> Trained:
     epoch_losses = history.history["loss"]
     if not (np.isfinite(epoch_losses).all() and all_finite(vae.variables)):
         raise errors.DivergedError(
-            "the variational autoencoder diverged: lower `learning_rate`"
+            "the variational autoencoder diverged: lower"
+            f" {errors.arg('learning_rate')}"
         )
     return Trained(vae.encoder, run, epoch_losses[-1], _collapsed(batches))
 

@@ -53,8 +53,8 @@ def topology(name: str) -> Topology:
     match = re.fullmatch(r"(v\d\w*):(\d+(?:x\d+){1,2})", name)
     if not match or match[1] not in CHIPS:
         raise errors.UserError(
-            f"compile_for={name} is no topology: use CHIP:SHAPE, such as"
-            f" v4:2x2x1 or v5e:2x2; chips: {', '.join(CHIPS)}"
+            f"{errors.arg('compile_for', name)} is no topology: use CHIP:SHAPE,"
+            f" such as v4:2x2x1 or v5e:2x2; chips: {', '.join(CHIPS)}"
         )
     chips = math.prod(map(int, match[2].split("x")))
     return Topology(name, CHIPS[match[1]], chips)

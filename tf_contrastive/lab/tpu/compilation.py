@@ -77,8 +77,8 @@ class Compiler:
         lines = done.stderr.strip().splitlines()
         reason = lines[-1] if lines else f"status {done.returncode}"
         return errors.UserError(
-            f"compile_for={self.target.name}: the compiler failed ({reason}):"
-            " run launch/install --tpu-compile"
+            f"{errors.arg('compile_for', self.target.name)}: the compiler"
+            f" failed ({reason}): run launch/install --tpu-compile"
         )
 
     def compile(
@@ -119,7 +119,7 @@ class Compiler:
             raise self._failure(done) from error
         if "error" in facts and not _EXCESS.search(facts["error"]):
             raise errors.UserError(
-                f"compile_for={self.target.name}:"
+                f"{errors.arg('compile_for', self.target.name)}:"
                 f" {errors.first_line(facts['error'])}"
             )
         files.write_json(cache, facts, "set $XDG_CACHE_HOME to another folder")
