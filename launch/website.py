@@ -95,7 +95,12 @@ def write_pages(folder: pathlib.Path) -> list[str]:
     """Writes the pages of docs/ and returns the warnings."""
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"),
+            sys.executable,
+            "-m",
+            "mkdocs",
+            "build",
+            "--quiet",
+            "--strict",
             f"--config-file={ROOT / 'launch' / 'mkdocs.yml'}",
             f"--site-dir={folder}",
         ],

@@ -113,8 +113,11 @@ def test_the_command_compares_and_notes_what_it_skips(
         for name in ("ours", "ours-split", "dense", "pytorch-metric-learning")
     ]
     for size, name in (
-        *((64, "ours"), (64, "ours-split"), (64, "dense")),
-        *((128, "ours"), (128, "ours-split")),
+        (64, "ours"),
+        (64, "ours-split"),
+        (64, "dense"),
+        (128, "ours"),
+        (128, "ours-split"),
     ):
         row = rows[size, name]
         assert row["loss"] == "supcon"

@@ -304,8 +304,12 @@ def test_a_lost_dispatcher_ends_the_run_after_a_checkpoint(launched, tmp_path):
     flagfile.write_text(flags.write(run))
     training_it = subprocess.Popen(
         [
-            *(sys.executable, "-c", _SOON_LOST, "pretrain"),
-            *(f"--flagfile={flagfile}", f"--workdir={tmp_path / 'run'}"),
+            sys.executable,
+            "-c",
+            _SOON_LOST,
+            "pretrain",
+            f"--flagfile={flagfile}",
+            f"--workdir={tmp_path / 'run'}",
         ],
         cwd=_ROOT,
         stderr=subprocess.PIPE,
@@ -329,7 +333,9 @@ def test_a_worker_names_a_port_in_use():
         port = server.getsockname()[1]
         done = subprocess.run(
             [
-                *("launch/data_service", "--workers=1", f"--port={port - 1}"),
+                "launch/data_service",
+                "--workers=1",
+                f"--port={port - 1}",
                 "--dispatcher=localhost:1",
             ],
             cwd=_ROOT,

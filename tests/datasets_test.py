@@ -369,8 +369,12 @@ def test_a_test_split_is_held_out_of_a_single_split_folder(tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        *("digits", "subset:fraction=0.5,of=digits", "tfrecord:{}/a.tfrecord"),
-        *("packed:{}/packed", "folder:{}/both", "csv:{}/{{split}}.csv"),
+        "digits",
+        "subset:fraction=0.5,of=digits",
+        "tfrecord:{}/a.tfrecord",
+        "packed:{}/packed",
+        "folder:{}/both",
+        "csv:{}/{{split}}.csv",
     ],
 )
 def test_a_fraction_that_cannot_be_held_out_is_refused(name, tmp_path):
@@ -462,7 +466,9 @@ def test_split_folders_share_their_classes(tmp_path):
 def test_a_class_called_like_a_split_is_refused(split, tmp_path):
     class_folders(tmp_path, ("bus", "car", "train"))
     refused(
-        *("bus, car", "rename train", "move the others"),
+        "bus, car",
+        "rename train",
+        "move the others",
         name=f"folder:{tmp_path}",
         split=split,
     )

@@ -285,9 +285,15 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 @pytest.mark.slow
 def test_peak_memory_of_a_run_is_predicted_within_a_fifth(tmp_path):
     words = [
-        *("--dataset=digits", "--split=train[:256]", "--loss=supcon"),
-        *("--encoder=resnet10", "--width=0.5", "--image_size=32"),
-        *("--batch_size=128", "--epochs=2", f"--workdir={tmp_path}"),
+        "--dataset=digits",
+        "--split=train[:256]",
+        "--loss=supcon",
+        "--encoder=resnet10",
+        "--width=0.5",
+        "--image_size=32",
+        "--batch_size=128",
+        "--epochs=2",
+        f"--workdir={tmp_path}",
     ]
     peaks = {}
     for command in ("doctor", "pretrain"):

@@ -404,9 +404,15 @@ def test_images_of_a_folder_come_with_their_paths(workdir, tmp_path):
 @pytest.mark.slow
 def test_a_killed_process_continues(workdir, digits, tmp_path):
     arguments = [
-        *(sys.executable, "-m", "tf_contrastive", "embed"),
-        *(f"--workdir={workdir}", "--split=train", "--shard_size=50"),
-        *("--embedding_batch_size=10", f"--output={tmp_path}/d.npz"),
+        sys.executable,
+        "-m",
+        "tf_contrastive",
+        "embed",
+        f"--workdir={workdir}",
+        "--split=train",
+        "--shard_size=50",
+        "--embedding_batch_size=10",
+        f"--output={tmp_path}/d.npz",
     ]
     process = subprocess.Popen(arguments)
     while not list(tmp_path.glob("d-*.npz")):

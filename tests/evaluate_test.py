@@ -493,8 +493,12 @@ def test_words_after_compare_are_its_sides(evaluated):
     done = subprocess.run(
         [
             sys.executable,
-            *("-m", "tf_contrastive", "evaluate", "--compare"),
-            *(str(evaluated), f"{evaluated}:untrained"),
+            "-m",
+            "tf_contrastive",
+            "evaluate",
+            "--compare",
+            str(evaluated),
+            f"{evaluated}:untrained",
         ],
         cwd=_ROOT,
         capture_output=True,
@@ -686,11 +690,20 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
     training = _start(
         logs[0],
         "pretrain",
-        *("--dataset=digits", "--split=train[:256]", "--image_size=8"),
-        *("--augmentation=crop", "--encoder=resnet10", "--width=0.125"),
-        *("--loss=supcon", "--projection_output=16", "--batch_size=64"),
-        *("--learning_rate=0.5", "--epochs=75", f"--workdir={run}"),
-        *("--checkpoint_every_steps=50", "--keep_checkpoints=9"),
+        "--dataset=digits",
+        "--split=train[:256]",
+        "--image_size=8",
+        "--augmentation=crop",
+        "--encoder=resnet10",
+        "--width=0.125",
+        "--loss=supcon",
+        "--projection_output=16",
+        "--batch_size=64",
+        "--learning_rate=0.5",
+        "--epochs=75",
+        f"--workdir={run}",
+        "--checkpoint_every_steps=50",
+        "--keep_checkpoints=9",
     )
     watching = None
     try:
@@ -698,9 +711,14 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
         watching = _start(
             logs[1],
             "evaluate",
-            *("--watch", "--watch_every_seconds=0.2", f"--workdir={run}"),
-            *("--protocols=prototype", "--scale=cpu", "--nountrained"),
-            *("--train_split=train[:256]", "--test_split=test"),
+            "--watch",
+            "--watch_every_seconds=0.2",
+            f"--workdir={run}",
+            "--protocols=prototype",
+            "--scale=cpu",
+            "--nountrained",
+            "--train_split=train[:256]",
+            "--test_split=test",
         )
         folder = run / "checkpoints"
         _until((folder / "ckpt-50.index").exists, training, logs[0])

@@ -216,9 +216,17 @@ def test_declared_numbers_are_written():
     subject = contexts.changed(subject, projection=lambda h, training: h[:, :5])
     # `finetune_test` checks those that train encoders.
     names = [
-        *("knn", "prototype", "linear", "logistic", "robustness"),
-        *("separation", "kl_bound", "contrastive", "uniformity"),
-        *("transforms", "tsne"),
+        "knn",
+        "prototype",
+        "linear",
+        "logistic",
+        "robustness",
+        "separation",
+        "kl_bound",
+        "contrastive",
+        "uniformity",
+        "transforms",
+        "tsne",
     ]
     report = protocols.run(subject, names)
     for name in names:

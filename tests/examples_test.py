@@ -73,7 +73,10 @@ def test_a_foreign_encoder_is_better_than_an_untrained_one(tmp_path):
     _, *rows, margin = [re.split(r"\s{2,}", x) for x in printed.splitlines()]
     scores = {row[0]: row[1:] for row in rows}
     assert list(scores) == [
-        *("kNN", "prototype", "linear probe", "logistic regression")
+        "kNN",
+        "prototype",
+        "linear probe",
+        "logistic regression",
     ]
     for name, row in scores.items():
         supcon, trained, untrained, interval, verdict = row

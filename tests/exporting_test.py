@@ -159,8 +159,12 @@ def served(saved, tmp_path_factory):
     np.savez(folder / "given.npz", **given)
     subprocess.run(
         [
-            *(sys.executable, "-c", _READER, saved),
-            *(str(folder / "given.npz"), str(folder / "out.npz")),
+            sys.executable,
+            "-c",
+            _READER,
+            saved,
+            str(folder / "given.npz"),
+            str(folder / "out.npz"),
             exporting.KERAS_FILE,
         ],
         check=True,
@@ -522,8 +526,11 @@ def test_details_describe_the_export(saved):
     assert details["channels"] == 3
     assert (details["embedding_size"], details["projection_size"]) == (6, 4)
     assert details["signatures"] == [
-        *("serving_default", "serving_float", "serving_bytes"),
-        *("project", "classify"),
+        "serving_default",
+        "serving_float",
+        "serving_bytes",
+        "project",
+        "classify",
     ]
     assert details["label_names"][4] == "\u00e9lan"
     assert details["step"] is None
@@ -583,7 +590,10 @@ def test_versions_count_up_and_the_newest_is_loaded(tmp_path):
         exporting.load(f"{base}/8")(images), model(images), atol=1e-6
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("7", "8", "9", "notes")
+        "7",
+        "8",
+        "9",
+        "notes",
     ]
 
 

@@ -13,8 +13,13 @@ from tf_contrastive.doctor import memory
 from tf_contrastive.model import ContrastiveModel, networks
 
 _PARTS = {
-    *("encoder", "projection_head", "optimizer", "probe", "probe_optimizer"),
-    *("key_branch", "neighbors"),
+    "encoder",
+    "projection_head",
+    "optimizer",
+    "probe",
+    "probe_optimizer",
+    "key_branch",
+    "neighbors",
 }
 # What a checkpoint lacks without a feature, if anything.
 _MISSING = {

@@ -51,7 +51,10 @@ def test_the_mlp_of_sincere_has_biases_and_no_normalization():
     head.get_layer("dense2").bias.assign(biases)
     np.testing.assert_allclose(head(features), z + biases, rtol=1e-5)
     assert set(_shapes(head)) == {
-        *("dense1/kernel", "dense1/bias", "dense2/kernel", "dense2/bias")
+        "dense1/kernel",
+        "dense1/bias",
+        "dense2/kernel",
+        "dense2/bias",
     }
 
     def mean_cosine(z):

@@ -104,7 +104,9 @@ def test_the_command_ends_with_the_status_to_resume(tmp_path):
     process = subprocess.Popen(
         [
             sys.executable,
-            *("-m", "tests.small", "pretrain"),
+            "-m",
+            "tests.small",
+            "pretrain",
             *arguments,
             "--batch_size=64",
             "--epochs=10000",

@@ -295,18 +295,40 @@ _FLAGS_OF_COMMANDS = {"--batch_size", "--partition", "--workdir"}
 _NEVER = ("", "@\n", "\n@", "@\ntouch canary", "@\r", "@\x1b[2J", "@\x7f")
 # PATH is set: `set -u` refuses others before it runs what is in the brackets.
 _SHELL = (
-    *(
-        "PATH[$(touch canary)]",
-        "@[$(touch canary)]",
-        "v3-PATH[$(touch canary)]",
-    ),
-    *("a:PATH[$(touch canary)]", "1+PATH[`touch canary`]", "$(touch canary)"),
-    *("@`touch canary`", "@;touch canary", "@|touch canary", "@&touch canary"),
-    *("@'", "@*", " ", " @", "@ ", "1 2", "\u0661", "\uff11", "@\u00b2"),
+    "PATH[$(touch canary)]",
+    "@[$(touch canary)]",
+    "v3-PATH[$(touch canary)]",
+    "a:PATH[$(touch canary)]",
+    "1+PATH[`touch canary`]",
+    "$(touch canary)",
+    "@`touch canary`",
+    "@;touch canary",
+    "@|touch canary",
+    "@&touch canary",
+    "@'",
+    "@*",
+    " ",
+    " @",
+    "@ ",
+    "1 2",
+    "\u0661",
+    "\uff11",
+    "@\u00b2",
 )
 _NOT_INTEGERS = (
-    *("-1", "-0", "+1", "0x10", "2#1", "1+1", "1e3", "1.5", "1_0", "PATH"),
-    *("99999999999999999999", "18446744073709551617", "4294967297"),
+    "-1",
+    "-0",
+    "+1",
+    "0x10",
+    "2#1",
+    "1+1",
+    "1e3",
+    "1.5",
+    "1_0",
+    "PATH",
+    "99999999999999999999",
+    "18446744073709551617",
+    "4294967297",
 )
 
 
@@ -688,7 +710,10 @@ def test_a_run_on_a_tpu_vm_survives_a_lost_connection(tmp_path):
     assert out.splitlines() == ["it's ['0.5', 'a b']", "over"]
 
     run = _host(
-        *(tmp_path, "run", *program, "99"),
+        tmp_path,
+        "run",
+        *program,
+        "99",
         start_new_session=True,
         # The tests may run under nohup.
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
@@ -740,9 +765,11 @@ def test_tensorboard_finds_runs(project):
     assert "2 run(s)" in done.stderr and done.stderr.endswith("a group/b\n")
     (call,) = project.calls()
     assert call[1:] == [
-        *("launch/run_module.py", "tensorboard.main"),
+        "launch/run_module.py",
+        "tensorboard.main",
         f"--logdir={project.folder}/runs",
-        *("--port=6006", "--host=localhost"),
+        "--port=6006",
+        "--host=localhost",
     ]
     # A relative folder is relative to the caller.
     done = subprocess.run(
@@ -775,7 +802,11 @@ def test_hosts_get_their_tf_config(project):
         assert workers.rank == index
         assert [x for _, x in workers.tasks] == ["a:2222", "b:99"]
         assert command == [
-            *(".venv/bin/python", "-m", "tf_contrastive", "pretrain", _AWKWARD)
+            ".venv/bin/python",
+            "-m",
+            "tf_contrastive",
+            "pretrain",
+            _AWKWARD,
         ]
     assert project.calls() == []
     lines = project.run("launch/multiworker", "--hosts=a,b:99").stdout
@@ -917,7 +948,9 @@ def test_two_workers_train_one_run(tmp_path):
     }
     done = subprocess.run(
         [
-            *("launch/multiworker", f"--port={_free_port()}", "pretrain"),
+            "launch/multiworker",
+            f"--port={_free_port()}",
+            "pretrain",
             *(f"--{name}={value}" for name, value in flags.items()),
         ],
         cwd=_ROOT,

@@ -238,7 +238,9 @@ class TestGradients:
         name, options = case
         # Views and kinds of labels take turns, where the loss allows it.
         both = options.get("negatives", "") == "all_views" or name not in (
-            *("ntxent", "margin", "nt_logistic"),
+            "ntxent",
+            "margin",
+            "nt_logistic",
         )
         views = (1, 2, 3)[_OF_ANCHORS.index(case) % 3] if both else 2
         rng = np.random.default_rng(10 + views)
@@ -297,7 +299,9 @@ class TestBlocks:
     @pytest.mark.parametrize(
         "case",
         [
-            *(("sincere", {}), ("eps_supinfonce", {}), ("supcon", {})),
+            ("sincere", {}),
+            ("eps_supinfonce", {}),
+            ("supcon", {}),
             *[case for case in _CAPPED if case[1]["positives_cap"] != 1][::2],
         ],
         ids=_name,

@@ -314,8 +314,16 @@ def as_results(folder):
 @pytest.mark.parametrize(
     "place",
     [
-        *(in_folder, in_csv, as_csv, as_records, as_manifest, as_baseline),
-        *(as_results, as_features, as_shard(packed), as_shard(prepared)),
+        in_folder,
+        in_csv,
+        as_csv,
+        as_records,
+        as_manifest,
+        as_baseline,
+        as_results,
+        as_features,
+        as_shard(packed),
+        as_shard(prepared),
     ],
 )
 def test_fifos_are_not_opened(place, tmp_path):

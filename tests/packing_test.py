@@ -140,9 +140,13 @@ def test_the_command_packs_what_pretrain_reads(folder, monkeypatch, capsys):
     assert main("datasets", data, pack, "--pack_side=32") == 0
     assert f"--dataset=packed:{folder}/packed" in capsys.readouterr().out
     run = [
-        *(f"--dataset=packed:{folder}/packed", f"--workdir={folder}/run"),
-        *("--encoder=resnet10", "--width=0.25", "--image_size=16"),
-        *("--batch_size=4", "--epochs=1"),
+        f"--dataset=packed:{folder}/packed",
+        f"--workdir={folder}/run",
+        "--encoder=resnet10",
+        "--width=0.25",
+        "--image_size=16",
+        "--batch_size=4",
+        "--epochs=1",
     ]
     assert main("pretrain", *run) == 0
     assert main("datasets", pack) != 0

@@ -108,7 +108,10 @@ def test_the_wheel_is_tested_without_the_sources(release):
         "--keep",
         "--no_audit",
         "--",
-        *("tests/architecture_test.py", "-k", "layers or lab", "-n0"),
+        "tests/architecture_test.py",
+        "-k",
+        "layers or lab",
+        "-n0",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b2 passed", done.stdout)
@@ -117,7 +120,8 @@ def test_the_wheel_is_tested_without_the_sources(release):
     )
     (work,) = release.temporary.glob("tmp.*")
     assert {path.suffix for path in (work / "dist").iterdir()} == {
-        *(".gz", ".whl")
+        ".gz",
+        ".whl",
     }
     # The package exists only in the environment.
     package = work / _VERSION / "tf_contrastive"

@@ -218,7 +218,9 @@ def test_values_that_no_protocol_writes_are_refused_before_the_run():
     recipe, unit = _planned(written, **settings)
     assert measures.check(recipe, unit) == set(written)
     assert [words[0] for words in unit.commands] == [
-        *("pretrain", "evaluate", "evaluate")
+        "pretrain",
+        "evaluate",
+        "evaluate",
     ]
     assert len(set(unit.evaluations.values())) == 2
     for measure, number in (
@@ -245,8 +247,11 @@ def test_cases_that_differ_in_their_evaluation_share_a_run():
     units = {
         name: list(runs.plan(known[name].recipe(scale), runs.Folders("w"), 1))
         for name, scale in (
-            *(("SC-T4", "paper"), ("SC-T5", "paper")),
-            *(("SR-F5", "cpu"), ("SR-F8", "cpu"), ("SR-T6", "cpu")),
+            ("SC-T4", "paper"),
+            ("SC-T5", "paper"),
+            ("SR-F5", "cpu"),
+            ("SR-F8", "cpu"),
+            ("SR-T6", "cpu"),
         )
     }
     folders = {n: {unit.workdir for unit in u} for n, u in units.items()}
@@ -506,8 +511,10 @@ def test_a_vae_is_scored_by_the_protocols_of_its_claim(tmp_path):
     cases = {"2": {"pretrain": ["--dataset=randbit:bits=2,of=digits"]}}
     recipe = dataclasses.replace(recipe, arms=arms, cases=cases, relations=())
     recipe.shared["pretrain"] += [
-        *("--split=train", "--image_size=8"),
-        *("--batch_size=64", "--epochs=20"),
+        "--split=train",
+        "--image_size=8",
+        "--batch_size=64",
+        "--epochs=20",
     ]
     folders = runs.Folders(str(tmp_path))
     vae, other = runs.plan(recipe, folders, 1)

@@ -375,8 +375,14 @@ def test_a_baseline_makes_it_mce(tmp_path, _measured):
         '{"contrast": 0.5, "clean": 0.5}',
     ],
     ids=[
-        *("no_json", "no_object", "percent", "other_corruption"),
-        *("four_severities", "text", "object", "no_worse_than_clean"),
+        "no_json",
+        "no_object",
+        "percent",
+        "other_corruption",
+        "four_severities",
+        "text",
+        "object",
+        "no_worse_than_clean",
     ],
 )
 def test_a_bad_baseline_is_refused_before_any_image_is_embedded(

@@ -189,8 +189,14 @@ def test_a_job_runs_the_package_of_the_given_checkout(tmp_path):
         color.write_text(text.replace("0.2989", version))
         record = tmp_path / name
         done = _tool(
-            *("record", record, "--only", "views"),
-            *("--checkout", checkout, "--keep", tmp_path / f"{name}_files"),
+            "record",
+            record,
+            "--only",
+            "views",
+            "--checkout",
+            checkout,
+            "--keep",
+            tmp_path / f"{name}_files",
         )
         assert done.returncode == 0, done.stderr
         records.append(record)

@@ -162,14 +162,20 @@ def serve(tmp_path):
 
 def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
     done, called = serve(
-        *("--rest_port=9000", "--batching", "--memory=2g", "--cpus=1.5", base)
+        "--rest_port=9000", "--batching", "--memory=2g", "--cpus=1.5", base
     )
     assert done.returncode == 0, done.stderr
     assert called == [
-        *("run", "--rm", "--init"),
-        *("--publish=127.0.0.1:8500:8500", "--publish=127.0.0.1:9000:8501"),
-        *("--memory=2g", "--cpus=1.5", f"--user={os.getuid()}:{os.getgid()}"),
-        *("--cap-drop=ALL", "--security-opt=no-new-privileges"),
+        "run",
+        "--rm",
+        "--init",
+        "--publish=127.0.0.1:8500:8500",
+        "--publish=127.0.0.1:9000:8501",
+        "--memory=2g",
+        "--cpus=1.5",
+        f"--user={os.getuid()}:{os.getgid()}",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
         f"--mount=type=bind,source={base},target=/models/encoder,readonly",
         "tensorflow/serving:2.15.1",
         "--model_config_file=/models/encoder/2/assets.extra/models.config",
@@ -203,7 +209,8 @@ def test_serve_leaves_remote_folders_to_the_server(serve):
     done, called = serve("--image=other", "gs://bucket/export")
     assert done.returncode == 0
     assert called[-3:] == [
-        *("other", "--model_name=encoder"),
+        "other",
+        "--model_name=encoder",
         "--model_base_path=gs://bucket/export",
     ]
 
@@ -328,8 +335,11 @@ def test_the_rest_client_embeds_files(base, files):
         done = subprocess.run(
             [
                 # It needs Python alone: no package is to be found.
-                *(sys.executable, "-S", f"{_ROOT}/examples/rest_client.py"),
-                *(f"--url={url}", *files),
+                sys.executable,
+                "-S",
+                f"{_ROOT}/examples/rest_client.py",
+                f"--url={url}",
+                *files,
             ],
             capture_output=True,
             text=True,

@@ -146,13 +146,22 @@ def test_scalars_are_in_groups(server):
     trained = {tag for tag in tags if not tag.startswith("validation/")}
     groups = {tag.split("/")[0] for tag in trained}
     assert groups == {
-        *("input", "loss", "similarity", "optimizer", "probe", "system")
+        "input",
+        "loss",
+        "similarity",
+        "optimizer",
+        "probe",
+        "system",
     }
     assert trained >= set(scalars.TAGS.values()) | {
-        *("input/images_per_second", "input/wait_fraction"),
-        *("optimizer/learning_rate", "probe/learning_rate"),
-        *("system/steps_per_second", "system/host_memory_gib"),
-        *(scalars.FEATURE_STD, scalars.FEATURE_RANK),
+        "input/images_per_second",
+        "input/wait_fraction",
+        "optimizer/learning_rate",
+        "probe/learning_rate",
+        "system/steps_per_second",
+        "system/host_memory_gib",
+        scalars.FEATURE_STD,
+        scalars.FEATURE_RANK,
     }
     assert {tag for tag in tags if tag.startswith("validation/loss/")} >= {
         "validation/loss/contrastive"
@@ -171,10 +180,19 @@ def test_the_custom_page_shows_curves_that_the_run_has(server):
     first, *others = layout["category"]
     assert not first.get("closed", False)
     assert [c["title"][:2] for c in first["chart"]] == [
-        *("1.", "2.", "3.", "4.", "5.")
+        "1.",
+        "2.",
+        "3.",
+        "4.",
+        "5.",
     ]
     assert [c["title"].split()[1] for c in others] == [
-        *("input", "loss", "similarity", "optimizer", "probe", "system")
+        "input",
+        "loss",
+        "similarity",
+        "optimizer",
+        "probe",
+        "system",
     ]
     shown = [
         server.get(
@@ -185,9 +203,7 @@ def test_the_custom_page_shows_curves_that_the_run_has(server):
         for expression in chart["multiline"]["tag"]
     ]
     assert all(shown)
-    assert set(shown[0]) == {
-        *("loss/contrastive", "validation/loss/contrastive")
-    }
+    assert set(shown[0]) == {"loss/contrastive", "validation/loss/contrastive"}
 
 
 def test_the_layout_omits_curves_that_a_run_lacks():
@@ -333,7 +349,10 @@ def test_points_without_labels_and_with_whitespace(tmp_path):
         str(tmp_path), points, pictures, rows, labels, ["a\tb", "c\nd"]
     )
     assert table.read_text().splitlines()[:4] == [
-        *("label\timage", "a b\t0", "c d\t10", "2\t20")
+        "label\timage",
+        "a b\t0",
+        "c d\t10",
+        "2\t20",
     ]
     shown = projector.sprite(pictures)
     assert shown.shape == (6, 6, 3)
@@ -353,7 +372,9 @@ def test_hparams_compare_runs(server, runs):
         {
             "experimentName": "",
             "allowedStatuses": [
-                *("STATUS_SUCCESS", "STATUS_UNKNOWN", "STATUS_RUNNING")
+                "STATUS_SUCCESS",
+                "STATUS_UNKNOWN",
+                "STATUS_RUNNING",
             ],
             "colParams": [{"metric": info["name"]} for info in columns],
             "startIndex": 0,
@@ -584,16 +605,26 @@ def test_a_browser_shows_the_pages(server, browser, tmp_path):
         (
             "scalars",
             [
-                *("a/events", "b/events", "input", "loss", "similarity"),
-                *("optimizer", "probe", "system", "wait_fraction"),
+                "a/events",
+                "b/events",
+                "input",
+                "loss",
+                "similarity",
+                "optimizer",
+                "probe",
+                "system",
+                "wait_fraction",
             ],
             0,
         ),
         (
             "custom_scalars",
             [
-                *("is it learning?", "1. loss", "3. probe accuracy"),
-                *("4. similarity: positives above negatives", "6. system"),
+                "is it learning?",
+                "1. loss",
+                "3. probe accuracy",
+                "4. similarity: positives above negatives",
+                "6. system",
             ],
             0,
         ),

@@ -188,8 +188,13 @@ def is_unreadable(error: Exception) -> bool:
     """Whether a file could not be read, whatever its content."""
     return _mentions(
         error,
-        *(errno.EACCES, errno.EIO, errno.EPERM, errno.ESTALE),
-        *(errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN),
+        errno.EACCES,
+        errno.EIO,
+        errno.EPERM,
+        errno.ESTALE,
+        errno.ENOTCONN,
+        errno.ETIMEDOUT,
+        errno.EHOSTDOWN,
     )
 
 

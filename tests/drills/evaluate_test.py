@@ -28,7 +28,10 @@ def _start(run, k):
     return subprocess.Popen(
         [
             sys.executable,
-            *("-m", "tf_contrastive", "evaluate", f"--workdir={run}"),
+            "-m",
+            "tf_contrastive",
+            "evaluate",
+            f"--workdir={run}",
             "--protocols=knn,linear",
             f"--knn_k={k}",
             "--linear_epochs=3",

@@ -37,7 +37,9 @@ def _start(workdir):
     return subprocess.Popen(
         [
             sys.executable,
-            *("-m", "tests.small", "pretrain"),
+            "-m",
+            "tests.small",
+            "pretrain",
             "--dataset=digits",
             "--split=train[:256]",
             "--image_size=8",

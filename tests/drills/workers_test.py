@@ -123,7 +123,9 @@ def _pretrain(workdir, variables, epochs, *flags, stderr=subprocess.PIPE):
     return subprocess.Popen(
         [
             sys.executable,
-            *("-m", "tests.small", "pretrain"),
+            "-m",
+            "tests.small",
+            "pretrain",
             "--dataset=digits",
             "--split=train[:256]",
             "--image_size=8",
@@ -182,8 +184,10 @@ def test_workers_that_share_no_folder_are_refused(tmp_path):
 
 EPOCHS, TOTAL = 15, 60
 _LINEAR = (
-    *("--linear_epochs=3", "--linear_batch_size=64"),
-    *("--linear_augmentation=crop", "--linear_learning_rate=1"),
+    "--linear_epochs=3",
+    "--linear_batch_size=64",
+    "--linear_augmentation=crop",
+    "--linear_learning_rate=1",
 )
 
 
@@ -210,9 +214,14 @@ def _finetune(workdir, output, variables):
     return subprocess.Popen(
         [
             sys.executable,
-            *("-m", "tests.small", "evaluate"),
-            *("--protocols=finetune", "--scale=cpu", "--nountrained"),
-            *("--finetune_fractions=0.1", "--verbosity=quiet"),
+            "-m",
+            "tests.small",
+            "evaluate",
+            "--protocols=finetune",
+            "--scale=cpu",
+            "--nountrained",
+            "--finetune_fractions=0.1",
+            "--verbosity=quiet",
             f"--workdir={workdir}",
             f"--output_dir={output}",
         ],

@@ -11,8 +11,15 @@ def run(options: Encoders) -> int:
     del options
     print(
         _COLUMNS.format(
-            *("name", "dataset", "loss", "encoder", "width", "side"),
-            *("features", "logistic", "kNN"),
+            "name",
+            "dataset",
+            "loss",
+            "encoder",
+            "width",
+            "side",
+            "features",
+            "logistic",
+            "kNN",
         )
     )
     for name in pretrained.names():

@@ -235,8 +235,14 @@ class Benchmark(Command):
     """Compare speed and memory with other packages: benchmark loss."""
 
     COMMON: ClassVar = (
-        *("benchmark", "quick", "compare", "only_ours", "repeats"),
-        *("memory", "output", "verbosity"),
+        "benchmark",
+        "quick",
+        "compare",
+        "only_ours",
+        "repeats",
+        "memory",
+        "output",
+        "verbosity",
     )
 
     benchmarking: Benchmarking = group(Benchmarking())

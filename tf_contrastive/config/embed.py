@@ -84,9 +84,20 @@ class Embed(Command):
     """Write the embeddings of a dataset: npz, TFRecord or Parquet."""
 
     COMMON: ClassVar = (
-        *("workdir", "saved_model", "input", "data_dir", "split", "output"),
-        *("format", "shard_size", "embedding_batch_size", "exif"),
-        *("csv_path_column", "csv_label_column", "max_bad_images", "runner"),
+        "workdir",
+        "saved_model",
+        "input",
+        "data_dir",
+        "split",
+        "output",
+        "format",
+        "shard_size",
+        "embedding_batch_size",
+        "exif",
+        "csv_path_column",
+        "csv_label_column",
+        "max_bad_images",
+        "runner",
     )
 
     embedding: Embedding = group(Embedding())

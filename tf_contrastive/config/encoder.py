@@ -7,21 +7,42 @@ from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, arg, unknown
 
 ENCODERS = (
-    *("resnet10", "resnet18", "resnet34", "resnet50"),
-    *("resnet101", "resnet152", "resnet200"),
+    "resnet10",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "resnet200",
 )
 # The small network of the notebook of Chen et al. 2021: one width, no stem.
 CONVNET = "convnet"
 # Networks of `keras:NAME` and `keras_cv:NAME`.
 KERAS_BACKBONES = (
-    *("DenseNet121", "DenseNet169", "DenseNet201"),
+    "DenseNet121",
+    "DenseNet169",
+    "DenseNet201",
     *(f"EfficientNetB{number}" for number in range(8)),
-    *("InceptionResNetV2", "InceptionV3"),
-    *("MobileNet", "MobileNetV2", "MobileNetV3Large", "MobileNetV3Small"),
-    *("RegNetX002", "RegNetX008", "RegNetX032", "RegNetX160"),
-    *("RegNetY002", "RegNetY008", "RegNetY032", "RegNetY160"),
-    *("ResNet50V2", "ResNet101V2", "ResNet152V2"),
-    *("VGG16", "VGG19", "Xception"),
+    "InceptionResNetV2",
+    "InceptionV3",
+    "MobileNet",
+    "MobileNetV2",
+    "MobileNetV3Large",
+    "MobileNetV3Small",
+    "RegNetX002",
+    "RegNetX008",
+    "RegNetX032",
+    "RegNetX160",
+    "RegNetY002",
+    "RegNetY008",
+    "RegNetY032",
+    "RegNetY160",
+    "ResNet50V2",
+    "ResNet101V2",
+    "ResNet152V2",
+    "VGG16",
+    "VGG19",
+    "Xception",
 )
 _RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 KERAS_CV_BACKBONES = (

@@ -30,10 +30,22 @@ from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.errors import UserError, arg
 
 PROTOCOLS = (
-    *("knn", "prototype", "head", "linear", "logistic"),
-    *("finetune", "transfer", "robustness"),
-    *("separation", "kl_bound", "contrastive", "uniformity"),
-    *("spectrum", "transforms", "tsne", "kmeans"),
+    "knn",
+    "prototype",
+    "head",
+    "linear",
+    "logistic",
+    "finetune",
+    "transfer",
+    "robustness",
+    "separation",
+    "kl_bound",
+    "contrastive",
+    "uniformity",
+    "spectrum",
+    "transforms",
+    "tsne",
+    "kmeans",
 )
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
@@ -175,9 +187,21 @@ class Evaluate(Command):
     """Score a run or an export by the papers' protocols; --compare A B."""
 
     COMMON: ClassVar = (
-        *("workdir", "saved_model", "output_dir", "compare", "protocols"),
-        *("scale", "watch", "untrained", "dataset", "data_dir"),
-        *("train_split", "test_split", "knn_k", "strategy", "verbosity"),
+        "workdir",
+        "saved_model",
+        "output_dir",
+        "compare",
+        "protocols",
+        "scale",
+        "watch",
+        "untrained",
+        "dataset",
+        "data_dir",
+        "train_split",
+        "test_split",
+        "knn_k",
+        "strategy",
+        "verbosity",
     )
 
     evaluation: Evaluation = group(Evaluation())

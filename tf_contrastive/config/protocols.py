@@ -52,10 +52,21 @@ class LogisticProtocol(_Protocol):
 
 # The corruptions of ImageNet-C, which mCE averages.
 CORRUPTIONS = (
-    *("gaussian_noise", "shot_noise", "impulse_noise"),
-    *("defocus_blur", "glass_blur", "motion_blur", "zoom_blur"),
-    *("snow", "frost", "fog", "brightness"),
-    *("contrast", "elastic_transform", "pixelate", "jpeg_compression"),
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "defocus_blur",
+    "glass_blur",
+    "motion_blur",
+    "zoom_blur",
+    "snow",
+    "frost",
+    "fog",
+    "brightness",
+    "contrast",
+    "elastic_transform",
+    "pixelate",
+    "jpeg_compression",
 )
 
 

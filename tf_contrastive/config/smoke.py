@@ -18,8 +18,11 @@ from tf_contrastive.config.views import resolve_views
 
 SMOKE_STEPS = 2
 _DEFAULTS = (
-    *("tpu", "cross_device_ops", "steps_per_execution"),
-    *("checkpoint_every_steps", "keep_checkpoint_every_hours"),
+    "tpu",
+    "cross_device_ops",
+    "steps_per_execution",
+    "checkpoint_every_steps",
+    "keep_checkpoint_every_hours",
 )
 _BATCH_SIZE = 16
 # Image side in pixels, by the stem of the run's own image side.

@@ -9,18 +9,38 @@ from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, arg, did_you_mean
 
 AUGMENTATIONS = (
-    *("simclr", "simaugment", "autoaugment", "randaugment"),
-    *("stacked_randaugment", "broader", "crop", "none"),
+    "simclr",
+    "simaugment",
+    "autoaugment",
+    "randaugment",
+    "stacked_randaugment",
+    "broader",
+    "crop",
+    "none",
 )
 # Operations of `ablation:OP[+OP]`.
 ABLATIONS = (
-    *("crop", "rotate", "cutout", "noise", "sobel", "blur", "color_drop"),
-    *("color_jitter", "equalize", "solarize", "motion_blur"),
+    "crop",
+    "rotate",
+    "cutout",
+    "noise",
+    "sobel",
+    "blur",
+    "color_drop",
+    "color_jitter",
+    "equalize",
+    "solarize",
+    "motion_blur",
 )
 # Operations of `simclr+OP[+OP]`: those that SimCLR's policy lacks.
 ADDITIONS = (
-    *("rotate", "cutout", "noise", "sobel"),
-    *("equalize", "solarize", "motion_blur"),
+    "rotate",
+    "cutout",
+    "noise",
+    "sobel",
+    "equalize",
+    "solarize",
+    "motion_blur",
 )
 ABLATION_BRANCHES = ("one", "both")
 # Evaluation preprocessing to a square of S pixels.
@@ -37,8 +57,12 @@ SMALL_VIEW_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
 DATASET_VIEW_DEFAULTS = {
     name: {"flip": False}
     for name in (
-        *("digits", "mnist", "kmnist", "emnist"),
-        *("svhn_cropped", "multidigits"),
+        "digits",
+        "mnist",
+        "kmnist",
+        "emnist",
+        "svhn_cropped",
+        "multidigits",
     )
 }
 
@@ -182,8 +206,13 @@ class Views:
         Options that are None have the value of `VIEW_DEFAULTS`.
         """
         others = {
-            *("augmentation", "views", "image_size", "augment_on"),
-            *("wire_dtype", "mixup_alpha", "cutmix_alpha"),
+            "augmentation",
+            "views",
+            "image_size",
+            "augment_on",
+            "wire_dtype",
+            "mixup_alpha",
+            "cutmix_alpha",
         }
         return {
             name: VIEW_DEFAULTS[name] if value is None else value

@@ -38,12 +38,27 @@ _MAX_DIGITS = 18
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
 # Names of columns in the header of a CSV file.
 _PATH_COLUMNS = (
-    *("path", "file", "filename", "file_name", "filepath", "file_path"),
-    *("image", "image_path", "image_file", "image_name", "img", "img_path"),
+    "path",
+    "file",
+    "filename",
+    "file_name",
+    "filepath",
+    "file_path",
+    "image",
+    "image_path",
+    "image_file",
+    "image_name",
+    "img",
+    "img_path",
 )
 _LABEL_COLUMNS = (
-    *("label", "labels", "label_name", "class", "class_name"),
-    *("category", "target"),
+    "label",
+    "labels",
+    "label_name",
+    "class",
+    "class_name",
+    "category",
+    "target",
 )
 _DELIMITERS = ",;\t"
 

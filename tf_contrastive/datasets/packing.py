@@ -35,7 +35,11 @@ _PER_FILE = 1000
 _QUALITY = 95
 # What reading a damaged manifest raises.
 _DAMAGED = (
-    *(OSError, tf.errors.OpError, ValueError, TypeError, LookupError),
+    OSError,
+    tf.errors.OpError,
+    ValueError,
+    TypeError,
+    LookupError,
     RecursionError,
 )
 _FEATURES = {

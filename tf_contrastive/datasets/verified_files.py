@@ -277,8 +277,10 @@ def _load(store: str) -> _Known:
             paths, stats, counts, rows = (file[name] for name in _COLUMNS)
         ends = np.cumsum(counts)
         columns = (
-            *(paths.tolist(), map(tuple, stats.tolist())),
-            *((ends - counts).tolist(), ends.tolist()),
+            paths.tolist(),
+            map(tuple, stats.tolist()),
+            (ends - counts).tolist(),
+            ends.tolist(),
         )
         return {
             path: (stat, rows[start:end])

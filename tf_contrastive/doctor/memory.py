@@ -21,8 +21,13 @@ _BACKWARD_TENSORS = 3
 # Layers whose gradient needs neither their input nor their output.
 _layers = tf.keras.layers
 _STATELESS_GRADIENT = (
-    *(_layers.Add, _layers.Concatenate, _layers.Flatten, _layers.InputLayer),
-    *(_layers.Reshape, _layers.Rescaling, _layers.ZeroPadding2D),
+    _layers.Add,
+    _layers.Concatenate,
+    _layers.Flatten,
+    _layers.InputLayer,
+    _layers.Reshape,
+    _layers.Rescaling,
+    _layers.ZeroPadding2D,
     _layers.GlobalAveragePooling2D,
 )
 

@@ -13,19 +13,26 @@ from typing import Any
 _NAMES = {
     "classification": ("knn", "linear_probe", "prototype"),
     "hypersphere": (
-        *("alignment", "effective_rank"),
-        *("random_projections", "uniformity"),
+        "alignment",
+        "effective_rank",
+        "random_projections",
+        "uniformity",
     ),
     "logistic": ("logistic_regression",),
     "metrics": (
-        *("eleven_point_average_precision", "expected_calibration_error"),
-        *("mean_corruption_error", "mean_error", "reliability"),
+        "eleven_point_average_precision",
+        "expected_calibration_error",
+        "mean_corruption_error",
+        "mean_error",
+        "reliability",
     ),
     "projections": ("contrastive_accuracy", "kl_lower_bound"),
     "separation": ("neighbor_histograms", "separation_margin"),
     "statistics": (
-        *("bootstrap_difference", "bootstrap_interval"),
-        *("compare", "permutation_test"),
+        "bootstrap_difference",
+        "bootstrap_interval",
+        "compare",
+        "permutation_test",
     ),
 }
 _MODULE_OF = {name: module for module in _NAMES for name in _NAMES[module]}

@@ -30,7 +30,12 @@ _PATCHES = 32
 _RESTARTS = 4
 # Operations that only copy, move or pad a map.
 _NO_FEATURES = (
-    *("Const", "Identity", "Pad", "PadV2", "Placeholder", "Reshape"),
+    "Const",
+    "Identity",
+    "Pad",
+    "PadV2",
+    "Placeholder",
+    "Reshape",
     "Transpose",
 )
 

@@ -49,7 +49,11 @@ if TYPE_CHECKING:
 
 # What reading an unusable baseline raises.
 _UNUSABLE = (
-    *(OSError, tf.errors.OpError, TypeError, ValueError, RecursionError),
+    OSError,
+    tf.errors.OpError,
+    TypeError,
+    ValueError,
+    RecursionError,
 )
 # Dataset -> its corrupted version in TensorFlow Datasets, and the only split.
 _PREPARED = {

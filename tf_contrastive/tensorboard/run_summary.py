@@ -18,10 +18,24 @@ from tf_contrastive.config.pretrain import Pretrain
 # The options that the page compares. TensorBoard takes the columns from one of
 # the runs, so they must be the same for all.
 COMPARED = (
-    *("dataset", "split", "augmentation", "views", "image_size"),
-    *("encoder", "width", "projection_output", "loss", "temperature"),
-    *("optimizer", "weight_decay", "learning_rate", "schedule", "epochs"),
-    *("batch_size", "precision", "seed"),
+    "dataset",
+    "split",
+    "augmentation",
+    "views",
+    "image_size",
+    "encoder",
+    "width",
+    "projection_output",
+    "loss",
+    "temperature",
+    "optimizer",
+    "weight_decay",
+    "learning_rate",
+    "schedule",
+    "epochs",
+    "batch_size",
+    "precision",
+    "seed",
 )
 # TensorBoard first shows five columns: those marked as differing.
 _FIRST_COLUMNS = "loss", "temperature", "batch_size", "learning_rate", "epochs"

@@ -24,8 +24,15 @@ _MIB = 2**20
 
 # Packages whose versions are reported, where they are installed.
 _PACKAGES = (
-    *("tf_contrastive", "tensorflow", "keras", "keras-cv", "numpy"),
-    *("pytorch-metric-learning", "scikit-learn", "scipy", "torch"),
+    "tf_contrastive",
+    "tensorflow",
+    "keras",
+    "keras-cv",
+    "numpy",
+    "pytorch-metric-learning",
+    "scikit-learn",
+    "scipy",
+    "torch",
 )
 
 # Runs the measured computation once, and returns its output.

@@ -31,8 +31,14 @@ _P_VALUES = {
 
 # Distinguishable with colour blindness, and in gray.
 _COLORS = (
-    *("#1f77b4", "#d95f02", "#7570b3", "#1b9e77", "#666666"),
-    *("#e7298a", "#a6761d", "#17becf"),
+    "#1f77b4",
+    "#d95f02",
+    "#7570b3",
+    "#1b9e77",
+    "#666666",
+    "#e7298a",
+    "#a6761d",
+    "#17becf",
 )
 
 Table = list[tuple[str, ...]]

@@ -29,8 +29,15 @@ SELECTION_SEED = 1000
 # Fields of a recipe that do not change what is run and measured. Reading a
 # result tests its relations again.
 _TEXTS = (
-    *("judged", "note", "tried", "minutes", "seeds", "printed", "plots"),
-    *("relations", "diagnosis"),
+    "judged",
+    "note",
+    "tried",
+    "minutes",
+    "seeds",
+    "printed",
+    "plots",
+    "relations",
+    "diagnosis",
 )
 
 

@@ -106,8 +106,12 @@ class Compiler:
             files.write(program, hlo)
             done = subprocess.run(
                 [
-                    *(self._python, compiler.__file__, program),
-                    *(self.target.name, str(self.cores), mode),
+                    self._python,
+                    compiler.__file__,
+                    program,
+                    self.target.name,
+                    str(self.cores),
+                    mode,
                 ],
                 capture_output=True,
                 text=True,
