@@ -14,7 +14,7 @@ from tf_contrastive import (
 )
 from tf_contrastive import train as training
 from tf_contrastive.config import fields
-from tf_contrastive.losses import metrics
+from tf_contrastive.losses import contrastive_metrics
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -60,7 +60,7 @@ def _score(encoder):
     """Top-1 of a linear probe, and the effective rank, on the test split."""
     train, test = _embed(encoder, "train"), _embed(encoder, "test")
     probe = evaluation.linear_probe(*train, *test, epochs=30)
-    return probe["top1"], float(metrics.effective_rank(test[0]))
+    return probe["top1"], float(contrastive_metrics.effective_rank(test[0]))
 
 
 @pytest.fixture(scope="module")

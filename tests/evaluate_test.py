@@ -36,7 +36,7 @@ from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
-    loading,
+    make_context,
     protocols,
     results,
 )
@@ -589,7 +589,7 @@ def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
     away.mkdir()
     for path in last:
         shutil.move(path, away)
-    load = loading.from_run
+    load = make_context.from_run
 
     def deleted_meanwhile(found, *args, **kwargs):
         if found.step == 10:
@@ -597,7 +597,7 @@ def test_watch_skips_deleted_checkpoints(run, capsys, monkeypatch):
                 os.remove(path)
         return load(found, *args, **kwargs)
 
-    monkeypatch.setattr(loading, "from_run", deleted_meanwhile)
+    monkeypatch.setattr(make_context, "from_run", deleted_meanwhile)
 
     def finish():
         while _steps_or_none(run) != [5]:

@@ -30,8 +30,8 @@ from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.embedding.replicated import ReplicatedEmbedder
 from tf_contrastive.evaluation import (
     finetune,
-    loading,
     logistic,
+    make_context,
     other_datasets,
     protocols,
     transfer,
@@ -335,8 +335,10 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     found = checkpoints.load_run(str(tmp_path / "run"))
     data = (_source(slice(0, 200)), _source(slice(200, 400)))
     options = evaluate(scale="cpu")
-    of_run = loading.from_run(found, *data, options)
-    of_export = loading.from_export(str(tmp_path / "export"), *data, options)
+    of_run = make_context.from_run(found, *data, options)
+    of_export = make_context.from_export(
+        str(tmp_path / "export"), *data, options
+    )
     assert (
         of_export.subject.width
         == of_run.subject.width

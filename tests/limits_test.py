@@ -26,14 +26,14 @@ from tf_contrastive.config import encoder, fields, runtime
 from tf_contrastive.datasets import image_headers, pipeline, sampler, subsets
 from tf_contrastive.doctor import advice
 from tf_contrastive.evaluation import (
+    classification_metrics,
     finetune,
     logistic,
-    metrics,
     statistics,
     transfer,
     transformations,
 )
-from tf_contrastive.evaluation.corruptions import levels
+from tf_contrastive.evaluation.corruptions import severities
 from tf_contrastive.exporting import serving_module, tflite_onnx
 from tf_contrastive.lab.claims import verdicts
 from tf_contrastive.tensorboard import histograms
@@ -283,9 +283,11 @@ def test_gpus_have_a_precision_from_their_generation_on():
 @pytest.mark.parametrize("capability,rounds", [((7, 5), False), ((8, 0), True)])
 def test_gpus_round_products_from_ampere_on(capability, rounds, monkeypatch):
     monkeypatch.setattr(
-        losses.products.distribution, "gpu_capability", lambda _: capability
+        losses.matrix_products.distribution,
+        "gpu_capability",
+        lambda _: capability,
     )
-    assert losses.products.rounded_by_device(None) == rounds
+    assert losses.matrix_products.rounded_by_device(None) == rounds
 
 
 @pytest.mark.parametrize("images,cached", [(4096, True), (4097, False)])
@@ -449,7 +451,7 @@ def test_transfer_has_simclr_s_batch_norm_momentum(
 def test_probabilities_sum_to_one_within_a_hundredth():
     def error(total):
         rows = np.array([[total - 0.5, 0.5]])
-        metrics.expected_calibration_error(rows, np.array([0]))
+        classification_metrics.expected_calibration_error(rows, np.array([0]))
 
     for total in (0.991, 1.009):
         error(total)
@@ -588,7 +590,7 @@ _ZOOMS = {
 )
 def test_corruptions_have_the_published_levels(kind, table, side):
     filters = {"imagenet": "BICUBIC", "cifar": "BOX"}
-    found = dict(levels.LEVELS[kind])
+    found = dict(severities.LEVELS[kind])
     zooms = found.pop("zoom_blur")
     for factors, (end, step) in zip(zooms, _ZOOMS[kind], strict=True):
         np.testing.assert_allclose(factors, np.arange(1, end, step))

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import losses
-from tf_contrastive.losses import generalized, metrics
+from tf_contrastive.losses import contrastive_metrics, generalized
 
 _ANGLES = np.deg2rad([[0, 12], [25, 41], [100, 131], [200, 216]])  # [B, V]
 _GOLDEN = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)  # [B, V, 2]
@@ -195,7 +195,9 @@ class TestGoldenValues:
         )
         # The package's is the mean of both directions.
         other = oracles.contrastive_accuracy(_GOLDEN[:, ::-1])
-        measured = metrics.contrastive_task(_GOLDEN, temperature=0.5)
+        measured = contrastive_metrics.contrastive_task(
+            _GOLDEN, temperature=0.5
+        )
         _close(measured["one_view_accuracy"], (0.75 + other) / 2)
 
     @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution, losses
 from tf_contrastive.config.loss import LOSSES, REDUCTIONS
-from tf_contrastive.losses import metrics
+from tf_contrastive.losses import contrastive_metrics
 
 _RNG = np.random.default_rng(5)
 _BATCH, _IN, _OUT = 16, 6, 4
@@ -189,7 +189,7 @@ def test_the_graph_does_not_grow_with_the_batch():
 def test_metrics_are_of_the_global_batch():
     labels = _LABELS
     z = _INPUTS @ _WEIGHTS
-    expected = metrics.contrastive_task(z, labels)
+    expected = contrastive_metrics.contrastive_task(z, labels)
     strategy = distribution.strategy("mirrored", virtual_devices=4)
     parts, kinds = (
         strategy.experimental_distribute_values_from_function(
@@ -200,10 +200,10 @@ def test_metrics_are_of_the_global_batch():
         for x in (z, labels)
     )
     found = strategy.run(
-        tf.function(metrics.contrastive_task, autograph=False),
+        tf.function(contrastive_metrics.contrastive_task, autograph=False),
         args=(parts, kinds),
     )
-    for name in metrics.NAMES:
+    for name in contrastive_metrics.NAMES:
         for value in strategy.experimental_local_results(found[name]):
             np.testing.assert_allclose(value, expected[name], rtol=1e-5)
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import losses
-from tf_contrastive.losses import metrics
+from tf_contrastive.losses import contrastive_metrics
 
 _RNG = np.random.default_rng(0)
 _BATCH, _VIEWS, _TEMPERATURE = 7, 2, 0.3
@@ -19,7 +19,7 @@ def _by_hand(z, labels, normalize):
     if normalize:
         z = unit
     every = list(np.ndindex(z.shape[:2]))
-    found = {name: [] for name in metrics.NAMES}
+    found = {name: [] for name in contrastive_metrics.NAMES}
     for a in every:
         others = [b for b in every if b != a]
         positives = [b for b in others if labels[b[0]] == labels[a[0]]]
@@ -58,14 +58,14 @@ def test_equal_the_loops(labels, normalize):
     kinds = np.arange(_BATCH) if labels is None else labels
     expected = _by_hand(z, kinds, normalize)
     for block_size in (0, 5):
-        found = metrics.contrastive_task(
+        found = contrastive_metrics.contrastive_task(
             z,
             labels,
             temperature=_TEMPERATURE,
             normalize=normalize,
             block_size=block_size,
         )
-        assert tuple(found) == metrics.NAMES
+        assert tuple(found) == contrastive_metrics.NAMES
         for name, value in expected.items():
             np.testing.assert_allclose(
                 found[name], value, rtol=1e-4, err_msg=name
@@ -77,26 +77,26 @@ def test_the_bound_is_that_of_the_sincere_loss():
     labels = np.array([0, 0, 0, 1, 1, 1, 1])
     values = losses.build("sincere", temperature=0.5).per_anchor(z, labels)
     negatives = np.where(labels == 0, 8, 6)[:, np.newaxis]
-    found = metrics.contrastive_task(z, labels, temperature=0.5)
+    found = contrastive_metrics.contrastive_task(z, labels, temperature=0.5)
     np.testing.assert_allclose(
         found["kl_lower_bound"], np.mean(np.log(negatives) - values), rtol=1e-5
     )
 
 
 def test_collapse_looks_like_collapse():
-    task = metrics.contrastive_task(np.ones([8, 2, 4], np.float32))
+    task = contrastive_metrics.contrastive_task(np.ones([8, 2, 4], np.float32))
     assert task["accuracy"] == 0.0
     np.testing.assert_allclose(task["entropy"], np.log(15), rtol=1e-5)
     np.testing.assert_allclose(task["uniformity"], 0.0, atol=1e-5)
     np.testing.assert_allclose(task["alignment"], 0.0, atol=1e-5)
-    assert metrics.effective_rank(tf.ones([8, 4])) == 1.0
+    assert contrastive_metrics.effective_rank(tf.ones([8, 4])) == 1.0
 
 
 def test_the_first_anchors_speak_for_all():
     z = _RNG.normal(size=[64, 2, 4]).astype(np.float32)
     z[:, 1] = z[:, 0] + 0.3 * z[:, 1]
-    whole = metrics.contrastive_task(z)
-    part = metrics.contrastive_task(z, max_anchors=32)
+    whole = contrastive_metrics.contrastive_task(z)
+    part = contrastive_metrics.contrastive_task(z, max_anchors=32)
     assert part["positives_per_anchor"] == 1.0
     assert abs(part["accuracy"] - whole["accuracy"]) < 0.3
     np.testing.assert_allclose(part["entropy"], whole["entropy"], rtol=0.1)
@@ -105,10 +105,12 @@ def test_the_first_anchors_speak_for_all():
 def test_effective_rank_counts_dimensions():
     # Orthogonal columns of equal length: as many dimensions as columns.
     square = np.array([[1, 1, 1], [1, -1, 1], [-1, 1, 1], [-1, -1, 1]])
-    rank = metrics.effective_rank(square[:, :2].astype(np.float32))
+    rank = contrastive_metrics.effective_rank(square[:, :2].astype(np.float32))
     np.testing.assert_allclose(rank, 2.0, rtol=1e-5)
     wide = np.pad(square.astype(np.float32), [[0, 0], [0, 5]])
-    np.testing.assert_allclose(metrics.effective_rank(wide), 2.0, rtol=1e-5)
+    np.testing.assert_allclose(
+        contrastive_metrics.effective_rank(wide), 2.0, rtol=1e-5
+    )
 
 
 if __name__ == "__main__":

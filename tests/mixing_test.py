@@ -12,7 +12,7 @@ from tf_contrastive import heads, losses
 from tf_contrastive.config.views import Views
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.views import prng
-from tf_contrastive.views.mixing import Mixing, beta_quantile
+from tf_contrastive.views.mixup_cutmix import Mixing, beta_quantile
 
 _CLASSES, _SIDE = 5, 9
 _KINDS = {

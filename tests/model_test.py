@@ -15,7 +15,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.errors import UserError
 from tf_contrastive.model import ContrastiveModel, networks
-from tf_contrastive.views import mixing
+from tf_contrastive.views import mixup_cutmix
 
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 16, 4
 
@@ -468,7 +468,7 @@ def test_moving_averages_of_keras_leave_the_probe_alone():
 
 
 def test_a_mixing_model_is_made_again_from_its_config():
-    encoder, mix = _encoder(), mixing.Mixing(_CLASSES, 0.2)
+    encoder, mix = _encoder(), mixup_cutmix.Mixing(_CLASSES, 0.2)
     head, loss = heads.build("linear", output=4), losses.build("cross_entropy")
     model = ContrastiveModel(encoder, head, loss, mix=mix)
     assert ContrastiveModel.from_config(model.get_config()).mix == mix

@@ -12,9 +12,9 @@ from tf_contrastive import (
     optimizers,
     schedules,
 )
-from tf_contrastive.config import fields, memory
+from tf_contrastive.config import allocations, fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.views.mixing import Mixing
+from tf_contrastive.views.mixup_cutmix import Mixing
 
 # Infinity or 0 in TensorFlow, or none.
 _NOT_FLOAT32 = ("3.5e38", "1.1e-38", "nan", "inf")
@@ -122,7 +122,7 @@ def test_a_learning_rate_that_overflows_with_the_batch_is_refused():
 
 def _needs(monkeypatch, gib, **options):
     """Checks a run of a few MB with these options on such a machine."""
-    monkeypatch.setattr(memory, "of_machine", lambda: gib << 30)
+    monkeypatch.setattr(allocations, "of_machine", lambda: gib << 30)
     small = {
         "encoder": "resnet10",
         "width": 0.125,
@@ -134,9 +134,9 @@ def _needs(monkeypatch, gib, **options):
         "queue_size": 64,
     }
     run = fields.replace(Pretrain(), **small | options)
-    memory.check_model(run, copies=1)
-    memory.check_batch(run, hosts=1, on_cpu=True)
-    memory.check_cache(run.data.cache, image_bytes=3 << 29)
+    allocations.check_model(run, copies=1)
+    allocations.check_batch(run, hosts=1, on_cpu=True)
+    allocations.check_cache(run.data.cache, image_bytes=3 << 29)
 
 
 # Sizes that need about 0.9 and 1.1 GiB, by hand: a key has 128 numbers of 4
@@ -183,7 +183,7 @@ def test_images_that_do_not_fit_are_not_kept(monkeypatch):
 
 
 def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
-    monkeypatch.setattr(memory, "of_machine", lambda: 1 << 30)
+    monkeypatch.setattr(allocations, "of_machine", lambda: 1 << 30)
     run = fields.replace(
         Pretrain(),
         image_size=224,
@@ -191,19 +191,19 @@ def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
         batch_size=2048,
         wire_dtype="uint8",
     )
-    memory.check_batch(run, hosts=16, on_cpu=True)
+    allocations.check_batch(run, hosts=16, on_cpu=True)
     for hosts, change in (1, {}), (8, {}), (16, {"batch_size": 4096}):
         with pytest.raises(errors.UserError, match=r"^batch_size="):
-            memory.check_batch(fields.replace(run, **change), hosts, True)
+            allocations.check_batch(fields.replace(run, **change), hosts, True)
     # On accelerators, the views alone: 0.6 GB of bytes, 2.5 GB of floats.
-    memory.check_batch(run, hosts=1, on_cpu=False)
+    allocations.check_batch(run, hosts=1, on_cpu=False)
     for change in {"wire_dtype": "float32"}, {"batch_size": 4096}:
         with pytest.raises(errors.UserError, match=r"^batch_size="):
-            memory.check_batch(fields.replace(run, **change), 1, False)
+            allocations.check_batch(fields.replace(run, **change), 1, False)
     run = fields.replace(run, online_knn_size=150_000)
-    memory.check_model(run, copies=1)
+    allocations.check_model(run, copies=1)
     with pytest.raises(errors.UserError, match=r"^online_knn_size"):
-        memory.check_model(run, copies=4)
+        allocations.check_model(run, copies=4)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
 def test_commands_that_do_not_train_have_limits_too(
     command, option, monkeypatch
 ):
-    monkeypatch.setattr(memory, "of_machine", lambda: 7 << 30)
+    monkeypatch.setattr(allocations, "of_machine", lambda: 7 << 30)
     name, flag = command.split()
     config = __main__.COMMANDS[name]
     flags.parse(config, [flag]).validate()
@@ -231,14 +231,14 @@ def test_commands_that_do_not_train_have_limits_too(
 
 
 def test_a_batch_to_embed_must_fit(monkeypatch):
-    monkeypatch.setattr(memory, "of_machine", lambda: 1 << 30)
-    memory.check_images("embedding_batch_size", 1_700, 224)
+    monkeypatch.setattr(allocations, "of_machine", lambda: 1 << 30)
+    allocations.check_images("embedding_batch_size", 1_700, 224)
     with pytest.raises(errors.UserError, match=r"^embedding_batch_size=1900"):
-        memory.check_images("embedding_batch_size", 1_900, 224)
+        allocations.check_images("embedding_batch_size", 1_900, 224)
 
 
 def test_this_machine_has_memory():
-    assert memory.of_machine() > 1 << 30
+    assert allocations.of_machine() > 1 << 30
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tf_contrastive import distribution, errors, losses
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
-from tf_contrastive.losses import generalized, products
+from tf_contrastive.losses import generalized, matrix_products
 
 # Added to a float32's bits and kept of them: the nearest number of the format
 # to which TPUs and Ampere GPUs round the factors of a product.
@@ -308,12 +308,12 @@ def test_split_products(transpose_a):
     rng = np.random.default_rng(0)
     a, b = (rng.normal(size=[40, 40]).astype(np.float32) for _ in range(2))
     whole = (a.T if transpose_a else a).astype(np.float64) @ b
-    product = products.matmul(
+    product = matrix_products.matmul(
         tf.constant(a), tf.constant(b), split=True, transpose_a=transpose_a
     )
     np.testing.assert_allclose(product, whole, atol=40 * 2.0**-16)
     a[3, 5] = np.nan
-    product = products.matmul(tf.constant(a), tf.constant(b), split=True)
+    product = matrix_products.matmul(tf.constant(a), tf.constant(b), split=True)
     assert np.isnan(product[3]).all()
 
 
@@ -336,8 +336,8 @@ class TestAuto:
 
     def test_splits_where_the_device_rounds(self, monkeypatch):
         virtual = on_replicas.strategy(2)
-        assert not products.use_split("auto")
-        assert products.use_split("split")
+        assert not matrix_products.use_split("auto")
+        assert matrix_products.use_split("split")
         for capability, tf32, expected in (
             ((7, 5), True, False),
             ((8, 0), True, True),
@@ -345,14 +345,14 @@ class TestAuto:
             ((8, 0), False, False),
         ):
             self._gpu(monkeypatch, capability, tf32)
-            assert not products.rounded_by_device(virtual)
+            assert not matrix_products.rounded_by_device(virtual)
             assert distribution.gpu_capability(virtual) is None
-            assert products.use_split("auto") == expected
-            assert not products.use_split("plain")
+            assert matrix_products.use_split("auto") == expected
+            assert not matrix_products.use_split("plain")
 
     def test_splits_on_tpus(self):
         strategy = object.__new__(tf.distribute.TPUStrategy)
-        assert products.rounded_by_device(strategy)
+        assert matrix_products.rounded_by_device(strategy)
 
     @pytest.mark.parametrize(
         ("rounded", "given", "expected"),

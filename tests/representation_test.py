@@ -24,7 +24,7 @@ from tf_contrastive.evaluation import (
     separation,
     view_embeddings,
 )
-from tf_contrastive.losses import metrics
+from tf_contrastive.losses import contrastive_metrics
 
 _ROOT = Path(__file__).resolve().parents[1]
 _RNG = np.random.RandomState(0)
@@ -138,7 +138,7 @@ def test_bound_is_log_noise_minus_sincere():
     z = _RNG.normal(size=(7, 2, 4))
     labels = np.array([0, 1, 0, 2, 1, 0, 3])
     bound = evaluation.kl_lower_bound(z, labels, 0.3)
-    task = metrics.contrastive_task(z, labels, temperature=0.3)
+    task = contrastive_metrics.contrastive_task(z, labels, temperature=0.3)
     assert bound == pytest.approx(float(task["kl_lower_bound"]), rel=1e-5)
     loss = losses.build("sincere", temperature=0.3).per_anchor(z, labels)
     others = 2 * np.array([4, 5, 4, 6, 5, 4, 6])[:, np.newaxis]
@@ -200,7 +200,7 @@ def test_task_equals_a_transcription(views):
     assert task["accuracy"] == pytest.approx(accuracy)
     assert task["entropy"] == pytest.approx(entropy, rel=1e-5)
     if views == 2:
-        other = metrics.contrastive_task(z, temperature=0.2)
+        other = contrastive_metrics.contrastive_task(z, temperature=0.2)
         assert task["accuracy"] == pytest.approx(other["one_view_accuracy"])
 
 
@@ -265,7 +265,7 @@ def test_alignment_and_uniformity_equal_transcriptions(monkeypatch):
 def test_effective_rank_is_that_of_singular_values(shape):
     x = (_RNG.normal(size=shape) * np.arange(1, shape[1] + 1)).astype("f")
     x += 5.0
-    expected = float(metrics.effective_rank(tf.constant(x)))
+    expected = float(contrastive_metrics.effective_rank(tf.constant(x)))
     assert evaluation.effective_rank(x) == pytest.approx(expected, rel=1e-3)
     assert evaluation.effective_rank(np.ones([5, 3])) == 1.0
 

@@ -22,7 +22,7 @@ from tf_contrastive.config.reproduce import Reproduce
 from tf_contrastive.lab.claims import (
     definitions,
     measures,
-    report,
+    results_document,
     runs,
     verdicts,
 )
@@ -191,7 +191,7 @@ def test_recipes_of_the_package_are_found_from_any_folder(
 
 def test_repeated_terms_of_a_relation_are_counted():
     relation = "x of a on 0 + x of b on 1 + x of b on 1 - x of a on 1 >= 0"
-    assert report._shortened({"relation": relation}) == (
+    assert results_document._shortened({"relation": relation}) == (
         "x of a on 0 + 2 x x of b on 1 - x of a on 1 >= 0"
     )
 

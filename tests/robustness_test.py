@@ -16,8 +16,8 @@ from tf_contrastive.config.protocols import CORRUPTIONS
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import (
     classification,
+    classification_metrics,
     corruptions,
-    metrics,
     other_datasets,
     protocols,
     results,
@@ -233,7 +233,7 @@ def test_odd_images_keep_their_shape(name, shape, value):
 
 def test_names_are_those_of_the_flags():
     assert tuple(corruptions.CORRUPTIONS) == CORRUPTIONS
-    assert set(metrics.ALEXNET) == set(CORRUPTIONS)
+    assert set(classification_metrics.ALEXNET) == set(CORRUPTIONS)
     for levels in corruptions.LEVELS.values():
         assert set(levels) == set(corruptions.CORRUPTIONS)
         assert {len(row) for row in levels.values()} == {5}

@@ -30,7 +30,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.embedding.replicated import ReplicatedEmbedder
 from tf_contrastive.encoders import resnet
-from tf_contrastive.evaluation import linear_stage, loading, protocols
+from tf_contrastive.evaluation import linear_stage, make_context, protocols
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -598,7 +598,9 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
     # The classifier that was trained with it is scored as it stands.
     run = checkpoints.load_run(str(tuned))
     test = datasets.source("digits", "test")
-    scored = loading.from_run(run, datasets.source("digits", "train"), test)
+    scored = make_context.from_run(
+        run, datasets.source("digits", "train"), test
+    )
     (row,) = protocols.run(scored, ["head"])["results"]
     kernel, bias = (
         tf.train.load_variable(
@@ -614,7 +616,7 @@ def test_fine_tuning_moves_weights_and_statistics(tmp_path):
 
 def test_a_contrastive_run_has_no_classifier_to_score(first):
     digits = [datasets.source("digits", name) for name in ("train", "test")]
-    scored = loading.from_run(checkpoints.load_run(str(first[0])), *digits)
+    scored = make_context.from_run(checkpoints.load_run(str(first[0])), *digits)
     with pytest.raises(errors.UserError, match="protocols=linear"):
         protocols.run(scored, ["head"])
 

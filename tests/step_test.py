@@ -26,7 +26,7 @@ from tf_contrastive.config.runtime import Runtime
 from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 from tf_contrastive.encoders import resnet
 from tf_contrastive.lab.benchmarks import step
-from tf_contrastive.views import from_config, mixing
+from tf_contrastive.views import from_config, mixup_cutmix
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -167,7 +167,7 @@ def test_the_step_of_convolutions_compiles_to_the_same():
 
 @pytest.mark.slow
 def test_the_step_of_mixed_views_compiles_to_the_same():
-    mix = mixing.Mixing(_LOGITS, 0.2, 1.0)
+    mix = mixup_cutmix.Mixing(_LOGITS, 0.2, 1.0)
     _assert_compiled_is_the_same("cross_entropy", mix=mix)
 
 

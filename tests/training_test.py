@@ -28,7 +28,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import CHANNEL_STATISTICS, channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.datasets import statistics as dataset_statistics
+from tf_contrastive.datasets import color_statistics as dataset_statistics
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 

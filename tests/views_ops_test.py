@@ -19,9 +19,9 @@ from tf_contrastive.views import (
     ablation,
     affine,
     autoaugment,
-    blur,
     color,
     crops,
+    gaussian_blur,
     pillow,
     prng,
     warp,
@@ -450,7 +450,7 @@ def test_grayscale_equals_tf_image_and_is_exact():
         color.LinearColorJitter(0.0, gray=1e-9),
         color.LinearColorJitter(1.0, probability=0.0),
         color.Grayscale(probability=0.0),
-        blur.GaussianBlur(probability=0.0),
+        gaussian_blur.GaussianBlur(probability=0.0),
     ],
     ids=[
         "jitter strength 0",
@@ -603,7 +603,7 @@ def test_linear_jitter_is_distributed_like_the_hsv_jitter():
 @pytest.mark.parametrize("size", [20, 29, 64, 113, 224])
 def test_blur_equals_scipy_with_a_sigma_per_image(size):
     pixels = pixel_patches(3, size).numpy()
-    operation = blur.GaussianBlur(probability=1.0)
+    operation = gaussian_blur.GaussianBlur(probability=1.0)
     uniforms = prng.uniform(seeds(3), operation.streams)
     ours = operation(tf.constant(pixels), uniforms).numpy()
     sigmas = 0.1 + 1.9 * uniforms["blur"].numpy()[:, 1]
@@ -620,13 +620,13 @@ def test_blur_equals_scipy_with_a_sigma_per_image(size):
 
 def test_blur_keeps_a_constant_image():
     pixels = tf.fill([4, 96, 96, 3], 0.7)
-    operation = blur.GaussianBlur(probability=1.0)
+    operation = gaussian_blur.GaussianBlur(probability=1.0)
     uniforms = prng.uniform(seeds(4), operation.streams)
     np.testing.assert_allclose(operation(pixels, uniforms), 0.7, atol=1e-6)
 
 
 def test_half_of_the_views_are_blurred_with_uniform_sigmas():
-    operation = blur.GaussianBlur()
+    operation = gaussian_blur.GaussianBlur()
     uniforms = prng.uniform(seeds(DRAWS), operation.streams)["blur"]
     kernel = operation.weights(uniforms, 11).numpy()
     blurred = kernel[:, 1] > 0

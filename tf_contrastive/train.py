@@ -30,7 +30,7 @@ from tf_contrastive import (
     terminal,
 )
 from tf_contrastive.checkpoints import preemption
-from tf_contrastive.config import fields, memory
+from tf_contrastive.config import allocations, fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
     check_pillow,
@@ -102,11 +102,13 @@ def pretrain(run: Pretrain) -> Result:
     strategy, source, validation, run, steps_per_epoch = prepare(run)
     total_steps = steps_per_epoch * run.schedule.epochs
     check_profile_steps(run.runtime.profile_steps, total_steps)
-    memory.check_batch(run, distribution.num_hosts(strategy), _on_cpu(strategy))
+    allocations.check_batch(
+        run, distribution.num_hosts(strategy), _on_cpu(strategy)
+    )
     shape = source.info.image_shape
     if shape:
         images = source.info.num_examples * math.prod(shape)
-        memory.check_cache(run.data.cache, images)
+        allocations.check_cache(run.data.cache, images)
     validation_options = {}
     if validation:
         validation_options = validation_batches(validation, strategy, run)
@@ -241,7 +243,7 @@ def prepare(run: Pretrain) -> Prepared:
         check_pillow(run.data, on_pod)
     run = resolve(run, source, strategy)
     hosts = distribution.num_hosts(strategy)
-    memory.check_model(run, replicas // hosts if _on_cpu(strategy) else 1)
+    allocations.check_model(run, replicas // hosts if _on_cpu(strategy) else 1)
     steps = datasets.steps_per_epoch(source.info.num_examples, batch_size)
     return Prepared(strategy, source, validation, run, steps)
 
@@ -306,7 +308,7 @@ def resolve(
         replicas=strategy.num_replicas_in_sync,
         on_tpu=isinstance(strategy, tf.distribute.TPUStrategy),
         gpu_capability=distribution.gpu_capability(strategy),
-        rounded_products=losses.products.rounded_by_device(strategy),
+        rounded_products=losses.matrix_products.rounded_by_device(strategy),
     )
     if run.encoder.standardize == "dataset":
         statistics = write_statistics(datasets.channel_statistics(source))

@@ -14,7 +14,7 @@ from tf_contrastive import (
     exporting,
     terminal,
 )
-from tf_contrastive.config import memory
+from tf_contrastive.config import allocations
 from tf_contrastive.config.data import Reading, check_encoder_channels
 from tf_contrastive.config.embed import Embed
 from tf_contrastive.embedding import job as jobs
@@ -54,7 +54,7 @@ def run(options: Embed) -> int:
     extra = shape[2] - 3
     check_encoder_channels(extra, source.info.name, source.info.extra_channels)
     rows = min(settings.embedding_batch_size, source.info.num_examples)
-    memory.check_images("embedding_batch_size", rows, shape[0])
+    allocations.check_images("embedding_batch_size", rows, shape[0])
     features = int(encoder(tf.zeros([1, *shape])).shape[-1])
     scheme = name.partition(":")[0]
     of_tfds = source.arrays is None and scheme not in datasets.SCHEMES

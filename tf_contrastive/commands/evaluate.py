@@ -29,7 +29,7 @@ from tf_contrastive.config.evaluate import (
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
-    loading,
+    make_context,
     protocols,
     results,
 )
@@ -264,15 +264,17 @@ class _Scorer:
             "log": terminal.info,
         }
         if not run:
-            yield loading.from_export(evaluation.saved_model, *data, **hooks)
+            yield make_context.from_export(
+                evaluation.saved_model, *data, **hooks
+            )
             if evaluation.untrained:
                 terminal.info(
                     "no untrained baseline: only a run (--workdir) has one"
                 )
             return
-        yield loading.from_run(run, *data, **hooks)
+        yield make_context.from_run(run, *data, **hooks)
         if evaluation.untrained and untrained:
-            yield loading.from_run(run, *data, trained=False, **hooks)
+            yield make_context.from_run(run, *data, trained=False, **hooks)
 
 
 def _suggest_small_scale(names: Iterable[str], evaluation: Evaluation) -> None:

@@ -25,7 +25,7 @@ def run(options: Reproduce) -> int:
     claim = definitions.find(chosen.claim, known) if chosen.claim else None
     recipe = claim.recipe(chosen.scale) if claim else None
     # Imported here, so that the list and errors need not wait for TensorFlow.
-    from tf_contrastive.lab.claims import report, runs
+    from tf_contrastive.lab.claims import results_document, runs
 
     if claim is None or recipe is None:
         if chosen.list:
@@ -38,14 +38,16 @@ def run(options: Reproduce) -> int:
                 )
             )
         else:
-            print(report.write(known, chosen.workdir, chosen.report_dir))
+            print(
+                results_document.write(known, chosen.workdir, chosen.report_dir)
+            )
         return 0
     folders = runs.Folders(chosen.workdir, chosen.data_dir, chosen.configs_dir)
     if chosen.dry_run:
         seeds = chosen.seeds or recipe.seeds
-        print(report.plan(runs.plan(recipe, folders, seeds)))
+        print(results_document.plan(runs.plan(recipe, folders, seeds)))
         return 0
     result = runs.run(claim, chosen.scale, folders, chosen.seeds)
-    print(report.tables(recipe, result))
+    print(results_document.tables(recipe, result))
     terminal.info(f"written: {os.path.join(chosen.workdir, claim.name)}")
     return int(result["verdict"] in (verdicts.CONTRADICTED, verdicts.INVALID))

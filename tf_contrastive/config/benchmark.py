@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from tf_contrastive.config import memory
+from tf_contrastive.config import allocations
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.fields import (
     Command,
@@ -85,7 +85,9 @@ class Benchmarking:
         "runs, whose median is reported; fewer where a run takes seconds",
         minimum=1,
     )
-    memory: bool = option(True, "measure peak memory, in a fresh process each")
+    memory: bool = option(
+        True, "measure peak allocations, in a fresh process each"
+    )
     output: str = option(
         "", "JSON file to write; empty: benchmark_<benchmark>.json"
     )
@@ -279,8 +281,8 @@ class Benchmark(Command):
             )
         loss, task = self.loss, self.evaluation
         largest = max(read_counts(loss.sizes))
-        memory.check(
-            memory.Allocation(name, value, 4.0 * rows * columns)
+        allocations.check(
+            allocations.Allocation(name, value, 4.0 * rows * columns)
             for name, value, rows, columns in (
                 ("dimension", loss.dimension, largest, loss.dimension),
                 ("bank", task.bank, task.bank, task.bank_dimension),

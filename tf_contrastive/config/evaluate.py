@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from tf_contrastive.config import memory
+from tf_contrastive.config import allocations
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset_names import dataset_name
 from tf_contrastive.config.fields import (
@@ -292,12 +292,12 @@ class Evaluate(Command):
         # Beside the least that an encoder's features need.
         path, bins = self.logistic.penalties, self.robustness.bins
         hidden = self.representation.transforms_hidden
-        memory.check(
-            memory.Allocation(name, value, size * value)
+        allocations.check(
+            allocations.Allocation(name, value, size * value)
             for name, value, size in (
-                ("logistic_penalties", path, 8 * memory.FEATURES),
+                ("logistic_penalties", path, 8 * allocations.FEATURES),
                 ("robustness_bins", bins, 3 * 8),
-                ("transforms_hidden", hidden, 3 * 4 * memory.FEATURES),
+                ("transforms_hidden", hidden, 3 * 4 * allocations.FEATURES),
                 ("linear_epochs", self.linear.schedule.epochs, 4),
             )
         )

@@ -18,6 +18,7 @@ from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.config.dataset_names import read_probing
 from tf_contrastive.datasets import split_spec, unreadable
 from tf_contrastive.datasets.array_source import digits, from_arrays
+from tf_contrastive.datasets.color_statistics import channel_statistics
 from tf_contrastive.datasets.data_service import DeliveryCounter
 from tf_contrastive.datasets.data_service import check as check_service
 from tf_contrastive.datasets.digit_canvases import digit_on_image, multidigits
@@ -35,7 +36,6 @@ from tf_contrastive.datasets.pipeline import (
 )
 from tf_contrastive.datasets.random_bits import kbits, randbit
 from tf_contrastive.datasets.source import Info, Source
-from tf_contrastive.datasets.statistics import channel_statistics
 from tf_contrastive.datasets.subsets import (
     CIFAR2,
     IMAGENET100,

@@ -19,7 +19,7 @@ _NAMES = {
         "uniformity",
     ),
     "logistic": ("logistic_regression",),
-    "metrics": (
+    "classification_metrics": (
         "eleven_point_average_precision",
         "expected_calibration_error",
         "mean_corruption_error",

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets, distribution, errors
-from tf_contrastive.config import memory
+from tf_contrastive.config import allocations
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
@@ -180,7 +180,7 @@ class EvaluationContext:
             raise errors.UserError(NO_IMAGE)
         rows = self.options.evaluation.embedding_batch_size
         rows = min(rows, count)
-        memory.check_images("embedding_batch_size", rows, self.images.side)
+        allocations.check_images("embedding_batch_size", rows, self.images.side)
         rows = -(-rows // replicas)
         hosts = distribution.num_hosts(self.subject.strategy)
         size = datasets.part_size(count, hosts)

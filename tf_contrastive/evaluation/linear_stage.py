@@ -27,7 +27,7 @@ from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config.evaluate import Evaluate, Evaluation
 from tf_contrastive.config.linear import LinearProtocol
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import loading, protocols, results
+from tf_contrastive.evaluation import make_context, protocols, results
 
 RESULT_FILE = "linear.json"
 # Folder of an unfinished stage, and the file in it that identifies the stage.
@@ -107,7 +107,7 @@ def run(
         listener = preemption.PreemptionListener(strategy)
         resources.enter_context(listener)
         progress = Progress(opened, events, stage, listener, is_chief)
-        subject = loading.from_run(
+        subject = make_context.from_run(
             dataclasses.replace(saved, config=config),
             train,
             test,

@@ -26,7 +26,7 @@ from tf_contrastive.config.protocols import (
 from tf_contrastive.errors import UserError, arg, first_line, unknown
 from tf_contrastive.evaluation import (
     classification,
-    metrics,
+    classification_metrics,
     other_datasets,
     plots,
     statistics,
@@ -154,7 +154,7 @@ def measure(
 
     calibrated = classifier != "knn"
     diagrams = {
-        cell: metrics.reliability(*predictions, bins)
+        cell: classification_metrics.reliability(*predictions, bins)
         for cell, predictions in predicted.items()
         if calibrated
     }
@@ -165,7 +165,7 @@ def measure(
     )
     clean = float(clean_predictions.correct.mean())
     by_name = dict(zip(corruptions, errors.tolist(), strict=True))
-    relative = metrics.mean_corruption_error(
+    relative = classification_metrics.mean_corruption_error(
         by_name,
         1 - clean,
         baseline_errors,
@@ -187,12 +187,17 @@ def measure(
     if calibrated:
         arrays["ece"] = np.array(
             [
-                [metrics.calibration_error(diagrams[cell]) for cell in row]
+                [
+                    classification_metrics.calibration_error(diagrams[cell])
+                    for cell in row
+                ]
                 for row in table
             ]
         )
         calibration = {
-            "ece_clean": metrics.calibration_error(diagrams[CLEAN]),
+            "ece_clean": classification_metrics.calibration_error(
+                diagrams[CLEAN]
+            ),
             "ece": arrays["ece"].mean(axis=0).tolist(),
         }
         panels = {"clean": diagrams[CLEAN]}
@@ -200,7 +205,7 @@ def measure(
             confidences, correct = map(
                 np.concatenate, zip(*columns[severity - 1], strict=True)
             )
-            panels[f"severity {severity}"] = metrics.reliability(
+            panels[f"severity {severity}"] = classification_metrics.reliability(
                 confidences, correct, bins
             )
         figures["reliability"] = reliability_diagram(panels)
@@ -215,7 +220,7 @@ def measure(
             "accuracy": (1 - errors).mean(axis=0).tolist(),
             "accuracy_interval": [statistics.interval(f) for f in fractions],
             **calibration,
-            "mean_error": metrics.mean_error(by_name),
+            "mean_error": classification_metrics.mean_error(by_name),
             **relative,
             **{f"error_{name}": row for name, row in by_name.items()},
             "classifier": classifier,
@@ -293,7 +298,7 @@ def _read_baseline(
         if not isinstance(content, dict):
             raise ValueError("not a JSON object")
         ours = dict.fromkeys(corruptions, [1.0] * len(SEVERITIES))
-        metrics.mean_corruption_error(ours, 0.0, content)
+        classification_metrics.mean_corruption_error(ours, 0.0, content)
     except _UNUSABLE as error:
         raise UserError(
             f"{arg('robustness_baseline', path)} cannot be used"
@@ -387,7 +392,7 @@ def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:
 
 
 def reliability_diagram(
-    parts: Mapping[str, metrics.Reliability],
+    parts: Mapping[str, classification_metrics.Reliability],
 ) -> "Figure":
     """Accuracy by confidence, and their distribution, by title of a panel."""
     figure, axes = plots.panels(
@@ -418,7 +423,7 @@ def reliability_diagram(
             linestyle="none",
             label="mean confidence",
         )
-        error = metrics.calibration_error(bins)
+        error = classification_metrics.calibration_error(bins)
         top.set_title(f"{title}: ECE {error:.3f}", fontsize=10)
         top.set_ylim(0, 1)
         fractions = bins["count"] / bins["count"].sum()

@@ -28,9 +28,11 @@ from tf_contrastive.evaluation import (
     other_datasets,
     statistics,
 )
+from tf_contrastive.evaluation.classification_metrics import (
+    eleven_point_average_precision,
+)
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.data import Data
-from tf_contrastive.evaluation.metrics import eleven_point_average_precision
 from tf_contrastive.evaluation.results import Measurement
 
 _MEAN_AVERAGE_PRECISION = "mean_average_precision"

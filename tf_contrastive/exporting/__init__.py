@@ -6,19 +6,19 @@ version is the highest number, and each is complete or not there.
 """
 
 from tf_contrastive.exporting.classifier_heads import ProbeHead, PrototypeHead
-from tf_contrastive.exporting.loading import (
+from tf_contrastive.exporting.exported_networks import (
+    Parts,
+    image_shape,
+    num_features,
+    plain_encoder,
+)
+from tf_contrastive.exporting.model_card import format_rows, signature_rows
+from tf_contrastive.exporting.paths import (
     copy_weights,
     find,
     kind_of,
     load,
     load_run,
-)
-from tf_contrastive.exporting.model_card import format_rows, signature_rows
-from tf_contrastive.exporting.parts import (
-    Parts,
-    image_shape,
-    num_features,
-    plain_encoder,
 )
 from tf_contrastive.exporting.saved_model import (
     KERAS_FILE,

@@ -17,7 +17,7 @@ from tf_contrastive.exporting import (
     tflite_onnx,
     versioning,
 )
-from tf_contrastive.exporting.parts import Parts, image_shape
+from tf_contrastive.exporting.exported_networks import Parts, image_shape
 from tf_contrastive.exporting.serving_module import ServingModule
 from tf_contrastive.views import crops
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.datasets import image_headers
-from tf_contrastive.exporting.parts import image_shape
+from tf_contrastive.exporting.exported_networks import image_shape
 from tf_contrastive.views import crops
 
 # How far outside of [0, 1] the rounding of a client's resize may be.

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config import loss as declared
-from tf_contrastive.losses import products, similarity
+from tf_contrastive.losses import matrix_products, similarity
 
 # The losses [A] of all anchors, or the `Rows` that compute them.
 Losses = Any
@@ -153,7 +153,7 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
             projections,
             labels,
             normalize=self.normalize,
-            split=products.use_split(self.similarity_products),
+            split=matrix_products.use_split(self.similarity_products),
         )
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> Losses:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tf_contrastive import distribution
 from tf_contrastive.config import loss as declared
-from tf_contrastive.losses import base, products, similarity
+from tf_contrastive.losses import base, matrix_products, similarity
 
 # Explicit, since the automatic choice differs between devices.
 _ALGORITHM = "philox"
@@ -89,7 +89,7 @@ class AlignUniform(declared.AlignUniform, _Generalized):
         batch = similarity.gather(projections, normalize=False)
         batch = batch._replace(
             normalized=self.normalize,
-            split=products.use_split(self.similarity_products),
+            split=matrix_products.use_split(self.similarity_products),
         )
         bounded = batch.bounded(self.temperature)
 
@@ -162,7 +162,7 @@ class SlicedWasserstein(declared.SlicedWasserstein, _Generalized):
         # signs of its columns, by which it differs, do not change the distance.
         directions, _ = tf.linalg.qr(_normal([size, size], seeds[0]))
         prior = self._prior(seeds[1], tf.shape(h))
-        split = products.use_split(self.similarity_products)
+        split = matrix_products.use_split(self.similarity_products)
         distance = sliced_wasserstein(h, prior, directions, split=split)
         rows = tf.cast(tf.shape(h)[0], tf.float32)
         per_row = self.normalization == "mean"
@@ -183,11 +183,12 @@ def sliced_wasserstein(
 ) -> tf.Tensor:
     """Algorithm 1 before its division: [b, d], [b, d], [d, d'] -> [].
 
-    `split`: see `products.matmul`.
+    `split`: see `matrix_products.matmul`.
     """
     rows = tf.transpose(directions)
     h, prior = (
-        tf.sort(products.dot_products(rows, x, split=split)) for x in (h, prior)
+        tf.sort(matrix_products.dot_products(rows, x, split=split))
+        for x in (h, prior)
     )
     return tf.reduce_sum((h - prior) ** 2)
 

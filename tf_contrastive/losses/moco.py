@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from tf_contrastive.config import loss as declared
-from tf_contrastive.losses import base, products, similarity
+from tf_contrastive.losses import base, matrix_products, similarity
 
 
 class MoCo(declared.MoCo, base.AnchorLoss):
@@ -84,7 +84,7 @@ class MoCo(declared.MoCo, base.AnchorLoss):
             embedding_set(q, tf.ones(tf.shape(q)[:1], tf.int32)),
             embedding_set(negatives, tf.cast(queue_mask, tf.int32)),
             self.block_size,
-            products.use_split(self.similarity_products),
+            matrix_products.use_split(self.similarity_products),
         )
         # Need not be of the same products: numerator and denominator both
         # take this number.

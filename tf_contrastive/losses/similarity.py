@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.losses import products
+from tf_contrastive.losses import matrix_products
 
 # Replaces minus infinity in a masked logit. Finite, so that a row without any
 # candidate has a finite value and a zero gradient instead of NaN, and far below
@@ -54,7 +54,7 @@ class Batch(NamedTuple):
     num_views: int  # V
     labelled: bool  # False: each image is a class
     normalized: bool
-    split: bool = False  # products, see `products.matmul`
+    split: bool = False  # products, see `matrix_products.matmul`
 
     def of_view(self, view: int) -> "Batch":
         """Returns the batch with the anchors of one view only."""
@@ -299,7 +299,7 @@ def compare(
     anchors: EmbeddingSet, candidates: EmbeddingSet, split: bool
 ) -> Block:
     """Returns the block of all anchors and candidates."""
-    similarities = products.dot_products(
+    similarities = matrix_products.dot_products(
         anchors.embeddings, candidates.embeddings, split=split
     )
     return Block(similarities, anchors, candidates)
@@ -327,7 +327,7 @@ def scan(
 
     It maps a block to a nest of [R], of the dtypes `outputs`; the result is the
     nest of [A]. `block_size`: anchors at a time; 0: automatic. `split`: as of
-    `products.matmul`.
+    `matrix_products.matmul`.
     """
     total = shape(anchors.embeddings)[0]
     rows = rows_per_block(shape(candidates.embeddings)[0], block_size)
@@ -361,7 +361,7 @@ class Rows:
     anchors: EmbeddingSet  # A embeddings
     candidates: EmbeddingSet  # N embeddings
     block_size: int = 0  # anchors at a time; 0: automatic
-    split: bool = False  # products, see `products.matmul`
+    split: bool = False  # products, see `matrix_products.matmul`
 
     def values(self) -> tf.Tensor:
         """Returns the function's values, float32 [A].
@@ -416,7 +416,7 @@ class Rows:
         anchor_blocks = [split_rows(x, rows) for x in anchors]
         weights = split_rows(tf.stop_gradient(weights), rows)
         blocks = shape(weights)[0]
-        matmul = functools.partial(products.matmul, split=self.split)
+        matmul = functools.partial(matrix_products.matmul, split=self.split)
 
         def one_block(
             k: tf.Tensor,

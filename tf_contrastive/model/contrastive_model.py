@@ -47,7 +47,7 @@ class ContrastiveModel(
       augment: (views float32 [B, V, H, W, K], seeds int32 [B, V, 2]) -> views,
         or None for views that are ready.
       mix: (views, labels int [B], seeds) -> (views, class fractions float32
-        [B, V, C]), such as `views.mixing.Mixing`, or None.
+        [B, V, C]), such as `views.mixup_cutmix.Mixing`, or None.
       online_knn_size: latest training images among which each batch looks for
         its nearest neighbors, where there are labels; 0: none.
       seed: of the random numbers that a loss may draw.

@@ -17,19 +17,19 @@ import tensorflow as tf
 
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
-from tf_contrastive.losses import metrics, similarity
+from tf_contrastive.losses import contrastive_metrics, similarity
 from tf_contrastive.model.running_means import RunningMeans
-from tf_contrastive.views.wire import from_wire
+from tf_contrastive.views.pixel_dtype import from_wire
 
 Results = dict[str, tf.Tensor]
 # Loss -> gradients of what it trains.
 Gradients = dict[str, list[tf.Tensor]]
 Schedule: TypeAlias = tf.keras.optimizers.schedules.LearningRateSchedule
 
-# Metric of `losses.metrics` -> its name in logs and TensorBoard.
+# Metric of `losses.contrastive_metrics` -> its name in logs and TensorBoard.
 _TASK_METRICS = {
     name: f"contrastive_{name}" if name in ("accuracy", "entropy") else name
-    for name in metrics.NAMES
+    for name in contrastive_metrics.NAMES
 }
 
 
@@ -317,7 +317,7 @@ class ContrastiveStep(tf.keras.Model):
             )
             if batch.keys is not None:
                 projections = tf.concat([projections, batch.keys], axis=1)
-            task = metrics.contrastive_task(
+            task = contrastive_metrics.contrastive_task(
                 projections,
                 batch.labels if self.contrastive_loss.needs_labels else None,
                 temperature=self.contrastive_loss.temperature,

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_contrastive import model as models
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.losses import metrics
+from tf_contrastive.losses import contrastive_metrics
 from tf_contrastive.model import networks
 from tf_contrastive.tensorboard import scalars
 
@@ -105,14 +105,16 @@ class Histograms:
                 if len(pairs)
             }
             histograms["similarity/feature_norms"] = tf.norm(features, axis=-1)
-            # The standard deviation as in `metrics.contrastive_task`.
+            # Standard deviation, as in `contrastive_metrics.contrastive_task`.
             unit = tf.math.l2_normalize(features, axis=-1)
             centre = tf.reduce_mean(unit, axis=0)
             numbers = {
                 scalars.FEATURE_STD: tf.sqrt(
                     tf.maximum(1.0 - tf.reduce_sum(centre**2), 0.0)
                 ),
-                scalars.FEATURE_RANK: metrics.effective_rank(features),
+                scalars.FEATURE_RANK: contrastive_metrics.effective_rank(
+                    features
+                ),
             }
         return (
             {tag: values.numpy() for tag, values in histograms.items()},

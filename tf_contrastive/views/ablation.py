@@ -16,11 +16,11 @@ from tf_contrastive import distribution
 from tf_contrastive.config.views import Views
 from tf_contrastive.views import (
     affine,
-    blur,
     crops,
+    gather_by_products,
+    gaussian_blur,
     pillow,
     prng,
-    products,
     selection,
 )
 
@@ -88,7 +88,9 @@ class SecondCrop:
             shape = tf.shape(pixels)[:3]
             row = tf.broadcast_to(row[:, :, tf.newaxis], shape)
             column = tf.broadcast_to(column[:, tf.newaxis], shape)
-            return tf.minimum(products.bilinear(pixels, row, column), 1.0)
+            return tf.minimum(
+                gather_by_products.bilinear(pixels, row, column), 1.0
+            )
         rows = _neighbours(row, size)
         columns = _neighbours(column, size)
         total = tf.zeros_like(pixels)
@@ -201,7 +203,7 @@ class MotionBlur:
     ) -> tf.Tensor:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
         size = pixels.shape[1]
-        radius = max(blur.kernel_radius(size), 1)
+        radius = max(gaussian_blur.kernel_radius(size), 1)
         angle = uniforms["motion_blur"]
         angle = math.pi * (angle if static else tf.cast(angle, tf.float64))
         steps = np.arange(-radius, radius + 1)

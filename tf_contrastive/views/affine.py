@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.views import products
+from tf_contrastive.views import gather_by_products
 
 TRANSFORMS = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 
@@ -78,7 +78,7 @@ def transform(
     y = tf.bitwise.right_shift(d * columns + (e * rows + f), 16)
     if static and distribution.on_tpu():
         inside = (x >= 0) & (x < size) & (y >= 0) & (y < size)
-        read = products.nearest(pixels, y, x)
+        read = gather_by_products.nearest(pixels, y, x)
         return tf.where(inside[..., tf.newaxis], read, fill)
     # Reads from outside get a pixel of a frame of one pixel.
     x, y = (tf.clip_by_value(place, -1, size) for place in (x, y))

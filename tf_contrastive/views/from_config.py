@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tf_contrastive import errors, views
 from tf_contrastive.config.views import Views
-from tf_contrastive.views.mixing import Mixing
-from tf_contrastive.views.wire import to_wire
+from tf_contrastive.views.mixup_cutmix import Mixing
+from tf_contrastive.views.pixel_dtype import to_wire
 
 
 def policy(options: Views) -> views.Policy:

@@ -15,7 +15,7 @@ from tf_contrastive import errors
 from tf_contrastive.config import fields
 from tf_contrastive.config.views import VIEW_DEFAULTS, Views, augmentation_name
 from tf_contrastive.views import ablation, autoaugment, color, crops, prng, warp
-from tf_contrastive.views.blur import GaussianBlur
+from tf_contrastive.views.gaussian_blur import GaussianBlur
 from tf_contrastive.views.selection import RandomApply
 
 _OPTIONS = {field.name: field for field in dataclasses.fields(Views)}

@@ -18,7 +18,7 @@ import numpy as np
 from tf_contrastive import errors
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.evaluation.corruptions import blur, digital, weather
-from tf_contrastive.evaluation.corruptions.levels import LEVELS
+from tf_contrastive.evaluation.corruptions.severities import LEVELS
 
 SEVERITIES = (1, 2, 3, 4, 5)
 
