@@ -6,22 +6,31 @@ limit from the package, so that a limit that moves fails one of them.
 
 import dataclasses
 import hashlib
+import io
+import struct
+import sys
+import types
 import typing
 
 import doctor_test
 import numpy as np
 import pytest
+import saved_run
 import tensorflow as tf
+from PIL import Image
 
 from tf_contrastive import (
     __main__,
     callbacks,
+    checkpoints,
     classifiers,
     datasets,
     errors,
     losses,
     views,
 )
+from tf_contrastive.checkpoints import loading
+from tf_contrastive.commands import quickstart_serve
 from tf_contrastive.config import encoder, fields, runtime
 from tf_contrastive.datasets import image_headers, pipeline, sampler, subsets
 from tf_contrastive.doctor import advice
@@ -36,7 +45,8 @@ from tf_contrastive.evaluation import (
 from tf_contrastive.evaluation.corruptions import severities
 from tf_contrastive.exporting import serving_module, tflite_onnx
 from tf_contrastive.lab.claims import verdicts
-from tf_contrastive.tensorboard import histograms
+from tf_contrastive.losses import contrastive_metrics, similarity
+from tf_contrastive.tensorboard import histograms, projector
 from tf_contrastive.views import ablation, prng
 
 # ---- Options ----------------------------------------------------------------
@@ -629,6 +639,112 @@ def test_a_claim_is_judged_at_five_percent():
     for name in ("p_bound", "p_against", "p_zero"):
         assert verdict(**{name: 0.05}) != verdict()
         assert verdict(**{name: 0.0501}) == verdict()
+
+
+# ---- Files, clocks, numbers that are neither options nor published -----------
+
+
+def _gif(blocks):
+    """A GIF of one pixel after comments of so many blocks of one byte."""
+    stream = io.BytesIO()
+    Image.new("P", [1, 1]).save(stream, "GIF")
+    data = stream.getvalue()
+    start = 13 + 3 * 2 ** (1 + (data[10] & 7))
+    comments = b"\x21\xfe" + b"\x01x" * blocks + b"\x00"
+    return data[:start] + comments + data[start:]
+
+
+def test_a_gif_has_a_thousand_blocks_before_its_image_ends():
+    assert image_headers.check(tf.constant(_gif(997)), 100).shape == []
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        image_headers.check(tf.constant(_gif(1001)), 100)
+
+
+def test_the_orientation_is_in_the_first_two_segments():
+    tag = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + tag
+    for padding, expected in (((1 << 17) - 100, 6), (1 << 17, 1)):
+        data = tf.constant(b"\xff\xd8" + b"x" * padding + exif)
+        assert image_headers.orientation(data) == expected
+
+
+def test_a_maximum_is_subtracted_below_a_temperature_of_a_fiftieth():
+    batch = similarity.Batch(None, None, 2, False, True)
+    assert batch.bounded(0.02) and not batch.bounded(0.0199)
+    assert not batch._replace(normalized=False).bounded(1.0)
+    # Sums of a million exponentials stay normal numbers of float32.
+    assert 1e6 * np.exp(1 / 0.02) < 3.4e38 and np.exp(-1 / 0.02) > 1.2e-38
+
+
+def test_metrics_are_of_1024_anchors():
+    z = np.random.default_rng(0).normal(size=[515, 2, 4]).astype(np.float32)
+    usual, same, more = (
+        contrastive_metrics.contrastive_task(z, **options)
+        for options in ({}, {"max_anchors": 1024}, {"max_anchors": 1025})
+    )
+    assert usual["entropy"] == same["entropy"] != more["entropy"]
+
+
+def test_a_deleted_checkpoint_is_replaced_ten_times(tmp_path):
+    saved_run.make(tmp_path)
+    reads = []
+
+    def read(run):
+        reads.append(run.step)
+        if len(reads) < 10:
+            raise loading.DeletedCheckpointError("deleted")
+        return run.step
+
+    assert checkpoints.load(str(tmp_path), read) == 1
+    reads = []
+    with pytest.raises(loading.DeletedCheckpointError):
+        checkpoints.load(str(tmp_path), _deleted(reads))
+    assert len(reads) == 10
+
+
+def _deleted(reads):
+    def read(run):
+        reads.append(run.step)
+        raise loading.DeletedCheckpointError("deleted")
+
+    return read
+
+
+@pytest.mark.parametrize(("wrong", "serves"), [(36, True), (37, False)])
+def test_the_quickstart_needs_nine_of_ten_digits(
+    wrong, serves, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "1").mkdir()
+    _, labels, held_out = quickstart_serve.digits()
+    answers = labels.copy()
+    assert held_out.sum() == 360
+    others = np.flatnonzero(held_out)[:wrong]
+    answers[others] = (answers[others] + 1) % 10
+
+    def embed(images):
+        return {"embedding": tf.one_hot(answers, 10)}
+
+    embed.structured_input_signature = ((), {"images": None})
+    loaded = types.SimpleNamespace(signatures={"serving_default": embed})
+    monkeypatch.setattr(tf.saved_model, "load", lambda path: loaded)
+    monkeypatch.setitem(sys.modules, "tf_contrastive", None)
+    if serves:
+        quickstart_serve.main(str(tmp_path))
+        assert "serves embeddings" in capsys.readouterr().out
+    else:
+        with pytest.raises(SystemExit, match="only"):
+            quickstart_serve.main(str(tmp_path))
+
+
+def test_thumbnails_are_of_48_pixels_in_a_sprite_of_8192():
+    assert projector.thumbnail_side(28_900) == 48
+    assert projector.thumbnail_side(29_241) == 47
+
+
+def test_fewer_than_five_seeds_cannot_be_judged():
+    # The smallest p of a sign test.
+    assert 2.0**-4 > 0.05 >= 2.0**-5
+    assert verdicts.MIN_SEEDS == 5
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def write(
         batch_size=max(_BATCH_PIXELS // run.views.image_size**2, 1),
         extra_channels=run.data.extra_channels,
     )
-    side = min(_MAX_THUMBNAIL, _MAX_SPRITE // math.ceil(math.sqrt(count)))
+    side = thumbnail_side(count)
     features, labels, thumbnails = [], [], []
     with tf.device(DEVICE):
         for images, batch_labels in batches:
@@ -54,6 +54,11 @@ def write(
         np.concatenate(labels) if source.info.has_labels else None,
         source.info.label_names,
     )
+
+
+def thumbnail_side(count: int) -> int:
+    """Returns the largest side of as many thumbnails, in pixels."""
+    return min(_MAX_THUMBNAIL, _MAX_SPRITE // math.ceil(math.sqrt(count)))
 
 
 def write_points(
