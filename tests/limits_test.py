@@ -32,11 +32,18 @@ from tf_contrastive import (
 from tf_contrastive.checkpoints import loading
 from tf_contrastive.commands import quickstart_serve
 from tf_contrastive.config import encoder, fields, runtime
-from tf_contrastive.datasets import image_headers, pipeline, sampler, subsets
+from tf_contrastive.datasets import (
+    data_service,
+    image_headers,
+    pipeline,
+    sampler,
+    subsets,
+)
 from tf_contrastive.doctor import advice
 from tf_contrastive.evaluation import (
     classification_metrics,
     finetune,
+    linear_stage,
     logistic,
     statistics,
     transfer,
@@ -734,6 +741,71 @@ def test_the_quickstart_needs_nine_of_ten_digits(
     else:
         with pytest.raises(SystemExit, match="only"):
             quickstart_serve.main(str(tmp_path))
+
+
+class _Clock:
+    """Replaces the module `time` of another module."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_a_data_service_is_lost_after_60_seconds_and_stalled_after_120(
+    monkeypatch,
+):
+    clock = _Clock()
+    monkeypatch.setattr(data_service, "time", clock)
+
+    asks = []
+
+    def connect(address):
+        if counter.lost is None:
+            asks.append(clock.now)
+        if clock.now > 200:  # It answered for 200 s.
+            raise OSError("dead")
+
+    monkeypatch.setattr(data_service, "_connect", connect)
+    counter = data_service.DeliveryCounter()
+    never = tf.data.Dataset.range(0)
+    asked = counter.until_lost(never, "grpc://localhost:1")
+    stalled = []
+    monkeypatch.setattr(
+        data_service.terminal, "warning", lambda _: stalled.append(clock.now)
+    )
+    with pytest.raises(tf.errors.OpError):
+        for _ in asked:
+            pass
+    assert counter.lost
+    assert stalled == [120]
+    assert asks[-1] == 260
+
+
+@pytest.mark.parametrize(("seconds", "reports"), [(59.9, False), (60.1, True)])
+def test_a_linear_stage_is_saved_each_minute(
+    seconds, reports, monkeypatch, tmp_path
+):
+    clock, lines, saves = _Clock(), [], []
+    monkeypatch.setattr(linear_stage, "time", clock)
+    monkeypatch.setattr(linear_stage.terminal, "info", lines.append)
+    monkeypatch.setattr(
+        linear_stage.Progress, "_save", lambda self: saves.append(clock.now)
+    )
+    progress = linear_stage.Progress(
+        types.SimpleNamespace(workdir=str(tmp_path)),
+        str(tmp_path),
+        {"hyperparameters": {"epochs": 100}},
+        types.SimpleNamespace(stop_reason=lambda: None),
+        is_chief=False,
+    )
+    clock.now = seconds
+    progress.epoch(1, {"loss": 0.0, "accuracy": 0.0})
+    assert bool(lines) == bool(saves) == reports
 
 
 def test_thumbnails_are_of_48_pixels_in_a_sprite_of_8192():
