@@ -428,7 +428,8 @@ def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
 def test_virtual_replicas_train_the_same_encoder(tmp_path, capsys):
     one, two = tmp_path / "one", tmp_path / "two"
     # A single step: over several, rounding grows where it turns a ReLU. (The
-    # exact comparison, of a network in which none turns, is in model_test.)
+    # exact comparison, of a network in which none turns, is in
+    # model/contrastive_step_test.)
     step = {
         "split": "train[:64]",
         "epochs": 1,

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_contrastive.config.evaluate import PROTOCOLS
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _TOOL = _ROOT / "launch" / "same_numbers.py"
 _SPEC = importlib.util.spec_from_file_location("same_numbers", _TOOL)
 same_numbers = importlib.util.module_from_spec(_SPEC)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _VERSION = "{}.{}".format(*sys.version_info)
 
 # Creates environments with a fake pip and the packages of this environment.

@@ -19,7 +19,7 @@ from packaging import requirements, utils
 
 from tf_contrastive.distribution import cluster
 
-_ROOT = Path(__file__).absolute().parents[1]
+_ROOT = Path(__file__).absolute().parents[2]
 _SCRIPTS = sorted(
     str(path.relative_to(_ROOT))
     for path in (_ROOT / "launch").rglob("*")

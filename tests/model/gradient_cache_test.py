@@ -16,7 +16,7 @@ from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel, gradient_cache
 from tf_contrastive.model.networks import precision
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 8, 4
 _MOMENTUM = 0.9
 
