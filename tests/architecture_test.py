@@ -168,7 +168,3 @@ def test_the_package_has_few_parts():
 def test_the_command_line_starts_without_tensorflow(statement):
     code = f"{statement}; import sys; sys.exit('tensorflow' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=_ROOT)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -19,7 +19,3 @@ def test_examples_of_a_module(name):
     module = importlib.import_module(name.removesuffix(".__init__"))
     failed, examples = doctest.testmod(module)
     assert examples and not failed
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

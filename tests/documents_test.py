@@ -211,7 +211,3 @@ def test_the_website_is_written_without_warnings(tmp_path):
     # A folder with other files is not overwritten.
     (tmp_path / "thesis.txt").write_text("years of work")
     assert write(tmp_path).returncode == 2
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -141,7 +141,3 @@ def test_the_curves_of_runs_are_drawn_in_columns(tmp_path):
         assert single.size == (width // 2, height)
     absent = draw("three")
     assert absent.returncode != 0 and "three: no run" in absent.stderr
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

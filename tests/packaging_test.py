@@ -353,7 +353,3 @@ def test_recipes_of_the_package_are_found_from_any_folder(
     assert flags.parse(Pretrain, words).views.min_crop_area == 0.7
     with pytest.raises(errors.UserError, match="cannot be read"):
         flags.parse(Pretrain, ["--flagfile=configs/absent.flags"])
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -970,7 +970,3 @@ def test_two_workers_train_one_run(tmp_path):
     assert not [name for name in names if "worker" in name or "temp" in name]
     # The other one's temporary files are gone. (A drill compares the weights.)
     assert not list(folder.glob("tf_contrastive_worker_*"))
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -169,7 +169,3 @@ def test_a_mistake_gets_one_line_before_the_build(release):
         (line,) = done.stderr.splitlines()
         assert argument in line
         assert done.stdout == "" and not list(release.temporary.iterdir())
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

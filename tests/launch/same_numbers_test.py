@@ -204,7 +204,3 @@ def test_a_job_runs_the_package_of_the_given_checkout(tmp_path):
     done = _tool("compare", *records)
     assert done.returncode == 1
     assert "views: views.npz: different" in done.stdout
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

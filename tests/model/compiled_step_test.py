@@ -479,7 +479,3 @@ def test_the_bare_passes_are_those_of_the_encoder():
     expected = tape.gradient(value, model.encoder.trainable_variables)
     for found, gradient in zip(gradients, expected, strict=True):
         np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-7)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -138,7 +138,3 @@ def test_a_run_trains_and_resumes_without_a_feature(dropped, tmp_path):
     }
     assert names & _PARTS == _PARTS - _MISSING.get(dropped, set())
     assert train.pretrain(run).start_step == result.step == 2
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

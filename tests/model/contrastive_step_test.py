@@ -472,7 +472,3 @@ def test_a_mixing_model_is_made_again_from_its_config():
     head, loss = heads.build("linear", output=4), losses.build("cross_entropy")
     model = ContrastiveModel(encoder, head, loss, mix=mix)
     assert ContrastiveModel.from_config(model.get_config()).mix == mix
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

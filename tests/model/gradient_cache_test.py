@@ -260,7 +260,3 @@ def test_chunks_need_less_memory(jit):
         used[chunks] = int(process.stdout.split("MiB")[-1])
     assert used[1] > 400, used
     assert used[8] < used[1] / 2, used
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

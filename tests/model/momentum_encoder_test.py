@@ -456,7 +456,3 @@ def test_what_cannot_work_is_told(options, told):
     data = tf.data.Dataset.from_tensors(views)
     with pytest.raises(ValueError, match=told):
         _model(**options).fit(data, verbose=0)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

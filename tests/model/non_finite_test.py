@@ -284,7 +284,3 @@ def test_float16_scales_its_loss_and_trains_as_float32_does():
     for full, half in zip(*results.values(), strict=True):
         error = np.linalg.norm(full - half)
         assert error < 0.02 * np.linalg.norm(full) + 1e-3
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -195,7 +195,3 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path):
             found[0].get_tensor(name), found[1].get_tensor(name), err_msg=name
         )
     assert resumed.metrics == whole.metrics
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -198,7 +198,3 @@ def test_batch_normalization_on_gpus_writes_outputs_and_gradient_only(
     # Outputs and gradient on each replica: 4 bytes for each number.
     assert written == [tf.bfloat16] * 4
     assert _collectives(graph) == 2
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))
