@@ -59,7 +59,9 @@ policy = views.build(
 )
 source = datasets.from_arrays(train_images, train_labels)
 batches = datasets.training_batches(
-    source, views.views(policy, 2), batch_size=BATCH, seed=0
+    source,
+    datasets.ViewMaker(views.views(policy, 2)),
+    datasets.Order(batch_size=BATCH, seed=0),
 )
 steps = datasets.steps_per_epoch(len(train_images), BATCH)
 

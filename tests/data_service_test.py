@@ -84,13 +84,21 @@ def _source(kind, folder, count=EXAMPLES):
     return datasets.source(f"tfrecord:{folder}/*.tfrecord")
 
 
-def _epochs(source, epochs, steps=STEPS, **options):
+def _batches(source, service=None, context=(1, 0, 1), **order):
+    return datasets.training_batches(
+        source,
+        datasets.ViewMaker(_make_views),
+        datasets.Order(**({"batch_size": BATCH, "seed": 3} | order)),
+        tf.distribute.InputContext(*context),
+        service and data_service.DataService(service),
+    )
+
+
+def _epochs(source, epochs, service=None, context=(1, 0, 1)):
     """Returns, per epoch, how often each (number, seed, label) came."""
-    options = {"batch_size": BATCH, "seed": 3} | options
-    data = iter(datasets.training_batches(source, _make_views, **options))
-    per_step = BATCH // options.get("num_pipelines", 1)
-    per_step //= options.get("replica_batch_size", per_step)
-    return [_keys(data, steps * per_step) for _ in range(epochs)]
+    data = iter(_batches(source, service, context))
+    pipelines, _, replicas = context
+    return [_keys(data, STEPS * replicas // pipelines) for _ in range(epochs)]
 
 
 def _keys(data, elements):
@@ -110,27 +118,18 @@ def test_epochs_have_the_views_of_a_run_without_service(
     kind, service, tmp_path
 ):
     source = _source(kind, tmp_path)
-    delivered = data_service.DeliveryCounter()
-    ours = _epochs(source, 3, data_service=service, delivered=delivered)
+    ours = _epochs(source, 3, service)
     expected = _epochs(source, 3)
     assert ours == expected
     assert ours[0] != ours[1]
     assert all(sum(epoch.values()) == EXAMPLES for epoch in ours)
-    assert [delivered.examples(e) for e in range(3)] == [EXAMPLES] * 3
 
 
 @pytest.mark.parametrize("kind", ["memory", "records"])
 def test_consumers_on_several_hosts_share_an_epoch(kind, service, tmp_path):
     source = _source(kind, tmp_path)
     hosts = [
-        _epochs(
-            source,
-            2,
-            data_service=service,
-            num_pipelines=2,
-            pipeline_id=host,
-            replica_batch_size=1,
-        )
+        _epochs(source, 2, service, context=(2, host, BATCH))
         for host in range(2)
     ]
     joined = [one + other for one, other in zip(*hosts, strict=True)]
@@ -139,22 +138,13 @@ def test_consumers_on_several_hosts_share_an_epoch(kind, service, tmp_path):
 
 def test_the_rest_of_an_epoch_is_dropped_with_a_service_too(service, tmp_path):
     source = _source("memory", tmp_path, count=EXAMPLES + 3)
-    assert _epochs(source, 2, data_service=service) == _epochs(source, 2)
+    assert _epochs(source, 2, service) == _epochs(source, 2)
 
 
 def test_a_resumed_run_continues_with_the_remaining_epochs(service, tmp_path):
     source = _source("memory", tmp_path)
     start = STEPS + 1
-    data = iter(
-        datasets.training_batches(
-            source,
-            _make_views,
-            batch_size=BATCH,
-            seed=3,
-            start_step=start,
-            data_service=service,
-        )
-    )
+    data = iter(_batches(source, service, start_step=start))
     first, second = _keys(data, STEPS - 1), _keys(data, STEPS)
     expected = _epochs(source, 3)
     assert first < expected[1] and sum(first.values()) == (STEPS - 1) * BATCH
@@ -247,14 +237,12 @@ def test_a_killed_worker_loses_only_its_own_examples(launched):
     process, address = launched
     count = 600
     images = np.stack([_image(i % 256) for i in range(count)])
-    delivered = data_service.DeliveryCounter()
+    service = data_service.DataService(address)
     data = datasets.training_batches(
         datasets.from_arrays(images, np.zeros([count], int)),
-        _make_views,
-        batch_size=BATCH,
-        seed=0,
-        data_service=address,
-        delivered=delivered,
+        datasets.ViewMaker(_make_views),
+        datasets.Order(batch_size=BATCH),
+        service=service,
     )
     iterator = iter(data)
     indices = []
@@ -269,9 +257,9 @@ def test_a_killed_worker_loses_only_its_own_examples(launched):
     assert len(set(indices)) == len(indices) == 2 * count
     keys = collections.Counter(key for key, _ in indices)
     assert len(keys) <= 3
-    first, second = (delivered.examples(epoch) for epoch in (0, 1))
-    assert 0 < first <= second == delivered.expected(1) == count
-    assert delivered.expected(0) == count
+    first, second = (service.examples(epoch) for epoch in (0, 1))
+    assert 0 < first <= second == service.expected(1) == count
+    assert service.expected(0) == count
 
 
 def test_the_launched_service_stops_cleanly(launched):
@@ -361,7 +349,7 @@ def test_the_launcher_names_a_wrong_argument():
 def test_an_address_without_a_service_is_an_error(tmp_path):
     source = _source("memory", tmp_path)
     with pytest.raises(errors.UserError, match="data_service=grpc://localhost"):
-        _epochs(source, 1, data_service="grpc://localhost:1")
+        _epochs(source, 1, "grpc://localhost:1")
 
 
 if __name__ == "__main__":

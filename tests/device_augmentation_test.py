@@ -118,10 +118,11 @@ def test_images_of_several_shapes_become_the_views_of_each_alone(tmp_path):
     device = _batches(source, _run(augment_on="device"))
     draws = datasets.training_batches(
         source,
-        lambda images, seeds: tf.zeros([1, 1, 1, 1, 1]),
-        finish=lambda views, seeds: (views, seeds),
-        batch_size=8,
-        seed=run.runtime.seed,
+        datasets.ViewMaker(
+            lambda images, seeds: tf.zeros([1, 1, 1, 1, 1]),
+            lambda views, seeds: (views, seeds),
+        ),
+        datasets.Order(batch_size=8, seed=run.runtime.seed),
     )
     order = [seeds.numpy()[:, 1] for (_, seeds), _ in draws.take(2)]
     images = [e["image"] for e in source.examples()]

@@ -324,18 +324,9 @@ def test_hosts_share_files_if_each_has_eight(files, hosts, shares):
     source = type(
         "Source", (), {"arrays": None, "record_files": lambda self: names}
     )()
-    stream = sampler.Stream(
-        source,
-        8,
-        8 // hosts,
-        1,
-        0,
-        0,
-        1,
-        hosts,
-        0,
-        "auto",
-    )
+    context = tf.distribute.InputContext(hosts)
+    order = sampler.Order(batch_size=8, sharding="auto")
+    stream = sampler.Stream(source, order, context)
     assert stream.shares_files == shares
 
 
@@ -765,15 +756,15 @@ def test_a_data_service_is_lost_after_60_seconds_and_stalled_after_120(
     asks = []
 
     def connect(address):
-        if counter.lost is None:
+        if service.lost is None:
             asks.append(clock.now)
         if clock.now > 200:  # It answered for 200 s.
             raise OSError("dead")
 
     monkeypatch.setattr(data_service, "_connect", connect)
-    counter = data_service.DeliveryCounter()
+    service = data_service.DataService("grpc://localhost:1")
     never = tf.data.Dataset.range(0)
-    asked = counter.until_lost(never, "grpc://localhost:1")
+    asked = service._until_lost(never)
     stalled = []
     monkeypatch.setattr(
         data_service.terminal, "warning", lambda _: stalled.append(clock.now)
@@ -781,7 +772,7 @@ def test_a_data_service_is_lost_after_60_seconds_and_stalled_after_120(
     with pytest.raises(tf.errors.OpError):
         for _ in asked:
             pass
-    assert counter.lost
+    assert service.lost
     assert stalled == [120]
     assert asks[-1] == 260
 

@@ -80,12 +80,21 @@ def write(path, files, first=0):
     write_records(path, rows)
 
 
-def batches(source, count, **options):
-    options = {"batch_size": 6, "seed": 1, "shuffle_buffer": 50} | options
-    data = datasets.training_batches(source, make_views, **options)
+def batches(source, count, context=(), **options):
+    data = training_batches(source, context, **options)
     return [
         (views.numpy(), labels.numpy()) for views, labels in data.take(count)
     ]
+
+
+def training_batches(source, context=(), extra_channels=None, **options):
+    options = {"batch_size": 6, "seed": 1, "shuffle_buffer": 50} | options
+    return datasets.training_batches(
+        source,
+        datasets.ViewMaker(make_views, extra_channels=extra_channels),
+        datasets.Order(**options),
+        tf.distribute.InputContext(*context),
+    )
 
 
 def numbers(batch):
@@ -126,7 +135,7 @@ def test_epochs_are_different_shuffles_of_all_examples(source):
 
 
 def test_labels_and_shapes_belong_to_the_images(source):
-    data = datasets.training_batches(source, make_views, batch_size=6, seed=1)
+    data = training_batches(source)
     views, labels = data.element_spec
     assert views == tf.TensorSpec([6, 2, 4, 4, 3], tf.float32)
     assert labels == tf.TensorSpec([6], tf.int32)
@@ -183,7 +192,7 @@ def test_pipelines_share_each_global_batch(source, sampler):
     options = {"sampler": sampler, "start_step": 2}
     whole = batches(source, 4, **options)
     parts = [
-        batches(source, 4, num_pipelines=pipelines, pipeline_id=p, **options)
+        batches(source, 4, (pipelines, p, pipelines), **options)
         for p in range(pipelines)
     ]
     joined = [
@@ -199,16 +208,14 @@ def test_each_pipeline_reads_its_own_files(tmp_path):
     for first, end in shares:
         write(tmp_path / f"{first:02}.tfrecord", files[first:end], first)
     source = datasets.source(f"tfrecord:{tmp_path}/*.tfrecord")
-    options = {"num_pipelines": 2, "sharding": "file", "cache": "none"}
+    options = {"sharding": "file", "cache": "none"}
     read = []
     for number in (0, 1):
         # 4 steps of 3 images an epoch.
-        got = batches(source, 16, pipeline_id=number, **options)
+        got = batches(source, 16, (2, number), **options)
         epochs = [all_numbers(got[e : e + 4]) for e in range(0, 16, 4)]
         read.append(epochs)
-        resumed = batches(
-            source, 11, pipeline_id=number, start_step=5, **options
-        )
+        resumed = batches(source, 11, (2, number), start_step=5, **options)
         assert_same(got[5:], resumed)
     of = {n: i for i, share in enumerate(shares) for n in range(*share)}
     for one, other in zip(*read, strict=True):
@@ -221,19 +228,12 @@ def test_each_pipeline_reads_its_own_files(tmp_path):
     # A pipeline has other files in other epochs.
     assert len({frozenset(of[n] for n in epoch) for epoch in read[0]}) > 1
     with pytest.raises(errors.UserError, match=r"sharding=file: .* 4 file"):
-        batches(source, 1, **(options | {"num_pipelines": 6}))
+        batches(source, 1, (6, 0), **options)
 
 
 def test_replica_batches_add_up_to_the_rows_of_the_pipeline(source):
-    whole = batches(source, 3, num_pipelines=2, pipeline_id=1, batch_size=8)
-    parts = batches(
-        source,
-        6,
-        num_pipelines=2,
-        pipeline_id=1,
-        batch_size=8,
-        replica_batch_size=2,
-    )
+    whole = batches(source, 3, (2, 1, 2), batch_size=8)
+    parts = batches(source, 6, (2, 1, 4), batch_size=8)
     joined = [
         tuple(
             np.concatenate(arrays)
@@ -268,8 +268,8 @@ from tf_contrastive import datasets, views
 from tf_contrastive.doctor.memory import peak_resident
 source = datasets.source("folder:" + sys.argv[1])
 assert source.info.image_shape
-make = views.views(views.build("simclr", image_size=32), 2)
-data = datasets.training_batches(source, make, batch_size=16, seed=0)
+make = datasets.ViewMaker(views.views(views.build("simclr", image_size=32), 2))
+data = datasets.training_batches(source, make, datasets.Order(batch_size=16))
 before = peak_resident()
 next(iter(data))
 print(peak_resident() - before)
@@ -304,10 +304,8 @@ def test_photographs_are_decoded_at_the_scale_of_their_crops(kind, tmp_path):
     def first(**options):
         stream = datasets.training_batches(
             source,
-            policies.geometric(policy, 4),
-            batch_size=2,
-            seed=3,
-            **options,
+            datasets.ViewMaker(policies.geometric(policy, 4), **options),
+            datasets.Order(batch_size=2, seed=3),
         )
         return next(stream.as_numpy_iterator()).reshape(8, -1)
 
@@ -377,7 +375,7 @@ def test_balance_without_labels_is_refused():
 
 def test_unlabelled_sources_give_views_alone():
     source = datasets.from_arrays(np.stack([pixels(i) for i in range(9)]))
-    data = datasets.training_batches(source, make_views, batch_size=4, seed=0)
+    data = training_batches(source, batch_size=4)
     assert data.element_spec == tf.TensorSpec([4, 2, 4, 4, 3], tf.float32)
 
 
@@ -385,8 +383,7 @@ def test_unlabelled_sources_give_views_alone():
     ("options", "words"),
     [
         ({"batch_size": 24}, "batch_size=23"),
-        ({"num_pipelines": 4}, "multiple of 4"),
-        ({"replica_batch_size": 4}, "6 images of a pipeline"),
+        ({"context": (1, 0, 4)}, "batch_size=6 is not divisible by 4"),
         ({"sampler": "class_balance"}, "did you mean 'class_balanced'"),
     ],
 )
@@ -417,10 +414,7 @@ def test_extra_channels_follow_the_views_as_they_are(channels):
             images, np.arange(EXAMPLES) % CLASSES, extra=given
         )
         assert source.info.extra_channels == 3
-        options = {"extra_channels": channels, "cache": "none"}
-        data = datasets.training_batches(
-            source, make_views, batch_size=6, seed=1, **options
-        )
+        data = training_batches(source, extra_channels=channels, cache="none")
         views = data.element_spec[0]
         assert views == tf.TensorSpec([6, 2, 4, 4, 3 + count], tf.float32)
         for views, _ in data.take(2):
@@ -553,19 +547,15 @@ def test_replicas_of_a_strategy_get_the_rows_of_the_global_batch(
         devices = ["CPU:0"]
     strategy = tf.distribute.MirroredStrategy(devices)
 
-    def pipe(context):
+    def make(context):
         return datasets.training_batches(
             source,
-            make_views,
-            batch_size=6,
-            replica_batch_size=context.get_per_replica_batch_size(6),
-            seed=1,
-            shuffle_buffer=50,
-            num_pipelines=context.num_input_pipelines,
-            pipeline_id=context.input_pipeline_id,
+            datasets.ViewMaker(make_views),
+            datasets.Order(batch_size=6, seed=1, shuffle_buffer=50),
+            context,
         )
 
-    iterator = iter(strategy.distribute_datasets_from_function(pipe))
+    iterator = iter(strategy.distribute_datasets_from_function(make))
     got = []
     for _ in range(4):
         step = next(iterator)

@@ -535,14 +535,10 @@ def test_no_augmentation_changes_the_bits(augmentation, augment_on):
         extra_channels=6,
         randaugment_layers=1,
     )
-    geometric, finish = from_config.on_host(run.views)
     batches = datasets.training_batches(
         source,
-        geometric,
-        finish=finish,
-        batch_size=24,
-        seed=3,
-        extra_channels=6,
+        datasets.ViewMaker(*from_config.on_host(run.views), extra_channels=6),
+        datasets.Order(batch_size=24, seed=3),
     )
     step = from_config.on_device(run.views)
     for given, which in batches.take(2):
@@ -701,23 +697,20 @@ def test_the_same_stream_on_any_number_of_threads(opened, name):
 def test_multi_labels_go_through_batches(opened):
     source = opened("multidigits:count=3,canvas=32,digit=14")
     policy = views.build("none", image_size=32)
-    options = {"batch_size": 20, "seed": 0}
-    shown = datasets.training_batches(source, views.views(policy, 2), **options)
+    maker = datasets.ViewMaker(views.views(policy, 2))
+    order = datasets.Order(batch_size=20)
+    shown = datasets.training_batches(source, maker, order)
     _, labels = next(iter(shown))
     assert labels.dtype == tf.int32 and labels.shape == (20, 10)
     assert labels.numpy().sum(axis=1).max() == 3
     preprocess = views.evaluation(32)
     scored = datasets.evaluation_batches(source, preprocess, batch_size=20)
     assert set(next(iter(scored))[1].numpy()) == {-1}
-    both = datasets.view_batches(source, views.views(policy, 2), **options)
+    both = datasets.view_batches(source, maker, batch_size=20, seed=0)
     assert set(next(iter(both))[1].numpy()) == {-1}
     with pytest.raises(UserError, match="class_balanced"):
-        datasets.training_batches(
-            source,
-            views.views(policy, 2),
-            sampler="class_balanced",
-            **options,
-        )
+        order = dataclasses.replace(order, sampler="class_balanced")
+        datasets.training_batches(source, maker, order)
 
 
 # ---- The commands ------------------------------------------------------------

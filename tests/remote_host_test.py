@@ -51,11 +51,11 @@ for name in names:
         batch_size=8, wire_dtype="uint8")
     source = datasets.source(name, "train")
     source = datasets.in_memory(source, "auto" if name == "digits" else "none")
-    geometric, finish = from_config.on_host(run.views)
+    maker = datasets.ViewMaker(*from_config.on_host(run.views))
     made = {
         "training": lambda: datasets.training_batches(
-            source, geometric, finish=finish, batch_size=8,
-            replica_batch_size=2, seed=0, num_pipelines=2, pipeline_id=1),
+            source, maker, datasets.Order(batch_size=8),
+            tf.distribute.InputContext(2, 1, 4)),
         "evaluation": lambda: datasets.evaluation_part(
             source, views.evaluation(8), batch_size=4, num_pipelines=2,
             pipeline_id=1)}

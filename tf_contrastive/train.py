@@ -120,7 +120,11 @@ def pretrain(run: Pretrain) -> Result:
     source = datasets.in_memory(
         source, "none" if run.data.data_service else run.data.cache
     )
-    delivered = datasets.DeliveryCounter() if run.data.data_service else None
+    delivered = (
+        datasets.DataService(run.data.data_service)
+        if run.data.data_service
+        else None
+    )
 
     # ---- Model and optimizers
     host_copy = None
@@ -237,7 +241,7 @@ def prepare(run: Pretrain) -> Prepared:
     if on_pod:
         check_pod(run.runtime.workdir, run.data)
     if run.data.data_service:
-        datasets.check_service(run.data.data_service)
+        datasets.DataService(run.data.data_service).check()
     source, validation = open_data(run)
     if source.info.by_pillow:
         check_pillow(run.data, on_pod)
@@ -357,38 +361,31 @@ def batches(
     strategy: tf.distribute.Strategy,
     run: Pretrain,
     start_step: int,
-    delivered: datasets.DeliveryCounter | None = None,
+    delivered: datasets.DataService | None = None,
 ) -> Any:
     """Returns the distributed batches of a resolved run, from a step on.
 
     `delivered` counts the examples that come from a data service.
     """
-    geometric, finish = from_config.on_host(run.views)
-
-    def of_host(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        return datasets.training_batches(
-            source,
-            geometric,
-            finish=finish,
-            halvings=from_config.halvings(run.views, run.data.decode_scale),
-            batch_size=run.schedule.batch_size,
-            replica_batch_size=context.get_per_replica_batch_size(
-                run.schedule.batch_size
-            ),
-            seed=run.runtime.seed,
-            start_step=start_step,
-            sampler=run.data.sampler,
-            shuffle_buffer=run.data.shuffle_buffer,
-            cache=run.data.cache,
-            extra_channels=run.data.extra_channels,
-            num_pipelines=context.num_input_pipelines,
-            pipeline_id=context.input_pipeline_id,
-            sharding=run.data.input_sharding,
-            data_service=run.data.data_service,
-            delivered=delivered,
+    maker = datasets.ViewMaker(
+        *from_config.on_host(run.views),
+        from_config.halvings(run.views, run.data.decode_scale),
+        run.data.extra_channels,
+    )
+    order = datasets.Order(
+        batch_size=run.schedule.batch_size,
+        seed=run.runtime.seed,
+        start_step=start_step,
+        sampler=run.data.sampler,
+        shuffle_buffer=run.data.shuffle_buffer,
+        cache=run.data.cache,
+        sharding=run.data.input_sharding,
+    )
+    return strategy.distribute_datasets_from_function(
+        lambda context: datasets.training_batches(
+            source, maker, order, context, delivered
         )
-
-    return strategy.distribute_datasets_from_function(of_host)
+    )
 
 
 def validation_batches(
@@ -595,7 +592,7 @@ def _summaries(
     source: datasets.Source,
     steps_per_epoch: int,
     rates: Schedules,
-    delivered: datasets.DeliveryCounter | None,
+    delivered: datasets.DataService | None,
 ) -> tensorboard.TensorBoard:
     """Returns the callback that writes TensorBoard's events."""
     curves: dict[str, Callable[[int], Any]] = dict(rates)
@@ -644,17 +641,16 @@ def _example_views(
         images = tensorboard.images_per_batch(
             run.views.image_size, run.views.views
         )
-    geometric, finish = from_config.on_host(run.views)
-    stream = datasets.training_batches(
-        source,
-        geometric,
-        finish=finish,
+    maker = datasets.ViewMaker(
+        *from_config.on_host(run.views), extra_channels=run.data.extra_channels
+    )
+    order = datasets.Order(
         batch_size=min(images, source.info.num_examples),
         seed=run.runtime.seed,
         shuffle_buffer=min(run.data.shuffle_buffer, _SHUFFLED_EXAMPLES),
         cache="none",
-        extra_channels=run.data.extra_channels,
     )
+    stream = datasets.training_batches(source, maker, order)
     first = next(iter(stream.take(1)))
     return first if isinstance(first, tuple) else (first, None)
 
@@ -663,7 +659,7 @@ def _reports(
     run: Pretrain,
     steps_per_epoch: int,
     summaries: tensorboard.TensorBoard,
-    delivered: datasets.DeliveryCounter | None,
+    delivered: datasets.DataService | None,
 ) -> Iterator[tf.keras.callbacks.Callback]:
     """Yields the callbacks that report on the terminal, and the profile."""
     if terminal.shows_progress():
@@ -703,7 +699,7 @@ def _check_shared(
 def _saving_on_error(
     saved: checkpoints.Checkpoints,
     strategy: tf.distribute.Strategy,
-    delivered: datasets.DeliveryCounter | None,
+    delivered: datasets.DataService | None,
 ) -> Iterator[None]:
     """Saves the present step before an error of TensorFlow ends the run.
 

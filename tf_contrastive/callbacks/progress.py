@@ -153,14 +153,14 @@ class CollapseWarning(tf.keras.callbacks.Callback):
 class DeliveredExamples(tf.keras.callbacks.Callback):
     """Logs how many examples of each epoch the data service delivered."""
 
-    def __init__(self, delivered: datasets.DeliveryCounter) -> None:
+    def __init__(self, service: datasets.DataService) -> None:
         super().__init__()
-        self._delivered = delivered
+        self._service = service
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Logs the epoch's count, as a warning if examples were lost."""
-        examples = self._delivered.examples(epoch)
-        expected = self._delivered.expected(epoch)
+        examples = self._service.examples(epoch)
+        expected = self._service.expected(epoch)
         line = (
             f"epoch {epoch + 1}: {examples:,} of {expected:,} examples came"
             " from the data service"

@@ -19,22 +19,21 @@ from tf_contrastive.config.dataset_names import read_probing
 from tf_contrastive.datasets import split_spec, unreadable
 from tf_contrastive.datasets.array_source import digits, from_arrays
 from tf_contrastive.datasets.color_statistics import channel_statistics
-from tf_contrastive.datasets.data_service import DeliveryCounter
-from tf_contrastive.datasets.data_service import check as check_service
+from tf_contrastive.datasets.data_service import DataService
 from tf_contrastive.datasets.digit_canvases import digit_on_image, multidigits
 from tf_contrastive.datasets.image_files import csv_file, folder
 from tf_contrastive.datasets.packing import pack, packed
 from tf_contrastive.datasets.pipeline import (
-    Finish,
+    ViewMaker,
     evaluation_batches,
     evaluation_part,
     in_memory,
     part_size,
-    steps_per_epoch,
     training_batches,
     view_batches,
 )
 from tf_contrastive.datasets.random_bits import kbits, randbit
+from tf_contrastive.datasets.sampler import Order, steps_per_epoch
 from tf_contrastive.datasets.source import Info, Source
 from tf_contrastive.datasets.subsets import (
     CIFAR2,
@@ -48,13 +47,13 @@ from tf_contrastive.datasets.tfrecord import tfrecord
 __all__ = [
     "DERIVED",
     "SCHEMES",
-    "DeliveryCounter",
-    "Finish",
+    "DataService",
     "Info",
+    "Order",
     "Source",
+    "ViewMaker",
     "channel_statistics",
     "check_scorable",
-    "check_service",
     "evaluation_batches",
     "evaluation_part",
     "from_arrays",

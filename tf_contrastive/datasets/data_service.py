@@ -7,6 +7,7 @@ ends.
 """
 
 import collections
+import math
 import socket
 import threading
 import time
@@ -32,32 +33,33 @@ def _connect(address: str) -> None:
     socket.create_connection((host, int(port)), _CONNECT_TIMEOUT).close()
 
 
-def check(address: str) -> None:
-    """Raises `UserError` if nothing answers at grpc://host:port."""
-    try:
-        _connect(address)
-    except OSError as error:
-        raise errors.UserError(
-            f"{errors.arg('data_service', address)}: nothing answers there"
-            f" ({error}): start one with launch/data_service, which prints its"
-            " address"
-        ) from error
+class DataService:
+    """A dispatcher at grpc://host:port, and a counter of what comes from it.
 
+    Attributes:
+      address: of the dispatcher.
+      lost: why no more examples will come; None while they may.
+    """
 
-class DeliveryCounter:
-    """Counter of the examples that came from the service, by epoch."""
-
-    def __init__(self) -> None:
-        self.lost: str | None = None  # Why no more examples will come.
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.lost: str | None = None
         self._last_answer = self._last_batch = time.monotonic()
         self._stalled = False
         self._lock = threading.Lock()
         self._examples: collections.Counter[int] = collections.Counter()
         self._first, self._done, self._total = 0, 0, 0
 
-    def expect(self, first: int, done: int, total: int) -> None:
-        """Sets the expectation: epochs of `total`, the first without `done`."""
-        self._first, self._done, self._total = first, done, total
+    def check(self) -> None:
+        """Raises `UserError` if nothing answers."""
+        try:
+            _connect(self.address)
+        except OSError as error:
+            raise errors.UserError(
+                f"{errors.arg('data_service', self.address)}: nothing answers"
+                f" there ({error}): start one with launch/data_service, which"
+                " prints its address"
+            ) from error
 
     def expected(self, epoch: int) -> int:
         """Examples of an epoch that come if no worker dies."""
@@ -73,47 +75,71 @@ class DeliveryCounter:
             self._examples[int(epoch)] += int(count)
         self._last_batch, self._stalled = time.monotonic(), False
 
-    def counted(
-        self, batches: tf.data.Dataset, epoch: tf.Tensor, rows: int
+    def batches(
+        self, stream: Stream, make: Callable[[tf.data.Dataset], tf.data.Dataset]
     ) -> tf.data.Dataset:
-        """Returns the same batches, of `rows` examples, and counts them."""
+        """Returns the stream's batches; each epoch is a job of the service.
 
-        def count(*batch: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, ...]:
-            tf.numpy_function(self._add, [epoch, rows], [], stateful=True)
-            return batch if len(batch) > 1 else batch[0]
+        `make` makes batches of draws, the last one smaller.
 
-        return batches.map(count)
+        Raises:
+          UserError: if nothing answers.
+        """
+        self.check()
+        first, done = divmod(stream.order.start_step, stream.steps)
+        self._first, self._done = first, done * stream.local
+        self._total = stream.steps * stream.local
+        service = tf.data.experimental.service
 
-    def until_lost(
-        self, batches: tf.data.Dataset, address: str
-    ) -> tf.data.Dataset:
+        def of_epoch(number: tf.Tensor) -> tf.data.Dataset:
+            def count(*batch: tf.Tensor) -> tf.Tensor | tuple[tf.Tensor, ...]:
+                counted = [number, stream.rows]
+                tf.numpy_function(self._add, counted, [], stateful=True)
+                return batch if len(batch) > 1 else batch[0]
+
+            result = make(_draws(stream, number))
+            with warnings.catch_warnings():
+                # TensorFlow warns that it reads options inside a function.
+                warnings.simplefilter("ignore", UserWarning)
+                dynamic = service.ShardingPolicy.DYNAMIC
+                result = result.apply(service.distribute(dynamic, self.address))
+            result = result.rebatch(stream.rows, drop_remainder=True)
+            skipped = tf.where(number == first, tf.cast(done, tf.int64), 0)
+            elements = stream.local // stream.rows
+            return result.take((stream.steps - skipped) * elements).map(count)
+
+        epochs = tf.data.Dataset.range(first, sampler.MAX_EPOCHS)
+        return self._until_lost(epochs.flat_map(of_epoch))
+
+    def _until_lost(self, batches: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the same batches, which fail once the dispatcher is gone.
 
         A dataset without elements runs in parallel and connects to the
         dispatcher; its error ends a wait for batches that will never come.
         """
+        given = errors.arg("data_service", self.address)
 
         def ask(_: int) -> None:
             time.sleep(_CHECK_EVERY)
             try:
-                _connect(address)
+                _connect(self.address)
                 self._last_answer = time.monotonic()
             except OSError as error:
                 if time.monotonic() - self._last_answer < LOST_AFTER:
                     return
                 self.lost = (
-                    f"{errors.arg('data_service', address)} no longer responds"
-                    f" ({error}): start one with launch/data_service and repeat"
-                    " this command with its address, which resumes the run"
+                    f"{given} no longer responds ({error}): start one with"
+                    " launch/data_service and repeat this command with its"
+                    " address, which resumes the run"
                 )
                 raise
             idle = time.monotonic() - self._last_batch
             if idle >= STALLED_AFTER and not self._stalled:
                 self._stalled = True
                 terminal.warning(
-                    f"{errors.arg('data_service', address)}: no batch came for"
-                    f" {STALLED_AFTER} s; unless steps take that long, a worker"
-                    " is gone: restart it at its port, and the run continues"
+                    f"{given}: no batch came for {STALLED_AFTER} s; unless"
+                    " steps take that long, a worker is gone: restart it at its"
+                    " port, and the run continues"
                 )
 
         def empty(number: tf.Tensor) -> tf.data.Dataset:
@@ -133,42 +159,6 @@ class DeliveryCounter:
         )
 
 
-def batches(
-    stream: Stream,
-    make: Callable[..., tf.data.Dataset],
-    address: str,
-    delivered: DeliveryCounter | None,
-) -> tf.data.Dataset:
-    """Batches from the service at grpc://host:port; each epoch is a job.
-
-    `make` maps (source, draws, whole=False) to batches, the last one smaller.
-
-    Raises:
-      UserError: if nothing answers.
-    """
-    check(address)
-    counter = delivered or DeliveryCounter()
-    first, done = divmod(stream.start_step, stream.steps)
-    counter.expect(first, done * stream.local, stream.steps * stream.local)
-    service = tf.data.experimental.service
-
-    def of_epoch(number: tf.Tensor) -> tf.data.Dataset:
-        result = make(stream.source, _draws(stream, number), whole=False)
-        with warnings.catch_warnings():
-            # TensorFlow warns that it reads options inside a function.
-            warnings.simplefilter("ignore", UserWarning)
-            dynamic = service.ShardingPolicy.DYNAMIC
-            result = result.apply(service.distribute(dynamic, address))
-        result = result.rebatch(stream.rows, drop_remainder=True)
-        skipped = tf.where(number == first, tf.cast(done, tf.int64), 0)
-        elements = stream.local // stream.rows
-        result = result.take((stream.steps - skipped) * elements)
-        return counter.counted(result, number, stream.rows)
-
-    epochs = tf.data.Dataset.range(first, sampler.MAX_EPOCHS)
-    return counter.until_lost(epochs.flat_map(of_epoch), address)
-
-
 def _draws(stream: Stream, number: tf.Tensor) -> tf.data.Dataset:
     """Returns a pipeline's draws of epoch `number`, for workers to share.
 
@@ -179,8 +169,8 @@ def _draws(stream: Stream, number: tf.Tensor) -> tf.data.Dataset:
         draws = stream.one_pass(order, key, stream.buffer)
         pipelines, pipeline = stream.pipelines, stream.pipeline
         return draws.filter(lambda index, *_: index % pipelines == pipeline)
-    places = stream.shuffled_rows(order)[: stream.steps * stream.batch_size]
     shape = [stream.steps, stream.pipelines, stream.local]
+    places = stream.shuffled_rows(order)[: math.prod(shape)]
     places = tf.reshape(places, shape)[:, stream.pipeline]
     places = tf.reshape(places, [-1, stream.rows])
 

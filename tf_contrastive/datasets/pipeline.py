@@ -5,7 +5,6 @@ number of threads, pipelines and replicas, and from any step on.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,37 +14,17 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config.data import Data, check_data_service
-from tf_contrastive.datasets import data_service as service
-from tf_contrastive.datasets import sampler as samplers
+from tf_contrastive.datasets.data_service import DataService
+from tf_contrastive.datasets.sampler import SAMPLERS, Order, Stream
 from tf_contrastive.datasets.source import Record, Source
 
-# (views float32 [b, V, S, S, K], seeds int32 [b, 2]) -> input of a step; see
-# `views.from_config.on_host`.
-Finish = Callable[[tf.Tensor, tf.Tensor], Any]
-MakeViews = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-# (size int32 [2], seed int32 [2]) -> int32 []; see `views.halvings`.
-Halvings = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
-
+_ALONE = tf.distribute.InputContext()
 # Images of one shape are decoded once, into memory, up to this many bytes
 # (50,000 images of CIFAR-10 take 154 MB), then read by index in whole batches.
 CACHE_BYTES = 1 << 30
 # Larger images become views one at a time: a batch of photographs that are not
 # cropped yet takes gigabytes.
 _BATCHED_BYTES = 1 << 19
-
-
-def steps_per_epoch(num_examples: int, batch_size: int) -> int:
-    """Returns the number of whole batches of an epoch; the rest is dropped.
-
-    Raises:
-      UserError: if there is none.
-    """
-    if not 0 < batch_size <= num_examples:
-        raise errors.UserError(
-            f"{errors.arg('batch_size', batch_size)} exceeds the {num_examples}"
-            f" examples: use {errors.arg('batch_size', num_examples)} or less"
-        )
-    return num_examples // batch_size
 
 
 def in_memory(source: Source, cache: str = Data.cache) -> Source:
@@ -65,33 +44,42 @@ def in_memory(source: Source, cache: str = Data.cache) -> Source:
     return source.cached() if fits else source
 
 
+@dataclasses.dataclass(frozen=True)
+class ViewMaker:
+    """How examples become the input of a step.
+
+    Attributes:
+      make: (uint8 [n, h, w, 3], seeds int32 [n, 2]) -> float32
+        [n, V, S, S, 3]. A seed is (a mix of seed and epoch, the example's
+        index). It gets whole batches of small images of one shape, else one
+        image at a time.
+      finish: (views float32 [b, V, S, S, K] with `extra` after their channels,
+        seeds) -> input of a step, always in whole batches; None: the views.
+      halvings: (size int32 [2], seed int32 [2]) -> int32 []: how often a large
+        JPEG of a known size may be halved when it is decoded; None: not at all.
+      extra_channels: channels of feature `extra` to take; None: all.
+    """
+
+    make: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    finish: Callable[[tf.Tensor, tf.Tensor], Any] | None = None
+    halvings: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None
+    extra_channels: int | None = None
+
+
 @tf.autograph.experimental.do_not_convert
 def training_batches(
     source: Source,
-    make_views: MakeViews,
-    *,
-    finish: Finish | None = None,
-    halvings: Halvings | None = None,
-    batch_size: int,
-    replica_batch_size: int | None = None,
-    seed: int,
-    start_step: int = 0,
-    sampler: str = Data.sampler,
-    shuffle_buffer: int = Data.shuffle_buffer,
-    cache: str = Data.cache,
-    extra_channels: int | None = None,
-    num_pipelines: int = 1,
-    pipeline_id: int = 0,
-    sharding: str = Data.input_sharding,
-    data_service: str = Data.data_service,
-    delivered: service.DeliveryCounter | None = None,
+    views: ViewMaker,
+    order: Order,
+    context: tf.distribute.InputContext = _ALONE,
+    service: DataService | None = None,
 ) -> tf.data.Dataset:
     """Makes the infinite stream of training batches.
 
-    Batch k has the same (example, seed) rows for any `num_pipelines`, unless
-    these share files: each pipeline makes its part, `replica_batch_size` rows
-    at a time. A stream that starts at step k equals the rest of a stream from
-    step 0.
+    Batch k has the same (example, seed) rows for any number of pipelines,
+    unless these share files: each pipeline makes its part, the rows of one
+    replica at a time. A stream that starts at step k equals the rest of a
+    stream from step 0.
 
     With a data service an epoch has the same rows in any order, if it consists
     of whole batches; otherwise other rows are dropped. A stream that starts
@@ -99,31 +87,11 @@ def training_batches(
 
     Args:
       source: training examples.
-      make_views: (uint8 [n, h, w, 3], int32 [n, 2]) -> float32 [n, V, S, S, 3].
-        A seed is (a mix of seed and epoch, the example's index). It gets whole
-        batches of small images of one shape, else one image at a time.
-      finish: (views with `extra` after their channels, seeds) -> input of a
-        step, always in whole batches; None: the views.
-      halvings: how often large JPEGs of a known size may be halved when they
-        are decoded; None: not at all.
-      batch_size: images of the global batch.
-      replica_batch_size: images of an element; None: all of the pipeline's.
-      seed: seed of the order and of the views.
-      start_step: first step.
-      sampler: "shuffle" or "class_balanced".
-      shuffle_buffer: encoded examples to shuffle among; examples that are in
-        memory or listed by path, and files, are shuffled as a whole.
-      cache: see `in_memory`.
-      extra_channels: channels of feature `extra` to take; None: all.
-      num_pipelines, pipeline_id: pipelines (hosts) that share the global
-        batch, and the number of this one.
-      sharding: "example": every pipeline reads all files, and takes its rows;
-        "file": it reads its own files, so that the stream depends on the number
-        of pipelines; "auto": "file" if there are enough. For files of records
-        and sampler "shuffle".
-      data_service: grpc://host:port of a dispatcher whose workers make the
-        batches; empty: this process.
-      delivered: counter of the service's examples.
+      views: how they become the input of a step.
+      order: which of them come when.
+      context: pipelines (hosts) and replicas that share the global batch, and
+        the number of this pipeline.
+      service: whose workers make the batches; None: this process.
 
     Returns:
       Infinite `tf.data.Dataset` of (input of a step, such as views float32
@@ -134,38 +102,24 @@ def training_batches(
       UserError: if an epoch has no batch, a batch cannot be divided evenly, or
         the sampler needs labels.
     """
-    if sampler not in samplers.SAMPLERS:
-        raise errors.unknown("sampler", sampler, samplers.SAMPLERS)
-    stream = samplers.Stream(
-        source,
-        batch_size,
-        replica_batch_size or batch_size // num_pipelines,
-        steps_per_epoch(source.info.num_examples, batch_size),
-        seed,
-        start_step,
-        # TensorFlow allocates all places.
-        min(shuffle_buffer, source.info.num_examples),
-        num_pipelines,
-        pipeline_id,
-        sharding,
-    )
-    make = functools.partial(
-        _batches,
-        make_views=make_views,
-        finish=finish,
-        halvings=halvings,
-        rows=stream.rows,
-        extra_channels=extra_channels,
-    )
-    if data_service:
-        check_data_service(data_service, sampler)
-        batches = service.batches(stream, make, data_service, delivered)
+    if order.sampler not in SAMPLERS:
+        raise errors.unknown("sampler", order.sampler, SAMPLERS)
+    stream = Stream(source, order, context)
+    if service:
+        check_data_service(service.address, order.sampler)
+        batches = service.batches(
+            stream,
+            lambda draws: _batches(
+                source, draws, views, stream.rows, whole=False
+            ),
+        )
     else:
-        source = in_memory(source, cache)
+        source = in_memory(source, order.cache)
         stream = dataclasses.replace(stream, source=source)
-        draws = samplers.SAMPLERS[sampler](stream)
-        is_local = sampler == "shuffle" and stream.shares_files
-        batches = make(source, draws if is_local else stream.select(draws))
+        draws = SAMPLERS[order.sampler](stream)
+        if not (order.sampler == "shuffle" and stream.shares_files):
+            draws = stream.select(draws)
+        batches = _batches(source, draws, views, stream.rows)
     return _prefetched(_endless(batches))
 
 
@@ -182,7 +136,8 @@ def evaluation_batches(
     Args:
       source: evaluation examples.
       preprocess: uint8 [h, w, 3] -> float32 [S, S, 3].
-      batch_size, extra_channels: see `training_batches`.
+      batch_size: images of a batch.
+      extra_channels: see `ViewMaker`.
 
     Returns:
       Finite `tf.data.Dataset` of (images float32 [b, S, S, K], labels int32
@@ -268,18 +223,11 @@ def _evaluated(
 
 
 def view_batches(
-    source: Source,
-    make_views: MakeViews,
-    *,
-    finish: Finish | None = None,
-    batch_size: int,
-    seed: int,
-    extra_channels: int | None = None,
+    source: Source, views: ViewMaker, *, batch_size: int, seed: int
 ) -> tf.data.Dataset:
     """Makes views of every example once, in order; the last batch may be small.
 
-    The arguments are those of `training_batches`; a seed is (`seed`, the
-    example's index).
+    A seed of the views is (`seed`, the example's index).
 
     Returns:
       Finite `tf.data.Dataset` of (views float32 [b, V, S, S, K], labels int32
@@ -289,15 +237,7 @@ def view_batches(
     draws = source.records.enumerate().map(
         lambda index, record: (index, key, record)
     )
-    batches = _batches(
-        source,
-        draws,
-        make_views=make_views,
-        finish=finish,
-        rows=batch_size,
-        extra_channels=extra_channels,
-        whole=False,
-    )
+    batches = _batches(source, draws, views, batch_size, whole=False)
     if not source.info.has_labels:
         batches = batches.map(
             lambda views, *_: (views, tf.fill([tf.shape(views)[0]], -1))
@@ -308,12 +248,8 @@ def view_batches(
 def _batches(
     source: Source,
     draws: tf.data.Dataset,
-    *,
-    make_views: MakeViews,
-    finish: Finish | None,
-    halvings: Halvings | None = None,
+    views: ViewMaker,
     rows: int,
-    extra_channels: int | None,
     whole: bool = True,
 ) -> tf.data.Dataset:
     """Makes batches of `rows` draws; `whole` drops a last, smaller one."""
@@ -327,9 +263,9 @@ def _batches(
 
     def decode(index: tf.Tensor, key: tf.Tensor, record: Record) -> tuple:
         record = lookup(index, record)
-        if one_by_one and halvings and "size" in record:
+        if one_by_one and views.halvings and "size" in record:
             seed = tf.stack([key, tf.cast(index, tf.int32)])
-            record["halvings"] = halvings(record["size"], seed)
+            record["halvings"] = views.halvings(record["size"], seed)
         example = source.decode(record)
         if "halvings" not in record:
             example["image"].set_shape(shape)
@@ -341,7 +277,7 @@ def _batches(
         if source.decoded:
             example = lookup(index, example)
         seeds = tf.stack([key, tf.cast(index, tf.int32)], axis=-1)
-        return make_views(example.pop("image"), seeds), seeds, example
+        return views.make(example.pop("image"), seeds), seeds, example
 
     def views_of_image(
         index: tf.Tensor, key: tf.Tensor, record: Record
@@ -352,23 +288,24 @@ def _batches(
         )
         return tf.nest.map_structure(lambda x: x[0], views_of_batch(*one))
 
-    def element(views: tf.Tensor, seeds: tf.Tensor, example: Record) -> Any:
-        views = _with_extra(views, example, extra_channels)
-        inputs = finish(views, seeds) if finish else views
+    def element(pixels: tf.Tensor, seeds: tf.Tensor, example: Record) -> Any:
+        inputs = _with_extra(pixels, example, views.extra_channels)
+        if views.finish:
+            inputs = views.finish(inputs, seeds)
         if "label" in example:
             return inputs, tf.cast(example["label"], tf.int32)
         # Keras would take a bare pair for inputs and labels.
         return (inputs,) if isinstance(inputs, tuple) else inputs
 
     if one_by_one:
-        views = draws.map(views_of_image, tf.data.AUTOTUNE)
-        views = views.batch(rows, drop_remainder=whole)
+        made = draws.map(views_of_image, tf.data.AUTOTUNE)
+        made = made.batch(rows, drop_remainder=whole)
     else:
         if not source.decoded:
             draws = draws.map(decode, tf.data.AUTOTUNE)
         draws = draws.batch(rows, drop_remainder=whole)
-        views = draws.map(views_of_batch, tf.data.AUTOTUNE)
-    return views.map(element, tf.data.AUTOTUNE)
+        made = draws.map(views_of_batch, tf.data.AUTOTUNE)
+    return made.map(element, tf.data.AUTOTUNE)
 
 
 def _with_extra(

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config.data import check_sampler
+from tf_contrastive.config.data import Data, check_sampler
+from tf_contrastive.config.runtime import check_divisible
 from tf_contrastive.datasets.source import Source
 
 # End of the epochs; leaves the upper bits of a seed to the classes.
@@ -20,6 +21,47 @@ MAX_EPOCHS = 1 << 40
 _FILES_AT_A_TIME = 16
 # Files for each pipeline from which on "auto" shares files.
 _FILES_PER_PIPELINE = 8
+
+
+def steps_per_epoch(num_examples: int, batch_size: int) -> int:
+    """Returns the number of whole batches of an epoch; the rest is dropped.
+
+    Raises:
+      UserError: if there is none.
+    """
+    if not 0 < batch_size <= num_examples:
+        raise errors.UserError(
+            f"{errors.arg('batch_size', batch_size)} exceeds the {num_examples}"
+            f" examples: use {errors.arg('batch_size', num_examples)} or less"
+        )
+    return num_examples // batch_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """Which examples come when; with the source, it determines the stream.
+
+    Attributes:
+      batch_size: images of the global batch.
+      seed: seed of the order and of the views.
+      start_step: first step.
+      sampler: "shuffle" or "class_balanced".
+      shuffle_buffer: encoded examples to shuffle among; examples that are in
+        memory or listed by path, and files, are shuffled as a whole.
+      cache: see `pipeline.in_memory`.
+      sharding: "example": every pipeline reads all files, and takes its rows;
+        "file": it reads its own files, so that the stream depends on the number
+        of pipelines; "auto": "file" if there are enough. For files of records
+        and sampler "shuffle".
+    """
+
+    batch_size: int
+    seed: int = 0
+    start_step: int = 0
+    sampler: str = Data.sampler
+    shuffle_buffer: int = Data.shuffle_buffer
+    cache: str = Data.cache
+    sharding: str = Data.input_sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,34 +73,47 @@ class Stream:
     """
 
     source: Source
-    batch_size: int  # Images of the global batch.
-    rows: int  # Images of an element; a step takes one or several elements.
-    steps: int  # Per epoch; the remaining examples are dropped.
-    seed: int
-    start_step: int
-    buffer: int  # Examples to shuffle among, where they are not in memory.
-    pipelines: int  # Input pipelines (hosts).
-    pipeline: int  # Number of this one.
-    sharding: str = "example"
+    order: Order
+    context: tf.distribute.InputContext
 
     def __post_init__(self) -> None:
-        if self.batch_size % self.pipelines:
-            raise errors.UserError(
-                f"{errors.arg('batch_size', self.batch_size)} is not divisible"
-                f" by the {self.pipelines} input pipelines: use a multiple of"
-                f" {self.pipelines}"
-            )
-        if self.local % self.rows:
-            raise errors.UserError(
-                f"the {self.local} images of a pipeline, of"
-                f" {errors.arg('batch_size', self.batch_size)}, are not"
-                f" divisible by the {self.rows} images of a replica"
-            )
+        check_divisible(self.order.batch_size, self._replicas)
+
+    @property
+    def _replicas(self) -> int:
+        return max(self.context.num_replicas_in_sync, self.pipelines)
+
+    @property
+    def pipelines(self) -> int:
+        """Input pipelines (hosts) that share the global batch."""
+        return self.context.num_input_pipelines
+
+    @property
+    def pipeline(self) -> int:
+        """Number of this pipeline."""
+        return self.context.input_pipeline_id
 
     @property
     def local(self) -> int:
         """The pipeline's images of a batch."""
-        return self.batch_size // self.pipelines
+        return self.order.batch_size // self.pipelines
+
+    @property
+    def rows(self) -> int:
+        """Images of an element; a step takes one or several elements."""
+        return self.order.batch_size // self._replicas
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch; the remaining examples are dropped."""
+        return steps_per_epoch(
+            self.source.info.num_examples, self.order.batch_size
+        )
+
+    @property
+    def buffer(self) -> int:
+        """Examples to shuffle among: TensorFlow allocates all places."""
+        return min(self.order.shuffle_buffer, self.source.info.num_examples)
 
     @property
     def shares_files(self) -> bool:
@@ -66,25 +121,27 @@ class Stream:
         if self.pipelines == 1 or self.source.arrays is not None:
             return False
         files = len(self.source.record_files().names)
-        if self.sharding == "auto":
+        if self.order.sharding == "auto":
             return files >= _FILES_PER_PIPELINE * self.pipelines
-        if self.sharding == "file" and files < self.pipelines:
+        if self.order.sharding == "file" and files < self.pipelines:
             raise errors.UserError(
                 f"{errors.arg('input_sharding', 'file')}:"
                 f" {self.source.info.name} has {files} file(s) for"
                 f" {self.pipelines} hosts: write at least {self.pipelines}, or"
                 f" use {errors.arg('input_sharding', 'example')}"
             )
-        return self.sharding == "file"
+        return self.order.sharding == "file"
 
     def select(self, draws: tf.data.Dataset) -> tf.data.Dataset:
         """Returns the pipeline's draws of the draws of all batches."""
-        batch_size, local, pipeline = self.batch_size, self.local, self.pipeline
+        batch_size, local = self.order.batch_size, self.local
         if local == batch_size:
             return draws
         return (
             draws.enumerate()
-            .filter(lambda place, _: place % batch_size // local == pipeline)
+            .filter(
+                lambda place, _: place % batch_size // local == self.pipeline
+            )
             .map(lambda _, draw: draw)
         )
 
@@ -93,7 +150,7 @@ class Stream:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Seeds of a pass: int64 [2] of its order, int32 of its views."""
         group = 0 if label is None else label + 1
-        key = [self.seed, group * MAX_EPOCHS + number]
+        key = [self.order.seed, group * MAX_EPOCHS + number]
         words = tf.random.stateless_uniform(
             [5], key, None, None, tf.int32, "philox"
         )
@@ -177,9 +234,9 @@ def shuffled(stream: Stream) -> tf.data.Dataset:
     each are others in every epoch; a few of its examples come twice in an epoch
     if its files have fewer than it needs.
     """
-    epoch, step = divmod(stream.start_step, stream.steps)
+    epoch, step = divmod(stream.order.start_step, stream.steps)
     shares_files = stream.shares_files
-    rows = stream.local if shares_files else stream.batch_size
+    rows = stream.local if shares_files else stream.order.batch_size
     return stream.passes(
         stream.buffer,
         (epoch, step * rows),
@@ -203,7 +260,8 @@ def class_balanced(stream: Stream) -> tf.data.Dataset:
     check_sampler("class_balanced", info.name, info.has_labels)
     classes, counts = np.unique(stream.source.labels(), return_counts=True)
     # Turn t belongs to class t % C.
-    turns = stream.start_step * stream.batch_size + np.arange(len(classes))
+    first = stream.order.start_step * stream.order.batch_size
+    turns = first + np.arange(len(classes))
     order = turns % len(classes)
     labels, sizes = classes[order], counts[order]
     passes, done = np.divmod(turns // len(classes), sizes)

@@ -77,11 +77,9 @@ class Images:
         policy = self._policy(source, augmentation)
         batches = datasets.view_batches(
             source,
-            views.geometric(policy, count),
-            finish=_finish(policy, count),
+            self._maker(policy, count),
             batch_size=self.options.embedding_batch_size,
             seed=self.options.seed,
-            extra_channels=self.channels - 3,
         )
         return _Cancellable(batches, self.cancellable)
 
@@ -115,25 +113,35 @@ class Images:
         data = self.run.data
         size = min(batch_size, source.info.num_examples)
 
+        maker = self._maker(policy, 1)
+        order = datasets.Order(
+            batch_size=size,
+            seed=self.options.seed if seed is None else seed,
+            start_step=start_step,
+            shuffle_buffer=data.shuffle_buffer,
+            cache=data.cache,
+            sharding="example",
+        )
+
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            batches = datasets.training_batches(
-                source,
-                views.geometric(policy, 1),
-                finish=_finish(policy, 1),
-                batch_size=size,
-                replica_batch_size=context.get_per_replica_batch_size(size),
-                seed=self.options.seed if seed is None else seed,
-                start_step=start_step,
-                shuffle_buffer=data.shuffle_buffer,
-                cache=data.cache,
-                extra_channels=self.channels - 3,
-                num_pipelines=context.num_input_pipelines,
-                pipeline_id=context.input_pipeline_id,
-                sharding="example",
-            )
+            batches = datasets.training_batches(source, maker, order, context)
             return batches.map(lambda pixels, labels: (pixels[:, 0], labels))
 
         return SharedBatches(make, size, self.cancellable)
+
+    def _maker(self, policy: Policy, count: int) -> datasets.ViewMaker:
+        """Returns what makes `count` views [B, V, S, S, K] by a policy."""
+        color = views.photometric(policy, count)
+
+        @tf.autograph.experimental.do_not_convert
+        def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+            return color(pixels, views.prng.fold(seeds, count))
+
+        return datasets.ViewMaker(
+            views.geometric(policy, count),
+            finish,
+            extra_channels=self.channels - 3,
+        )
 
     def _policy(
         self, source: datasets.Source, augmentation: str | None
@@ -177,14 +185,3 @@ class SharedBatches:
         """Yields the parts of a strategy's replicas, which divide a batch."""
         dataset = strategy.distribute_datasets_from_function(self.make)
         return iter(self.wrap(dataset))
-
-
-def _finish(policy: Policy, count: int) -> datasets.Finish:
-    """Returns the host's part of a policy, on views [B, V, S, S, K]."""
-    color = views.photometric(policy, count)
-
-    @tf.autograph.experimental.do_not_convert
-    def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-        return color(pixels, views.prng.fold(seeds, count))
-
-    return finish

@@ -25,7 +25,10 @@ def measure(
       fraction}.
     """
     batches = datasets.view_batches(
-        source, views.views(policy, 2), batch_size=_BATCH, seed=seed
+        source,
+        datasets.ViewMaker(views.views(policy, 2)),
+        batch_size=_BATCH,
+        seed=seed,
     )
     pixels = np.concatenate([np.asarray(batch) for batch, _ in batches])
     first, second = (_histograms(pixels[:, view]) for view in (0, 1))
