@@ -86,7 +86,6 @@ TABLES = {
 }
 # Its own policy or none: no value.
 _NONE = "-"
-_KBITS_SIDE = 32
 _BASIC = ("resnet10", "resnet18", "resnet34")
 _CONVNET_FEATURES = 128
 _JITTERED = ("simclr", "simaugment", "stacked_randaugment", "broader")
@@ -129,8 +128,7 @@ def resolved(name: str) -> Pretrain:
     run = flags.parse(Pretrain, [f"--flagfile={path}", "--workdir=w"])
     run.validate()
     name = run.data.dataset
-    # The images of k bits are made, and not replaced in a smoke run.
-    side = _KBITS_SIDE if name.startswith("kbits") else substitute(name).side
+    side = substitute(name).side
     return pretrain.resolve(run, dataset=name, image_shape=(side, side, 3))
 
 

@@ -6,7 +6,7 @@ import small
 import tensorflow as tf
 
 from tf_contrastive import __main__, checkpoints, encoders, errors, exporting
-from tf_contrastive.config.data import IMAGENET_STATISTICS
+from tf_contrastive.config.dataset import IMAGENET_STATISTICS
 from tf_contrastive.config.encoder import (
     ENCODERS,
     KERAS_BACKBONES,

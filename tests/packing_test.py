@@ -8,6 +8,7 @@ from image_helpers import photos
 from PIL import Image
 
 from tf_contrastive import __main__, datasets, errors
+from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import packing
 
 # Width and height; the shorter side becomes 40.
@@ -73,7 +74,7 @@ def test_slices_and_splits_are_read(folder):
 
 
 def _held_out():
-    return packing.Reading(test_fraction=0.4)
+    return Reading(test_fraction=0.4)
 
 
 def test_an_interrupted_pack_goes_on(folder, monkeypatch):

@@ -19,19 +19,23 @@ from scipy import stats
 from tf_contrastive import __main__, datasets, views
 from tf_contrastive.commands import datasets as command
 from tf_contrastive.config import fields
-from tf_contrastive.config.dataset_names import (
+from tf_contrastive.config.data import Reading
+from tf_contrastive.config.dataset import (
+    DATASETS,
     EMBEDDED_NOTE,
-    PROBING_DATASETS,
     Cifar2,
+    ImageNet100,
     MultiDigits,
     RandBit,
-    read_probing,
+    WithOptions,
 )
+from tf_contrastive.config.dataset import read as read_name
 from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.config.views import Views, resolve_views
 from tf_contrastive.datasets import digit_canvases as digits_module
+from tf_contrastive.datasets import opening
 from tf_contrastive.datasets import random_bits as bits_module
-from tf_contrastive.datasets import subsets
+from tf_contrastive.datasets.source import Access
 from tf_contrastive.doctor import positives
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import finetune
@@ -83,7 +87,7 @@ def data_dir(tmp_path_factory):
     images = {s: pictures(n, 32, 3, n) for s, n in sizes.items()}
     labels = {s: np.arange(n) * 3 % 10 for s, n in sizes.items()}
     store(root, "cifar10", images, labels, _NAMES.split(), shape=(32, 32, 3))
-    names = sorted([*subsets.IMAGENET100, *(f"n9{i:07}" for i in range(20))])
+    names = sorted([*ImageNet100.classes, *(f"n9{i:07}" for i in range(20))])
     images = {"train": pictures(240, 8, 3, 1)}
     labels = {"train": np.arange(240) * 7 % 120}
     store(root, "imagenet2012", images, labels, names)
@@ -131,20 +135,20 @@ def refused(name, *words, split="train", data_dir=None):
 
 
 def test_names_are_read_into_their_options():
-    read = read_probing("multidigits:count=4,placement=grid,canvas=56")
+    read = read_name("multidigits:count=4,placement=grid,canvas=56")
     expected = MultiDigits(count=4, placement="grid", canvas=56)
     assert read == expected and read.sides == (28,) * 4 and read.cells == 4
-    read = read_probing("multidigits:sizes=20+80")
+    read = read_name("multidigits:sizes=20+80")
     assert read.sides == (20, 80)
-    read = read_probing("digit_on_image:of=cifar10,unique=3,label=digit")
+    read = read_name("digit_on_image:of=cifar10,unique=3,label=digit")
     assert (read.of, read.unique, read.label) == ("cifar10", 3, "digit")
     # What follows a name with a colon is that dataset's own.
     inner = "randbit:bits=2,of=folder:/a,b=c"
-    assert read_probing(f"randbit:bits=3,of={inner}").of == inner
-    read = read_probing("subset:fraction=0.01,of=cifar10")
+    assert read_name(f"randbit:bits=3,of={inner}").of == inner
+    read = read_name("subset:fraction=0.01,of=cifar10")
     assert read.fraction == 0.01
-    assert read_probing("cifar2") == Cifar2()
-    assert set(PROBING_DATASETS) == set(datasets.DERIVED)
+    assert read_name("cifar2") == Cifar2()
+    assert set(opening.OPENERS) == set(DATASETS.values())
 
 
 @pytest.mark.parametrize(
@@ -523,7 +527,7 @@ def test_no_augmentation_changes_the_bits(augmentation, augment_on):
     inner = datasets.from_arrays(images, np.arange(24))
     options = RandBit(bits=6, of="images")
     source = bits_module.randbit(
-        "randbit", options, "train", lambda name, split: inner
+        "randbit", options, "train", Access(None, Reading(), lambda *_: inner)
     )
     expected = columns(source)["extra"]
     assert len(set(integers(expected))) > 12
@@ -610,16 +614,16 @@ def test_the_real_cifar2_has_1000_test_images_per_class():
 
 
 def test_imagenet100_is_its_hundred_classes_in_order(data_dir, opened):
-    assert len(set(subsets.IMAGENET100)) == 100
+    assert len(set(ImageNet100.classes)) == 100
     source, whole = opened("imagenet100"), opened("imagenet2012")
     names = whole.info.label_names
     ids = [names[label] for label in whole.labels()]
-    kept = [i for i, name in enumerate(ids) if name in subsets.IMAGENET100]
+    kept = [i for i, name in enumerate(ids) if name in ImageNet100.classes]
     found = columns(source)
     assert source.info.num_examples == len(kept) == 200
-    expected = [subsets.IMAGENET100.index(ids[i]) for i in kept]
+    expected = [ImageNet100.classes.index(ids[i]) for i in kept]
     assert found["label"].tolist() == expected
-    assert source.info.label_names == subsets.IMAGENET100
+    assert source.info.label_names == ImageNet100.classes
     images = columns(whole)["image"]
     np.testing.assert_array_equal(found["image"], images[kept])
 
@@ -841,10 +845,11 @@ def test_contact_sheets(data_dir, tmp_path, capsys):
     assert sheet[:88].max() == 0
     assert command.run(Datasets()) == 0
     listed = capsys.readouterr().out
-    for name, options in PROBING_DATASETS.items():
-        assert name in listed
-        for field in dataclasses.fields(options):
-            assert f"{field.name}:" in listed
+    for declared in DATASETS.values():
+        assert declared.form in listed
+        if issubclass(declared, WithOptions):
+            for field in dataclasses.fields(declared):
+                assert f"{field.name}:" in listed
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ from tf_contrastive import (
     train,
 )
 from tf_contrastive.commands import pretrain as command
-from tf_contrastive.config import fields
+from tf_contrastive.config import dataset, fields
 from tf_contrastive.config import pretrain as configs
-from tf_contrastive.config.data import CHANNEL_STATISTICS, channel_statistics
+from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import color_statistics as dataset_statistics
 
@@ -363,15 +363,11 @@ def test_images_of_any_size_count_alike_for_the_colours(tmp_path):
     np.testing.assert_allclose(found, [[0.5] * 3, [0.5] * 3])
 
 
-def _measured(name, monkeypatch, **options):
-    with monkeypatch.context() as patched:
-        patched.setattr(dataset_statistics, "CHANNEL_STATISTICS", {})
-        return datasets.channel_statistics(datasets.source(name, **options))
-
-
-def test_the_known_colours_of_digits_are_theirs(monkeypatch):
-    found = _measured("digits", monkeypatch)
-    known = CHANNEL_STATISTICS["digits"]
+def test_the_known_colours_of_digits_are_theirs():
+    digits = datasets.source("digits")
+    found = datasets.channel_statistics(digits.renamed("unknown"))
+    known = datasets.channel_statistics(digits)
+    assert known == dataset.facts("digits").statistics
     np.testing.assert_allclose(found, known, atol=5.1e-5)
 
 
@@ -386,12 +382,10 @@ def test_the_known_colours_are_those_of_the_data(
     name, examples, atol, monkeypatch
 ):
     monkeypatch.setattr(dataset_statistics, "STANDARDIZE_EXAMPLES", examples)
-    found = _measured(name, monkeypatch, data_dir=str(PREPARED))
-    np.testing.assert_allclose(found, CHANNEL_STATISTICS[name], atol=atol)
-    used = datasets.channel_statistics(
-        datasets.source(name, data_dir=str(PREPARED))
-    )
-    assert used == CHANNEL_STATISTICS[name]
+    source = datasets.source(name, data_dir=str(PREPARED))
+    found = datasets.channel_statistics(source.renamed("unknown"))
+    known = datasets.channel_statistics(source)
+    np.testing.assert_allclose(found, known, atol=atol)
 
 
 @pytest.mark.slow

@@ -9,30 +9,9 @@ import numpy as np
 
 from tf_contrastive import errors, files
 from tf_contrastive.config.data import Reading
-from tf_contrastive.config.dataset_names import PROBING_DATASETS
+from tf_contrastive.config.dataset import DATASETS, WithOptions
 from tf_contrastive.config.datasets import Datasets, Listing
 
-# In the order of the list; those of PROBING_DATASETS are followed by their
-# options.
-_DATASETS = {
-    "digits": "1,797 handwritten digits of 8x8 pixels, embedded",
-    "folder:PATH": "a folder per class, or images without labels",
-    "csv:PATH": "lines of path,label, or of paths",
-    "packed:FOLDER": "what `datasets --pack` has made of another dataset",
-    "tfrecord:GLOB": "tf.train.Example with an encoded image and a label",
-    "NAME": "any prepared dataset of TensorFlow Datasets, such as cifar10",
-    "cifar2": "cats and dogs of cifar10",
-    "imagenet100": "100 classes of imagenet2012",
-    "subset": "a fraction of train, with equally many images of each class:"
-    " subset:fraction=0.1,of=cifar10",
-    "multidigits": "digits of mnist on a black canvas:"
-    " multidigits:count=4,placement=grid",
-    "digit_on_image": "a digit of mnist at nine places of an image:"
-    " digit_on_image:unique=16,of=cifar10",
-    "randbit": "images with the bits of a random integer as channels:"
-    " randbit:bits=5,of=cifar10",
-    "kbits": "such channels on black images: kbits:bits=5",
-}
 # Images on a contact sheet, their side in pixels, and the height of the stripes
 # that show extra channels.
 _IMAGES, _TILE, _STRIPES = 64, 96, 8
@@ -46,13 +25,16 @@ def run(options: Datasets) -> int:
     if options.listing.show:
         print(_contact_sheet(options.listing, options.reading))
         return 0
-    for name, text in _DATASETS.items():
-        print(f"{name:14} {text}")
-        if name in PROBING_DATASETS:
-            for field in dataclasses.fields(PROBING_DATASETS[name]):
-                default = f" (default: {field.default})" * bool(field.default)
-                help_text = field.metadata["help"]
-                print(f"{'':16} {field.name}: {help_text}{default}")
+    for name, declared in DATASETS.items():
+        text = (declared.__doc__ or "").splitlines()[0]
+        if not issubclass(declared, WithOptions):
+            print(f"{declared.form:14} {text}")
+            continue
+        example = f" Example: {declared.form}" * (declared.form != name)
+        print(f"{name:14} {text}{example}")
+        for field in dataclasses.fields(declared):
+            default = f" (default: {field.default})" * bool(field.default)
+            print(f"{'':16} {field.name}: {field.metadata['help']}{default}")
     return 0
 
 

@@ -14,8 +14,9 @@ from tf_contrastive import (
     exporting,
     terminal,
 )
-from tf_contrastive.config import allocations
+from tf_contrastive.config import allocations, dataset
 from tf_contrastive.config.data import Reading, check_encoder_channels
+from tf_contrastive.config.dataset import AtPath
 from tf_contrastive.config.embed import Embed
 from tf_contrastive.embedding import job as jobs
 
@@ -56,8 +57,8 @@ def run(options: Embed) -> int:
     rows = min(settings.embedding_batch_size, source.info.num_examples)
     allocations.check_images("embedding_batch_size", rows, shape[0])
     features = int(encoder(tf.zeros([1, *shape])).shape[-1])
-    scheme = name.partition(":")[0]
-    of_tfds = source.arrays is None and scheme not in datasets.SCHEMES
+    is_at_path = isinstance(dataset.read(name), AtPath)
+    of_tfds = source.arrays is None and not is_at_path
     job = jobs.Job(
         source,
         shape[0],
@@ -118,9 +119,10 @@ def _input(options: Embed) -> tuple[str, str, Reading]:
                 run.reading, max_bad_images=reading.max_bad_images
             )
         name, data_dir = name or data.dataset, data_dir or data.data_dir
-    scheme, _, path = name.partition(":")
-    if scheme in datasets.SCHEMES:
-        name = f"{scheme}:{_absolute(os.path.expanduser(path))}"
+    declared = dataset.read(name)
+    if isinstance(declared, AtPath):
+        path = _absolute(os.path.expanduser(declared.path))
+        name = f"{declared.name}:{path}"
     data_dir = data_dir and _absolute(os.path.expanduser(data_dir))
     return name, data_dir, reading
 

@@ -1,13 +1,15 @@
-"""Datasets: options of the input, and facts known by a dataset's name."""
+"""The dataset of a run, and the options of its input."""
 
 import dataclasses
 import re
-from typing import NamedTuple
 
-from tf_contrastive.config.dataset_names import (
-    DATASET_SCHEMES,
-    PROBING_DATASETS,
+from tf_contrastive.config.dataset import (
+    FORMS,
+    IMAGENET_STATISTICS,
+    AtPath,
+    ChannelStatistics,
     dataset_name,
+    read,
 )
 from tf_contrastive.config.fields import is_float32, matching, one_of, option
 from tf_contrastive.errors import UserError, arg
@@ -18,31 +20,6 @@ CACHES = ("auto", "memory", "none")
 
 # Side of views in pixels, for images of several shapes.
 DEFAULT_IMAGE_SIZE = 224
-
-
-class ChannelStatistics(NamedTuple):
-    """Mean and standard deviation of each channel, of pixels in [0, 1]."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-
-# Over all pixels of the training split. (The common deviations of CIFAR-10,
-# 0.2023, 0.1994, 0.2010, are means of the deviations of single images.)
-CHANNEL_STATISTICS = {
-    name: ChannelStatistics(mean, std)
-    for name, mean, std in (
-        # As in torchvision.
-        ("imagenet2012", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        # Computed from the original files, as those of MNIST.
-        ("cifar10", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        ("cifar100", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
-        ("mnist", (0.1307,) * 3, (0.3081,) * 3),
-        # The 1,437 digits of this package's training split.
-        ("digits", (0.3058,) * 3, (0.3761,) * 3),
-    )
-}
-IMAGENET_STATISTICS = CHANNEL_STATISTICS["imagenet2012"]
 
 # Examples from which the statistics of other datasets are computed, at most.
 STANDARDIZE_EXAMPLES = 10_000
@@ -163,10 +140,7 @@ class Data:
 
     dataset: str = option(
         "digits",
-        "digits (embedded), a name of TensorFlow Datasets, folder:PATH,"
-        " tfrecord:GLOB, csv:PATH (lines of path,label), packed:FOLDER (written"
-        " by the command datasets), or one of"
-        f" {', '.join(PROBING_DATASETS)} (options: see the command datasets)",
+        f"{FORMS}; the command datasets describes them",
         check=dataset_name,
     )
     data_dir: str = option(
@@ -257,10 +231,10 @@ def check_pod(workdir: str, data: Data) -> None:
 
     They share no disk, and run graphs, but no Python.
     """
-    scheme, separator, path = data.dataset.partition(":")
     paths = {"workdir": workdir, "data_dir": data.data_dir}
-    if separator and scheme in DATASET_SCHEMES:
-        paths["dataset"] = path
+    declared = read(data.dataset)
+    if isinstance(declared, AtPath):
+        paths["dataset"] = declared.path
     for name, path in paths.items():
         if path and "://" not in path:
             raise UserError(

@@ -3,7 +3,7 @@
 import dataclasses
 
 from tf_contrastive.config.data import Reading, split_name
-from tf_contrastive.config.dataset_names import dataset_name
+from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.errors import UserError, arg
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from tf_contrastive.config.data import Reading, split_name
-from tf_contrastive.config.dataset_names import dataset_name
+from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import (
     Command,
     Terminal,

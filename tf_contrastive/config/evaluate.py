@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from tf_contrastive.config import allocations
 from tf_contrastive.config.data import Data, Reading, split_name
-from tf_contrastive.config.dataset_names import dataset_name
+from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import (
     Command,
     Terminal,

@@ -5,7 +5,7 @@ import math
 from typing import Any, NamedTuple
 
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, without_slice
-from tf_contrastive.config.dataset_names import dataset_family, image_dataset
+from tf_contrastive.config.dataset import facts, image_dataset
 from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
@@ -27,24 +27,6 @@ _DEFAULTS = (
 _BATCH_SIZE = 16
 # Image side in pixels, by the stem of the run's own image side.
 _SIDE = {"imagenet": 32, "cifar": 16}
-# Number of classes and image side of datasets by family; of others.
-_CLASSES_AND_SIDE = {
-    name: (classes, side)
-    for side, families in {
-        28: {"mnist": 10, "fashion_mnist": 10, "kmnist": 10},
-        32: {"cifar10": 10, "cifar2": 2, "cifar100": 100, "svhn_cropped": 10},
-        64: {"imagenet_resized": 1000},
-        96: {"stl10": 10},
-        DEFAULT_IMAGE_SIZE: {
-            **{"imagenet2012": 1000, "imagenet2012_subset": 1000},
-            **{"imagenet100": 100, "imagenette": 10, "food101": 101},
-            **{"oxford_iiit_pet": 37, "oxford_flowers102": 102},
-            **{"places365_small": 365, "sun397": 397},
-        },
-    }.items()
-    for name, classes in families.items()
-}
-_OTHER = (10, DEFAULT_IMAGE_SIZE)
 
 
 class Substitute(NamedTuple):
@@ -61,15 +43,14 @@ class Substitute(NamedTuple):
 def substitute(dataset: str) -> Substitute:
     """Returns what replaces a dataset that is not available."""
     source = image_dataset(dataset)
-    family = dataset_family(source)
-    classes, side = _CLASSES_AND_SIDE.get(family, _OTHER)
-    digits = f"digits/{classes}"
+    known = facts(source)
+    digits = f"digits/{known.classes or 10}"
     name = digits
     if source != dataset:
         name = dataset.replace(f"of={source}", f"of={digits}")
-    note = ", assuming 10 classes" * (family not in _CLASSES_AND_SIDE)
+    note = ", assuming 10 classes" * (known.classes is None)
     message = f"{name} replaces {dataset}, which is not found{note}"
-    return Substitute(name, side, message)
+    return Substitute(name, known.side or DEFAULT_IMAGE_SIZE, message)
 
 
 def smoke(

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from tf_contrastive.config.dataset_names import dataset_family, image_dataset
+from tf_contrastive.config.dataset import NOT_FLIPPED, facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, arg, did_you_mean
@@ -49,22 +49,10 @@ PREPROCESSINGS = ("center_crop", "shorter_side", "squash_crop", "squash")
 # Prefix of SimCLR's policy with further operations.
 _ADDED = "simclr+"
 
-# Defaults of views, unless a table below has others.
+# Defaults of views, unless the table below or the dataset has others.
 VIEW_DEFAULTS = {"flip": True, "color_jitter_strength": 1.0, "blur": True}
 # For small images: CIFAR's (SimCLR, appendix B.9).
 SMALL_VIEW_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
-# By dataset family. A mirrored digit or letter is another one, or none.
-DATASET_VIEW_DEFAULTS = {
-    name: {"flip": False}
-    for name in (
-        "digits",
-        "mnist",
-        "kmnist",
-        "emnist",
-        "svhn_cropped",
-        "multidigits",
-    )
-}
 
 
 def listed_operations(augmentation: str) -> list[str]:
@@ -134,7 +122,7 @@ class Views:
     flip: bool | None = option(
         None,
         "flip half of the views horizontally; default: true, but not for"
-        f" {', '.join(DATASET_VIEW_DEFAULTS)}",
+        f" {', '.join(NOT_FLIPPED)}",
     )
     color_jitter_strength: float | None = option(
         None,
@@ -226,9 +214,8 @@ def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     defaults: dict[str, Any] = dict(VIEW_DEFAULTS)
     if image_size <= CIFAR_STEM_MAX_SIDE:
         defaults |= SMALL_VIEW_DEFAULTS
-    defaults |= DATASET_VIEW_DEFAULTS.get(
-        dataset_family(image_dataset(dataset)), {}
-    )
+    if not facts(image_dataset(dataset)).flip:
+        defaults["flip"] = False
     missing = {k: v for k, v in defaults.items() if getattr(views, k) is None}
     return dataclasses.replace(views, image_size=image_size, **missing)
 

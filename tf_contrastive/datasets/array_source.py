@@ -1,12 +1,11 @@
 """Images in memory: NumPy arrays, and scikit-learn's digits."""
 
-import re
-
 import numpy as np
 
 from tf_contrastive import errors
+from tf_contrastive.config.dataset import Digits
 from tf_contrastive.datasets import split_spec
-from tf_contrastive.datasets.source import Info, Source, in_memory
+from tf_contrastive.datasets.source import Access, Info, Source, in_memory
 
 # Every fifth of the digits is in the test split: 360 of 1,797.
 _DIGITS_TEST_STRIDE = 5
@@ -123,25 +122,22 @@ def _classes(
     return labels.astype(np.int64), names, least
 
 
-def digits(split: str, name: str = "digits") -> Source:
+def digits(name: str, options: Digits, split: str, access: Access) -> Source:
     """Returns scikit-learn's 1,797 handwritten digits of 8x8 pixels.
 
     Ordered by class, every fifth is in the test split (360), the others in the
     training split (1,437).
 
     Args:
-      split: `train`, `test`, or a slice of one.
       name: `digits`, or `digits/C` for C classes, to try code for C classes:
         if C is more than ten, ten evenly spread classes have examples; if
         less, some hold several digits.
+      options: of the name.
+      split: `train`, `test`, or a slice of one.
+      access: not used.
     """
-    count = name.partition("/")[2] or "10"
-    if not re.fullmatch(r"[1-9]\d*", count):
-        raise errors.UserError(
-            f"dataset {name}: use digits, or digits/C for C classes, such as"
-            " digits/100"
-        )
-    classes = int(count)
+    del access
+    classes = options.classes
     from sklearn import datasets as sklearn_datasets
 
     data = sklearn_datasets.load_digits()

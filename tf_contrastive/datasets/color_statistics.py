@@ -4,12 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import terminal
-from tf_contrastive.config.data import (
-    CHANNEL_STATISTICS,
-    STANDARDIZE_EXAMPLES,
-    ChannelStatistics,
-)
-from tf_contrastive.config.dataset_names import dataset_family
+from tf_contrastive.config.data import STANDARDIZE_EXAMPLES
+from tf_contrastive.config.dataset import ChannelStatistics, facts
 from tf_contrastive.datasets.source import Source
 
 
@@ -20,7 +16,7 @@ def channel_statistics(source: Source) -> ChannelStatistics:
     over the split; every image has the same weight.
     """
     info = source.info
-    if known := CHANNEL_STATISTICS.get(dataset_family(info.name)):
+    if known := facts(info.name).statistics:
         return known
     count = min(info.num_examples, STANDARDIZE_EXAMPLES)
     rows = np.linspace(0, info.num_examples - 1, count).round().astype(int)

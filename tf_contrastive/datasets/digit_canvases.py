@@ -13,15 +13,22 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
-from tf_contrastive.config.dataset_names import (
+from tf_contrastive.config.dataset import (
     EMBEDDED_NOTE,
     DigitOnImage,
+    Digits,
     MultiDigits,
 )
-from tf_contrastive.datasets import array_source, split_spec
+from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.random_bits import FOR_DIGITS, hashed
-from tf_contrastive.datasets.source import Info, Record, Source, in_memory
-from tf_contrastive.datasets.subsets import Opener, note_of
+from tf_contrastive.datasets.source import (
+    Access,
+    Info,
+    Record,
+    Source,
+    in_memory,
+)
+from tf_contrastive.datasets.subsets import note_of
 
 _SIDE = 28
 _NAMES = tuple(map(str, range(10)))
@@ -32,7 +39,7 @@ _PAPER_SIDES = (224, 28)
 _LEGIBLE = 8
 
 
-class Digits(NamedTuple):
+class _Images(NamedTuple):
     """Digits in memory."""
 
     images: tf.Tensor  # uint8 [n, 28, 28], white on black.
@@ -48,16 +55,16 @@ def _warn_embedded(reason: str) -> None:
     )
 
 
-def _read(split: str, open_inner: Opener, first: int = 0) -> Digits:
+def _read(split: str, access: Access, first: int = 0) -> _Images:
     """Reads digits of MNIST, or the embedded ones if it is not prepared.
 
     `first` is their number, in the order of TFDS; 0: all.
     """
     try:
-        source, note = open_inner("mnist", split), ""
+        source, note = access.open("mnist", split), ""
     except errors.AbsentDataError as error:
         _warn_embedded(str(error))
-        source, note = array_source.digits(split), EMBEDDED_NOTE
+        source, note = access.open(Digits.name, split), EMBEDDED_NOTE
     count = source.info.num_examples
     if first > count:
         raise errors.UserError(
@@ -77,7 +84,7 @@ def _read(split: str, open_inner: Opener, first: int = 0) -> Digits:
     # On the host, see `in_memory`.
     with tf.device("CPU:0"):
         tensor = tf.convert_to_tensor(np.concatenate(images))
-    return Digits(tensor, np.concatenate(labels), note)
+    return _Images(tensor, np.concatenate(labels), note)
 
 
 def _resized(digit: tf.Tensor, side: int | tf.Tensor) -> tf.Tensor:
@@ -102,14 +109,14 @@ def _padded(
 
 
 def multidigits(
-    name: str, options: MultiDigits, split: str, open_inner: Opener
+    name: str, options: MultiDigits, split: str, access: Access
 ) -> Source:
     """Digits on a black canvas; where they overlap, the brighter pixel.
 
     A record holds which digits it shows, and where.
     """
     base = split_spec.parse(split)[0]
-    digits = _read(base, open_inner)
+    digits = _read(base, access)
     sides, canvas = options.sides, options.canvas
     which, where = _arrange(options, base, len(digits.labels))
     labels = digits.labels[which]  # [n, c]
@@ -177,15 +184,15 @@ def _arrange(
 
 
 def digit_on_image(
-    name: str, options: DigitOnImage, split: str, open_inner: Opener
+    name: str, options: DigitOnImage, split: str, access: Access
 ) -> Source:
     """Images of another dataset with a digit at nine places."""
-    inner = open_inner(options.of, split)
+    inner = access.open(options.of, split)
     decode_inner = inner.decode  # Alone, as in `random_bits`.
     if split_spec.parse(split)[0] == "train":
-        digits = _read("train", open_inner, options.unique)
+        digits = _read("train", access, options.unique)
     else:
-        digits = _read("test", open_inner)
+        digits = _read("test", access)
     shape = inner.info.image_shape
     if shape:
         shorter = min(shape[:2])

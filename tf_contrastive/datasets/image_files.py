@@ -19,12 +19,14 @@ import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
 from tf_contrastive.config.data import Reading
+from tf_contrastive.config.dataset import CSV, Folder
 from tf_contrastive.datasets import (
     decoding,
     split_spec,
     verified_files,
 )
 from tf_contrastive.datasets.source import (
+    Access,
     Info,
     Record,
     Source,
@@ -296,7 +298,7 @@ def _has_image(folder: str) -> bool:
     return any(map(_is_image, itertools.chain(*(f for _, f in _walk(folder)))))
 
 
-def folder(name: str, path: str, split: str, reading: Reading) -> Source:
+def folder(name: str, options: Folder, split: str, access: Access) -> Source:
     """Opens `folder:PATH`.
 
     The folders in PATH that have images, sorted by name, are the classes;
@@ -305,7 +307,8 @@ def folder(name: str, path: str, split: str, reading: Reading) -> Source:
     they exist. Without others, `reading.test_fraction` of PATH, or PATH/train,
     is the split test. A slice is a random sample, always the same.
     """
-    path = os.path.expanduser(path).rstrip("/") or "/"
+    reading = access.reading
+    path = os.path.expanduser(options.path).rstrip("/") or "/"
     if not tf.io.gfile.isdir(path):
         kind = "a file" if tf.io.gfile.exists(path) else "absent"
         raise errors.AbsentDataError(
@@ -415,7 +418,7 @@ def _columns(
     return [paths, labels] if labels >= 0 else [paths]
 
 
-def csv_file(name: str, path: str, split: str, reading: Reading) -> Source:
+def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
     """Opens `csv:PATH`: lines of path,label, or of path alone.
 
     Columns are separated by commas, semicolons or tabs, and found by their
@@ -425,7 +428,8 @@ def csv_file(name: str, path: str, split: str, reading: Reading) -> Source:
     are then those of all splits' files. Without it the file is the split
     `train`.
     """
-    path = os.path.expanduser(path)
+    reading = access.reading
+    path = os.path.expanduser(options.path)
     file = path.replace("{split}", split_spec.parse(split)[0])
     held_out = file == path and _holds_out(split, reading)
     if file != path:

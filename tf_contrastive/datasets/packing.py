@@ -16,13 +16,14 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
-from tf_contrastive.config.data import Reading
+from tf_contrastive.config.dataset import Packed
 from tf_contrastive.datasets import (
     decoding,
     split_spec,
     verified_files,
 )
 from tf_contrastive.datasets.source import (
+    Access,
     Files,
     Info,
     Record,
@@ -194,14 +195,14 @@ def _shrunk(image: tf.Tensor, side: int) -> tf.Tensor:
 # ---- Reading -----------------------------------------------------------------
 
 
-def packed(name: str, path: str, split: str, reading: Reading) -> Source:
+def packed(name: str, options: Packed, split: str, access: Access) -> Source:
     """Opens `packed:FOLDER`, which `pack` has written.
 
     Nothing is decoded to open it: only the lengths of the files are compared
     with the manifest.
     """
-    del reading
-    folder = os.path.expanduser(path)
+    del access
+    folder = os.path.expanduser(options.path)
     base = split_spec.parse(split)[0]
     manifest = _manifest(folder, base)
     if not tf.io.gfile.exists(manifest):

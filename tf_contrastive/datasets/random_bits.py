@@ -1,7 +1,7 @@
 """RandBit and KBits: the bits of a random integer as channels.
 
 Chen, Luo and Li 2021, section 5. Random choices depend on the seed in the name
-(`config.dataset_names`) and on the index or the contents of an image: they are
+(`config.dataset`) and on the index or the contents of an image: they are
 equal in every view and slice.
 """
 
@@ -12,10 +12,16 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config.dataset_names import KBits, RandBit
+from tf_contrastive.config.dataset import KBits, RandBit
 from tf_contrastive.datasets import split_spec
-from tf_contrastive.datasets.source import Info, Record, Source, in_memory
-from tf_contrastive.datasets.subsets import Opener, note_of
+from tf_contrastive.datasets.source import (
+    Access,
+    Info,
+    Record,
+    Source,
+    in_memory,
+)
+from tf_contrastive.datasets.subsets import note_of
 
 # Purposes of `hashed`.
 FOR_DIGITS, FOR_BITS = 1, 2
@@ -43,11 +49,9 @@ def _bits(number: tf.Tensor, count: int) -> tf.Tensor:
     return tf.cast(shifted & tf.ones([], tf.int64), tf.float32)
 
 
-def randbit(
-    name: str, options: RandBit, split: str, open_inner: Opener
-) -> Source:
+def randbit(name: str, options: RandBit, split: str, access: Access) -> Source:
     """Images of another dataset with the bits of a random integer."""
-    inner = open_inner(options.of, split)
+    inner = access.open(options.of, split)
     # Alone, since Beam pickles `decode`, and a source holds datasets.
     decode_inner = inner.decode
 
@@ -72,13 +76,13 @@ def randbit(
     return dataclasses.replace(inner, decode=decode, info=info, decoded=False)
 
 
-def kbits(name: str, options: KBits, split: str, open_inner: Opener) -> Source:
+def kbits(name: str, options: KBits, split: str, access: Access) -> Source:
     """Black images with the bits of a random integer.
 
     Views have three colours, so that black ones precede the bits; a network's
     weights for them are multiplied by zeros.
     """
-    del open_inner
+    del access
     base = split_spec.parse(split)[0]
     if base not in ("train", "test"):
         raise errors.unknown("split of kbits", base, ("train", "test"))

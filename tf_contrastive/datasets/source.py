@@ -3,12 +3,13 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
+from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import split_spec
 
 Record = dict[str, tf.Tensor]
@@ -319,6 +320,20 @@ class Source:
         return arrays
 
 
+class Access(NamedTuple):
+    """How a dataset is opened.
+
+    Attributes:
+      data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
+      reading: options of the files' images.
+      open: (name, split) -> the source of another dataset, opened alike.
+    """
+
+    data_dir: str | None
+    reading: Reading
+    open: Callable[[str, str], Source]
+
+
 def in_memory(
     arrays: dict[str, np.ndarray],
     decode: Callable[[Record], Record],
@@ -341,3 +356,28 @@ def in_files(
     """Makes a source of records that are read from files."""
     records = files.numbered().map(lambda _, record: record)
     return Source(records, decode, info, files=files)
+
+
+def check_scorable(train: Info, test: Info) -> Info:
+    """Returns `test` with the classes of `train`, which it may lack some of.
+
+    Raises:
+      UserError: for splits on which no classifier can be scored.
+    """
+    for info in (train, test):
+        if not info.has_labels:
+            raise errors.UserError(
+                f"{info.name} {info.split} has no labels to score against, one"
+                f" per image: set {errors.arg('dataset', 'NAME')} of a labelled"
+                " dataset"
+            )
+    # Without names, the largest label is all that is known of the classes.
+    lacks = not test.label_names and (
+        (test.num_classes or 0) < (train.num_classes or 0)
+    )
+    if train.num_classes != test.num_classes and not lacks:
+        raise errors.UserError(
+            f"{train.name}: {train.split} has {train.num_classes} classes and"
+            f" {test.split} {test.num_classes}: use splits of the same classes"
+        )
+    return dataclasses.replace(test, num_classes=train.num_classes)

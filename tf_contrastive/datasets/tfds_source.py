@@ -7,7 +7,6 @@ which would wait for the network. TFDS is imported late: it takes a second.
 import dataclasses
 import json
 import os
-import re
 from collections.abc import Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,10 +16,12 @@ import tensorflow as tf
 
 from tf_contrastive import errors, files
 from tf_contrastive.config.data import without_slice
-from tf_contrastive.config.dataset_names import (
-    DATASET_SCHEMES,
-    EMBEDDED_DATASETS,
-    PROBING_DATASETS,
+from tf_contrastive.config.dataset import (
+    DATASETS,
+    FORMS,
+    Prepared,
+    dataset_family,
+    path_with_scheme,
 )
 from tf_contrastive.datasets import decoding, verified_files
 from tf_contrastive.datasets import source as sources
@@ -45,7 +46,7 @@ def _builder(
     except tfds.core.DatasetNotFoundError as error:
         raise _not_found(tfds, name, place) from error
     except (ValueError, AssertionError, json_format.Error) as error:
-        if tf.io.gfile.exists(name):  # A path, without `folder:`.
+        if path_with_scheme(name):
             raise _not_found(tfds, name, place) from error
         raise errors.UserError(
             f"dataset {name} in {place} cannot be read"
@@ -60,7 +61,7 @@ def _check_features(name: str, place: str) -> None:
     Raises:
       UserError: with the first of them, or for a FIFO or the like.
     """
-    base = os.path.join(place, re.split("[/:]", name)[0])
+    base = os.path.join(place, dataset_family(name))
     for folder, _, names in tf.io.gfile.walk(base):
         for name in names:
             if name.endswith((".json", ".txt")):  # TFDS opens these.
@@ -96,18 +97,14 @@ def _classes(content: Any) -> Iterator[Any]:
 
 def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
     known = tfds.list_builders(with_community_datasets=False)
-    base = re.split("[/:]", name)[0]
+    base = dataset_family(name)
     if base not in known:
-        embedded = [*EMBEDDED_DATASETS, *PROBING_DATASETS]
-        own = [*embedded, *(f"{scheme}:PATH" for scheme in DATASET_SCHEMES)]
-        match = errors.nearest(base, [*embedded, *known])
+        match = path_with_scheme(name)
+        match = match or errors.nearest(base, [*DATASETS, *known])
         hint = f"did you mean {match!r}? " if match else ""
-        if tf.io.gfile.exists(name):
-            kind = "folder" if tf.io.gfile.isdir(name) else "csv"
-            hint = f"did you mean {kind}:{name}? "
         return errors.UnknownDatasetError(
-            f"unknown dataset {name!r}: {hint}known: {', '.join(own)}, the"
-            f" prepared datasets in {place}, and the {len(known)} names of"
+            f"unknown dataset {name!r}: {hint}known: {FORMS}; prepared datasets"
+            f" are looked for in {place}, and {len(known)} names are in"
             " tfds.list_builders()"
         )
     return errors.AbsentDataError(
@@ -185,7 +182,9 @@ def _files(builder: "DatasetBuilder", split: str) -> Files:
     )
 
 
-def open_tfds(name: str, split: str, data_dir: str | None) -> sources.Source:
+def open_tfds(
+    name: str, options: Prepared, split: str, access: sources.Access
+) -> sources.Source:
     """Opens a prepared dataset by its TFDS name, `name[/config][:version]`.
 
     Records keep their encoded bytes and the order of the files. They include a
@@ -193,7 +192,8 @@ def open_tfds(name: str, split: str, data_dir: str | None) -> sources.Source:
     """
     import tensorflow_datasets as tfds
 
-    builder = _builder(tfds, name, data_dir or None)
+    del options
+    builder = _builder(tfds, name, access.data_dir)
     image, label = _image_and_label(tfds, builder)
     count = _num_examples(builder, split)
     features = builder.info.features

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config.data import Reading
+from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
     decoding,
     record_files,
@@ -17,6 +17,7 @@ from tf_contrastive.datasets import (
     verified_files,
 )
 from tf_contrastive.datasets.source import (
+    Access,
     Files,
     Info,
     Record,
@@ -79,14 +80,17 @@ def _parser(
     return parse, label is not None
 
 
-def tfrecord(name: str, pattern: str, split: str, reading: Reading) -> Source:
+def tfrecord(
+    name: str, options: TFRecord, split: str, access: Access
+) -> Source:
     """Opens `tfrecord:GLOB`: files of tf.train.Example, gzip by their ending.
 
     GLOB may be a folder of such files. Image and label are found by the names
     of their features; labels are integers of at least 0. `{split}` in GLOB
     means the split's name; without it all files are the split `train`.
     """
-    pattern = os.path.expanduser(pattern)
+    reading = access.reading
+    pattern = os.path.expanduser(options.path)
     matching = pattern.replace("{split}", split_spec.parse(split)[0])
     if matching == pattern:
         split_spec.only_train(name, split, "put {split} into the path for more")

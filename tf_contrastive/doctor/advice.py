@@ -6,10 +6,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from tf_contrastive import datasets, errors
-from tf_contrastive.config.dataset_names import dataset_family
+from tf_contrastive.config import dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import DATASET_VIEW_DEFAULTS
 from tf_contrastive.doctor.memory import Memory
 from tf_contrastive.doctor.positives import Expected
 
@@ -104,12 +103,11 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
             f" little to recognise at {side} pixels: use"
             f" {' and '.join(weaker)}",
         )
-    family = dataset_family(facts.info.name)
-    signs = DATASET_VIEW_DEFAULTS.get(family, {}).get("flip") is False
-    if views.flip and signs:
+    images = dataset.image_dataset(facts.info.name)
+    if views.flip and not dataset.facts(images).flip:
         yield (
             "flip",
-            f"{errors.arg('flip')} mirrors the signs of {family}, which changes"
+            f"{errors.arg('flip')} mirrors the signs of {images}, which changes"
             f" their meaning: use {errors.arg('flip', 'False')}",
         )
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE, IMAGENET_STATISTICS
+from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
+from tf_contrastive.config.dataset import IMAGENET_STATISTICS
 from tf_contrastive.config.encoder import (
     CONVNET,
     Encoder,

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets, files
 from tf_contrastive.config.data import without_slice
-from tf_contrastive.config.dataset_names import dataset_family
+from tf_contrastive.config.dataset import dataset_family
 from tf_contrastive.config.evaluate import KNN_K, Evaluate, Evaluation
 from tf_contrastive.config.protocols import (
     ROBUSTNESS_CLASSIFIERS,

@@ -1,0 +1,561 @@
+"""Datasets: how each is named, the options in its name, and facts about it.
+
+A name is that of a declaration below, or one of TensorFlow Datasets, of which
+some facts are known, too. `datasets.opening` has the function that opens each.
+"""
+
+import dataclasses
+import os
+import re
+import typing
+from typing import Any, ClassVar, NamedTuple
+
+from tf_contrastive.config.fields import matching, option, problem
+from tf_contrastive.errors import UserError, did_you_mean
+
+# Appended to the name where MNIST is not available.
+EMBEDDED_NOTE = " (digits instead of mnist)"
+
+
+# ---- Facts -------------------------------------------------------------------
+
+
+class ChannelStatistics(NamedTuple):
+    """Mean and standard deviation of each channel, of pixels in [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Facts(NamedTuple):
+    """What is known of images before they are read.
+
+    Attributes:
+      classes: their number; None: unknown.
+      side: of the images in pixels; None: it varies, or is unknown.
+      statistics: over all pixels of the training split. (The common deviations
+        of CIFAR-10, 0.2023, 0.1994, 0.2010, are means of the deviations of
+        single images.)
+      flip: whether a mirrored image is like another one of the dataset. A
+        mirrored digit or letter is another one, or none.
+    """
+
+    classes: int | None = None
+    side: int | None = None
+    statistics: ChannelStatistics | None = None
+    flip: bool = True
+
+
+def _gray(mean: float, std: float) -> ChannelStatistics:
+    return ChannelStatistics((mean,) * 3, (std,) * 3)
+
+
+# As in torchvision. Others were computed from the original files.
+IMAGENET_STATISTICS = ChannelStatistics(
+    (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+)
+# Of TensorFlow Datasets, by name without configuration and version.
+_PREPARED = {
+    "imagenet2012": Facts(1000, None, IMAGENET_STATISTICS),
+    "imagenet2012_subset": Facts(1000),
+    "imagenet_resized": Facts(1000, 64),
+    "imagenette": Facts(10),
+    "cifar10": Facts(
+        10,
+        32,
+        ChannelStatistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ),
+    "cifar100": Facts(
+        100,
+        32,
+        ChannelStatistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    ),
+    "mnist": Facts(10, 28, _gray(0.1307, 0.3081), flip=False),
+    "fashion_mnist": Facts(10, 28),
+    "kmnist": Facts(10, 28, flip=False),
+    "emnist": Facts(flip=False),
+    "svhn_cropped": Facts(10, 32, flip=False),
+    "stl10": Facts(10, 96),
+    "food101": Facts(101),
+    "oxford_iiit_pet": Facts(37),
+    "oxford_flowers102": Facts(102),
+    "places365_small": Facts(365),
+    "sun397": Facts(397),
+}
+
+
+# ---- Forms of names ----------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetDeclaration:
+    """Base of declarations. Its instances hold what a name says.
+
+    The first line of a declaration's docstring describes it to users.
+
+    Attributes:
+      name: the name's first part.
+      form: a whole name; of those with options an example.
+      facts: about its images.
+      has_fixed_splits: whether `test_fraction` has no effect. Otherwise its
+        splits are made by it, or are those of another dataset.
+    """
+
+    name: ClassVar[str]
+    form: ClassVar[str]
+    facts: ClassVar[Facts] = Facts()
+    has_fixed_splits: ClassVar[bool] = True
+
+    @classmethod
+    def read(cls, name: str) -> "DatasetDeclaration":
+        """Parses a name; `ValueError` with what is allowed."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared(DatasetDeclaration):
+    """Any prepared dataset of TensorFlow Datasets, such as cifar10."""
+
+    name = form = "NAME"
+
+    @classmethod
+    def read(cls, name: str) -> "Prepared":
+        """Parses NAME, NAME/CONFIG, NAME:VERSION or NAME/CONFIG:VERSION."""
+        if not re.fullmatch(r"[A-Za-z]\w*(/[\w.\-]+)?(:[\d.*]+)?", name):
+            hint = path_with_scheme(name)
+            hint = f" (did you mean {hint}?)" if hint else ""
+            known = did_you_mean(dataset_family(name), DATASETS)
+            raise ValueError(f"{FORMS}{hint or known}")
+        return cls()
+
+
+@dataclasses.dataclass(frozen=True)
+class Digits(DatasetDeclaration):
+    """1,797 handwritten digits of 8x8 pixels, embedded."""
+
+    name = form = "digits"
+    facts = Facts(10, 8, _gray(0.3058, 0.3761), flip=False)
+
+    classes: int = 10
+
+    @classmethod
+    def read(cls, name: str) -> "Digits":
+        """Parses `digits`, or `digits/C` for C classes."""
+        match = re.fullmatch(r"digits(?:/([1-9]\d{0,8}))?", name)
+        if not match:
+            raise ValueError(
+                "digits, or digits/C for C classes, such as digits/100"
+            )
+        return cls(int(match[1] or 10))
+
+
+@dataclasses.dataclass(frozen=True)
+class AtPath(DatasetDeclaration):
+    """Files at a path, SCHEME:PATH."""
+
+    path: str
+
+    @classmethod
+    def read(cls, name: str) -> "AtPath":
+        """Parses SCHEME:PATH."""
+        scheme, _, path = name.partition(":")
+        if scheme != cls.name or not path:
+            raise ValueError(f"{cls.form} with a path after the colon")
+        return cls(path)
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder(AtPath):
+    """A folder per class, or images without labels."""
+
+    name = "folder"
+    form = "folder:PATH"
+    has_fixed_splits = False
+
+
+@dataclasses.dataclass(frozen=True)
+class CSV(AtPath):
+    """Lines of path,label, or of paths."""
+
+    name = "csv"
+    form = "csv:PATH"
+    has_fixed_splits = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Packed(AtPath):
+    """What `datasets --pack` has made of another dataset."""
+
+    name = "packed"
+    form = "packed:FOLDER"
+
+
+@dataclasses.dataclass(frozen=True)
+class TFRecord(AtPath):
+    """tf.train.Example with an encoded image and a label."""
+
+    name = "tfrecord"
+    form = "tfrecord:GLOB"
+
+
+@dataclasses.dataclass(frozen=True)
+class WithOptions(DatasetDeclaration):
+    """Images that are made, or taken from another dataset, as options say.
+
+    A name is NAME, or NAME:OPTION=VALUE,OPTION=VALUE. A value of `of` that has
+    a colon extends to the end of the name.
+    """
+
+    @classmethod
+    def read(cls, name: str) -> "WithOptions":
+        """Parses the options in a name."""
+        try:
+            return cls._read(name)
+        except ValueError as error:
+            raise ValueError(f"{cls.name} with {error}") from error
+
+    @classmethod
+    def _read(cls, name: str) -> "WithOptions":
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        values: dict[str, Any] = {}
+        if name.partition(":")[0] != cls.name:
+            raise ValueError("a colon before its options")
+        for key, text in _values(name).items():
+            if key not in known:
+                hint = did_you_mean(key, known)
+                raise ValueError(f"{', '.join(known) or 'no options'}{hint}")
+            try:
+                # The type of an option is int, float or str.
+                values[key] = typing.cast(type, known[key].type)(text)
+            except ValueError as error:
+                kind = "an integer" if known[key].type is int else "a number"
+                raise ValueError(f"{key} {kind}") from error
+        options = cls(**values)
+        for field in known.values():
+            if allowed := problem(field, getattr(options, field.name)):
+                raise ValueError(f"{field.name} {allowed}")
+        if allowed := options.conflict():
+            raise ValueError(allowed)
+        return options
+
+    def conflict(self) -> str | None:
+        """Returns what is allowed, if options do not go together."""
+
+
+def _values(name: str) -> dict[str, str]:
+    """Splits NAME:OPTION=VALUE,... ; `ValueError` with what is allowed."""
+    _, colon, text = name.partition(":")
+    values: dict[str, str] = {}
+    while colon:
+        key, _, rest = text.partition("=")
+        value, colon, text = rest.partition(",")
+        if key == "of" and ":" in value:
+            value, colon = rest, ""
+        if not (key and value) or key in values:
+            raise ValueError("distinct OPTION=VALUE, separated by commas")
+        values[key] = value
+    return values
+
+
+def _of(help: str) -> Any:
+    def check(value: str) -> str | None:
+        allowed = dataset_name(value) if value else None
+        return f"(last, if it has a colon) {allowed}" if allowed else None
+
+    return option("", help, check=check, required=True)
+
+
+# ---- Datasets with options ---------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class OfClasses(WithOptions):
+    """Some classes of another dataset, in the order of their labels."""
+
+    of: ClassVar[str]
+    classes: ClassVar[tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cifar2(OfClasses):
+    """Cats (0) and dogs (1) of cifar10 (Feeney and Hughes 2024, SINCERE)."""
+
+    name = form = "cifar2"
+    of = "cifar10"
+    classes = ("cat", "dog")
+    facts = Facts(2, 32)
+
+
+_WORDNET_IDS = """
+n02869837 n01749939 n02488291 n02107142 n13037406 n02091831 n04517823 n04589890
+n03062245 n01773797 n01735189 n07831146 n07753275 n03085013 n04485082 n02105505
+n01983481 n02788148 n03530642 n04435653 n02086910 n02859443 n13040303 n03594734
+n02085620 n02099849 n01558993 n04493381 n02109047 n04111531 n02877765 n04429376
+n02009229 n01978455 n02106550 n01820546 n01692333 n07714571 n02974003 n02114855
+n03785016 n03764736 n03775546 n02087046 n07836838 n04099969 n04592741 n03891251
+n02701002 n03379051 n02259212 n07715103 n03947888 n04026417 n02326432 n03637318
+n01980166 n02113799 n02086240 n03903868 n02483362 n04127249 n02089973 n03017168
+n02093428 n02804414 n02396427 n04418357 n02172182 n01729322 n02113978 n03787032
+n02089867 n02119022 n03777754 n04238763 n02231487 n03032252 n02138441 n02104029
+n03837869 n03494278 n04136333 n03794056 n03492542 n02018207 n04067472 n03930630
+n03584829 n02123045 n04229816 n02100583 n03642806 n04336792 n03259280 n02116738
+n02108089 n03424325 n01855672 n02090622
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageNet100(OfClasses):
+    """100 classes of imagenet2012 (Tian et al. 2020, CMC)."""
+
+    name = form = "imagenet100"
+    of = "imagenet2012"
+    classes = tuple(_WORDNET_IDS.split())
+    facts = Facts(100)
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset(WithOptions):
+    """A class-balanced fraction of the training split (SimCLR, B.5).
+
+    Other splits are unchanged. 1 % and 10 % of imagenet2012 are those of
+    imagenet2012_subset, if it is prepared.
+    """
+
+    name = "subset"
+    form = "subset:fraction=0.1,of=cifar10"
+    has_fixed_splits = False
+
+    fraction: float = option(
+        0.0, "fraction of the training examples", above=0.0, maximum=1.0
+    )
+    seed: int = option(0, "seed of the choice")
+    of: str = _of("dataset of the examples")
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiDigits(WithOptions):
+    """MNIST's digits on a black canvas (Chen et al. 2021, 3.1, 4.1).
+
+    Image i shows digit i of the split and others drawn at random. Its labels
+    are all of their classes; with a single digit, its class.
+    """
+
+    name = "multidigits"
+    form = "multidigits:count=4,placement=grid"
+    facts = Facts(10, flip=False)
+
+    count: int = option(1, "digits per image", minimum=1, maximum=64)
+    digit: int = option(28, "side of a digit in pixels", minimum=4)
+    sizes: str = option(
+        "",
+        "the side of each digit in pixels, such as 20+80; replaces count and"
+        " digit",
+        check=matching(
+            r"\d+(\+\d+)*",
+            "the side of each digit in pixels, joined by +, such as 20+80",
+        ),
+    )
+    placement: str = option(
+        "random",
+        "random: anywhere, overlaps allowed; grid: in cells of a digit's size,"
+        " at most one digit per cell",
+        choices=("random", "grid"),
+    )
+    canvas: int = option(
+        112, "side of the image in pixels", minimum=8, maximum=1024
+    )
+    seed: int = option(0, "seed of digits and places")
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """The side of each digit in pixels."""
+        if self.sizes:
+            return tuple(map(int, self.sizes.split("+")))
+        return (self.digit,) * self.count
+
+    @property
+    def cells(self) -> int:
+        """Number of cells of the grid."""
+        return (self.canvas // self.digit) ** 2
+
+    def conflict(self) -> str | None:
+        """Returns what is allowed, if options do not go together."""
+        changed = [
+            name
+            for name in ("count", "digit", "placement")
+            if getattr(self, name) != getattr(MultiDigits, name)
+        ]
+        if self.sizes and changed:
+            return "either sizes (placed at random) or count, digit, placement"
+        if not 4 <= min(self.sides) <= max(self.sides) <= self.canvas:
+            return f"digits of 4 to canvas={self.canvas} pixels"
+        if self.placement == "grid" and self.count > self.cells:
+            return (
+                f"count at most {self.cells}, the number of cells of"
+                f" {self.digit} pixels in a canvas of {self.canvas}"
+            )
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class DigitOnImage(WithOptions):
+    """A digit of MNIST at nine places of each image (Chen et al. 2021, 4.1).
+
+    The seed determines the digit of each image.
+    """
+
+    name = "digit_on_image"
+    form = "digit_on_image:unique=16,of=cifar10"
+    has_fixed_splits = False
+
+    unique: int = option(
+        0,
+        "number of digits to use from MNIST's training split; 0: all; other"
+        " splits use all of theirs",
+    )
+    label: str = option(
+        "image",
+        "the label: the image's class, or the digit's",
+        choices=("image", "digit"),
+    )
+    blend: str = option(
+        "add",
+        "add: the clipped sum of the two; max: the maximum",
+        choices=("add", "max"),
+    )
+    digit: int = option(
+        0,
+        "side of a digit in pixels; 0: an eighth of the image's side, and at"
+        " least 8 if that fits; the paper's share of an image of 32 pixels is"
+        " digit=4",
+    )
+    seed: int = option(0, "seed of the map from images to digits")
+    of: str = _of("dataset of the images")
+
+
+@dataclasses.dataclass(frozen=True)
+class RandBit(WithOptions):
+    """A random integer per image, as channels (Chen et al. 2021, 4.1).
+
+    Its bits are feature `extra`: constant over the pixels, not augmented.
+    """
+
+    name = "randbit"
+    form = "randbit:bits=5,of=cifar10"
+    has_fixed_splits = False
+
+    bits: int = option(10, "channels, each 0 or 1", maximum=32)
+    seed: int = option(0, "seed of the integers")
+    of: str = _of("dataset of the images")
+
+
+@dataclasses.dataclass(frozen=True)
+class KBits(WithOptions):
+    """Black images with a random integer as channels (Chen et al. 2021, C).
+
+    The bits of the integer are feature `extra`.
+    """
+
+    name = "kbits"
+    form = "kbits:bits=5"
+    facts = Facts(side=32)
+
+    bits: int = option(4, "channels, each 0 or 1", minimum=1, maximum=32)
+    side: int = option(
+        32,
+        "side of the image in pixels; 1 suffices for encoder=convnet, which is"
+        " then an MLP",
+        minimum=1,
+    )
+    examples: int = option(
+        50_000, "images per split", minimum=1, maximum=1 << 24
+    )
+    seed: int = option(0, "seed of the integers")
+
+
+# ---- The datasets ------------------------------------------------------------
+
+# In the order of lists.
+DATASETS: dict[str, type[DatasetDeclaration]] = {
+    declared.name: declared
+    for declared in (
+        Digits,
+        Folder,
+        CSV,
+        Packed,
+        TFRecord,
+        Prepared,
+        Cifar2,
+        ImageNet100,
+        Subset,
+        MultiDigits,
+        DigitOnImage,
+        RandBit,
+        KBits,
+    )
+}
+_OWN = [x for x in DATASETS.values() if not issubclass(x, WithOptions)]
+_MADE = [x.name for x in DATASETS.values() if issubclass(x, WithOptions)]
+# Datasets that must not be mirrored.
+NOT_FLIPPED = [
+    name
+    for name, known in (
+        *((name, each.facts) for name, each in DATASETS.items()),
+        *_PREPARED.items(),
+    )
+    if not known.flip
+]
+# What a name may be.
+FORMS = (
+    f"{', '.join(x.form for x in _OWN)} of TensorFlow Datasets, or one of"
+    f" {', '.join(_MADE)}"
+)
+
+
+def _declaration(name: str) -> type[DatasetDeclaration]:
+    return DATASETS.get(dataset_family(name), Prepared)
+
+
+def read(name: str) -> DatasetDeclaration:
+    """Returns a dataset's declaration, with what its name says."""
+    if allowed := dataset_name(name):
+        raise UserError(f"dataset {name}: must be {allowed}")
+    return _declaration(name).read(name)
+
+
+def dataset_name(value: str) -> str | None:
+    """Checks the name of a dataset."""
+    try:
+        _declaration(value).read(value)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def path_with_scheme(path: str) -> str | None:
+    """Returns the name of the dataset at a path, if there is any."""
+    if not os.path.exists(path):
+        return None
+    declared: type[DatasetDeclaration] = Folder if os.path.isdir(path) else CSV
+    return f"{declared.name}:{path}"
+
+
+def dataset_family(name: str) -> str:
+    """Returns a dataset's name without config, version, options or path."""
+    return re.split("[/: ]", name)[0]
+
+
+def image_dataset(name: str) -> str:
+    """Returns the dataset that the images of one with option `of` are from."""
+    while issubclass(_declaration(name), WithOptions):
+        inner = _values(name).get("of")
+        if not inner:
+            break
+        name = inner
+    return name
+
+
+def facts(name: str) -> Facts:
+    """Returns what is known of a dataset, by its name or by `Info.name`."""
+    family = dataset_family(name)
+    return _PREPARED.get(family) or _declaration(name).facts

@@ -1,0 +1,151 @@
+"""Opening datasets by their names."""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import errors
+from tf_contrastive.config import dataset
+from tf_contrastive.config.data import Data, Reading
+from tf_contrastive.datasets import split_spec, unreadable
+from tf_contrastive.datasets.array_source import digits
+from tf_contrastive.datasets.digit_canvases import digit_on_image, multidigits
+from tf_contrastive.datasets.image_files import csv_file, folder
+from tf_contrastive.datasets.packing import packed
+from tf_contrastive.datasets.random_bits import kbits, randbit
+from tf_contrastive.datasets.source import Access, Info, Source
+from tf_contrastive.datasets.subsets import of_classes, subset
+from tf_contrastive.datasets.tfds_source import open_tfds
+from tf_contrastive.datasets.tfrecord import tfrecord
+
+# Declaration -> (name, the declaration read from it, split, access) -> source.
+OPENERS: dict[type[dataset.DatasetDeclaration], Callable[..., Source]]
+OPENERS = {
+    dataset.Digits: digits,
+    dataset.Folder: folder,
+    dataset.CSV: csv_file,
+    dataset.Packed: packed,
+    dataset.TFRecord: tfrecord,
+    dataset.Prepared: open_tfds,
+    dataset.Cifar2: of_classes,
+    dataset.ImageNet100: of_classes,
+    dataset.Subset: subset,
+    dataset.MultiDigits: multidigits,
+    dataset.DigitOnImage: digit_on_image,
+    dataset.RandBit: randbit,
+    dataset.KBits: kbits,
+}
+
+_READING = Reading()
+# What this process has opened, for `name_unreadable`: (name, split, data_dir,
+# reading) -> state.
+_opened: dict[tuple[str, str, str | None, Reading], unreadable.State] = {}
+
+
+def source(
+    name: str,
+    split: str = Data.split,
+    *,
+    data_dir: str | None = None,
+    reading: Reading = _READING,
+) -> Source:
+    """Opens one split of a dataset.
+
+    Args:
+      name: as of `--dataset`: of a declaration of `config.dataset`, or of
+        TFDS, such as `cifar10` or `cifar10_corrupted/fog_3:1.0.0`.
+      split: such as `train`, `test`, `train[:1000]` or `train[10%:]`.
+      data_dir: folder of prepared TensorFlow Datasets; None: TFDS's default.
+      reading: options of `folder:`, `csv:` and `tfrecord:`.
+
+    Raises:
+      UserError: if the dataset or split does not exist, cannot be read, or has
+        no readable image.
+    """
+    opened = _open(name, split, data_dir, reading)
+    if not isinstance(dataset.read(name), dataset.WithOptions):
+        key = (name, split, data_dir, reading)
+        _opened.pop(key, None)  # The last one opened is the last one here.
+        _opened[key] = unreadable.State.of(opened)
+    return opened
+
+
+def _open(
+    name: str, split: str, data_dir: str | None, reading: Reading
+) -> Source:
+    """Opens a dataset without taking a note of it; see `source`."""
+    declared = dataset.read(name)
+    if declared.has_fixed_splits:
+        reason = "the splits of such a dataset are fixed"
+        split_spec.refuse_fraction(name, reading, reason)
+    other = functools.partial(source, data_dir=data_dir, reading=reading)
+    access = Access(data_dir or None, reading, other)
+    try:
+        opened = OPENERS[type(declared)](name, declared, split, access)
+    # TensorFlow's message may quote a record, which is no text.
+    except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:
+        raise errors.UserError(
+            f"{name} cannot be read ({errors.first_line(error)}): check that"
+            " its files are complete, and that you may read them"
+        ) from error
+    count = opened.info.num_classes or 0
+    if isinstance(declared, dataset.AtPath) and count > reading.max_classes:
+        raise errors.UserError(
+            f"{name}: its largest label is {count - 1}, which makes {count}"
+            " classes, more than"
+            f" {errors.arg('max_classes', reading.max_classes)}: number the"
+            " classes from 0, or set a larger max_classes"
+        )
+    return opened
+
+
+def name_unreadable(error: BaseException) -> errors.UserError | None:
+    """Returns the error that names an image which can no longer be read.
+
+    For an error that ended the reading of any dataset that was opened by
+    `source`; None, if it has another reason. All images are verified again, and
+    the next start counts those that are unreadable toward `max_bad_images`.
+    """
+    opened = []
+    for (name, split, data_dir, reading), state in reversed(_opened.items()):
+        limit = reading.max_bad_images
+        unlimited = dataclasses.replace(reading, max_bad_images=2**31 - 1)
+        again = functools.partial(_open, name, split, data_dir, unlimited)
+        opened.append((again, state, limit))
+    return unreadable.explain(error, opened)
+
+
+def from_folder(
+    path: str | os.PathLike[str], split: str = Data.split, **options: Any
+) -> Source:
+    """Opens images in a folder for each class, `folder:PATH`.
+
+    Args:
+      path: folder with CLASS/IMAGE, with SPLIT/CLASS/IMAGE, or, without labels,
+        with images alone.
+      split: such as `train`, or `train[:90%]`.
+      options: fields of `config.data.Reading`, such as `exif`.
+
+    Raises:
+      UserError: as of `source`.
+    """
+    reading = Reading(**options)
+    return source(f"folder:{os.fspath(path)}", split, reading=reading)
+
+
+def load(
+    name: str, split: str = Data.split, data_dir: str | None = None
+) -> tuple[tf.data.Dataset, Info]:
+    """Opens and decodes one split of a dataset; see `source`.
+
+    Returns:
+      (dataset of {"image": uint8 [h, w, 3], "label": int64 [], or [C] for
+      multi-label datasets}, without "label" if unlabelled, with "extra" if
+      there are more channels; `Info`).
+    """
+    opened = source(name, split, data_dir=data_dir)
+    return opened.examples(), opened.info
