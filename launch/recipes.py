@@ -14,11 +14,11 @@ import sys
 import textwrap
 from typing import Any
 
-from tf_contrastive import flags, schedules
+from tf_contrastive import errors, flags, schedules
 from tf_contrastive.config import pretrain
 from tf_contrastive.config.encoder import CONVNET, ENCODERS
 from tf_contrastive.config.evaluate import Evaluate
-from tf_contrastive.config.fields import fields
+from tf_contrastive.config.fields import values
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.optimizer import OPTIMIZERS
 from tf_contrastive.config.pretrain import Pretrain
@@ -101,7 +101,7 @@ _PLAIN = {
     "include_self": True,
     "normalize": True,
     "reduction": "mean",
-    "block_size": 0,
+    "block_size": None,
     "similarity_products": "plain",
     "label_smoothing": 0.0,
     "scale": 1.0,
@@ -194,7 +194,7 @@ def _network(run: Pretrain) -> dict[str, Any]:
         "encoder": f"{encoder.encoder}{width}",
         "stem": encoder.stem if residual else _NONE,
         "zero_scale": encoder.zero_init_residual if residual else _NONE,
-        "normalize_features": head.normalize_features,
+        "normalize_features": head.l2_normalize_features,
         "head": "-".join(sizes),
         "head_batch_norm": (
             _NONE if classifier else head.projection_batch_norm
@@ -272,14 +272,14 @@ def _linear(stage: LinearStage) -> dict[str, Any]:
     schedule, name = stage.schedule, stage.optimizer.optimizer
     if not schedule.epochs:
         return {"linear_epochs": 0}
-    values = OPTIMIZERS[name].defaults() | stage.optimizer_options()
+    values = OPTIMIZERS[name].defaults() | stage.optimizer.options()
     return {
         "linear_epochs": schedule.epochs,
         "linear_batch": schedule.batch_size,
         "linear_augmentation": stage.augmentation,
-        "linear_normalize_features": stage.normalize_features,
+        "linear_normalize_features": stage.l2_normalize_features,
         "linear_label_smoothing": stage.label_smoothing,
-        "linear_optimizer": _optimizer(name, stage.optimizer_options()),
+        "linear_optimizer": _optimizer(name, stage.optimizer.options()),
         "linear_epsilon": values.get("epsilon", _NONE),
         "linear_peak_rate": schedules.peak(
             stage.hyperparameters()["learning_rate"],
@@ -419,7 +419,8 @@ def _evaluations(content: dict[str, Any]) -> list[str]:
             if len(entry) == 4:
                 said = "not stated" if entry[0] is None else _text(entry[0])
                 value, theirs = f"**{value}**", f"{theirs}: {said}; {entry[3]}"
-            lines.append(f"| {name} | `--{flag}` | {value} | {theirs} |")
+            shown = flags.with_flags(Evaluate, errors.arg(flag))
+            lines.append(f"| {name} | `{shown}` | {value} | {theirs} |")
     return lines
 
 
@@ -465,8 +466,7 @@ def unexplained(name: str, content: dict[str, Any]) -> list[str]:
         entries = content["evaluations"][name]
         path = CONFIGS / f"{name}.flags"
         parsed = flags.parse(Evaluate, [f"--flagfile={path}", "--workdir=w"])
-        values = {field.name: value for _, field, value in fields(parsed)}
-        found = {flag: _text(values[flag]) for flag in entries}
+        found = {flag: _text(values(parsed)[flag]) for flag in entries}
     return [
         f"{name}: {column} is {found.get(column)}, stated: {entry}"
         for column in sorted({*found, *entries})

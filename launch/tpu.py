@@ -76,7 +76,7 @@ _FORM = (
     "projection_hidden",
     "projection_output",
     "projection_batch_norm",
-    "normalize_features",
+    "l2_normalize_features",
     "loss",
     "grad_cache_chunks",
     "queue_size",
@@ -205,7 +205,7 @@ def recipes() -> dict[str, tuple[Pretrain, int]]:
 
 def form(run: Pretrain, images: int) -> str:
     """Returns what the form of a step depends on, as a key."""
-    values = {field.name: value for _, field, value in fields.fields(run)}
+    values = fields.values(run)
     options = {
         k: v for k, v in run.loss.options().items() if k != "temperature"
     }

@@ -48,6 +48,7 @@ def _changed(options):
         "normalization": "paper",
         "negative_reduction": "sum",
         "similarity_products": "split",
+        "block_size": 3,
     }
     return {
         name: others[name]

@@ -73,7 +73,7 @@ def test_the_documented_command_parses(name, monkeypatch):
 
 
 def _values(parsed):
-    return {field.name: value for _, field, value in fields.fields(parsed)}
+    return fields.values(parsed)
 
 
 _AUTHORS = recipes.data()
@@ -90,7 +90,7 @@ def test_a_flagfile_has_its_authors_values_or_a_reason(name):
     ("option", "value"),
     [
         *[("projection", "mlp"), ("projection_batch_norm", True)],
-        *[("projection_bias", True), ("normalize_features", False)],
+        *[("projection_bias", True), ("l2_normalize_features", False)],
         *[("zero_init_residual", False), ("augmentation", "randaugment")],
         *[("scale_by_temperature", None), ("temperature", 0.2)],
         *[("batch_size", 4096), ("epochs", 100), ("learning_rate", 0.3)],
@@ -100,7 +100,7 @@ def test_a_flagfile_has_its_authors_values_or_a_reason(name):
         *[("linear_decay_rate", 0.9), ("linear_warmup_epochs", 0.0)],
         *[("linear_weight_decay", None), ("linear_optimizer_epsilon", 1.0)],
         *[("linear_label_smoothing", 0.0)],
-        *[("linear_normalize_features", False)],
+        *[("linear_l2_normalize_features", False)],
     ],
 )
 def test_another_value_of_an_option_is_found(option, value, monkeypatch):
@@ -185,7 +185,6 @@ _MAY_SHRINK = {
     "linear_boundaries",
     "strategy",
     "tpu",
-    "cross_device_ops",
     "steps_per_execution",
     "checkpoint_every_steps",
     "log_every_steps",

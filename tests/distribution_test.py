@@ -265,45 +265,10 @@ def test_what_the_hosts_of_a_pod_cannot_reach_is_refused(options, alone):
         train.prepare(fields.replace(run, **options))
 
 
-@pytest.mark.parametrize(
-    "ops", ["hierarchical_copy", "reduction_to_one_device"]
-)
-def test_the_sum_over_replicas_does_not_depend_on_how_it_is_made(ops):
-    strategy = distribution.strategy(
-        "mirrored", virtual_devices=4, cross_device_ops=ops
-    )
-    chosen = strategy.extended._cross_device_ops
-    assert type(chosen).__name__.startswith(ops.title().replace("_", ""))
-
-    @tf.function
-    def run():
-        return strategy.run(
-            lambda: distribution.cross_replica_concat(
-                tf.cast(distribution.replica_id(), tf.float32)[tf.newaxis]
-            )
-        )
-
-    for gathered in strategy.experimental_local_results(run()):
-        np.testing.assert_array_equal(gathered, [0, 1, 2, 3])
-
-
-def test_cross_device_ops_that_cannot_be_are_told(alone):
-    with pytest.raises(errors.UserError, match="not for strategy=mirrored"):
-        distribution.strategy("mirrored", cross_device_ops="ring")
-    # What auto comes to is known only here.
-    with pytest.raises(
-        errors.UserError, match="not for strategy=default"
-    ) as told:
-        distribution.strategy("auto", cross_device_ops="hierarchical_copy")
-    assert str(told.value).endswith("cross_device_ops=auto")
-    with pytest.raises(errors.UserError, match="TensorFlow sees none"):
-        distribution.strategy("mirrored", cross_device_ops="nccl")
-
-
 _WORKER = """
 import numpy as np, tensorflow as tf
 from tf_contrastive import distribution, losses
-strategy = distribution.strategy("auto", cross_device_ops=OPS)
+strategy = distribution.strategy("auto")
 rng = np.random.default_rng(0)
 z = rng.normal(size=[8, 2, 6]).astype(np.float32)
 labels = np.array([0, 0, 0, 1, 2, 2, 3, 1], np.int32)
@@ -377,18 +342,16 @@ def _start(program, variables):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("origin", "ops"), [(_with_tf_config, "auto"), (_in_slurm, "ring")]
-)
-def test_two_processes_compute_what_one_does(alone, origin, ops):
+@pytest.mark.parametrize("origin", [_with_tf_config, _in_slurm])
+def test_two_processes_compute_what_one_does(alone, origin):
     def results(process):
         out, _ = process.communicate(timeout=180)
         lines = [x.split() for x in out.splitlines() if x.startswith("RESULT")]
         numbers = {line[1]: np.array(line[4:], float) for line in lines}
         return tuple(lines[0][2:4]), numbers
 
-    role, alone_ = results(_start(f"OPS = 'auto'\n{_WORKER}", {}))
-    started = [_start(f"OPS = {ops!r}\n{_WORKER}", v) for v in origin()]
+    role, alone_ = results(_start(_WORKER, {}))
+    started = [_start(_WORKER, v) for v in origin()]
     workers = [results(process) for process in started]
     assert role == ("True", "1")
     assert [w[0] for w in workers] == [("True", "2"), ("False", "2")]

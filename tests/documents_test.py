@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_contrastive import __main__
+from tf_contrastive import __main__, flags
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import evaluate
 
@@ -130,7 +130,7 @@ def test_flags_exist(name):
         return
     known = {"help", "helpfull", "flagfile", "logdir"}
     for config_class in __main__.COMMANDS.values():
-        names = [field.name for _, field, _ in fields.fields(config_class())]
+        names = flags.names(config_class)
         known.update(names, (f"no{name}" for name in names))
     scripts = [p for p in (_ROOT / "launch").iterdir() if p.is_file()]
     for script in (*scripts, _ROOT / "tests" / "conftest.py"):
@@ -144,7 +144,7 @@ def test_flags_exist(name):
 
 def test_defaults_of_protocols_are_documented():
     def shown(options):
-        return {f.name: _shown(v) for _, f, v in fields.fields(options)}
+        return {k: _shown(v) for k, v in fields.values(options).items()}
 
     paper, cpu = shown(evaluate()), shown(evaluate(scale="cpu"))
     rows = re.findall(
@@ -164,7 +164,7 @@ def _shown(value):
     if isinstance(value, float):
         return f"`{value:g}`"
     if value in (None, ""):
-        return "`default`" if value is None else "`none`"
+        return "`auto`" if value is None else "`none`"
     return f"`{value}`"
 
 

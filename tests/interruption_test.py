@@ -99,7 +99,7 @@ def test_a_signal_saves_and_the_same_command_resumes(
 def test_the_command_ends_with_the_status_to_resume(tmp_path):
     run = _run(tmp_path, epochs=10_000, log_every_steps=1)
     names = ("dataset", "split", "augmentation", "encoder", "width", "loss")
-    values = {f.name: v for _, f, v in fields.fields(run)}
+    values = fields.values(run)
     arguments = [f"--{name}={values[name]}" for name in names]
     process = subprocess.Popen(
         [

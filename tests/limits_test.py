@@ -10,7 +10,6 @@ import io
 import struct
 import sys
 import types
-import typing
 
 import doctor_test
 import numpy as np
@@ -62,7 +61,9 @@ from tf_contrastive.views import ablation, prng
 _COUNTS = {
     (1, 2**31 - 1): (
         "shuffle_buffer max_image_pixels max_classes views positives_cap"
-        " queue_size grad_cache_chunks epochs linear_batch_size"
+        " queue_size grad_cache_chunks epochs linear_batch_size loss_block_size"
+        " steps_per_execution checkpoint_every_steps block_size"
+        " input_batch_size"
         " keep_checkpoints log_every_steps embedding_batch_size"
         " logistic_penalties robustness_bins finetune_batch_size"
         " transfer_batch_size transfer_steps transfer_scratch_steps"
@@ -78,10 +79,9 @@ _COUNTS = {
     (8, 2**31 - 1): "pack_side sheet_size serving_image_size",
     (40, 2**31 - 1): "transforms_train",
     (0, 2**31 - 1): (
-        "max_bad_images image_size projection_hidden loss_block_size"
-        " online_knn_size steps_per_execution checkpoint_every_steps"
+        "max_bad_images image_size projection_hidden online_knn_size"
         " histograms_every_epochs robustness_examples transfer_examples"
-        " shard_size seeds block_size dense_limit input_batch_size"
+        " shard_size seeds dense_limit"
         " linear_epochs"
     ),
     (-1, 2**31 - 1): "extra_channels checkpoint",
@@ -105,9 +105,8 @@ _NUMBERS = {
     (0, 3.4e38): (
         "color_jitter_strength mixup_alpha cutmix_alpha epsilon margin"
         " loss_weight weight_decay linear_weight_decay"
-        " keep_checkpoint_every_hours"
+        " keep_checkpoint_every_hours warmup_epochs linear_warmup_epochs"
     ),
-    (-1, 3.4e38): "warmup_epochs linear_warmup_epochs",
     (0, 1): "warp_probability learning_rate_floor",
     (_ABOVE_0, 1): "min_crop_area decay_rate linear_decay_rate",
     (0, 0.9): "validation_fraction test_fraction",
@@ -129,18 +128,19 @@ _OF_COMMAND = {
 
 def _numeric(kind):
     for name, command in __main__.COMMANDS.items():
-        for _, field, _ in fields.fields(command()):
-            if kind in (field.type, *typing.get_args(field.type)):
-                yield name, field
+        for option in fields.options(command()):
+            if fields.value_type(option.field) is kind:
+                yield name, option
 
 
 @pytest.mark.parametrize("kind,table", [(int, _COUNTS), (float, _NUMBERS)])
 def test_every_option_from_both_sides(kind, table):
     bounds = {name: k for k, names in table.items() for name in names.split()}
-    for command, field in _numeric(kind):
-        low, high = _OF_COMMAND.get((command, field.name), bounds[field.name])
+    for command, option in _numeric(kind):
+        name, field = option.name, option.field
+        low, high = _OF_COMMAND.get((command, name), bounds[name])
         for value in (low, high):
-            assert not fields.problem(field, kind(value)), (field.name, value)
+            assert not fields.problem(field, kind(value)), (name, value)
         if kind is int:
             outside = low - 1, high + 1
         else:
@@ -150,7 +150,7 @@ def test_every_option_from_both_sides(kind, table):
                 high * 1.02 if high == 3.4e38 else high + 1e-10,
             )
         for value in outside:
-            assert fields.problem(field, value), (field.name, value)
+            assert fields.problem(field, value), (name, value)
         if low == _ABOVE_0:
             assert fields.problem(field, 1.17e-38)
 

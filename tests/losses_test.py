@@ -40,7 +40,7 @@ def test_non_finite_projections_are_not_hidden(name, bad, whole):
         ("swd_normal", "scale", 0.0),
         ("swd_normal", "normalization", "rows"),
         ("cross_entropy", "label_smoothing", 1.0),
-        ("sincere", "block_size", -1),
+        ("sincere", "block_size", 0),
     ],
 )
 def test_an_invalid_option_is_named(name, option, value):
@@ -121,7 +121,8 @@ def test_a_block_is_not_larger_than_the_batch():
     assert similarity.rows_per_block(16, 8) == 8
     z, labels = np.eye(6, dtype=np.float32)[:, np.newaxis], np.arange(6) // 3
     values = [
-        losses.build("supcon", block_size=size)(z, labels) for size in (0, 8192)
+        losses.build("supcon", block_size=size)(z, labels)
+        for size in (None, 8192)
     ]
     np.testing.assert_allclose(*values, rtol=1e-6)
 

@@ -57,7 +57,7 @@ def test_equal_the_loops(labels, normalize):
     z[1, 1] = z[1, 0] + 0.1
     kinds = np.arange(_BATCH) if labels is None else labels
     expected = _by_hand(z, kinds, normalize)
-    for block_size in (0, 5):
+    for block_size in (None, 5):
         found = contrastive_metrics.contrastive_task(
             z,
             labels,

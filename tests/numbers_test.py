@@ -1,7 +1,5 @@
 """Numbers that the machine does not hold: refused before the first step."""
 
-import typing
-
 import pytest
 
 from tf_contrastive import (
@@ -22,16 +20,16 @@ _NOT_FLOAT32 = ("3.5e38", "1.1e-38", "nan", "inf")
 
 def _options(kind):
     for command in __main__.COMMANDS.values():
-        for _, field, _ in fields.fields(command()):
-            if kind in (field.type, *typing.get_args(field.type)):
-                yield command, field.name
+        for option in fields.options(command()):
+            if fields.value_type(option.field) is kind:
+                yield command, option.name
 
 
 def _refused(command, name, value):
     required = [
-        f"--{field.name}=/x"
-        for _, field, _ in fields.fields(command())
-        if field.metadata["required"]
+        f"--{option.name}=/x"
+        for option in fields.options(command())
+        if option.field.metadata["required"]
     ]
     with pytest.raises(errors.UserError, match=f"^{name}="):
         flags.parse(command, [*required, f"--{name}={value}"])

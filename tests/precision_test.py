@@ -195,7 +195,7 @@ _PAIR_CASES = [
 def test_ntxent_at_a_low_loss(loss, temperature, name, monkeypatch):
     z, labels = _pairs(loss, temperature)
     _round_factors(monkeypatch, name)
-    for block_size in (0, 100):  # At once, and half of the blocks.
+    for block_size in (None, 100):  # At once, and half of the blocks.
         error, of_value = _error(
             "ntxent",
             z,
@@ -209,7 +209,7 @@ def test_ntxent_at_a_low_loss(loss, temperature, name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", _FORMATS)
-@pytest.mark.parametrize("block_size", [0, 100])
+@pytest.mark.parametrize("block_size", [None, 100])
 @pytest.mark.parametrize("loss", ["supcon", "supcon_in", "sincere"])
 def test_tight_classes(loss, block_size, name, monkeypatch):
     z, labels = _clusters(0.1)
@@ -271,7 +271,7 @@ def test_sliced_wasserstein(name, monkeypatch):
 def test_cross_entropies_are_never_negative(loss, mode, monkeypatch):
     z, labels = _clusters(0.0, images=64, classes=32)
     _round_factors(monkeypatch, "bfloat16")
-    for block_size in (0, 50):
+    for block_size in (None, 50):
         for options in ({}, {"temperature": 0.02}):
             built = losses.build(
                 loss,

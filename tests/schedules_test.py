@@ -356,14 +356,17 @@ def test_default_learning_rates_are_the_optimizers():
 
 @pytest.mark.parametrize(
     "given,epochs,expected",
-    [(-1, 100, 10), (-1, 800, 10), (-1, 4, 0.4), (0, 100, 0), (2.5, 100, 2.5)],
+    [
+        *[(None, 100, 10), (None, 800, 10), (None, 4, 0.4)],
+        *[(0, 100, 0), (2.5, 100, 2.5)],
+    ],
 )
 def test_warm_up_by_default_is_ten_epochs_or_a_tenth(given, epochs, expected):
     assert resolve_warmup(given, epochs) == expected
 
 
 def test_fractions_of_an_epoch_become_steps():
-    schedule = _simclr(epochs=4, warmup_epochs=-1)  # 0.4 epochs: 39 steps.
+    schedule = _simclr(epochs=4, warmup_epochs=None)  # 0.4 epochs: 39 steps.
     assert float(schedule(38)) < 0.6
     np.testing.assert_allclose(schedule(39), 0.6, rtol=1e-6)
     schedule = _simclr(

@@ -2,61 +2,79 @@
 
 Each command has its own `FlagValues`: `--help` shows only the command's flags,
 and a name may have another default in another command.
+
+Options that only an ablation uses share a flag, such as
+`--loss_options=contrast=one_view,epsilon_in=cosine`. A flag of their own, as in
+version 0.2.0, is accepted, too.
 """
 
-import dataclasses
 import itertools
-import operator
 import os
 import re
 import textwrap
-import typing
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from absl import flags as absl_flags
 
-from tf_contrastive import errors
+from tf_contrastive import errors, terminal
 from tf_contrastive.config import fields
-from tf_contrastive.config.fields import Command
+from tf_contrastive.config.fields import Command, Option
 
+# Flags of version 0.2.0 -> their names now.
+_RENAMED = {
+    "normalize_features": "l2_normalize_features",
+    "linear_normalize_features": "linear_l2_normalize_features",
+}
+# Flags of version 0.2.0 that are ignored -> their default.
+_IGNORED = {"cross_device_ops": "auto"}
 # Of the options that a run was started with.
 _FIRST_LINE = "# All options of a run, in as many lines as the last one says."
 # Version 0.2.0 wrote no such lines.
 _END_OF_0_2_0 = re.compile(r"\n# terminal\n--verbosity=\w+\n\Z")
+# Characters of a flagfile.
+_MAX_FLAGFILE = 1 << 20
 
 Config = TypeVar("Config", bound=Command)
 
-# Characters of a flagfile.
-_MAX_FLAGFILE = 1 << 20
-# Type -> what defines its flag, and what that takes.
-_TYPES: dict[type, tuple[Callable[..., Any], str]] = {
-    bool: (absl_flags.DEFINE_boolean, "true or false"),
-    int: (absl_flags.DEFINE_integer, "an integer"),
-    float: (absl_flags.DEFINE_float, "a number"),
-    str: (absl_flags.DEFINE_string, "a text"),
-}
+
+class _Text(absl_flags.Flag):
+    """A flag whose value is read by `fields.read`, after all of them."""
+
+    def __init__(self, name: str, boolean: bool = False) -> None:
+        parser = absl_flags.ArgumentParser()
+        super().__init__(parser, None, name, None, name, boolean=boolean)
 
 
-def define(config_class: type[Command]) -> absl_flags.FlagValues:
-    """Defines a flag for every option of a command."""
-    values = absl_flags.FlagValues()
-    for _, field, default in fields.fields(config_class()):
-        text, choices = field.metadata["help"], field.metadata["choices"]
-        if choices:
-            absl_flags.DEFINE_enum(
-                field.name, default, choices, text, flag_values=values
-            )
-        else:
-            define_flag, _ = _TYPES[_type(field)]
-            define_flag(field.name, default, text, flag_values=values)
-    return values
+class _Family(_Text):
+    """A flag whose value, KEY=VALUE,KEY=VALUE, sets other flags."""
+
+    def __init__(self, name: str, members: Mapping[str, absl_flags.Flag]):
+        super().__init__(name)
+        self._members = members
+
+    def parse(self, argument: str) -> None:
+        """Sets the flags. A list of numbers may have commas, too."""
+        for pair in re.split(r",(?=\w+=)", argument):
+            key, equals, text = pair.partition("=")
+            if key not in self._members:
+                what = f"option in --{self.name}"
+                raise errors.unknown(what, key, self._members)
+            if not equals:
+                raise errors.UserError(
+                    f"--{self.name}={pair}: {key} must have a value, as in"
+                    f" --{self.name}={key}={fields.AUTO}"
+                )
+            self._members[key].parse(text)
 
 
-def _type(field: dataclasses.Field) -> type:
-    """Returns the type of a field's value other than None."""
-    types = [t for t in typing.get_args(field.type) if t is not type(None)]
-    return types[0] if types else typing.cast(type, field.type)
+def _families(options: Iterable[Option]) -> dict[str, dict[str, Option]]:
+    """Returns the flags that several options share: flag -> key -> option."""
+    families: dict[str, dict[str, Option]] = {}
+    for option in options:
+        if option.family:
+            families.setdefault(option.family, {})[option.key] = option
+    return families
 
 
 def parse(config_class: type[Config], arguments: list[str]) -> Config:
@@ -71,28 +89,57 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
       UserError: for an unknown flag, a value that is not allowed, a word that
         is not a flag, or a flagfile that cannot be read.
     """
-    values = define(config_class)
     defaults = config_class()
-    known = {field.name: field for _, field, _ in fields.fields(defaults)}
+    options = {option.name: option for option in fields.options(defaults)}
+    values = absl_flags.FlagValues()
+    for name, option in options.items():
+        values[name] = _Text(name, fields.value_type(option.field) is bool)
+    for name, members in _families(options.values()).items():
+        known = {key: values[o.name] for key, o in members.items()}
+        values[name] = _Family(name, known)
+    for name in _IGNORED:
+        values[name] = _Text(name)
+    for old, name in _RENAMED.items():
+        if name in options:
+            absl_flags.DEFINE_alias(old, name, flag_values=values)
+    words = _inlined(arguments)
     try:
-        rest = values(["", *_inlined(arguments)])[1:]
+        rest = values(["", *words], known_only=True)[1:]
+    except errors.UserError:
+        raise
     # absl raises a plain ValueError for --noNAME=VALUE.
     except (absl_flags.Error, ValueError) as error:
-        raise errors.UserError(_explain(error, known)) from error
-    except RecursionError as error:  # Of absl's search for a similar name.
-        raise errors.UserError(
-            "an unknown flag has a name of a hundred letters or more: remove it"
-        ) from error
+        raise errors.UserError(str(error)) from error
     if rest:
-        raise errors.UserError(
-            f"stray word {rest[0]!r}: flags are written --name=value"
-        )
-    given = {name: values[name].value for name in known}
-    present = {k: v for k, v in given.items() if values[k].present}
-    given |= config_class.presets(present) | present
-    parsed = fields.replace(defaults, **given)
+        raise _unexpected(rest[0], names(config_class))
+    for name, default in _IGNORED.items():
+        if values[name].value not in (None, default):
+            terminal.warning(f"--{name}={values[name].value} is ignored")
+    given = {
+        name: fields.read(name, option.field, values[name].value)
+        for name, option in options.items()
+        if values[name].present
+    }
+    parsed = fields.replace(defaults, **config_class.presets(given) | given)
     fields.validate_fields(parsed)
     return parsed
+
+
+def _unexpected(word: str, known: Iterable[str]) -> errors.UserError:
+    if not word.startswith("-"):
+        return errors.UserError(
+            f"stray word {word!r}: flags are written --name=value"
+        )
+    name = word.lstrip("-").partition("=")[0]
+    match = errors.nearest(name, known)
+    hint = f"did you mean --{match}? " if match else ""
+    return errors.UserError(f"unknown flag --{name}: {hint}see --help")
+
+
+def names(config_class: type[Command]) -> list[str]:
+    """Returns the names of a command's flags, as `--helpfull` lists them."""
+    options = fields.options(config_class())
+    return list(dict.fromkeys(o.family or o.name for o in options))
 
 
 def _inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
@@ -166,52 +213,38 @@ def _flags_in(text: str) -> list[str]:
     return [line for line in lines if line and not re.match("#|//", line)]
 
 
-def _explain(error: Exception, known: Mapping[str, dataclasses.Field]) -> str:
-    """Returns one line for an error of absl: given, allowed, what to do."""
-    text = " ".join(str(error).split())
-    if isinstance(error, absl_flags.UnrecognizedFlagError):
-        match = errors.nearest(error.flagname, known)
-        hint = f"did you mean --{match}? " if match else ""
-        return f"unknown flag --{error.flagname}: {hint}see --help"
-    if isinstance(error, absl_flags.IllegalFlagValueError):
-        # absl's text is "flag --loss=supcn: value should be one of <a|b>".
-        name, _, rest = text.removeprefix("flag --").partition("=")
-        given = rest.split(": ")[0]
-        if name in known:
-            allowed = _allowed(known[name])
-            choices = known[name].metadata["choices"] or ()
-            hint = errors.did_you_mean(given, choices)
-            return f"--{name}={given}: must be {allowed}{hint}"
-    name = text.removeprefix("Missing value for flag --")
-    if name in known:
-        return f"--{name}: must have a value, {_allowed(known[name])}"
-    return text
-
-
-def _allowed(field: dataclasses.Field) -> str:
-    if choices := field.metadata["choices"]:
-        return f"one of {', '.join(choices)}"
-    return _TYPES[_type(field)][1]
-
-
 def help_text(config_class: type[Command], everything: bool = True) -> str:
     """Returns the flags of a command: all, or those in its `COMMON`."""
-    options = list(fields.fields(config_class()))
-    names = {field.name for _, field, _ in options}
-    shown = names if everything else set(config_class.COMMON) or names
+    options = list(fields.options(config_class()))
+    shown = options
+    if not everything and config_class.COMMON:
+        shown = [o for o in options if o.name in config_class.COMMON]
     lines: list[str] = []
-    rows = [row for row in options if row[1].name in shown]
-    for group, members in itertools.groupby(rows, operator.itemgetter(0)):
+    for group, members in itertools.groupby(shown, lambda o: o.group):
         lines += ["", f"{group}:"]
-        for _, field, default in members:
-            lines += _wrap(f"--{_usage(field, default)}", 2, 6)
-            lines += _wrap(field.metadata["help"], 6, 6)
+        own = list(members)
+        for option in own:
+            if not option.family:
+                lines += _entry(f"--{_usage(option)}", option, 2)
+        for name, family in _families(own).items():
+            lines += _wrap(f"--{name}=NAME=VALUE,NAME=VALUE", 2, 6)
+            lines += ["      options that have no flag of their own:"]
+            for key, option in family.items():
+                lines += _entry(f"{key}={_allowed(option)}", option, 6)
     lines += ["", "  --flagfile=PATH", "      read flags from a file"]
-    if rest := len(names - shown):
-        groups = dict.fromkeys(g for g, f, _ in options if f.name not in shown)
-        others = f"{rest} more flags, of {', '.join(groups)}: see --helpfull"
+    if rest := [o for o in options if o not in shown]:
+        count = len(names(config_class)) - len(shown)
+        groups = ", ".join(dict.fromkeys(o.group for o in rest))
+        others = f"{count} more flags, of {groups}: see --helpfull"
         lines += ["", *_wrap(others, 0, 0)]
     return "\n".join(lines).lstrip("\n")
+
+
+def _entry(usage: str, option: Option, indent: int) -> list[str]:
+    return [
+        *_wrap(usage, indent, indent + 4),
+        *_wrap(option.field.metadata["help"], indent + 4, indent + 4),
+    ]
 
 
 def _wrap(text: str, first: int, others: int) -> list[str]:
@@ -226,16 +259,22 @@ def _wrap(text: str, first: int, others: int) -> list[str]:
     )
 
 
-def _usage(field: dataclasses.Field, default: Any) -> str:
-    if field.metadata["required"]:
-        return f"{field.name}={field.name.upper()} (required)"
-    shown = f" (default: {default})" if default not in ("", None) else ""
-    if _type(field) is bool:
-        return f"[no]{field.name}{shown.lower()}"
-    if field.metadata["choices"]:
-        # With spaces, a long list can be wrapped.
-        return f"{field.name}={' | '.join(field.metadata['choices'])}{shown}"
-    return f"{field.name}={_type(field).__name__.upper()}{shown}"
+def _allowed(option: Option) -> str:
+    kind = fields.value_type(option.field)
+    values = option.field.metadata["choices"] or (kind.__name__.upper(),)
+    # With spaces, a long list can be wrapped.
+    return " | ".join(("true", "false") if kind is bool else values)
+
+
+def _usage(option: Option) -> str:
+    name = option.name
+    if option.field.metadata["required"]:
+        return f"{name}={name.upper()} (required)"
+    default = fields.written(option.value)
+    shown = f" (default: {default})" if default else ""
+    if fields.value_type(option.field) is bool:
+        return f"[no]{name}{shown}"
+    return f"{name}={_allowed(option)}{shown}"
 
 
 def with_flags(config_class: type[Command], marked: str) -> str:
@@ -244,13 +283,19 @@ def with_flags(config_class: type[Command], marked: str) -> str:
     They become `--name`, `--name=value` or `--noname`; those that the command
     does not have stay arguments.
     """
-    known = {field.name: field for _, field, _ in fields.fields(config_class())}
+    known = {option.name: option for option in fields.options(config_class())}
 
     def flag(name: str, value: str | None) -> str:
-        if name not in known:
+        option = known.get(name)
+        if option is None:
             return f"`{name}`" if value is None else f"{name}={value}"
-        if value in ("True", "False") and _type(known[name]) is bool:
-            return f"--{name}" if value == "True" else f"--no{name}"
+        boolean = fields.value_type(option.field) is bool
+        if boolean and value in ("True", "False"):
+            value = value.lower()
+        if boolean and value in ("true", "false") and not option.family:
+            return f"--{name}" if value == "true" else f"--no{name}"
+        if option.family:
+            name = f"{option.family}={option.key}"
         return f"--{name}" if value is None else f"--{name}={value}"
 
     return errors.shown(marked, flag)
@@ -259,21 +304,24 @@ def with_flags(config_class: type[Command], marked: str) -> str:
 def write(config: Command) -> str:
     """Returns the text of a flagfile with all options but the workdir.
 
-    `read` and `--flagfile=FILE --workdir=W` parse it.
+    Options that share a flag are left out where they are `auto`. `read` and
+    `--flagfile=FILE --workdir=W` parse it.
     """
-    rows = [
-        row
-        for row in fields.fields(config)
-        if row[1].name != "workdir" and row[2] is not None
-    ]
+    options = [o for o in fields.options(config) if o.name != "workdir"]
     lines = []
-    for group, members in itertools.groupby(rows, operator.itemgetter(0)):
+    for group, members in itertools.groupby(options, lambda o: o.group):
         lines.append(f"# {group}")
-        for _, field, value in members:
-            if _type(field) is bool:
-                lines.append(f"--{'' if value else 'no'}{field.name}")
-            else:
-                lines.append(f"--{field.name}={value}")
+        shared: dict[str, list[str]] = {}
+        for option in members:
+            text = fields.written(option.value)
+            if option.family and option.value is not None:
+                pairs = shared.setdefault(option.family, [])
+                pairs.append(f"{option.key}={text}")
+            elif isinstance(option.value, bool):
+                lines.append(f"--{'' if option.value else 'no'}{option.name}")
+            elif not option.family:
+                lines.append(f"--{option.name}={text}")
+        lines += [f"--{name}={','.join(p)}" for name, p in shared.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -55,7 +55,7 @@ class MLP(tf.keras.Model):
         batch_norm: bool = Projection.projection_batch_norm,
         synchronized: bool = True,
         bias: bool = Projection.projection_bias,
-        normalize_input: bool = Projection.normalize_features,
+        normalize_input: bool = Projection.l2_normalize_features,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -143,7 +143,7 @@ class LinearProbe(tf.keras.layers.Dense):
         self,
         num_classes: int,
         kernel_initializer: Any = "zeros",
-        normalize_input: bool = Projection.normalize_features,
+        normalize_input: bool = Projection.l2_normalize_features,
         **kwargs: Any,
     ) -> None:
         kwargs["dtype"] = "float32"
@@ -178,7 +178,7 @@ def build(
     batch_norm: bool = Projection.projection_batch_norm,
     synchronized: bool = True,
     bias: bool = Projection.projection_bias,
-    normalize_input: bool = Projection.normalize_features,
+    normalize_input: bool = Projection.l2_normalize_features,
 ) -> tf.keras.Model:
     """Builds a projection head by its name: features [N, D] to z [N, P].
 

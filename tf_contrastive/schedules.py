@@ -174,7 +174,7 @@ def build(
     batch_size: int,
     steps_per_epoch: int,
     epochs: float,
-    warmup_epochs: float = 0.0,
+    warmup_epochs: float | None = 0.0,
     scaling: str = Schedule.learning_rate_scaling,
     floor: float = Schedule.learning_rate_floor,
     **options: Any,
@@ -186,8 +186,8 @@ def build(
       base_learning_rate: before scaling, see `peak`.
       batch_size: images per step over all replicas.
       steps_per_epoch, epochs: of the run.
-      warmup_epochs: epochs of linear warm-up, which may be fractions; -1: 10,
-        and at most a tenth of the run.
+      warmup_epochs: epochs of linear warm-up, which may be fractions;
+        None: 10, and at most a tenth of the run.
       scaling: how the peak grows with the batch, see `peak`.
       floor: see `Constant`.
       **options: further arguments of `Exponential` or `Piecewise`.
@@ -202,7 +202,7 @@ def build(
     if not 0 <= warmup_epochs <= epochs:
         raise errors.UserError(
             f"{errors.arg('warmup_epochs', format(warmup_epochs, 'g'))}: must"
-            f" be -1, or from 0 to {errors.arg('epochs', format(epochs, 'g'))}"
+            f" be from 0 to {errors.arg('epochs', format(epochs, 'g'))}"
         )
     if boundaries := (kind.defaults() | options).get("boundaries"):
         check_boundaries(boundaries, warmup_epochs, epochs)

@@ -229,7 +229,6 @@ def prepare(run: Pretrain) -> Prepared:
         run.runtime.strategy,
         virtual_devices=run.runtime.virtual_devices,
         tpu=run.runtime.tpu,
-        cross_device_ops=run.runtime.cross_device_ops,
     )
     replicas, batch_size = (
         strategy.num_replicas_in_sync,

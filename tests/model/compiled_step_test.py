@@ -365,7 +365,7 @@ def test_a_step_that_becomes_slow_is_looked_at_sooner():
     looks = _looks(
         lambda step: 0.1 * step + 2.9 * max(step - 20, 0),
         log_every_steps=100,
-        checkpoint_every_steps=0,
+        checkpoint_every_steps=None,
     )
     assert looks == [1, 2, 4, 8, 16, 32, *range(34, 49)]
 
@@ -380,8 +380,9 @@ def test_several_steps_at_a_time_are_the_same_run(tmp_path, monkeypatch):
     # eighth, and validation at the end of each epoch of 12.
     due = {*range(5, 36, 5), *range(8, 36, 8), 12, 24, 36}
     assert looks == sorted({1, 2, 4} | due)
-    assert result.config.runtime.steps_per_execution == 0
-    assert "--steps_per_execution=0" in (several / "config.flags").read_text()
+    assert result.config.runtime.steps_per_execution is None
+    written = (several / "config.flags").read_text()
+    assert "--steps_per_execution=auto" in written
     (model,) = fitted
     assert model.train_tf_function.experimental_get_tracing_count() == 1
     _assert_same_run(several, one)

@@ -22,12 +22,12 @@ def check_workdir(run: Pretrain) -> None:
     """
     workdir = run.runtime.workdir
     if previous := _read_config(workdir):
-        there = {field.name: old for _, field, old in fields.fields(previous)}
+        there = fields.values(previous)
         differences = [
-            f"{errors.arg(field.name, _display(new))}, there"
-            f" {_display(there[field.name])}"
-            for _, field, new in fields.fields(run)
-            if field.metadata["identity"] and there[field.name] != new
+            f"{errors.arg(own.name, fields.written(own.value))}, there"
+            f" {fields.written(there[own.name])}"
+            for own in fields.options(run)
+            if own.identity and own.value != there[own.name]
         ]
         if differences:
             raise errors.UserError(
@@ -42,10 +42,6 @@ def check_workdir(run: Pretrain) -> None:
         folder = os.path.dirname(folder)
     probe = os.path.join(folder, storage.CONFIG_FILE)
     files.check_writable(probe, ADVICE)
-
-
-def _display(value: object) -> object:
-    return "(not given)" if value is None else value
 
 
 def is_run(path: str) -> bool:

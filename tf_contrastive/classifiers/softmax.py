@@ -67,7 +67,7 @@ def train_linear(
     epochs: int = LinearProtocol.schedule.epochs,
     batch_size: int = LinearStage.schedule.batch_size,
     label_smoothing: float = LinearProtocol.label_smoothing,
-    normalize_features: bool = LinearProtocol.normalize_features,
+    normalize_features: bool = LinearProtocol.l2_normalize_features,
     seed: int = Evaluation.seed,
     views: Callable[[int], Batches] | None = None,
     observer: TrainingObserver | None = None,

@@ -52,7 +52,7 @@ def run(options: Benchmark) -> int:
     print("\n\n".join(report.tables))
     content = {
         "benchmark": name,
-        "options": {f.name: value for _, f, value in fields.fields(options)},
+        "options": fields.values(options),
         "environment": measure.environment(),
         "passed": report.passed,
         "ratios": report.ratios,

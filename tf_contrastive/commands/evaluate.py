@@ -89,7 +89,6 @@ def _strategy(options: Evaluate) -> tf.distribute.Strategy:
         name,
         virtual_devices=devices.virtual_devices,
         tpu=devices.tpu,
-        cross_device_ops=devices.cross_device_ops,
     )
 
 

@@ -120,8 +120,11 @@ class LossBenchmark:
         minimum=1e-4,
         maximum=1e4,
     )
-    block_size: int = option(
-        0, "anchors that ours compares at a time; 0: chosen by the batch size"
+    block_size: int | None = option(
+        None,
+        "anchors that ours compares at a time; auto: chosen by the batch size",
+        minimum=1,
+        auto=0,
     )
     dense_limit: int = option(
         16384,
@@ -145,8 +148,11 @@ class InputBenchmark:
         " files, else arrays",
         check=positive_integers("224,32"),
     )
-    input_batch_size: int = option(
-        0, "examples per batch; 0: 64, or 512 up to 64 pixels"
+    input_batch_size: int | None = option(
+        None,
+        "examples per batch; auto: 64, or 512 up to 64 pixels",
+        minimum=1,
+        auto=0,
     )
     seconds: float = option(3.0, "length of one of the --repeats", above=0)
 
@@ -254,16 +260,7 @@ class Benchmark(Command):
     step: StepBenchmark = group(StepBenchmark())
     evaluation: EvaluationBenchmark = group(EvaluationBenchmark())
     serving: ServingBenchmark = group(ServingBenchmark())
-    compilation: Compilation = group(
-        Compilation(),
-        changes={
-            "compile_for": {
-                "help": "of `benchmark step`: compile the step for a TPU"
-                " instead, without having one: CHIP:SHAPE, such as v4:2x2x1;"
-                " compares it with the encoder alone, on one core"
-            }
-        },
-    )
+    compilation: Compilation = group(Compilation())
     terminal: Terminal = group(Terminal())
 
     @classmethod

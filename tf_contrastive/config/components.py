@@ -6,10 +6,8 @@ its name and its traits as class variables. The class that computes inherits
 from it. Other modules do not compare names: they ask for traits.
 """
 
-import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from tf_contrastive import errors
@@ -78,11 +76,15 @@ class Choice:
 
     _kind: ClassVar[str]
     _members: ClassVar[Mapping[str, type[Component]]]
+    # Member -> defaults here that differ from its own.
+    _defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
     # Field -> name of the members' option.
     _names: ClassVar[Mapping[str, str]]
 
     def options(self, prefix: str = "") -> dict[str, Any]:
         """Returns what was set, as options of the chosen member.
+
+        What differs here from the member's defaults is set, too.
 
         Raises:
           UserError: for an option that it does not have. `prefix` is that of
@@ -90,7 +92,7 @@ class Choice:
         """
         chosen = getattr(self, self._kind)
         own = _options(self._members[chosen])
-        given = {}
+        given = dict(self._defaults.get(chosen, {}))
         for field, name in self._names.items():
             value = getattr(self, field)
             if value is None:
@@ -120,7 +122,10 @@ def choice(
     members: Mapping[str, type[Component]],
     default: str,
     help: str,
+    *,
     prefixed: Iterable[str] = (),
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    without_flag: Iterable[str] = (),
 ) -> Any:
     """Makes a frozen dataclass, a `Choice`, of a family's options.
 
@@ -130,28 +135,39 @@ def choice(
       default, help: of that field.
       prefixed: options whose field is KIND_OPTION, since OPTION alone says too
         little among the options of a command.
+      defaults: member -> defaults that differ from its own.
+      without_flag: options without a flag of their own, besides those that are
+        declared so. They are given by their names in one flag, KIND_options.
     """
+    defaults = defaults or {}
     named = fields.option(default, help, choices=members)
     rows: list[Any] = [(kind, str, named)]
     names = {}
     for member in members.values():
         for name, field in _options(member).items():
             flag = f"{kind}_{name}" if name in prefixed else name
-            if flag not in names:
-                names[flag] = name
-                about = dict(field.metadata)
-                about["help"] += f"; default: {_defaults(name, members)}"
-                optional = copy.copy(field)
-                optional.default = None
-                optional.metadata = MappingProxyType(about)
-                value_type: Any = str if about["read"] else field.type
-                rows.append((flag, value_type | None, optional))
-    namespace = {"_kind": kind, "_members": members, "_names": names}
+            if flag in names:
+                continue
+            names[flag] = name
+            about = dict(field.metadata)
+            if "auto:" not in about["help"]:
+                chosen = _defaults(name, members, defaults)
+                about["help"] += f"; auto: {chosen}"
+            if not about["flag"] or name in without_flag:
+                about |= {"family": f"{kind}_options", "key": name}
+            value_type: Any = str if about["read"] else field.type
+            optional = dataclasses.field(default=None, metadata=about)
+            rows.append((flag, value_type | None, optional))
     return dataclasses.make_dataclass(
         f"{kind.title()}Choice",
         rows,
         bases=(Choice,),
-        namespace=namespace,
+        namespace={
+            "_kind": kind,
+            "_members": members,
+            "_defaults": defaults,
+            "_names": names,
+        },
         frozen=True,
     )
 
@@ -164,11 +180,16 @@ def _options(member: type[Component]) -> dict[str, dataclasses.Field]:
     }
 
 
-def _defaults(name: str, members: Mapping[str, type[Component]]) -> str:
+def _defaults(
+    name: str,
+    members: Mapping[str, type[Component]],
+    here: Mapping[str, Mapping[str, Any]],
+) -> str:
     """Describes an option's defaults, and whose they are."""
     takers: dict[str, list[str]] = {}
     for member, declared in members.items():
-        if name in (defaults := declared.defaults()):
+        defaults = {**declared.defaults(), **here.get(member, {})}
+        if name in defaults:
             takers.setdefault(_text(defaults[name]), []).append(member)
     return ", ".join(
         default if len(names) > 4 else f"{default} ({', '.join(names)})"

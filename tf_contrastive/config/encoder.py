@@ -135,7 +135,7 @@ class Projection:
         "bias of the projection head's last layer; with batch normalization"
         " its offset (beta)",
     )
-    normalize_features: bool = option(
+    l2_normalize_features: bool = option(
         False,
         "l2-normalize the encoder's output before the projection head and the"
         " linear probe (SupCon's code on ImageNet)",

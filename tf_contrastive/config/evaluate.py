@@ -24,7 +24,7 @@ from tf_contrastive.config.protocols import (
     RobustnessProtocol,
     TransferProtocol,
 )
-from tf_contrastive.config.runtime import Devices
+from tf_contrastive.config.runtime import STRATEGIES, Devices
 from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.errors import UserError, arg
@@ -183,6 +183,19 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
+class EvaluationDevices(Devices):
+    """Devices that share the images."""
+
+    strategy: str = option(
+        "auto",
+        "tf.distribute strategy, whose replicas share the images; auto: chosen"
+        " by the available devices, and default with --watch, beside a running"
+        " job",
+        choices=STRATEGIES,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluate(Command):
     """Score a run or an export by the papers' protocols; --compare A B."""
 
@@ -212,16 +225,7 @@ class Evaluate(Command):
     transfer: TransferProtocol = group(TransferProtocol(), "transfer_")
     representation: RepresentationProtocols = group(RepresentationProtocols())
     reading: Reading = group(Reading())
-    devices: Devices = group(
-        Devices(),
-        changes={
-            "strategy": {
-                "help": "tf.distribute strategy, whose replicas share the"
-                " images; auto: chosen by the available devices, and default"
-                " with --watch, beside a running job"
-            }
-        },
-    )
+    devices: EvaluationDevices = group(EvaluationDevices())
     terminal: Terminal = group(Terminal())
 
     @classmethod
@@ -248,7 +252,7 @@ class Evaluate(Command):
             preset["finetune_epochs"] = FINETUNE_EPOCHS
         epochs = given.get("linear_epochs")
         if epochs and "linear_warmup_epochs" in preset:
-            preset["linear_warmup_epochs"] = resolve_warmup(-1, epochs)
+            preset["linear_warmup_epochs"] = resolve_warmup(None, epochs)
         return preset
 
     def _check(self) -> None:

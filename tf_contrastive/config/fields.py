@@ -1,6 +1,9 @@
-"""Options as fields of dataclasses, groups of them, commands, and checks."""
+"""Options as fields of dataclasses, groups of them, commands, and checks.
 
-import copy
+An option whose type has None is `auto` on the command line where it is None:
+its value follows from others, or from the data and the devices.
+"""
+
 import dataclasses
 import functools
 import operator
@@ -9,8 +12,8 @@ import shlex
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from types import NoneType
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tf_contrastive.errors import UserError, arg, did_you_mean, unknown
 
@@ -23,6 +26,16 @@ _FLOAT32_MIN, _FLOAT32_MAX = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 _FLOAT32 = "that float32 holds (1.2e-38 to 3.4e38 in size, or 0)"
 # Counts and sizes are int32 in some operations of TensorFlow.
 _INT_MAX = 2**31 - 1
+AUTO = "auto"
+_BOOLEANS = {"true": True, "t": True, "1": True}
+_BOOLEANS |= {"false": False, "f": False, "0": False}
+# Type -> how a value is read from text, and what the text must be.
+_READERS: dict[type, tuple[Callable[[str], Any], str]] = {
+    bool: (lambda text: _BOOLEANS[text.lower()], "true or false"),
+    int: (int, "an integer"),
+    float: (float, "a number"),
+    str: (str, "a text"),
+}
 
 
 def option(
@@ -37,6 +50,8 @@ def option(
     required: bool = False,
     identity: bool = True,
     read: Callable[[str], Any] | None = None,
+    flag: bool = True,
+    auto: float | None = None,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -52,83 +67,80 @@ def option(
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
       read: text -> value of a protocol, such as the numbers of a list.
+      flag: whether a component's option has a flag of its own. The others are
+        given in one flag for the family, such as `loss_options`.
+      auto: number that was `auto` in version 0.2.0.
     """
     metadata = {**locals(), "choices": tuple(choices)}
     del metadata["default"]
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """How a group's options differ from its dataclass."""
+class Option(NamedTuple):
+    """An option of a command.
 
-    # Prepended to their names, and to their help.
-    prefix: str = ""
-    help: str = ""
-    # Whether any of them affects what a run computes.
-    identity: bool = True
-    # Fields that are not options here.
-    omit: Sequence[str] = ()
-    # Field -> metadata (see `option`) that differs here.
-    changes: Mapping[str, Mapping[str, Any]] = dataclasses.field(
-        default_factory=dict
-    )
+    Attributes:
+      name: with the prefixes of its groups.
+      group: the command's field that holds it.
+      value: of the command.
+      field: its declaration.
+      identity: whether it affects what a run computes.
+      family: flag in which it is given as KEY=VALUE; empty: a flag of its own.
+      key: its name there.
+    """
+
+    name: str
+    group: str
+    value: Any
+    field: dataclasses.Field
+    identity: bool
+    family: str
+    key: str
 
 
-def group(defaults: Any, prefix: str = "", **place: Any) -> Any:
+def group(defaults: Any, prefix: str = "", identity: bool = True) -> Any:
     """A field that holds a group of options of a command or of another group.
 
     The same dataclass may occur twice: `group(Schedule(), "linear_")` has the
-    options `linear_epochs`, `linear_batch_size`, ... For `place` see `Place`.
+    options `linear_epochs`, `linear_batch_size`, ... None of the options has an
+    identity if the group has none.
     """
-    place["prefix"] = prefix
-    return dataclasses.field(default=defaults, metadata={"place": place})
+    return dataclasses.field(
+        default=defaults, metadata={"prefix": prefix, "identity": identity}
+    )
 
 
-def fields(config: Any) -> Iterator[tuple[str, dataclasses.Field, Any]]:
-    """Yields (group name, field, value) of every option of a command."""
+def options(
+    config: Any, prefix: str = "", group: str = "", identity: bool = True
+) -> Iterator[Option]:
+    """Yields the options of a command, or of a group of one."""
     for field in dataclasses.fields(config):
-        for inner, value in group_options(
-            getattr(config, field.name), _place(field)
-        ):
-            yield field.name, inner, value
-
-
-def _place(field: dataclasses.Field) -> Place:
-    return Place(**field.metadata.get("place", {}))
-
-
-def group_options(
-    values: Any, place: Place
-) -> Iterator[tuple[dataclasses.Field, Any]]:
-    """Yields (field, value) of every option of a group."""
-    for field in dataclasses.fields(values):
-        value = getattr(values, field.name)
-        if field.name in place.omit:
-            continue
+        value, about = getattr(config, field.name), field.metadata
+        holder = group or field.name
+        same = identity and about["identity"]
         if dataclasses.is_dataclass(value):
-            inner = _place(field)
-            inner = dataclasses.replace(
-                inner,
-                prefix=place.prefix + inner.prefix,
-                help=place.help + inner.help,
-                identity=place.identity and inner.identity,
-            )
-            yield from group_options(value, inner)
+            yield from options(value, prefix + about["prefix"], holder, same)
             continue
-        about = dict(field.metadata)
-        about |= place.changes.get(field.name, {})
-        about["help"] = place.help + about["help"]
-        about["identity"] = place.identity and about["identity"]
-        renamed = copy.copy(field)
-        renamed.name = place.prefix + field.name
-        renamed.metadata = MappingProxyType(about)
-        yield renamed, value
+        family = about.get("family", "")
+        yield Option(
+            prefix + field.name,
+            holder,
+            value,
+            field,
+            same,
+            family and prefix + family,
+            about.get("key", ""),
+        )
+
+
+def values(config: Any) -> dict[str, Any]:
+    """Returns the values of all options of a command, by name."""
+    return {option.name: option.value for option in options(config)}
 
 
 def replace(config: T, **values: Any) -> T:
     """Returns `config` with the named options of any group replaced."""
-    known = [field.name for _, field, _ in fields(config)]
+    known = [option.name for option in options(config)]
     for name in values:
         if name not in known:
             raise unknown("option", name, known)
@@ -140,11 +152,18 @@ def _replaced(group: Any, values: Mapping[str, Any], prefix: str) -> Any:
     for field in dataclasses.fields(group):
         value = getattr(group, field.name)
         if dataclasses.is_dataclass(value):
-            inner = prefix + _place(field).prefix
+            inner = prefix + field.metadata["prefix"]
             changed[field.name] = _replaced(value, values, inner)
         else:
             changed[field.name] = values.get(prefix + field.name, value)
     return dataclasses.replace(group, **changed)
+
+
+def written(value: Any) -> str:
+    """Returns a value as it is written on the command line."""
+    if value is None:
+        return AUTO
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def differences(before: Any, after: Any) -> list[str]:
@@ -153,9 +172,9 @@ def differences(before: Any, after: Any) -> list[str]:
     Options that were not set before are left out.
     """
     return [
-        f"{field.name}={old} -> {new if new != '' else '(none)'}"
-        for (_, field, old), (_, _, new) in zip(
-            fields(before), fields(after), strict=True
+        f"{name}={old} -> {written(new) or '(none)'}"
+        for (name, old), new in zip(
+            values(before).items(), values(after).values(), strict=True
         )
         if old is not None and old != new
     ]
@@ -163,13 +182,45 @@ def differences(before: Any, after: Any) -> list[str]:
 
 def validate_fields(config: Any) -> None:
     """Raises `UserError` for the first option whose value is not allowed."""
-    for _, field, value in fields(config):
-        if allowed := problem(field, value):
-            if value == "":
-                raise UserError(f"{arg(field.name)}: must be {allowed}")
-            if isinstance(value, float):
-                value = f"{value}".removesuffix(".0")  # As it was typed.
-            raise UserError(f"{arg(field.name, value)}: must be {allowed}")
+    for option in options(config):
+        value = option.value
+        if allowed := problem(option.field, value):
+            # A number as it was typed.
+            shown = f"{value:.12g}" if isinstance(value, float) else value
+            given = arg(option.name, None if value == "" else shown)
+            auto = f", or {AUTO}" if is_optional(option.field) else ""
+            raise UserError(f"{given}: must be {allowed}{auto}")
+
+
+def is_optional(field: dataclasses.Field) -> bool:
+    """Whether an option may be None, which is `auto`."""
+    return NoneType in typing.get_args(field.type)
+
+
+def value_type(field: dataclasses.Field) -> type:
+    """Returns the type of an option's value other than None."""
+    types = [t for t in typing.get_args(field.type) if t is not NoneType]
+    return types[0] if types else typing.cast(type, field.type)
+
+
+def read(name: str, field: dataclasses.Field, text: str) -> Any:
+    """Returns the value of an option from its text on the command line.
+
+    Raises:
+      UserError: for a text of another type.
+    """
+    if text == AUTO and is_optional(field):
+        return None
+    reader, allowed = _READERS[value_type(field)]
+    try:
+        value = reader(text)
+    except (KeyError, ValueError) as error:
+        auto = f", or {AUTO}" if is_optional(field) else ""
+        raise UserError(
+            f"{arg(name, text)}: must be {allowed}{auto}"
+        ) from error
+    was_auto = field.metadata["auto"]
+    return None if was_auto is not None and value == was_auto else value
 
 
 def check_options(group: type, prefix: str, values: Mapping[str, Any]) -> None:
@@ -189,7 +240,7 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     if isinstance(value, (tuple, list)):  # Of an option that is read from text.
         value = ",".join(map(str, value))
     if value is None:
-        return None if field.default is None else "set"
+        return None if is_optional(field) else "set"
     if about["choices"]:
         return one_of(value, about["choices"])
     if value == field.default == "" and not about["required"]:
@@ -215,7 +266,7 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     ]
     limits = [limit for limit in limits if limit[1] is not None]
     bounds = " and ".join(f"{word} {limit:.12g}" for word, limit, _ in limits)
-    if float in (field.type, *typing.get_args(field.type)):
+    if value_type(field) is float:
         if not is_float32(value):
             return f"{bounds}, and a number {_FLOAT32}"
     elif about["maximum"] is None and not _is_int32(value):

@@ -3,16 +3,16 @@
 import dataclasses
 from typing import Any
 
+from tf_contrastive.config.components import choice
 from tf_contrastive.config.fields import (
     POSITIVE_NUMBERS,
-    Place,
     group,
-    group_options,
     option,
+    options,
     read_numbers,
 )
-from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
-from tf_contrastive.config.schedule import Schedule, resolve_warmup
+from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
+from tf_contrastive.config.schedule import StageSchedule, resolve_warmup
 from tf_contrastive.config.views import augmentation_name
 from tf_contrastive.errors import UserError, arg
 
@@ -62,7 +62,7 @@ LINEAR_RECIPES: dict[str, dict[str, Any]] = {
         "linear_schedule": "exponential",
         "linear_warmup_epochs": 12.0,
         "linear_label_smoothing": 0.05,
-        "linear_normalize_features": True,
+        "linear_l2_normalize_features": True,
     },
 }
 
@@ -84,14 +84,45 @@ class Probe:
     )
 
 
-_NOT_LINEAR = ("learning_rate_scaling", "learning_rate_floor")
-_CHANGES: dict[str, dict[str, Any]] = {
-    "batch_size": {"help": "images per step, at most all", "minimum": 1},
-    "learning_rate": {
-        "help": "learning rate per 256 images; default: the optimizer's, as for"
-        " --learning_rate"
-    },
-}
+_Choice: Any = choice(
+    "optimizer",
+    OPTIMIZERS,
+    "sgd",
+    "optimizer",
+    prefixed=("epsilon",),
+    defaults=LINEAR_OPTIMIZER_OPTIONS,
+    without_flag=("momentum",),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearOptimizer(_Choice):
+    """The optimizer of a linear classifier."""
+
+
+def _batch_size(default: int) -> Any:
+    return option(default, "images per step, at most all", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearSchedule(StageSchedule):
+    """The schedule of the linear stage."""
+
+    epochs: int = option(0, "epochs; 0: no linear stage")
+    batch_size: int = _batch_size(256)
+    warmup_epochs: float | None = option(
+        0.0,
+        "epochs of linear warm-up; auto: 10, at most a tenth of all epochs",
+        auto=-1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearProtocolSchedule(LinearSchedule):
+    """The schedule of the linear protocol."""
+
+    epochs: int = option(90, "epochs to train", minimum=1)
+    batch_size: int = _batch_size(4096)
 
 
 def _augmentation(default: str) -> Any:
@@ -110,54 +141,27 @@ class LinearStage:
     `pretrain` trains it after the encoder, which it does not change.
     """
 
-    schedule: Schedule = group(
-        Schedule(epochs=0, batch_size=256, warmup_epochs=0.0),
-        omit=_NOT_LINEAR,
-        changes={
-            "epochs": {"help": "epochs; 0: no linear stage", "minimum": 0},
-            **_CHANGES,
-        },
-    )
+    schedule: LinearSchedule = group(LinearSchedule())
     augmentation: str = _augmentation("none")
     label_smoothing: float = option(
         0.0, "fraction of the target spread over all classes", maximum=0.9999
     )
-    normalize_features: bool = option(
+    l2_normalize_features: bool = option(
         False, "l2-normalize the encoder's output before the classifier"
     )
-    optimizer: Optimizer = group(
-        Optimizer(optimizer="sgd"),
-        changes={
-            "nesterov": {"help": "Nesterov momentum; default: true (sgd)"},
-            "weight_decay": {"help": "weight decay of kernels; default: 0"},
-            "trust_coefficient": {
-                "help": "trust coefficient (eta) of lars; default: no"
-                " adaptation"
-            },
-            "optimizer_epsilon": {
-                "help": "added to the mean squared gradient (rmsprop) or to its"
-                " root (adam, adamw); default: 0.001 (rmsprop), 1e-08 (adam,"
-                " adamw)"
-            },
-        },
-    )
-
-    def optimizer_options(self) -> dict[str, Any]:
-        """Returns the options of `optimizers.build`, with these defaults."""
-        defaults = LINEAR_OPTIMIZER_OPTIONS[self.optimizer.optimizer]
-        return defaults | self.optimizer.options("linear_")
+    optimizer: LinearOptimizer = group(LinearOptimizer())
 
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of `evaluation.linear_probe`."""
         schedule, optimizer = self.schedule, self.optimizer.optimizer
         # Only where it is set, so that earlier results stay comparable.
         normalized = {"normalize_features": True}
-        return (normalized if self.normalize_features else {}) | {
+        return (normalized if self.l2_normalize_features else {}) | {
             "epochs": schedule.epochs,
             "batch_size": schedule.batch_size,
             "label_smoothing": self.label_smoothing,
             "optimizer": optimizer,
-            "optimizer_options": self.optimizer_options(),
+            "optimizer_options": self.optimizer.options("linear_"),
             "learning_rate": resolve_learning_rate(
                 schedule.learning_rate, optimizer, "linear"
             ),
@@ -171,15 +175,14 @@ class LinearStage:
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""
         if self.schedule.epochs:
-            self.optimizer_options()
+            self.optimizer.options("linear_")
             self.schedule.check("linear_")
             return
-        given = group_options(self, Place("linear_"))
-        defaults = group_options(type(self)(), Place())
-        for (field, value), (_, default) in zip(given, defaults, strict=True):
-            if value != default:
+        given, defaults = options(self, "linear_"), options(type(self)())
+        for own, other in zip(given, defaults, strict=True):
+            if own.value != other.value:
                 raise UserError(
-                    f"{arg(field.name, value)} has no effect:"
+                    f"{arg(own.name, own.value)} has no effect:"
                     f" {arg('linear_epochs', '0')} disables the linear stage;"
                     " set"
                     f" {arg('linear_epochs', LinearProtocol.schedule.epochs)}"
@@ -197,11 +200,7 @@ class LinearProtocol(LinearStage):
         " decay, 350 epochs); other flags override it",
         choices=tuple(LINEAR_RECIPES),
     )
-    schedule: Schedule = group(
-        Schedule(epochs=90, batch_size=4096, warmup_epochs=0.0),
-        omit=_NOT_LINEAR,
-        changes=_CHANGES,
-    )
+    schedule: LinearProtocolSchedule = group(LinearProtocolSchedule())
     augmentation: str = _augmentation("crop")
     learning_rates: str = option(
         "",

@@ -22,7 +22,9 @@ def _temperature(default: float) -> Any:
 
 
 def _normalize(default: bool) -> Any:
-    return option(default, "l2-normalize projections inside the loss")
+    return option(
+        default, "l2-normalize projections inside the loss", flag=False
+    )
 
 
 def _weight(default: float) -> Any:
@@ -30,7 +32,7 @@ def _weight(default: float) -> Any:
 
 
 def _scale(default: float) -> Any:
-    return option(default, "factor of the whole loss", above=0.0)
+    return option(default, "factor of the whole loss", above=0.0, flag=False)
 
 
 def _margin(default: float) -> Any:
@@ -52,14 +54,18 @@ def _reduction() -> Any:
         "mean",
         "reduction over the anchors of the global batch",
         choices=REDUCTIONS,
+        flag=False,
     )
 
 
 def _block_size() -> Any:
     return option(
-        0,
-        "anchors compared at a time; 0: chosen by the batch size",
+        None,
+        "anchors compared at a time; auto: chosen by the batch size",
+        minimum=1,
         identity=False,
+        flag=False,
+        auto=0,
     )
 
 
@@ -71,6 +77,7 @@ def _similarity_products() -> Any:
         " split on TPUs and on GPUs with TF32",
         choices=("auto", "plain", "split"),
         identity=False,
+        flag=False,
     )
 
 
@@ -113,7 +120,7 @@ class Pairwise(LossDeclaration):
 
     normalize: bool = _normalize(True)
     reduction: str = _reduction()
-    block_size: int = _block_size()
+    block_size: int | None = _block_size()
     similarity_products: str = _similarity_products()
 
 
@@ -144,21 +151,28 @@ class SupCon(Pairwise):
         "all_views",
         "anchors: all views, or the first view of each image",
         choices=("all_views", "one_view"),
+        flag=False,
     )
     denominator: str = option(
         "all",
         "candidates in the denominator: all others, the positive of the term"
         " and negatives, or negatives",
         choices=("all", "one_positive", "only_negatives"),
+        flag=False,
     )
     positives_cap: int | None = option(
-        None, "positives per anchor, at most", minimum=1
+        None,
+        "positives per anchor, at most; auto: all",
+        minimum=1,
+        flag=False,
     )
     keep_dropped_positives: bool = option(
-        False, "keep positives beyond --positives_cap in the denominator"
+        False,
+        "keep positives beyond `positives_cap` in the denominator",
+        flag=False,
     )
     scale_by_temperature: bool = option(
-        False, "multiply the loss by the temperature"
+        False, "multiply the loss by the temperature", flag=False
     )
 
     def chance_level(self, candidates: int) -> float | None:
@@ -199,6 +213,7 @@ class EpsSupInfoNCE(Sincere):
         "logit",
         "whether --epsilon is a margin of logits or of cosines",
         choices=("logit", "cosine"),
+        flag=False,
     )
 
 
@@ -227,10 +242,16 @@ class Triplet(Pairwise):
 class _AgainstNegatives(Pairwise):
     negatives: str = _negatives("other_view")
     mining: str = option(
-        "none", "which negatives count", choices=("none", "semi_hard")
+        "none",
+        "which negatives count",
+        choices=("none", "semi_hard"),
+        flag=False,
     )
     negative_reduction: str = option(
-        "mean", "reduction over an anchor's negatives", choices=REDUCTIONS
+        "mean",
+        "reduction over an anchor's negatives",
+        choices=REDUCTIONS,
+        flag=False,
     )
 
 
@@ -270,10 +291,12 @@ class AlignUniform(LossDeclaration):
 
     temperature: float = _temperature(0.5)
     weight: float = _weight(1.0)
-    include_self: bool = option(True, "count an anchor among its candidates")
+    include_self: bool = option(
+        True, "count an anchor among its candidates", flag=False
+    )
     normalize: bool = _normalize(True)
     scale: float = _scale(1.0)
-    block_size: int = _block_size()
+    block_size: int | None = _block_size()
     similarity_products: str = _similarity_products()
 
 
@@ -287,6 +310,7 @@ class SlicedWasserstein(LossDeclaration):
         "divisor of the Wasserstein distance: that of Algorithm 1 (paper), or"
         " one that makes it independent of the batch size (mean)",
         choices=("mean", "paper"),
+        flag=False,
     )
     normalize: bool = _normalize(False)
     scale: float = _scale(1.0)

@@ -21,6 +21,7 @@ def _epsilon(default: float) -> Any:
         "added to the mean squared gradient (rmsprop) or to its root (adam,"
         " adamw)",
         above=0.0,
+        flag=False,
     )
 
 
@@ -46,6 +47,7 @@ class OptimizerDeclaration(Component):
     decay_all: bool = option(
         False,
         "decay biases, scales and offsets, too, as PyTorch's optimizers do",
+        flag=False,
     )
 
 
@@ -62,8 +64,9 @@ class SGD(OptimizerDeclaration):
         "classic: the velocity includes the learning rate; pytorch: the"
         " learning rate multiplies the velocity",
         choices=MOMENTUM_STYLES,
+        flag=False,
     )
-    nesterov: bool = option(False, "Nesterov momentum")
+    nesterov: bool = option(False, "Nesterov momentum", flag=False)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -74,7 +77,7 @@ class LARS(SGD):
     learning_rate = 0.3
 
     trust_coefficient: float = option(
-        0.001, "trust coefficient (eta)", above=0.0
+        0.001, "trust coefficient (eta)", above=0.0, flag=False
     )
 
 
@@ -87,7 +90,10 @@ class RMSProp(OptimizerDeclaration):
 
     momentum: float = _momentum()
     rho: float = option(
-        0.9, "decay rate of the mean squared gradient", maximum=0.999999
+        0.9,
+        "decay rate of the mean squared gradient",
+        maximum=0.999999,
+        flag=False,
     )
     epsilon: float = _epsilon(1.0)
 
@@ -100,10 +106,13 @@ class Adam(OptimizerDeclaration):
     learning_rate = 0.001
 
     beta_1: float = option(
-        0.9, "decay rate of the mean gradient", maximum=0.999999
+        0.9, "decay rate of the mean gradient", maximum=0.999999, flag=False
     )
     beta_2: float = option(
-        0.999, "decay rate of the mean squared gradient", maximum=0.999999
+        0.999,
+        "decay rate of the mean squared gradient",
+        maximum=0.999999,
+        flag=False,
     )
     epsilon: float = _epsilon(1e-8)
 

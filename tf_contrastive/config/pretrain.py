@@ -33,6 +33,7 @@ from tf_contrastive.config.loss import (
 )
 from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
 from tf_contrastive.config.runtime import (
+    CheckedRuntime,
     Runtime,
     check_divisible,
     resolve_precision,
@@ -81,9 +82,7 @@ class Pretrain(Command):
     probe: Probe = group(Probe())
     optimizer: Optimizer = group(Optimizer())
     schedule: Schedule = group(Schedule())
-    linear: LinearStage = group(
-        LinearStage(), "linear_", help="linear stage: ", identity=False
-    )
+    linear: LinearStage = group(LinearStage(), "linear_", identity=False)
     runtime: Runtime = group(Runtime())
     terminal: Terminal = group(Terminal())
 
@@ -184,8 +183,9 @@ class Compilation:
     compile_for: str = option(
         "",
         "compile the step for a TPU instead, without having one: CHIP:SHAPE,"
-        " such as v4:2x2x1, v5e:2x2 or v6e:2x4; prints memory per core, the"
-        " largest batch that fits, and the rate that the input must deliver",
+        " such as v4:2x2x1, v5e:2x2 or v6e:2x4; doctor prints memory per core,"
+        " the largest batch that fits, and the rate that the input must"
+        " deliver; benchmark step compares it with the encoder alone",
         check=matching(
             r"|v\d\w*:\d+(x\d+){1,2}",
             "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2",
@@ -204,16 +204,7 @@ class Compilation:
 class Doctor(Pretrain):
     """Check a pretrain command: memory, speed, known problems."""
 
-    runtime: Runtime = group(
-        Runtime(),
-        changes={
-            "workdir": {
-                "required": False,
-                "help": "folder of the run, for doctor.json; empty: write"
-                " nothing",
-            }
-        },
-    )
+    runtime: CheckedRuntime = group(CheckedRuntime())
     compilation: Compilation = group(Compilation())
 
 

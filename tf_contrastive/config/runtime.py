@@ -13,14 +13,6 @@ from tf_contrastive.config.fields import (
 from tf_contrastive.errors import UserError, arg
 
 STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
-# Implementation of the all-reduce -> the strategies that have it.
-CROSS_DEVICE_OPS = {
-    "auto": STRATEGIES,
-    "nccl": ("mirrored", "multiworker"),
-    "ring": ("multiworker",),
-    "hierarchical_copy": ("mirrored",),
-    "reduction_to_one_device": ("mirrored",),
-}
 PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")
 # Compute capability of GPUs -> precision that their tensor cores have.
 _GPU_PRECISIONS = {(8, 0): "mixed_bfloat16", (7, 0): "mixed_float16"}
@@ -60,12 +52,6 @@ class Devices:
         "name of a TPU, or local for that of this machine; empty: $TPU_NAME if"
         " it is set, else local",
     )
-    cross_device_ops: str = _setting(
-        "auto",
-        "all-reduce implementation: nccl (GPUs), ring (multiworker),"
-        " hierarchical_copy or reduction_to_one_device (mirrored)",
-        choices=tuple(CROSS_DEVICE_OPS),
-    )
 
     def check(self) -> None:
         """Raises `UserError` for options that do not go together."""
@@ -74,9 +60,6 @@ class Devices:
                 f"{arg('virtual_devices', self.virtual_devices)} needs"
                 f" {arg('strategy', 'mirrored')}, not {self.strategy}"
             )
-        check_cross_device_ops(
-            self.cross_device_ops, self.strategy, self.virtual_devices
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,13 +96,18 @@ class Runtime(Devices):
             "stop, or skip:N for at most N steps, such as skip:10",
         ),
     )
-    steps_per_execution: int = _setting(
-        0,
-        "training steps per host call; 0: as many as take 5 s, at most up to"
-        " the next log step, checkpoint or end of an epoch",
+    steps_per_execution: int | None = _setting(
+        None,
+        "training steps per host call; auto: as many as take 5 s, at most up"
+        " to the next log step, checkpoint or end of an epoch",
+        minimum=1,
+        auto=0,
     )
-    checkpoint_every_steps: int = _setting(
-        0, "steps between checkpoints; 0: at the end of every epoch"
+    checkpoint_every_steps: int | None = _setting(
+        None,
+        "steps between checkpoints; auto: at the end of every epoch",
+        minimum=1,
+        auto=0,
     )
     keep_checkpoint_every_hours: float = _setting(
         0.0,
@@ -156,6 +144,15 @@ class Runtime(Devices):
         False,
         "try the recipe out: two steps in seconds, with a small encoder, small"
         " views and few images (digits, if the dataset is not available)",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedRuntime(Runtime):
+    """The options of a run that is only checked."""
+
+    workdir: str = _setting(
+        "", "folder of the run, for doctor.json; empty: write nothing"
     )
 
 
@@ -201,26 +198,4 @@ def check_divisible(batch_size: int, replicas: int) -> None:
         raise UserError(
             f"{arg('batch_size', batch_size)} is not divisible by {replicas}"
             f" replicas: set {arg('batch_size', lower)} or {lower + replicas}"
-        )
-
-
-def check_cross_device_ops(
-    ops: str, strategy: str, virtual_devices: int
-) -> None:
-    """Raises `UserError` for an all-reduce that a strategy does not have."""
-    if virtual_devices and strategy == "auto":
-        strategy = "mirrored"
-    can = CROSS_DEVICE_OPS[ops]
-    if strategy != "auto" and strategy not in can:
-        known = [k for k, able in CROSS_DEVICE_OPS.items() if strategy in able]
-        raise UserError(
-            f"{arg('cross_device_ops', ops)} needs"
-            f" {arg('strategy', ' or '.join(can))}, not {strategy}: set"
-            f" {arg('cross_device_ops', ' or '.join(known))}"
-        )
-    if virtual_devices and ops == "nccl":
-        raise UserError(
-            f"{arg('cross_device_ops', 'nccl')} needs GPUs, and"
-            f" {arg('virtual_devices', virtual_devices)} are CPU devices: set"
-            f" {arg('cross_device_ops', 'auto')}"
         )

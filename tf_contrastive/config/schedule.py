@@ -12,7 +12,9 @@ SCALINGS = ("linear", "sqrt", "none")
 
 
 def _decay_rate(default: float) -> Any:
-    return option(default, "factor of each decay", above=0.0, maximum=1.0)
+    return option(
+        default, "factor of each decay", above=0.0, maximum=1.0, flag=False
+    )
 
 
 class Constant(Component):
@@ -41,9 +43,11 @@ class Exponential(Component):
 
     decay_rate: float = _decay_rate(0.97)
     decay_epochs: float = option(
-        0.5, "epochs between decays, after the warm-up", above=0.0
+        0.5, "epochs between decays, after the warm-up", above=0.0, flag=False
     )
-    staircase: bool = option(True, "decay in steps, not continuously")
+    staircase: bool = option(
+        True, "decay in steps, not continuously", flag=False
+    )
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -63,6 +67,7 @@ class Piecewise(Component):
             lambda x: min(x) > 0 and sorted(set(x)) == list(x),
         ),
         read=read_numbers,
+        flag=False,
     )
 
 
@@ -79,8 +84,8 @@ _Choice: Any = choice(
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule(_Choice):
-    """Training length, batch size and learning rate."""
+class StageSchedule(_Choice):
+    """Training length, batch size and learning rate of any stage."""
 
     epochs: int = option(100, "epochs to train", minimum=1)
     batch_size: int = option(
@@ -88,20 +93,38 @@ class Schedule(_Choice):
     )
     learning_rate: float | None = option(
         None,
-        "base learning rate, before scaling; default: "
+        "learning rate per 256 images, before scaling; auto: "
         + ", ".join(f"{o.learning_rate:g} ({n})" for n, o in OPTIMIZERS.items())
         + ", a quarter of that with sqrt scaling",
         above=0.0,
     )
+    warmup_epochs: float | None = option(
+        None,
+        "epochs of linear warm-up; auto: 10, at most a tenth of all epochs",
+        auto=-1,
+    )
+
+    def check(self, prefix: str = "") -> None:
+        """Raises `UserError` for a warm-up or decay outside the run."""
+        warmup = resolve_warmup(self.warmup_epochs, self.epochs)
+        if warmup > self.epochs:
+            raise UserError(
+                f"{arg(prefix + 'warmup_epochs', f'{warmup:g}')} is longer than"
+                f" {arg(prefix + 'epochs', self.epochs)}: set at most"
+                f" {arg(prefix + 'warmup_epochs', self.epochs)}"
+            )
+        if boundaries := getattr(self.chosen(prefix), "boundaries", None):
+            check_boundaries(boundaries, warmup, self.epochs, prefix)
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule(StageSchedule):
+    """Training length, batch size and learning rate."""
+
     learning_rate_scaling: str = option(
         "linear",
         "linear: base * batch size / 256; sqrt: base * sqrt(batch size)",
         choices=SCALINGS,
-    )
-    warmup_epochs: float = option(
-        -1.0,
-        "epochs of linear warm-up; -1: 10, at most a tenth of all epochs",
-        minimum=-1.0,
     )
     learning_rate_floor: float = option(
         0.0,
@@ -110,39 +133,22 @@ class Schedule(_Choice):
         maximum=1.0,
     )
 
-    def check(self, prefix: str = "") -> None:
-        """Raises `UserError` for a warm-up or decay outside the run."""
-        warmup = arg(f"{prefix}warmup_epochs", f"{self.warmup_epochs:g}")
-        if self.warmup_epochs > self.epochs:
-            raise UserError(
-                f"{warmup} is longer than"
-                f" {arg(prefix + 'epochs', self.epochs)}: set at most"
-                f" {arg(prefix + 'warmup_epochs', self.epochs)}"
-            )
-        if -1 < self.warmup_epochs < 0:
-            raise UserError(
-                f"{warmup}: must be at"
-                " least 0, or -1 for 10 epochs, at most a tenth of the run"
-            )
-        if boundaries := getattr(self.chosen(prefix), "boundaries", None):
-            check_boundaries(
-                boundaries, self.warmup_epochs, self.epochs, prefix
-            )
 
-
-def resolve_warmup(warmup_epochs: float, epochs: float) -> float:
-    """Returns the warm-up in epochs; -1: 10, at most a tenth of the run."""
-    return min(10.0, epochs / 10) if warmup_epochs == -1 else warmup_epochs
+def resolve_warmup(warmup_epochs: float | None, epochs: float) -> float:
+    """Returns the warm-up in epochs; None: 10, at most a tenth of the run."""
+    return min(10.0, epochs / 10) if warmup_epochs is None else warmup_epochs
 
 
 def check_boundaries(
     boundaries: tuple[float, ...],
-    warmup_epochs: float,
+    start: float,
     epochs: float,
     prefix: str = "",
 ) -> None:
-    """Raises `UserError` for epochs at which no learning rate can decay."""
-    start = resolve_warmup(warmup_epochs, epochs)
+    """Raises `UserError` for epochs at which no learning rate can decay.
+
+    `start` is the end of the warm-up, in epochs.
+    """
     increasing = sorted(set(boundaries)) == list(boundaries)
     if not increasing or not all(start <= b < epochs for b in boundaries):
         text = ",".join(f"{b:g}" for b in boundaries)

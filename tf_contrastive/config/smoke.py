@@ -10,16 +10,12 @@ from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.config.fields import replace
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
-from tf_contrastive.config.schedule import (
-    Schedule,
-    resolve_warmup,
-)
+from tf_contrastive.config.schedule import StageSchedule, resolve_warmup
 from tf_contrastive.config.views import resolve_views
 
 SMOKE_STEPS = 2
 _DEFAULTS = (
     "tpu",
-    "cross_device_ops",
     "steps_per_execution",
     "checkpoint_every_steps",
     "keep_checkpoint_every_hours",
@@ -132,7 +128,7 @@ def smoke(
     )
 
 
-def _shortened(schedule: Schedule, prefix: str = "") -> dict[str, Any]:
+def _shortened(schedule: StageSchedule, prefix: str = "") -> dict[str, Any]:
     """Returns the options of one epoch of two steps.
 
     A warm-up becomes one step. Boundaries keep their places between the end of

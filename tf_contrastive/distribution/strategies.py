@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Collection
 
 import tensorflow as tf
 
@@ -13,20 +12,7 @@ from tf_contrastive.distribution import cluster, failures, rendezvous
 
 # How long the workers of a cluster wait for each other, in seconds.
 _WORKER_TIMEOUT = 300.0
-
-_ALL_REDUCE = {
-    "nccl": tf.distribute.NcclAllReduce,
-    "hierarchical_copy": tf.distribute.HierarchicalCopyAllReduce,
-    "reduction_to_one_device": tf.distribute.ReductionToOneDevice,
-}
-# Strategy -> its `cross_device_ops` besides auto.
-_CROSS_DEVICE_OPS: dict[str, Collection[str]] = {
-    "auto": (),
-    "default": (),
-    "mirrored": _ALL_REDUCE,
-    "multiworker": ("nccl", "ring"),
-    "tpu": (),
-}
+_NAMES = ("auto", "default", "mirrored", "multiworker", "tpu")
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
@@ -132,17 +118,14 @@ def _tpu_strategy(tpu: str) -> tf.distribute.Strategy:
     return tf.distribute.TPUStrategy(resolver)
 
 
-def _mirrored(
-    virtual_devices: int, cross_device_ops: str
-) -> tf.distribute.Strategy:
-    devices = _split_cpu(virtual_devices) if virtual_devices else None
-    if virtual_devices and cross_device_ops == "auto":
-        # Virtual devices share a few threads, on which a ring of collectives
-        # can starve; a sum on one device cannot.
-        cross_device_ops = "reduction_to_one_device"
-    all_reduce = _ALL_REDUCE.get(cross_device_ops)
+def _mirrored(virtual_devices: int) -> tf.distribute.Strategy:
+    if not virtual_devices:
+        return tf.distribute.MirroredStrategy()
+    # Virtual devices share a few threads, on which a ring of collectives can
+    # starve; a sum on one device cannot.
     return tf.distribute.MirroredStrategy(
-        devices, cross_device_ops=all_reduce and all_reduce()
+        _split_cpu(virtual_devices),
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
     )
 
 
@@ -156,9 +139,7 @@ def _set_up_gpus() -> None:
             tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def _multiworker(
-    cross_device_ops: str, timeout: float
-) -> tf.distribute.Strategy:
+def _multiworker(timeout: float) -> tf.distribute.Strategy:
     """Waits for the environment's cluster and makes its strategy."""
     workers = cluster.require()
     # TensorFlow would block forever and ignore signals.
@@ -172,12 +153,7 @@ def _multiworker(
         num_accelerators={"GPU": gpus} if gpus else {},
         rpc_layer="grpc",
     )
-    options = tf.distribute.experimental.CommunicationOptions(
-        implementation=tf.distribute.experimental.CommunicationImplementation(
-            cross_device_ops.upper()
-        )
-    )
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
     if threading.current_thread() is threading.main_thread():
         # TensorFlow's server has replaced the handler by one that ignores
         # SIGTERM, unknown to Python: install Python's again.
@@ -212,7 +188,6 @@ def strategy(
     *,
     virtual_devices: int = 0,
     tpu: str = "",
-    cross_device_ops: str = "auto",
     timeout: float = _WORKER_TIMEOUT,
 ) -> tf.distribute.Strategy:
     """Creates the strategy of a run, before any other use of TensorFlow.
@@ -225,38 +200,21 @@ def strategy(
       virtual_devices: CPU devices to mirror over, without GPUs.
       tpu: name of a TPU, or "local" on a TPU VM; empty: the environment's
         `TPU_NAME`, else "local".
-      cross_device_ops: how replicas add: auto, nccl, ring (of multiworker),
-        hierarchical_copy or reduction_to_one_device (of mirrored).
       timeout: how long to wait for the other workers, in seconds.
 
     Raises:
       UserError: for an unknown name, a malformed cluster, absent devices, or
         workers that do not start.
     """
-    if name not in _CROSS_DEVICE_OPS:
-        raise errors.unknown("strategy", name, _CROSS_DEVICE_OPS)
+    if name not in _NAMES:
+        raise errors.unknown("strategy", name, _NAMES)
     if name == "auto":
         name = _automatic(virtual_devices, tpu)
-    known = ("auto", *_CROSS_DEVICE_OPS[name])
-    if cross_device_ops not in known:
-        raise errors.UserError(
-            f"{errors.arg('cross_device_ops', cross_device_ops)} is not for"
-            f" {errors.arg('strategy', name)}: set"
-            f" {errors.arg('cross_device_ops', ' or '.join(known))}"
-        )
-    if cross_device_ops == "nccl" and not tf.config.list_physical_devices(
-        "GPU"
-    ):
-        raise errors.UserError(
-            f"{errors.arg('cross_device_ops', 'nccl')} needs GPUs, and"
-            " TensorFlow sees none: set"
-            f" {errors.arg('cross_device_ops', 'auto')}, or fix the GPU drivers"
-        )
     if name == "tpu":
         return _tpu_strategy(tpu)
     _set_up_gpus()
     if name == "multiworker":
-        return _multiworker(cross_device_ops, timeout)
+        return _multiworker(timeout)
     if name == "mirrored":
-        return _mirrored(virtual_devices, cross_device_ops)
+        return _mirrored(virtual_devices)
     return tf.distribute.get_strategy()

@@ -97,7 +97,7 @@ def similarity_block(run: Pretrain, replicas: int) -> tuple[int, int]:
     anchors, candidates = batch // replicas * views, batch * views
     if loss.takes_keys:
         anchors, candidates = anchors // 2, batch + run.loss.queue_size
-    rows = similarity.rows_per_block(candidates, run.loss.loss_block_size or 0)
+    rows = similarity.rows_per_block(candidates, run.loss.loss_block_size)
     return min(int(rows), anchors), candidates
 
 

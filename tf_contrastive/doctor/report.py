@@ -79,7 +79,7 @@ def sections(
             "steps_per_epoch": facts.steps_per_epoch,
             "steps": schedule.epochs * facts.steps_per_epoch,
             "warmup_steps": round(
-                schedule.warmup_epochs * facts.steps_per_epoch
+                (schedule.warmup_epochs or 0) * facts.steps_per_epoch
             ),
         },
         "batch": {

@@ -147,7 +147,7 @@ def fit_linear(
     learning_rate: float | None = LinearProtocol.schedule.learning_rate,
     schedule: str = LinearProtocol.schedule.schedule,
     schedule_options: Mapping[str, Any] | None = None,
-    warmup_epochs: float = LinearProtocol.schedule.warmup_epochs,
+    warmup_epochs: float | None = LinearProtocol.schedule.warmup_epochs,
     **training: Any,
 ) -> tuple[classifiers.Linear, list[float]]:
     """Trains softmax regression: (classifier, mean loss of each epoch).
@@ -163,7 +163,7 @@ def fit_linear(
         `LINEAR_OPTIMIZER_OPTIONS`, or else the optimizer's.
       learning_rate: peak, per 256 rows; None: the optimizer's default.
       schedule, schedule_options: name and options for `schedules.build`.
-      warmup_epochs: epochs of linear warm-up.
+      warmup_epochs: epochs of linear warm-up; None: 10, at most a tenth.
       **training: batch_size, label_smoothing, normalize_features, seed, views
         and observer of `classifiers.train_linear`.
     """

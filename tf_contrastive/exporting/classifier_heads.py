@@ -46,7 +46,7 @@ class ProbeHead(tf.Module):
         return cls(
             probe.kernel.numpy(),
             probe.bias.numpy(),
-            normalize=run.config.projection.normalize_features,
+            normalize=run.config.projection.l2_normalize_features,
         )
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:

@@ -31,7 +31,7 @@ class ContrastiveLoss(declared.LossDeclaration):
     temperature: Any = None
     normalize: bool = True
     reduction: str = "mean"
-    block_size: int = 0
+    block_size: int | None = None
     similarity_products: str = "auto"
 
     def __call__(
@@ -132,7 +132,7 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
       reduction: "mean" over the counted anchors of the global batch, or their
         "sum", as Khosla et al. 2020 print SupCon (Eq. 19).
       block_size: anchors compared at a time, which changes speed and memory
-        only; 0: automatic.
+        only; None: automatic.
       similarity_products: precision of the matrix products on devices that
         round float32 factors. "plain": that of the device; "split": nearly
         float32, by three products; "auto": split on TPUs, and on GPUs with

@@ -37,7 +37,7 @@ def contrastive_task(
     *,
     temperature: float | None = None,
     normalize: bool = True,
-    block_size: int = 0,
+    block_size: int | None = None,
     max_anchors: int = MAX_ANCHORS,
 ) -> dict[str, tf.Tensor]:
     """Measures how well positives are distinguished in the global batch.
@@ -47,7 +47,7 @@ def contrastive_task(
       labels: int [B] or multi-hot [B, C] if positives are of the same class;
         None: the other views of the image.
       temperature, normalize: the loss's; None: NT-Xent's default.
-      block_size: anchors compared at a time; 0: automatic.
+      block_size: anchors compared at a time; None: automatic.
       max_anchors: of each replica, compared with the whole batch.
 
     Returns:

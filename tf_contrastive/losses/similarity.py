@@ -271,9 +271,9 @@ def count(mask: tf.Tensor) -> tf.Tensor:
 
 
 def rows_per_block(
-    candidates: int | tf.Tensor, block_size: int = 0
+    candidates: int | tf.Tensor, block_size: int | None = None
 ) -> int | tf.Tensor:
-    """Returns the anchors compared at a time: `block_size`; 0: automatic."""
+    """Returns the anchors compared at a time: `block_size`; None: automatic."""
     if isinstance(candidates, int):
         rows = block_size or min(max(_ROWS_BLOCK // candidates, 128), 1024)
         return min(rows, candidates)
@@ -306,7 +306,7 @@ def compare(
 
 
 def _is_one_block(
-    anchors: EmbeddingSet, candidates: EmbeddingSet, block_size: int
+    anchors: EmbeddingSet, candidates: EmbeddingSet, block_size: int | None
 ) -> bool:
     """Whether the batch is small enough to need no loop."""
     total, columns = (shape(x.embeddings)[0] for x in (anchors, candidates))
@@ -320,14 +320,14 @@ def scan(
     candidates: EmbeddingSet,
     *,
     outputs: Any = tf.float32,
-    block_size: int = 0,
+    block_size: int | None = None,
     split: bool = False,
 ) -> Any:
     """Applies `function` to each anchor's row, without a gradient.
 
     It maps a block to a nest of [R], of the dtypes `outputs`; the result is the
-    nest of [A]. `block_size`: anchors at a time; 0: automatic. `split`: as of
-    `matrix_products.matmul`.
+    nest of [A]. `block_size`: anchors at a time; None: automatic. `split`: as
+    of `matrix_products.matmul`.
     """
     total = shape(anchors.embeddings)[0]
     rows = rows_per_block(shape(candidates.embeddings)[0], block_size)
@@ -360,7 +360,7 @@ class Rows:
     function: Callable[[Block], tf.Tensor]
     anchors: EmbeddingSet  # A embeddings
     candidates: EmbeddingSet  # N embeddings
-    block_size: int = 0  # anchors at a time; 0: automatic
+    block_size: int | None = None  # anchors at a time; None: automatic
     split: bool = False  # products, see `matrix_products.matmul`
 
     def values(self) -> tf.Tensor:

@@ -66,7 +66,7 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
         return heads.LinearProbe(
             num_classes,
             kernel_initializer="glorot_uniform",
-            normalize_input=run.projection.normalize_features,
+            normalize_input=run.projection.l2_normalize_features,
             name="projection",
         )
     projection = run.projection
@@ -77,7 +77,7 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
         output=projection.projection_output,
         batch_norm=projection.projection_batch_norm,
         bias=projection.projection_bias,
-        normalize_input=projection.normalize_features,
+        normalize_input=projection.l2_normalize_features,
     )
 
 

@@ -51,7 +51,8 @@ class OnlineProbe(ContrastiveStep):
         arguments = super().arguments_of_run(run, num_classes)
         if run.probe.probe and num_classes:
             arguments["probe"] = heads.LinearProbe(
-                num_classes, normalize_input=run.projection.normalize_features
+                num_classes,
+                normalize_input=run.projection.l2_normalize_features,
             )
         return arguments
 

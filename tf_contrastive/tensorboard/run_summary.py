@@ -75,11 +75,7 @@ def write_texts(run: Pretrain, model: models.ContrastiveModel) -> None:
 
 def compared_options(run: Pretrain) -> dict[str, OptionValue]:
     """Returns the run's values of `COMPARED`, defaults filled in."""
-    given = {
-        field.name: value
-        for _, field, value in fields.fields(run)
-        if value is not None
-    }
+    given = {k: v for k, v in fields.values(run).items() if v is not None}
     values = vars(run.loss.chosen()) | vars(run.optimizer.chosen()) | given
     return {
         name: values[name] for name in COMPARED if values.get(name) is not None
@@ -89,8 +85,8 @@ def compared_options(run: Pretrain) -> dict[str, OptionValue]:
 def write_hparams(run: Pretrain) -> None:
     """Writes the run's row of the HParams page, and the page's columns."""
     types = {
-        field.name: _TYPES.get(type(default), api_pb2.DATA_TYPE_FLOAT64)
-        for _, field, default in fields.fields(Pretrain())
+        name: _TYPES.get(type(default), api_pb2.DATA_TYPE_FLOAT64)
+        for name, default in fields.values(Pretrain()).items()
     }
     experiment = hparams_pb.experiment_pb(
         hparam_infos=[
