@@ -11,7 +11,7 @@ import struct
 import sys
 import types
 
-import doctor_test
+import doctor_facts
 import numpy as np
 import pytest
 import saved_run
@@ -31,12 +31,12 @@ from tf_contrastive import (
 from tf_contrastive.checkpoints import loading
 from tf_contrastive.commands import quickstart_serve
 from tf_contrastive.config import encoder, fields, runtime
+from tf_contrastive.config.dataset import ImageNet100
 from tf_contrastive.datasets import (
     data_service,
     image_headers,
     pipeline,
     sampler,
-    subsets,
 )
 from tf_contrastive.doctor import advice
 from tf_contrastive.evaluation import (
@@ -163,7 +163,7 @@ def _sizes(least, most):
 
 
 def _expected(**changes):
-    expected = doctor_test._facts().expected
+    expected = doctor_facts.facts().expected
     return dataclasses.replace(expected, **changes)
 
 
@@ -238,8 +238,8 @@ _ADVICE = [
     (
         "dropped_images",
         {},
-        {"info": doctor_test._info(2_560 + 255)},
-        {"info": doctor_test._info(1_280 + 255)},
+        {"info": doctor_facts.info(2_560 + 255)},
+        {"info": doctor_facts.info(1_280 + 255)},
     ),
     (
         "few_steps",
@@ -256,7 +256,7 @@ def test_the_doctor_warns_beyond_its_limits(check, options, inside, outside):
         known = {f.name for f in dataclasses.fields(advice.Facts)}
         of_run = {k: v for k, v in facts.items() if k not in known}
         of_facts = {k: v for k, v in facts.items() if k in known}
-        found = doctor_test._facts(options | of_run)
+        found = doctor_facts.facts(options | of_run)
         found = dataclasses.replace(found, **of_facts)
         assert (check in advice.warnings(found)) == warns, facts
 
@@ -504,7 +504,7 @@ def test_intervals_hold_95_percent():
 
 def test_imagenet100_is_the_list_of_cmc():
     """imagenet100.txt of the authors' repository, HobbitLong/CMC, sorted."""
-    ids = "\n".join(sorted(subsets.IMAGENET100)).encode()
+    ids = "\n".join(sorted(ImageNet100.classes)).encode()
     assert hashlib.sha256(ids).hexdigest() == (
         "d61d354b64beb3ce2c2c9cf04a874298362dc9fcd589e15ee34c5e4592145746"
     )

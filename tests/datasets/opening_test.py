@@ -25,7 +25,7 @@ from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.datasets import decoding, split_spec
 from tf_contrastive.doctor import memory
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DIGITS = sklearn_datasets.load_digits()
 
 

@@ -43,7 +43,7 @@ from tf_contrastive.evaluation import (
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _RUN = {
     "dataset": "digits",
     "augmentation": "crop",

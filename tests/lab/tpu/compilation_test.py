@@ -26,7 +26,7 @@ from tf_contrastive.lab.tpu import (
     lowering,
 )
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[3]
 _SPEC = importlib.util.spec_from_file_location(
     "tpu_table", _ROOT / "launch" / "tpu.py"
 )

@@ -217,7 +217,7 @@ finally:
 def test_a_tpu_is_resolved_connected_and_initialized_before_any_op():
     done = subprocess.run(
         [sys.executable, "-c", _TPU],
-        cwd=Path(__file__).resolve().parents[1],
+        cwd=Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,
     )
@@ -334,7 +334,7 @@ def _in_slurm():
 def _start(program, variables):
     return subprocess.Popen(
         [sys.executable, "-c", program],
-        cwd=Path(__file__).resolve().parents[1],
+        cwd=Path(__file__).resolve().parents[2],
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         text=True,

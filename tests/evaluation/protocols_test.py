@@ -214,7 +214,7 @@ def test_declared_numbers_are_written():
     data = datasets.from_arrays(images, np.arange(80) % 4)
     subject = _subject(_encoder(), data, data, **options)
     subject = contexts.changed(subject, projection=lambda h, training: h[:, :5])
-    # `finetune_test` checks those that train encoders.
+    # `finetune_test.py` checks those that train encoders.
     names = [
         "knn",
         "prototype",

@@ -29,7 +29,7 @@ from tensorflow_serving.config import model_server_config_pb2
 from tf_contrastive import __main__, exporting
 from tf_contrastive.lab.benchmarks import serving
 
-_ROOT = Path(__file__).absolute().parents[1]
+_ROOT = Path(__file__).absolute().parents[2]
 SIZE = 12
 
 

@@ -17,7 +17,7 @@ from tf_contrastive import checkpoints, errors, files, train
 from tf_contrastive.checkpoints import lock
 from tf_contrastive.config import fields
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _HOLD = """
 import sys
 from tf_contrastive import checkpoints

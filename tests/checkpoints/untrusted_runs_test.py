@@ -13,7 +13,7 @@ import tensorflow as tf
 import tf_contrastive
 from tf_contrastive import checkpoints, datasets, errors, exporting, flags
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _IMAGES = np.random.default_rng(0).random([2, 8, 8, 3], np.float32)
 
 

@@ -26,7 +26,7 @@ from tf_contrastive.evaluation import (
 )
 from tf_contrastive.losses import contrastive_metrics
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 _RNG = np.random.RandomState(0)
 
 

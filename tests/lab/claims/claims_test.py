@@ -127,7 +127,7 @@ def test_the_list_covers_every_table_and_figure(capsys):
 
 
 def test_the_list_shows_landed_results_and_reasons(capsys, tmp_path):
-    docs = pathlib.Path(__file__).parents[1] / "docs"
+    docs = pathlib.Path(__file__).parents[3] / "docs"
     for folder, verdict in ((docs, "holds (cpu)"), (tmp_path, " - ")):
         options = {"list": True, "report_dir": str(folder)}
         assert reproduce.run(fields.replace(Reproduce(), **options)) == 0
@@ -457,7 +457,7 @@ def test_the_loss_of_a_collapsed_network(options, classes, positives, expected):
 
 
 def test_landed_results_are_judged_by_their_recipes():
-    folder = str(pathlib.Path(__file__).parents[1] / "docs/results")
+    folder = str(pathlib.Path(__file__).parents[3] / "docs/results")
     known = definitions.claims()
     saved = definitions.landed(folder)
     assert saved["SI-T4"]["verdict"] == "holds"

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import doctor_facts
 import numpy as np
 import pytest
 import small
@@ -321,44 +322,6 @@ def test_a_step_is_extrapolated_by_the_cost_of_an_image():
 # ---- Warnings ----------------------------------------------------------------
 
 
-def _facts(options=None, **changes):
-    """Facts of a run without any problem, with changes."""
-    options = {
-        "dataset": "cifar10",
-        "image_size": 32,
-        "stem": "cifar",
-        "flip": True,
-        "blur": False,
-        "color_jitter_strength": 0.5,
-        "warmup_epochs": 10.0,
-        "precision": "float32",
-        "loss": "ntxent",
-        **(options or {}),
-    }
-    run = fields.replace(Pretrain(), **options)
-    info = _info(50_000, run.data.dataset)
-    counts = np.full([10], 5_000)
-    facts = advice.Facts(
-        run=run,
-        info=info,
-        replicas=1,
-        steps_per_epoch=50_000 // run.schedule.batch_size,
-        peak_learning_rate=0.3,
-        expected=positives.expect(run, counts, info.num_examples),
-        memory=memory.Memory(1, 1, 1, 1, 1, 1, 2**30),
-        process_memory=None,
-        available_memory=2**34,
-        class_sizes=counts,
-        input_speed=2000.0,
-        step_speed=1000.0,
-    )
-    return dataclasses.replace(facts, **changes)
-
-
-def _info(examples, name="cifar10"):
-    return datasets.Info(name, "train", examples, 10, (32, 32, 3))
-
-
 # (check, options, facts, what the warning tells to do)
 _BAD = [
     ("stem", {"stem": "imagenet"}, {}, "stem=cifar"),
@@ -462,7 +425,12 @@ _BAD = [
         "fewer `grad_cache_chunks`",
     ),
     ("replica_batch", {}, {"replicas": 128}, "larger `batch_size`"),
-    ("dropped_images", {}, {"info": _info(300)}, "smaller `batch_size`"),
+    (
+        "dropped_images",
+        {},
+        {"info": doctor_facts.info(300)},
+        "smaller `batch_size`",
+    ),
     ("few_steps", {"epochs": 1}, {"steps_per_epoch": 9}, "more `epochs`"),
     ("probe", {"probe": False}, {}, "probe=True"),
     ("precision", {}, {"half_speed": 1.5}, "precision=mixed_bfloat16"),
@@ -483,7 +451,7 @@ _BAD = [
 
 @pytest.mark.parametrize(("name", "options", "facts", "remedy"), _BAD)
 def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
-    warning = advice.warnings(_facts(options, **facts))[name]
+    warning = advice.warnings(doctor_facts.facts(options, **facts))[name]
     assert remedy in warning and "\n" not in warning
 
 
@@ -504,20 +472,20 @@ def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
     ids=str,
 )
 def test_a_good_run_gets_no_warning(options):
-    assert advice.warnings(_facts(options)) == {}
+    assert advice.warnings(doctor_facts.facts(options)) == {}
 
 
 @pytest.mark.parametrize("speed", [1.05, None, 0.3])
 def test_a_precision_that_is_not_slow_is_not_changed(speed):
-    assert advice.warnings(_facts(half_speed=speed)) == {}
+    assert advice.warnings(doctor_facts.facts(half_speed=speed)) == {}
 
 
 def test_hours_follow_the_slower_of_input_and_step():
     images = 100 * (50_000 // 256) * 256
-    assert _facts().hours == pytest.approx(images / 1000 / 3600)
-    slow = _facts(input_speed=100.0)
+    assert doctor_facts.facts().hours == pytest.approx(images / 1000 / 3600)
+    slow = doctor_facts.facts(input_speed=100.0)
     assert slow.hours == pytest.approx(images / 100 / 3600)
-    assert _facts(step_speed=None).hours is None
+    assert doctor_facts.facts(step_speed=None).hours is None
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import scipy.stats
 from tf_contrastive import errors, evaluation
 from tf_contrastive.evaluation import statistics
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def _answers(n=400, gain=0.08, seed=0):

@@ -20,7 +20,7 @@ from tf_contrastive.config import fields
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def _run(workdir, **options):

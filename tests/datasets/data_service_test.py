@@ -23,7 +23,7 @@ from tf_contrastive.tensorboard import scalars
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = 24
 BATCH = 6
 STEPS = EXAMPLES // BATCH

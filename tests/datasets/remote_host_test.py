@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 from image_helpers import patches, write_records
 
-_ROOT = Path(__file__).resolve().parents[1]
+_ROOT = Path(__file__).resolve().parents[2]
 # Of a process that starts and makes a few batches.
 _SECONDS = 240
 
