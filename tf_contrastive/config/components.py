@@ -123,9 +123,9 @@ def choice(
     default: str,
     help: str,
     *,
+    flags: Iterable[str] = (),
     prefixed: Iterable[str] = (),
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
-    without_flag: Iterable[str] = (),
 ) -> Any:
     """Makes a frozen dataclass, a `Choice`, of a family's options.
 
@@ -133,11 +133,11 @@ def choice(
       kind: name of the field that names the member.
       members: the declarations.
       default, help: of that field.
+      flags: options with a flag of their own. The others are given by their
+        names in one flag, KIND_options.
       prefixed: options whose field is KIND_OPTION, since OPTION alone says too
         little among the options of a command.
       defaults: member -> defaults that differ from its own.
-      without_flag: options without a flag of their own, besides those that are
-        declared so. They are given by their names in one flag, KIND_options.
     """
     defaults = defaults or {}
     named = fields.option(default, help, choices=members)
@@ -153,7 +153,7 @@ def choice(
             if "auto:" not in about["help"]:
                 chosen = _defaults(name, members, defaults)
                 about["help"] += f"; auto: {chosen}"
-            if not about["flag"] or name in without_flag:
+            if name not in flags:
                 about |= {"family": f"{kind}_options", "key": name}
             value_type: Any = str if about["read"] else field.type
             optional = dataclasses.field(default=None, metadata=about)

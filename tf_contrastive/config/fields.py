@@ -50,7 +50,6 @@ def option(
     required: bool = False,
     identity: bool = True,
     read: Callable[[str], Any] | None = None,
-    flag: bool = True,
     auto: float | None = None,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
@@ -67,8 +66,6 @@ def option(
       identity: whether it affects what a run computes. The others may change
         when a run is resumed.
       read: text -> value of a protocol, such as the numbers of a list.
-      flag: whether a component's option has a flag of its own. The others are
-        given in one flag for the family, such as `loss_options`.
       auto: number that was `auto` in version 0.2.0.
     """
     metadata = {**locals(), "choices": tuple(choices)}

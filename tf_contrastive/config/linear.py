@@ -89,9 +89,9 @@ _Choice: Any = choice(
     OPTIMIZERS,
     "sgd",
     "optimizer",
+    flags=("weight_decay",),
     prefixed=("epsilon",),
     defaults=LINEAR_OPTIMIZER_OPTIONS,
-    without_flag=("momentum",),
 )
 
 

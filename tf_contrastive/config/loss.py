@@ -22,9 +22,7 @@ def _temperature(default: float) -> Any:
 
 
 def _normalize(default: bool) -> Any:
-    return option(
-        default, "l2-normalize projections inside the loss", flag=False
-    )
+    return option(default, "l2-normalize projections inside the loss")
 
 
 def _weight(default: float) -> Any:
@@ -32,7 +30,7 @@ def _weight(default: float) -> Any:
 
 
 def _scale(default: float) -> Any:
-    return option(default, "factor of the whole loss", above=0.0, flag=False)
+    return option(default, "factor of the whole loss", above=0.0)
 
 
 def _margin(default: float) -> Any:
@@ -54,7 +52,6 @@ def _reduction() -> Any:
         "mean",
         "reduction over the anchors of the global batch",
         choices=REDUCTIONS,
-        flag=False,
     )
 
 
@@ -64,7 +61,6 @@ def _block_size() -> Any:
         "anchors compared at a time; auto: chosen by the batch size",
         minimum=1,
         identity=False,
-        flag=False,
         auto=0,
     )
 
@@ -77,7 +73,6 @@ def _similarity_products() -> Any:
         " split on TPUs and on GPUs with TF32",
         choices=("auto", "plain", "split"),
         identity=False,
-        flag=False,
     )
 
 
@@ -151,28 +146,21 @@ class SupCon(Pairwise):
         "all_views",
         "anchors: all views, or the first view of each image",
         choices=("all_views", "one_view"),
-        flag=False,
     )
     denominator: str = option(
         "all",
         "candidates in the denominator: all others, the positive of the term"
         " and negatives, or negatives",
         choices=("all", "one_positive", "only_negatives"),
-        flag=False,
     )
     positives_cap: int | None = option(
-        None,
-        "positives per anchor, at most; auto: all",
-        minimum=1,
-        flag=False,
+        None, "positives per anchor, at most; auto: all", minimum=1
     )
     keep_dropped_positives: bool = option(
-        False,
-        "keep positives beyond `positives_cap` in the denominator",
-        flag=False,
+        False, "keep positives beyond `positives_cap` in the denominator"
     )
     scale_by_temperature: bool = option(
-        False, "multiply the loss by the temperature", flag=False
+        False, "multiply the loss by the temperature"
     )
 
     def chance_level(self, candidates: int) -> float | None:
@@ -213,7 +201,6 @@ class EpsSupInfoNCE(Sincere):
         "logit",
         "whether --epsilon is a margin of logits or of cosines",
         choices=("logit", "cosine"),
-        flag=False,
     )
 
 
@@ -242,16 +229,10 @@ class Triplet(Pairwise):
 class _AgainstNegatives(Pairwise):
     negatives: str = _negatives("other_view")
     mining: str = option(
-        "none",
-        "which negatives count",
-        choices=("none", "semi_hard"),
-        flag=False,
+        "none", "which negatives count", choices=("none", "semi_hard")
     )
     negative_reduction: str = option(
-        "mean",
-        "reduction over an anchor's negatives",
-        choices=REDUCTIONS,
-        flag=False,
+        "mean", "reduction over an anchor's negatives", choices=REDUCTIONS
     )
 
 
@@ -291,9 +272,7 @@ class AlignUniform(LossDeclaration):
 
     temperature: float = _temperature(0.5)
     weight: float = _weight(1.0)
-    include_self: bool = option(
-        True, "count an anchor among its candidates", flag=False
-    )
+    include_self: bool = option(True, "count an anchor among its candidates")
     normalize: bool = _normalize(True)
     scale: float = _scale(1.0)
     block_size: int | None = _block_size()
@@ -310,7 +289,6 @@ class SlicedWasserstein(LossDeclaration):
         "divisor of the Wasserstein distance: that of Algorithm 1 (paper), or"
         " one that makes it independent of the batch size (mean)",
         choices=("mean", "paper"),
-        flag=False,
     )
     normalize: bool = _normalize(False)
     scale: float = _scale(1.0)
@@ -395,6 +373,14 @@ _Choice: Any = choice(
     LOSSES,
     NTXent.name,
     "contrastive loss",
+    flags=(
+        "temperature",
+        "negatives",
+        "epsilon",
+        "margin",
+        "weight",
+        "label_smoothing",
+    ),
     prefixed=(
         "weight",
         "normalization",

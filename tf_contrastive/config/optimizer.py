@@ -21,7 +21,6 @@ def _epsilon(default: float) -> Any:
         "added to the mean squared gradient (rmsprop) or to its root (adam,"
         " adamw)",
         above=0.0,
-        flag=False,
     )
 
 
@@ -47,7 +46,6 @@ class OptimizerDeclaration(Component):
     decay_all: bool = option(
         False,
         "decay biases, scales and offsets, too, as PyTorch's optimizers do",
-        flag=False,
     )
 
 
@@ -64,9 +62,8 @@ class SGD(OptimizerDeclaration):
         "classic: the velocity includes the learning rate; pytorch: the"
         " learning rate multiplies the velocity",
         choices=MOMENTUM_STYLES,
-        flag=False,
     )
-    nesterov: bool = option(False, "Nesterov momentum", flag=False)
+    nesterov: bool = option(False, "Nesterov momentum")
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -77,7 +74,7 @@ class LARS(SGD):
     learning_rate = 0.3
 
     trust_coefficient: float = option(
-        0.001, "trust coefficient (eta)", above=0.0, flag=False
+        0.001, "trust coefficient (eta)", above=0.0
     )
 
 
@@ -90,10 +87,7 @@ class RMSProp(OptimizerDeclaration):
 
     momentum: float = _momentum()
     rho: float = option(
-        0.9,
-        "decay rate of the mean squared gradient",
-        maximum=0.999999,
-        flag=False,
+        0.9, "decay rate of the mean squared gradient", maximum=0.999999
     )
     epsilon: float = _epsilon(1.0)
 
@@ -106,13 +100,10 @@ class Adam(OptimizerDeclaration):
     learning_rate = 0.001
 
     beta_1: float = option(
-        0.9, "decay rate of the mean gradient", maximum=0.999999, flag=False
+        0.9, "decay rate of the mean gradient", maximum=0.999999
     )
     beta_2: float = option(
-        0.999,
-        "decay rate of the mean squared gradient",
-        maximum=0.999999,
-        flag=False,
+        0.999, "decay rate of the mean squared gradient", maximum=0.999999
     )
     epsilon: float = _epsilon(1e-8)
 
@@ -131,7 +122,12 @@ OPTIMIZERS: dict[str, type[OptimizerDeclaration]] = by_name(
 )
 
 _Choice: Any = choice(
-    "optimizer", OPTIMIZERS, LARS.name, "optimizer", prefixed=("epsilon",)
+    "optimizer",
+    OPTIMIZERS,
+    LARS.name,
+    "optimizer",
+    flags=("weight_decay", "momentum"),
+    prefixed=("epsilon",),
 )
 
 

@@ -12,9 +12,7 @@ SCALINGS = ("linear", "sqrt", "none")
 
 
 def _decay_rate(default: float) -> Any:
-    return option(
-        default, "factor of each decay", above=0.0, maximum=1.0, flag=False
-    )
+    return option(default, "factor of each decay", above=0.0, maximum=1.0)
 
 
 class Constant(Component):
@@ -43,11 +41,9 @@ class Exponential(Component):
 
     decay_rate: float = _decay_rate(0.97)
     decay_epochs: float = option(
-        0.5, "epochs between decays, after the warm-up", above=0.0, flag=False
+        0.5, "epochs between decays, after the warm-up", above=0.0
     )
-    staircase: bool = option(
-        True, "decay in steps, not continuously", flag=False
-    )
+    staircase: bool = option(True, "decay in steps, not continuously")
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -67,7 +63,6 @@ class Piecewise(Component):
             lambda x: min(x) > 0 and sorted(set(x)) == list(x),
         ),
         read=read_numbers,
-        flag=False,
     )
 
 
