@@ -3,6 +3,7 @@
 import dataclasses
 
 from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.evaluation import protocols
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
@@ -23,3 +24,9 @@ def changed(context, **given):
     of_subject = {name: given.pop(name) for name in _OF_SUBJECT & {*given}}
     subject = dataclasses.replace(context.subject, **of_subject)
     return dataclasses.replace(context, subject=subject, **given)
+
+
+def measure(protocol, context, **changed):
+    """Measures by a protocol, with the options' hyperparameters or others."""
+    given = context.options.hyperparameters(protocol) | changed
+    return protocols.MEASURES[protocol](context, **given)

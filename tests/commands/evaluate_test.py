@@ -1,6 +1,5 @@
 """`evaluate` as a command: records, comparisons, watching a running job."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -221,8 +220,8 @@ def test_the_history_keeps_every_step_once(evaluated, tmp_path):
     assert entry["protocols"] == history[0]["protocols"]
 
 
-def _stub(name, *measurements):
-    """A protocol that yields these variants' measurements, or raises them."""
+def _stub(monkeypatch, name, *measurements):
+    """Lets a protocol yield these variants' measurements, or raise them."""
 
     def measure(context, **_):
         for variant, result in measurements:
@@ -230,15 +229,13 @@ def _stub(name, *measurements):
                 raise result
             yield variant, result
 
-    return dataclasses.replace(protocols.PROTOCOLS[name], measure=measure)
+    monkeypatch.setitem(protocols.MEASURES, name, measure)
 
 
 def test_results_are_kept_when_a_later_one_is_killed(run, monkeypatch):
     hits = {"top1": 1.0, "correct": np.ones([360], bool)}
-    killed = _stub(
-        "finetune", ("1%", hits), ("10%", hits), ("", KeyboardInterrupt())
-    )
-    monkeypatch.setitem(protocols.PROTOCOLS, "finetune", killed)
+    killed = ("", KeyboardInterrupt())
+    _stub(monkeypatch, "finetune", ("1%", hits), ("10%", hits), killed)
     with pytest.raises(KeyboardInterrupt):
         _evaluate(workdir=str(run), protocols="prototype,finetune")
     names = [results.row_name(row) for row in _report(run)["results"]]
@@ -256,8 +253,7 @@ def test_a_divergence_is_reported_after_the_other_results(
 ):
     hits = {"top1": 1.0, "correct": np.ones([360], bool)}
     error = errors.DivergedError("10% diverged")
-    diverging = _stub("finetune", ("1%", hits), ("10%", error))
-    monkeypatch.setitem(protocols.PROTOCOLS, "finetune", diverging)
+    _stub(monkeypatch, "finetune", ("1%", hits), ("10%", error))
     with pytest.raises(errors.DivergedError, match=r"trained .*; untrained "):
         _evaluate(workdir=str(run), protocols="finetune,prototype")
     names = [
@@ -574,9 +570,7 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
 
 def test_watch_goes_on_after_a_divergence(run, monkeypatch, capsys):
     error = errors.DivergedError("1% diverged")
-    monkeypatch.setitem(
-        protocols.PROTOCOLS, "finetune", _stub("finetune", ("1%", error))
-    )
+    _stub(monkeypatch, "finetune", ("1%", error))
     assert command.run(_watch(run, protocols="finetune,prototype")) == 0
     assert _steps(run) == [5, 10, 15]
     assert capsys.readouterr().err.count("1% diverged") >= 3

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_contrastive import datasets, embedding, errors
 from tf_contrastive.config.evaluate import evaluate
-from tf_contrastive.config.linear import LINEAR_RECIPES
+from tf_contrastive.config.protocols import LINEAR_RECIPES
 from tf_contrastive.evaluation import classification, context, protocols
 
 
@@ -173,7 +173,7 @@ def test_unlabelled_images_have_label_minus_one():
     assert scored.embeddings("test")[1].tolist() == [-1] * 5
     (batch,) = scored.images.views(scored.data.test, 2, "crop")
     assert batch[1].numpy().tolist() == [-1] * 5
-    assert "no labels" in context.missing_labels(scored)
+    assert "no labels" in protocols.missing("knn", scored)
 
 
 def test_a_stream_is_of_the_chosen_rows_alone():

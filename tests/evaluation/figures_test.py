@@ -13,6 +13,7 @@ from tf_contrastive.config.evaluate import Evaluate, evaluate
 from tf_contrastive.evaluation import (
     kmeans,
     plots,
+    protocols,
     spectra,
     transformations,
     tsne,
@@ -314,8 +315,8 @@ def _check_plots(measurement):
 
 
 def test_spectrum(context, head):
-    assert "not linear" in spectra.needs(context)
-    measurement = spectra.measure(context)
+    assert "not linear" in protocols.missing("spectrum", context)
+    measurement = contexts.measure("spectrum", context)
     expected = np.linalg.svd(head.layers[0].kernel, compute_uv=False)
     np.testing.assert_allclose(
         measurement["arrays"]["singular_values"], expected, rtol=1e-3
@@ -325,8 +326,12 @@ def test_spectrum(context, head):
 
 
 def test_transforms(context):
-    measurement = transformations.measure(
-        context, transforms_train=80, transforms_test=50, transforms_hidden=16
+    measurement = contexts.measure(
+        "transforms",
+        context,
+        transforms_train=80,
+        transforms_test=50,
+        transforms_hidden=16,
     )
     metrics = measurement["metrics"]
     assert set(metrics) == {
@@ -348,13 +353,15 @@ def test_transforms(context):
 
 
 def test_tsne_and_kmeans(context):
-    measurement = tsne.measure(context, tsne_examples=40, tsne_classes=2)
+    measurement = contexts.measure(
+        "tsne", context, tsne_examples=40, tsne_classes=2
+    )
     arrays = measurement["arrays"]
     assert arrays["tsne_z"].shape == arrays["tsne_h"].shape
     assert len(np.unique(arrays["tsne_labels"])) == 2
     _check_plots(measurement)
-    measurement = kmeans.measure(
-        context, kmeans_images=2, kmeans_clusters=(2, 3)
+    measurement = contexts.measure(
+        "kmeans", context, kmeans_images=2, kmeans_clusters=(2, 3)
     )
     assert len(measurement["plots"]) == 2
     clusters = measurement["arrays"]["clusters_0_stage4_block1_relu_3"]
@@ -367,13 +374,13 @@ def test_tsne_and_kmeans(context):
 def test_an_export_without_labels(exported):
     lines = []
     unlabelled = _context(exported, labelled=False, log=lines.append)
-    for protocol in (tsne, transformations):
-        assert protocol.needs(unlabelled) is None
-    measurement = tsne.measure(unlabelled, tsne_examples=30)
+    for name in ("tsne", "transforms"):
+        assert protocols.missing(name, unlabelled) is None
+    measurement = contexts.measure("tsne", unlabelled, tsne_examples=30)
     assert "tsne_z" not in measurement["arrays"]
     _check_plots(measurement)
-    measurement = kmeans.measure(
-        unlabelled, kmeans_images=1, kmeans_clusters=(2,)
+    measurement = contexts.measure(
+        "kmeans", unlabelled, kmeans_images=1, kmeans_clusters=(2,)
     )
     assert any("only takes 16 pixels" in line for line in lines)
     assert len(measurement["metrics"]) == 4

@@ -23,7 +23,8 @@ from tf_contrastive import (
 )
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.protocols import TransferProtocol
+from tf_contrastive.config.protocols import Transfer
+from tf_contrastive.config.transfer import SUITES
 from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.datasets.subsets import balanced_rows
@@ -128,6 +129,7 @@ def test_subsets_are_balanced_nested_and_seeded():
 # ---- Fine-tuning -------------------------------------------------------------
 
 _HYPERPARAMETERS = {
+    "scratch": True,
     "fractions": [0.1],
     "epochs": [15],
     "batch_size": 25,
@@ -139,7 +141,7 @@ _HYPERPARAMETERS = {
 def test_a_trained_encoder_gains_from_few_labels():
     scored = _subject()
     before = embedding.checksum(scored.subject.encoder)
-    parts = dict(finetune.measure(scored, **_HYPERPARAMETERS))
+    parts = dict(contexts.measure("finetune", scored, **_HYPERPARAMETERS))
     assert list(parts) == ["10%", "10% scratch"]
     declared = protocol_numbers.names(
         "finetune", evaluate(finetune_fractions="0.1", finetune_scratch=True)
@@ -320,8 +322,8 @@ def test_an_encoder_without_a_copy_names_workdir():
     bare = contexts.make(
         _network(), _source(slice(0, 40)), _source(slice(40, 80))
     )
-    assert "workdir" in finetune.needs(bare)
-    assert finetune.needs(_subject()) is None
+    assert "workdir" in protocols.missing("finetune", bare)
+    assert protocols.missing("finetune", _subject()) is None
     with pytest.raises(errors.UserError, match="workdir"):
         finetune.train(
             bare, np.arange(20), finetune.Recipe(1, 0.1), trained=True
@@ -374,7 +376,7 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
     ]
     np.testing.assert_allclose(*scores, atol=0.02)
     assert embedding.checksum(of_export.subject.encoder) == before
-    assert finetune.needs(of_export) is None
+    assert protocols.missing("finetune", of_export) is None
     # It has no random weights to compare with.
     assert not of_export.subject.has_new_encoder(trained=False)
 
@@ -383,13 +385,13 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
 
 
 def test_the_papers_datasets_and_metrics():
-    simclr = transfer.targets("simclr")
+    simclr = SUITES["simclr"].targets
     by_class = {n for n, t in simclr.items() if t.metric == "mean_per_class"}
     assert by_class == {"aircraft", "pets", "caltech101", "flowers"}
     official = {n for n, t in simclr.items() if t.validation}
     assert official == {"dtd", "aircraft", "flowers", "voc2007"}
     assert len(simclr) == 12
-    sincere = transfer.targets("sincere")
+    sincere = SUITES["sincere"].targets
     assert set(sincere) == {
         "pets",
         "dtd",
@@ -399,7 +401,7 @@ def test_the_papers_datasets_and_metrics():
         "cars",
     }
     assert {t.metric for t in sincere.values()} == {"top1"}
-    hyperparameters = TransferProtocol().hyperparameters()
+    hyperparameters = Transfer().hyperparameters()
     assert hyperparameters["grid"]["steps"] == 20_000
     assert hyperparameters["scratch_grid"]["steps"] == 40_000
     for grid, low, high, decays in (
@@ -410,8 +412,8 @@ def test_the_papers_datasets_and_metrics():
             grid["learning_rates"], np.geomspace(low, high, 7), rtol=2e-3
         )
         assert len(grid["weight_decays"]) == decays
-    with pytest.raises(errors.UserError, match="simclrr"):
-        transfer.targets("simclrr")
+    with pytest.raises(errors.UserError, match="transfer_suite=simclrr"):
+        protocols.run(_subject(transfer_suite="simclrr"), ["transfer"])
 
 
 def test_a_damaged_dataset_is_not_taken_for_a_missing_one(monkeypatch):
@@ -483,7 +485,9 @@ def test_transfer_has_the_preprocessing_of_its_paper(
     monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
     scored = _subject(preprocessing=chosen)
     methods = ["linear", "finetune"]
-    parts = list(transfer.measure(scored, suite=suite, methods=methods))
+    parts = list(
+        contexts.measure("transfer", scored, suite=suite, methods=methods)
+    )
     assert len(parts) == 2
     assert used == expected  # Of linear, and of fine-tuning.
 
@@ -496,7 +500,11 @@ def test_each_split_is_embedded_once_at_most(monkeypatch):
         "__call__",
         lambda self, make: walks.append(1) or walk(self, make),
     )
-    dict(finetune.measure(_subject(), **_HYPERPARAMETERS | {"epochs": [1]}))
+    dict(
+        contexts.measure(
+            "finetune", _subject(), **_HYPERPARAMETERS | {"epochs": [1]}
+        )
+    )
     assert not walks
     _only(
         monkeypatch,
@@ -505,7 +513,9 @@ def test_each_split_is_embedded_once_at_most(monkeypatch):
     one = {"steps": 1, "learning_rates": [0.1, 0.2], "weight_decays": [0.0]}
     for methods, embedded in ((["finetune"], 0), (["linear", "finetune"], 2)):
         walks.clear()
-        dict(transfer.measure(_subject(), methods=methods, grid=one))
+        dict(
+            contexts.measure("transfer", _subject(), methods=methods, grid=one)
+        )
         assert len(walks) == embedded
 
 
@@ -518,7 +528,7 @@ def test_weights_that_are_not_finite_are_refused():
 
     bad = contexts.changed(_subject(), make_encoder=broken)
     with pytest.raises(errors.UserError, match="hold NaN"):
-        dict(finetune.measure(bad, **_HYPERPARAMETERS))
+        dict(contexts.measure("finetune", bad, **_HYPERPARAMETERS))
 
 
 def test_parts_of_transfer_come_one_at_a_time(monkeypatch):
@@ -542,13 +552,15 @@ def test_parts_of_transfer_come_one_at_a_time(monkeypatch):
     monkeypatch.setattr(transfer, "_linear", linear)
     monkeypatch.setattr(transfer, "_finetune", diverging)
     monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
-    parts = transfer.measure(_subject(), methods=["finetune", "linear"])
+    parts = contexts.measure(
+        "transfer", _subject(), methods=["finetune", "linear"]
+    )
     # Fine-tuning is left out; what comes later does not lose this result.
     part = {"top1": 0.5, "dataset": "cifar10"}
     assert next(parts) == ("cifar10 linear", part)
     with pytest.raises(errors.UserError, match="damaged"):
         next(parts)
-    parts = transfer.measure(_subject(), methods=["finetune"])
+    parts = contexts.measure("transfer", _subject(), methods=["finetune"])
     with pytest.raises(errors.DivergedError, match="cifar10 finetune, pets"):
         next(parts)
 
@@ -562,7 +574,7 @@ def test_evaluated_images_have_the_chosen_preprocessing(preprocessing):
     ((pixels, _),) = list(context.images.plain(context.data.test))
     expected = [views.evaluation(8, preprocessing)(image) for image in images]
     np.testing.assert_array_equal(pixels, tf.stack(expected))
-    protocol = protocols.PROTOCOLS["knn"].recorded(context.options)
+    protocol = context.options.recorded("knn")
     assert protocol["preprocessing"] == preprocessing
 
 
@@ -585,7 +597,9 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     before = embedding.checksum(scored.subject.encoder)
     small = {"steps": 12, "learning_rates": [0.05], "weight_decays": [0.0]}
     parts = dict(
-        transfer.measure(scored, grid=small, scratch_grid=small, batch_size=64)
+        contexts.measure(
+            "transfer", scored, grid=small, scratch_grid=small, batch_size=64
+        )
     )
     assert list(parts) == [
         f"{name} {method}"
@@ -732,7 +746,8 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
     said = []
     scored = contexts.changed(scored, log=said.append)
     parts = dict(
-        transfer.measure(
+        contexts.measure(
+            "transfer",
             scored,
             methods=("finetune",),
             grid=small,
@@ -806,8 +821,8 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
         _source(slice(40, 80)),
         evaluate(data_dir=_voc, logistic_penalties=3),
     )
-    assert transfer.needs(scored) is None
-    parts = dict(transfer.measure(scored))
+    assert protocols.missing("transfer", scored) is None
+    parts = dict(contexts.measure("transfer", scored))
     assert list(parts) == ["voc2007 linear"]
     part = parts["voc2007 linear"]
     metrics = part["metrics"]
@@ -850,9 +865,11 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
 
 def test_missing_datasets_are_named(monkeypatch):
     _only(monkeypatch, {})
-    assert "none of its datasets is prepared" in transfer.needs(_subject())
+    assert "none of its datasets is prepared" in protocols.missing(
+        "transfer", _subject()
+    )
     with pytest.raises(errors.UserError, match="data_dir"):
-        list(transfer.measure(_subject()))
+        list(contexts.measure("transfer", _subject()))
 
 
 if __name__ == "__main__":

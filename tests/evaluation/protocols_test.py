@@ -31,13 +31,9 @@ from tf_contrastive.commands import export as export_command
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data
 from tf_contrastive.config.embed import Embed
-from tf_contrastive.config.evaluate import (
-    PROTOCOLS,
-    SCALES,
-    evaluate,
-    resolve_splits,
-)
+from tf_contrastive.config.evaluate import Evaluate, evaluate, resolve_splits
 from tf_contrastive.config.export import Export, Exporting
+from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols, results
 from tf_contrastive.lab.claims import protocol_numbers
 
@@ -170,7 +166,7 @@ def test_protocols_score_a_frozen_encoder():
             low, high = result["top5_interval"]
             assert low <= result["top5"] <= high
         # The record's hyperparameters are enough to repeat the result.
-        again = protocols.PROTOCOLS[result["protocol"]].measure(
+        again = protocols.MEASURES[result["protocol"]](
             _subject(encoder), **result["hyperparameters"]
         )
         again = again.get("parts", {"": again})[result["variant"]]
@@ -264,17 +260,18 @@ def test_splits_are_those_of_the_run():
 
 
 def test_a_scale_is_a_version_of_its_own():
-    versions = {}
-    for scale in SCALES:
-        options = evaluate(scale=scale)
-        versions[scale] = {
-            name: protocol.version_of(options)
-            for name, protocol in protocols.PROTOCOLS.items()
-        }
-    assert versions["paper"]["linear"] == "1"
-    assert versions["cpu"]["linear"] == "1-cpu"
-    # Where the scale changes nothing the results do compare.
-    assert versions["paper"]["knn"] == versions["cpu"]["knn"] == "1"
+    paper, cpu = Evaluate(), evaluate(scale="cpu")
+    for name in PROTOCOLS:
+        # Where the scale changes nothing the results do compare.
+        equal = paper.hyperparameters(name) == cpu.hyperparameters(name)
+        version = paper.version_of(name)
+        assert cpu.version_of(name) == version + "-cpu" * (not equal), name
+    assert cpu.version_of("linear") == "1-cpu"
+    assert cpu.version_of("robustness") == "3-cpu"
+
+
+def test_python_knows_the_protocols_of_the_command_line():
+    assert list(protocols.MEASURES) == list(PROTOCOLS)
 
 
 def test_an_encoder_that_changes_is_an_error():
@@ -290,10 +287,6 @@ def test_an_encoder_that_changes_is_an_error():
 def test_an_unknown_protocol_names_the_nearest():
     with pytest.raises(errors.UserError, match="did you mean 'prototype'"):
         protocols.run(_subject(_encoder()), ["prototypes"])
-
-
-def test_protocols_are_those_of_the_options():
-    assert tuple(protocols.PROTOCOLS) == PROTOCOLS
 
 
 # ---- The commands -----------------------------------------------------------

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from tf_contrastive import datasets, errors, evaluation, losses
 from tf_contrastive.config import fields
-from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import (
     hypersphere,
     plots,
     projections,
+    protocols,
     robustness,
     separation,
     view_embeddings,
@@ -348,7 +348,7 @@ def _check_plots(measurement):
 
 @pytest.mark.slow
 def test_separation_protocol(context):
-    measurement = separation.measure(context)
+    measurement = contexts.measure("separation", context)
     expected = evaluation.separation_margin(*context.labelled_embeddings())
     measured = measurement["metrics"]
     assert measured["margin"] == expected["mean"]
@@ -377,23 +377,27 @@ def test_views_are_embedded_once(context):
 
 def test_contrastive_and_kl_bound_protocols(context):
     z, labels = view_embeddings.project_views(context, 60, 0)
-    measured = projections.measure_task(context, view_examples=60)["metrics"]
+    measured = contexts.measure("contrastive", context, view_examples=60)[
+        "metrics"
+    ]
     expected = evaluation.contrastive_accuracy(z, 0.2)
     assert measured["contrastive_accuracy"] == expected["accuracy"]
     assert measured["contrastive_entropy"] == expected["entropy"]
     assert measured["max_entropy"] == pytest.approx(np.log(60))
-    bound = projections.measure_kl(context, view_examples=60)["metrics"]
+    bound = contexts.measure("kl_bound", context, view_examples=60)["metrics"]
     expected = evaluation.kl_lower_bound(z, labels, 0.2)
     assert bound["kl_lower_bound"] == pytest.approx(expected, rel=1e-5)
     difference = bound["upper_bound"] - bound["sincere_loss"]
     assert difference == pytest.approx(expected)
-    batches = projections.measure_kl(context, view_examples=60, kl_batch_size=8)
+    batches = contexts.measure(
+        "kl_bound", context, view_examples=60, kl_batch_size=8
+    )
     assert batches["metrics"]["upper_bound"] < bound["upper_bound"]
 
 
 @pytest.mark.slow
 def test_uniformity_protocol(context):
-    measurement = hypersphere.measure(context, random_directions=5)
+    measurement = contexts.measure("uniformity", context, random_directions=5)
     h, z = context.embeddings("test")[0], context.projections("test")[0]
     measured = measurement["metrics"]
     assert measured["uniformity_h"] == pytest.approx(evaluation.uniformity(h))
@@ -403,32 +407,26 @@ def test_uniformity_protocol(context):
     assert measured["alignment_z"] == evaluation.alignment(views.z)
     assert measurement["arrays"]["random_projections_z"].shape == (60, 5)
     _check_plots(measurement)
-    only_h = hypersphere.measure(_context(projection=None))["metrics"]
+    only_h = contexts.measure("uniformity", _context(projection=None))[
+        "metrics"
+    ]
     assert "uniformity_h" in only_h and "uniformity_z" not in only_h
 
 
 def test_one_class_has_no_margin_and_no_bound():
     lines = []
     one = _context(classes=1, log=lines.append)
-    assert "only one class" in projections.needs_kl(one)
+    assert "only one class" in protocols.missing("kl_bound", one)
     # A dataset of several classes may have images of one only.
-    assert separation.measure(one) == {"metrics": {"margin": None}}
-    assert projections.measure_kl(one) == {"metrics": {"kl_lower_bound": None}}
+    assert contexts.measure("separation", one) == {"metrics": {"margin": None}}
+    assert contexts.measure("kl_bound", one) == {
+        "metrics": {"kl_lower_bound": None}
+    }
     assert any("1 class(es)" in line for line in lines)
     assert any("no batch of 512 images" in line for line in lines)
-    assert "projection" in projections.needs_kl(_context(projection=None))
-
-
-def test_hyperparameters_are_arguments_with_equal_defaults():
-    for name, measure in {
-        "separation": separation.measure,
-        "kl_bound": projections.measure_kl,
-        "contrastive": projections.measure_task,
-        "uniformity": hypersphere.measure,
-    }.items():
-        defaults = measure.__kwdefaults__ or {}
-        defaults = {k: v for k, v in defaults.items() if k != "seed"}
-        assert RepresentationProtocols().hyperparameters_of(name) == defaults
+    assert "projection" in protocols.missing(
+        "kl_bound", _context(projection=None)
+    )
 
 
 # ---- Plots -------------------------------------------------------------------

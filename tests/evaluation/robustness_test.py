@@ -21,7 +21,6 @@ from tf_contrastive.evaluation import (
     other_datasets,
     protocols,
     results,
-    robustness,
 )
 from tf_contrastive.evaluation.corruptions import blur, digital
 
@@ -282,7 +281,7 @@ def _subject(name="arrays", split="test", **options):
 
 
 def _hyperparameters(scored):
-    return robustness.linear_hyperparameters(scored.options)
+    return scored.options.hyperparameters("robustness")["linear"]
 
 
 _NAMES = ("gaussian_noise", "contrast")
@@ -290,7 +289,7 @@ _NAMES = ("gaussian_noise", "contrast")
 
 @pytest.fixture(scope="module")
 def _measured():
-    return robustness.measure(_subject(), corruptions=_NAMES)
+    return contexts.measure("robustness", _subject(), corruptions=_NAMES)
 
 
 def test_errors_are_those_of_each_image_by_itself(_measured):
@@ -344,7 +343,9 @@ def test_results_can_be_read_back(_measured):
 
 
 def test_the_first_examples_alone():
-    few = robustness.measure(_subject(), corruptions=["contrast"], examples=70)
+    few = contexts.measure(
+        "robustness", _subject(), corruptions=["contrast"], examples=70
+    )
     errors = np.array(few["metrics"]["error_contrast"]) * 70
     np.testing.assert_allclose(errors, np.round(errors), atol=1e-9)
 
@@ -353,8 +354,8 @@ def test_a_baseline_makes_it_mce(tmp_path, _measured):
     path = tmp_path / "baseline.json"
     base = {name: [0.5] * 5 for name in _NAMES} | {"clean": 0.1}
     path.write_text(json.dumps(base))
-    found = robustness.measure(
-        _subject(), corruptions=_NAMES, baseline=str(path)
+    found = contexts.measure(
+        "robustness", _subject(), corruptions=_NAMES, baseline=str(path)
     )["metrics"]
     mean = found["mean_error"] / 100
     assert found["mce"] == pytest.approx(100 * mean / 0.5)
@@ -395,8 +396,8 @@ def test_a_bad_baseline_is_refused_before_any_image_is_embedded(
     )
     monkeypatch.setattr(type(scored), "embeddings", None)
     for measure in (
-        lambda: robustness.measure(
-            scored, corruptions=["contrast"], baseline=str(path)
+        lambda: contexts.measure(
+            "robustness", scored, corruptions=["contrast"], baseline=str(path)
         ),
         lambda: protocols.select(scored, ["robustness"]),
     ):
@@ -423,8 +424,10 @@ def test_prepared_corruptions_are_used_by_their_own_names(split, monkeypatch):
         return datasets.from_arrays(images, scored.embeddings("test")[1])
 
     monkeypatch.setattr(other_datasets, "source", source)
-    found = robustness.measure(
-        _subject("cifar10", split), corruptions=["glass_blur", "contrast"]
+    found = contexts.measure(
+        "robustness",
+        _subject("cifar10", split),
+        corruptions=["glass_blur", "contrast"],
     )
     assert found["resolved"] == {"prepared": ["glass_blur"]}
     found = found["metrics"]
@@ -444,7 +447,7 @@ def test_images_of_another_split_are_corrupted_themselves(monkeypatch):
 
     monkeypatch.setattr(other_datasets, "source", source)
     scored = _subject("cifar10", "train[90%:]")
-    found = robustness.measure(scored, corruptions=["contrast"])
+    found = contexts.measure("robustness", scored, corruptions=["contrast"])
     assert found["metrics"]["generated"] == ["contrast"]
 
 
@@ -458,21 +461,24 @@ def test_the_runs_own_head_is_scored():
     head.set_weights([model.kernel, model.bias])
     scored = contexts.changed(scored, classifier=head)
     names = {"corruptions": ["contrast"]}
-    own = robustness.measure(scored, **names)
+    own = contexts.measure("robustness", scored, **names)
     assert own["metrics"]["classifier"] == "head"
     # The same weights as a linear classifier's, and not those of another one.
-    same = robustness.measure(scored, **names, classifier="linear", seed=1)
-    other = robustness.measure(scored, **names, classifier="linear")
+    same = contexts.measure(
+        "robustness", scored, **names, classifier="linear", seed=1
+    )
+    other = contexts.measure("robustness", scored, **names, classifier="linear")
     assert own["metrics"]["ece"] == pytest.approx(same["metrics"]["ece"])
     assert own["metrics"]["ece"] != pytest.approx(other["metrics"]["ece"])
-    with pytest.raises(UserError, match="classifier=head"):
-        robustness.measure(_subject(), **names, classifier="head")
+    with pytest.raises(UserError, match="robustness: only a run of"):
+        bare = _subject(robustness_classifier="head")
+        protocols.run(bare, ["robustness"])
 
 
 def test_neighbors_of_corrupted_images():
     scored = _subject()
-    found = robustness.measure(
-        scored, corruptions=["contrast"], classifier="knn"
+    found = contexts.measure(
+        "robustness", scored, corruptions=["contrast"], classifier="knn"
     )["metrics"]
     images = np.stack(
         [e["image"] for e in scored.data.test.examples().as_numpy_iterator()]
@@ -492,11 +498,12 @@ def test_unlabelled_data_and_unknown_names_are_told():
     bare = contexts.make(
         _encoder(), datasets.from_arrays(images), datasets.from_arrays(images)
     )
-    needs = protocols.PROTOCOLS["robustness"].needs
-    assert "no labels" in needs(bare)
-    assert needs(_subject()) is None
-    with pytest.raises(UserError, match="unknown corruption 'fogg'"):
-        robustness.measure(_subject(), corruptions=["fogg"])
+    assert "no labels" in protocols.missing("robustness", bare)
+    assert protocols.missing("robustness", _subject()) is None
+    for option, name in (("corruptions", "fogg"), ("classifier", "svm")):
+        wrong = _subject(**{f"robustness_{option}": name})
+        with pytest.raises(UserError, match=f"robustness_{option}={name}"):
+            protocols.run(wrong, ["robustness"])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive.config.evaluate import PROTOCOLS
+from tf_contrastive.config.protocols import PROTOCOLS
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TOOL = _ROOT / "launch" / "same_numbers.py"

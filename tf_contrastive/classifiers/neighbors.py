@@ -11,7 +11,7 @@ from tf_contrastive.classifiers.embedding_arrays import (
     check_train_and_test,
     normalize,
 )
-from tf_contrastive.config.evaluate import KNN_K
+from tf_contrastive.config.protocols import KNN_K
 
 # Sides of the blocks of similarities, 16 MiB of float32 each, small enough for
 # the processor's caches.

@@ -15,8 +15,9 @@ from tf_contrastive.classifiers.embedding_arrays import (
     check_labels,
     normalize,
 )
+from tf_contrastive.config import protocols
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.linear import LinearProtocol, LinearStage
+from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.distribution import all_finite
 
 Batches = Iterable[tuple[np.ndarray, np.ndarray]]
@@ -64,10 +65,10 @@ def train_linear(
     train_labels: np.ndarray,
     *,
     optimizer: Callable[[int, int], tf.keras.optimizers.Optimizer],
-    epochs: int = LinearProtocol.schedule.epochs,
+    epochs: int = protocols.Linear.schedule.epochs,
     batch_size: int = LinearStage.schedule.batch_size,
-    label_smoothing: float = LinearProtocol.label_smoothing,
-    normalize_features: bool = LinearProtocol.l2_normalize_features,
+    label_smoothing: float = protocols.Linear.label_smoothing,
+    normalize_features: bool = protocols.Linear.l2_normalize_features,
     seed: int = Evaluation.seed,
     views: Callable[[int], Batches] | None = None,
     observer: TrainingObserver | None = None,

@@ -20,12 +20,8 @@ from tf_contrastive import (
 from tf_contrastive.commands import watch
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data, Reading, check_pod
-from tf_contrastive.config.evaluate import (
-    Evaluate,
-    Evaluation,
-    evaluate,
-    resolve_splits,
-)
+from tf_contrastive.config.evaluate import Evaluate, Evaluation, resolve_splits
+from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
@@ -282,13 +278,7 @@ def _suggest_small_scale(names: Iterable[str], evaluation: Evaluation) -> None:
         tf.config.list_logical_devices(kind) for kind in ("GPU", "TPU")
     ):
         return
-    small = evaluate(scale="cpu")
-    slow = [
-        name
-        for name in names
-        if "-" in protocols.PROTOCOLS[name].version_of(small)
-    ]
-    if slow:
+    if slow := [name for name in names if PROTOCOLS[name].cpu]:
         terminal.info(
             f"no accelerator: {', '.join(slow)} at the papers' scale may take"
             " long; --scale=cpu has versions for CPUs"

@@ -10,7 +10,7 @@ from tf_contrastive import checkpoints, errors, files, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate, resolve_splits
-from tf_contrastive.evaluation import protocols, results
+from tf_contrastive.evaluation import results
 
 # Seconds between two checks for a signal while waiting.
 _NAP_SECONDS = 0.2
@@ -120,11 +120,10 @@ class Watch:
         if "all" in names:
             return self._measured
         return {
-            f"{name}@{protocol.version_of(self._options)}": files.as_json(
-                protocol.recorded(self._options)
+            f"{name}@{self._options.version_of(name)}": files.as_json(
+                self._options.recorded(name)
             )
-            for name, protocol in protocols.PROTOCOLS.items()
-            if name in names
+            for name in names
         }
 
     def _score_one(self, run: checkpoints.Run) -> None:

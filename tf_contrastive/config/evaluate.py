@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar
 
-from tf_contrastive.config import allocations
+from tf_contrastive.config import allocations, fields
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import (
@@ -12,72 +12,23 @@ from tf_contrastive.config.fields import (
     group,
     list_of,
     option,
-    positive_integers,
     replace,
     split_list,
 )
-from tf_contrastive.config.linear import LINEAR_RECIPES, LinearProtocol
+from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.protocols import (
-    FinetuneProtocol,
-    LogisticProtocol,
-    RepresentationProtocols,
-    RobustnessProtocol,
-    TransferProtocol,
+    PROTOCOLS,
+    SCALES,
+    ProtocolDeclaration,
+    read_values,
 )
 from tf_contrastive.config.runtime import STRATEGIES, Devices
-from tf_contrastive.config.schedule import resolve_warmup
 from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.errors import UserError, arg
 
-PROTOCOLS = (
-    "knn",
-    "prototype",
-    "head",
-    "linear",
-    "logistic",
-    "finetune",
-    "transfer",
-    "robustness",
-    "separation",
-    "kl_bound",
-    "contrastive",
-    "uniformity",
-    "spectrum",
-    "transforms",
-    "tsne",
-    "kmeans",
-)
-# Neighbours that vote, where one number is needed (SINCERE, appendix M).
-KNN_K = 5
 # Resamples of confidence intervals, and draws of permutation tests.
 BOOTSTRAP_RESAMPLES = 1000
 PERMUTATION_DRAWS = 100_000
-# The options that `scale` sets. The defaults are the papers'; those that take
-# hours on a CPU are reduced.
-SCALES: dict[str, dict[str, Any]] = {
-    "paper": {},
-    "cpu": {
-        "linear_augmentation": "none",
-        "linear_batch_size": 256,
-        "finetune_fractions": "0.01,0.1",
-        "finetune_epochs": "60,15",
-        "finetune_batch_size": 256,
-        # The baseline is the untrained encoder, fine-tuned.
-        "finetune_scratch": False,
-        "transfer_methods": "linear",
-        "transfer_examples": 5000,
-        # A noise, a blur and a digital corruption.
-        "robustness_corruptions": "gaussian_noise,defocus_blur,contrast",
-        "robustness_examples": 2000,
-        "view_examples": 2000,
-        "transforms_train": 2000,
-        "transforms_test": 2000,
-    },
-}
-# For 10 % of the labels (SimCLR, appendix B.5), and for other fractions.
-FINETUNE_EPOCHS = "30"
-
-
 # Splits for training and for scoring where there is no run to take them from.
 _SPLITS = ("train", "test")
 
@@ -152,6 +103,7 @@ class Evaluation:
         "comma-separated features that knn and linear classify: h, of the"
         " encoder; z, of the projection head",
         check=list_of(("h", "z")),
+        read=split_list,
     )
     validation_fraction: float = option(
         0.1,
@@ -159,10 +111,11 @@ class Evaluation:
         above=0.0,
         maximum=0.9,
     )
-    knn_k: str = option(
-        "1,5",
-        "comma-separated numbers of neighbours that vote (1: 1NN)",
-        check=positive_integers("1,5", distinct=True),
+    view_examples: int = option(
+        10_000,
+        "test images whose augmented views are compared, at most (contrastive,"
+        " uniformity, kl_bound)",
+        minimum=2,
     )
     preprocessing: str = option(
         "auto",
@@ -182,6 +135,21 @@ class Evaluation:
     )
 
 
+# A group of options for each protocol, by its name.
+_Groups: Any = dataclasses.make_dataclass(
+    "_Groups",
+    [
+        ("evaluation", Evaluation, group(Evaluation())),
+        *(
+            (name, protocol, group(protocol(), protocol.prefix))
+            for name, protocol in PROTOCOLS.items()
+        ),
+    ],
+    bases=(Command,),
+    frozen=True,
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluationDevices(Devices):
     """Devices that share the images."""
@@ -196,7 +164,7 @@ class EvaluationDevices(Devices):
 
 
 @dataclasses.dataclass(frozen=True)
-class Evaluate(Command):
+class Evaluate(_Groups):
     """Score a run or an export by the papers' protocols; --compare A B."""
 
     COMMON: ClassVar = (
@@ -217,13 +185,6 @@ class Evaluate(Command):
         "verbosity",
     )
 
-    evaluation: Evaluation = group(Evaluation())
-    linear: LinearProtocol = group(LinearProtocol(), "linear_")
-    logistic: LogisticProtocol = group(LogisticProtocol(), "logistic_")
-    robustness: RobustnessProtocol = group(RobustnessProtocol(), "robustness_")
-    finetune: FinetuneProtocol = group(FinetuneProtocol(), "finetune_")
-    transfer: TransferProtocol = group(TransferProtocol(), "transfer_")
-    representation: RepresentationProtocols = group(RepresentationProtocols())
     reading: Reading = group(Reading())
     devices: EvaluationDevices = group(EvaluationDevices())
     terminal: Terminal = group(Terminal())
@@ -231,29 +192,35 @@ class Evaluate(Command):
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Returns the options that `scale` and `linear_recipe` set."""
-        recipe = given.get("linear_recipe", LinearProtocol.recipe)
-        preset = dict(LINEAR_RECIPES.get(recipe, {}))
-        if "linear_learning_rate" in given:
-            preset.pop("linear_learning_rates", None)
-        if given.get("linear_learning_rates"):
-            preset.pop("linear_learning_rate", None)
-        own = preset.get("linear_optimizer", LinearProtocol.optimizer.optimizer)
-        if given.get("linear_optimizer", own) != own:
-            # The recipe's values are for its own optimizer.
-            for name in ("nesterov", "weight_decay", "learning_rate"):
-                preset.pop(f"linear_{name}", None)
-        scale = dict(SCALES.get(given.get("scale", Evaluation.scale), {}))
-        size = "linear_batch_size"
-        if size in scale and size in preset:
-            preset[size] = min(preset[size], scale.pop(size))
-        preset |= scale
-        if "finetune_fractions" in given:
-            # One number fits any number of fractions.
-            preset["finetune_epochs"] = FINETUNE_EPOCHS
-        epochs = given.get("linear_epochs")
-        if epochs and "linear_warmup_epochs" in preset:
-            preset["linear_warmup_epochs"] = resolve_warmup(None, epochs)
+        preset: dict[str, Any] = {}
+        for protocol in PROTOCOLS.values():
+            preset |= protocol.presets(given)
         return preset
+
+    def hyperparameters(self, name: str) -> dict[str, Any]:
+        """Returns the keyword arguments of a protocol's `measure`."""
+        protocol: ProtocolDeclaration = getattr(self, name)
+        shared = read_values(self.evaluation)
+        shared["linear"] = LinearStage.hyperparameters(self.linear)
+        values = {name: shared[name] for name in protocol.shared}
+        if values.get("features") == ["h"]:
+            # Only what was set, so that earlier results stay comparable.
+            del values["features"]
+        return protocol.hyperparameters() | values
+
+    def recorded(self, name: str) -> dict[str, Any]:
+        """Returns a protocol's hyperparameters, as the results have them."""
+        preprocessing = self.evaluation.preprocessing
+        chosen = {"preprocessing": preprocessing}
+        return self.hyperparameters(name) | (
+            chosen if preprocessing != Evaluation.preprocessing else {}
+        )
+
+    def version_of(self, name: str) -> str:
+        """Returns a protocol's version, such as 1, or 1-cpu at a scale."""
+        protocol, scale = PROTOCOLS[name], self.evaluation.scale
+        scaled = scale != Evaluation.scale and protocol.cpu
+        return f"{protocol.version}{f'-{scale}' if scaled else ''}"
 
     def _check(self) -> None:
         e = self.evaluation
@@ -290,20 +257,18 @@ class Evaluate(Command):
                 " checkpoints are scored by one process: set another strategy"
             )
         self.devices.check()
-        self.linear.check()
-        self.logistic.check()
-        self.finetune.check()
+        sizes = {}
+        for name, protocol in PROTOCOLS.items():
+            getattr(self, name).check()
+            for own, size in protocol.memory.items():
+                sizes[protocol.prefix + own] = size
         # Beside the least that an encoder's features need.
-        path, bins = self.logistic.penalties, self.robustness.bins
-        hidden = self.representation.transforms_hidden
         allocations.check(
-            allocations.Allocation(name, value, size * value)
-            for name, value, size in (
-                ("logistic_penalties", path, 8 * allocations.FEATURES),
-                ("robustness_bins", bins, 3 * 8),
-                ("transforms_hidden", hidden, 3 * 4 * allocations.FEATURES),
-                ("linear_epochs", self.linear.schedule.epochs, 4),
+            allocations.Allocation(
+                option.name, option.value, option.value * sizes[option.name]
             )
+            for option in fields.options(self)
+            if option.name in sizes
         )
 
 
@@ -315,12 +280,11 @@ def resolve_splits(options: Evaluate, run: Data | None) -> Evaluate:
     e = options.evaluation
     own = run is not None and e.dataset in ("", run.dataset)
     train, test = (run.split, run.test_split) if run and own else _SPLITS
-    evaluation = dataclasses.replace(
-        e,
+    return replace(
+        options,
         train_split=e.train_split or train,
         test_split=e.test_split or test,
     )
-    return dataclasses.replace(options, evaluation=evaluation)
 
 
 def evaluate(**given: Any) -> Evaluate:

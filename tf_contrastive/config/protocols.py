@@ -1,10 +1,13 @@
-"""Options of the evaluation protocols, except for the linear one."""
+"""Evaluation protocols: their options, defaults, presets and traits."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from tf_contrastive.config.allocations import FEATURES
 from tf_contrastive.config.fields import (
     POSITIVE_NUMBERS,
+    group,
     list_of,
     numbers,
     option,
@@ -13,24 +16,233 @@ from tf_contrastive.config.fields import (
     read_numbers,
     split_list,
 )
+from tf_contrastive.config.linear import (
+    LinearSchedule,
+    LinearStage,
+    linear_augmentation,
+    linear_batch_size,
+)
+from tf_contrastive.config.schedule import resolve_warmup
+from tf_contrastive.config.transfer import METHODS, SUITES
 from tf_contrastive.config.views import augmentation_name
 from tf_contrastive.errors import UserError, arg
 
+# Neighbours that vote, where one number is needed (SINCERE, appendix M).
+KNN_K = 5
+SCALES = ("paper", "cpu")
+
+
+def read_values(group: Any) -> dict[str, Any]:
+    """Returns a group's options, those that are text as what it stands for."""
+    values = {}
+    for field in dataclasses.fields(group):
+        value = getattr(group, field.name)
+        read = field.metadata.get("read")
+        values[field.name] = read(value) if read else value
+    return values
+
 
 @dataclasses.dataclass(frozen=True)
-class _Protocol:
+class ProtocolDeclaration:
+    """Hyperparameters of a named result, as fields, and its traits.
+
+    The defaults of the fields are the papers'.
+
+    Attributes:
+      version: from 1. A change of the code that can change results increases
+        it, so that incomparable results are not compared.
+      prefix: of the names that the fields have among the command's options.
+      shared: options of `Evaluation` that are hyperparameters of it, too.
+      cpu: fields, and options of `shared`, that `scale=cpu` sets, since the
+        papers' values take hours on a CPU.
+      memory: field -> bytes that it takes for each unit of its value.
+      needs_labels: whether both splits must have classes to score.
+      needs_projections: whether the encoder must have a projection head.
+      smallest: split -> images that it must have.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    prefix: ClassVar[str] = ""
+    shared: ClassVar[tuple[str, ...]] = ()
+    cpu: ClassVar[Mapping[str, Any]] = {}
+    memory: ClassVar[Mapping[str, int]] = {}
+    needs_labels: ClassVar[bool] = False
+    needs_projections: ClassVar[bool] = False
+    smallest: ClassVar[Mapping[str, int]] = {}
+
     def hyperparameters(self) -> dict[str, Any]:
-        """Returns the keyword arguments of the protocol's `measure`."""
-        values = vars(self).copy()
-        for field in dataclasses.fields(self):
-            if read := field.metadata["read"]:
-                values[field.name] = read(values[field.name])
-        return values
+        """Returns the keyword arguments of its `measure`, except shared."""
+        return read_values(self)
+
+    def check(self) -> None:
+        """Raises `UserError` for values that do not go together."""
+
+    @classmethod
+    def presets(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the command's options that the given ones set."""
+        scaled = cls.cpu if given.get("scale") == "cpu" else {}
+        return {f"{cls.prefix}{name}": value for name, value in scaled.items()}
+
+
+# ---- Classifiers on frozen embeddings ----------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class LogisticProtocol(_Protocol):
+class KNN(ProtocolDeclaration):
+    """The vote of the nearest neighbours (SINCERE, appendix M)."""
+
+    name = "knn"
+    prefix = "knn_"
+    shared = ("features",)
+    needs_labels = True
+
+    k: str = option(
+        "1,5",
+        "comma-separated numbers of neighbours that vote (1: 1NN)",
+        check=positive_integers("1,5", distinct=True),
+        read=read_counts,
+    )
+
+
+class Prototype(ProtocolDeclaration):
+    """The nearest class prototype."""
+
+    name = "prototype"
+    needs_labels = True
+
+
+class Head(ProtocolDeclaration):
+    """The classifier that cross-entropy training made."""
+
+    name = "head"
+    needs_labels = True
+
+
+# The options that `linear_recipe` sets.
+LINEAR_RECIPES: dict[str, dict[str, Any]] = {
+    # Appendix B.6: Nesterov momentum, which is the default.
+    "simclr": {},
+    # The same with LARS and the numbers of pretraining.
+    "simclr_lars": {
+        "linear_optimizer": "lars",
+        "linear_learning_rate": 0.3,
+        "linear_weight_decay": 1e-6,
+        "linear_warmup_epochs": 10.0,
+    },
+    # Appendix J: learning rate chosen on a tenth of train.
+    "sincere": {
+        "linear_epochs": 100,
+        "linear_batch_size": 128,
+        "linear_nesterov": False,
+        "linear_weight_decay": 1e-4,
+        "linear_decay_all": True,
+        "linear_learning_rates": "0.01,0.03,0.1,0.3,1",
+    },
+    # Section 10.1, the augmentation of its best model, and the other numbers
+    # of the authors' code.
+    "supcon": {
+        "linear_epochs": 350,
+        "linear_batch_size": 2048,
+        "linear_augmentation": "autoaugment",
+        "linear_optimizer": "rmsprop",
+        "linear_learning_rate": 0.05,
+        "linear_weight_decay": 1e-6,
+        "linear_decay_all": True,
+        "linear_schedule": "exponential",
+        "linear_warmup_epochs": 12.0,
+        "linear_label_smoothing": 0.05,
+        "linear_l2_normalize_features": True,
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearProtocolSchedule(LinearSchedule):
+    """The schedule of the linear protocol."""
+
+    epochs: int = option(90, "epochs to train", minimum=1)
+    batch_size: int = linear_batch_size(4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear(LinearStage, ProtocolDeclaration):
+    """The linear evaluation protocol, with SimCLR's numbers."""
+
+    name = "linear"
+    prefix = "linear_"
+    shared = ("features", "validation_fraction", "seed")
+    cpu: ClassVar = {"augmentation": "none", "batch_size": 256}
+    memory: ClassVar = {"epochs": 4}
+    needs_labels = True
+
+    recipe: str = option(
+        "simclr",
+        "preset: simclr (Nesterov momentum, 90 epochs), simclr_lars, sincere"
+        " (SGD, 100 epochs, tuned learning rate), supcon (RMSProp, exponential"
+        " decay, 350 epochs); other flags override it",
+        choices=tuple(LINEAR_RECIPES),
+    )
+    schedule: LinearProtocolSchedule = group(LinearProtocolSchedule())
+    augmentation: str = linear_augmentation("crop")
+    learning_rates: str = option(
+        "",
+        "comma-separated learning rates per 256 images, tuned on"
+        " --validation_fraction of train; empty: --linear_learning_rate",
+        check=POSITIVE_NUMBERS,
+    )
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Returns the keyword arguments of the linear protocol."""
+        return super().hyperparameters() | {
+            "learning_rates": read_numbers(self.learning_rates),
+            "augmentation": self.augmentation,
+        }
+
+    def check(self) -> None:
+        """Raises `UserError` for values that do not go together."""
+        super().check()
+        if self.learning_rates and self.schedule.learning_rate:
+            rate = f"{self.schedule.learning_rate:g}"
+            raise UserError(
+                f"{arg('linear_learning_rate', rate)} and"
+                f" {arg('linear_learning_rates', self.learning_rates)}: set one"
+                f" of them, or {arg('linear_learning_rates', '')} for none"
+            )
+
+    @classmethod
+    def presets(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the command's options that the recipe and the scale set."""
+        recipe = given.get("linear_recipe", cls.recipe)
+        preset = dict(LINEAR_RECIPES.get(recipe, {}))
+        if "linear_learning_rate" in given:
+            preset.pop("linear_learning_rates", None)
+        if given.get("linear_learning_rates"):
+            preset.pop("linear_learning_rate", None)
+        own = preset.get("linear_optimizer", cls.optimizer.optimizer)
+        if given.get("linear_optimizer", own) != own:
+            # The recipe's values are for its own optimizer.
+            for name in ("nesterov", "weight_decay", "learning_rate"):
+                preset.pop(f"linear_{name}", None)
+        scaled, size = super().presets(given), "linear_batch_size"
+        if size in scaled and size in preset:
+            scaled[size] = min(preset[size], scaled[size])
+        preset |= scaled
+        epochs = given.get("linear_epochs")
+        if epochs and "linear_warmup_epochs" in preset:
+            preset["linear_warmup_epochs"] = resolve_warmup(None, epochs)
+        return preset
+
+
+@dataclasses.dataclass(frozen=True)
+class Logistic(ProtocolDeclaration):
     """Logistic regression at the best of many penalties (SimCLR, B.8)."""
+
+    name = "logistic"
+    prefix = "logistic_"
+    shared = ("validation_fraction", "seed")
+    memory: ClassVar = {"penalties": 8 * FEATURES}
+    needs_labels = True
 
     penalties: int = option(45, "log-spaced penalties to try", minimum=1)
     lowest_penalty: float = option(
@@ -50,61 +262,21 @@ class LogisticProtocol(_Protocol):
             )
 
 
-# The corruptions of ImageNet-C, which mCE averages.
-CORRUPTIONS = (
-    "gaussian_noise",
-    "shot_noise",
-    "impulse_noise",
-    "defocus_blur",
-    "glass_blur",
-    "motion_blur",
-    "zoom_blur",
-    "snow",
-    "frost",
-    "fog",
-    "brightness",
-    "contrast",
-    "elastic_transform",
-    "pixelate",
-    "jpeg_compression",
-)
-
-
-ROBUSTNESS_CLASSIFIERS = ("head", "linear", "knn")
-
-
 @dataclasses.dataclass(frozen=True)
-class RobustnessProtocol(_Protocol):
-    """Corrupted test images (Hendrycks and Dietterich 2019)."""
-
-    classifier: str = option(
-        "auto",
-        "what is scored: head, the run's own classifier; linear, a new one on"
-        " the frozen encoder; knn, five neighbours, without calibration; auto:"
-        " head where the run has one, else linear",
-        choices=("auto", *ROBUSTNESS_CLASSIFIERS),
-    )
-    corruptions: str = option(
-        ",".join(CORRUPTIONS),
-        "comma-separated corruptions, each at five severities, out of"
-        f" {', '.join(CORRUPTIONS)}",
-        check=list_of(CORRUPTIONS),
-        read=split_list,
-    )
-    examples: int = option(0, "test images to corrupt, from the first; 0: all")
-    bins: int = option(
-        15, "confidence bins of the expected calibration error", minimum=1
-    )
-    baseline: str = option(
-        "",
-        "JSON file of a baseline's errors by corruption and on clean images,"
-        " for mCE; empty: AlexNet's on ImageNet, none on other data",
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class FinetuneProtocol(_Protocol):
+class Finetune(ProtocolDeclaration):
     """Fine-tuning on fractions of the labels (SimCLR, appendix B.5)."""
+
+    name = "finetune"
+    prefix = "finetune_"
+    shared = ("validation_fraction", "seed")
+    cpu: ClassVar = {
+        "fractions": "0.01,0.1",
+        "epochs": "60,15",
+        "batch_size": 256,
+        # The baseline is the untrained encoder, fine-tuned.
+        "scratch": False,
+    }
+    needs_labels = True
 
     fractions: str = option(
         "0.01,0.1,1",
@@ -148,9 +320,16 @@ class FinetuneProtocol(_Protocol):
                 f" for all, or {fractions}"
             )
 
+    @classmethod
+    def presets(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the command's options that the given ones set."""
+        preset = super().presets(given)
+        if "finetune_fractions" in given:
+            # One number fits any number of fractions: that for 10 %.
+            preset["finetune_epochs"] = "30"
+        return preset
 
-TRANSFER_SUITES = ("simclr", "sincere")
-TRANSFER_METHODS = ("linear", "finetune", "scratch")
+
 _DECAYS = numbers(
     "distinct numbers from 0",
     "0,1e-5,1e-4",
@@ -159,20 +338,26 @@ _DECAYS = numbers(
 
 
 @dataclasses.dataclass(frozen=True)
-class TransferProtocol(_Protocol):
+class Transfer(ProtocolDeclaration):
     """The encoder on other datasets (SimCLR, appendix B.8; SINCERE, J)."""
+
+    name = "transfer"
+    version = 2
+    prefix = "transfer_"
+    shared = ("validation_fraction", "seed")
+    cpu: ClassVar = {"methods": "linear", "examples": 5000}
 
     suite: str = option(
         "simclr",
         "simclr: 12 datasets, each with its own metric; sincere: six of them,"
         " by top-1, for encoders of 32 pixels",
-        choices=TRANSFER_SUITES,
+        choices=SUITES,
     )
     methods: str = option(
-        ",".join(TRANSFER_METHODS),
+        ",".join(METHODS),
         "comma-separated: linear (logistic regression on the frozen encoder),"
         " finetune, scratch (training a random encoder)",
-        check=list_of(TRANSFER_METHODS),
+        check=list_of(METHODS),
         read=split_list,
     )
     examples: int = option(0, "examples of each split, from the first; 0: all")
@@ -219,27 +404,149 @@ class TransferProtocol(_Protocol):
         return values
 
 
-@dataclasses.dataclass(frozen=True)
-class RepresentationProtocols(_Protocol):
-    """Protocols that measure the representations themselves."""
+# The corruptions of ImageNet-C, which mCE averages.
+CORRUPTIONS = (
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "defocus_blur",
+    "glass_blur",
+    "motion_blur",
+    "zoom_blur",
+    "snow",
+    "frost",
+    "fog",
+    "brightness",
+    "contrast",
+    "elastic_transform",
+    "pixelate",
+    "jpeg_compression",
+)
 
-    view_examples: int = option(
-        10_000,
-        "test images whose augmented views are compared, at most (contrastive,"
-        " uniformity, kl_bound)",
-        minimum=2,
+
+@dataclasses.dataclass(frozen=True)
+class Robustness(ProtocolDeclaration):
+    """Corrupted test images (Hendrycks and Dietterich 2019)."""
+
+    name = "robustness"
+    version = 3
+    prefix = "robustness_"
+    shared = ("linear", "seed")
+    # A noise, a blur and a digital corruption.
+    cpu: ClassVar = {
+        "corruptions": "gaussian_noise,defocus_blur,contrast",
+        "examples": 2000,
+    }
+    memory: ClassVar = {"bins": 3 * 8}
+    needs_labels = True
+
+    classifier: str = option(
+        "auto",
+        "what is scored: head, the run's own classifier; linear, a new one on"
+        " the frozen encoder; knn, five neighbours, without calibration; auto:"
+        " head where the run has one, else linear",
+        choices=("auto", "head", "linear", "knn"),
     )
+    corruptions: str = option(
+        ",".join(CORRUPTIONS),
+        "comma-separated corruptions, each at five severities, out of"
+        f" {', '.join(CORRUPTIONS)}",
+        check=list_of(CORRUPTIONS),
+        read=split_list,
+    )
+    examples: int = option(0, "test images to corrupt, from the first; 0: all")
+    bins: int = option(
+        15, "confidence bins of the expected calibration error", minimum=1
+    )
+    baseline: str = option(
+        "",
+        "JSON file of a baseline's errors by corruption and on clean images,"
+        " for mCE; empty: AlexNet's on ImageNet, none on other data",
+    )
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the classifier has confidences, as all but neighbours."""
+        return self.classifier != "knn"
+
+
+# ---- Measures of the representations -----------------------------------------
+
+
+class _OfViews(ProtocolDeclaration):
+    """A measure of augmented views of test images."""
+
+    shared = ("view_examples", "seed")
+    cpu: ClassVar = {"view_examples": 2000}
+
+
+class Separation(ProtocolDeclaration):
+    """Margins between classes (SINCERE, section 4.1)."""
+
+    name = "separation"
+    version = 2
+    needs_labels = True
+
+
+@dataclasses.dataclass(frozen=True)
+class KLBound(_OfViews):
+    """A lower bound of a divergence by SINCERE's loss (theorem 11)."""
+
+    name = "kl_bound"
+    needs_labels = True
+    needs_projections = True
+    smallest: ClassVar = {"test": 2}
+
+    kl_batch_size: int = option(
+        512, "images that are compared with one another (kl_bound)", minimum=2
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrastive(_OfViews):
+    """The other view of an image among others (SimCLR, section 5.1)."""
+
+    name = "contrastive"
+    needs_projections = True
+    smallest: ClassVar = {"test": 2}
+
     contrastive_batch_size: int = option(
         4096,
         "images among which the other view is searched (contrastive)",
         minimum=2,
     )
-    kl_batch_size: int = option(
-        512, "images that are compared with one another (kl_bound)", minimum=2
-    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniformity(_OfViews):
+    """The distribution on the hypersphere (Wang and Isola 2020)."""
+
+    name = "uniformity"
+
     random_directions: int = option(
         12, "orthogonal directions of histograms (uniformity)", minimum=1
     )
+
+
+class Spectrum(ProtocolDeclaration):
+    """The dimensions that a linear projection keeps (SimCLR, B.4)."""
+
+    name = "spectrum"
+    needs_projections = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Transforms(ProtocolDeclaration):
+    """The transformations that h and z encode (SimCLR, section 4.2)."""
+
+    name = "transforms"
+    shared = ("seed",)
+    cpu: ClassVar = {"transforms_train": 2000, "transforms_test": 2000}
+    memory: ClassVar = {"transforms_hidden": 3 * 4 * FEATURES}
+    # A stratified tenth, for early stopping, needs an image of each of 4
+    # classes.
+    smallest: ClassVar = {"train": 40, "test": 40}
+
     transforms_train: int = option(
         10_000, "training images to transform, at most", minimum=40
     )
@@ -249,6 +556,16 @@ class RepresentationProtocols(_Protocol):
     transforms_hidden: int = option(
         512, "hidden units of the transformation classifiers", minimum=1
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class TSNE(ProtocolDeclaration):
+    """Maps of h and z in two dimensions (SimCLR, appendix B.5)."""
+
+    name = "tsne"
+    shared = ("seed",)
+    smallest: ClassVar = {"test": 4}
+
     tsne_examples: int = option(
         2000, "test images on the t-SNE map, at most", minimum=4
     )
@@ -258,6 +575,15 @@ class RepresentationProtocols(_Protocol):
     tsne_perplexity: float = option(
         30.0, "t-SNE perplexity; lowered for small samples", above=1.0
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class KMeans(ProtocolDeclaration):
+    """The regions that inner layers group (Intriguing Properties, 3.2)."""
+
+    name = "kmeans"
+    shared = ("seed",)
+
     kmeans_images: int = option(
         4, "random test images whose local features are clustered", minimum=1
     )
@@ -275,19 +601,25 @@ class RepresentationProtocols(_Protocol):
         maximum=8,
     )
 
-    def hyperparameters_of(self, protocol: str) -> dict[str, Any]:
-        """Returns the keyword arguments of a protocol, without the seed."""
-        values = self.hyperparameters()
-        return {name: values[name] for name in _REPRESENTATION[protocol]}
 
-
-_REPRESENTATION: dict[str, tuple[str, ...]] = {
-    "separation": (),
-    "kl_bound": ("view_examples", "kl_batch_size"),
-    "contrastive": ("view_examples", "contrastive_batch_size"),
-    "uniformity": ("view_examples", "random_directions"),
-    "spectrum": (),
-    "transforms": ("transforms_train", "transforms_test", "transforms_hidden"),
-    "tsne": ("tsne_examples", "tsne_classes", "tsne_perplexity"),
-    "kmeans": ("kmeans_images", "kmeans_clusters", "kmeans_scale"),
+PROTOCOLS: dict[str, type[ProtocolDeclaration]] = {
+    protocol.name: protocol
+    for protocol in (
+        KNN,
+        Prototype,
+        Head,
+        Linear,
+        Logistic,
+        Finetune,
+        Transfer,
+        Robustness,
+        Separation,
+        KLBound,
+        Contrastive,
+        Uniformity,
+        Spectrum,
+        Transforms,
+        TSNE,
+        KMeans,
+    )
 }

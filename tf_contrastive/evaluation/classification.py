@@ -5,23 +5,16 @@
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, errors, optimizers, schedules
-from tf_contrastive.config.evaluate import KNN_K
-from tf_contrastive.config.linear import (
-    LINEAR_OPTIMIZER_OPTIONS,
-    LinearProtocol,
-)
+from tf_contrastive.config import protocols as declared
+from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
 from tf_contrastive.config.optimizer import resolve_learning_rate
-from tf_contrastive.evaluation.context import (
-    EvaluationContext,
-    holdout,
-    missing_labels,
-)
+from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.results import Measurement
 
 # ---- Metrics -----------------------------------------------------------------
@@ -40,18 +33,17 @@ def mean_per_class(predictions: np.ndarray, labels: np.ndarray) -> float:
     return float(np.mean(hits / np.bincount(index)))
 
 
-# (predictions int [n], labels int [n]) -> fraction.
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "top1": top1,
-    "mean_per_class": mean_per_class,
+class Metric(NamedTuple):
+    """(predictions int [n], labels int [n]) -> fraction."""
+
+    function: Callable[[np.ndarray, np.ndarray], float]
+    by_class: bool = False  # Whether it is a mean over classes.
+
+
+METRICS = {
+    "top1": Metric(top1),
+    "mean_per_class": Metric(mean_per_class, by_class=True),
 }
-
-
-def metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Returns a member of `METRICS`."""
-    if name not in METRICS:
-        raise errors.unknown("metric", name, METRICS)
-    return METRICS[name]
 
 
 def accuracies(
@@ -77,7 +69,7 @@ def knn(
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
-    k: int = KNN_K,
+    k: int = declared.KNN_K,
 ) -> Measurement:
     """Accuracy of the cosine-weighted vote of the k nearest neighbours.
 
@@ -141,13 +133,13 @@ def fit_linear(
     embeddings: np.ndarray,
     labels: np.ndarray,
     *,
-    epochs: int = LinearProtocol.schedule.epochs,
-    optimizer: str = LinearProtocol.optimizer.optimizer,
+    epochs: int = declared.Linear.schedule.epochs,
+    optimizer: str = declared.Linear.optimizer.optimizer,
     optimizer_options: Mapping[str, Any] | None = None,
-    learning_rate: float | None = LinearProtocol.schedule.learning_rate,
-    schedule: str = LinearProtocol.schedule.schedule,
+    learning_rate: float | None = declared.Linear.schedule.learning_rate,
+    schedule: str = declared.Linear.schedule.schedule,
     schedule_options: Mapping[str, Any] | None = None,
-    warmup_epochs: float | None = LinearProtocol.schedule.warmup_epochs,
+    warmup_epochs: float | None = declared.Linear.schedule.warmup_epochs,
     **training: Any,
 ) -> tuple[classifiers.Linear, list[float]]:
     """Trains softmax regression: (classifier, mean loss of each epoch).
@@ -195,8 +187,8 @@ def fit_linear(
 # ---- Protocols ---------------------------------------------------------------
 
 
-def needs_features(context: EvaluationContext) -> str | None:
-    """Returns why `knn` and `linear` cannot be measured, or None."""
+def lacks_features(context: EvaluationContext) -> str | None:
+    """Returns which features `knn` and `linear` lack, or None."""
     names = context.options.evaluation.features
     if "z" in names.split(",") and context.subject.projection is None:
         return (
@@ -204,7 +196,7 @@ def needs_features(context: EvaluationContext) -> str | None:
             " encoder has no projection head; use"
             f" {errors.arg('features', 'h')}"
         )
-    return missing_labels(context)
+    return None
 
 
 def measure_knn(
@@ -242,8 +234,8 @@ def measure_prototype(context: EvaluationContext) -> Measurement:
     return prototype(*context.labelled_embeddings())
 
 
-def needs_head(context: EvaluationContext) -> str | None:
-    """Returns why `head` cannot be measured, or None."""
+def lacks_head(context: EvaluationContext) -> str | None:
+    """Returns which classifier `head` lacks, or None."""
     classifier = context.subject.classifier
     if classifier is None:
         return (
@@ -251,8 +243,6 @@ def needs_head(context: EvaluationContext) -> str | None:
             f" classifier of its own: set its {errors.arg('workdir')}, or use"
             f" {errors.arg('protocols', 'linear')}, which trains one"
         )
-    if reason := missing_labels(context):
-        return reason
     info = context.data.test.info
     if classifier.units != info.num_classes:
         return (
@@ -266,9 +256,15 @@ def needs_head(context: EvaluationContext) -> str | None:
 def measure_head(context: EvaluationContext) -> Measurement:
     """The protocol `head`: the classifier that cross-entropy training made."""
     h, labels = context.embeddings("test")
+    return accuracies(head_scores(context, h), labels)
+
+
+def head_scores(
+    context: EvaluationContext, h: np.ndarray
+) -> classifiers.Scores:
+    """Returns the logits of the run's own classifier of embeddings [n, D]."""
     logits = context.apply(context.subject.classifier, h)
-    scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
-    return accuracies(scores, labels)
+    return classifiers.Scores(logits, np.arange(logits.shape[1]))
 
 
 def measure_linear(

@@ -5,7 +5,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from tf_contrastive.config.protocols import RobustnessProtocol
+from tf_contrastive.config.protocols import Robustness
 from tf_contrastive.errors import UserError
 
 # Rows of probabilities sum to 1 up to half precision.
@@ -94,7 +94,7 @@ class Reliability(TypedDict):
 def reliability(
     confidences: np.ndarray,
     correct: np.ndarray,
-    bins: int = RobustnessProtocol.bins,
+    bins: int = Robustness.bins,
 ) -> Reliability:
     """Accuracy as a function of confidence. Guo et al. 2017, section 2.
 
@@ -145,7 +145,7 @@ def calibration_error(bins: Reliability) -> float:
 def expected_calibration_error(
     probabilities: np.ndarray,
     labels: np.ndarray,
-    bins: int = RobustnessProtocol.bins,
+    bins: int = Robustness.bins,
 ) -> float:
     """Mean distance between confidence and accuracy, a fraction.
 

@@ -199,19 +199,6 @@ class EvaluationContext:
         return h[first], labels[first]
 
 
-def missing_labels(context: EvaluationContext) -> str | None:
-    """Returns why the data have no classes to score, or None."""
-    for source in (context.data.train, context.data.test):
-        if not source.info.has_labels:
-            return (
-                f"{source.info.name} {source.info.split} has no labels to score"
-                f" against: set {errors.arg('train_split', 'NAME')} and"
-                f" {errors.arg('test_split', 'NAME')} to labelled splits, or"
-                f" {errors.arg('dataset', 'NAME')} to a labelled dataset"
-            )
-    return None
-
-
 def holdout(
     labels: np.ndarray, fraction: float, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -17,15 +17,11 @@ import tensorflow as tf
 from tf_contrastive import classifiers, errors, optimizers, schedules
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
-from tf_contrastive.config.protocols import FinetuneProtocol, TransferProtocol
+from tf_contrastive.config.protocols import Finetune, Transfer
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.distribution import all_finite
 from tf_contrastive.evaluation import classification
-from tf_contrastive.evaluation.context import (
-    EvaluationContext,
-    holdout,
-    missing_labels,
-)
+from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.images import Batches
 from tf_contrastive.evaluation.results import Measurement
 
@@ -34,7 +30,6 @@ Score = Callable[[classifiers.Scores, np.ndarray], float]
 
 # Standard deviation of a new linear layer's weights (SimCLR's code).
 _HEAD_STDDEV = 0.01
-_DEFAULTS = FinetuneProtocol().hyperparameters()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +46,9 @@ class Recipe:
     steps: int
     learning_rate: float
     weight_decay: float = 0.0
-    batch_size: int = TransferProtocol.batch_size
+    batch_size: int = Transfer.batch_size
     batch_norm_momentum: float | None = None
-    augmentation: str = FinetuneProtocol.augmentation
+    augmentation: str = Finetune.augmentation
     seed: int = Evaluation.seed
 
 
@@ -295,7 +290,7 @@ def select_recipe(
 
 def score_by(context: EvaluationContext, metric: str) -> Score:
     """Returns the score by a metric of `classification.METRICS`."""
-    function = classification.metric(metric)
+    function = classification.METRICS[metric].function
 
     def score(scores: classifiers.Scores, rows: np.ndarray) -> float:
         labels = context.labels("train")[rows]
@@ -307,10 +302,8 @@ def score_by(context: EvaluationContext, metric: str) -> Score:
 # ---- The protocol ------------------------------------------------------------
 
 
-def needs(context: EvaluationContext) -> str | None:
-    """Returns why `finetune` cannot be measured, or None."""
-    if reason := missing_labels(context):
-        return reason
+def lacks_copy(context: EvaluationContext) -> str | None:
+    """Returns why there is no network for `finetune` to train, or None."""
     if not context.subject.has_new_encoder():
         return (
             f"the encoder has no trainable copy: set {errors.arg('workdir')} to"
@@ -322,20 +315,20 @@ def needs(context: EvaluationContext) -> str | None:
 def measure(
     context: EvaluationContext,
     *,
-    fractions: Sequence[float] = _DEFAULTS["fractions"],
-    epochs: Sequence[int] = _DEFAULTS["epochs"],
-    batch_size: int = FinetuneProtocol.batch_size,
-    learning_rates: Sequence[float] = _DEFAULTS["learning_rates"],
-    augmentation: str = FinetuneProtocol.augmentation,
-    scratch: bool = FinetuneProtocol.scratch,
-    validation_fraction: float = Evaluation.validation_fraction,
-    seed: int = Evaluation.seed,
+    fractions: Sequence[float],
+    epochs: Sequence[int],
+    batch_size: int,
+    learning_rates: Sequence[float],
+    augmentation: str,
+    scratch: bool,
+    validation_fraction: float,
+    seed: int,
 ) -> Iterator[tuple[str, Measurement]]:
     """Scores networks that are fine-tuned with few labels.
 
-    Hyperparameters are those of `FinetuneProtocol`. The best learning rate on a
-    held-out part of the labels is used on all of them. A random network is not
-    trained if the encoder is untrained itself.
+    Hyperparameters are those of `config.protocols.Finetune`. The best learning
+    rate on a held-out part of the labels is used on all of them. A random
+    network is not trained if the encoder is untrained itself.
 
     Yields:
       (variant, such as "1%" and "1% scratch", its measurement).

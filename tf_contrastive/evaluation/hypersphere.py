@@ -12,7 +12,7 @@ import scipy.stats
 
 from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import RepresentationProtocols
+from tf_contrastive.config.protocols import Uniformity
 from tf_contrastive.evaluation import plots, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
@@ -20,7 +20,6 @@ from tf_contrastive.evaluation.results import Measurement
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_DEFAULTS = RepresentationProtocols
 # Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024
 # Wang and Isola 2020: uniformity is log E exp(-2 |x - y|^2).
@@ -103,7 +102,7 @@ class RandomProjections(TypedDict):
 
 def random_projections(
     embeddings: np.ndarray,
-    count: int = _DEFAULTS.random_directions,
+    count: int = Uniformity.random_directions,
     *,
     normalize: bool = True,
     seed: int = Evaluation.seed,
@@ -168,9 +167,9 @@ def _ks_normal(values: np.ndarray) -> float:
 def measure(
     context: EvaluationContext,
     *,
-    view_examples: int = _DEFAULTS.view_examples,
-    random_directions: int = _DEFAULTS.random_directions,
-    seed: int = Evaluation.seed,
+    view_examples: int,
+    random_directions: int,
+    seed: int,
 ) -> Measurement:
     """The protocol `uniformity`: the distribution of h and of z.
 

@@ -12,9 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets, errors, views
-from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import RepresentationProtocols
 from tf_contrastive.evaluation import plots, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
@@ -22,7 +20,6 @@ from tf_contrastive.evaluation.results import Measurement
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FIELDS = RepresentationProtocols
 # Number of layers: block groups 2, 3 and 4 of a residual network.
 LAYERS = 3
 # Patches in a row: 14 x 14 pixels each, of 448 x 448.
@@ -211,12 +208,10 @@ def local_clusters(
 def measure(
     context: EvaluationContext,
     *,
-    kmeans_images: int = _FIELDS.kmeans_images,
-    kmeans_clusters: Sequence[int] = fields.read_counts(
-        _FIELDS.kmeans_clusters
-    ),
-    kmeans_scale: int = _FIELDS.kmeans_scale,
-    seed: int = Evaluation.seed,
+    kmeans_images: int,
+    kmeans_clusters: Sequence[int],
+    kmeans_scale: int,
+    seed: int,
 ) -> Measurement:
     """Clusters local features of random test images; no labels are needed.
 

@@ -25,8 +25,8 @@ from tf_contrastive import (
 )
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config.evaluate import Evaluate, Evaluation
-from tf_contrastive.config.linear import LinearProtocol
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.protocols import Linear
 from tf_contrastive.evaluation import make_context, protocols, results
 
 RESULT_FILE = "linear.json"
@@ -69,24 +69,23 @@ def run(
     saved = checkpoints.load_run(workdir)
     opened = checkpoints.OpenedRun(workdir)
     options = Evaluate(
-        Evaluation(
+        evaluation=Evaluation(
             workdir=workdir,
-            protocols="linear",
+            protocols=Linear.name,
             untrained=False,
             train_split=config.data.split,
             test_split=config.data.test_split,
             seed=config.runtime.seed,
         ),
-        LinearProtocol(**vars(config.linear)),
+        linear=Linear(**vars(config.linear)),
     )
-    protocol = protocols.PROTOCOLS["linear"]
     # What the result depends on, as read back from JSON.
     identity = {
         "step": saved.step,
         "train_split": config.data.split,
         "test_split": config.data.test_split,
-        "version": protocol.version_of(options),
-        "hyperparameters": protocol.hyperparameters(options),
+        "version": options.version_of(Linear.name),
+        "hyperparameters": options.hyperparameters(Linear.name),
     }
     stage = json.loads(json.dumps(identity))
     path = os.path.join(workdir, RESULT_FILE)
@@ -117,7 +116,7 @@ def run(
             cancellable=progress.interruptible,
             log=terminal.info,
         )
-        scores = protocols.run(subject, ["linear"])
+        scores = protocols.run(subject, [Linear.name])
     report = {
         "dataset": train.info.name,
         "train_split": config.data.split,

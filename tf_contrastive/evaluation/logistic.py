@@ -15,8 +15,8 @@ from scipy import optimize
 
 from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import LogisticProtocol
-from tf_contrastive.errors import UserError
+from tf_contrastive.config.protocols import Logistic
+from tf_contrastive.errors import UserError, unknown
 from tf_contrastive.evaluation import classification, statistics
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.results import Measurement
@@ -194,9 +194,9 @@ def _principal_axes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def path_of(
-    count: int = LogisticProtocol.penalties,
-    lowest: float = LogisticProtocol.lowest_penalty,
-    highest: float = LogisticProtocol.highest_penalty,
+    count: int = Logistic.penalties,
+    lowest: float = Logistic.lowest_penalty,
+    highest: float = Logistic.highest_penalty,
 ) -> np.ndarray:
     """Returns `count` log-spaced penalties, the highest first."""
     return np.geomspace(highest, lowest, count)
@@ -252,7 +252,9 @@ def logistic_regression(
       seed: seed of the held-out rows.
       log: receives a line of progress.
     """
-    score = classification.metric(metric)
+    if metric not in classification.METRICS:
+        raise unknown("metric", metric, classification.METRICS)
+    score = classification.METRICS[metric].function
     train, labels, test = classifiers.check_train_and_test(
         train_embeddings, train_labels, test_embeddings
     )
@@ -311,11 +313,11 @@ def logistic_regression(
 def measure(
     context: EvaluationContext,
     *,
-    penalties: int = LogisticProtocol.penalties,
-    lowest_penalty: float = LogisticProtocol.lowest_penalty,
-    highest_penalty: float = LogisticProtocol.highest_penalty,
-    validation_fraction: float = Evaluation.validation_fraction,
-    seed: int = Evaluation.seed,
+    penalties: int,
+    lowest_penalty: float,
+    highest_penalty: float,
+    validation_fraction: float,
+    seed: int,
 ) -> Measurement:
     """The protocol `logistic`: see `logistic_regression` and `path_of`."""
     result = logistic_regression(

@@ -12,12 +12,11 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers, errors, losses
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import RepresentationProtocols
+from tf_contrastive.config.protocols import Contrastive
 from tf_contrastive.evaluation import statistics, view_embeddings
-from tf_contrastive.evaluation.context import EvaluationContext, missing_labels
+from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
 
-_DEFAULTS = RepresentationProtocols
 # Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024
 
@@ -34,7 +33,7 @@ def contrastive_accuracy(
     projections: np.ndarray,
     temperature: float,
     *,
-    batch_size: int = _DEFAULTS.contrastive_batch_size,
+    batch_size: int = Contrastive.contrastive_batch_size,
     normalize: bool = True,
     seed: int = Evaluation.seed,
 ) -> ContrastiveAccuracy:
@@ -92,9 +91,9 @@ def contrastive_accuracy(
 def measure_task(
     context: EvaluationContext,
     *,
-    view_examples: int = _DEFAULTS.view_examples,
-    contrastive_batch_size: int = _DEFAULTS.contrastive_batch_size,
-    seed: int = Evaluation.seed,
+    view_examples: int,
+    contrastive_batch_size: int,
+    seed: int,
 ) -> Measurement:
     """The protocol `contrastive`, on two views of test images.
 
@@ -181,9 +180,9 @@ def _anchor_terms(
 def measure_kl(
     context: EvaluationContext,
     *,
-    view_examples: int = _DEFAULTS.view_examples,
-    kl_batch_size: int = _DEFAULTS.kl_batch_size,
-    seed: int = Evaluation.seed,
+    view_examples: int,
+    kl_batch_size: int,
+    seed: int,
 ) -> Measurement:
     """The protocol `kl_bound`, on two views of test images.
 
@@ -220,10 +219,7 @@ def measure_kl(
     }
 
 
-def needs_kl(context: EvaluationContext) -> str | None:
-    """Returns why `kl_bound` cannot be measured, or None."""
-    if reason := missing_labels(context):
-        return reason
-    if context.data.test.info.num_classes == 1:
-        return f"{context.data.test.info.name} has only one class"
-    return view_embeddings.missing_projections(context)
+def lacks_classes(context: EvaluationContext) -> str | None:
+    """Returns which data have no classes for `kl_bound` to tell apart."""
+    info = context.data.test.info
+    return f"{info.name} has only one class" if info.num_classes == 1 else None

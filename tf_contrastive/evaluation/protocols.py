@@ -6,14 +6,14 @@ change. A protocol that trains an encoder trains a copy
 (`Subject.new_encoder`).
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tf_contrastive import embedding, errors
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate, Evaluation, evaluate
+from tf_contrastive.config import protocols as declared
+from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import (
     classification,
     finetune,
@@ -27,151 +27,45 @@ from tf_contrastive.evaluation import (
     transfer,
     transformations,
     tsne,
-    view_embeddings,
 )
-from tf_contrastive.evaluation.context import EvaluationContext, missing_labels
+from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement, result_row
 
 Recorder = Callable[
     [EvaluationContext, list[dict[str, Any]], list[Measurement]], None
 ]
+# (context, **hyperparameters) -> measurement, or an iterator of (variant,
+# measurement), each yielded as soon as it is there.
+Measure = Callable[..., Measurement | Iterator[tuple[str, Measurement]]]
 
-
-@dataclasses.dataclass(frozen=True)
-class Protocol:
-    """Definition of a named result.
-
-    A change of the code that can change results increases `version`, counted
-    from 1, so that incomparable results are not compared. If a scale has other
-    hyperparameters than the papers', the protocol's version includes the scale.
-    """
-
-    version: int
-    # (context, **hyperparameters) -> measurement, or an iterator of (variant,
-    # measurement), each yielded as soon as it is there.
-    measure: Callable[..., Measurement | Iterator[tuple[str, Measurement]]]
-    # Options -> the keyword arguments of `measure`, for JSON.
-    hyperparameters: Callable[[Evaluate], dict[str, Any]]
-    # Context -> what is missing, in one line, or None.
-    needs: Callable[[EvaluationContext], str | None] = missing_labels
-
-    def version_of(self, options: Evaluate) -> str:
-        """Returns the version with these options, such as 1 or 1-cpu."""
-        scale = options.evaluation.scale
-        paper = self.hyperparameters(Evaluate())
-        scaled = self.hyperparameters(evaluate(scale=scale)) != paper
-        return f"{self.version}-{scale}" if scaled else f"{self.version}"
-
-    def recorded(self, options: Evaluate) -> dict[str, Any]:
-        """Returns the hyperparameters, and the preprocessing if it was set."""
-        preprocessing = options.evaluation.preprocessing
-        chosen = {"preprocessing": preprocessing}
-        return self.hyperparameters(options) | (
-            chosen if preprocessing != Evaluation.preprocessing else {}
-        )
-
-
-def _selected(name: str) -> Callable[[Evaluate], dict[str, Any]]:
-    """Returns the `hyperparameters` of a protocol that selects some of them."""
-
-    def hyperparameters(options: Evaluate) -> dict[str, Any]:
-        return getattr(options, name).hyperparameters() | {
-            "validation_fraction": options.evaluation.validation_fraction,
-            "seed": options.evaluation.seed,
-        }
-
-    return hyperparameters
-
-
-def _features(options: Evaluate) -> dict[str, Any]:
-    """Returns the features to classify, if they are not h alone."""
-    names = fields.split_list(options.evaluation.features)
-    return {} if names == ["h"] else {"features": names}
-
-
-def _representation(name: str) -> Callable[[Evaluate], dict[str, Any]]:
-    """Returns the `hyperparameters` of a protocol of `representation`."""
-
-    def hyperparameters(options: Evaluate) -> dict[str, Any]:
-        values = options.representation.hyperparameters_of(name)
-        # A protocol without hyperparameters draws nothing.
-        return values and values | {"seed": options.evaluation.seed}
-
-    return hyperparameters
-
-
-PROTOCOLS = {
-    "knn": Protocol(
-        1,
-        classification.measure_knn,
-        lambda o: (
-            {"k": list(fields.read_counts(o.evaluation.knn_k))} | _features(o)
-        ),
-        classification.needs_features,
-    ),
-    "prototype": Protocol(1, classification.measure_prototype, lambda o: {}),
-    "head": Protocol(
-        1, classification.measure_head, lambda o: {}, classification.needs_head
-    ),
-    "linear": Protocol(
-        1,
-        classification.measure_linear,
-        lambda o: _selected("linear")(o) | _features(o),
-        classification.needs_features,
-    ),
-    "logistic": Protocol(1, logistic.measure, _selected("logistic")),
-    "finetune": Protocol(
-        1, finetune.measure, _selected("finetune"), finetune.needs
-    ),
-    "transfer": Protocol(
-        2, transfer.measure, _selected("transfer"), transfer.needs
-    ),
-    "robustness": Protocol(
-        3,
-        robustness.measure,
-        lambda o: (
-            o.robustness.hyperparameters()
-            | {
-                "linear": robustness.linear_hyperparameters(o),
-                "seed": o.evaluation.seed,
-            }
-        ),
-        robustness.needs,
-    ),
-    "separation": Protocol(
-        2, separation.measure, _representation("separation")
-    ),
-    "kl_bound": Protocol(
-        1,
-        projections.measure_kl,
-        _representation("kl_bound"),
-        projections.needs_kl,
-    ),
-    "contrastive": Protocol(
-        1,
-        projections.measure_task,
-        _representation("contrastive"),
-        view_embeddings.missing_projections,
-    ),
-    "uniformity": Protocol(
-        1,
-        hypersphere.measure,
-        _representation("uniformity"),
-        lambda context: None,
-    ),
-    "spectrum": Protocol(
-        1, spectra.measure, _representation("spectrum"), spectra.needs
-    ),
-    "transforms": Protocol(
-        1,
-        transformations.measure,
-        _representation("transforms"),
-        transformations.needs,
-    ),
-    "tsne": Protocol(1, tsne.measure, _representation("tsne"), tsne.needs),
-    "kmeans": Protocol(
-        1, kmeans.measure, _representation("kmeans"), lambda context: None
-    ),
+MEASURES: dict[str, Measure] = {
+    declared.KNN.name: classification.measure_knn,
+    declared.Prototype.name: classification.measure_prototype,
+    declared.Head.name: classification.measure_head,
+    declared.Linear.name: classification.measure_linear,
+    declared.Logistic.name: logistic.measure,
+    declared.Finetune.name: finetune.measure,
+    declared.Transfer.name: transfer.measure,
+    declared.Robustness.name: robustness.measure,
+    declared.Separation.name: separation.measure,
+    declared.KLBound.name: projections.measure_kl,
+    declared.Contrastive.name: projections.measure_task,
+    declared.Uniformity.name: hypersphere.measure,
+    declared.Spectrum.name: spectra.measure,
+    declared.Transforms.name: transformations.measure,
+    declared.TSNE.name: tsne.measure,
+    declared.KMeans.name: kmeans.measure,
+}
+# Context -> what a protocol lacks besides what its declaration needs, or None.
+_LACKS: dict[str, Callable[[EvaluationContext], str | None]] = {
+    declared.KNN.name: classification.lacks_features,
+    declared.Head.name: classification.lacks_head,
+    declared.Linear.name: classification.lacks_features,
+    declared.Finetune.name: finetune.lacks_copy,
+    declared.Transfer.name: transfer.lacks_datasets,
+    declared.Robustness.name: robustness.lacks_classifier,
+    declared.KLBound.name: projections.lacks_classes,
+    declared.Spectrum.name: spectra.lacks_linear_map,
 }
 
 
@@ -188,20 +82,48 @@ def select(
       that "all" leaves out).
 
     Raises:
-      UserError: for an unknown name, or one whose data are missing.
+      UserError: for an unknown name, one whose data are missing, or an option
+        whose value is not allowed.
     """
+    fields.validate_fields(context.options)
     names = list(dict.fromkeys(names))
     for name in names:
         if name != "all" and name not in PROTOCOLS:
             raise errors.unknown("protocol", name, [*PROTOCOLS, "all"])
     candidates = list(PROTOCOLS) if "all" in names else names
-    missing = {}
+    left_out = {}
     for name in candidates:
-        if reason := PROTOCOLS[name].needs(context):
+        if reason := missing(name, context):
             if name in names:
                 raise errors.UserError(f"protocol {name}: {reason}")
-            missing[name] = errors.plain(reason)
-    return [name for name in candidates if name not in missing], missing
+            left_out[name] = errors.plain(reason)
+        else:
+            getattr(context.options, name).check()
+    return [name for name in candidates if name not in left_out], left_out
+
+
+def missing(name: str, context: EvaluationContext) -> str | None:
+    """Returns what a protocol lacks, or None."""
+    protocol, data, subject = PROTOCOLS[name], context.data, context.subject
+    for source in (data.train, data.test):
+        if protocol.needs_labels and not source.info.has_labels:
+            return (
+                f"{source.info.name} {source.info.split} has no labels to score"
+                f" against: set {errors.arg('train_split', 'NAME')} and"
+                f" {errors.arg('test_split', 'NAME')} to labelled splits, or"
+                f" {errors.arg('dataset', 'NAME')} to a labelled dataset"
+            )
+    if protocol.needs_projections and subject.projection is None:
+        return (
+            f"the {subject.name} encoder has no projection head: set"
+            f" {errors.arg('workdir')} to a run that trained one, or"
+            f" {errors.arg('saved_model')} to its export"
+        )
+    for split, least in protocol.smallest.items():
+        if data.source(split).info.num_examples < least:
+            info = data.source(split).info
+            return f"{info.name} {info.split} has fewer than {least} images"
+    return _LACKS[name](context) if name in _LACKS else None
 
 
 def run(
@@ -228,22 +150,22 @@ def run(
       RuntimeError: if a protocol changed the encoder.
       DivergedError: after the last protocol, if the training of some diverged.
     """
-    selected, missing = select(context, names)
+    selected, left_out = select(context, names)
     before = embedding.checksum(context.subject.encoder)
     results = []
     diverged = []
     for name in selected:
-        protocol = PROTOCOLS[name]
+        options = context.options
         facts = {
             "protocol": name,
             "variant": "",
-            "version": protocol.version_of(context.options),
-            "scale": context.options.evaluation.scale,
-            "hyperparameters": protocol.recorded(context.options),
+            "version": options.version_of(name),
+            "scale": options.evaluation.scale,
+            "hyperparameters": options.recorded(name),
         }
         begin = start = time.monotonic()
         try:
-            for parts in _parts(protocol, context):
+            for parts in _parts(context, name):
                 seconds = (time.monotonic() - start) / len(parts)
                 after = embedding.checksum(context.subject.encoder)
                 if after != before:
@@ -269,19 +191,17 @@ def run(
         raise errors.DivergedError("; ".join(diverged))
     return {
         "results": results,
-        "left_out": missing,
+        "left_out": left_out,
         "checksum_before": before,
         "checksum_after": before,
     }
 
 
 def _parts(
-    protocol: Protocol, context: EvaluationContext
+    context: EvaluationContext, name: str
 ) -> Iterator[dict[str, Measurement]]:
     """Yields a protocol's measurements by variant, as they come."""
-    measured = protocol.measure(
-        context, **protocol.hyperparameters(context.options)
-    )
+    measured = MEASURES[name](context, **context.options.hyperparameters(name))
     if isinstance(measured, Iterator):
         for variant, part in measured:
             yield {variant: part}

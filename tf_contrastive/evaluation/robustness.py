@@ -9,7 +9,7 @@ a prepared -C dataset of TensorFlow Datasets, or else from `corruptions`.
 
 import collections
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,12 +18,8 @@ import tensorflow as tf
 from tf_contrastive import classifiers, datasets, files
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset import dataset_family
-from tf_contrastive.config.evaluate import KNN_K, Evaluate, Evaluation
-from tf_contrastive.config.protocols import (
-    ROBUSTNESS_CLASSIFIERS,
-    RobustnessProtocol,
-)
-from tf_contrastive.errors import UserError, arg, first_line, unknown
+from tf_contrastive.config.protocols import KNN_K
+from tf_contrastive.errors import UserError, arg, first_line
 from tf_contrastive.evaluation import (
     classification,
     classification_metrics,
@@ -31,12 +27,8 @@ from tf_contrastive.evaluation import (
     plots,
     statistics,
 )
-from tf_contrastive.evaluation.context import (
-    EvaluationContext,
-    missing_labels,
-)
+from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.corruptions import (
-    CORRUPTIONS,
     SEVERITIES,
     STAND_INS,
     corrupt_batch,
@@ -88,24 +80,24 @@ class _Predictions(NamedTuple):
 
 
 # Embeddings [n, D] -> (confidences [n] or [0], predicted classes [n]).
-_Classifier = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+_Classify = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def measure(
     context: EvaluationContext,
     *,
-    classifier: str = RobustnessProtocol.classifier,
-    corruptions: Sequence[str] = tuple(CORRUPTIONS),
-    examples: int = RobustnessProtocol.examples,
-    bins: int = RobustnessProtocol.bins,
-    baseline: str = RobustnessProtocol.baseline,
-    linear: dict[str, Any] | None = None,
-    seed: int = Evaluation.seed,
+    classifier: str,
+    corruptions: Sequence[str],
+    examples: int,
+    bins: int,
+    baseline: str,
+    linear: dict[str, Any],
+    seed: int,
 ) -> Measurement:
     """Scores a classifier on corrupted test images.
 
-    Hyperparameters are those of `RobustnessProtocol`, and `linear`, options of
-    `classification.fit_linear`; None: those of the context.
+    Hyperparameters are those of `config.protocols.Robustness`, and `linear`,
+    options of `classification.fit_linear`.
 
     Returns:
       "top1", the mean accuracy over corruptions and severities, "correct", each
@@ -117,27 +109,82 @@ def measure(
       the latter are not the published ones. Neighbours have no "ece".
 
     Raises:
-      UserError: for an unknown corruption, a run without the classifier, or a
-        baseline that cannot be read.
+      UserError: for a baseline that cannot be read.
     """
-    for name in corruptions:
-        if name not in CORRUPTIONS:
-            raise unknown("corruption", name, CORRUPTIONS)
     baseline_errors = _read_baseline(baseline, corruptions)
-    classifier = _resolve(context, classifier)
-    linear = linear or linear_hyperparameters(context.options)
-    classify = _classifier(context, classifier, linear, seed)
+    if classifier == "auto":
+        classifier = next(
+            name
+            for name, kind in _CLASSIFIERS.items()
+            if not kind.lacks(context)
+        )
+    classify = _CLASSIFIERS[classifier].make(context, linear, seed)
     prepared = _prepared_sources(context, corruptions)
     generated = [name for name in corruptions if name not in prepared]
     context.log(
         f"robustness: {len(prepared)} corruptions prepared, {len(generated)}"
         " generated"
     )
-    # All cells are embedded as one stream, so that the encoder is traced once.
+    batches = _batches(context, prepared, generated, examples, seed)
+    predicted = _predict(context, classify, batches)
+    clean = predicted[CLEAN]
+    clean_top1 = float(clean.correct.mean())
+    table = [
+        [predicted[Cell(name, severity)] for severity in SEVERITIES]
+        for name in corruptions
+    ]
+    errors = np.array([[1 - p.correct.mean() for p in row] for row in table])
+    by_name = dict(zip(corruptions, errors.tolist(), strict=True))
+    relative = classification_metrics.mean_corruption_error(
+        by_name,
+        1 - clean_top1,
+        baseline_errors,
+        imagenet=dataset_family(context.data.test.info.name) == "imagenet2012",
+    )
+    # By severity: for each image, the fraction of the corruptions that are
+    # classified right.
+    fractions = [
+        np.mean([p.correct for p in column], axis=0)
+        for column in zip(*table, strict=True)
+    ]
+    curves = dict(zip(corruptions, (1 - errors).tolist(), strict=True))
+    measurement: Measurement = {
+        "top1": float((1 - errors).mean()),
+        "correct": np.mean(fractions, axis=0),
+        "metrics": {
+            "clean_top1": clean_top1,
+            "clean_top1_interval": statistics.interval(clean.correct),
+            "accuracy": (1 - errors).mean(axis=0).tolist(),
+            "accuracy_interval": [statistics.interval(f) for f in fractions],
+            "mean_error": classification_metrics.mean_error(by_name),
+            **relative,
+            **{f"error_{name}": row for name, row in by_name.items()},
+            "classifier": classifier,
+            "prepared": list(prepared),
+            "generated": generated,
+            "stand_ins": [name for name in generated if name in STAND_INS],
+        },
+        "plots": {"severity": severity_curves(curves, clean_top1)},
+        "arrays": {"errors": errors},
+        "resolved": {"prepared": sorted(prepared)},
+    }
+    if clean.confidences.size:
+        _add_calibration(measurement, clean, table, bins)
+    return measurement
+
+
+def _predict(
+    context: EvaluationContext,
+    classify: _Classify,
+    batches: Iterable[tuple[Cell, Any, Any]],
+) -> dict[Cell, _Predictions]:
+    """Classifies the images of all cells, in one stream.
+
+    The encoder is traced once.
+    """
     cells: collections.deque[Cell] = collections.deque()
 
     def stream() -> Iterator[tuple[Any, Any]]:
-        batches = _batches(context, prepared, generated, examples, seed)
         for cell, images, labels in batches:
             cells.append(cell)
             yield images, labels
@@ -147,144 +194,101 @@ def measure(
         confidences, classes = classify(h)
         correct = classes == labels
         parts[cells.popleft()].append(_Predictions(confidences, correct))
-    predicted = {
-        cell: _Predictions(*map(np.concatenate, zip(*batch, strict=True)))
-        for cell, batch in parts.items()
-    }
+    return {cell: _joined(part) for cell, part in parts.items()}
 
-    calibrated = classifier != "knn"
-    diagrams = {
-        cell: classification_metrics.reliability(*predictions, bins)
-        for cell, predictions in predicted.items()
-        if calibrated
+
+def _joined(parts: Sequence[_Predictions]) -> _Predictions:
+    return _Predictions(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _add_calibration(
+    measurement: Measurement,
+    clean: _Predictions,
+    table: Sequence[Sequence[_Predictions]],
+    bins: int,
+) -> None:
+    """Adds calibration errors and a diagram; the table is by corruption."""
+    reliability = classification_metrics.reliability
+    error = classification_metrics.calibration_error
+    panels = {"clean": reliability(*clean, bins)}
+    for place in (0, -1):
+        joined = _joined([row[place] for row in table])
+        title = f"severity {SEVERITIES[place]}"
+        panels[title] = reliability(*joined, bins)
+    ece = np.array([[error(reliability(*p, bins)) for p in r] for r in table])
+    measurement["arrays"]["ece"] = ece
+    measurement["metrics"] |= {
+        "ece_clean": error(panels["clean"]),
+        "ece": ece.mean(axis=0).tolist(),
     }
-    clean_predictions = predicted[CLEAN]
-    table = [[Cell(name, s) for s in SEVERITIES] for name in corruptions]
-    errors = np.array(
-        [[1 - predicted[cell].correct.mean() for cell in row] for row in table]
+    measurement["plots"]["reliability"] = reliability_diagram(panels)
+
+
+# ---- Classifiers -------------------------------------------------------------
+
+
+class _Classifier(NamedTuple):
+    """A classifier, trained on clean images: see `_Classify`."""
+
+    # (context, options of the linear classifier, seed) -> classifier.
+    make: Callable[[EvaluationContext, dict[str, Any], int], _Classify]
+    lacks: Callable[[EvaluationContext], str | None] = lambda context: None
+
+
+def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
+    """Returns the classifier of logits."""
+
+    def classify(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits = scores(h)
+        probabilities = tf.nn.softmax(logits.scores).numpy()
+        return probabilities.max(axis=1), logits.top(1)[:, 0]
+
+    return classify
+
+
+def _head(
+    context: EvaluationContext, linear: dict[str, Any], seed: int
+) -> _Classify:
+    del linear, seed
+    return _confident(lambda h: classification.head_scores(context, h))
+
+
+def _linear(
+    context: EvaluationContext, linear: dict[str, Any], seed: int
+) -> _Classify:
+    train = context.embeddings("train")
+    model, _ = classification.fit_linear(*train, **linear, seed=seed)
+    return _confident(model.scores)
+
+
+def _neighbors(
+    context: EvaluationContext, linear: dict[str, Any], seed: int
+) -> _Classify:
+    del linear, seed
+    train = context.embeddings("train")
+    return lambda h: (
+        np.empty(0),
+        np.asarray(classifiers.knn(*train, h, KNN_K)),
     )
-    clean = float(clean_predictions.correct.mean())
-    by_name = dict(zip(corruptions, errors.tolist(), strict=True))
-    relative = classification_metrics.mean_corruption_error(
-        by_name,
-        1 - clean,
-        baseline_errors,
-        imagenet=dataset_family(context.data.test.info.name) == "imagenet2012",
-    )
-    # By severity: the predictions of all corruptions, and for each image the
-    # fraction of the corruptions that are classified right.
-    columns = [
-        [predicted[Cell(name, s)] for name in corruptions] for s in SEVERITIES
-    ]
-    fractions = [np.mean([p.correct for p in c], axis=0) for c in columns]
-    figures = {
-        "severity": severity_curves(
-            dict(zip(corruptions, (1 - errors).tolist(), strict=True)), clean
-        )
-    }
-    arrays = {"errors": errors}
-    calibration: dict[str, Any] = {}
-    if calibrated:
-        arrays["ece"] = np.array(
-            [
-                [
-                    classification_metrics.calibration_error(diagrams[cell])
-                    for cell in row
-                ]
-                for row in table
-            ]
-        )
-        calibration = {
-            "ece_clean": classification_metrics.calibration_error(
-                diagrams[CLEAN]
-            ),
-            "ece": arrays["ece"].mean(axis=0).tolist(),
-        }
-        panels = {"clean": diagrams[CLEAN]}
-        for severity in (SEVERITIES[0], SEVERITIES[-1]):
-            confidences, correct = map(
-                np.concatenate, zip(*columns[severity - 1], strict=True)
-            )
-            panels[f"severity {severity}"] = classification_metrics.reliability(
-                confidences, correct, bins
-            )
-        figures["reliability"] = reliability_diagram(panels)
-    return {
-        "top1": float((1 - errors).mean()),
-        "correct": np.mean(fractions, axis=0),
-        "metrics": {
-            "clean_top1": clean,
-            "clean_top1_interval": statistics.interval(
-                clean_predictions.correct
-            ),
-            "accuracy": (1 - errors).mean(axis=0).tolist(),
-            "accuracy_interval": [statistics.interval(f) for f in fractions],
-            **calibration,
-            "mean_error": classification_metrics.mean_error(by_name),
-            **relative,
-            **{f"error_{name}": row for name, row in by_name.items()},
-            "classifier": classifier,
-            "prepared": list(prepared),
-            "generated": generated,
-            "stand_ins": [name for name in generated if name in STAND_INS],
-        },
-        "plots": figures,
-        "arrays": arrays,
-        "resolved": {"prepared": sorted(prepared)},
-    }
 
 
-def needs(context: EvaluationContext) -> str | None:
-    """Returns why `robustness` cannot be measured, or None.
+# In the order that `auto` tries them in.
+_CLASSIFIERS = {
+    "head": _Classifier(_head, classification.lacks_head),
+    "linear": _Classifier(_linear),
+    "knn": _Classifier(_neighbors),
+}
+
+
+def lacks_classifier(context: EvaluationContext) -> str | None:
+    """Returns why `robustness` has no classifier to score, or None.
 
     Raises `UserError` for a baseline that cannot be used.
     """
     chosen = context.options.robustness.hyperparameters()
     _read_baseline(chosen["baseline"], chosen["corruptions"])
-    if chosen["classifier"] == "head":
-        return classification.needs_head(context)
-    return missing_labels(context)
-
-
-def _resolve(context: EvaluationContext, classifier: str) -> str:
-    """Returns the classifier to score, with `auto` resolved."""
-    has_head = classification.needs_head(context) is None
-    if classifier == "auto":
-        return "head" if has_head else "linear"
-    if classifier not in ROBUSTNESS_CLASSIFIERS:
-        raise unknown("classifier", classifier, ROBUSTNESS_CLASSIFIERS)
-    if classifier == "head" and not has_head:
-        raise UserError(
-            f"classifier=head: {classification.needs_head(context)}"
-        )
-    return classifier
-
-
-def _classifier(
-    context: EvaluationContext, name: str, linear: dict[str, Any], seed: int
-) -> _Classifier:
-    """Returns a member of `ROBUSTNESS_CLASSIFIERS`, trained on clean images."""
-    if name == "knn":
-        train = context.embeddings("train")
-        return lambda h: (
-            np.empty(0),
-            np.asarray(classifiers.knn(*train, h, KNN_K)),
-        )
-    if name == "linear":
-        model, _ = classification.fit_linear(
-            *context.embeddings("train"), **linear, seed=seed
-        )
-
-    def classify(h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if name == "linear":
-            scores = model.scores(h)
-        else:
-            logits = context.apply(context.subject.classifier, h)
-            scores = classifiers.Scores(logits, np.arange(logits.shape[1]))
-        probabilities = tf.nn.softmax(scores.scores).numpy()
-        return probabilities.max(axis=1), scores.top(1)[:, 0]
-
-    return classify
+    kind = _CLASSIFIERS.get(chosen["classifier"])  # None: auto.
+    return kind.lacks(context) if kind else None
 
 
 def _read_baseline(
@@ -307,16 +311,6 @@ def _read_baseline(
             " error}"
         ) from error
     return content
-
-
-def linear_hyperparameters(options: Evaluate) -> dict[str, Any]:
-    """Returns the linear protocol's hyperparameters, without a selection."""
-    hyperparameters = options.linear.hyperparameters()
-    rates = hyperparameters.pop("learning_rates")
-    hyperparameters.pop("augmentation")
-    if hyperparameters["learning_rate"] is None and rates:
-        hyperparameters["learning_rate"] = rates[0]
-    return hyperparameters
 
 
 # ---- Corrupted images --------------------------------------------------------

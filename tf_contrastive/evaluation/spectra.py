@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.evaluation import hypersphere, plots, view_embeddings
+from tf_contrastive.evaluation import hypersphere, plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
 
@@ -73,7 +73,7 @@ def measure(context: EvaluationContext) -> Measurement:
       A measurement: metrics "share_of_top_k" (see `spectrum`),
       "effective_rank", "rows", "columns"; a plot; arrays of all values.
     """
-    assert context.subject.projection is not None  # See `needs`.
+    assert context.subject.projection is not None
     w = linear_map(context.subject.projection, context.subject.width)
     result = spectrum(w)
     shares = {f"share_of_top_{k}": x for k, x in result["shares"].items()}
@@ -112,15 +112,13 @@ def plot(arrays: Mapping[str, np.ndarray]) -> "Figure":
     return figure
 
 
-def needs(context: EvaluationContext) -> str | None:
-    """Returns what `spectrum` lacks, in one line, or None."""
+def lacks_linear_map(context: EvaluationContext) -> str | None:
+    """Returns why `spectrum` has no linear projection to measure, or None."""
     if context.subject.run is None:
         return (
             "an export does not record the kind of its projection head: set"
             f" the {errors.arg('workdir')} of a run"
         )
-    if missing := view_embeddings.missing_projections(context):
-        return missing
     kind = context.subject.run.projection.projection
     if kind != "linear":
         linear = errors.arg("projection", "linear")

@@ -7,19 +7,13 @@ VOC2007, whose images show objects of several classes, is scored by the 11-point
 mean average precision of one classifier per class.
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tf_contrastive import classifiers, datasets, errors
-from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import (
-    TRANSFER_METHODS,
-    TRANSFER_SUITES,
-    TransferProtocol,
-)
+from tf_contrastive.config.transfer import METHODS, SUITES, Suite, Target
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.evaluation import (
     classification,
@@ -35,63 +29,7 @@ from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.results import Measurement
 
-_MEAN_AVERAGE_PRECISION = "mean_average_precision"
-_SINCERE_IMAGE_SIZE = 32
-# Preprocessing of images by suite: for linear classifiers and for the others.
-_PREPROCESSING = {
-    "simclr": ("shorter_side", "center_crop"),
-    "sincere": ("squash", "squash"),
-}
-
-
 # ---- Datasets ----------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """A dataset and its metric."""
-
-    dataset: str  # Name in TensorFlow Datasets.
-    metric: str  # Name of `classification.METRICS`, or mean average precision.
-    validation: str | None = None  # Official split; None: a part of train.
-    test: str = "test"
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether an image may show objects of several classes."""
-        return self.metric == _MEAN_AVERAGE_PRECISION
-
-
-# Kornblith et al. 2019, table 1; SimCLR, appendix B.8. Of SUN397 and DTD the
-# first train/test split is used. TFDS's Caltech-101 has 30 random training
-# images per class, the others are its test split.
-TARGETS = {
-    "food101": Target("food101", "top1", test="validation"),
-    "cifar10": Target("cifar10", "top1"),
-    "cifar100": Target("cifar100", "top1"),
-    "birdsnap": Target("birdsnap", "top1"),
-    "sun397": Target("sun397/standard-part1-120k", "top1"),
-    "cars": Target("cars196", "top1"),
-    "aircraft": Target("fgvc_aircraft", "mean_per_class", "validation"),
-    "dtd": Target("dtd", "top1", "validation"),
-    "pets": Target("oxford_iiit_pet", "mean_per_class"),
-    "caltech101": Target("caltech101", "mean_per_class"),
-    "voc2007": Target("voc/2007", _MEAN_AVERAGE_PRECISION, "validation"),
-    "flowers": Target("oxford_flowers102", "mean_per_class", "validation"),
-}
-_SINCERE = ("pets", "dtd", "aircraft", "food101", "flowers", "cars")
-
-
-def targets(suite: str) -> dict[str, Target]:
-    """Returns the datasets of a suite by name."""
-    if suite not in TRANSFER_SUITES:
-        raise errors.unknown("suite", suite, TRANSFER_SUITES)
-    if suite == "simclr":
-        return TARGETS
-    return {
-        name: dataclasses.replace(TARGETS[name], metric="top1")
-        for name in _SINCERE
-    }
 
 
 def _open(
@@ -134,18 +72,19 @@ def _open(
 # ---- The protocol ------------------------------------------------------------
 
 
-def needs(context: EvaluationContext) -> str | None:
-    """Returns why `transfer` cannot be measured, or None."""
+def lacks_datasets(context: EvaluationContext) -> str | None:
+    """Returns why `transfer` has no dataset to measure, or None."""
     if context.subject.channels != 3:
         return "it needs an encoder of three channels"
-    suite = targets(context.options.transfer.suite).values()
-    if any(_open(context, target, 0) for target in suite):
+    suite = SUITES[context.options.transfer.suite]
+    targets = suite.targets.values()
+    if any(_open(context, target, 0) for target in targets):
         return None
     return _not_prepared(context, suite)
 
 
-def _not_prepared(context: EvaluationContext, suite: Iterable[Target]) -> str:
-    names = ", ".join(target.dataset for target in suite)
+def _not_prepared(context: EvaluationContext, suite: Suite) -> str:
+    names = ", ".join(target.dataset for target in suite.targets.values())
     folder = other_datasets.data_dir(context) or "TFDS's default folder"
     return (
         f"none of its datasets is prepared in {folder}"
@@ -156,91 +95,69 @@ def _not_prepared(context: EvaluationContext, suite: Iterable[Target]) -> str:
 def measure(
     context: EvaluationContext,
     *,
-    suite: str = TransferProtocol.suite,
-    methods: Sequence[str] = TRANSFER_METHODS,
-    examples: int = TransferProtocol.examples,
-    batch_size: int = TransferProtocol.batch_size,
-    grid: dict[str, Any] | None = None,
-    scratch_grid: dict[str, Any] | None = None,
-    validation_fraction: float = Evaluation.validation_fraction,
-    seed: int = Evaluation.seed,
+    suite: str,
+    methods: Sequence[str],
+    examples: int,
+    batch_size: int,
+    validation_fraction: float,
+    seed: int,
+    **grids: dict[str, Any],
 ) -> Iterator[tuple[str, Measurement]]:
     """Scores the encoder on each dataset that is prepared.
 
-    Hyperparameters are those of `TransferProtocol`; the context's own dataset
-    is not used. They are selected on validation; the final model is trained on
-    train and validation, and test is scored once.
+    Hyperparameters are those of `config.protocols.Transfer`; the context's own
+    dataset is not used. They are selected on validation; the final model is
+    trained on train and validation, and test is scored once.
 
     Yields:
       (variant "DATASET METHOD", its measurement, whose metrics include the
       dataset's own "metric" and "score").
 
     Raises:
-      UserError: for an unknown name, or if no dataset is prepared.
+      UserError: if no dataset is prepared.
       DivergedError: after the last variant, if the training of some diverged.
     """
-    for method in methods:
-        if method not in TRANSFER_METHODS:
-            raise errors.unknown("method", method, TRANSFER_METHODS)
-    defaults = TransferProtocol().hyperparameters()
-    grids = {
-        "finetune": grid or defaults["grid"],
-        "scratch": scratch_grid or defaults["scratch_grid"],
-    }
-    if suite == "sincere" and context.subject.image_size != _SINCERE_IMAGE_SIZE:
-        context.log(
-            f"transfer: SINCERE uses images of {_SINCERE_IMAGE_SIZE} pixels,"
-            f" and this encoder takes {context.subject.image_size}"
-        )
-    is_export = (
-        context.subject.run is None and context.subject.has_new_encoder()
-    )
-    if is_export and "finetune" in methods:
-        context.log(
-            "transfer: BatchNormalization of an export has a fixed momentum;"
-            " set `workdir` to its run to use the papers'"
-        )
-    linear_images, tuned_images = _PREPROCESSING[suite]
+    subject, chosen = context.subject, SUITES[suite]
+    _log_differences(context, chosen, methods)
     is_measured = False
     skipped: list[str] = []
     diverged: list[str] = []
-    for name, target in targets(suite).items():
+    for name, target in chosen.targets.items():
         opened = _open(context, target, examples)
         if opened is None:
             skipped.append(target.dataset)
             continue
         data, held_out = opened
         # Of the same encoder and data, each with its own preprocessing.
-        frozen = context.on(data, linear_images)
-        tuned = context.on(data, tuned_images)
+        frozen = context.on(data, chosen.linear_preprocessing)
+        tuned = context.on(data, chosen.tuned_preprocessing)
         if held_out is None:
             _, held_out = holdout(
-                data.labels("train"),
-                validation_fraction,
-                context.options.evaluation.seed,
+                data.labels("train"), validation_fraction, seed
             )
         for method in methods:
+            variant, tuning = f"{name} {method}", METHODS[method]
             context.log(f"transfer: {name}, {method}")
-            variant = f"{name} {method}"
-            if method == "linear":
-                part = _linear(frozen, target, held_out, seed)
-            elif context.subject.has_new_encoder(method == "finetune"):
-                try:
-                    part = _finetune(
+            if tuning and not subject.has_new_encoder(tuning.trained):
+                context.log(f"transfer: the encoder has no copy for {method}")
+                continue
+            try:
+                part = (
+                    _finetune(
                         tuned,
                         target,
                         held_out,
-                        grids[method],
+                        grids[tuning.grid],
                         batch_size,
                         seed,
-                        trained=method == "finetune",
+                        trained=tuning.trained,
                     )
-                except errors.DivergedError as error:
-                    context.log(f"transfer: {variant}: left out: {error}")
-                    diverged.append(variant)
-                    continue
-            else:
-                context.log(f"transfer: the encoder has no copy for {method}")
+                    if tuning
+                    else _linear(frozen, target, held_out, seed)
+                )
+            except errors.DivergedError as error:
+                context.log(f"transfer: {variant}: left out: {error}")
+                diverged.append(variant)
                 continue
             is_measured = True
             yield variant, {**part, "dataset": target.dataset}
@@ -253,8 +170,27 @@ def measure(
             f" {errors.arg('transfer_scratch_learning_rates')}"
         )
     if not is_measured:
-        reason = _not_prepared(context, targets(suite).values())
+        reason = _not_prepared(context, chosen)
         raise errors.UserError(f"transfer: {reason}")
+
+
+def _log_differences(
+    context: EvaluationContext, suite: Suite, methods: Iterable[str]
+) -> None:
+    """Logs how the encoder cannot be measured as in the suite's paper."""
+    subject = context.subject
+    if suite.image_size not in (None, subject.image_size):
+        context.log(
+            f"transfer: the suite's paper uses images of {suite.image_size}"
+            f" pixels, and this encoder takes {subject.image_size}"
+        )
+    tuned = [METHODS[method] for method in methods]
+    is_export = subject.run is None and subject.has_new_encoder()
+    if is_export and any(tuning and tuning.trained for tuning in tuned):
+        context.log(
+            "transfer: BatchNormalization of an export has a fixed momentum;"
+            " set `workdir` to its run to use the papers'"
+        )
 
 
 def _linear(
@@ -283,16 +219,14 @@ def _with_score(
     metrics: Mapping[str, Any],
 ) -> Measurement:
     """Adds the dataset's own score to a measurement."""
-    labels = other.labels("test")
-    by_class = labels if target.metric == "mean_per_class" else None
+    labels, metric = other.labels("test"), classification.METRICS[target.metric]
+    by_class = labels if metric.by_class else None
     return {
         **part,
         "labels": labels,
         "metrics": {
             "metric": target.metric,
-            "score": classification.metric(target.metric)(
-                part["predictions"], labels
-            ),
+            "score": metric.function(part["predictions"], labels),
             "score_interval": statistics.interval(part["correct"], by_class),
             **metrics,
         },

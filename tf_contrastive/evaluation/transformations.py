@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import RepresentationProtocols
+from tf_contrastive.config.protocols import Transforms
 from tf_contrastive.evaluation import plots, statistics, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
@@ -22,11 +22,9 @@ from tf_contrastive.views import ablation, color, prng
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FIELDS = RepresentationProtocols
 # An image has colour if its channels differ by more than this.
 _COLOUR = 1 / 255
-# A stratified tenth, for early stopping, needs an image of each of 4 classes.
-_MIN_IMAGES = 40
+_MIN_IMAGES = Transforms.smallest["train"]
 
 
 class Task(NamedTuple):
@@ -93,7 +91,7 @@ def predict(
     test_embeddings: np.ndarray,
     test_kinds: np.ndarray,
     *,
-    hidden: int = _FIELDS.transforms_hidden,
+    hidden: int = Transforms.transforms_hidden,
     seed: int = Evaluation.seed,
 ) -> dict[str, Any]:
     """Accuracy of a network with one hidden layer on frozen embeddings.
@@ -148,10 +146,10 @@ def predict(
 def measure(
     context: EvaluationContext,
     *,
-    transforms_train: int = _FIELDS.transforms_train,
-    transforms_test: int = _FIELDS.transforms_test,
-    transforms_hidden: int = _FIELDS.transforms_hidden,
-    seed: int = Evaluation.seed,
+    transforms_train: int,
+    transforms_test: int,
+    transforms_hidden: int,
+    seed: int,
 ) -> Measurement:
     """Predicts transformations from h and, if there is a projection, from z.
 
@@ -257,11 +255,3 @@ def plot(metrics: Mapping[str, Any]) -> "Figure":
     axis.set_ylabel("accuracy, %")
     figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
-
-
-def needs(context: EvaluationContext) -> str | None:
-    """Returns what `transforms` lacks, in one line, or None."""
-    for source in (context.data.train, context.data.test):
-        if source.info.num_examples < _MIN_IMAGES:
-            return f"{source.info.name} has less than {_MIN_IMAGES} images"
-    return None

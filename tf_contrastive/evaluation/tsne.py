@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
-from tf_contrastive.config.protocols import RepresentationProtocols
+from tf_contrastive.config.protocols import TSNE
 from tf_contrastive.evaluation import plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
@@ -18,14 +18,13 @@ from tf_contrastive.evaluation.results import Measurement
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_FIELDS = RepresentationProtocols
 # Largest number of classes in a legend.
 _LEGEND = 20
 
 
 def tsne(
     embeddings: np.ndarray,
-    perplexity: float = _FIELDS.tsne_perplexity,
+    perplexity: float = TSNE.tsne_perplexity,
     seed: int = Evaluation.seed,
 ) -> tuple[np.ndarray, float]:
     """Maps embeddings to the plane so that neighbours stay neighbours.
@@ -82,10 +81,10 @@ def choose(
 def measure(
     context: EvaluationContext,
     *,
-    tsne_examples: int = _FIELDS.tsne_examples,
-    tsne_classes: int = _FIELDS.tsne_classes,
-    tsne_perplexity: float = _FIELDS.tsne_perplexity,
-    seed: int = Evaluation.seed,
+    tsne_examples: int,
+    tsne_classes: int,
+    tsne_perplexity: float,
+    seed: int,
 ) -> Measurement:
     """Maps test embeddings; without labels, in one colour.
 
@@ -150,10 +149,3 @@ def plot(
             markerscale=(30 / size) ** 0.5,
         )
     return figure
-
-
-def needs(context: EvaluationContext) -> str | None:
-    """Returns what `tsne` lacks, in one line, or None."""
-    if context.data.test.info.num_examples < 4:
-        return f"{context.data.test.info.name} has less than 4 images"
-    return None

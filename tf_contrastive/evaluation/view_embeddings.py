@@ -132,18 +132,3 @@ def loss_similarity(context: EvaluationContext) -> tuple[float, bool]:
         loss = losses.build(options.loss, **options.options())
         temperature, normalize = loss.temperature, loss.normalize
     return temperature or NTXent.temperature, normalize
-
-
-def missing_projections(context: EvaluationContext) -> str | None:
-    """Returns why projections cannot be compared, or None."""
-    if context.subject.projection is None:
-        return (
-            f"the {context.subject.name} encoder has no projection head: set"
-            f" {errors.arg('workdir')} to a run that trained one, or"
-            f" {errors.arg('saved_model')} to its export"
-        )
-    if context.data.test.info.num_examples < 2:
-        return (
-            f"{context.data.test.info.name} has fewer than 2 images to compare"
-        )
-    return None

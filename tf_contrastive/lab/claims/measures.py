@@ -24,6 +24,7 @@ from tf_contrastive import (
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import linear_stage, protocols, results
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
@@ -124,7 +125,7 @@ def _written_evaluation(unit: Unit, name: str) -> _Written:
 
 def _written_rows(options: Evaluate) -> set[str]:
     """Returns the names of `_numbers` that an evaluation will have."""
-    known, written = protocols.PROTOCOLS, set()
+    known, written = PROTOCOLS, set()
     names = fields.split_list(options.evaluation.protocols)
     for protocol in known if "all" in names else names:
         for number in protocol_numbers.names(protocol, options):

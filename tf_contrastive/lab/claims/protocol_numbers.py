@@ -8,12 +8,8 @@ from collections.abc import Callable, Iterable
 
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
-from tf_contrastive.evaluation import (
-    classification,
-    protocols,
-    transfer,
-    transformations,
-)
+from tf_contrastive.config.transfer import SUITES
+from tf_contrastive.evaluation import classification, transformations
 from tf_contrastive.evaluation.corruptions import SEVERITIES
 
 
@@ -22,7 +18,6 @@ def names(protocol: str, options: Evaluate) -> set[str]:
 
     `*` stands for any part; lists are METRIC/1, METRIC/2, ...
     """
-    assert protocol in protocols.PROTOCOLS
     write = _NUMBERS.get(protocol, lambda options: ("top1", "top5"))
     return set(write(options))
 
@@ -51,7 +46,7 @@ def _features(options: Evaluate, variants: Iterable[str] = ("",)) -> list[str]:
 
 
 def _knn(options: Evaluate) -> list[str]:
-    numbers = fields.read_counts(options.evaluation.knn_k)
+    numbers = fields.read_counts(options.knn.k)
     variants = _features(options, [f"k={k}" for k in numbers])
     return of_variants("top1", variants=variants)
 
@@ -78,7 +73,7 @@ def _finetune(options: Evaluate) -> list[str]:
 
 def _transfer(options: Evaluate) -> list[str]:
     methods = fields.split_list(options.transfer.methods)
-    targets = transfer.targets(options.transfer.suite)
+    targets = SUITES[options.transfer.suite].targets
     variants = [f"{x} {method}" for x in targets for method in methods]
     return of_variants("top1", "score", variants=variants)
 
@@ -86,7 +81,7 @@ def _transfer(options: Evaluate) -> list[str]:
 def _robustness(options: Evaluate) -> list[str]:
     names = ["top1", "clean_top1", "mean_error", "mce", "relative_mce"]
     by_severity = ["accuracy"]
-    if options.robustness.classifier != "knn":
+    if options.robustness.is_calibrated:
         names.append("ece_clean")
         by_severity.append("ece")
     corruptions = fields.split_list(options.robustness.corruptions)
