@@ -278,11 +278,12 @@ def measure_linear(
     Results: "" of the features h, "z" of the projections. Hyperparameters: see
     `_measure_linear`.
     """
-    parts = {
-        variant(space): _measure_linear(context, space, **hyperparameters)
-        for space in features
+    return {
+        "parts": {
+            variant(space): _measure_linear(context, space, **hyperparameters)
+            for space in features
+        }
     }
-    return parts[""] if list(parts) == [""] else {"parts": parts}
 
 
 def _measure_linear(
@@ -325,18 +326,17 @@ def _measure_linear(
     selection: dict[str, Any] = {}
     if learning_rates:
         fit, held_out = holdout(
-            train_labels, validation_fraction, context.options.evaluation.seed
+            train_labels, validation_fraction, options["seed"]
         )
         scores = []
         for rate in learning_rates:
-            options["learning_rate"] = rate
             try:
                 probe = linear_probe(
                     train[fit],
                     train_labels[fit],
                     train[held_out],
                     train_labels[held_out],
-                    **options,
+                    **options | {"learning_rate": rate},
                     views=views_of(fit),
                 )
                 scores.append(probe["top1"])
@@ -347,9 +347,11 @@ def _measure_linear(
                 "the linear classifier diverged at every learning rate: lower"
                 f" {errors.arg('linear_learning_rates')}"
             )
-        best = learning_rates[int(np.argmax(scores))]
-        options["learning_rate"] = best
-        selection = {"learning_rate": best, "validation_top1": scores}
+        options["learning_rate"] = learning_rates[int(np.argmax(scores))]
+        selection = {
+            "learning_rate": options["learning_rate"],
+            "validation_top1": scores,
+        }
     probe = linear_probe(
         train,
         train_labels,

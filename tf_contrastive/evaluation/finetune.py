@@ -97,24 +97,8 @@ def train(
       DivergedError: if the loss or a weight is not finite.
     """
     strategy = context.subject.strategy
+    encoder = _new_encoder(context, trained, recipe.batch_norm_momentum)
     replicas = strategy.num_replicas_in_sync
-    encoder = context.subject.new_encoder(trained)
-    if not list(encoder.trainable_variables):
-        raise errors.UserError(
-            f"the encoder has no trainable weights: set {errors.arg('workdir')}"
-            f" to a run, or {errors.arg('saved_model')} to an export of this"
-            " package"
-        )
-    if not all_finite(encoder.trainable_variables):
-        raise errors.UserError(
-            "weights of the encoder hold NaN or infinity: check whether its"
-            " training diverged"
-        )
-    if recipe.batch_norm_momentum is not None:
-        # An export has no layers: its momentum is part of the graph.
-        for layer in getattr(encoder, "submodules", ()):
-            if isinstance(layer, tf.keras.layers.BatchNormalization):
-                layer.momentum = recipe.batch_norm_momentum
     batch_size = min(recipe.batch_size, len(rows)) // replicas * replicas
     if not batch_size:
         raise errors.UserError(
@@ -133,23 +117,7 @@ def train(
         )
         kernel = tf.Variable(initial)
         bias = tf.Variable(tf.zeros(shape[1:]))
-        # Without layers, as in an export, only variables of rank 1 are exempt.
-        layers = [encoder] if isinstance(encoder, tf.Module) else []
-        optimizer = optimizers.build(
-            "sgd",
-            learning_rate=schedules.build(
-                "cosine",
-                base_learning_rate=recipe.learning_rate,
-                batch_size=batch_size,
-                steps_per_epoch=1,
-                epochs=recipe.steps,
-                scaling="none",
-            ),
-            momentum=0.9,
-            nesterov=True,
-            weight_decay=recipe.weight_decay,
-            exempt=optimizers.biases_and_scales(*layers),
-        )
+        optimizer = _optimizer(recipe, encoder)
         optimizer.build([*encoder.trainable_variables, kernel, bias])
     step = _step_function(
         strategy, encoder, kernel, bias, optimizer, label_sets
@@ -179,6 +147,50 @@ def train(
         encoder,
         classifiers.Linear(kernel.numpy(), bias.numpy(), classes),
         [float(p.mean()) for p in np.array_split(values, 10) if len(p)],
+    )
+
+
+def _new_encoder(
+    context: EvaluationContext, trained: bool, momentum: float | None
+) -> Any:
+    """Makes an encoder to train, with this momentum of its statistics."""
+    encoder = context.subject.new_encoder(trained)
+    if not list(encoder.trainable_variables):
+        raise errors.UserError(
+            f"the encoder has no trainable weights: set {errors.arg('workdir')}"
+            f" to a run, or {errors.arg('saved_model')} to an export of this"
+            " package"
+        )
+    if not all_finite(encoder.trainable_variables):
+        raise errors.UserError(
+            "weights of the encoder hold NaN or infinity: check whether its"
+            " training diverged"
+        )
+    if momentum is not None:
+        # An export has no layers: its momentum is part of the graph.
+        for layer in getattr(encoder, "submodules", ()):
+            if isinstance(layer, tf.keras.layers.BatchNormalization):
+                layer.momentum = momentum
+    return encoder
+
+
+def _optimizer(recipe: Recipe, encoder: Any) -> tf.keras.optimizers.Optimizer:
+    # Without layers, as in an export, only variables of rank 1 are exempt.
+    layers = [encoder] if isinstance(encoder, tf.Module) else []
+    return optimizers.build(
+        "sgd",
+        learning_rate=schedules.build(
+            "cosine",
+            base_learning_rate=recipe.learning_rate,
+            batch_size=1,
+            steps_per_epoch=1,
+            epochs=recipe.steps,
+            scaling="none",
+        ),
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=recipe.weight_decay,
+        exempt=optimizers.biases_and_scales(*layers),
     )
 
 

@@ -4,6 +4,7 @@ Chen et al. 2021 (Intriguing Properties), section 3.2, figures 3 and 4: local
 features of inner layers, and patches of pixels, are clustered for each image.
 """
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, datasets, errors, views
+from tf_contrastive import classifiers, errors
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import plots, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
@@ -231,12 +232,8 @@ def measure(
     rows = view_embeddings.sample(
         context.data.test.info.num_examples, kmeans_images, seed
     )
-    batches = datasets.evaluation_batches(
-        context.data.test,
-        views.evaluation(inner.side),
-        batch_size=context.options.evaluation.embedding_batch_size,
-        extra_channels=context.subject.channels - 3,
-    )
+    sized = dataclasses.replace(context.images, side=inner.side)
+    batches = sized.plain(context.data.test)
     images = np.concatenate(
         [x for x, _ in view_embeddings.select(batches, rows)]
     )

@@ -329,7 +329,7 @@ def measure(
     )
     labels = context.labels("test")
     path = result["path"]
-    metrics = {
+    result["metrics"] = {
         "mean_per_class": result["mean_per_class"],
         "mean_per_class_interval": statistics.interval(
             result["correct"], labels
@@ -337,15 +337,4 @@ def measure(
         "penalty": result["penalty"],
         **{f"path_{key}": [point[key] for point in path] for key in path[0]},
     }
-    return {**hits(result), "metrics": metrics}
-
-
-def hits(result: LogisticMeasurement) -> Measurement:
-    """Returns the accuracies, predictions and hits of a result."""
-    return {
-        "top1": result["top1"],
-        "top5": result["top5"],
-        "predictions": result["predictions"],
-        "correct": result["correct"],
-        "correct5": result["correct5"],
-    }
+    return result

@@ -209,7 +209,7 @@ def _linear(
         log=other.log,
     )
     metrics = {"penalty": result["penalty"]}
-    return _with_score(other, target, logistic.hits(result), metrics)
+    return _with_score(other, target, result, metrics)
 
 
 def _with_score(
