@@ -2,8 +2,10 @@
 
 import dataclasses
 
+import tensorflow as tf
+
 from tf_contrastive.config.evaluate import Evaluate
-from tf_contrastive.evaluation import protocols
+from tf_contrastive.evaluation import plots, protocols
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
@@ -30,3 +32,10 @@ def measure(protocol, context, **changed):
     """Measures by a protocol, with the options' hyperparameters or others."""
     given = context.options.hyperparameters(protocol) | changed
     return protocols.MEASURES[protocol](context, **given)
+
+
+def check_plots(measurement):
+    """Checks that all plots are PNG files that are not blank."""
+    assert measurement["plots"]
+    for figure in measurement["plots"].values():
+        assert tf.io.decode_png(plots.png(figure), 3).numpy().std() > 10

@@ -484,26 +484,6 @@ def test_a_run_compares_with_its_untrained_encoder(evaluated):
     assert [r["verdict"] for r in same["results"]] == ["tied", "tied"]
 
 
-@pytest.mark.slow
-def test_words_after_compare_are_its_sides(evaluated):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tf_contrastive",
-            "evaluate",
-            "--compare",
-            str(evaluated),
-            f"{evaluated}:untrained",
-        ],
-        cwd=_ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "prototype" in done.stdout and "95 %" in done.stdout
-
-
 def test_incomparable_results_are_left_out_with_a_reason(
     evaluated, run, tmp_path
 ):

@@ -12,7 +12,6 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate, evaluate
 from tf_contrastive.evaluation import (
     kmeans,
-    plots,
     protocols,
     spectra,
     transformations,
@@ -307,13 +306,6 @@ def context(encoder, head):
     return _context(encoder, projection=head)
 
 
-def _check_plots(measurement):
-    """Draws all plots, which must not be blank."""
-    assert measurement["plots"]
-    for figure in measurement["plots"].values():
-        assert tf.io.decode_png(plots.png(figure), 3).numpy().std() > 10
-
-
 def test_spectrum(context, head):
     assert "not linear" in protocols.missing("spectrum", context)
     measurement = contexts.measure("spectrum", context)
@@ -322,7 +314,7 @@ def test_spectrum(context, head):
         measurement["arrays"]["singular_values"], expected, rtol=1e-3
     )
     assert measurement["metrics"]["rows"] == 64
-    _check_plots(measurement)
+    contexts.check_plots(measurement)
 
 
 def test_transforms(context):
@@ -349,7 +341,7 @@ def test_transforms(context):
         assert (high - low) / 2 == pytest.approx(half, abs=0.03)
     # Edges look different from pixels.
     assert metrics["sobel_h"] > 0.7 > metrics["sobel_chance"]
-    _check_plots(measurement)
+    contexts.check_plots(measurement)
 
 
 def test_tsne_and_kmeans(context):
@@ -359,7 +351,7 @@ def test_tsne_and_kmeans(context):
     arrays = measurement["arrays"]
     assert arrays["tsne_z"].shape == arrays["tsne_h"].shape
     assert len(np.unique(arrays["tsne_labels"])) == 2
-    _check_plots(measurement)
+    contexts.check_plots(measurement)
     measurement = contexts.measure(
         "kmeans", context, kmeans_images=2, kmeans_clusters=(2, 3)
     )
@@ -368,7 +360,7 @@ def test_tsne_and_kmeans(context):
     assert clusters.shape == (4, 4)
     metrics = measurement["metrics"]
     assert metrics["explained_pixels_2"] <= metrics["explained_pixels_3"]
-    _check_plots(measurement)
+    contexts.check_plots(measurement)
 
 
 def test_an_export_without_labels(exported):
@@ -378,13 +370,13 @@ def test_an_export_without_labels(exported):
         assert protocols.missing(name, unlabelled) is None
     measurement = contexts.measure("tsne", unlabelled, tsne_examples=30)
     assert "tsne_z" not in measurement["arrays"]
-    _check_plots(measurement)
+    contexts.check_plots(measurement)
     measurement = contexts.measure(
         "kmeans", unlabelled, kmeans_images=1, kmeans_clusters=(2,)
     )
     assert any("only takes 16 pixels" in line for line in lines)
     assert len(measurement["metrics"]) == 4
-    _check_plots(measurement)
+    contexts.check_plots(measurement)
 
 
 if __name__ == "__main__":

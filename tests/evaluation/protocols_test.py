@@ -7,11 +7,9 @@ import json
 
 import contexts
 import numpy as np
-import PIL.Image
 import pytest
 import small
 import tensorflow as tf
-from sklearn import datasets as sklearn_datasets
 from sklearn import metrics
 
 from tf_contrastive import (
@@ -391,20 +389,6 @@ def test_an_export_scores_as_its_run_does(workdir, evaluated, tmp_path, capsys):
     assert "no untrained baseline" in err
 
 
-def _png(path, value):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    PIL.Image.fromarray(np.full([9, 9, 3], value, np.uint8)).save(path)
-
-
-@pytest.fixture
-def folders(tmp_path):
-    """A folder of unlabelled images, one of them broken."""
-    for i in range(6):
-        _png(tmp_path / f"flat/{i}.png", 40 * i)
-    (tmp_path / "flat/broken.png").write_bytes(b"\x89PNG no more")
-    return tmp_path
-
-
 def _digits_of(split, wanted):
     """The digits of some classes."""
     source = datasets.source("digits", split)
@@ -425,37 +409,6 @@ def test_classes_absent_from_training_are_logged():
     assert len(warned) == 1
     missed = np.mean(subject.embeddings("test")[1] >= 8)
     assert all(r["top1"] <= 1 - missed for r in report["results"])
-
-
-def test_embed_writes_the_encoder_s_embeddings(workdir, tmp_path, capsys):
-    output = str(tmp_path / "digits.npz")
-    command = fields.replace(Embed(), workdir=workdir, output=output)
-    assert embed_command.run(command) == 0
-    written = np.load(output, allow_pickle=False)
-    encoder = exporting.load(workdir)
-    embeddings, labels = embedding.embed(encoder, _digit_batches("test"))
-    np.testing.assert_allclose(written["embeddings"], embeddings, atol=1e-5)
-    np.testing.assert_array_equal(written["labels"], labels)
-    assert written["label_names"].tolist() == [str(i) for i in range(10)]
-    assert f"{len(labels)} embeddings of 64 features" in capsys.readouterr().out
-    # The digits are scikit-learn's, which says what they are.
-    assert set(labels) == set(sklearn_datasets.load_digits().target)
-
-
-def test_embed_names_images_that_it_left_out(workdir, folders, capsys):
-    output = f"{folders}/flat.npz"
-    command = fields.replace(
-        Embed(),
-        workdir=workdir,
-        input=f"folder:{folders}/flat",
-        split="train",
-        output=output,
-    )
-    assert embed_command.run(command) == 0
-    written = np.load(output)
-    assert written.files == ["embeddings", "indices", "paths"]
-    assert len(written["embeddings"]) == 6
-    assert "broken.png" in capsys.readouterr().err
 
 
 # ---- The linear probe on augmented images -----------------------------------
@@ -567,66 +520,6 @@ def test_augmented_images_train_the_probe_and_leave_the_encoder():
     )
     assert again["top1"] == found["top1"]
     assert other["top1"] != found["top1"]
-
-
-@pytest.mark.slow
-def test_evaluate_says_what_the_probe_learned_from(workdir, tmp_path, capsys):
-    _evaluate(
-        workdir=workdir,
-        protocols="linear",
-        linear_augmentation="simaugment",
-        linear_epochs=2,
-        untrained=False,
-    )
-    with open(f"{workdir}/evaluation.json") as file:
-        (found,) = json.load(file)["results"]
-    assert found["hyperparameters"]["augmentation"] == "simaugment"
-    exporting.export(workdir, str(tmp_path))
-    capsys.readouterr()
-    _evaluate(
-        saved_model=str(tmp_path),
-        dataset="digits",
-        protocols="linear",
-        linear_augmentation="simaugment",
-        linear_epochs=2,
-    )
-    row = capsys.readouterr().out.splitlines()[1].split()
-    assert abs(float(row[3]) - found["top1"]) < 0.02
-
-
-@pytest.mark.slow
-def test_the_policies_of_the_two_stages_differ(tmp_path):
-    # Two of SupCon's table 5.
-    contrastive, linear = "autoaugment", "randaugment"
-    run = fields.replace(
-        small.RUN,
-        augmentation=contrastive,
-        loss="supcon",
-        encoder="resnet10",
-        width=0.125,
-        batch_size=128,
-        epochs=4,
-        workdir=str(tmp_path),
-    )
-    training.pretrain(run)
-    found = {}
-    for policy in ("none", linear):
-        _evaluate(
-            workdir=str(tmp_path),
-            protocols="linear",
-            linear_augmentation=policy,
-            linear_epochs=8,
-            untrained=False,
-        )
-        with open(tmp_path / "evaluation.json") as file:
-            report = json.load(file)
-        (result,) = report["results"]
-        assert result["hyperparameters"]["augmentation"] == policy
-        found[policy] = (result["top1"], report["checksum"])
-    # Chance is 0.1; RandAugment leaves little of a digit of 8 pixels.
-    assert found[linear][0] > 0.12
-    assert found[linear][0] != found["none"][0]
-    assert found[linear][1] == found["none"][1]
 
 
 # ---- Channels beside the colours --------------------------------------------
