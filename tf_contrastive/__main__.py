@@ -13,7 +13,8 @@ import warnings
 from absl import logging
 
 from tf_contrastive import errors, flags, terminal
-from tf_contrastive.config.benchmark import Benchmark
+from tf_contrastive.commands.benchmark import Benchmark
+from tf_contrastive.commands.reproduce import Reproduce
 from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.config.embed import Embed
 from tf_contrastive.config.encoders import Encoders
@@ -22,7 +23,6 @@ from tf_contrastive.config.export import Export
 from tf_contrastive.config.fields import Command
 from tf_contrastive.config.pretrain import Doctor, Pretrain
 from tf_contrastive.config.quickstart import Quickstart
-from tf_contrastive.config.reproduce import Reproduce
 
 # Command -> options, whose docstring describes the command.
 COMMANDS: dict[str, type[Command]] = {

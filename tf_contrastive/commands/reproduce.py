@@ -1,10 +1,73 @@
 """`reproduce`: lists, runs, judges and reports the papers' claims."""
 
+import dataclasses
 import os
 
 from tf_contrastive import terminal
-from tf_contrastive.config.reproduce import Reproduce
-from tf_contrastive.lab.claims import definitions, verdicts
+from tf_contrastive.config.fields import (
+    Command,
+    Terminal,
+    group,
+    option,
+    plain_path,
+)
+from tf_contrastive.errors import UserError, arg
+from tf_contrastive.lab.claims import definitions
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduction:
+    """Which of the papers' claims `reproduce` runs, and how."""
+
+    claim: str = option("", "id of a claim, table or figure, such as SI-T1")
+    scale: str = option(
+        "cpu",
+        "cpu: a small recipe, minutes on two cores; paper: the paper's recipe,"
+        " for a TPU or GPU host",
+        choices=definitions.SCALES,
+    )
+    list: bool = option(
+        False, "print every table and figure, with its recipes and its status"
+    )
+    report: bool = option(
+        False, "write RESULTS.md and its plots from the existing results"
+    )
+    dry_run: bool = option(False, "only print the commands of a claim")
+    seeds: int = option(
+        0,
+        "runs of every arm; 0: the claim's own number; with fewer than five no"
+        " test can reach p = 0.05",
+    )
+    workdir: str = option(
+        "",
+        "folder of runs and results; the same folder resumes",
+        check=plain_path,
+    )
+    data_dir: str = option("", "folder of prepared TensorFlow Datasets")
+    claims: str = option("", "JSON file of other claims; empty: the package's")
+    configs_dir: str = option("configs", "folder of the flagfiles")
+    report_dir: str = option("docs", "folder to write RESULTS.md into")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduce(Command):
+    """Run and judge the papers' claims; --report writes RESULTS.md."""
+
+    reproduction: Reproduction = group(Reproduction())
+    terminal: Terminal = group(Terminal())
+
+    def _check(self) -> None:
+        r = self.reproduction
+        if sum((bool(r.claim), r.list, r.report)) != 1:
+            raise UserError(
+                f"set one of {arg('list')}, {arg('claim', 'ID')} (such as"
+                f" SI-T1), and {arg('report')}"
+            )
+        if not r.workdir and not r.list and not r.dry_run:
+            raise UserError(
+                f"{arg('workdir')} is missing: set a folder, such as"
+                f" {arg('workdir', 'reproduction')}; the same folder resumes"
+            )
 
 
 def run(options: Reproduce) -> int:
@@ -20,23 +83,17 @@ def run(options: Reproduce) -> int:
         os.path.join(chosen.report_dir, definitions.RESULTS)
     )
     if chosen.list and not chosen.workdir:
-        print(definitions.listing(known, lambda c: landed.get(c.name)))
+        print(definitions.listing(known, landed))
         return 0
     claim = definitions.find(chosen.claim, known) if chosen.claim else None
     recipe = claim.recipe(chosen.scale) if claim else None
-    # Imported here, so that the list and errors need not wait for TensorFlow.
-    from tf_contrastive.lab.claims import results_document, runs
+    # Here, so that the list and errors need not wait for TensorFlow.
+    from tf_contrastive.lab.claims import results_document, runs, verdicts
 
     if claim is None or recipe is None:
         if chosen.list:
-            print(
-                definitions.listing(
-                    known,
-                    lambda c: (
-                        runs.read(c, chosen.workdir) or landed.get(c.name)
-                    ),
-                )
-            )
+            newer = runs.read_all(known, chosen.workdir)
+            print(definitions.listing(known, landed | newer))
         else:
             print(
                 results_document.write(known, chosen.workdir, chosen.report_dir)

@@ -15,10 +15,10 @@ from scipy import stats
 
 from tf_contrastive import __main__, errors, flags
 from tf_contrastive.commands import reproduce
+from tf_contrastive.commands.reproduce import Reproduce
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.reproduce import Reproduce
 from tf_contrastive.lab.claims import (
     definitions,
     measures,

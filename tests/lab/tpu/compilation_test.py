@@ -13,9 +13,9 @@ from tensorflow.compiler.xla.service import hlo_pb2
 from tf_contrastive import datasets, errors
 from tf_contrastive.commands import benchmark
 from tf_contrastive.commands import doctor as command
+from tf_contrastive.commands.benchmark import Benchmark
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
-from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Doctor
 from tf_contrastive.lab import tpu
 from tf_contrastive.lab.benchmarks.step import both_passes

@@ -6,15 +6,15 @@ penalty. Theirs may be higher, since its steps are limited.
 
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
 from tf_contrastive import classifiers
-from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark, EvaluationBenchmark
 from tf_contrastive.evaluation import logistic
 from tf_contrastive.lab.benchmarks import measure
+from tf_contrastive.lab.benchmarks.options import Common, Evaluation
 
 _COLUMNS = {
     "task": "{case}",
@@ -52,44 +52,28 @@ def embeddings(
     return rows, labels
 
 
-def run(options: Benchmark) -> measure.Report:
+def run(common: Common, options: Evaluation) -> measure.Report:
     """Measures each of the tasks."""
-    chosen = options.evaluation
-    titles = {
-        "knn": f"{chosen.neighbors}NN of {chosen.queries:,} against"
-        f" {chosen.bank:,} embeddings of {chosen.bank_dimension:,}",
-        "logistic": f"{chosen.path_penalties} penalties on"
-        f" {chosen.path_examples:,} embeddings of {chosen.path_dimension:,},"
-        f" {chosen.path_classes} classes",
-    }
     rows: list[measure.Row] = []
-    for task in fields.split_list(chosen.tasks):
+    for name in measure.chosen("task", options.tasks, TASKS):
+        task = TASKS[name]
+        title = task.title.format(**vars(options))
         compared = measure.compare(
-            titles[task],
-            IMPLEMENTATIONS[task],
-            chosen,
-            options.benchmarking,
-            _ERRORS[task],
+            title, task.implementations, options, common, task.errors
         )
         for row in compared:
             spent = row["milliseconds"]
             row["seconds"] = None if spent is None else spent / 1000
             row["error"] = max(row["errors"].values(), default=None)
-            rows.append({"task": task, "case": titles[task], **row})
-    ratios = {
-        f"{row['task']}: {row['implementation']}": ratio
-        for row in rows
-        if (ratio := row["times_ours"]) and row["implementation"] != "ours"
-    }
+            rows.append({"task": name, "case": title, **row})
+    ratios = measure.ratios("{task}", rows)
     return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
 # ---- Implementations ---------------------------------------------------------
 
 
-def _bank(
-    options: EvaluationBenchmark,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _bank(options: Evaluation) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the bank [m, D], its labels [m], and queries [n, D]."""
     size = options.bank
     rows, labels = embeddings(
@@ -98,13 +82,13 @@ def _bank(
     return rows[:size], labels[:size], rows[size:]
 
 
-def our_neighbors(options: EvaluationBenchmark) -> measure.Call:
+def our_neighbors(options: Evaluation) -> measure.Call:
     """This package's kNN."""
     bank, labels, queries = _bank(options)
     return lambda: classifiers.knn(bank, labels, queries, options.neighbors)
 
 
-def their_neighbors(options: EvaluationBenchmark) -> measure.Call:
+def their_neighbors(options: Evaluation) -> measure.Call:
     """scikit-learn's kNN by cosine, with the cosines as weights of votes."""
     from sklearn import neighbors
 
@@ -123,7 +107,7 @@ def their_neighbors(options: EvaluationBenchmark) -> measure.Call:
 
 
 def _path_inputs(
-    options: EvaluationBenchmark,
+    options: Evaluation,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns embeddings [n, D], labels [n], and the penalties."""
     rows, labels = embeddings(
@@ -132,7 +116,7 @@ def _path_inputs(
     return rows, labels, logistic.path_of(options.path_penalties)
 
 
-def our_path(options: EvaluationBenchmark) -> measure.Call:
+def our_path(options: Evaluation) -> measure.Call:
     """This package's warm-started path: the objective at every penalty."""
     rows, labels, path = _path_inputs(options)
 
@@ -144,7 +128,7 @@ def our_path(options: EvaluationBenchmark) -> measure.Call:
     return call
 
 
-def their_path(options: EvaluationBenchmark) -> measure.Call:
+def their_path(options: Evaluation) -> measure.Call:
     """scikit-learn's fits, each of which starts at zero."""
     from sklearn import exceptions, linear_model
 
@@ -185,20 +169,35 @@ def _objectives(
     return np.array(objectives)
 
 
-# Task -> its implementations; the first is ours.
-IMPLEMENTATIONS: dict[str, dict[str, measure.Maker]] = {
-    "knn": {"ours": our_neighbors, "scikit-learn": their_neighbors},
-    "logistic": {"ours": our_path, "scikit-learn": their_path},
-}
-_ERRORS: dict[str, Callable[..., dict[str, measure.Error]]] = {
-    # Fraction that differs: votes that are equal up to rounding.
-    "knn": lambda theirs, ours: {
-        "predictions": measure.Error(float(np.mean(theirs != ours)), 1e-3)
-    },
-    # Largest relative excess of our objective over the penalties.
-    "logistic": lambda theirs, ours: {
-        "objective": measure.Error(
-            float(np.max((ours - theirs) / np.abs(theirs), initial=0.0)), 1e-4
-        )
-    },
+class Task(NamedTuple):
+    """What is computed by several implementations, the first of them ours."""
+
+    title: str  # Format of the options.
+    implementations: dict[str, measure.Maker]
+    # (outputs, our outputs) -> name -> error.
+    errors: Callable[[np.ndarray, np.ndarray], dict[str, measure.Error]]
+
+
+TASKS = {
+    "knn": Task(
+        "{neighbors}NN of {queries:,} against {bank:,} embeddings of"
+        " {bank_dimension:,}",
+        {"ours": our_neighbors, "scikit-learn": their_neighbors},
+        # Fraction that differs: votes that are equal up to rounding.
+        lambda theirs, ours: {
+            "predictions": measure.Error(float(np.mean(theirs != ours)), 1e-3)
+        },
+    ),
+    "logistic": Task(
+        "{path_penalties} penalties on {path_examples:,} embeddings of"
+        " {path_dimension:,}, {path_classes} classes",
+        {"ours": our_path, "scikit-learn": their_path},
+        # Largest relative excess of our objective over the penalties.
+        lambda theirs, ours: {
+            "objective": measure.Error(
+                float(np.max((ours - theirs) / np.abs(theirs), initial=0.0)),
+                1e-4,
+            )
+        },
+    ),
 }

@@ -19,11 +19,11 @@ import tensorflow as tf
 
 from tf_contrastive import datasets, files, terminal, train, views
 from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import Views
 from tf_contrastive.lab.benchmarks import measure, supcon_input
+from tf_contrastive.lab.benchmarks.options import Common, Input
 
 FLOOR = "crop"
 HOST_PART = "ours, host part of device"
@@ -66,21 +66,20 @@ class Case:
 Maker = Callable[[datasets.Source, Case], tf.data.Dataset]
 
 
-def run(options: Benchmark) -> measure.Report:
+def run(common: Common, options: Input) -> measure.Report:
     """Measures every policy at every size."""
-    chosen = options.input
     rows: list[measure.Row] = []
     with files.temporary_folder() as folder:
-        for size in fields.read_counts(chosen.image_sizes):
+        for size in fields.read_counts(options.image_sizes):
             source = _source(size, folder)
             default = 512 if size <= CIFAR_STEM_MAX_SIDE else 64
-            for policy in fields.split_list(chosen.policies):
-                case = Case(policy, size, chosen.input_batch_size or default)
-                makers = implementations(
-                    case, only_ours=options.benchmarking.only_ours
-                )
+            for policy in fields.split_list(options.policies):
+                case = Case(policy, size, options.input_batch_size or default)
+                makers = implementations(case, only_ours=common.only_ours)
                 terminal.info(f"{policy} at {size} pixels: {', '.join(makers)}")
-                rows += _measure(makers, source, case, options)
+                rows += _measure(
+                    makers, source, case, common.repeats, options.seconds
+                )
     ratios = {}
     for row in rows:
         title = f"{row['policy']} at {row['image_size']} pixels"
@@ -116,7 +115,8 @@ def _measure(
     makers: dict[str, Maker],
     source: datasets.Source,
     case: Case,
-    options: Benchmark,
+    repeats: int,
+    seconds: float,
 ) -> list[measure.Row]:
     """Measures implementations in turns; each time with a new iterator.
 
@@ -124,8 +124,7 @@ def _measure(
     """
     rates: dict[str, list[float]] = {name: [] for name in makers}
     notes = dict.fromkeys(makers, "")
-    seconds = options.input.seconds
-    for _ in range(options.benchmarking.repeats):
+    for _ in range(repeats):
         for name in [name for name in makers if not notes[name]]:
             try:
                 batches = iter(makers[name](source, case))
@@ -254,18 +253,15 @@ def _keras_cv_randaugment(
     return _augmented(source, case, lambda x: layer(x, training=True))
 
 
-def _official(source: datasets.Source, case: Case) -> tf.data.Dataset:
+def _official(
+    name: str, source: datasets.Source, case: Case
+) -> tf.data.Dataset:
     """tf-models-official's policy, applied image by image."""
-    from official.vision.ops import augment
-
-    policy = {
-        "autoaugment": augment.AutoAugment,
-        "randaugment": augment.RandAugment,
-    }[case.policy]()
+    policy = supcon_input.official(name)
 
     def distort(pixels: tf.Tensor) -> tf.Tensor:
         levels = tf.cast(tf.round(255 * pixels), tf.uint8)
-        levels = tf.map_fn(policy.distort, levels)
+        levels = tf.map_fn(policy, levels)
         return tf.cast(levels, tf.float32) / 255
 
     return _augmented(source, case, distort)
@@ -294,10 +290,13 @@ PEERS: dict[str, dict[str, Maker]] = {
     "simclr": {"keras-cv": _keras_cv_simclr, _SUPCON: _supcon},
     "simaugment": _WARPING,
     "stacked_randaugment": _WARPING,
-    "autoaugment": {"tf-models-official": _official, _SUPCON: _supcon},
+    "autoaugment": {
+        "tf-models-official": functools.partial(_official, "AutoAugment"),
+        _SUPCON: _supcon,
+    },
     "randaugment": {
         "keras-cv": _keras_cv_randaugment,
-        "tf-models-official": _official,
+        "tf-models-official": functools.partial(_official, "RandAugment"),
         _SUPCON: _supcon,
     },
 }

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from tf_contrastive import losses
 from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark, LossBenchmark
 from tf_contrastive.lab.benchmarks import measure
+from tf_contrastive.lab.benchmarks.options import Common, Loss
 
 # Largest errors, relative to ours.
 _ALLOWED = {"value": 1e-4, "gradient": 1e-3}
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
     loss: str
     size: int
-    options: LossBenchmark
+    options: Loss
 
     def inputs(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns projections float32 [size / 2, 2, P] and balanced labels."""
@@ -54,33 +54,27 @@ class Case(NamedTuple):
         return projections, generator.permutation(images) % self.options.classes
 
 
-def run(options: Benchmark) -> measure.Report:
+def run(common: Common, options: Loss) -> measure.Report:
     """Measures every loss at every size."""
-    chosen = options.loss
     rows: list[measure.Row] = []
-    for loss in fields.split_list(chosen.losses):
-        for size in fields.read_counts(chosen.sizes):
-            makers = IMPLEMENTATIONS[loss]
+    for loss in measure.chosen("loss", options.losses, LOSSES):
+        for size in fields.read_counts(options.sizes):
+            makers = _OURS | {"dense": dense} | LOSSES[loss].peers
             skipped = {}
-            if size > chosen.dense_limit:
+            if size > options.dense_limit:
                 gib = _DENSE_MATRICES * 4 * size**2 / 2**30
                 note = f"needs about {gib:.3g} GiB"
-                others = [name for name in makers if name not in _OURS]
-                skipped = dict.fromkeys(others, note)
+                skipped = dict.fromkeys(makers.keys() - _OURS, note)
             compared = measure.compare(
                 f"{loss} of {size:,} embeddings",
                 makers,
-                Case(loss, size, chosen),
-                options.benchmarking,
+                Case(loss, size, options),
+                common,
                 _errors,
                 skipped,
             )
             rows += [{"loss": loss, "size": size, **row} for row in compared]
-    ratios = {
-        f"{row['loss']} of {row['size']:,}: {row['implementation']}": ratio
-        for row in rows
-        if (ratio := row["times_ours"]) and row["implementation"] != "ours"
-    }
+    ratios = measure.ratios("{loss} of {size:,}", rows)
     return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
@@ -145,41 +139,68 @@ def _ours(case: Case, similarity_products: str) -> measure.Call:
 
 def dense(case: Case) -> measure.Call:
     """The whole matrix of similarities, with automatic differentiation."""
-    temperature = case.options.temperature
+    formula, temperature = LOSSES[case.loss].formula, case.options.temperature
 
     def loss(projections: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         z = tf.math.l2_normalize(projections, axis=-1)
+        pairs = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / temperature
         flat = tf.reshape(z, [-1, z.shape[-1]])
         logits = tf.matmul(flat, flat, transpose_b=True) / temperature
         logits = tf.linalg.set_diag(
             logits, tf.fill(tf.shape(flat)[:1], _MASKED)
         )
-        if case.loss == "ntxent":
-            positive = tf.reduce_sum(z[:, 0] * z[:, 1], axis=-1) / temperature
-            total = tf.reduce_logsumexp(logits, axis=-1)
-            return tf.reduce_mean(total) - tf.reduce_mean(positive)
-        labels = tf.repeat(labels, 2)
-        same = labels[:, tf.newaxis] == labels
-        positives = tf.linalg.set_diag(same, tf.zeros_like(labels, tf.bool))
-        count = tf.math.count_nonzero(positives, -1, dtype=tf.float32)
-
-        def mean_of_positives(values: tf.Tensor) -> tf.Tensor:
-            return tf.reduce_sum(tf.where(positives, values, 0.0), -1) / count
-
-        if case.loss == "sincere":
-            noise = tf.where(same, _MASKED, logits)
-            noise = tf.reduce_logsumexp(noise, axis=-1, keepdims=True)
-            return tf.reduce_mean(
-                mean_of_positives(tf.nn.softplus(noise - logits))
-            )
-        total = tf.reduce_logsumexp(logits, axis=-1)
-        if case.loss == "supcon":
-            return tf.reduce_mean(total - mean_of_positives(logits))
-        inside = tf.where(positives, logits, _MASKED)
-        inside = tf.reduce_logsumexp(inside, axis=-1) - tf.math.log(count)
-        return tf.reduce_mean(total - inside)
+        labels, pairs = tf.repeat(labels, 2), tf.repeat(pairs, 2)
+        return tf.reduce_mean(formula(logits, labels, pairs))
 
     return _in_tensorflow(loss, case)
+
+
+# (Logits [N, N], masked where an anchor meets itself; labels [N]; logits of the
+# two views of an image [N]) -> the loss of each anchor.
+Formula = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def _ntxent(
+    logits: tf.Tensor, labels: tf.Tensor, pairs: tf.Tensor
+) -> tf.Tensor:
+    return tf.reduce_logsumexp(logits, axis=-1) - pairs
+
+
+def _supcon(
+    logits: tf.Tensor, labels: tf.Tensor, pairs: tf.Tensor
+) -> tf.Tensor:
+    total = tf.reduce_logsumexp(logits, axis=-1)
+    return total - _mean_of_positives(logits, labels)
+
+
+def _supcon_in(
+    logits: tf.Tensor, labels: tf.Tensor, pairs: tf.Tensor
+) -> tf.Tensor:
+    positives, count = _positives(labels)
+    inside = tf.where(positives, logits, _MASKED)
+    inside = tf.reduce_logsumexp(inside, axis=-1) - tf.math.log(count)
+    return tf.reduce_logsumexp(logits, axis=-1) - inside
+
+
+def _sincere(
+    logits: tf.Tensor, labels: tf.Tensor, pairs: tf.Tensor
+) -> tf.Tensor:
+    same = labels[:, tf.newaxis] == labels
+    noise = tf.where(same, _MASKED, logits)
+    noise = tf.reduce_logsumexp(noise, axis=-1, keepdims=True)
+    return _mean_of_positives(tf.nn.softplus(noise - logits), labels)
+
+
+def _positives(labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the others of each anchor's class [N, N], and their number."""
+    same = labels[:, tf.newaxis] == labels
+    positives = tf.linalg.set_diag(same, tf.zeros_like(labels, tf.bool))
+    return positives, tf.math.count_nonzero(positives, -1, dtype=tf.float32)
+
+
+def _mean_of_positives(values: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    positives, count = _positives(labels)
+    return tf.reduce_sum(tf.where(positives, values, 0.0), -1) / count
 
 
 def keras_cv(case: Case) -> measure.Call:
@@ -207,12 +228,19 @@ def pytorch_metric_learning(case: Case) -> measure.Call:
     return call
 
 
-# Loss -> its implementations; the first is ours.
+class Alternatives(NamedTuple):
+    """What a loss is compared with."""
+
+    formula: Formula  # In TensorFlow, of the whole matrix.
+    peers: dict[str, measure.Maker]
+
+
 _OURS: dict[str, measure.Maker] = {"ours": ours, "ours-split": ours_split}
-_BOTH: dict[str, measure.Maker] = {**_OURS, "dense": dense}
-IMPLEMENTATIONS: dict[str, dict[str, measure.Maker]] = {
-    "ntxent": {**_BOTH, "keras-cv": keras_cv},
-    "supcon": {**_BOTH, "pytorch-metric-learning": pytorch_metric_learning},
-    "supcon_in": {**_BOTH},
-    "sincere": {**_BOTH},
+LOSSES = {
+    "ntxent": Alternatives(_ntxent, {"keras-cv": keras_cv}),
+    "supcon": Alternatives(
+        _supcon, {"pytorch-metric-learning": pytorch_metric_learning}
+    ),
+    "supcon_in": Alternatives(_supcon_in, {}),
+    "sincere": Alternatives(_sincere, {}),
 }

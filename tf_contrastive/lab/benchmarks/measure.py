@@ -9,7 +9,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, process
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
-from tf_contrastive.config.benchmark import Benchmarking
+from tf_contrastive.config import fields
+from tf_contrastive.lab.benchmarks.options import Common
 
 _MIB = 2**20
 
@@ -81,11 +82,20 @@ class Report(NamedTuple):
         return not any(row.get("failed") for row in self.rows)
 
 
+def chosen(kind: str, names: str, known: Collection[str]) -> list[str]:
+    """Returns comma-separated names, or raises `UserError` for another one."""
+    parts = fields.split_list(names)
+    for name in parts:
+        if name not in known:
+            raise errors.unknown(f"{kind} to measure", name, known)
+    return parts
+
+
 def compare(
     title: str,
     makers: Mapping[str, Maker],
     case: Any,
-    options: Benchmarking,
+    options: Common,
     errors_of: Callable[[Any, Any], dict[str, Error]],
     skipped: Mapping[str, str] | None = None,
 ) -> list[Row]:
@@ -237,6 +247,15 @@ def environment() -> dict[str, Any]:
     }
 
 
+def ratios(title: str, rows: Sequence[Row]) -> dict[str, float]:
+    """Returns the ratios of rows of `compare`; `title` is a row's format."""
+    return {
+        f"{title.format(**row)}: {row['implementation']}": row["times_ours"]
+        for row in rows
+        if row["times_ours"] and row["implementation"] != "ours"
+    }
+
+
 def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
     """Formats rows under headings, with numbers on the right.
 
@@ -244,11 +263,11 @@ def table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> str:
     a field that is None is shown as "-".
     """
     lines, texts = [list(columns)], set()
-    fields = [text.strip("{}").partition(":")[0] for text in columns.values()]
+    keys = [text.strip("{}").partition(":")[0] for text in columns.values()]
     for row in rows:
-        cells = zip(fields, columns.values(), strict=True)
+        cells = zip(keys, columns.values(), strict=True)
         lines.append(
             ["-" if row[f] is None else text.format(**row) for f, text in cells]
         )
-        texts |= {i for i, f in enumerate(fields) if isinstance(row[f], str)}
+        texts |= {i for i, f in enumerate(keys) if isinstance(row[f], str)}
     return terminal.format_table(lines, texts)

@@ -14,9 +14,9 @@ import tensorflow as tf
 
 from tf_contrastive import encoders, errors, exporting, files, heads, terminal
 from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark, ServingBenchmark
 from tf_contrastive.config.encoder import resolve_stem
 from tf_contrastive.lab.benchmarks import measure
+from tf_contrastive.lab.benchmarks.options import Common, Serving
 
 BARE = "bare tf.function"
 PREDICT = "keras.Model.predict"
@@ -49,16 +49,15 @@ class Case(NamedTuple):
     batch_size: int
 
 
-def run(options: Benchmark) -> measure.Report:
+def run(common: Common, options: Serving) -> measure.Report:
     """Measures every signature of an export at every batch size.
 
     Raises:
       UserError: if there is no export, or its images have not three channels.
     """
-    chosen = options.serving
     rows: list[measure.Row] = []
     with files.temporary_folder() as folder:
-        path = chosen.serving_model or _export(chosen, folder)
+        path = options.serving_model or _export(options, folder)
         path = exporting.find(path) or path
         _load(path)  # Reports a damaged export.
         details = exporting.details(path)
@@ -75,12 +74,12 @@ def run(options: Benchmark) -> measure.Report:
                 f" {errors.arg('format', 'savedmodel')},keras"
             )
         names = [BARE, PREDICT, *details["signatures"]]
-        if options.benchmarking.only_ours:
+        if common.only_ours:
             names.remove(PREDICT)
-        for size in fields.read_counts(chosen.serving_batch_sizes):
+        for size in fields.read_counts(options.serving_batch_sizes):
             terminal.info(f"{size} images: {', '.join(names)}")
             cases = [Case(path, name, size) for name in names]
-            rows += _measure(cases, options)
+            rows += _measure(cases, options.serving_seconds, common.memory)
     ratios = {
         f"{row['implementation']}, {row['batch_size']} images: {BARE}": 1
         / (1 + row["overhead"])
@@ -90,11 +89,11 @@ def run(options: Benchmark) -> measure.Report:
     return measure.Report(rows, [measure.table(_COLUMNS, rows)], ratios)
 
 
-def _export(chosen: ServingBenchmark, folder: str) -> str:
+def _export(options: Serving, folder: str) -> str:
     """Exports an encoder with random weights, a projection and a probe."""
-    size = chosen.serving_image_size
+    size = options.serving_image_size
     encoder = encoders.build(
-        chosen.serving_encoder,
+        options.serving_encoder,
         stem=resolve_stem("auto", size),
         image_shape=(size, size, 3),
         synchronized=False,
@@ -146,10 +145,11 @@ def _load(path: str) -> Any:
     return exporting.load(path)
 
 
-def _measure(cases: list[Case], options: Benchmark) -> list[measure.Row]:
+def _measure(
+    cases: list[Case], seconds: float, memory: bool
+) -> list[measure.Row]:
     calls = {case.implementation: make(case) for case in cases}
     outputs = {name: call() for name, call in calls.items()}
-    seconds = options.serving.serving_seconds
     times = measure.in_turns(calls, seconds=seconds, warm_up=_WARM_UP)
     rows = []
     for case in cases:
@@ -160,7 +160,7 @@ def _measure(cases: list[Case], options: Benchmark) -> list[measure.Row]:
             difference = exporting.compare(outputs[name], outputs[BARE])[0]
             failed = not difference <= _ALLOWED
         peaks: tuple[float | None, ...] = (None, None)
-        if options.benchmarking.memory:
+        if memory:
             peaks = measure.peak_memory(make, case)
         rows.append(
             {

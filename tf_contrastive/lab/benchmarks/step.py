@@ -4,7 +4,6 @@ Projection, loss, metrics, probe and optimizer are the overhead. Both are run
 here, or compiled for a TPU that is not here.
 """
 
-import shlex
 import statistics
 import time
 from collections.abc import Callable
@@ -12,19 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import (
-    datasets,
-    distribution,
-    errors,
-    flags,
-    terminal,
-    train,
-)
+from tf_contrastive import datasets, distribution, errors, terminal, train
 from tf_contrastive.config import fields
-from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.lab.benchmarks import measure
+from tf_contrastive.lab.benchmarks.options import Common, Step
 from tf_contrastive.model import networks
 from tf_contrastive.views.pixel_dtype import from_wire
 
@@ -61,10 +53,9 @@ _COMPILED_COLUMNS = {
 }
 
 
-def run(options: Benchmark) -> measure.Report:
+def run(common: Common, options: Step) -> measure.Report:
     """Measures the step of `run_flags` at each precision and replica count."""
-    words = shlex.split(options.step.run_flags)
-    base = flags.parse(Pretrain, [*words, "--workdir=none"])
+    base = options.run()
     if options.compilation.compile_for:
         rows = _compiled(base, options)
         ratios = {
@@ -74,7 +65,7 @@ def run(options: Benchmark) -> measure.Report:
         }
         tables = [measure.table(_COMPILED_COLUMNS, rows)]
         return measure.Report(rows, tables, ratios)
-    counts = fields.read_counts(options.step.replicas)
+    counts = fields.read_counts(options.replicas)
     # The largest first, since the CPU can be split only once.
     strategies = {
         n: distribution.strategy("default")
@@ -85,7 +76,7 @@ def run(options: Benchmark) -> measure.Report:
     source, _ = train.open_data(base)
     source = datasets.in_memory(source, base.data.cache)
     rows = []
-    for precision in fields.split_list(options.step.precisions):
+    for precision in fields.split_list(options.precisions):
         for count in counts:
             strategy = strategies[count]
             run = train.resolve(base, source, strategy)
@@ -93,7 +84,14 @@ def run(options: Benchmark) -> measure.Report:
             terminal.info(
                 f"{run.encoder.encoder}, {precision}, {count} replica(s)"
             )
-            rows.append(_measure(run, source, strategy, options))
+            measured = _measure(
+                run,
+                source,
+                strategy,
+                common.repeats,
+                options.end_to_end_seconds,
+            )
+            rows.append(measured)
     ratios = {
         f"{row['encoder']} at {row['image_size']} pixels, {row['precision']},"
         f" {row['replicas']} replica(s): bare encoder": 1
@@ -128,7 +126,7 @@ def both_passes(encoder: tf.keras.Model, data: Any) -> list[tf.Tensor]:
     return tape.gradient(total, encoder.trainable_variables)
 
 
-def _compiled(base: Pretrain, options: Benchmark) -> list[measure.Row]:
+def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
     """Compiles the step for a TPU, and the encoder alone for one core of it.
 
     The encoder alone has the fused batch normalization of Keras over its core's
@@ -144,7 +142,7 @@ def _compiled(base: Pretrain, options: Benchmark) -> list[measure.Row]:
         for cores in (target.cores, 1)
     )
     rows = []
-    for precision in fields.split_list(options.step.precisions):
+    for precision in fields.split_list(options.precisions):
         run, info, _ = compilation.resolve(
             fields.replace(base, precision=precision), target.cores
         )
@@ -185,7 +183,8 @@ def _measure(
     run: Pretrain,
     source: datasets.Source,
     strategy: tf.distribute.Strategy,
-    options: Benchmark,
+    repeats: int,
+    end_to_end_seconds: float,
 ) -> measure.Row:
     """Measures the step of a resolved run."""
     info, size = source.info, run.schedule.batch_size
@@ -211,7 +210,6 @@ def _measure(
             "step": lambda: wait_for(step, batches),
             "bare": lambda: wait_for(passes, batches),
         }
-        repeats = options.benchmarking.repeats
         times = measure.in_turns(calls, repeats, warm_up=_WARM_UP)
         milliseconds, bare_milliseconds = (
             1000 * statistics.median(times[name]) for name in calls
@@ -222,7 +220,7 @@ def _measure(
             wait_for(step, batches)
         waited = model.input_wait_seconds
         start, done, spent = time.perf_counter(), 0, 0.0
-        while spent < options.step.end_to_end_seconds or not done:
+        while spent < end_to_end_seconds or not done:
             wait_for(step, batches)
             done += 1
             spent = time.perf_counter() - start

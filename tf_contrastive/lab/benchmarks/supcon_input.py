@@ -5,6 +5,7 @@ decoded image, resized and mirrored; then the policy. AutoAugment and
 RandAugment are those of tf-models-official, as there. Only for comparison.
 """
 
+import functools
 from collections.abc import Callable
 
 import tensorflow as tf
@@ -31,7 +32,7 @@ def batches(
       ImportError: without tf-models-official or tensorflow-addons, where the
         policy needs them.
     """
-    steps = _steps(policy, side, warp_probability)
+    steps = _POLICIES[policy](side, warp_probability)
 
     def view(image: tf.Tensor) -> tf.Tensor:
         levels = tf.image.random_flip_left_right(_crop(image, side))
@@ -52,24 +53,34 @@ def batches(
     return made.batch(batch_size, drop_remainder=True).prefetch(calls)
 
 
-def _steps(policy: str, side: int, warp_probability: float) -> list[_Image]:
-    """What follows the crop."""
-    if policy in ("autoaugment", "randaugment"):
-        return [_official(policy)]
+def official(name: str) -> _Image:
+    """Makes a policy of tf-models-official: uint8 [h, w, 3] -> the same."""
+    from official.vision.ops import augment
+
+    return getattr(augment, name)().distort
+
+
+def _colors(
+    side: int, warp_probability: float, stacked: str = ""
+) -> list[_Image]:
+    """Changes of colours and blur, around a stacked official policy."""
     steps = [_sometimes(0.8, _jitter)]
-    if policy == "stacked_randaugment":
-        steps.append(_official("randaugment"))
+    if stacked:
+        steps.append(official(stacked))
     steps.append(_sometimes(0.2, _gray))
     if warp_probability:
         steps.append(_sometimes(warp_probability, _warp(side)))
     return [*steps, _to_float, _sometimes(0.5, _blur(side))]
 
 
-def _official(policy: str) -> _Image:
-    from official.vision.ops import augment
-
-    names = {"autoaugment": "AutoAugment", "randaugment": "RandAugment"}
-    return getattr(augment, names[policy])().distort
+# Policy -> (side, probability of a warp) -> what follows the crop.
+_POLICIES: dict[str, Callable[[int, float], list[_Image]]] = {
+    "simclr": _colors,
+    "simaugment": _colors,
+    "stacked_randaugment": functools.partial(_colors, stacked="RandAugment"),
+    "autoaugment": lambda *_: [official("AutoAugment")],
+    "randaugment": lambda *_: [official("RandAugment")],
+}
 
 
 def _sometimes(probability: float, change: _Image) -> _Image:

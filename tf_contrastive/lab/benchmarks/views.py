@@ -5,18 +5,18 @@ import sklearn.datasets
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal, views
-from tf_contrastive.config.benchmark import Benchmark
 from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
 from tf_contrastive.evaluation import plots
 from tf_contrastive.lab.benchmarks import measure
+from tf_contrastive.lab.benchmarks.options import Common, Views
 
 _COLUMNS = 8
 
 
-def run(options: Benchmark) -> measure.Report:
+def run(common: Common, options: Views) -> measure.Report:
     """Writes the PNG file `plot`, with a row for every policy and ablation."""
-    chosen = options.sheet
-    measure.check_output("plot", chosen.plot)
+    del common
+    measure.check_output("plot", options.plot)
     names = [name for name in AUGMENTATIONS if name != "none"]
     names += [f"ablation:{name}" for name in ABLATIONS]
     photograph = sklearn.datasets.load_sample_image("china.jpg")
@@ -25,17 +25,17 @@ def run(options: Benchmark) -> measure.Report:
     figure, axes = plots.panels(len(names), _COLUMNS, 1.3, 1.3)
     for row, name in zip(axes, names, strict=True):
         terminal.info(f"views of {name}")
-        policy = views.build(name, image_size=chosen.sheet_size)
+        policy = views.build(name, image_size=options.sheet_size)
         for axis, view in zip(row, policy.batch(images, seeds), strict=True):
             axis.imshow(view)
             axis.set_xticks([])
             axis.set_yticks([])
         row[0].set_ylabel(name.removeprefix("ablation:"), fontsize=8)
     files.write(
-        chosen.plot,
+        options.plot,
         plots.png(figure),
         f"set {errors.arg('plot')} to another file",
     )
-    text = f"{len(names)} policies, {_COLUMNS} views each: {chosen.plot}"
-    rows = [{"plot": chosen.plot, "policies": names}]
+    text = f"{len(names)} policies, {_COLUMNS} views each: {options.plot}"
+    rows = [{"plot": options.plot, "policies": names}]
     return measure.Report(rows, [text], {})

@@ -12,7 +12,7 @@ import importlib.resources
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -275,8 +275,7 @@ def landed(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def listing(
-    known: Mapping[str, Claim],
-    result_of: Callable[[Claim], dict[str, Any] | None] = lambda claim: None,
+    known: Mapping[str, Claim], results: Mapping[str, dict[str, Any]]
 ) -> str:
     """Formats every table and figure: its result, and how it can be run.
 
@@ -291,7 +290,7 @@ def listing(
             if small := claim.recipes.get("cpu"):
                 cpu = f"{(small.minutes or 0) * small.seeds:g} min"
             paper = "yes" if "paper" in claim.recipes else "-"
-            if result := result_of(claim):
+            if result := results.get(claim.name):
                 status = f"{result['verdict']} ({result['scale']})"
         else:
             text += f" No recipe: {item.note}"

@@ -97,6 +97,14 @@ def read(claim: definitions.Claim, workdir: str) -> dict[str, Any] | None:
     return result
 
 
+def read_all(
+    known: Mapping[str, definitions.Claim], workdir: str
+) -> dict[str, dict[str, Any]]:
+    """Reads the results that exist, by the name of the claim."""
+    results = {name: read(claim, workdir) for name, claim in known.items()}
+    return {name: result for name, result in results.items() if result}
+
+
 def judge(
     recipe: definitions.Recipe, result: dict[str, Any], seeds: int
 ) -> None:
