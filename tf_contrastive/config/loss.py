@@ -103,6 +103,11 @@ class LossDeclaration(Component):
         """Whether there must be two views, neither fewer nor more."""
         return getattr(self, "negatives", "") == "other_view" or self.takes_keys
 
+    @property
+    def ignores_equal(self) -> bool:
+        """Whether it is 0, its least value, if all embeddings are equal."""
+        return False
+
     def chance_level(self, candidates: int) -> float | None:
         """Returns the loss in nats if all candidates look alike, if known."""
         del candidates
@@ -234,6 +239,11 @@ class _AgainstNegatives(Pairwise):
     negative_reduction: str = option(
         "mean", "reduction over an anchor's negatives", choices=REDUCTIONS
     )
+
+    @property
+    def ignores_equal(self) -> bool:
+        """Whether negatives as near as the positive do not count."""
+        return self.mining == "semi_hard"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)

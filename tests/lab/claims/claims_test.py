@@ -1,7 +1,6 @@
 """Claims: their data, what is run for them, and the verdicts."""
 
 import dataclasses
-import itertools
 import json
 import math
 import pathlib
@@ -88,14 +87,18 @@ _BELOW = {"left": "final of SINCERE", "right": "final of SupCon", "at_least": 1}
 _EQUAL = {"left": "final of SupCon", "right": "final of SupCon", "at_least": 0}
 
 
-def _fake_measure(unit, name):
+def _fake_final(unit):
     loss = unit.settings["free_embeddings"]["loss"]
-    return {"final": {"supcon": 3.0, "sincere": 1.0}[loss] + 0.01 * unit.seed}
+    return {"supcon": 3.0, "sincere": 1.0}[loss] + 0.01 * unit.seed
 
 
-def _patch(monkeypatch, measure):
-    kind = measures.MEASURES["free_embeddings"]._replace(measure=measure)
-    monkeypatch.setitem(measures.MEASURES, "free_embeddings", kind)
+def _patch(monkeypatch, numbers, name="free_embeddings", number="final"):
+    """Replaces the numbers of a measure by those of a function of a unit."""
+
+    def measure(unit, _):
+        return measures.Measured({number}, lambda: {number: numbers(unit)})
+
+    monkeypatch.setitem(measures.MEASURES, name, measure)
 
 
 @pytest.fixture
@@ -222,7 +225,7 @@ def test_values_that_no_protocol_writes_are_refused_before_the_run():
         "evaluate",
         "evaluate",
     ]
-    assert len(set(unit.evaluations.values())) == 2
+    assert len({x.folder for x in unit.evaluations.values()}) == 2
     for measure, number in (
         ("evaluation", "transfer:oxford_iiit_pet linear/top1"),
         ("evaluation", "knn:k=3/top1"),
@@ -256,7 +259,8 @@ def test_cases_that_differ_in_their_evaluation_share_a_run():
     }
     folders = {n: {unit.workdir for unit in u} for n, u in units.items()}
     assert [len(folders[n]) for n in ("SC-T4", "SC-T5")] == [3, 4]
-    assert len({unit.evaluations[""] for unit in units["SC-T5"]}) == 16
+    scorings = {unit.evaluations[""].folder for unit in units["SC-T5"]}
+    assert len(scorings) == 16
     # Claims share runs, too.
     assert folders["SR-T6"] < folders["SR-F8"]
     assert folders["SR-T6"] == folders["SR-F5"] & folders["SR-F8"]
@@ -490,17 +494,19 @@ def test_free_embeddings_reach_the_bounds_of_their_losses():
 
 
 def test_policies_are_timed(monkeypatch):
-    # Two at a time, in turns; the first round traces.
-    seconds = iter([90, 90, 2, 8, 4, 6])
-    clock = itertools.chain.from_iterable((0, s) for s in seconds)
-    monkeypatch.setattr(measures.time, "perf_counter", lambda: next(clock))
+    def in_turns(calls, repeats, *, seconds, warm_up):
+        for call in calls.values():
+            assert call().shape == (8, 16, 16, 3)
+        assert (repeats, warm_up) == (3, 1)
+        return {"crop": [1, 3, 2], "simclr": [9, 5, 7]}
+
+    monkeypatch.setattr(measures.measure, "in_turns", in_turns)
     options = {"policies": ["crop", "simclr"], "image_size": 16}
-    options |= {"images": 8, "repeats": 2}
+    options |= {"images": 8, "repeats": 3}
     unit = measures.Unit("", "host", 0, {"policy_speed": options})
-    kind = measures.MEASURES["policy_speed"]
-    times = kind.measure(unit, "")
-    assert set(times) == kind.written(unit, "")
-    assert times == {"crop": 3000 / 8, "simclr": 7000 / 8}
+    written, numbers = measures.MEASURES["policy_speed"](unit, "")
+    assert written == {"crop", "simclr"}
+    assert numbers() == {"crop": 2000 / 8, "simclr": 7000 / 8}
 
 
 @pytest.mark.slow
@@ -538,11 +544,11 @@ def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
     claims = {"A": _claim([_ABOVE], **_TEXTS)}
     calls = []
 
-    def interrupted(unit, name):
+    def interrupted(unit):
         calls.append((unit.settings["free_embeddings"]["loss"], unit.seed))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return _fake_measure(unit, name)
+        return _fake_final(unit)
 
     _patch(monkeypatch, interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -596,7 +602,7 @@ def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
 def test_verdicts_and_exit_status(
     run, monkeypatch, capsys, relation, status, verdict
 ):
-    _patch(monkeypatch, _fake_measure)
+    _patch(monkeypatch, _fake_final)
     assert run({"A": _claim([relation])}, claim="A") == status
     assert f"A: {verdict}" in capsys.readouterr().out
 
@@ -612,20 +618,18 @@ def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
         calls.append(words[3:])
         return subprocess.CompletedProcess(words, 0)
 
-    def measure(unit, name):
-        words = unit.settings["pretrain"]
+    def top1(unit):
         best = {"a": 0.3, "b": 1.0, "c": 0.3}[unit.arm]
-        return {"knn:k=1/top1": -abs(_rate(words) - best) + 0.01 * unit.seed}
+        return -abs(_rate(unit.pretrain) - best) + 0.01 * unit.seed
 
     def gate(unit):
         # The best of b did not train.
-        failed = unit.arm == "c" or _rate(unit.settings["pretrain"]) == 1.0
+        failed = unit.arm == "c" or _rate(unit.pretrain) == 1.0
         final = 9.0 if failed else 1.0
         return {"final": final, "collapsed": 5.0}
 
     monkeypatch.setattr(subprocess, "run", call)
-    kind = measures.MEASURES["evaluation"]._replace(measure=measure)
-    monkeypatch.setitem(measures.MEASURES, "evaluation", kind)
+    _patch(monkeypatch, top1, "evaluation", "knn:k=1/top1")
     monkeypatch.setattr(measures, "gate", gate)
     rates = [[f"--learning_rate={rate}"] for rate in (0.1, 0.3, 1.0)]
     recipe = {

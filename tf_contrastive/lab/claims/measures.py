@@ -1,13 +1,12 @@
-"""What claims measure, by name; each measure returns named numbers."""
+"""What claims measure: named numbers of a unit."""
 
 import fnmatch
+import functools
 import itertools
 import math
 import os
 import statistics
-import time
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -29,6 +28,7 @@ from tf_contrastive.evaluation import linear_stage, protocols, results
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
+from tf_contrastive.lab.benchmarks import measure
 from tf_contrastive.lab.claims import (
     color_histograms,
     definitions,
@@ -37,8 +37,16 @@ from tf_contrastive.lab.claims import (
 )
 from tf_contrastive.tensorboard import scalars
 
-# The mean training loss of a run's last epoch.
-FINAL_LOSS = "loss/contrastive/last_epoch"
+# The mean training loss of a run's last epoch, and that of a network that
+# answers the same to every image.
+FINAL_LOSS, COLLAPSED = "loss/contrastive/last_epoch", "collapsed"
+
+
+class Scoring(NamedTuple):
+    """The flags of an `evaluate`, and the folder of its results."""
+
+    flags: Sequence[str]
+    folder: str
 
 
 class Unit(NamedTuple):
@@ -48,39 +56,60 @@ class Unit(NamedTuple):
     arm: str
     seed: int
     settings: Mapping[str, Any]  # See `definitions.Recipe.settings`.
-    # Words after `python -m tf_contrastive`.
-    commands: tuple[tuple[str, ...], ...] = ()
-    workdir: str = ""  # Of its run; empty without one.
-    # Name -> folder of an evaluation, see `definitions.Settings`.
-    evaluations: Mapping[str, str] = types.MappingProxyType({})
     data_dir: str = ""
+    workdir: str = ""  # Of its run; empty without one.
+    pretrain: Sequence[str] = ()  # The flags of its run.
+    # By their names, see `definitions.Settings`.
+    evaluations: Mapping[str, Scoring] = {}
+
+    @property
+    def commands(self) -> list[tuple[str, ...]]:
+        """Words after `python -m tf_contrastive`; none if a measure trains."""
+        if definitions.VAE in self.settings:
+            return []
+        runs = [(definitions.PRETRAIN, *self.pretrain)] if self.pretrain else []
+        scorings = self.evaluations.values()
+        return runs + [(definitions.EVALUATE, *x.flags) for x in scorings]
 
 
-# Measure -> names of its numbers, `*` for any part; None: not of this unit.
-_Written = set[str] | None
+class Measured(NamedTuple):
+    """A measure of a unit that has it."""
+
+    # Names of the numbers, `*` for any part; known before the unit's runs.
+    written: set[str]
+    numbers: Callable[[], dict[str, float]]  # After its runs.
 
 
-def _evaluation(unit: Unit, name: str) -> dict[str, float] | None:
+# Takes the name behind the colon, or "". Returns None for a unit without it.
+Measure = Callable[[Unit, str], Measured | None]
+
+
+# ---- Of runs and their evaluations -------------------------------------------
+
+
+def _evaluation(unit: Unit, name: str) -> Measured | None:
     """Numbers of `evaluation.json`, see `_numbers`."""
-    if name not in unit.evaluations:
+    scoring = unit.evaluations.get(name)
+    if scoring is None:
         return None
-    return _read(os.path.join(unit.evaluations[name], results.RESULTS_FILE))
+    return Measured(
+        _written_rows(flags.parse(Evaluate, [*scoring.flags])),
+        lambda: _read(os.path.join(scoring.folder, results.RESULTS_FILE)),
+    )
 
 
-def _linear_stage(unit: Unit, name: str) -> dict[str, float] | None:
+def _linear_stage(unit: Unit, name: str) -> Measured | None:
     """Numbers of a run's own linear stage, see `_numbers`."""
-    path = os.path.join(unit.workdir, linear_stage.RESULT_FILE)
-    return _read(path) if _written_linear_stage(unit, name) else None
-
-
-def _written_linear_stage(unit: Unit, name: str) -> _Written:
-    runs = [words for words in unit.commands if words[0] == "pretrain"]
-    if not any(
-        flags.parse(Pretrain, [*words[1:]]).linear.schedule.epochs
-        for words in runs
-    ):
+    del name
+    if not unit.pretrain:
         return None
-    return {"linear/top1", "linear/top5", "linear/loss"}
+    run = flags.parse(Pretrain, [*unit.pretrain])
+    if not run.linear.schedule.epochs:
+        return None
+    return Measured(
+        {"linear/top1", "linear/top5", "linear/loss"},
+        lambda: _read(os.path.join(unit.workdir, linear_stage.RESULT_FILE)),
+    )
 
 
 def _read(path: str) -> dict[str, float]:
@@ -109,20 +138,6 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return numbers
 
 
-def _written_evaluation(unit: Unit, name: str) -> _Written:
-    flags_of = {
-        name: words
-        for name, words in zip(
-            unit.evaluations,
-            [words for words in unit.commands if words[0] == "evaluate"],
-            strict=True,
-        )
-    }
-    if name not in flags_of:
-        return None
-    return _written_rows(flags.parse(Evaluate, [*flags_of[name][1:]]))
-
-
 def _written_rows(options: Evaluate) -> set[str]:
     """Returns the names of `_numbers` that an evaluation will have."""
     known, written = PROTOCOLS, set()
@@ -149,34 +164,46 @@ def _bounds(others: int, positives: float) -> dict[str, float]:
     }
 
 
-def _training(unit: Unit, name: str = "") -> dict[str, float] | None:
+def _training(unit: Unit, name: str) -> Measured | None:
     """Mean logged scalars, TAG/first_epoch or TAG/last_epoch, and bounds."""
-    if not _written_training(unit, name):
+    del name
+    if not unit.workdir or definitions.VAE in unit.settings:
         return None
-    run = checkpoints.check_run(unit.workdir)
-    report = files.read_json(os.path.join(unit.workdir, "pretrain.json"))
-    steps = report["steps"]
-    per_epoch = steps / run.schedule.epochs
-    # For epochs that are shorter than the interval of the curves' points.
-    numbers: dict[str, float] = {
-        f"{tag}/last_epoch": report[metric]
-        for metric, tag in scalars.TAGS.items()
-        if metric in report
-    }
-    curves = scalars.read(os.path.join(unit.workdir, "events"))
-    for tag, points in curves.items():
-        # A point is the mean of the steps since the previous one.
-        first = [v for step, v in points.items() if step <= per_epoch]
-        last = [v for step, v in points.items() if step > steps - per_epoch]
-        for name, values in (("first_epoch", first), ("last_epoch", last)):
-            if values:
-                numbers[f"{tag}/{name}"] = sum(values) / len(values)
-    positives = numbers.get("loss/positives_per_anchor/last_epoch", math.nan)
-    others = run.schedule.batch_size * run.views.views - 1
-    numbers |= _bounds(others, positives)
-    num_classes = checkpoints.load_run(unit.workdir).metadata["num_classes"]
-    collapsed = collapsed_loss(run, num_classes, positives)
-    return numbers if collapsed is None else numbers | {"collapsed": collapsed}
+    epochs = ("first_epoch", "last_epoch")
+    tags = itertools.product(scalars.TAGS.values(), epochs)
+
+    def numbers() -> dict[str, float]:
+        run = checkpoints.check_run(unit.workdir)
+        report = files.read_json(os.path.join(unit.workdir, "pretrain.json"))
+        steps = report["steps"]
+        per_epoch = steps / run.schedule.epochs
+        # For epochs that are shorter than the interval of the curves' points.
+        numbers: dict[str, float] = {
+            f"{tag}/last_epoch": report[metric]
+            for metric, tag in scalars.TAGS.items()
+            if metric in report
+        }
+        curves = scalars.read(os.path.join(unit.workdir, "events"))
+        for tag, points in curves.items():
+            # A point is the mean of the steps since the previous one.
+            first = [v for step, v in points.items() if step <= per_epoch]
+            last = [v for step, v in points.items() if step > steps - per_epoch]
+            for name, values in (("first_epoch", first), ("last_epoch", last)):
+                if values:
+                    numbers[f"{tag}/{name}"] = sum(values) / len(values)
+        positives = numbers.get(
+            "loss/positives_per_anchor/last_epoch", math.nan
+        )
+        others = run.schedule.batch_size * run.views.views - 1
+        numbers |= _bounds(others, positives)
+        num_classes = checkpoints.load_run(unit.workdir).metadata["num_classes"]
+        collapsed = collapsed_loss(run, num_classes, positives)
+        return (
+            numbers if collapsed is None else numbers | {COLLAPSED: collapsed}
+        )
+
+    names = {f"{tag}/{epoch}" for tag, epoch in tags}
+    return Measured(names | {*_bounds(2, 1.0), COLLAPSED}, numbers)
 
 
 def collapsed_loss(
@@ -195,7 +222,7 @@ def collapsed_loss(
     """
     loss = losses.build(run.loss.loss, **run.loss.options())
     batch, views = run.schedule.batch_size, run.views.views
-    if getattr(loss, "mining", "") == "semi_hard":
+    if loss.ignores_equal:
         return None
     if loss.takes_keys:
         return math.log(1 + run.loss.queue_size)
@@ -209,89 +236,25 @@ def collapsed_loss(
     return float(loss(tf.ones([batch, views, 2]), tf.range(batch) % classes))
 
 
-def gate(unit: Unit) -> dict[str, float] | None:
-    """Returns a run's "final" loss and the "collapsed" one; None without both.
-
-    A network whose final loss is not below has learned nothing that can be
-    compared.
-    """
-    numbers = _training(unit) or _vae(unit, "") or {}
-    final, collapsed = numbers.get(FINAL_LOSS), numbers.get("collapsed")
-    if final is None or collapsed is None:
-        return None
-    return {"final": final, "collapsed": collapsed}
-
-
-def _written_training(unit: Unit, name: str) -> _Written:
-    if not unit.workdir or definitions.VAE in unit.settings:
-        return None
-    tags = {
-        f"{tag}/{epoch}"
-        for tag in scalars.TAGS.values()
-        for epoch in ("first_epoch", "last_epoch")
-    }
-    return tags | {*_bounds(2, 1.0), "collapsed"}
-
-
-def _free_embeddings(unit: Unit, name: str) -> dict[str, float] | None:
-    """Minimises a loss over embeddings that no encoder computes.
-
-    Shows which values a loss can reach: `initial`, `final`, and the bounds. The
-    embeddings start nearly alike, as an untrained network's: a common direction
-    plus `spread` times a random one. Options: loss, temperature, images,
-    classes (equally frequent), dimension, spread, steps, learning_rate.
-    """
-    options = unit.settings.get("free_embeddings")
-    if options is None:
-        return None
-    loss = losses.build(options["loss"], temperature=options["temperature"])
-    labels = tf.range(options["images"]) % options["classes"]
-    shape = [options["images"], 2, options["dimension"]]
-    noise = tf.random.stateless_normal(shape, seed=(unit.seed, 0))
-    embeddings = tf.Variable(1.0 + options["spread"] * noise)
-    optimizer = tf.keras.optimizers.Adam(
-        tf.keras.optimizers.schedules.CosineDecay(
-            options["learning_rate"], options["steps"]
-        ),
-        jit_compile=False,
-    )
-    optimizer.build([embeddings])
-
-    @tf.function(autograph=False)
-    def step() -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            value = loss(embeddings, labels)
-        gradient = tape.gradient(value, embeddings)
-        optimizer.apply_gradients([(gradient, embeddings)])
-        return value
-
-    initial = float(step())
-    for _ in range(options["steps"] - 1):
-        step()
-    final = float(loss(embeddings, labels))
-    views = 2 * options["images"]
-    bounds = _bounds(views - 1, views / options["classes"] - 1)
-    return {"initial": initial, "final": final} | bounds
-
-
-def _written_free_embeddings(unit: Unit, name: str) -> _Written:
-    if "free_embeddings" not in unit.settings:
-        return None
-    return {"initial", "final", *_bounds(2, 1.0)}
-
-
-def _vae(unit: Unit, name: str) -> dict[str, float] | None:
+def _vae(unit: Unit, name: str) -> Measured | None:
     """Trains a VAE by the flags of `pretrain`; scores it as `evaluate` does.
 
     Numbers as of `_evaluation`, and the losses of the gate. They are kept in
     the folder of its run.
     """
+    del name
     if definitions.VAE not in unit.settings:
         return None
-    path = os.path.join(unit.workdir, "vae.json")
+    run = flags.parse(Pretrain, [*unit.pretrain])
+    options = flags.parse(Evaluate, [*unit.evaluations[""].flags])
+    written = _written_rows(options) | {FINAL_LOSS, COLLAPSED}
+    return Measured(written, lambda: _of_vae(unit.workdir, run, options))
+
+
+def _of_vae(workdir: str, run: Pretrain, options: Evaluate) -> dict[str, float]:
+    path = os.path.join(workdir, "vae.json")
     if tf.io.gfile.exists(path):
         return files.read_json(path)
-    run, options = _vae_options(unit)
     trained = vae.fit(run)
     options = resolve_splits(options, run.data)
     evaluation = options.evaluation
@@ -306,116 +269,162 @@ def _vae(unit: Unit, name: str) -> dict[str, float] | None:
     )
     names = fields.split_list(evaluation.protocols)
     numbers = _numbers(protocols.run(context, names)["results"])
-    numbers |= {FINAL_LOSS: trained.final, "collapsed": trained.collapsed}
-    tf.io.gfile.makedirs(unit.workdir)
+    numbers |= {FINAL_LOSS: trained.final, COLLAPSED: trained.collapsed}
+    tf.io.gfile.makedirs(workdir)
     advice = f"set {errors.arg('workdir')} to a folder that you may write to"
     files.write_json(path, numbers, advice)
     return numbers
 
 
-def _vae_options(unit: Unit) -> tuple[Pretrain, Evaluate]:
-    """Returns the options of a VAE's training and of its evaluation."""
-    where = [f"--workdir={unit.workdir}", f"--data_dir={unit.data_dir}"]
-    trained = unit.settings[definitions.PRETRAIN]
-    scored = unit.settings[definitions.EVALUATE]
-    return (
-        flags.parse(Pretrain, [*trained, f"--seed={unit.seed}", *where]),
-        flags.parse(Evaluate, [*scored, *where]),
-    )
+def gate(unit: Unit) -> dict[str, float] | None:
+    """Returns a run's "final" loss and the "collapsed" one; None without both.
 
-
-def _written_vae(unit: Unit, name: str) -> _Written:
-    if definitions.VAE not in unit.settings:
+    A network whose final loss is not below has learned nothing that can be
+    compared.
+    """
+    measured = _training(unit, "") or _vae(unit, "")
+    numbers = measured.numbers() if measured else {}
+    final, collapsed = numbers.get(FINAL_LOSS), numbers.get(COLLAPSED)
+    if final is None or collapsed is None:
         return None
-    _, options = _vae_options(unit)
-    return _written_rows(options) | {FINAL_LOSS, "collapsed"}
+    return {"final": final, "collapsed": collapsed}
 
 
-def _color_histograms(unit: Unit, name: str) -> dict[str, float] | None:
+# ---- With options of their own, and without a run ----------------------------
+
+
+def _free_embeddings(unit: Unit, name: str) -> Measured | None:
+    """Minimises a loss over embeddings that no encoder computes.
+
+    Shows which values a loss can reach: `initial`, `final`, and the bounds. The
+    embeddings start nearly alike, as an untrained network's: a common direction
+    plus `spread` times a random one. Options: loss, temperature, images,
+    classes (equally frequent), dimension, spread, steps, learning_rate.
+    """
+    del name
+    options = unit.settings.get("free_embeddings")
+    if options is None:
+        return None
+
+    def numbers() -> dict[str, float]:
+        loss = losses.build(options["loss"], temperature=options["temperature"])
+        labels = tf.range(options["images"]) % options["classes"]
+        shape = [options["images"], 2, options["dimension"]]
+        noise = tf.random.stateless_normal(shape, seed=(unit.seed, 0))
+        embeddings = tf.Variable(1.0 + options["spread"] * noise)
+        optimizer = tf.keras.optimizers.Adam(
+            tf.keras.optimizers.schedules.CosineDecay(
+                options["learning_rate"], options["steps"]
+            ),
+            jit_compile=False,
+        )
+        optimizer.build([embeddings])
+
+        @tf.function(autograph=False)
+        def step() -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                value = loss(embeddings, labels)
+            gradient = tape.gradient(value, embeddings)
+            optimizer.apply_gradients([(gradient, embeddings)])
+            return value
+
+        initial = float(step())
+        for _ in range(options["steps"] - 1):
+            step()
+        final = float(loss(embeddings, labels))
+        views = 2 * options["images"]
+        bounds = _bounds(views - 1, views / options["classes"] - 1)
+        return {"initial": initial, "final": final} | bounds
+
+    return Measured({"initial", "final", *_bounds(2, 1.0)}, numbers)
+
+
+def _color_histograms(unit: Unit, name: str) -> Measured | None:
     """Similarity of two views by `color_histograms`.
 
     Options: dataset, split, augmentation, and others of `views.build`.
     """
-    options = dict(unit.settings.get("color_histograms", {}))
-    if not options:
-        return None
-    source = datasets.source(
-        options.pop("dataset"),
-        options.pop("split"),
-        data_dir=unit.data_dir or None,
-    )
-    policy = views.build(options.pop("augmentation"), **options)
-    return color_histograms.measure(source, policy, unit.seed)
-
-
-def _written_color_histograms(unit: Unit, name: str) -> _Written:
+    del name
     if "color_histograms" not in unit.settings:
         return None
-    return {"same_image", "other_image", "matched"}
+    options = dict(unit.settings["color_histograms"])
+    where, policy = (
+        [options.pop(key) for key in keys]
+        for keys in (("dataset", "split"), ("augmentation",))
+    )
+
+    def numbers() -> dict[str, float]:
+        source = datasets.source(*where, data_dir=unit.data_dir or None)
+        return color_histograms.measure(
+            source, views.build(*policy, **options), unit.seed
+        )
+
+    return Measured({"same_image", "other_image", "matched"}, numbers)
 
 
-def _policy_speed(unit: Unit, name: str) -> dict[str, float] | None:
+def _policy_speed(unit: Unit, name: str) -> Measured | None:
     """Milliseconds per view of augmentation policies, on the host.
 
     Options: policies, image_size, images (of the batch), repeats. The policies
     take turns, so that other work of the machine slows them all; of each the
     median.
     """
+    del name
     options = unit.settings.get("policy_speed")
     if options is None:
         return None
-    size, count = options["image_size"], options["images"]
-    pixels = tf.random.stateless_uniform(
-        [count, size, size, 3], (unit.seed, 0), 0, 256, tf.int32
-    )
-    images = tf.cast(pixels, tf.uint8)
-    seeds = tf.stack([tf.range(count), tf.fill([count], unit.seed)], axis=1)
-    steps = {
-        name: tf.function(views.build(name, image_size=size).batch)
-        for name in options["policies"]
-    }
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(1 + options["repeats"]):
-        for name, step in steps.items():
-            start = time.perf_counter()
-            step(images, seeds).numpy()
-            times[name].append(1000 * (time.perf_counter() - start) / count)
-    # The first one includes tracing.
-    return {name: statistics.median(t[1:]) for name, t in times.items()}
+
+    def numbers() -> dict[str, float]:
+        size, count = options["image_size"], options["images"]
+        pixels = tf.random.stateless_uniform(
+            [count, size, size, 3], (unit.seed, 0), 0, 256, tf.int32
+        )
+        images = tf.cast(pixels, tf.uint8)
+        seeds = tf.stack([tf.range(count), tf.fill([count], unit.seed)], axis=1)
+        calls = {}
+        for policy in options["policies"]:
+            step = tf.function(views.build(policy, image_size=size).batch)
+            calls[policy] = functools.partial(step, images, seeds)
+        times = measure.in_turns(
+            calls, options["repeats"], seconds=math.inf, warm_up=1
+        )
+        return {
+            policy: 1000 * statistics.median(seconds) / count
+            for policy, seconds in times.items()
+        }
+
+    return Measured(set(options["policies"]), numbers)
 
 
-def _written_policy_speed(unit: Unit, name: str) -> _Written:
-    options = unit.settings.get("policy_speed")
-    return None if options is None else set(options["policies"])
-
-
-class Measure(NamedTuple):
-    """Measures a unit, after its runs; None: it has no such measure.
-
-    Both functions take the unit and the name behind the colon, or "".
-    """
-
-    measure: Callable[[Unit, str], dict[str, float] | None]
-    written: Callable[[Unit, str], _Written]  # Before its runs.
-
-
-MEASURES = {
-    "evaluation": Measure(_evaluation, _written_evaluation),
-    "linear_stage": Measure(_linear_stage, _written_linear_stage),
-    "training": Measure(_training, _written_training),
-    "free_embeddings": Measure(_free_embeddings, _written_free_embeddings),
-    "vae": Measure(_vae, _written_vae),
-    "color_histograms": Measure(_color_histograms, _written_color_histograms),
-    "policy_speed": Measure(_policy_speed, _written_policy_speed),
+MEASURES: dict[str, Measure] = {
+    "evaluation": _evaluation,
+    "linear_stage": _linear_stage,
+    "training": _training,
+    "free_embeddings": _free_embeddings,
+    definitions.VAE: _vae,
+    "color_histograms": _color_histograms,
+    "policy_speed": _policy_speed,
 }
 
 
-def _find(measure: str) -> tuple[Measure, str]:
-    """Returns a measure and the name behind its colon."""
-    kind, _, name = measure.partition(":")
-    if kind not in MEASURES:
-        raise errors.unknown("measure", kind, MEASURES)
-    return MEASURES[kind], name
+# ---- Values of a recipe ------------------------------------------------------
+
+
+def _sources(
+    recipe: definitions.Recipe, unit: Unit
+) -> Iterator[tuple[str, str, str, Measured]]:
+    """Yields (value, number, name, measure): each value's first measure.
+
+    Values of which the unit has no measure are left out.
+    """
+    for value, sources in recipe.values.items():
+        for name, number in sources:
+            kind, _, of = name.partition(":")
+            if kind not in MEASURES:
+                raise errors.unknown("measure", kind, MEASURES)
+            if measured := MEASURES[kind](unit, of):
+                yield value, number, name, measured
+                break
 
 
 def check(recipe: definitions.Recipe, unit: Unit) -> set[str]:
@@ -427,19 +436,13 @@ def check(recipe: definitions.Recipe, unit: Unit) -> set[str]:
     """
     where = ", ".join(filter(None, (unit.case, unit.arm)))
     available = set()
-    for value, sources in recipe.values.items():
-        for measure, number in sources:
-            kind, name = _find(measure)
-            written = kind.written(unit, name)
-            if written is None:
-                continue
-            if not any(fnmatch.fnmatchcase(number, x) for x in written):
-                raise errors.UserError(
-                    f"{value} of {where} reads {number}, which {measure} does"
-                    f" not write{errors.did_you_mean(number, written)}"
-                )
-            available.add(value)
-            break
+    for value, number, name, (written, _) in _sources(recipe, unit):
+        if not any(fnmatch.fnmatchcase(number, x) for x in written):
+            raise errors.UserError(
+                f"{value} of {where} reads {number}, which {name} does not"
+                f" write{errors.did_you_mean(number, written)}"
+            )
+        available.add(value)
     for relation in recipe.relations:
         for case, term in itertools.product(
             relation.cases, relation.left + relation.right
@@ -456,19 +459,13 @@ def check(recipe: definitions.Recipe, unit: Unit) -> set[str]:
 
 def values(recipe: definitions.Recipe, unit: Unit) -> dict[str, float | None]:
     """Measures a recipe's values; None where the unit has no such measure."""
-    measured: dict[str, dict[str, float] | None] = {}
+    numbers: dict[str, dict[str, float]] = {}
     results: dict[str, float | None] = dict.fromkeys(recipe.values)
-    for value, sources in recipe.values.items():
-        for measure, number in sources:
-            if measure not in measured:
-                kind, name = _find(measure)
-                measured[measure] = kind.measure(unit, name)
-            numbers = measured[measure]
-            if numbers is None:
-                continue
-            if number not in numbers:
-                kind_of_number = f"number of measure {measure}"
-                raise errors.unknown(kind_of_number, number, numbers)
-            results[value] = numbers[number]
-            break
+    for value, number, name, measured in _sources(recipe, unit):
+        if name not in numbers:
+            numbers[name] = measured.numbers()
+        if number not in numbers[name]:
+            kind = f"number of measure {name}"
+            raise errors.unknown(kind, number, numbers[name])
+        results[value] = numbers[name][number]
     return results

@@ -148,27 +148,24 @@ def _unit(
     and arm.
     """
     data = [f"--data_dir={folders.data_dir}"] if folders.data_dir else []
-    unit = measures.Unit(case, arm, seed, settings, data_dir=folders.data_dir)
-    workdir = ""
-    commands, evaluations = [], {}
+    unit = measures.Unit(case, arm, seed, settings, folders.data_dir)
     if definitions.PRETRAIN in settings:
         given = settings[definitions.PRETRAIN]
-        digest = definitions.fingerprint([given, seed])
         kind = definitions.VAE if definitions.VAE in settings else "seed"
-        workdir = os.path.join(folders.workdir, RUNS, f"{kind}{seed}-{digest}")
+        name = f"{kind}{seed}-{definitions.fingerprint([given, seed])}"
+        workdir = os.path.join(folders.workdir, RUNS, name)
         options = [f"--seed={seed}", *data, f"--workdir={workdir}"]
-        commands.append(("pretrain", *folders.flags(given), *options))
-    if definitions.VAE in settings:
-        # Without commands: a measure trains and scores it.
-        return unit._replace(workdir=workdir)
+        unit = unit._replace(
+            workdir=workdir, pretrain=[*folders.flags(given), *options]
+        )
+    evaluations = {}
     for name, given in definitions.evaluations(settings).items():
         digest = definitions.fingerprint(given)
-        evaluations[name] = os.path.join(workdir, f"evaluation-{digest}")
-        options = [f"--workdir={workdir}", f"--output_dir={evaluations[name]}"]
-        commands.append(("evaluate", *folders.flags(given), *data, *options))
-    return unit._replace(
-        commands=tuple(commands), workdir=workdir, evaluations=evaluations
-    )
+        folder = os.path.join(unit.workdir, f"evaluation-{digest}")
+        options = [f"--workdir={unit.workdir}", f"--output_dir={folder}"]
+        words = [*folders.flags(given), *data, *options]
+        evaluations[name] = measures.Scoring(words, folder)
+    return unit._replace(evaluations=evaluations)
 
 
 def candidates(
@@ -182,9 +179,8 @@ def candidates(
         for flags in select.flags.get(arm, ()):
             settings = recipe.settings(case, arm)
             settings[definitions.PRETRAIN] += [*flags, *select.pretrain]
-            for name in settings:
-                if name.partition(":")[0] == definitions.EVALUATE:
-                    settings[name] += select.evaluate
+            for scoring in definitions.evaluations(settings).values():
+                scoring += select.evaluate
             yield _unit(case, arm, SELECTION_SEED, settings, folders), flags
 
 
@@ -252,6 +248,7 @@ def _run(
     start = time.monotonic()
     for words in unit.commands:
         _call(words)
+    scoring = unit.evaluations.get("")
     return {
         "case": unit.case,
         "arm": unit.arm,
@@ -259,7 +256,7 @@ def _run(
         "values": measures.values(recipe, unit),
         "gate": measures.gate(unit),
         "commands": [folders.portable(w) for w in unit.commands],
-        "evaluation": folders.relative(unit.evaluations.get("", "")),
+        "evaluation": folders.relative(scoring.folder if scoring else ""),
         "minutes": round((time.monotonic() - start) / 60, 2),
     }
 
