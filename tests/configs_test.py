@@ -89,18 +89,14 @@ def test_a_flagfile_has_its_authors_values_or_a_reason(name):
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        *[("projection", "mlp"), ("projection_batch_norm", True)],
-        *[("projection_bias", True), ("l2_normalize_features", False)],
-        *[("zero_init_residual", False), ("augmentation", "randaugment")],
-        *[("scale_by_temperature", None), ("temperature", 0.2)],
-        *[("batch_size", 4096), ("epochs", 100), ("learning_rate", 0.3)],
-        *[("schedule", "linear"), ("warmup_epochs", 10.0)],
-        *[("weight_decay", 1e-6), ("linear_batch_size", 256)],
-        *[("linear_epochs", 90), ("linear_learning_rate", 0.1)],
-        *[("linear_decay_rate", 0.9), ("linear_warmup_epochs", 0.0)],
-        *[("linear_weight_decay", None), ("linear_optimizer_epsilon", 1.0)],
-        *[("linear_label_smoothing", 0.0)],
-        *[("linear_l2_normalize_features", False)],
+        ("augmentation", "randaugment"),
+        ("zero_init_residual", False),
+        ("l2_normalize_features", False),
+        ("scale_by_temperature", None),
+        ("batch_size", 4096),
+        ("weight_decay", 1e-6),
+        ("linear_decay_rate", 0.9),
+        ("linear_optimizer_epsilon", 1.0),
     ],
 )
 def test_another_value_of_an_option_is_found(option, value, monkeypatch):
@@ -108,28 +104,6 @@ def test_another_value_of_an_option_is_found(option, value, monkeypatch):
     run = fields.replace(run, **{option: value})
     monkeypatch.setattr(recipes, "resolved", lambda name: run)
     assert recipes.unexplained("supcon_imagenet_6144", _AUTHORS)
-
-
-def test_the_jitter_of_sincere_is_found(monkeypatch):
-    run = recipes.resolved("sincere_cifar10")
-    run = fields.replace(run, color_jitter_style="tensorflow")
-    monkeypatch.setattr(recipes, "resolved", lambda name: run)
-    (line,) = recipes.unexplained("sincere_cifar10", _AUTHORS)
-    assert "jitter is 0.5 tensorflow" in line
-
-
-def test_every_difference_has_a_source_and_a_reason():
-    entries = [
-        entry
-        for group in ("recipes", "evaluations")
-        for recipe in _AUTHORS[group].values()
-        for entry in recipe.get("values", recipe).values()
-    ]
-    assert len(entries) > 400
-    for entry in entries:
-        assert len(entry) in (2, 4) and all(map(bool, entry[1::2])), entry
-        source = re.match(r"[A-Za-z]+(-code)?", entry[1])[0]
-        assert source in _AUTHORS["sources"], entry
 
 
 @pytest.mark.parametrize("name", _AUTHORS["recipes"])
@@ -161,38 +135,14 @@ def test_the_transfer_grids_are_the_papers():
 # ---- What --smoke makes of a run ---------------------------------------------
 
 # All that may differ between a recipe and what --smoke trains of it.
-_MAY_SHRINK = {
-    "dataset",
-    "split",
-    "test_split",
-    "validation_fraction",
-    "data_service",
-    "image_size",
-    "encoder",
-    "width",
-    "stem",
-    "init_from",
-    "queue_size",
-    "online_knn_size",
-    "grad_cache_chunks",
-    "epochs",
-    "batch_size",
-    "warmup_epochs",
-    "boundaries",
-    "linear_epochs",
-    "linear_batch_size",
-    "linear_warmup_epochs",
-    "linear_boundaries",
-    "strategy",
-    "tpu",
-    "steps_per_execution",
-    "checkpoint_every_steps",
-    "log_every_steps",
-    "keep_checkpoint_every_hours",
-    "histograms_every_epochs",
-    "projector_examples",
-    "profile_steps",
-}
+_MAY_SHRINK = """
+    dataset split test_split validation_fraction data_service image_size
+    encoder width stem init_from queue_size online_knn_size grad_cache_chunks
+    epochs batch_size warmup_epochs boundaries linear_epochs linear_batch_size
+    linear_warmup_epochs linear_boundaries strategy tpu steps_per_execution
+    checkpoint_every_steps log_every_steps keep_checkpoint_every_hours
+    histograms_every_epochs projector_examples profile_steps
+"""
 
 
 def _shrunk(run, examples=1437):
@@ -221,7 +171,7 @@ def test_smoke_keeps_the_recipe(name):
     # Defaults by the size of an image become explicit: the recipe's own.
     ours = {"flip", "color_jitter_strength", "blur"}
     made = {k for k in changed & ours if before[k] is None}
-    assert changed - made <= _MAY_SHRINK
+    assert changed - made <= set(_MAY_SHRINK.split())
     assert after["batch_size"] <= 16
     assert bool(after["warmup_epochs"]) == (before["warmup_epochs"] != 0)
     assert bool(after["linear_epochs"]) == bool(before["linear_epochs"])
