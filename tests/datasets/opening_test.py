@@ -636,13 +636,13 @@ def test_unreadable_images_are_left_out_and_named(tmp_path):
 
 def verified(monkeypatch):
     """Returns the list of the images that are verified from now on."""
-    verify, seen = decoding._verify, []
+    verify, seen = decoding.verify, []
 
     def counted(contents, *options):
         seen.append(contents)
         return verify(contents, *options)
 
-    monkeypatch.setattr(decoding, "_verify", counted)
+    monkeypatch.setattr(decoding, "verify", counted)
     return seen
 
 

@@ -66,6 +66,12 @@ def test_slices_and_splits_are_read(folder):
     _pack(folder)
     _pack(folder, split="test", reading=_held_out())
     _, examples = _read(folder)
+    # Version 0.2.0 wrote more about each file.
+    manifest = folder / "packed" / "train.json"
+    about = json.loads(manifest.read_text())
+    for part in about["files"]:
+        part |= {"bytes": 1, "sha256": "0"}
+    manifest.write_text(json.dumps(about))
     source, part = _read(folder, split="train[1:4]")
     assert source.info.num_examples == 3
     for found, expected in zip(part, examples[1:4], strict=True):
@@ -79,21 +85,21 @@ def _held_out():
 
 def test_an_interrupted_pack_goes_on(folder, monkeypatch):
     _pack(folder)
-    write = packing._write
+    serialized, calls = packing._serialized, []
 
-    def fail(source, side, path):
-        if path.endswith("00001.tfrecord"):
+    def fail(source, side):
+        calls.append(source)
+        if len(calls) == 2:
             raise KeyboardInterrupt
-        return write(source, side, path)
+        return serialized(source, side)
 
-    monkeypatch.setattr(packing, "_write", fail)
+    monkeypatch.setattr(packing, "_serialized", fail)
     with pytest.raises(KeyboardInterrupt):
         _pack(folder, "again")
     with pytest.raises(errors.UserError, match=r"2 of 5 images.*repeat"):
         _read(folder, "again")
     first = folder / "again" / "train-00000.tfrecord"
     before = first.stat().st_mtime_ns
-    monkeypatch.setattr(packing, "_write", write)
     _pack(folder, "again")
     assert first.stat().st_mtime_ns == before
     for name in ("train.json", "train-00001.tfrecord", "train-00002.tfrecord"):
@@ -121,13 +127,13 @@ def test_other_and_damaged_packs_are_refused(folder):
     file = folder / "packed" / "train-00001.tfrecord"
     content = file.read_bytes()
     file.write_bytes(content[:-1])
-    with pytest.raises(errors.UserError, match=r"00001.tfrecord has .* bytes"):
+    with pytest.raises(errors.UserError, match=r"00001\.tfrecord"):
         _read(folder)
     file.write_bytes(content)
     manifest = folder / "packed" / "train.json"
     for damaged in ("", "[]", json.dumps({"files": [1]})):
         manifest.write_text(damaged)
-        with pytest.raises(errors.UserError, match="is damaged"):
+        with pytest.raises(errors.UserError, match=r"train\.json"):
             _read(folder)
 
 

@@ -66,11 +66,11 @@ def extensions() -> tuple[str, ...]:
 
 
 class Found(NamedTuple):
-    """The sizes of image files, and other columns of their records."""
+    """What was found of image files."""
 
     sizes: np.ndarray  # Height and width, int32 [n, 2]; zeros if unreadable.
-    kinds: np.ndarray  # What decodes them, int32 [n].
-    columns: dict[str, np.ndarray]  # [n] each.
+    kinds: np.ndarray  # What decodes them, int [n].
+    labels: np.ndarray  # int64 [n], or zeros.
 
     def decoder(
         self, upright: bool = False
@@ -203,50 +203,7 @@ def check(
     return np.flatnonzero(readable), shape, tuple(bad)
 
 
-def read_sizes(
-    records: tf.data.Dataset,
-    source: str,
-    read: Callable[[bytes], bytes],
-    max_pixels: int,
-    upright: bool = False,
-    columns: tuple[str, ...] = (),
-) -> Found:
-    """Verifies the image files of encoded records, in parallel.
-
-    Args:
-      records: `read` makes a file's bytes of their feature `source`, string [].
-      source, read: see `records`.
-      max_pixels: images with more are unreadable.
-      upright: whether images are turned as their EXIF data say.
-      columns: features of the records to return.
-    """
-
-    def verify(value: bytes) -> np.ndarray:
-        try:
-            return np.array(_verify(read(value), max_pixels, upright), np.int32)
-        except Exception:  # Decoders raise errors of any type.
-            return np.zeros([3], np.int32)
-
-    def of_record(record: Record) -> tuple[tf.Tensor, Record]:
-        size = tf.numpy_function(verify, [record[source]], tf.int32)
-        size.set_shape([3])
-        return size, {name: record[name] for name in columns}
-
-    rows = list(
-        records.map(of_record, tf.data.AUTOTUNE, deterministic=True)
-        .batch(1024)
-        .as_numpy_iterator()
-    )
-    if not rows:
-        none = {column: np.zeros([0], np.int64) for column in columns}
-        return Found(np.zeros([0, 2], np.int32), np.zeros([0], np.int32), none)
-    parts, kept = zip(*rows, strict=True)
-    found = np.concatenate(parts)
-    joined = {c: np.concatenate([part[c] for part in kept]) for c in columns}
-    return Found(found[:, :2], found[:, 2], joined)
-
-
-def _verify(
+def verify(
     contents: bytes, max_pixels: int, upright: bool
 ) -> tuple[int, int, int]:
     """Returns (height, width, kind); raises where `decode` would fail."""

@@ -95,12 +95,13 @@ class _Files(NamedTuple):
 
 
 def _source(
-    name: str, split: str, reading: Reading, files: _Files, held_out: bool
+    name: str, split: str, access: Access, files: _Files, held_out: bool
 ) -> Source:
     """Takes the files of a split, leaves out unreadable ones.
 
     With `held_out` the files are those of train and of test.
     """
+    reading = access.reading
     rows = {"path": np.array(files.paths, object)}
     if files.labels is not None:
         rows["label"] = np.array(files.labels, np.int64)
@@ -118,7 +119,11 @@ def _source(
     paths = rows["path"].tolist()
     upright = reading.exif == "apply"
     found = verified_files.read_sizes(
-        paths, reading.max_image_pixels, upright, files.place
+        paths,
+        reading.max_image_pixels,
+        upright,
+        files.place,
+        access.verify_all,
     )
     rows["size"] = found.sizes
     good, shape, bad = decoding.check(name, paths, found.sizes, reading)
@@ -322,7 +327,7 @@ def folder(name: str, options: Folder, split: str, access: Access) -> Source:
             f"{name}: the name of a file or folder is not UTF-8"
             f" ({error.object!r}): rename it"
         ) from error
-    return _source(name, split, reading, files, held_out)
+    return _source(name, split, access, files, held_out)
 
 
 # ---- CSV ---------------------------------------------------------------------
@@ -449,7 +454,7 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
     paths = [p if "://" in p else os.path.join(folder, p) for p in named]
     found = _Files(path, paths, named, np.arange(len(paths)))
     if len(rows[0]) == 1:
-        return _source(name, split, reading, found, held_out)
+        return _source(name, split, access, found, held_out)
     literal = re.sub(r"([*?\[\]\\])", r"\\\1", path)
     files = tf.io.gfile.glob(literal.replace("{split}", "*"))
     classes = {row[-1] for f in files or [file] for row in _rows(f, reading)}
@@ -463,7 +468,7 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
         labels = [int(row[1]) for row in rows]
         count = max(map(int, classes)) + 1
         found = found._replace(labels=labels, num_classes=count)
-        return _source(name, split, reading, found, held_out)
+        return _source(name, split, access, found, held_out)
     if all(map(_NUMBER.fullmatch, classes)):
         least = min(classes, key=float)
         raise errors.UserError(
@@ -473,4 +478,4 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
     number = {label: i for i, label in enumerate(names)}
     labels = [number[row[1]] for row in rows]
     found = found._replace(labels=labels, label_names=names)
-    return _source(name, split, reading, found, held_out)
+    return _source(name, split, access, found, held_out)

@@ -75,7 +75,11 @@ def source(
 
 
 def _open(
-    name: str, split: str, data_dir: str | None, reading: Reading
+    name: str,
+    split: str,
+    data_dir: str | None,
+    reading: Reading,
+    verify_all: bool = False,
 ) -> Source:
     """Opens a dataset without taking a note of it; see `source`."""
     declared = dataset.read(name)
@@ -83,7 +87,7 @@ def _open(
         reason = "the splits of such a dataset are fixed"
         split_spec.refuse_fraction(name, reading, reason)
     other = functools.partial(source, data_dir=data_dir, reading=reading)
-    access = Access(data_dir or None, reading, other)
+    access = Access(data_dir or None, reading, other, verify_all)
     try:
         opened = OPENERS[type(declared)](name, declared, split, access)
     # TensorFlow's message may quote a record, which is no text.
@@ -114,7 +118,7 @@ def name_unreadable(error: BaseException) -> errors.UserError | None:
     for (name, split, data_dir, reading), state in reversed(_opened.items()):
         limit = reading.max_bad_images
         unlimited = dataclasses.replace(reading, max_bad_images=2**31 - 1)
-        again = functools.partial(_open, name, split, data_dir, unlimited)
+        again = functools.partial(_open, name, split, data_dir, unlimited, True)
         opened.append((again, state, limit))
     return unreadable.explain(error, opened)
 

@@ -1,4 +1,4 @@
-"""The lengths in a TFRecord file, compared with the file before it is read.
+"""Records of TFRecord files, and their lengths before the files are read.
 
 A record is its length (8 bytes), a checksum of that (4), the data, and a
 checksum of the data (4). TensorFlow allocates what a length says: a file of 112
@@ -10,9 +10,10 @@ import gzip
 import re
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, files
@@ -25,6 +26,22 @@ _MAX_RECORD = (1 << 31) - 1
 # stores are faster at reading on.
 _LOCAL, _REMOTE, _ZIPPED = 1 << 12, 1 << 23, 1 << 16
 ZIPPED = r".*\.gz(ip)?"
+
+
+def example(columns: Mapping[str, Any]) -> bytes:
+    """Serializes a `tf.train.Example` of bytes, texts, integers and floats."""
+    features = {}
+    values: dict[str, Any]
+    for name, value in columns.items():
+        if isinstance(value, str | bytes):
+            values = {"bytes_list": {"value": [tf.compat.as_bytes(value)]}}
+        elif np.asarray(value).dtype.kind == "f":
+            values = {"float_list": {"value": np.ravel(value)}}
+        else:
+            values = {"int64_list": {"value": np.ravel(value)}}
+        features[name] = tf.train.Feature(**values)
+    whole = tf.train.Example(features={"feature": features})
+    return whole.SerializeToString()
 
 
 def count(path: str) -> int:

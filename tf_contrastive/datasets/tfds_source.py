@@ -159,14 +159,17 @@ def _num_examples(builder: "DatasetBuilder", split: str) -> int:
     return count
 
 
-def _files(builder: "DatasetBuilder", split: str) -> Files:
+def _files(
+    builder: "DatasetBuilder", split: str, verify_all: bool = False
+) -> Files:
     """The files of a split, as serialized examples."""
     from tensorflow_datasets.core import file_adapters
 
     parts = builder.info.splits[split].file_instructions
     paths = [os.fspath(part.filename) for part in parts]
     if builder.info.file_format is file_adapters.FileFormat.TFRECORD:
-        counts = verified_files.count_records(paths, str(builder.data_dir))
+        place = str(builder.data_dir)
+        counts = verified_files.count_records(paths, place, verify_all)
         for path, part, count in zip(paths, parts, counts, strict=True):
             if count != part.examples_in_shard:
                 raise errors.UserError(
@@ -197,7 +200,7 @@ def open_tfds(
     image, label = _image_and_label(tfds, builder)
     count = _num_examples(builder, split)
     features = builder.info.features
-    files = _files(builder, split)
+    files = _files(builder, split, access.verify_all)
     # Name in the record -> name of the feature.
     names = {"image": image} | ({"label": label} if label else {})
     names |= {"extra": "extra"} if "extra" in features else {}

@@ -103,7 +103,7 @@ def tfrecord(
             f"{name}: no file matches {matching}: use the path of TFRecord"
             " files, with or without wildcards"
         )
-    counts = verified_files.count_records(paths, matching)
+    counts = verified_files.count_records(paths, matching, access.verify_all)
     files = Files(paths, np.zeros_like(counts), counts, _read)
     first = max(reading.first_label, 0)
     try:
@@ -116,6 +116,7 @@ def tfrecord(
             files.read,
             reading.max_image_pixels,
             f"{matching} {first}",
+            access.verify_all,
         )
     except (
         tf.errors.DataLossError,
@@ -135,7 +136,7 @@ def tfrecord(
     )
     num_classes = None
     if labelled:
-        labels = found.columns["label"]
+        labels = found.labels
         if labels.min() == 1 and reading.first_label < 0:
             raise errors.UserError(
                 f"{name}: its labels start at 1: set"

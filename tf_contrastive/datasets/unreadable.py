@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
-from tf_contrastive.datasets import verified_files
 from tf_contrastive.datasets.source import Source
 
 # What readers and decoders raise.
@@ -52,8 +51,9 @@ def explain(
 
     Args:
       error: the error that ended a command, or a run.
-      opened: for each dataset, what opens it again, with all of its unreadable
-        images; its state when it was opened; and its `max_bad_images`.
+      opened: for each dataset, what opens it again and verifies all images,
+        with any number of unreadable ones; its state when it was opened; and
+        its `max_bad_images`.
 
     Returns:
       None, if the error has another reason. What was found unreadable is not
@@ -67,8 +67,7 @@ def explain(
     terminal.info("looking for the image that cannot be read")
     for open_again, before, limit in opened:
         try:
-            with verified_files.verifying_all():
-                source = open_again()
+            source = open_again()
             if found := _difference(source, before, limit):
                 return found
         except errors.UserError as found:

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import files
+from tf_contrastive.datasets import record_files
 
 ADVICE = "use a file in a writable folder"
 
@@ -79,24 +80,11 @@ def _npz(path: str, columns: Columns, label_names: list[str]) -> None:
 
 
 def _tfrecord(path: str, columns: Columns, label_names: list[str]) -> None:
-    def feature(value: np.ndarray) -> tf.train.Feature:
-        if value.dtype.kind == "f":
-            return tf.train.Feature(float_list=tf.train.FloatList(value=value))
-        if value.dtype.kind == "U":
-            values = tf.train.BytesList(value=[str(value).encode()])
-            return tf.train.Feature(bytes_list=values)
-        values = tf.train.Int64List(value=[int(value)])
-        return tf.train.Feature(int64_list=values)
-
+    names = [COLUMNS[name] for name in columns]
     with tf.io.TFRecordWriter(path) as writer:
         for row in zip(*columns.values(), strict=True):
-            features = {
-                COLUMNS[name]: feature(value)
-                for name, value in zip(columns, row, strict=True)
-            }
-            features = tf.train.Features(feature=features)
-            example = tf.train.Example(features=features)
-            writer.write(example.SerializeToString())
+            values = dict(zip(names, row, strict=True))
+            writer.write(record_files.example(values))
 
 
 def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:
