@@ -7,11 +7,12 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 
 
-def make(folder, *, branches=False, **options):
-    """Writes checkpoints of a run on the digits at steps 0 and 1.
+def make(folder, source=None, *, branches=False, **options):
+    """Writes checkpoints of a run at steps 0 and 1.
 
     Args:
       folder: the run's folder.
+      source: the training data; None: the digits.
       branches: whether to enable the residual branches, which start as zero.
         Otherwise, most features of such small images are equal.
       **options: options of `pretrain`.
@@ -37,8 +38,8 @@ def make(folder, *, branches=False, **options):
             **options,
         },
     )
-    source = datasets.source("digits", "train")
-    network = train.build_model(run, 10)
+    source = source or datasets.source("digits", "train")
+    network = train.build_model(run, source.info.num_classes)
     network.compile(
         optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
         probe_optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
@@ -49,7 +50,10 @@ def make(folder, *, branches=False, **options):
                 variable.assign(tf.ones_like(variable))
     saved = checkpoints.Checkpoints(network, run, train.metadata(source.info))
     batches = datasets.evaluation_batches(
-        source, views.evaluation(8), batch_size=100
+        source,
+        views.evaluation(8),
+        batch_size=100,
+        extra_channels=run.data.extra_channels,
     )
     saved.save()
     for images, _ in batches:

@@ -126,8 +126,6 @@ def test_classes_are_predicted_only_from_features_that_hold_them():
     # A tenth, for early stopping, has an image of each class from 40 on.
     least = transformations.predict(noise[:40], kinds[:40], noise, kinds)
     assert least["predictions"].shape == (900,)
-    with pytest.raises(errors.UserError, match="at least 40"):
-        transformations.predict(noise[:25], kinds[:25], noise, kinds)
     with pytest.raises(errors.UserError, match="transforms_train=30"):
         evaluate(transforms_train=30).validate()
 
@@ -152,9 +150,8 @@ def test_a_map_keeps_clusters_together():
 def test_maps_of_few_and_of_equal_points():
     assert np.isfinite(tsne.tsne(np.eye(5, 2), perplexity=30)[0]).all()
     assert np.isfinite(tsne.tsne(np.ones([9, 3]))[0]).all()
-    for invalid in (np.ones([3, 3]), np.diag([np.nan] + [1.0] * 8)):
-        with pytest.raises(errors.UserError, match="embeddings"):
-            tsne.tsne(invalid)
+    with pytest.raises(errors.UserError, match="embeddings"):
+        tsne.tsne(np.diag([np.nan] + [1.0] * 8))
 
 
 def test_random_examples_of_random_classes():

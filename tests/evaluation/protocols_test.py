@@ -8,7 +8,7 @@ import json
 import contexts
 import numpy as np
 import pytest
-import small
+import saved_run
 import tensorflow as tf
 from sklearn import metrics
 
@@ -22,7 +22,6 @@ from tf_contrastive import (
     exporting,
     views,
 )
-from tf_contrastive import train as training
 from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
@@ -292,33 +291,10 @@ def test_an_unknown_protocol_names_the_nearest():
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
-    """A run on digits whose encoder's weights differ from its initial ones."""
+    """A run on digits whose encoder's statistics differ from initial ones."""
     folder = str(tmp_path_factory.mktemp("run"))
-    run = fields.replace(
-        small.RUN,
-        encoder="resnet10",
-        width=0.125,
-        stem="cifar",
-        image_size=8,
-        extra_channels=0,
-        workdir=folder,
-    )
-    source = datasets.source("digits", "train")
-    built = training.build_model(run, source.info.num_classes)
-    return _saved(built, run, source)
-
-
-def _saved(built, run, source):
-    """Writes a run whose encoder's statistics alone were trained."""
-    extra = run.data.extra_channels
-    built.compile(optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False))
-    batches = datasets.evaluation_batches(
-        source, views.evaluation(8), batch_size=100, extra_channels=extra
-    )
-    for images, _ in batches.take(3):
-        built.encoder(images, training=True)
-    checkpoints.Checkpoints(built, run, training.metadata(source.info)).finish()
-    return run.runtime.workdir
+    saved_run.make(folder)
+    return folder
 
 
 def _evaluate(**values):
@@ -342,7 +318,7 @@ def test_evaluate_prints_a_table_and_writes_json(workdir, evaluated):
     out, err, report = evaluated
     trained = checkpoints.load_encoder(checkpoints.load_run(workdir))
     assert report["checksum"] == embedding.checksum(trained)
-    assert (report["dataset"], report["step"]) == ("digits", 0)
+    assert (report["dataset"], report["step"]) == ("digits", 1)
     rows = [(r["encoder"], results.row_name(r)) for r in report["results"]]
     assert rows == [
         (encoder, protocol)
@@ -536,45 +512,45 @@ def with_extra(tmp_path_factory):
         labels,
         extra=np.stack([labels % 2, labels // 2], -1) * 3,
     )
-    run = fields.replace(
-        small.RUN,
-        encoder="resnet10",
-        width=0.125,
-        stem="cifar",
-        image_size=8,
-        extra_channels=2,
-        workdir=folder,
-    )
-    return _saved(training.build_model(run, 4), run, source), source
+    saved_run.make(folder, source, extra_channels=2)
+    return folder, source
 
 
 @pytest.mark.slow
-def test_extra_channels_are_embedded(with_extra, monkeypatch, tmp_path):
+def test_extra_channels_are_embedded_and_served(
+    with_extra, monkeypatch, tmp_path, capsys
+):
     workdir, source = with_extra
     monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
-    exporting.export(workdir, str(tmp_path / "export"))
-    found = []
-    for place in (
-        {"workdir": workdir},
-        {"saved_model": str(tmp_path / "export"), "input": "any"},
-    ):
-        output = str(tmp_path / "out.npz")
-        command = fields.replace(Embed(), output=output, **place)
-        assert embed_command.run(command) == 0
-        found.append(np.load(output)["embeddings"])
-    np.testing.assert_allclose(found[0], found[1], atol=1e-5)
+    exported = str(tmp_path / "export")
+    assert export_command.run(Export(Exporting(workdir, exported))) == 0
+    out = capsys.readouterr().out
+    assert "images: float32 [N, 8, 8, 5], colours in [0, 1]" in out
+    assert exporting.details(f"{exported}/1")["channels"] == 5
+    served = tf.saved_model.load(f"{exported}/1").signatures
+    assert list(served) == ["serving_default", "project"]
     encoder = checkpoints.load_encoder(checkpoints.load_run(workdir))
     batches = datasets.evaluation_batches(
         source, views.evaluation(8), batch_size=40
     )
     images = next(iter(batches))[0]
     assert images.shape == (40, 8, 8, 5)
-    np.testing.assert_allclose(
-        found[0], encoder(images, training=False), atol=1e-5
-    )
+    expected = encoder(images, training=False)
+    for place in (
+        {"workdir": workdir},
+        {"saved_model": exported, "input": "any"},
+    ):
+        output = str(tmp_path / "out.npz")
+        command = fields.replace(Embed(), output=output, **place)
+        assert embed_command.run(command) == 0
+        found = np.load(output)["embeddings"]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    for part in (images, images[:0]):
+        found = served["serving_default"](images=part)["embedding"]
+        np.testing.assert_allclose(found, expected[: len(part)], atol=1e-5)
     # They are seen: without them the embeddings are others.
     without = encoder(images * [1, 1, 1, 0, 0], training=False)
-    assert np.abs(found[0] - without).max() > 0.01
+    assert np.abs(expected - without).max() > 0.01
 
 
 def test_data_without_the_channels_are_refused(with_extra, tmp_path):
@@ -589,32 +565,3 @@ def test_data_without_the_channels_are_refused(with_extra, tmp_path):
     assert not output.parent.exists()
     with pytest.raises(errors.UserError, match=told):
         _evaluate(workdir=workdir, dataset="digits")
-
-
-@pytest.mark.slow
-def test_export_says_what_an_encoder_of_more_channels_serves(
-    with_extra, tmp_path, capsys
-):
-    workdir, source = with_extra
-    command = Export(Exporting(workdir, str(tmp_path)))
-    assert export_command.run(command) == 0
-    out = capsys.readouterr().out
-    assert "images: float32 [N, 8, 8, 5], colours in [0, 1]" in out
-    assert exporting.details(f"{tmp_path}/1")["channels"] == 5
-    served = tf.saved_model.load(f"{tmp_path}/1").signatures
-    assert list(served) == ["serving_default", "project"]
-    batches = datasets.evaluation_batches(
-        source, views.evaluation(8), batch_size=7
-    )
-    images = next(iter(batches))[0]
-    encoder = exporting.load(workdir)
-    for part in (images, images[:0]):
-        np.testing.assert_allclose(
-            served["serving_default"](images=part)["embedding"],
-            encoder(images, training=False)[: len(part)],
-            atol=1e-5,
-        )
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

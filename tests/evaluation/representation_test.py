@@ -368,7 +368,7 @@ def test_views_are_embedded_once(context):
 
 
 def test_contrastive_and_kl_bound_protocols(context):
-    z, labels = view_embeddings.project_views(context, 60, 0)
+    _, z, labels = view_embeddings.embed_views(context, 60, 0)
     measured = contexts.measure("contrastive", context, view_examples=60)[
         "metrics"
     ]

@@ -5,7 +5,7 @@ the distance of random projections from a Gaussian.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import scipy.stats
@@ -16,9 +16,6 @@ from tf_contrastive.config.protocols import Uniformity
 from tf_contrastive.evaluation import plots, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Rows compared with all others at a time: 1024 x 10,000 float32 are 40 MiB.
 _BLOCK = 1024
@@ -208,33 +205,28 @@ def measure(
     return measurement
 
 
-def plot(projections: RandomProjections) -> "Figure":
+def plot(projections: RandomProjections) -> "plots.Figure":
     """Histograms of `random_projections`, with the normal density of each.
 
     Chen et al. 2021 (Intriguing Properties), figure B.1.
     """
     values = np.asarray(projections["projections"])
     count = min(values.shape[1], plots.PANELS)
-    columns = min(count, 4)
-    rows = -(-count // columns)
-    figure, axes = plots.panels(rows, columns, 2.4, 1.7)
+    figure, axes = plots.grid(count, 2.4, 1.7)
     # One range for all panels, not empty even for a single point.
     ends = values.min() - 1e-6, values.max() + 1e-6
-    for number, axis in enumerate(axes.flat):
-        if number >= count:
-            axis.set_visible(False)
-            continue
+    for number, axis in enumerate(axes):
         x = values[:, number]
-        plots.plain(axis)
         mean, deviation = x.mean(), x.std()
-        axis.hist(x, 50, ends, density=True, color=plots.FIRST, alpha=0.7)
+        axis.hist(
+            x, bins=50, range=ends, density=True, color=plots.FIRST, alpha=0.7
+        )
         if deviation > 0:
             grid = np.linspace(*ends, 200)
             density = np.exp(-(((grid - mean) / deviation) ** 2) / 2)
             density /= deviation * np.sqrt(2 * np.pi)
             axis.plot(grid, density, color=plots.SECOND, linewidth=1.2)
         axis.set_yticks([])
-        axis.tick_params(labelsize=7)
         axis.set_title(f"KS {projections['ks_normal'][number]:.3f}", fontsize=8)
     figure.suptitle(
         "random orthogonal projections, and the normal density of each"

@@ -7,7 +7,7 @@ features of inner layers, and patches of pixels, are clustered for each image.
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -17,9 +17,6 @@ from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import plots, view_embeddings
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Number of layers: block groups 2, 3 and 4 of a residual network.
 LAYERS = 3
@@ -265,7 +262,7 @@ def measure(
 
 def plot(
     image: np.ndarray, clusters: Mapping[str, Mapping[int, np.ndarray]]
-) -> "Figure":
+) -> "plots.Figure":
     """Overlays an image, float [S, S, 3] in [0, 1], with its clusters.
 
     `clusters` maps features and a number of clusters to int [h, w].

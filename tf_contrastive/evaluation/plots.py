@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 _DPI = 100
 # Blue and orange are distinguishable for the colour-blind, and in grey.
 FIRST, SECOND, QUIET = "#1f77b4", "#d95f02", "#888888"
+_STYLE = {
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 10,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
 # Classes with a panel of their own; the others are only in "all classes".
 PANELS = 12
 
@@ -24,6 +31,7 @@ def panels(
     rows: int, columns: int, width: float, height: float, **options: Any
 ) -> "tuple[Figure, np.ndarray]":
     """Returns a figure and its axes [rows, columns], each in inches."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -31,12 +39,27 @@ def panels(
         (columns * width, rows * height), dpi=_DPI, layout="constrained"
     )
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    with rc_context(_STYLE):
+        axes = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, axes
 
 
-def plain(axis: "Axes") -> None:
-    """Removes the top and right spines."""
-    axis.spines[["top", "right"]].set_visible(False)
+def grid(
+    count: int, width: float, height: float, columns: int = 4
+) -> "tuple[Figure, list[Axes]]":
+    """Returns a figure and `count` axes, in rows of at most `columns`."""
+    columns = min(count, columns)
+    figure, axes = panels(-(-count // columns), columns, width, height)
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat[:count])
+
+
+def legend(figure: "Figure", axis: "Axes", place: str, **options: Any) -> None:
+    """Explains what an axis shows, outside of all axes."""
+    handles = axis.get_legend_handles_labels()
+    place = f"outside {place}"
+    figure.legend(*handles, loc=place, fontsize=8, frameon=False, **options)
 
 
 def png(figure: "Figure", dpi: int = _DPI) -> bytes:

@@ -102,7 +102,8 @@ def measure_task(
       images), "contrastive_entropy" (nats), "max_entropy" (ln of the number of
       candidates), "temperature", "images".
     """
-    z, _ = view_embeddings.project_views(context, view_examples, seed)
+    _, z, _ = view_embeddings.embed_views(context, view_examples, seed)
+    assert z is not None
     temperature, normalize = view_embeddings.loss_similarity(context)
     task = contrastive_accuracy(
         z,
@@ -192,7 +193,8 @@ def measure_kl(
       "temperature", "images". If no batch has two images of one class and one
       of another, only "kl_lower_bound": None.
     """
-    z, labels = view_embeddings.project_views(context, view_examples, seed)
+    _, z, labels = view_embeddings.embed_views(context, view_examples, seed)
+    assert z is not None
     temperature, normalize = view_embeddings.loss_similarity(context)
     order = np.random.RandomState(seed % 2**32).permutation(len(labels))
     parts = [

@@ -6,16 +6,13 @@ checkpoint, its numbers once.
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 
 from tf_contrastive import checkpoints, files, terminal
-from tf_contrastive.evaluation import statistics
+from tf_contrastive.evaluation import plots, statistics
 from tf_contrastive.evaluation.context import EvaluationContext
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RESULTS_FILE = "evaluation.json"
 ADVICE = "set `output_dir` to a folder that you may write"
@@ -74,7 +71,7 @@ class Measurement(TypedDict, total=False):
     correct5: np.ndarray
     labels: np.ndarray  # Int [n], if other examples than the test split.
     dataset: str  # Name of the dataset, if other examples are scored.
-    plots: dict[str, "Figure"]
+    plots: dict[str, "plots.Figure"]
     arrays: dict[str, np.ndarray]  # To be saved.
     # What the protocol chose by the available data: results compare only where
     # it is equal.

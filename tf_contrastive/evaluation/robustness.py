@@ -10,7 +10,7 @@ a prepared -C dataset of TensorFlow Datasets, or else from `corruptions`.
 import collections
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -35,9 +35,6 @@ from tf_contrastive.evaluation.corruptions import (
 )
 from tf_contrastive.evaluation.images import Batches
 from tf_contrastive.evaluation.results import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # What reading an unusable baseline raises.
 _UNUSABLE = (
@@ -387,7 +384,7 @@ def _take(batches: Batches, examples: int) -> Iterator[tuple[Any, Any]]:
 
 def reliability_diagram(
     parts: Mapping[str, classification_metrics.Reliability],
-) -> "Figure":
+) -> "plots.Figure":
     """Accuracy by confidence, and their distribution, by title of a panel."""
     figure, axes = plots.panels(
         2, len(parts), 3.2, 2.2, sharex=True, sharey="row", height_ratios=[3, 1]
@@ -418,7 +415,7 @@ def reliability_diagram(
             label="mean confidence",
         )
         error = classification_metrics.calibration_error(bins)
-        top.set_title(f"{title}: ECE {error:.3f}", fontsize=10)
+        top.set_title(f"{title}: ECE {error:.3f}")
         top.set_ylim(0, 1)
         fractions = bins["count"] / bins["count"].sum()
         bottom.bar(
@@ -426,31 +423,21 @@ def reliability_diagram(
         )
         bottom.set_xlabel("confidence", fontsize=9)
         bottom.set_xlim(0, 1)
-        for axis in column:
-            plots.plain(axis)
-            axis.tick_params(labelsize=8)
     axes[0, 0].set_ylabel("accuracy", fontsize=9)
     axes[1, 0].set_ylabel("fraction", fontsize=9)
-    # Outside of the axes, which may be full of bars.
-    figure.legend(
-        *axes[0, 0].get_legend_handles_labels(),
-        loc="outside lower center",
-        ncols=2,
-        fontsize=8,
-        frameon=False,
-    )
+    # The axes may be full of bars.
+    plots.legend(figure, axes[0, 0], "lower center", ncols=2)
     return figure
 
 
 def severity_curves(
     accuracies: Mapping[str, Sequence[float]], clean: float
-) -> "Figure":
+) -> "plots.Figure":
     """Accuracy at severity 0 (clean), 1, 2, ... of each corruption."""
     from matplotlib import colormaps
 
     figure, axes = plots.panels(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
-    plots.plain(axis)
     colors = colormaps["tab20"]
     curves = {name: [clean, *values] for name, values in accuracies.items()}
     for number, (name, values) in enumerate(curves.items()):
@@ -471,7 +458,5 @@ def severity_curves(
     axis.set_xlabel("severity")
     axis.set_ylabel("accuracy")
     axis.set_ylim(bottom=0)
-    figure.legend(
-        loc="outside right upper", fontsize=8, frameon=False, borderaxespad=0.2
-    )
+    plots.legend(figure, axis, "right upper", borderaxespad=0.2)
     return figure

@@ -5,7 +5,7 @@ and Hughes 2024 (SINCERE), section 4.1 and figure 2.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from tf_contrastive import classifiers, errors
 from tf_contrastive.evaluation import plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # 1024 x 8192 cosines of float32 are 32 MiB, whatever the sizes of the splits.
 _QUERY_BLOCK = 1024
@@ -190,24 +187,21 @@ def measure(context: EvaluationContext) -> Measurement:
     return measurement
 
 
-def plot(parts: Mapping[str, NeighborHistograms]) -> "Figure":
+def plot(parts: Mapping[str, NeighborHistograms]) -> "plots.Figure":
     """Cosines to the nearest image of the same class, and of another.
 
     `parts` maps the title of a panel to `neighbor_histograms`.
     Medians are dotted lines. Feeney and Hughes 2024 (SINCERE), figure 2.
     """
     parts = dict(list(parts.items())[: plots.PANELS + 1])
-    columns = min(len(parts), 4)
-    rows = -(-len(parts) // columns)
     # The first occupied bin, rounded down to tenths.
     starts = []
     for part in parts.values():
         occupied = np.flatnonzero(np.asarray(part["target"]) + part["noise"])
         first = part["edges"][occupied[0] if len(occupied) else 0]
         starts.append(max(np.floor(10 * first) / 10, part["edges"][0]))
-    figure, axes = plots.panels(rows, columns, 3.2, 2.3)
-    for axis, (title, part) in zip(axes.flat, parts.items(), strict=False):
-        plots.plain(axis)
+    figure, axes = plots.grid(len(parts), 3.2, 2.3)
+    for axis, (title, part) in zip(axes, parts.items(), strict=True):
         for values, median, color, label in (
             (part["target"], part["target_median"], plots.FIRST, "same class"),
             (part["noise"], part["noise_median"], plots.SECOND, "other class"),
@@ -222,13 +216,10 @@ def plot(parts: Mapping[str, NeighborHistograms]) -> "Figure":
             )
             if np.isfinite(median):
                 axis.axvline(median, color=color, linestyle=":")
-        axis.set_title(title, fontsize=10)
-        axis.tick_params(labelsize=8)
+        axis.set_title(title)
         axis.locator_params(axis="y", nbins=4)
         axis.set_xlim(min(starts), part["edges"][-1])
-    for axis in axes.flat[len(parts) :]:
-        axis.set_visible(False)
-    axes[0, 0].legend(fontsize=8, frameon=False, loc="upper left")
+    axes[0].legend(fontsize=8, frameon=False, loc="upper left")
     figure.supxlabel("cosine to the nearest training image", fontsize=10)
     figure.supylabel("fraction of test images", fontsize=10)
     return figure

@@ -4,7 +4,7 @@ Chen et al. 2020 (SimCLR), appendix B.4.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -13,9 +13,6 @@ from tf_contrastive import errors
 from tf_contrastive.evaluation import hypersphere, plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Numbers of leading values whose fraction of the sum is reported.
 _TOP = (1, 10, 100)
@@ -91,7 +88,7 @@ def measure(context: EvaluationContext) -> Measurement:
     }
 
 
-def plot(arrays: Mapping[str, np.ndarray]) -> "Figure":
+def plot(arrays: Mapping[str, np.ndarray]) -> "plots.Figure":
     """Plots singular values and eigenvalues, on linear and log scales."""
     figure, axes = plots.panels(1, 2, 4.0, 3.0)
     curves = {
@@ -99,14 +96,13 @@ def plot(arrays: Mapping[str, np.ndarray]) -> "Figure":
         "eigenvalues, magnitude": (arrays.get("eigenvalues"), plots.FIRST),
     }
     for axis, scale in zip(axes[0], ("linear", "log"), strict=True):
-        plots.plain(axis)
         for name, (values, color) in curves.items():
             if values is not None:
                 ranks = np.arange(1, len(values) + 1)
                 axis.plot(ranks, values, color=color, label=name)
         axis.set_yscale(scale)
         axis.set_xlabel("rank")
-        axis.set_title(f"{scale} scale", fontsize=10)
+        axis.set_title(f"{scale} scale")
     axes[0, 0].set_ylabel("size")
     axes[0, 0].legend(fontsize=8, frameon=False)
     return figure

@@ -6,12 +6,12 @@ transformed. Chen et al. 2020 (SimCLR), section 4.2, table 3.
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, errors
+from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import Transforms
 from tf_contrastive.evaluation import plots, statistics, view_embeddings
@@ -19,12 +19,8 @@ from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
 from tf_contrastive.views import ablation, color, prng
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 # An image has colour if its channels differ by more than this.
 _COLOUR = 1 / 255
-_MIN_IMAGES = Transforms.smallest["train"]
 
 
 class Task(NamedTuple):
@@ -106,7 +102,7 @@ def predict(
       "predictions": int [n]}.
 
     Raises:
-      UserError: for NaN, incompatible shapes, or too few rows.
+      UserError: for NaN or incompatible shapes.
     """
     from sklearn import exceptions, neural_network, pipeline, preprocessing
 
@@ -115,12 +111,6 @@ def predict(
     test = classifiers.check_embeddings("test_embeddings", test_embeddings)
     truth = classifiers.check_labels("test_kinds", test_kinds, test)
     names, counts = np.unique(kinds, return_counts=True)
-    if len(train) < _MIN_IMAGES or len(names) < 2 or counts.min() < 2:
-        raise errors.UserError(
-            f"train has {len(train)} images, {counts.tolist()} of each"
-            f" transformation: pass at least {_MIN_IMAGES}, with two of each of"
-            " two transformations"
-        )
     network = pipeline.make_pipeline(
         preprocessing.StandardScaler(),
         neural_network.MLPClassifier(
@@ -218,12 +208,11 @@ def _take(
     return np.concatenate(h), np.concatenate(kinds)
 
 
-def plot(metrics: Mapping[str, Any]) -> "Figure":
+def plot(metrics: Mapping[str, Any]) -> "plots.Figure":
     """Plots the accuracies of h and z, and chance level."""
     names = [k.removesuffix("_h") for k in metrics if k.endswith("_h")]
     figure, axes = plots.panels(1, 1, 5.2, 3.0)
     axis = axes[0, 0]
-    plots.plain(axis)
     colors = {"h": plots.FIRST, "z": plots.SECOND}
     spaces = [space for space in colors if f"{names[0]}_{space}" in metrics]
     places = np.arange(len(names))
@@ -253,5 +242,5 @@ def plot(metrics: Mapping[str, Any]) -> "Figure":
     axis.set_xticks(places, names)
     axis.set_ylim(0, 108)
     axis.set_ylabel("accuracy, %")
-    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    plots.legend(figure, axis, "right upper")
     return figure

@@ -4,19 +4,15 @@ Chen et al. 2020 (SimCLR), appendix B.5, shows ten random classes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tf_contrastive import classifiers, errors
+from tf_contrastive import classifiers
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.protocols import TSNE
 from tf_contrastive.evaluation import plots
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Largest number of classes in a legend.
 _LEGEND = 20
@@ -38,7 +34,7 @@ def tsne(
       (places float32 [n, 2], the remaining divergence in nats).
 
     Raises:
-      UserError: for NaN, or too few rows.
+      UserError: for NaN.
 
     Van der Maaten and Hinton 2008.
     """
@@ -46,10 +42,6 @@ def tsne(
     from sklearn import manifold
 
     rows = classifiers.check_embeddings("embeddings", embeddings)
-    if len(rows) < 4:
-        raise errors.UserError(
-            f"embeddings have {len(rows)} row(s): pass at least 4"
-        )
     varied = np.ptp(rows, axis=0).any()
     mapper = manifold.TSNE(
         perplexity=min(perplexity, (len(rows) - 1) / 3),
@@ -116,7 +108,7 @@ def plot(
     maps: Mapping[str, np.ndarray],
     labels: np.ndarray,
     label_names: Sequence[str] = (),
-) -> "Figure":
+) -> "plots.Figure":
     """Plots points [n, 2] by the title of their panel, coloured by class."""
     from matplotlib import colormaps
 
@@ -141,11 +133,6 @@ def plot(
         axis.set_yticks([])
         axis.set_aspect("equal", adjustable="datalim")
     if kinds[-1] >= 0 and len(kinds) <= _LEGEND:
-        figure.legend(
-            *axes[0, 0].get_legend_handles_labels(),
-            loc="outside right center",
-            fontsize=8,
-            frameon=False,
-            markerscale=(30 / size) ** 0.5,
-        )
+        scale = (30 / size) ** 0.5
+        plots.legend(figure, axes[0, 0], "right center", markerscale=scale)
     return figure

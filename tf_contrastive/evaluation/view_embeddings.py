@@ -47,18 +47,6 @@ def embed_views(
     return context.cached(("views", examples, seed), embed)
 
 
-def project_views(
-    context: EvaluationContext, examples: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (z float32 [n, 2, P], labels [n]) of `embed_views`."""
-    views = embed_views(context, examples, seed)
-    if views.z is None:
-        raise ValueError(
-            f"the {context.subject.name} encoder has no projection"
-        )
-    return views.z, views.labels
-
-
 def sample(count: int, size: int, seed: int) -> np.ndarray:
     """Returns at most `size` random rows out of `count`, increasing."""
     rows = np.random.RandomState(seed % 2**32).permutation(count)[:size]
@@ -86,19 +74,9 @@ def _flat_views(
     context: EvaluationContext, rows: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (views [2b, S, S, K], labels [2b]) of some test images."""
-    size = context.options.evaluation.embedding_batch_size
-    pixels: list[np.ndarray] = []
-    labels: list[np.ndarray] = []
-    for views, classes in select(
-        context.images.views(context.data.test, 2), rows
-    ):
-        pixels.append(views.reshape([-1, *views.shape[2:]]))
-        labels.append(np.repeat(classes, 2))
-        if sum(map(len, labels)) >= size:
-            yield np.concatenate(pixels), np.concatenate(labels)
-            pixels, labels = [], []
-    if pixels:
-        yield np.concatenate(pixels), np.concatenate(labels)
+    batches = context.images.views(context.data.test, 2)
+    for views, labels in select(batches, rows):
+        yield views.reshape([-1, *views.shape[2:]]), np.repeat(labels, 2)
 
 
 def check_views(

@@ -441,7 +441,6 @@ def draw(panels: Mapping[str, Points], shared: bool = False) -> bytes:
 
 
 def _panel(axis: "Axes", name: str, points: Points) -> None:
-    plots.plain(axis)
     cases = list(dict.fromkeys(case for case, _ in points))
     arms = list(dict.fromkeys(arm for _, arm in points))
     step = 0.8 / len(arms)
