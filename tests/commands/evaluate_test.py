@@ -725,7 +725,3 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
     tops = [top for _, top in points["trained/prototype/top1"]]
     assert [step for step, _ in points["trained/prototype/top1"]] == steps
     assert len(set(tops)) > 1 and tops[-1] > 0.4
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

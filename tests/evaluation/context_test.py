@@ -330,7 +330,3 @@ def test_every_recipe_learns_the_digits(recipe):
     assert row["top1"] > 0.85
     assert row["version"] == "1-cpu"
     assert embedding.checksum(scored.subject.encoder) == before
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -374,7 +374,3 @@ def test_an_export_without_labels(exported):
     assert any("only takes 16 pixels" in line for line in lines)
     assert len(measurement["metrics"]) == 4
     contexts.check_plots(measurement)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -836,7 +836,3 @@ def test_missing_datasets_are_named(monkeypatch):
     )
     with pytest.raises(errors.UserError, match="data_dir"):
         list(contexts.measure("transfer", _subject()))
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

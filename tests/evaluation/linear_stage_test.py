@@ -574,7 +574,3 @@ def test_a_contrastive_run_has_no_classifier_to_score(first):
     scored = make_context.from_run(checkpoints.load_run(str(first[0])), *digits)
     with pytest.raises(errors.UserError, match="protocols=linear"):
         protocols.run(scored, ["head"])
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

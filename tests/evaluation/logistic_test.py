@@ -192,7 +192,3 @@ def test_what_cannot_be_fitted_is_refused(change, message):
     }
     with pytest.raises(errors.UserError, match=message):
         logistic.logistic_regression(**arguments)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -470,7 +470,3 @@ def test_a_thousand_classes_fit_on_a_page():
     part = evaluation.neighbor_histograms(np.ones(3), np.zeros(3))
     parts = {f"class {k}": part for k in range(1000)}
     assert len(separation.plot(parts).axes) < 20
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

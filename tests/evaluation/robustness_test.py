@@ -504,7 +504,3 @@ def test_unlabelled_data_and_unknown_names_are_told():
         wrong = _subject(**{f"robustness_{option}": name})
         with pytest.raises(UserError, match=f"robustness_{option}={name}"):
             protocols.run(wrong, ["robustness"])
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))
