@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import PIL.Image
@@ -32,24 +28,6 @@ def _encoder():
 def _data(n=10):
     images = np.random.default_rng(0).random([n, 4, 4, 3], np.float32)
     return images, np.arange(n) - 1
-
-
-def test_batches_of_any_size_are_embedded_with_one_graph():
-    images, labels = _data()
-    encoder, traces = _encoder(), []
-
-    def counted(x, training):
-        traces.append(x.shape)
-        return encoder(x, training=training)
-
-    batches = tf.data.Dataset.from_tensor_slices((images, labels)).batch(4)
-    embeddings, found = embedding.embed(counted, batches)
-    expected = encoder(images, training=False)
-    np.testing.assert_allclose(embeddings, expected, atol=1e-6)
-    assert embeddings.dtype == np.float32
-    assert found.dtype == np.int32
-    assert found.tolist() == labels.tolist()
-    assert len(traces) == 1
 
 
 @pytest.mark.parametrize(
@@ -84,15 +62,6 @@ def test_every_example_counts_once_on_any_number_of_replicas(replicas, sizes):
     assert len(traces) == replicas
 
 
-def test_embedding_changes_no_weight_or_statistic():
-    encoder = _encoder()
-    before = embedding.checksum(encoder)
-    embedding.embed(encoder, [_data()])
-    assert embedding.checksum(encoder) == before
-    encoder(_data()[0], training=True)  # What a broken protocol would do.
-    assert embedding.checksum(encoder) != before
-
-
 def test_the_checksum_depends_on_values_and_their_order():
     class Holder(tf.Module):
         def __init__(self, *values):
@@ -125,12 +94,6 @@ def test_npz_has_embeddings_labels_and_names(scheme, tmp_path):
     assert tf.io.gfile.listdir(f"{scheme}{tmp_path}/new") == ["out.npz"]
 
 
-def test_unlabelled_embeddings_have_no_labels(tmp_path):
-    path = str(tmp_path / "out.npz")
-    output_files.write(path, np.zeros([3, 2], np.float32))
-    assert np.load(path).files == ["embeddings"]
-
-
 @pytest.mark.parametrize("name", ["file/out.npz", "folder"])
 def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
     (tmp_path / "file").write_text("")
@@ -139,11 +102,6 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
         output_files.write(str(tmp_path / name), np.zeros([1, 2]))
     with pytest.raises(errors.UserError, match="cannot write"):
         files.check_writable(str(tmp_path / name))
-
-
-def test_checking_leaves_nothing_but_the_folder(tmp_path):
-    files.check_writable(str(tmp_path / "new" / "out.npz"))
-    assert list((tmp_path / "new").iterdir()) == []
 
 
 # ---- The job ----------------------------------------------------------------
@@ -399,36 +357,6 @@ def test_images_of_a_folder_come_with_their_paths(workdir, tmp_path):
     assert "labels" not in found
     listed = (tmp_path / "out.bad.txt").read_text().splitlines()
     assert listed == [str(folder / "c.png")]
-
-
-@pytest.mark.slow
-def test_a_killed_process_continues(workdir, digits, tmp_path):
-    arguments = [
-        sys.executable,
-        "-m",
-        "tf_contrastive",
-        "embed",
-        f"--workdir={workdir}",
-        "--split=train",
-        "--shard_size=50",
-        "--embedding_batch_size=10",
-        f"--output={tmp_path}/d.npz",
-    ]
-    process = subprocess.Popen(arguments)
-    while not list(tmp_path.glob("d-*.npz")):
-        time.sleep(0.01)
-        assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("d-*.npz")}
-    assert 0 < len(before) < 29
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert f"{len(before)} of 29 files are there already" in done.stderr
-    for path, time_ in before.items():
-        assert path.stat().st_mtime_ns == time_
-    parts = [np.load(p) for p in sorted(tmp_path.glob("d-*.npz"))]
-    indices = np.concatenate([part["indices"] for part in parts])
-    assert indices.tolist() == list(range(1437))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from tf_contrastive.config.transfer import SUITES
 from tf_contrastive.config.views import PREPROCESSINGS
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.datasets.subsets import balanced_rows
-from tf_contrastive.embedding.replicated import ReplicatedEmbedder
+from tf_contrastive.embedding import Embedder
 from tf_contrastive.evaluation import (
     finetune,
     logistic,
@@ -496,10 +496,10 @@ def test_transfer_has_the_preprocessing_of_its_paper(
 
 def test_each_split_is_embedded_once_at_most(monkeypatch):
     walks = []
-    walk = ReplicatedEmbedder.__call__
+    walk = Embedder.steps
     monkeypatch.setattr(
-        ReplicatedEmbedder,
-        "__call__",
+        Embedder,
+        "steps",
         lambda self, make: walks.append(1) or walk(self, make),
     )
     dict(

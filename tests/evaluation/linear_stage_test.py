@@ -28,7 +28,7 @@ from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
-from tf_contrastive.embedding.replicated import ReplicatedEmbedder
+from tf_contrastive.embedding import Embedder
 from tf_contrastive.evaluation import linear_stage, make_context, protocols
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
@@ -448,13 +448,13 @@ def test_a_full_disk_is_told_in_one_line(first, begun, monkeypatch):
 
 
 def test_a_signal_is_heard_while_images_are_embedded(first, begun, monkeypatch):
-    execute = ReplicatedEmbedder.__call__
+    execute = Embedder.steps
 
     def signalled(*args):
         os.kill(os.getpid(), signal.SIGTERM)
         return execute(*args)
 
-    monkeypatch.setattr(ReplicatedEmbedder, "__call__", signalled)
+    monkeypatch.setattr(Embedder, "steps", signalled)
     with pytest.raises(errors.InterruptedRunError, match="at epoch 0"):
         _stage(first[1], begun)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import apache_beam
 import numpy as np
@@ -48,9 +48,9 @@ def _opened(name: str, split: str, data_dir: str) -> datasets.Source:
 
 
 @functools.cache
-def _encode(saved_model: str) -> Callable[[tf.Tensor], np.ndarray]:
+def _embedder(saved_model: str) -> embedding.Embedder:
     """Loads the model once in a process."""
-    return embedding.embedder(tf.saved_model.load(saved_model))
+    return embedding.Embedder(tf.saved_model.load(saved_model))
 
 
 class _Embed(apache_beam.DoFn):
@@ -62,8 +62,8 @@ class _Embed(apache_beam.DoFn):
 
     def process(self, packed: bytes) -> None:
         part = pickler.loads(packed)
-        encode = _encode(self._saved_model)
-        rows = jobs.embed(self._job, encode, part.open(self._job))
+        embedder = _embedder(self._saved_model)
+        rows = jobs.embed(self._job, embedder, part.open(self._job))
         self._job.write(part.shard, *rows)
 
 

@@ -82,6 +82,11 @@ class Job:
         ]
 
     @property
+    def images_at_a_time(self) -> int:
+        """Images of a batch: no more than the first shard has."""
+        return min(self.batch_size, self.shards()[0].stop)
+
+    @property
     def name(self) -> str:
         """The output without the ending of its format."""
         return self.output.removesuffix(EMBEDDING_FORMATS[self.format])
@@ -90,8 +95,8 @@ class Job:
         """Makes batches of the readable images of a part of the source.
 
         Returns:
-          `tf.data.Dataset` of (rows int64 [b], counted from 0 in the part,
-          images float32 [b, S, S, K], labels int32 [b], -1 if there are none),
+          `tf.data.Dataset` of (images float32 [b, S, S, K], rows int64 [b],
+          counted from 0 in the part, labels int32 [b], -1 if there are none),
           in order. Rows of unreadable images are missing; an unreadable file
           of records is an error.
         """
@@ -108,7 +113,7 @@ class Job:
                 shape = [*image.shape[:2], self.extra_channels]
                 image = tf.concat([image, tf.broadcast_to(extra, shape)], -1)
             label = tf.cast(example.get("label", -1), tf.int32)
-            return row, image, label
+            return image, row, label
 
         def readable(
             rows: tf.Tensor, records: dict[str, tf.Tensor]
@@ -274,12 +279,12 @@ def run(
     Raises:
       UserError: if too many images cannot be read, or a file cannot be written.
     """
-    encode = embedding.embedder(encoder)
+    embedder = embedding.Embedder(encoder)
     total = job.source.info.num_examples
     bad = bad_images(job)
     for shard in shards:
         part = job.source.select(np.arange(shard.start, shard.stop))
-        rows, embeddings, labels, paths = embed(job, encode, part)
+        rows, embeddings, labels, paths = embed(job, embedder, part)
         bad += job.missing(shard, rows, paths)
         job.check_bad(bad)
         job.write(shard, rows, embeddings, labels, paths)
@@ -287,14 +292,11 @@ def run(
 
 
 def embed(
-    job: Job, encode: Callable[[tf.Tensor], np.ndarray], part: datasets.Source
+    job: Job, embedder: embedding.Embedder, part: datasets.Source
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Embeds a part: (rows, embeddings, labels, paths) for `Job.write`."""
     try:
-        batches = [
-            (rows.numpy(), encode(images), labels.numpy())
-            for rows, images, labels in job.batches(part)
-        ]
+        batches = list(embedder(job.batches(part), job.images_at_a_time))
     except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
         reason = datasets.name_unreadable(error) or errors.first_line(error)
         raise errors.UserError(
@@ -306,7 +308,8 @@ def embed(
         side, channels = job.image_size, 3 + job.extra_channels
         zeros = tf.zeros([1, side, side, channels])
         no_rows = np.zeros([0], np.int64)
-        batches = [(no_rows, encode(zeros)[:0], no_rows)]
-    rows, embeddings, labels = map(np.concatenate, zip(*batches, strict=True))
+        ((h, *_),) = embedder([(zeros,)])
+        batches = [(h[:0], no_rows, no_rows)]
+    embeddings, rows, labels = map(np.concatenate, zip(*batches, strict=True))
     paths = (part.arrays or {}).get("path")
     return rows, embeddings, labels, None if paths is None else paths.numpy()

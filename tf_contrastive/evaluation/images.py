@@ -11,7 +11,7 @@ from tf_contrastive import datasets, views
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import resolve_views
-from tf_contrastive.embedding.replicated import MakeBatches
+from tf_contrastive.embedding import MakeBatches
 from tf_contrastive.views import Policy
 
 # Iterable of (images [b, S, S, K] or views [b, V, S, S, K], labels [b]).

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tf_contrastive import embedding, errors, exporting
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.embedding.replicated import MakeBatches, ReplicatedEmbedder
-from tf_contrastive.evaluation.data import NO_IMAGE, Cache
+from tf_contrastive.embedding import Embedder, MakeBatches
+from tf_contrastive.evaluation.data import NO_IMAGE
 from tf_contrastive.evaluation.images import Batches, SharedBatches
 
 
@@ -38,8 +38,6 @@ class Subject:
     strategy: tf.distribute.Strategy = dataclasses.field(
         default_factory=tf.distribute.get_strategy
     )
-    # Graphs by the size of a first batch.
-    _embedders: Cache = dataclasses.field(default_factory=Cache, init=False)
 
     @functools.cached_property
     def image_size(self) -> int:
@@ -116,24 +114,18 @@ class Subject:
             isinstance(batches, SharedBatches)
             and batches.size % self.num_replicas == 0
         ):
-            for steps in batches.wrap(self._replicated(batches.make)):
+            for steps in batches.wrap(self._embedder.steps(batches.make)):
                 yield from zip(*steps, strict=True)
             return
-        encode = None
-        for images, labels in batches:
-            # One graph per size of a first batch; it fits the later batches.
-            encode = encode or self._embedders.get(
-                len(images),
-                lambda: embedding.embedder(self.encoder, self.strategy),
-            )
-            yield encode(images), np.asarray(labels, np.int32)
+        for h, labels in self._embedder(batches):
+            yield h, np.asarray(labels, np.int32)
 
     def embed_parts(
         self, make: MakeBatches
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields what a `ReplicatedEmbedder` does, without end."""
-        return self._replicated(make)
+        """Yields what `Embedder.steps` does, without end."""
+        return self._embedder.steps(make)
 
     @functools.cached_property
-    def _replicated(self) -> ReplicatedEmbedder:
-        return ReplicatedEmbedder(self.encoder, self.strategy)
+    def _embedder(self) -> Embedder:
+        return Embedder(self.encoder, self.strategy)
