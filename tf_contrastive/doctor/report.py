@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import platform
+from collections.abc import Iterable
 from importlib import metadata
 
 import tensorflow as tf
@@ -116,14 +117,20 @@ def _mib(sizes: dict[str, int | None]) -> Section:
     }
 
 
-def _environment() -> Section:
-    versions: Section = {"python": platform.python_version()}
-    for package in _PACKAGES:
+def versions(packages: Iterable[str]) -> dict[str, str]:
+    """Returns the versions of Python and of packages, if they are installed."""
+    known = {"python": platform.python_version()}
+    for package in packages:
         try:
-            versions[package] = metadata.version(package)
+            known[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return {**versions, "platform": platform.platform(), "cpus": os.cpu_count()}
+            known[package] = "not installed"
+    return known
+
+
+def _environment() -> Section:
+    machine = {"platform": platform.platform(), "cpus": os.cpu_count()}
+    return {**versions(_PACKAGES), **machine}
 
 
 def _devices() -> str:

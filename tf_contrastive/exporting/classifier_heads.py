@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, classifiers, errors, heads
 from tf_contrastive.config.export import PROTOTYPE_TEMPERATURE
+from tf_contrastive.losses import similarity
 
 
 class ProbeHead(tf.Module):
@@ -101,11 +102,7 @@ class PrototypeHead(tf.Module):
 
     def __call__(self, features: tf.Tensor) -> tf.Tensor:
         """Returns probabilities [N, C] of features [N, D]."""
-        # As in `classifiers.normalize`: no square overflows.
-        largest = tf.reduce_max(tf.abs(features), 1, keepdims=True)
-        unit = tf.math.l2_normalize(
-            tf.math.divide_no_nan(features, largest), 1, epsilon=1e-24
-        )
+        unit = similarity.l2_normalize(features)
         cosines = tf.matmul(unit, self._prototypes, transpose_b=True)
         logits = tf.where(self._present, cosines / self._temperature, -np.inf)
         return tf.nn.softmax(logits)

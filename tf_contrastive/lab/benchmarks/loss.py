@@ -5,6 +5,7 @@ batch; the alternatives hold the N x N matrix of all similarities several times.
 A row of its own shows the time of `similarity_products="split"`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -117,17 +118,8 @@ def _in_tensorflow(
     return call
 
 
-def ours(case: Case) -> measure.Call:
-    """This package's loss, with the device's own products."""
-    return _ours(case, "plain")
-
-
-def ours_split(case: Case) -> measure.Call:
-    """This package's loss, with products that are nearly float32."""
-    return _ours(case, "split")
-
-
-def _ours(case: Case, similarity_products: str) -> measure.Call:
+def ours(case: Case, similarity_products: str = "plain") -> measure.Call:
+    """This package's loss, by default with the device's own products."""
     loss = losses.build(
         case.loss,
         temperature=case.options.temperature,
@@ -235,7 +227,10 @@ class Alternatives(NamedTuple):
     peers: dict[str, measure.Maker]
 
 
-_OURS: dict[str, measure.Maker] = {"ours": ours, "ours-split": ours_split}
+_OURS: dict[str, measure.Maker] = {
+    "ours": ours,
+    "ours-split": functools.partial(ours, similarity_products="split"),
+}
 LOSSES = {
     "ntxent": Alternatives(_ntxent, {"keras-cv": keras_cv}),
     "supcon": Alternatives(

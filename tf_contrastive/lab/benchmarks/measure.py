@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, process
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -232,15 +231,12 @@ def check_output(option: str, path: str) -> None:
 
 def environment() -> dict[str, Any]:
     """Returns versions, platform, processors and accelerators."""
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
+    # Late: another process that is measured need not import it.
+    from tf_contrastive.doctor import report
+
     devices = tf.config.list_physical_devices()
     return {
-        "versions": versions,
+        "versions": report.versions(_PACKAGES),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
         "accelerators": [d.name for d in devices if d.device_type != "CPU"],

@@ -17,8 +17,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
-from tf_contrastive.flags import packaged_flagfile
+from tf_contrastive import errors, files, flags, terminal
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.fields import Command
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.lab.claims import definitions, measures, verdicts
 
 RESULT_FILE = "result.json"
@@ -39,6 +41,12 @@ _TEXTS = (
     "relations",
     "diagnosis",
 )
+
+
+_OPTIONS: dict[str, type[Command]] = {
+    definitions.PRETRAIN: Pretrain,
+    definitions.EVALUATE: Evaluate,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +134,8 @@ def plan(
     """
     for seed, (case, arm) in itertools.product(range(seeds), recipe.units()):
         settings = recipe.settings(case, arm)
-        if flags := (chosen or {}).get(_key(case, arm)):
-            settings[definitions.PRETRAIN] += flags
+        if best := (chosen or {}).get(_key(case, arm)):
+            settings[definitions.PRETRAIN] += best
         yield _unit(case, arm, seed, settings, folders)
 
 
@@ -176,12 +184,12 @@ def candidates(
     if select is None:
         return
     for case, arm in recipe.units():
-        for flags in select.flags.get(arm, ()):
+        for tried in select.flags.get(arm, ()):
             settings = recipe.settings(case, arm)
-            settings[definitions.PRETRAIN] += [*flags, *select.pretrain]
+            settings[definitions.PRETRAIN] += [*tried, *select.pretrain]
             for scoring in definitions.evaluations(settings).values():
                 scoring += select.evaluate
-            yield _unit(case, arm, SELECTION_SEED, settings, folders), flags
+            yield _unit(case, arm, SELECTION_SEED, settings, folders), tried
 
 
 def run(
@@ -282,18 +290,18 @@ def _select(
         for unit in tried
     }
     best: dict[str, tuple[tuple[bool, float], list[str]]] = {}
-    for unit, flags in candidates(recipe, folders):
-        found = done.get((unit.case, unit.arm, tuple(flags)))
+    for unit, given in candidates(recipe, folders):
+        found = done.get((unit.case, unit.arm, tuple(given)))
         if found is None:
-            found = _run(claim, recipe, unit, folders) | {"flags": flags}
+            found = _run(claim, recipe, unit, folders) | {"flags": given}
             tried.append(found)
             save()
         trained = not verdicts.is_untrained(found)
         score = trained, found["values"][select.value]
         key = _key(unit.case, unit.arm)
         if key not in best or score > best[key][0]:
-            best[key] = score, flags
-    result["chosen"] = {key: flags for key, (_, flags) in best.items()}
+            best[key] = score, given
+    result["chosen"] = {key: given for key, (_, given) in best.items()}
     save()
     return result["chosen"]
 
@@ -315,19 +323,9 @@ def _check(recipe: definitions.Recipe, folders: Folders) -> None:
             " to the folder of prepared TensorFlow Datasets"
         )
     tried = [unit for unit, _ in candidates(recipe, folders)]
-    units = [*tried, *plan(recipe, folders, 1)]
-    for unit in units:
-        for word in [word for words in unit.commands for word in words]:
-            name, _, path = word.partition("=")
-            if name == "--flagfile" and not (
-                tf.io.gfile.exists(path) or packaged_flagfile(path)
-            ):
-                raise errors.UserError(
-                    f"{errors.arg('configs_dir', folders.configs_dir)}: {path}"
-                    " does not exist: set it to the folder of this package's"
-                    " flagfiles"
-                )
-    for unit in units:
+    for unit in [*tried, *plan(recipe, folders, 1)]:
+        for command, *words in unit.commands:
+            flags.parse(_OPTIONS[command], words).validate()
         measures.check(recipe, unit)
 
 
