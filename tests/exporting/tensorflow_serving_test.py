@@ -6,8 +6,6 @@ import http.server
 import importlib.util
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -27,7 +25,6 @@ from tensorflow_serving.apis import (
 from tensorflow_serving.config import model_server_config_pb2
 
 from tf_contrastive import __main__, exporting
-from tf_contrastive.lab.benchmarks import serving
 
 _ROOT = Path(__file__).absolute().parents[2]
 SIZE = 12
@@ -109,24 +106,6 @@ def test_the_server_configuration_is_valid(base):
     assert model.model_version_policy.latest.num_versions == 1
 
 
-def test_batching_parameters_are_valid(base):
-    with open(f"{base}/2/assets.extra/batching_parameters.txt") as file:
-        text = re.sub("#.*", "", file.read())
-    wrapped = dict(re.findall(r"(\w+) \{ value: (\d+) \}", text))
-    (sizes,) = re.findall(r"allowed_batch_sizes: \[([\d, ]+)\]", text)
-    sizes = [int(size) for size in sizes.split(",")]
-    # What session_bundle_config.proto calls them.
-    assert set(wrapped) == {
-        "max_batch_size",
-        "batch_timeout_micros",
-        "max_enqueued_batches",
-        "num_batch_threads",
-    }
-    # The server refuses anything else.
-    assert sizes == sorted(set(sizes))
-    assert sizes[-1] == int(wrapped["max_batch_size"])
-
-
 # ---- launch/serve -----------------------------------------------------------
 
 _DOCKER = """#!{python}
@@ -193,28 +172,6 @@ def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
     assert "--publish=[::]:8501:8501" in called
 
 
-def test_serve_prints_with_dry_run_what_it_would_run(serve, base, tmp_path):
-    import shlex
-
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "export").symlink_to(base)
-    for folder in (base, "run"):
-        _, called = serve(folder)
-        done, nothing = serve("--dry_run", folder)
-        assert nothing is None
-        assert shlex.split(done.stdout) == ["docker", *called]
-
-
-def test_serve_leaves_remote_folders_to_the_server(serve):
-    done, called = serve("--image=other", "gs://bucket/export")
-    assert done.returncode == 0
-    assert called[-3:] == [
-        "other",
-        "--model_name=encoder",
-        "--model_base_path=gs://bucket/export",
-    ]
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -233,16 +190,6 @@ def test_serve_says_what_is_wrong(serve, words, told):
     assert called is None
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_serve_says_that_docker_is_missing(serve, base, tmp_path):
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for tool in ("bash", "env", "dirname", "basename", "nproc", "id"):
-        (tools / tool).symlink_to(shutil.which(tool))
-    done, _ = serve(base, path=str(tools))
-    assert done.returncode == 1
-    assert "docker was not found" in done.stderr
 
 
 # ---- The clients ------------------------------------------------------------
@@ -401,22 +348,6 @@ def test_every_signature_is_measured(base, tmp_path, monkeypatch, capsys):
             assert row["largest_difference"] <= 1e-5
     assert rows[0]["overhead"] == 0
     assert "serving_bytes" in capsys.readouterr().out
-
-
-def test_a_signature_that_differs_fails_the_benchmark(
-    base, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(serving, "_ALLOWED", -1.0)
-    status = _benchmark(
-        monkeypatch,
-        f"--serving_model={base}",
-        "--serving_batch_sizes=1",
-        "--serving_seconds=0.01",
-        "--nomemory",
-        "--only_ours",
-        f"--output={tmp_path}/serving.json",
-    )
-    assert status == 1
 
 
 if __name__ == "__main__":
