@@ -46,7 +46,8 @@ def _arguments(run):
 def accuracies(encoder, run):
     """Top-1 of kNN and of logistic regression on the run's test split."""
     sets = []
-    for source in (train.open_data(run)[0], train.open_test(run)):
+    test = train.open_split(run, run.data.test_split)
+    for source in (train.open_data(run).train, test):
         batches = datasets.evaluation_batches(
             source, views.evaluation(run.views.image_size), batch_size=256
         )

@@ -160,13 +160,13 @@ def _write_rows(encoder: str, width: int, names: list[str]) -> None:
     run = fields.replace(
         _parse(RECIPE), encoder=encoder, width=float(width), batch_size=IMAGES
     )
-    run, info, _ = compilation.resolve(run, 1)
+    run, _ = compilation.prepare(run, 1)
     programs = None
     for name in names:
         target = chips.topology(TOPOLOGIES[name])
         compiler = compilation.Compiler(target, cores=1)
         if programs is None:
-            programs = compilation.Programs(run, info, compiler)
+            programs = compilation.Programs(run, compiler)
         programs = programs.on(compiler)
         facts = programs.step(IMAGES, PLAIN_PLAN)
         row = {n: facts[n] for n in ("flops", "bytes") if n in facts}
@@ -236,9 +236,9 @@ def _compile_recipe(name: str, run: Pretrain, images: int, mode: str) -> None:
     target = chips.topology(TOPOLOGIES["v4"])
     # A learning rate belongs to the recipe's own number of cores.
     run = fields.replace(run, batch_size=images * target.cores)
-    run, info, _ = compilation.resolve(run, target.cores)
+    run, _ = compilation.prepare(run, target.cores)
     compiler = compilation.Compiler(target)
-    facts = compilation.Programs(run, info, compiler).step(images, mode)
+    facts = compilation.Programs(run, compiler).step(images, mode)
     size, limit = compilation.needed(facts)
     wrong = [n for n in ("float64", "dynamic_shapes") if facts.get(n)]
     if limit is not None:

@@ -290,7 +290,8 @@ def test_stems_have_their_sides():
 
 def test_gpus_have_a_precision_from_their_generation_on():
     def precision(capability):
-        return runtime.resolve_precision("auto", False, capability)
+        machine = runtime.Machine(gpu_capability=capability)
+        return runtime.resolve_precision("auto", machine)
 
     assert precision((6, 1)) == "float32"
     assert precision((7, 0)) == precision((7, 5)) == "mixed_float16"
@@ -789,7 +790,6 @@ def test_a_linear_stage_is_saved_each_minute(
     )
     progress = linear_stage.Progress(
         types.SimpleNamespace(workdir=str(tmp_path)),
-        str(tmp_path),
         {"hyperparameters": {"epochs": 100}},
         types.SimpleNamespace(stop_reason=lambda: None),
         is_chief=False,

@@ -600,4 +600,4 @@ def test_a_run_names_a_rotten_image_and_is_saved(
     assert "allow_changed_data" in refused(lambda: train.pretrain(run))
     if not options.get("validation_fraction"):
         more = fields.replace(run, allow_changed_data=True)
-        assert len(train.pretrain(more).bad_images) == 8
+        assert len(train.pretrain(more).run.source.info.bad_images) == 8

@@ -12,6 +12,7 @@ from tf_contrastive import (
 )
 from tf_contrastive.config import allocations, fields
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import Machine
 from tf_contrastive.views.mixup_cutmix import Mixing
 
 
@@ -120,8 +121,8 @@ def _needs(monkeypatch, gib, **options):
         "queue_size": 64,
     }
     run = fields.replace(Pretrain(), **small | options)
-    allocations.check_model(run, copies=1)
-    allocations.check_batch(run, hosts=1, on_cpu=True)
+    allocations.check_model(run, Machine())
+    allocations.check_batch(run, Machine())
     allocations.check_cache(run.data.cache, image_bytes=3 << 29)
 
 
@@ -177,19 +178,21 @@ def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
         batch_size=2048,
         wire_dtype="uint8",
     )
-    allocations.check_batch(run, hosts=16, on_cpu=True)
+    allocations.check_batch(run, Machine(hosts=16))
     for hosts, change in (1, {}), (8, {}), (16, {"batch_size": 4096}):
         with pytest.raises(errors.UserError, match=r"^batch_size="):
-            allocations.check_batch(fields.replace(run, **change), hosts, True)
+            changed = fields.replace(run, **change)
+            allocations.check_batch(changed, Machine(hosts=hosts))
     # On accelerators, the views alone: 0.6 GB of bytes, 2.5 GB of floats.
-    allocations.check_batch(run, hosts=1, on_cpu=False)
+    allocations.check_batch(run, Machine(on_cpu=False))
     for change in {"wire_dtype": "float32"}, {"batch_size": 4096}:
         with pytest.raises(errors.UserError, match=r"^batch_size="):
-            allocations.check_batch(fields.replace(run, **change), 1, False)
+            changed = fields.replace(run, **change)
+            allocations.check_batch(changed, Machine(on_cpu=False))
     run = fields.replace(run, online_knn_size=150_000)
-    allocations.check_model(run, copies=1)
+    allocations.check_model(run, Machine())
     with pytest.raises(errors.UserError, match=r"^online_knn_size"):
-        allocations.check_model(run, copies=4)
+        allocations.check_model(run, Machine(replicas=4))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import small
 import tensorflow as tf
 
 from tf_contrastive import (
+    datasets,
     distribution,
     heads,
     losses,
@@ -18,6 +19,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.optimizer import (
     MOMENTUM_STYLES,
 )
+from tf_contrastive.config.runtime import Machine
 from tf_contrastive.model import networks
 
 # The last is exempt, whatever its rank.
@@ -557,7 +559,7 @@ def test_flags_reach_the_optimizer_and_its_schedule(name):
     )
     run.validate()
     model = _model(4)
-    rates = train.compile_model(model, run, steps_per_epoch=10)
+    rates = _compile(model, run, steps_per_epoch=10)
     kept = model.optimizer.get_config()
     for option, value in _FLAGS[name].items():
         assert kept[option.removeprefix("optimizer_")] == value
@@ -581,7 +583,7 @@ def test_biases_and_scales_of_a_run_are_exempt():
     layer = tf.keras.layers.EinsumDense("ab,bcd->acd", [2, 3], bias_axes="cd")
     outputs = tf.keras.layers.Flatten()(layer(inputs))
     model = _model(4, tf.keras.Model(inputs, outputs))
-    train.compile_model(model, run, steps_per_epoch=1)
+    _compile(model, run, steps_per_epoch=1)
     layer.bias.assign(tf.ones([2, 3]))
     before = layer.kernel.numpy()
     model.optimizer.apply_gradients(
@@ -589,6 +591,13 @@ def test_biases_and_scales_of_a_run_are_exempt():
     )
     np.testing.assert_array_equal(layer.bias, tf.ones([2, 3]))
     np.testing.assert_allclose(layer.kernel, before / 2)
+
+
+def _compile(model, run, steps_per_epoch):
+    examples = steps_per_epoch * run.schedule.batch_size
+    source = datasets.from_arrays(np.zeros([examples, 1, 1], np.uint8))
+    strategy = tf.distribute.get_strategy()
+    return train.PreparedRun(run, strategy, Machine(), source).compile(model)
 
 
 def _model(features, encoder=None):

@@ -2,9 +2,10 @@
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, train, views
+from tf_contrastive import checkpoints, datasets, views
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.model import networks
 
 
 def make(folder, source=None, *, branches=False, **options):
@@ -39,7 +40,7 @@ def make(folder, source=None, *, branches=False, **options):
         },
     )
     source = source or datasets.source("digits", "train")
-    network = train.build_model(run, source.info.num_classes)
+    network = networks.build_model(run, source.info.num_classes)
     network.compile(
         optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
         probe_optimizer=tf.keras.optimizers.SGD(0.1, jit_compile=False),
@@ -48,7 +49,7 @@ def make(folder, source=None, *, branches=False, **options):
         for variable in network.encoder.trainable_variables:
             if "gamma" in variable.name:
                 variable.assign(tf.ones_like(variable))
-    saved = checkpoints.Checkpoints(network, run, train.metadata(source.info))
+    saved = checkpoints.Checkpoints(network, run, source.info)
     batches = datasets.evaluation_batches(
         source,
         views.evaluation(8),

@@ -28,6 +28,7 @@ from tf_contrastive.config import dataset, fields
 from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import channel_statistics
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import Machine
 from tf_contrastive.datasets import color_statistics as dataset_statistics
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
@@ -98,7 +99,7 @@ def test_config_flags_hold_what_auto_chose_and_repeat_the_run(finished):
     assert "--precision=float32" in text
     assert "workdir" not in text
     again = flags.read(Pretrain, text, str(workdir))
-    assert again == result.config
+    assert again == result.run.options
 
 
 @pytest.mark.slow
@@ -109,7 +110,7 @@ def test_a_workdir_need_not_be_on_a_disk(tmp_path, monkeypatch):
     again = train.pretrain(_options(workdir, epochs=1, schedule="constant"))
     assert first.step == again.start_step == again.step == 4
     run = checkpoints.load_run(workdir)
-    assert run.step == 4 and run.config == first.config
+    assert run.step == 4 and run.config == first.run.options
     assert checkpoints.load_encoder(run).output_shape == (None, 64)
     assert tf.io.gfile.glob(f"{workdir}/events/*")
     monkeypatch.chdir(tmp_path)
@@ -143,8 +144,8 @@ def test_a_run_is_loaded_by_value(finished):
     workdir, result = finished
     run = checkpoints.load_run(str(workdir))
     assert run.step == 8
-    assert run.config.views == result.config.views
-    assert run.config.encoder == result.config.encoder
+    assert run.config.views == result.run.options.views
+    assert run.config.encoder == result.run.options.encoder
     assert run.metadata["num_classes"] == 10
     trained = checkpoints.load_encoder(run)
     stored = _weights(workdir)
@@ -246,11 +247,10 @@ def test_mixed_views_are_the_same_coloured_by_host_or_step(tmp_path):
 def test_mixed_views_need_pairs_on_every_replica():
     run = _options("w", **_MIXED, batch_size=62)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-    source = datasets.source("digits", "train")
     with pytest.raises(
         errors.UserError, match=r"batch_size=62 .* multiple of 4"
     ):
-        train.resolve(run, source, strategy)
+        train.prepare(run, strategy)
 
 
 # ---- What follows from the data ---------------------------------------------
@@ -290,13 +290,14 @@ def test_views_follow_the_recipe_of_the_data(name, side, given, expected):
 )
 def test_precision_and_compilation_follow_from_the_devices(devices, expected):
     data = {"dataset": "cifar10", "image_shape": (32, 32, 3)}
-    run = configs.resolve(small.RUN, **data, **devices)
+    machine = Machine(**devices)
+    run = configs.resolve(small.RUN, machine, **data)
     runtime = run.runtime
     assert (runtime.precision, run.views.augment_on, runtime.xla) == expected
     half = fields.replace(small.RUN, precision="mixed_float16")
     if "on_tpu" in devices:
         with pytest.raises(errors.UserError, match="set precision=mixed_bfl"):
-            configs.resolve(half, **data, **devices)
+            configs.resolve(half, machine, **data)
 
 
 @pytest.mark.slow
@@ -402,7 +403,7 @@ def test_a_run_s_encoder_keeps_the_colours_it_was_trained_with(tmp_path):
         standardize="dataset",
     )
     result = train.pretrain(options)
-    found = channel_statistics(result.config.encoder.standardize)
+    found = channel_statistics(result.run.options.encoder.standardize)
     expected = datasets.channel_statistics(datasets.source(f"folder:{root}"))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     (root / "16.png").write_bytes((root / "0.png").read_bytes())
@@ -570,13 +571,9 @@ def test_epochs_do_not_add_to_memory(tmp_path):
 
 
 def test_a_run_past_its_end_does_not_go_on():
-    seconds, metrics = train.fit(
-        None,  # Not used, since nothing is left.
-        None,
-        start_step=100,
-        steps_per_epoch=9,
-        epochs=10,
-    )
+    run = train.prepare(_options("w"))
+    model = None  # Not used, since nothing is left.
+    seconds, metrics = train.fit(run, model, run.total_steps + 1)
     assert seconds < 1 and metrics == {}
 
 

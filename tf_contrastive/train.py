@@ -1,16 +1,15 @@
 """A run, from top to bottom: options in, a trained encoder out.
 
-`pretrain` is the run. Below it, in the order in which it calls them, are the
-parts that other commands use, too.
+`pretrain` is the run. `prepare` opens its data and resolves its options, once:
+whatever needs a run before it is trained takes the `PreparedRun`.
 """
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,15 +34,13 @@ from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.data import (
     check_pillow,
     check_pod,
-    check_sampler,
     without_slice,
     write_statistics,
 )
 from tf_contrastive.config.encoder import ENCODERS
-from tf_contrastive.config.loss import check_chunks, check_labels
-from tf_contrastive.config.pretrain import Pretrain, check_multi_label
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import (
-    check_divisible,
+    Machine,
     check_profile_steps,
     read_step_window,
     skipped_steps,
@@ -65,31 +62,26 @@ class Result:
     """The outcome of a run.
 
     Attributes:
-      config: the options, with `auto` resolved.
+      run: what was trained; its options, with `auto` resolved.
       start_step: the step that it was resumed from, 0 for a new run.
+      step: the step that it has reached.
       seconds: of fitting, in this process.
       metrics: means over the last epoch; accuracies in [0, 1].
-      bad_images: names of the images that could not be read and were skipped.
-      is_chief: whether this process is the one that reports.
     """
 
-    config: Pretrain
+    run: "PreparedRun"
     start_step: int
     step: int
     seconds: float
     metrics: dict[str, float]
-    bad_images: tuple[str, ...]
-    has_labels: bool
-    is_chief: bool
-    strategy: tf.distribute.Strategy
 
 
 @distribution.failures.reported()
-def pretrain(run: Pretrain) -> Result:
+def pretrain(options: Pretrain) -> Result:
     """Trains an encoder, or resumes its training.
 
     Args:
-      run: all options; results go to `run.runtime.workdir`.
+      options: results go to their `runtime.workdir`.
 
     Raises:
       UserError: for invalid input, before the first step and before anything
@@ -99,124 +91,292 @@ def pretrain(run: Pretrain) -> Result:
         the same command resumes it.
     """
     # ---- Strategy, data, and the options that follow from them
-    strategy, source, validation, run, steps_per_epoch = prepare(run)
-    total_steps = steps_per_epoch * run.schedule.epochs
-    check_profile_steps(run.runtime.profile_steps, total_steps)
-    allocations.check_batch(
-        run, distribution.num_hosts(strategy), _on_cpu(strategy)
-    )
-    shape = source.info.image_shape
-    if shape:
+    run = prepare(options)
+    runtime, source = run.options.runtime, run.source
+    check_profile_steps(runtime.profile_steps, run.total_steps)
+    allocations.check_batch(run.options, run.machine)
+    if shape := source.info.image_shape:
         images = source.info.num_examples * math.prod(shape)
-        allocations.check_cache(run.data.cache, images)
-    validation_options = {}
-    if validation:
-        validation_options = validation_batches(validation, strategy, run)
-    checkpoints.check_workdir(run)
-    is_chief = distribution.is_chief(strategy)
-    lock = checkpoints.FolderLock(run.runtime.workdir)
-    if is_chief:
-        lock.check()
-    source = datasets.in_memory(
-        source, "none" if run.data.data_service else run.data.cache
-    )
-    delivered = (
-        datasets.DataService(run.data.data_service)
-        if run.data.data_service
-        else None
-    )
+        allocations.check_cache(run.options.data.cache, images)
+    validation = run.of_validation()
+    checkpoints.check_workdir(run.options)
+    if run.is_chief:
+        checkpoints.FolderLock(runtime.workdir).check()
+    run = run.in_memory()
 
     # ---- Model and optimizers
     host_copy = None
-    if is_chief and (
-        run.runtime.histograms_every_epochs or run.runtime.projector_examples
+    if run.is_chief and (
+        runtime.histograms_every_epochs or runtime.projector_examples
     ):
-        host_copy = tensorboard.HostCopy(run, source.info.num_classes)
-    model, rates = build(run, strategy, source.info, steps_per_epoch)
+        host_copy = tensorboard.HostCopy(run.options, source.info.num_classes)
+    model, rates = run.build()
 
-    with contextlib.ExitStack() as resources:
+    with checkpoints.session(runtime.workdir, run.strategy) as (lock, listener):
         # ---- Checkpoints
-        if is_chief:
-            resources.enter_context(lock)
-        _check_shared(strategy, lock, run.runtime.workdir)
-        saved = checkpoints.Checkpoints(model, run, metadata(source.info), lock)
+        saved = checkpoints.Checkpoints(model, run.options, source.info, lock)
         start_step = saved.restore()
-        if is_chief:
-            _announce(run, source, strategy, steps_per_epoch, start_step)
+        if run.is_chief:
+            _announce(run, start_step)
 
         # ---- Callbacks, fit
-        listener = preemption.PreemptionListener(strategy)
-        resources.enter_context(listener)
-        keeper = callbacks.CheckpointCallback(saved, run.runtime, listener)
+        keeper = callbacks.CheckpointCallback(saved, runtime, listener)
         watchers: list[tf.keras.callbacks.Callback] = [keeper]
-        if not run.runtime.steps_per_execution:
+        if not runtime.steps_per_execution:
             # First, so that it times the step without the other callbacks.
             adaptive = callbacks.AdaptiveStepsPerExecution(
-                saved, run.runtime, strategy
+                saved, runtime, run.strategy
             )
             watchers.insert(0, adaptive)
         summaries = None
-        if is_chief and start_step < total_steps:
-            summaries = _summaries(
-                run,
-                model,
-                host_copy,
-                source,
-                steps_per_epoch,
-                rates,
-                delivered,
-            )
-            watchers += [
-                summaries,
-                *_reports(run, steps_per_epoch, summaries, delivered),
-            ]
-        with _saving_on_error(saved, strategy, delivered):
-            seconds, metrics = fit(
-                model,
-                functools.partial(
-                    batches, source, strategy, run, delivered=delivered
-                ),
-                start_step=start_step,
-                steps_per_epoch=steps_per_epoch,
-                epochs=run.schedule.epochs,
-                callbacks=watchers,
-                **validation_options,
-            )
+        if run.is_chief and start_step < run.total_steps:
+            summaries = _summaries(run, model, rates, host_copy)
+            watchers += [summaries, *_reports(run, summaries)]
+        with _saving_on_error(run, saved):
+            seconds, metrics = fit(run, model, start_step, watchers, validation)
         keeper.check_trained()
         if summaries:
-            if host_copy and run.runtime.projector_examples:
+            if host_copy and runtime.projector_examples:
                 host_copy.update(model)
-                events = _events(run)
-                projector.write(events, host_copy, validation or source, run)
+                shown = run.validation or run.source
+                projector.write(run.events, host_copy, shown, run.options)
             summaries.close(run_summary.write_end)
-    return Result(
-        config=run,
-        start_step=start_step,
-        step=saved.step,
-        seconds=seconds,
-        metrics=metrics,
-        bad_images=source.info.bad_images,
-        has_labels=source.info.has_labels,
-        is_chief=is_chief,
-        strategy=strategy,
-    )
+    return Result(run, start_step, saved.step, seconds, metrics)
 
 
 # ---- Strategy, data, and the options that follow from them -------------------
 
 
-class Prepared(NamedTuple):
-    """A run whose strategy and data are known; `run` is resolved."""
+class Splits(NamedTuple):
+    """A run's data."""
 
+    train: datasets.Source
+    # The part that `validation_fraction` cuts off.
+    validation: datasets.Source | None = None
+    # Of the linear stage, if there is one.
+    test: datasets.Source | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PreparedRun:
+    """A run whose data are open, and whose options are resolved.
+
+    Attributes:
+      options: without `auto`.
+      strategy: of its replicas.
+      machine: what the options depend on of the strategy.
+      source: training examples.
+      validation, test: see `Splits`.
+      service: the data service that makes its batches, if any.
+    """
+
+    options: Pretrain
     strategy: tf.distribute.Strategy
+    machine: Machine
     source: datasets.Source
-    validation: datasets.Source | None
-    run: Pretrain
-    steps_per_epoch: int
+    validation: datasets.Source | None = None
+    test: datasets.Source | None = None
+    service: datasets.DataService | None = None
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the results, and reports."""
+        return distribution.is_chief(self.strategy)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches of an epoch."""
+        return datasets.steps_per_epoch(
+            self.source.info.num_examples, self.options.schedule.batch_size
+        )
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all epochs."""
+        return self.steps_per_epoch * self.options.schedule.epochs
+
+    @property
+    def events(self) -> str:
+        """Folder of TensorBoard's events."""
+        return os.path.join(self.options.runtime.workdir, tensorboard.EVENTS)
+
+    def replace(self, **options: Any) -> "PreparedRun":
+        """Returns the run with some of its options replaced."""
+        changed = fields.replace(self.options, **options)
+        return dataclasses.replace(self, options=changed)
+
+    def in_memory(self) -> "PreparedRun":
+        """Returns the run with its examples in memory, if `cache` says so."""
+        cache = "none" if self.service else self.options.data.cache
+        source = datasets.in_memory(self.source, cache)
+        return dataclasses.replace(self, source=source)
+
+    def of_validation(self) -> "PreparedRun | None":
+        """Returns the run whose examples are those of the validation part.
+
+        Raises:
+          UserError: if a replica would get fewer than 2 examples.
+        """
+        if self.validation is None:
+            return None
+        replicas = self.machine.replicas
+        examples = self.validation.info.num_examples
+        size = min(self.options.schedule.batch_size, examples)
+        if size < 2 * replicas:
+            fraction = f"{self.options.data.validation_fraction:g}"
+            raise errors.UserError(
+                f"{errors.arg('validation_fraction', fraction)} cuts off"
+                f" {examples} examples, fewer than 2 for each of {replicas}"
+                " replicas: use a larger fraction, or 0"
+            )
+        return dataclasses.replace(
+            self.replace(batch_size=size - size % replicas, sampler="shuffle"),
+            source=self.validation,
+            service=None,
+        )
+
+    def batches(self, start_step: int = 0) -> Any:
+        """Returns the distributed batches, from a step on."""
+        data, views = self.options.data, self.options.views
+        maker = datasets.ViewMaker(
+            *from_config.on_host(views),
+            from_config.halvings(views, data.decode_scale),
+            data.extra_channels,
+        )
+        order = datasets.Order(
+            batch_size=self.options.schedule.batch_size,
+            seed=self.options.runtime.seed,
+            start_step=start_step,
+            sampler=data.sampler,
+            shuffle_buffer=data.shuffle_buffer,
+            cache=data.cache,
+            sharding=data.input_sharding,
+        )
+        return self.strategy.distribute_datasets_from_function(
+            lambda context: datasets.training_batches(
+                self.source, maker, order, context, self.service
+            )
+        )
+
+    def example_views(self) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """A small batch (views [B, V, S, S, K], labels or None), not mixed."""
+        data, runtime = self.options.data, self.options.runtime
+        views = dataclasses.replace(
+            self.options.views,
+            augment_on="host",
+            wire_dtype="float32",
+            mixup_alpha=0.0,
+            cutmix_alpha=0.0,
+        )
+        images = tensorboard.GRID_IMAGES
+        if runtime.histograms_every_epochs:
+            images = tensorboard.images_per_batch(views.image_size, views.views)
+        maker = datasets.ViewMaker(
+            *from_config.on_host(views), extra_channels=data.extra_channels
+        )
+        order = datasets.Order(
+            batch_size=min(images, self.source.info.num_examples),
+            seed=runtime.seed,
+            shuffle_buffer=min(data.shuffle_buffer, _SHUFFLED_EXAMPLES),
+            cache="none",
+        )
+        stream = datasets.training_batches(self.source, maker, order)
+        first = next(iter(stream.take(1)))
+        return first if isinstance(first, tuple) else (first, None)
+
+    def build(self) -> tuple[ContrastiveModel, Schedules]:
+        """Returns the compiled model, and TensorBoard tag -> learning rate.
+
+        Raises:
+          UserError: if `init_from` holds another encoder, or the loss needs
+            classes that there are not.
+        """
+        options = self.options
+        with self.strategy.scope(), precision(options.runtime.precision):
+            model = build_model(options, self.source.info.num_classes)
+            if options.encoder.init_from:
+                exporting.copy_weights(options.encoder.init_from, model.encoder)
+            return model, self.compile(model)
+
+    def learning_rate(
+        self,
+    ) -> tf.keras.optimizers.schedules.LearningRateSchedule:
+        """Returns the learning rate of the encoder."""
+        schedule = self.options.schedule
+        return self._schedule(
+            base_learning_rate=schedule.learning_rate,
+            warmup_epochs=schedule.warmup_epochs,
+            scaling=schedule.learning_rate_scaling,
+            floor=schedule.learning_rate_floor,
+        )
+
+    def _schedule(self, **rate: Any) -> Any:
+        """Returns a learning rate over the run."""
+        schedule = self.options.schedule
+        return schedules.build(
+            schedule.schedule,
+            batch_size=schedule.batch_size,
+            steps_per_epoch=self.steps_per_epoch,
+            epochs=schedule.epochs,
+            **schedule.options(),
+            **rate,
+        )
+
+    def compile(self, model: ContrastiveModel) -> Schedules:
+        """Gives the model its optimizers; returns TensorBoard tag -> rate."""
+        options, runtime = self.options, self.options.runtime
+        rate = self.learning_rate()
+        optimizer = optimizers.build(
+            options.optimizer.optimizer,
+            learning_rate=rate,
+            exempt=optimizers.biases_and_scales(
+                model.encoder, model.projection_head
+            ),
+            **options.optimizer.options(),
+        )
+        further = model.further_optimizers(options, self._schedule)
+        built = {"optimizer": (rate, optimizer), **further}
+        compiled = {name: optimizer for name, (_, optimizer) in built.items()}
+        if runtime.precision == "mixed_float16":
+            scaled = tf.keras.mixed_precision.LossScaleOptimizer
+            compiled = {name: scaled(x) for name, x in compiled.items()}
+        elif skipped_steps(runtime.nan_policy):
+            for optimizer in compiled.values():
+                optimizer.skips_non_finite = True
+        compiles_step = runtime.xla == "on"
+        if compiles_step and _is_multiworker(self.strategy):
+            # Its collectives fail in a compiled function.
+            tf.config.optimizer.set_jit("autoclustering")
+            compiles_step = False
+        model.compile(
+            **compiled,
+            # auto: a callback sets it before each execution.
+            steps_per_execution=runtime.steps_per_execution or 1,
+            jit_compile=compiles_step and not self.machine.on_tpu,
+        )
+        return {
+            f"{name.removesuffix('_optimizer')}/learning_rate": rate
+            for name, (rate, _) in built.items()
+        }
 
 
-def prepare(run: Pretrain) -> Prepared:
-    """Creates the strategy, opens the data, and resolves the options.
+def _is_multiworker(strategy: tf.distribute.Strategy) -> bool:
+    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def prepare(
+    run: Pretrain,
+    strategy: tf.distribute.Strategy | None = None,
+    machine: Machine | None = None,
+    splits: Splits | None = None,
+) -> PreparedRun:
+    """Opens the data and resolves the options of a run.
+
+    Args:
+      run: its options.
+      strategy: of its replicas; None: the options'.
+      machine: the devices that it is meant for; None: the strategy's.
+      splits: its data; None: they are opened.
 
     Raises:
       UserError: for options that cannot work.
@@ -225,121 +385,100 @@ def prepare(run: Pretrain) -> Prepared:
     if run.runtime.smoke:
         run = shrink(run)
         run.validate()
-    strategy = distribution.strategy(
-        run.runtime.strategy,
-        virtual_devices=run.runtime.virtual_devices,
-        tpu=run.runtime.tpu,
+    runtime = run.runtime
+    strategy = strategy or distribution.strategy(
+        runtime.strategy,
+        virtual_devices=runtime.virtual_devices,
+        tpu=runtime.tpu,
     )
-    replicas, batch_size = (
-        strategy.num_replicas_in_sync,
-        run.schedule.batch_size,
-    )
-    check_divisible(batch_size, replicas)
-    check_chunks(run.loss.grad_cache_chunks, batch_size, replicas)
+    machine = machine or _machine(strategy)
+    run.check_replicas(machine.replicas)
     on_pod = distribution.is_pod(strategy)
     if on_pod:
-        check_pod(run.runtime.workdir, run.data)
+        check_pod(runtime.workdir, run.data)
+    service = None
     if run.data.data_service:
-        datasets.DataService(run.data.data_service).check()
-    source, validation = open_data(run)
-    if source.info.by_pillow:
+        service = datasets.DataService(run.data.data_service)
+        service.check()
+    splits = splits or open_data(run)
+    source, info = splits.train, splits.train.info
+    if info.by_pillow:
         check_pillow(run.data, on_pod)
-    run = resolve(run, source, strategy)
-    hosts = distribution.num_hosts(strategy)
-    allocations.check_model(run, replicas // hosts if _on_cpu(strategy) else 1)
-    steps = datasets.steps_per_epoch(source.info.num_examples, batch_size)
-    return Prepared(strategy, source, validation, run, steps)
+    run = configs.resolve(
+        run,
+        machine,
+        dataset=info.name,
+        image_shape=info.image_shape,
+        extra_channels=info.extra_channels,
+        multi_label=info.multi_label,
+    )
+    if run.encoder.standardize == "dataset":
+        statistics = write_statistics(datasets.channel_statistics(source))
+        encoder = dataclasses.replace(run.encoder, standardize=statistics)
+        run = dataclasses.replace(run, encoder=encoder)
+    allocations.check_model(run, machine)
+    return PreparedRun(run, strategy, machine, *splits, service)
 
 
-def _on_cpu(strategy: tf.distribute.Strategy) -> bool:
+def _machine(strategy: tf.distribute.Strategy) -> Machine:
+    """Returns what options depend on of a strategy's devices."""
     on_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-    return not (on_tpu or tf.config.list_logical_devices("GPU"))
+    return Machine(
+        replicas=strategy.num_replicas_in_sync,
+        hosts=distribution.num_hosts(strategy),
+        on_tpu=on_tpu,
+        on_cpu=not (on_tpu or tf.config.list_logical_devices("GPU")),
+        gpu_capability=distribution.gpu_capability(strategy),
+        rounded_products=losses.matrix_products.rounded_by_device(strategy),
+    )
 
 
-def open_data(run: Pretrain) -> tuple[datasets.Source, datasets.Source | None]:
-    """Opens the training split and, if one is cut off, its validation part.
+def open_data(run: Pretrain) -> Splits:
+    """Opens the training split, and those that are cut off or scored.
 
     Raises:
       UserError: for data that are absent, or lack the labels that they need.
     """
-    name, source = run.data.dataset, open_train(run)
-    if source.info.multi_label:
-        check_multi_label(run, name)
-    else:
-        check_labels(run.loss.loss, name, source.info.has_labels)
-        check_sampler(run.data.sampler, name, source.info.has_labels)
+    train, validation, test = open_split(run, run.data.split), None, None
+    run.check_labels(
+        run.data.dataset, train.info.has_labels, train.info.multi_label
+    )
     if run.linear.schedule.epochs:
         # Checked now, so that a run does not end in an error at its end.
-        datasets.check_scorable(source.info, open_test(run).info)
-    if not run.data.validation_fraction:
-        return source, None
-    return source.split_validation(
-        run.data.validation_fraction, run.runtime.seed
-    )
+        test = open_split(run, run.data.test_split)
+        datasets.check_scorable(train.info, test.info)
+    if fraction := run.data.validation_fraction:
+        train, validation = train.split_validation(fraction, run.runtime.seed)
+    return Splits(train, validation, test)
 
 
-def open_train(run: Pretrain) -> datasets.Source:
-    """Opens the whole training split."""
+def open_split(run: Pretrain, split: str) -> datasets.Source:
+    """Opens a split of a run's dataset."""
     return datasets.source(
         run.data.dataset,
-        run.data.split,
+        split,
         data_dir=run.data.data_dir or None,
         reading=run.reading,
     )
-
-
-def open_test(run: Pretrain) -> datasets.Source:
-    """Opens the split on which the linear stage is scored."""
-    return datasets.source(
-        run.data.dataset,
-        run.data.test_split,
-        data_dir=run.data.data_dir or None,
-        reading=run.reading,
-    )
-
-
-def resolve(
-    run: Pretrain, source: datasets.Source, strategy: tf.distribute.Strategy
-) -> Pretrain:
-    """Replaces `auto` and 0 in the options by their values on these data."""
-    run = configs.resolve(
-        run,
-        dataset=source.info.name,
-        image_shape=source.info.image_shape,
-        extra_channels=source.info.extra_channels,
-        multi_label=source.info.multi_label,
-        replicas=strategy.num_replicas_in_sync,
-        on_tpu=isinstance(strategy, tf.distribute.TPUStrategy),
-        gpu_capability=distribution.gpu_capability(strategy),
-        rounded_products=losses.matrix_products.rounded_by_device(strategy),
-    )
-    if run.encoder.standardize == "dataset":
-        statistics = write_statistics(datasets.channel_statistics(source))
-        run = fields.replace(run, standardize=statistics)
-    return run
 
 
 def shrink(run: Pretrain) -> Pretrain:
     """Returns a run of two small steps (`smoke`), and logs the changes."""
     name = run.data.dataset
-    full = fields.replace(
-        run,
-        split=without_slice(run.data.split),
-        test_split=without_slice(run.data.test_split),
-    )
+    train, test = map(without_slice, (run.data.split, run.data.test_split))
+    full = run
     try:
-        info = open_train(full).info
+        info = open_split(full, train).info
         side = configs.image_side(info.image_shape)
     except errors.AbsentDataError:
         name, side, message = substitute(name)
         terminal.info(f"smoke      {message}")
-        full = fields.replace(
-            full, dataset=name, split="train", test_split="test"
-        )
-        info = open_train(full).info
+        full = fields.replace(full, dataset=name)
+        train, test = "train", "test"
+        info = open_split(full, train).info
     test_examples = 0
     if run.linear.schedule.epochs:
-        test_examples = open_test(full).info.num_examples
+        test_examples = open_split(full, test).info.num_examples
     small = smoke(
         run,
         dataset=name,
@@ -352,229 +491,38 @@ def shrink(run: Pretrain) -> Pretrain:
     return small
 
 
-# ---- Views and batches -------------------------------------------------------
-
-
-def batches(
-    source: datasets.Source,
-    strategy: tf.distribute.Strategy,
-    run: Pretrain,
-    start_step: int,
-    delivered: datasets.DataService | None = None,
-) -> Any:
-    """Returns the distributed batches of a resolved run, from a step on.
-
-    `delivered` counts the examples that come from a data service.
-    """
-    maker = datasets.ViewMaker(
-        *from_config.on_host(run.views),
-        from_config.halvings(run.views, run.data.decode_scale),
-        run.data.extra_channels,
-    )
-    order = datasets.Order(
-        batch_size=run.schedule.batch_size,
-        seed=run.runtime.seed,
-        start_step=start_step,
-        sampler=run.data.sampler,
-        shuffle_buffer=run.data.shuffle_buffer,
-        cache=run.data.cache,
-        sharding=run.data.input_sharding,
-    )
-    return strategy.distribute_datasets_from_function(
-        lambda context: datasets.training_batches(
-            source, maker, order, context, delivered
-        )
-    )
-
-
-def validation_batches(
-    validation: datasets.Source,
-    strategy: tf.distribute.Strategy,
-    run: Pretrain,
-) -> dict[str, Any]:
-    """Returns `fit`'s options that measure the loss on the validation part.
-
-    Every epoch has the same batches in the same views, so that epochs compare.
-
-    Raises:
-      UserError: if a replica would get fewer than 2 examples.
-    """
-    replicas, examples = (
-        strategy.num_replicas_in_sync,
-        validation.info.num_examples,
-    )
-    size = min(run.schedule.batch_size, examples)
-    if size < 2 * replicas:
-        fraction = f"{run.data.validation_fraction:g}"
-        raise errors.UserError(
-            f"{errors.arg('validation_fraction', fraction)} cuts off {examples}"
-            f" examples, fewer than 2 for each of {replicas} replicas: use a"
-            " larger fraction, or 0"
-        )
-    run = fields.replace(
-        run,
-        batch_size=size - size % replicas,
-        sampler="shuffle",
-        data_service="",
-    )
-    return {
-        "validation_data": batches(validation, strategy, run, start_step=0),
-        "validation_steps": datasets.steps_per_epoch(
-            examples, run.schedule.batch_size
-        ),
-    }
-
-
-# ---- Model and optimizers ----------------------------------------------------
-
-
-def build(
-    run: Pretrain,
-    strategy: tf.distribute.Strategy,
-    info: datasets.Info,
-    steps_per_epoch: int,
-) -> tuple[ContrastiveModel, Schedules]:
-    """Returns the compiled model of a resolved run, and its learning rates.
-
-    Returns:
-      (model, TensorBoard tag -> schedule).
-
-    Raises:
-      UserError: if `init_from` holds another encoder, or the loss needs classes
-        that there are not.
-    """
-    with strategy.scope(), precision(run.runtime.precision):
-        model = build_model(run, info.num_classes)
-        if run.encoder.init_from:
-            exporting.copy_weights(run.encoder.init_from, model.encoder)
-        return model, compile_model(model, run, steps_per_epoch)
-
-
-def learning_rate(
-    run: Pretrain, steps_per_epoch: int
-) -> tf.keras.optimizers.schedules.LearningRateSchedule:
-    """Returns the learning rate of the encoder."""
-    return _schedule(run, steps_per_epoch)(
-        base_learning_rate=run.schedule.learning_rate or 0.0,
-        warmup_epochs=run.schedule.warmup_epochs,
-        scaling=run.schedule.learning_rate_scaling,
-        floor=run.schedule.learning_rate_floor,
-    )
-
-
-def _schedule(
-    run: Pretrain, steps_per_epoch: int
-) -> Callable[..., tf.keras.optimizers.schedules.LearningRateSchedule]:
-    """Returns (base_learning_rate=..., ...) -> learning rate over the run."""
-    return functools.partial(
-        schedules.build,
-        run.schedule.schedule,
-        batch_size=run.schedule.batch_size,
-        steps_per_epoch=steps_per_epoch,
-        epochs=run.schedule.epochs,
-        **run.schedule.options(),
-    )
-
-
-def compile_model(
-    model: ContrastiveModel, run: Pretrain, steps_per_epoch: int
-) -> Schedules:
-    """Gives the model its optimizers; returns TensorBoard tag -> schedule."""
-    rate = learning_rate(run, steps_per_epoch)
-    optimizer = optimizers.build(
-        run.optimizer.optimizer,
-        learning_rate=rate,
-        exempt=optimizers.biases_and_scales(
-            model.encoder, model.projection_head
-        ),
-        **run.optimizer.options(),
-    )
-    further = model.further_optimizers(run, _schedule(run, steps_per_epoch))
-    built = {"optimizer": (rate, optimizer), **further}
-    compiled = {name: optimizer for name, (_, optimizer) in built.items()}
-    if run.runtime.precision == "mixed_float16":
-        scaled = tf.keras.mixed_precision.LossScaleOptimizer
-        compiled = {name: scaled(x) for name, x in compiled.items()}
-    elif skipped_steps(run.runtime.nan_policy):
-        for optimizer in compiled.values():
-            optimizer.skips_non_finite = True
-    model.compile(
-        **compiled,
-        # 0: a callback sets it before each execution.
-        steps_per_execution=run.runtime.steps_per_execution or 1,
-        jit_compile=_compiles_step(run),
-    )
-    return {
-        f"{name.removesuffix('_optimizer')}/learning_rate": rate
-        for name, (rate, _) in built.items()
-    }
-
-
-def _compiles_step(run: Pretrain) -> bool:
-    """Whether XLA compiles the step of each replica; else sets up clusters."""
-    if run.runtime.xla != "on":
-        return False
-    strategy = tf.distribute.get_strategy()
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        # Its collectives fail in a compiled function.
-        tf.config.optimizer.set_jit("autoclustering")
-        return False
-    return not isinstance(strategy, tf.distribute.TPUStrategy)
-
-
-def metadata(info: datasets.Info) -> dict[str, Any]:
-    """Returns what later commands need to know of a run's data."""
-    return {
-        "dataset": info.name,
-        "split": info.split,
-        "num_examples": info.num_examples,
-        "num_classes": info.num_classes,
-        "image_shape": info.image_shape,
-        "label_names": list(info.label_names),
-        "tensorflow": tf.__version__,
-    }
-
-
 # ---- Callbacks, fit ----------------------------------------------------------
 
 
-def _events(run: Pretrain) -> str:
-    return os.path.join(run.runtime.workdir, tensorboard.EVENTS)
-
-
-def _announce(
-    run: Pretrain,
-    source: datasets.Source,
-    strategy: tf.distribute.Strategy,
-    steps_per_epoch: int,
-    start_step: int,
-) -> None:
+def _announce(run: PreparedRun, start_step: int) -> None:
     """Logs what is about to run, and what `auto` became."""
-    size, encoder, info = run.views.image_size, run.encoder.encoder, source.info
-    sizes = source.class_sizes()
+    options, info = run.options, run.source.info
+    views, encoder = options.views, options.encoder.encoder
+    sizes = run.source.class_sizes()
     each = "" if sizes is None else f", {_range(sizes)} images each"
     mixed = "".join(
         f", {name} of alpha {alpha:g}"
         for name, alpha in (
-            ("MixUp", run.views.mixup_alpha),
-            ("CutMix", run.views.cutmix_alpha),
+            ("MixUp", views.mixup_alpha),
+            ("CutMix", views.cutmix_alpha),
         )
         if alpha
     )
     if encoder in ENCODERS:
-        encoder += f", width {run.encoder.width:g}, {run.encoder.stem} stem"
+        width, stem = options.encoder.width, options.encoder.stem
+        encoder += f", width {width:g}, {stem} stem"
     resumed = f", resumed at step {start_step:,}" if start_step else ""
     lines = [
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"
         f" {info.labelling}{each}",
-        f"views      {run.views.views} x {run.views.augmentation} at"
-        f" {size}x{size}{mixed}",
-        f"encoder    {encoder}, {run.runtime.precision}",
-        f"loss       {run.loss.loss}, {run.optimizer.optimizer},"
-        f" {run.schedule.epochs} epoch(s) of {steps_per_epoch} step(s) of"
-        f" {run.schedule.batch_size} images on"
-        f" {strategy.num_replicas_in_sync} replica(s)",
-        f"workdir    {run.runtime.workdir}{resumed}",
+        f"views      {views.views} x {views.augmentation} at"
+        f" {views.image_size}x{views.image_size}{mixed}",
+        f"encoder    {encoder}, {options.runtime.precision}",
+        f"loss       {options.loss.loss}, {options.optimizer.optimizer},"
+        f" {options.schedule.epochs} epoch(s) of {run.steps_per_epoch} step(s)"
+        f" of {options.schedule.batch_size} images on"
+        f" {run.machine.replicas} replica(s)",
+        f"workdir    {options.runtime.workdir}{resumed}",
     ]
     terminal.info("\n".join(lines))
 
@@ -585,26 +533,23 @@ def _range(counts: np.ndarray) -> str:
 
 
 def _summaries(
-    run: Pretrain,
+    run: PreparedRun,
     model: ContrastiveModel,
-    host_copy: tensorboard.HostCopy | None,
-    source: datasets.Source,
-    steps_per_epoch: int,
     rates: Schedules,
-    delivered: datasets.DataService | None,
+    host_copy: tensorboard.HostCopy | None,
 ) -> tensorboard.TensorBoard:
     """Returns the callback that writes TensorBoard's events."""
     curves: dict[str, Callable[[int], Any]] = dict(rates)
-    if delivered:
-        curves["input/examples_of_epoch"] = lambda step: delivered.examples(
-            step // steps_per_epoch
+    if service := run.service:
+        curves["input/examples_of_epoch"] = lambda step: service.examples(
+            step // run.steps_per_epoch
         )
-    every_epochs = run.runtime.histograms_every_epochs
-    pixels, labels = _example_views(run, source)
+    every_epochs = run.options.runtime.histograms_every_epochs
+    pixels, labels = run.example_views()
     return tensorboard.TensorBoard(
-        _events(run),
-        every_steps=run.runtime.log_every_steps,
-        batch_size=run.schedule.batch_size,
+        run.events,
+        every_steps=run.options.runtime.log_every_steps,
+        batch_size=run.options.schedule.batch_size,
         schedules=curves,
         first_summaries=[
             lambda: tf.summary.image("views", tensorboard.view_grid(pixels)),
@@ -612,8 +557,8 @@ def _summaries(
                 [mean.name for mean in model.metrics],
                 ranks=bool(every_epochs),
             ),
-            lambda: run_summary.write_texts(run, model),
-            lambda: run_summary.write_hparams(run),
+            lambda: run_summary.write_texts(run.options, model),
+            lambda: run_summary.write_hparams(run.options),
         ],
         histograms=(
             tensorboard.Histograms(host_copy, model, pixels, labels)
@@ -624,81 +569,31 @@ def _summaries(
     )
 
 
-def _example_views(
-    run: Pretrain, source: datasets.Source
-) -> tuple[tf.Tensor, tf.Tensor | None]:
-    """A small batch (views [B, V, S, S, K], labels or None), not mixed."""
-    run = fields.replace(
-        run,
-        augment_on="host",
-        wire_dtype="float32",
-        mixup_alpha=0.0,
-        cutmix_alpha=0.0,
-    )
-    images = tensorboard.GRID_IMAGES
-    if run.runtime.histograms_every_epochs:
-        images = tensorboard.images_per_batch(
-            run.views.image_size, run.views.views
-        )
-    maker = datasets.ViewMaker(
-        *from_config.on_host(run.views), extra_channels=run.data.extra_channels
-    )
-    order = datasets.Order(
-        batch_size=min(images, source.info.num_examples),
-        seed=run.runtime.seed,
-        shuffle_buffer=min(run.data.shuffle_buffer, _SHUFFLED_EXAMPLES),
-        cache="none",
-    )
-    stream = datasets.training_batches(source, maker, order)
-    first = next(iter(stream.take(1)))
-    return first if isinstance(first, tuple) else (first, None)
-
-
 def _reports(
-    run: Pretrain,
-    steps_per_epoch: int,
-    summaries: tensorboard.TensorBoard,
-    delivered: datasets.DataService | None,
+    run: PreparedRun, summaries: tensorboard.TensorBoard
 ) -> Iterator[tf.keras.callbacks.Callback]:
     """Yields the callbacks that report on the terminal, and the profile."""
+    options = run.options
+    batch_size = options.schedule.batch_size
     if terminal.shows_progress():
         yield callbacks.Progress(
-            epochs=run.schedule.epochs,
-            steps_per_epoch=steps_per_epoch,
-            batch_size=run.schedule.batch_size,
+            epochs=options.schedule.epochs,
+            steps_per_epoch=run.steps_per_epoch,
+            batch_size=batch_size,
             excluded_seconds=summaries.histogram_seconds,
         )
     yield callbacks.CollapseWarning(
-        run.loss.chosen().chance_level(
-            run.views.views * run.schedule.batch_size - 1
-        )
+        options.loss.chosen().chance_level(options.views.views * batch_size - 1)
     )
-    if window := read_step_window(run.runtime.profile_steps):
-        events = _events(run)
-        yield tensorboard.Profile(events, *window)
-    if delivered:
-        yield callbacks.DeliveredExamples(delivered)
-
-
-def _check_shared(
-    strategy: tf.distribute.Strategy, lock: checkpoints.FolderLock, workdir: str
-) -> None:
-    """Raises `UserError` if a worker does not see what the chief writes."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return
-    distribution.any_worker(strategy, False)  # Until the chief has the lock.
-    if distribution.any_worker(strategy, not lock.is_visible()):
-        raise errors.UserError(
-            f"{errors.arg('workdir', workdir)}: not all workers see what the"
-            " first one writes there: use a folder that they share, or gs://"
-        )
+    if window := read_step_window(options.runtime.profile_steps):
+        yield tensorboard.Profile(run.events, *window)
+    if run.service:
+        yield callbacks.DeliveredExamples(run.service)
 
 
 @contextlib.contextmanager
 def _saving_on_error(
-    saved: checkpoints.Checkpoints,
-    strategy: tf.distribute.Strategy,
-    delivered: datasets.DataService | None,
+    run: PreparedRun, saved: checkpoints.Checkpoints
 ) -> Iterator[None]:
     """Saves the present step before an error of TensorFlow ends the run.
 
@@ -709,12 +604,12 @@ def _saving_on_error(
     try:
         yield
     except tf.errors.OpError as error:
-        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        if _is_multiworker(run.strategy):
             raise  # Without saving, which needs all workers.
         saved.finish()
-        if delivered and delivered.lost:
+        if run.service and run.service.lost:
             raise preemption.LostServiceError(
-                f"{delivered.lost}; saved at step {saved.step:,}"
+                f"{run.service.lost}; saved at step {saved.step:,}"
             ) from error
         if named := datasets.name_unreadable(error):
             raise errors.UserError(
@@ -724,31 +619,23 @@ def _saving_on_error(
 
 
 def fit(
+    run: PreparedRun,
     model: ContrastiveModel,
-    batches_from: Callable[[int], Any],
-    *,
-    start_step: int,
-    steps_per_epoch: int,
-    epochs: int,
-    **options: Any,
+    start_step: int = 0,
+    watchers: Sequence[tf.keras.callbacks.Callback] = (),
+    validation: PreparedRun | None = None,
 ) -> tuple[float, dict[str, float]]:
     """Fits from `start_step` to the end of the last epoch.
 
     An interrupted epoch is finished by a `fit` of its own, since Keras starts
-    at the beginning of an epoch.
-
-    Args:
-      model: compiled.
-      batches_from: step -> distributed batches from that step on.
-      start_step: steps that are trained already.
-      steps_per_epoch: steps of a whole epoch.
-      epochs: all epochs, those already trained included.
-      **options: options of `tf.keras.Model.fit`.
+    at the beginning of an epoch. The loss on the validation part is measured
+    after every epoch, on the same batches in the same views.
 
     Returns:
       (seconds, means over the last epoch by metric; {} if nothing was left).
     """
     started = time.perf_counter()
+    epochs, steps_per_epoch = run.options.schedule.epochs, run.steps_per_epoch
     epoch, done = divmod(start_step, steps_per_epoch)
     # (first step, first epoch, epoch to stop before, steps of an epoch)
     pieces = []
@@ -760,12 +647,14 @@ def fit(
     metrics: dict[str, float] = {}
     for step, first, stop, steps in pieces:
         history = model.fit(
-            batches_from(step),
+            run.batches(step),
             initial_epoch=first,
             epochs=stop,
             steps_per_epoch=steps,
+            callbacks=list(watchers),
+            validation_data=validation and validation.batches(),
+            validation_steps=validation and validation.steps_per_epoch,
             verbose=0,
-            **options,
         )
         metrics = {k: float(v[-1]) for k, v in history.history.items()}
     return time.perf_counter() - started, metrics

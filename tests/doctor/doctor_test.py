@@ -58,11 +58,11 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
 ):
     flags = _SMALL | {"epochs": 1, "workdir": tmp_path}
     run = fields.replace(Pretrain(), **(flags | {"workdir": str(tmp_path)}))
-    source = datasets.source("digits", run.data.split)
-    strategy = tf.distribute.get_strategy()
-    run = train.resolve(run, source, strategy)
-    model, _ = train.build(run, strategy, source.info, 4)
-    saved = checkpoints.Checkpoints(model, run, train.metadata(source.info))
+    prepared = train.prepare(run)
+    model, _ = prepared.build()
+    saved = checkpoints.Checkpoints(
+        model, prepared.options, prepared.source.info
+    )
     saved.save()
     saved.finish()
 
@@ -250,11 +250,9 @@ def test_predicted_activations_equal_what_the_gradient_saves(
 
 @small.encoder()
 def test_variables_are_counted_exactly():
-    strategy = tf.distribute.get_strategy()
-    source = datasets.source("digits", "train[:256]")
-    run = _options(loss="moco", queue_size=64)
-    run = train.resolve(run, source, strategy)
-    model, _ = train.build(run, strategy, source.info, 4)
+    prepared = train.prepare(_options(loss="moco", queue_size=64))
+    run = prepared.options
+    model, _ = prepared.build()
     predicted = memory.predict(model, run, 2)
 
     def nbytes(*owners):
@@ -268,9 +266,9 @@ def test_variables_are_counted_exactly():
     # One of the two views of 32 images is encoded with a gradient.
     assert predicted.views == 32 * 2 * 8 * 8 * 3 * 4
     assert memory.similarity_block(run, 2) == (32, 64 + 64)
-    chunked = fields.replace(run, grad_cache_chunks=4)
-    model, _ = train.build(chunked, strategy, source.info, 4)
-    chunked = memory.predict(model, chunked, 2)
+    chunked = prepared.replace(grad_cache_chunks=4)
+    model, _ = chunked.build()
+    chunked = memory.predict(model, chunked.options, 2)
     assert chunked.activations * 4 == predicted.activations
 
 

@@ -38,8 +38,7 @@ strategy = distribution.strategy("auto")
 run = fields.replace(
     Pretrain(), dataset="digits", split="train[:256]", batch_size=32,
     augmentation="simclr", blur=False, image_size=8, workdir="unused")
-source, _ = train.open_data(run)
-run = train.resolve(run, source, strategy)
+run = train.prepare(run, strategy)
 if "local" in sys.argv:
     distribution.cross_replica_concat = lambda x: x
     distribution.replica_id = lambda: tf.constant(0)
@@ -54,8 +53,7 @@ with strategy.scope():
     model = ContrastiveModel(
         encoder, heads.build("linear", output=16), losses.build("supcon"))
     model.compile(optimizers.LARS(0.5, weight_decay=1e-4))
-model.fit(train.batches(source, strategy, run, 0), steps_per_epoch=5,
-          verbose=0)
+model.fit(run.batches(), steps_per_epoch=5, verbose=0)
 values = [v.numpy() for v in model.weights]  # Of all workers, on all of them.
 np.savez(sys.argv[1], *values)
 """

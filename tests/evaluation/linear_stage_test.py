@@ -101,10 +101,9 @@ def begun(first, tmp_path):
 
 def _stage(result, workdir, **changes):
     """The linear stage by itself, of a run whose first stage is done."""
-    run = fields.replace(
-        result.config, **{"workdir": str(workdir), **_SECOND, **changes}
-    )
-    return command.linear(dataclasses.replace(result, config=run))
+    run = result.run.replace(workdir=str(workdir), **(_SECOND | changes))
+    train, _, test = training.open_data(run.options)
+    return linear_stage.run(run.options, train, test, run.strategy)
 
 
 class _Usual(NamedTuple):
@@ -355,17 +354,16 @@ def test_a_run_killed_between_its_stages_goes_on(both, tmp_path, monkeypatch):
         raise _Killed
 
     with monkeypatch.context() as patched, pytest.raises(_Killed):
-        patched.setattr(command, "linear", kill)
+        patched.setattr(linear_stage, "run", kill)
         command.run(_options(tmp_path, **_SECOND))
     loss = _read(tmp_path / "pretrain.json")["loss"]
     assert not (tmp_path / "linear.json").exists()
     fit = training.fit
     trained = []
 
-    def counted(*args, **options):
-        steps = options["epochs"] * options["steps_per_epoch"]
-        trained.append(steps - options["start_step"])
-        return fit(*args, **options)
+    def counted(run, model, start_step, *others):
+        trained.append(run.total_steps - start_step)
+        return fit(run, model, start_step, *others)
 
     monkeypatch.setattr(training, "fit", counted)
     assert command.run(_options(tmp_path, **_SECOND)) == 0

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_contrastive import distribution, errors, losses
 from tf_contrastive.config import fields
 from tf_contrastive.config import pretrain as configs
+from tf_contrastive.config.runtime import Machine
 from tf_contrastive.losses import generalized, matrix_products
 
 # Added to a float32's bits and kept of them: the nearest number of the format
@@ -367,9 +368,9 @@ class TestAuto:
     def test_a_run_records_the_choice(self, rounded, given, expected):
         run = configs.resolve(
             fields.replace(configs.Pretrain(), **given),
+            Machine(rounded_products=rounded),
             dataset="digits",
             image_shape=(8, 8, 3),
-            rounded_products=rounded,
         )
         assert run.loss.similarity_products == expected
         losses.build(run.loss.loss, **run.loss.options())

@@ -83,8 +83,9 @@ def _loss(dropped):
 def test_a_feature_takes_along_all_that_it_brings(dropped, monkeypatch):
     # On the host: a function of TensorFlow has no config.
     run = _run(loss=_loss(dropped), augment_on="host")
-    strategy, source, _, run, steps = train.prepare(run)
-    model, rates = train.build(run, strategy, source.info, steps)
+    prepared = train.prepare(run)
+    run = prepared.options
+    model, rates = prepared.build()
     missing = _MISSING.get(dropped, set())
     assert set(model.checkpointed()) == _PARTS - missing
     assert ("probe/learning_rate" in rates) == (dropped != "OnlineProbe")
@@ -119,7 +120,7 @@ def test_a_feature_takes_along_all_that_it_brings(dropped, monkeypatch):
     assert ("online_knn_top1" in results) == (dropped != "OnlineKNN")
     assert np.any(model.encoder.trainable_variables[0].numpy() != kernel)
     monkeypatch.setattr(networks, "ContrastiveModel", ContrastiveModel)
-    whole, _ = train.build(run, strategy, source.info, steps)
+    whole, _ = prepared.build()
     freed = memory.predict(whole, run, 1).parameters - predicted.parameters
     # A bank of 64 features of 8 numbers, their labels and a counter, int64; a
     # matrix of 8 x 10 and a bias.

@@ -13,6 +13,7 @@ from tf_contrastive import model as models
 from tf_contrastive.commands import evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.runtime import Machine
 from tf_contrastive.model import networks
 from tf_contrastive.views import from_config
 
@@ -56,9 +57,19 @@ def _mixed_source(folder, n=16):
 
 
 def _batches(source, run, count=2, strategy=None):
-    strategy = strategy or tf.distribute.get_strategy()
-    batches = iter(train.batches(source, strategy, run, 0))
+    batches = iter(_prepared(source, run, strategy).batches())
     return [next(batches) for _ in range(count)]
+
+
+def _prepared(source, run, strategy=None):
+    """A run with the options as they are."""
+    strategy = strategy or tf.distribute.get_strategy()
+    return train.PreparedRun(run, strategy, Machine(), source)
+
+
+def _resolved(source, run):
+    strategy = tf.distribute.get_strategy()
+    return train.prepare(run, strategy, splits=train.Splits(source))
 
 
 def _model(run, **options):
@@ -153,13 +164,13 @@ def test_training_on_the_device_is_training_on_the_host(options):
     for place in ("host", "device"):
         run = _run(augment_on=place)
         model = _model(run, **options)
-        strategy = tf.distribute.get_strategy()
+        prepared = _prepared(_source(), run)
         history = model.fit(
-            train.batches(_source(), strategy, run, 0),
+            prepared.batches(),
             steps_per_epoch=2,
             epochs=2,
             verbose=0,
-            validation_data=train.batches(_source(), strategy, run, 0),
+            validation_data=prepared.batches(),
             validation_steps=1,
         )
         results[place] = history.history
@@ -269,8 +280,8 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
 
 def test_auto_is_the_host_where_there_is_no_accelerator(tmp_path):
     run = _run(augment_on="auto")
-    resolved = train.resolve(run, _source(), tf.distribute.get_strategy())
-    assert resolved.views.augment_on == "host"
+    resolved = _resolved(_source(), run)
+    assert resolved.options.views.augment_on == "host"
 
 
 @pytest.mark.parametrize(
@@ -291,17 +302,17 @@ def test_auto_is_the_host_where_there_is_no_accelerator(tmp_path):
     ],
 )
 def test_smaller_types_on_the_wire_do_not_change_the_step(changes, expected):
-    strategy, source = tf.distribute.get_strategy(), _source()
+    source = _source()
     base = _run(encoder="convnet", probe=False, **changes)
     weights = {}
     for wire_dtype in ("float32", "auto"):
         run = fields.replace(base, wire_dtype=wire_dtype)
-        run = train.resolve(run, source, strategy)
-        batches = train.batches(source, strategy, run, 0)
+        run = _resolved(source, run)
+        batches = run.batches()
         views = tf.nest.flatten(batches.element_spec)[0]
-        assert views.dtype == run.views.wire_dtype
-        model, _ = train.build(run, strategy, source.info, 2)
-        with networks.precision(run.runtime.precision):
+        assert views.dtype == run.options.views.wire_dtype
+        model, _ = run.build()
+        with networks.precision(run.options.runtime.precision):
             model.fit(batches, steps_per_epoch=2, verbose=0)
         weights[views.dtype.name] = model.get_weights()
     assert set(weights) == {"float32", expected}
@@ -310,7 +321,7 @@ def test_smaller_types_on_the_wire_do_not_change_the_step(changes, expected):
 
 
 def test_types_that_would_round_are_only_used_on_request():
-    strategy, source = tf.distribute.get_strategy(), _source()
+    source = _source()
     for changes in (
         {"augment_on": "device"},
         {"precision": "mixed_bfloat16"},
@@ -326,9 +337,9 @@ def test_types_that_would_round_are_only_used_on_request():
             "stacked_randaugment_order": "code",
         },
     ):
-        run = train.resolve(_run(**changes), source, strategy)
+        run = _resolved(source, _run(**changes)).options
         assert run.views.wire_dtype == "float32", changes
-    run = train.resolve(_run(), source, strategy)
+    run = _resolved(source, _run()).options
     ((expected, _),) = _batches(source, run, 1)
     model = _model(run)
     for wire_dtype in ("uint8", "bfloat16"):
@@ -342,11 +353,10 @@ def test_types_that_would_round_are_only_used_on_request():
 def test_extra_channels_are_not_rounded_to_levels():
     images, bits = np.stack(_images(16)), np.eye(16, dtype=np.float32)
     source = datasets.from_arrays(images, np.arange(16), extra=bits * 0.3)
-    strategy = tf.distribute.get_strategy()
     run = _run(augmentation="autoaugment", extra_channels=16)
-    assert train.resolve(run, source, strategy).views.wire_dtype == "float32"
+    assert _resolved(source, run).options.views.wire_dtype == "float32"
     with pytest.raises(errors.UserError, match="wire_dtype=uint8"):
-        train.resolve(fields.replace(run, wire_dtype="uint8"), source, strategy)
+        _resolved(source, fields.replace(run, wire_dtype="uint8"))
 
 
 if __name__ == "__main__":

@@ -345,15 +345,15 @@ def test_half_precision_keeps_a_float32_queue():
 @pytest.mark.slow
 def test_a_resumed_model_goes_on_bit_for_bit(tmp_path):
     run = fields.replace(small.RUN, workdir=str(tmp_path))
-    facts = train.metadata(datasets.source("digits").info)
+    info = datasets.source("digits").info
     straight = _model()
-    kept = checkpoints.Checkpoints(straight, run, facts)
+    kept = checkpoints.Checkpoints(straight, run, info)
     batches = list(_batches(4))
     for batch in batches[:2]:
         straight.train_on_batch(*batch)
     kept.save()
     resumed = _model(seed=1)
-    assert checkpoints.Checkpoints(resumed, run, facts).restore() == 2
+    assert checkpoints.Checkpoints(resumed, run, info).restore() == 2
     for batch in batches[2:]:
         straight.train_on_batch(*batch)
         resumed.train_on_batch(*batch)

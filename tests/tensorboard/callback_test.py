@@ -304,7 +304,7 @@ def test_the_projector_shows_features_labels_and_images(server, runs):
     assert heading == ["label", "image"]
     # The same images, embedded by the checkpoint's encoder.
     run = checkpoints.load_run(str(folder / name))
-    _, validation = train.open_data(run.config)
+    validation = train.open_data(run.config).validation
     rows_of_cut = np.array([int(row) for _, row in rows])
     (batch,) = datasets.evaluation_batches(
         validation.select(rows_of_cut),

@@ -18,6 +18,7 @@ from tf_contrastive.checkpoints.lock import FolderLock
 from tf_contrastive.checkpoints.opened import OpenedRun
 from tf_contrastive.checkpoints.retention import Retention
 from tf_contrastive.checkpoints.saving import Checkpoints
+from tf_contrastive.checkpoints.session import session
 from tf_contrastive.checkpoints.storage import (
     CONFIG_FILE,
     damage_of,
@@ -53,5 +54,6 @@ __all__ = [
     "newest",
     "restore_part",
     "saved",
+    "session",
     "step_of",
 ]

@@ -6,7 +6,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import distribution, errors, files, flags, terminal
+from tf_contrastive import (
+    datasets,
+    distribution,
+    errors,
+    files,
+    flags,
+    terminal,
+)
 from tf_contrastive.checkpoints import storage, workdir
 from tf_contrastive.checkpoints.finite import check_finite
 from tf_contrastive.checkpoints.lock import FolderLock
@@ -26,7 +33,7 @@ class Checkpoints:
     Args:
       model: the compiled model of the run.
       run_config: its options.
-      metadata: facts of its data, see `train.metadata`.
+      info: of its data.
       lock: the lock that the chief has on the run's folder, if any.
 
     Attributes:
@@ -44,7 +51,7 @@ class Checkpoints:
         self,
         model: tf.keras.Model,
         run_config: Pretrain,
-        metadata: dict[str, Any],
+        info: datasets.Info,
         lock: FolderLock | None = None,
     ) -> None:
         self._model = model
@@ -54,7 +61,7 @@ class Checkpoints:
         self.directory = os.path.join(runtime.workdir, storage.CHECKPOINTS)
         self._own_directory = self.directory
         if distribution.is_chief(model.distribute_strategy):
-            self._prepare(run_config, metadata)
+            self._prepare(run_config, _metadata(info))
         else:
             # Deleted together with this object.
             self._temporary = files.temporary_folder()
@@ -199,6 +206,19 @@ class Checkpoints:
             f" {self.step:,} ({errors.first_line(error)}): {advice}, and repeat"
             f" the command to resume; the newest whole checkpoint: {newest}"
         )
+
+
+def _metadata(info: datasets.Info) -> dict[str, Any]:
+    """Returns what later commands need to know of a run's data."""
+    return {
+        "dataset": info.name,
+        "split": info.split,
+        "num_examples": info.num_examples,
+        "num_classes": info.num_classes,
+        "image_shape": info.image_shape,
+        "label_names": list(info.label_names),
+        "tensorflow": tf.__version__,
+    }
 
 
 def _check_data(

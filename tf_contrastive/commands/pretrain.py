@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, files, tensorboard, terminal, train
+from tf_contrastive import checkpoints, files, terminal, train
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import linear_stage, results
 
@@ -15,9 +15,10 @@ from tf_contrastive.evaluation import linear_stage, results
 def run(options: Pretrain) -> int:
     """Runs the command and returns its exit status."""
     result = train.pretrain(options)
+    trained = result.run
     path = os.path.join(options.runtime.workdir, "pretrain.json")
-    if result.is_chief:
-        if names := result.bad_images:
+    if trained.is_chief:
+        if names := trained.source.info.bad_images:
             heading = f"skipped {len(names)} image(s) that could not be read:"
             terminal.warning("\n  ".join((heading, *names)))
         # Validation may be non-finite where training is not.
@@ -29,35 +30,20 @@ def run(options: Pretrain) -> int:
         opened = checkpoints.OpenedRun(options.runtime.workdir)
         if result.start_step < result.step:
             files.write_json(path, _rows(result))
-    report = linear(result) if options.linear.schedule.epochs else None
-    if result.is_chief:
+    report = None
+    if trained.test:
+        report = linear_stage.run(
+            trained.options, trained.source, trained.test, trained.strategy
+        )
+    if trained.is_chief:
         opened.check()
         _print_results(result, report, path)
     return 0
 
 
-def linear(result: train.Result) -> dict[str, Any]:
-    """Trains and scores a linear classifier on a finished run's encoder.
-
-    Returns:
-      The report in `<workdir>/linear.json`.
-
-    Raises:
-      UserError: see `evaluation.linear_stage.run`.
-    """
-    run = result.config
-    return linear_stage.run(
-        run,
-        lambda: (train.open_data(run)[0], train.open_test(run)),
-        strategy=result.strategy,
-        is_chief=result.is_chief,
-        events=os.path.join(run.runtime.workdir, tensorboard.EVENTS),
-    )
-
-
 def _rows(result: train.Result) -> dict[str, Any]:
     return {
-        "loss_function": result.config.loss.loss,
+        "loss_function": result.run.options.loss.loss,
         "steps": result.step,
         "seconds": round(result.seconds, 1),
         **{name: round(value, 4) for name, value in result.metrics.items()},
@@ -68,7 +54,7 @@ def _print_results(
     result: train.Result, report: dict[str, Any] | None, path: str
 ) -> None:
     """Prints the results, and adds those of the linear stage to the file."""
-    workdir = result.config.runtime.workdir
+    workdir = result.run.options.runtime.workdir
     if result.start_step == result.step:
         print(
             f"{workdir} is finished: step {result.step:,} of {result.step:,},"
@@ -92,7 +78,7 @@ def _print_results(
         print(f"encoder checksum unchanged: {report['checksum'][:12]}")
     # Evaluation needs labels, and its defaults take long on a CPU.
     command = ["export"]
-    if result.has_labels:
+    if result.run.source.info.has_labels:
         command = ["evaluate"]
         if not any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
             command.append("--scale=cpu")

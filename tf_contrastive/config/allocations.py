@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import Machine
 from tf_contrastive.errors import UserError, arg
 
 _FLOAT = 4
@@ -76,15 +77,16 @@ def check_images(option: str, images: int, side: int) -> None:
     check([Allocation(option, images, _FLOAT * images * 3 * side**2)])
 
 
-def check_model(run: Pretrain, copies: int) -> None:
+def check_model(run: Pretrain, machine: Machine) -> None:
     """Raises `UserError` if what a step keeps does not fit into memory.
 
     That is the least of weights, queue and bank; `doctor` predicts all.
 
     Args:
       run: resolved.
-      copies: replicas in the memory of one machine, 1 on accelerators.
+      machine: its devices; accelerators have memory of their own.
     """
+    copies = machine.replicas // machine.hosts if machine.on_cpu else 1
     width, projection = run.encoder.width, run.projection
     is_resnet = run.encoder.encoder in ENCODERS
     features = _RESNET_FEATURES * width if is_resnet else FEATURES
@@ -109,7 +111,7 @@ def check_model(run: Pretrain, copies: int) -> None:
     check(allocations)
 
 
-def check_batch(run: Pretrain, hosts: int, on_cpu: bool) -> None:
+def check_batch(run: Pretrain, machine: Machine) -> None:
     """Raises `UserError` if a host's part of a batch does not fit into memory.
 
     Of the activations, which are only on CPUs in a host's memory, those of the
@@ -117,15 +119,14 @@ def check_batch(run: Pretrain, hosts: int, on_cpu: bool) -> None:
 
     Args:
       run: resolved.
-      hosts: number of machines, which share the batch.
-      on_cpu: whether there is no accelerator.
+      machine: its devices, whose hosts share the batch.
     """
     side, count = run.views.image_size, run.views.views
-    images = run.schedule.batch_size / hosts
-    number = _FLOAT if on_cpu else _WIRE[run.views.wire_dtype]
+    images = run.schedule.batch_size / machine.hosts
+    number = _FLOAT if machine.on_cpu else _WIRE[run.views.wire_dtype]
     channels = 3 + max(run.data.extra_channels, 0)
     size = number * images * count * channels * side**2
-    if on_cpu and run.encoder.encoder in ENCODERS:
+    if machine.on_cpu and run.encoder.encoder in ENCODERS:
         stride = 2 if run.encoder.stem == "imagenet" else 1
         encoded = images / run.loss.grad_cache_chunks
         stem = _STEM_CHANNELS * run.encoder.width

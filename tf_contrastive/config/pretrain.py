@@ -8,6 +8,7 @@ from tf_contrastive.config.data import (
     Data,
     Reading,
     check_data_service,
+    check_sampler,
 )
 from tf_contrastive.config.encoder import (
     CONVNET,
@@ -22,18 +23,19 @@ from tf_contrastive.config.fields import (
     group,
     matching,
     option,
-    replace,
 )
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
     LOSSES,
     Loss,
     check_chunks,
+    check_labels,
     resolve_products,
 )
 from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
 from tf_contrastive.config.runtime import (
     CheckedRuntime,
+    Machine,
     Runtime,
     check_divisible,
     resolve_precision,
@@ -46,6 +48,8 @@ from tf_contrastive.config.views import (
     resolve_wire_dtype,
 )
 from tf_contrastive.errors import UserError, arg
+
+_ONE_CPU = Machine()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,17 +101,15 @@ class Pretrain(Command):
             resolve_encoder(self.encoder, self.views.image_size)
 
     def _check_machine(self) -> None:
-        runtime, batch_size = self.runtime, self.schedule.batch_size
+        runtime = self.runtime
         runtime.check()
         replicas = runtime.virtual_devices
-        if replicas:
-            check_divisible(batch_size, replicas)
-            if runtime.xla == "on":
-                raise UserError(
-                    f"{arg('xla', 'on')}: {arg('virtual_devices', replicas)}"
-                    f" cannot be compiled: set {arg('xla', 'off')}"
-                )
-        check_chunks(self.loss.grad_cache_chunks, batch_size, max(replicas, 1))
+        if replicas and runtime.xla == "on":
+            raise UserError(
+                f"{arg('xla', 'on')}: {arg('virtual_devices', replicas)}"
+                f" cannot be compiled: set {arg('xla', 'off')}"
+            )
+        self.check_replicas(max(replicas, 1))
         check_data_service(self.data.data_service, self.data.sampler)
 
     def _check_loss(self) -> None:
@@ -171,9 +173,34 @@ class Pretrain(Command):
                 f" which {arg('sampler', self.data.sampler)} chooses by class:"
                 f" set {arg('sampler', 'shuffle')} or {arg(name, 0)}"
             )
-        check_pairs(
-            self.schedule.batch_size, max(self.runtime.virtual_devices, 1)
-        )
+
+    def check_replicas(self, replicas: int) -> None:
+        """Raises `UserError` if so many replicas cannot share a batch."""
+        batch_size = self.schedule.batch_size
+        check_divisible(batch_size, replicas)
+        check_chunks(self.loss.grad_cache_chunks, batch_size, replicas)
+        if self.views.mixed:
+            check_pairs(batch_size, replicas)
+
+    def check_labels(
+        self, dataset: str, has_labels: bool, multi_label: bool
+    ) -> None:
+        """Raises `UserError` for options that need other labels."""
+        if not multi_label:
+            check_labels(self.loss.loss, dataset, has_labels)
+            check_sampler(self.data.sampler, dataset, has_labels)
+            return
+        for name, value, off in (
+            ("online_knn_size", self.probe.online_knn_size, 0),
+            ("sampler", self.data.sampler, "shuffle"),
+            ("mixup_alpha", self.views.mixup_alpha, 0),
+            ("cutmix_alpha", self.views.cutmix_alpha, 0),
+        ):
+            if value != off:
+                raise UserError(
+                    f"{arg(name, value)} needs one label per image, and"
+                    f" {dataset} has several: set {arg(name, off)}"
+                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,21 +235,6 @@ class Doctor(Pretrain):
     compilation: Compilation = group(Compilation())
 
 
-def check_multi_label(run: Pretrain, dataset: str) -> None:
-    """Raises `UserError` for options that need one label per image."""
-    for name, value, off in (
-        ("online_knn_size", run.probe.online_knn_size, 0),
-        ("sampler", run.data.sampler, "shuffle"),
-        ("mixup_alpha", run.views.mixup_alpha, 0),
-        ("cutmix_alpha", run.views.cutmix_alpha, 0),
-    ):
-        if value != off:
-            raise UserError(
-                f"{arg(name, value)} needs one label per image, and {dataset}"
-                f" has several: set {arg(name, off)}"
-            )
-
-
 def image_side(image_shape: tuple[int, ...] | None) -> int:
     """Returns the side of a view in pixels, by the shape of the images."""
     return min((image_shape or (DEFAULT_IMAGE_SIZE,))[:2])
@@ -230,29 +242,22 @@ def image_side(image_shape: tuple[int, ...] | None) -> int:
 
 def resolve(
     run: Pretrain,
+    machine: Machine = _ONE_CPU,
     *,
     dataset: str,
     image_shape: tuple[int, ...] | None,
     extra_channels: int = 0,
     multi_label: bool = False,
-    replicas: int = 1,
-    on_tpu: bool = False,
-    gpu_capability: tuple[int, int] | None = None,
-    rounded_products: bool = False,
 ) -> Pretrain:
     """Returns the run with every option that depends on data and devices.
 
     Args:
       run: validated.
+      machine: its devices.
       dataset: the name under which the data were opened.
       image_shape: (height, width, 3), or None where it varies.
       extra_channels: channels of the dataset's feature `extra`.
       multi_label: whether an image has several labels.
-      replicas: that share the batch.
-      on_tpu: whether the replicas are TPU cores.
-      gpu_capability: lowest compute capability of the GPUs, if the replicas are
-        GPUs.
-      rounded_products: whether they round the factors of float32 products.
     """
     size = run.views.image_size or image_side(image_shape)
     extra = run.data.extra_channels
@@ -262,42 +267,51 @@ def resolve(
             " channels of feature `extra`: set"
             f" {arg('extra_channels', extra_channels)} or less"
         )
-    if run.views.mixed:
-        check_pairs(run.schedule.batch_size, replicas)
-    values: dict[str, Any] = {
-        "extra_channels": extra_channels if extra < 0 else extra,
-        # The probe takes one class per image.
-        "probe": run.probe.probe and not multi_label,
-        "learning_rate": resolve_learning_rate(
-            run.schedule.learning_rate,
-            run.optimizer.optimizer,
-            run.schedule.learning_rate_scaling,
-        ),
-        "warmup_epochs": resolve_warmup(
-            run.schedule.warmup_epochs, run.schedule.epochs
-        ),
-        "precision": resolve_precision(
-            run.runtime.precision, on_tpu, gpu_capability
-        ),
-        "similarity_products": resolve_products(run.loss, rounded_products),
-    }
-    if run.runtime.xla == "auto":
-        values["xla"] = "on" if gpu_capability else "off"
-    if run.views.augment_on == "auto":
-        on_device = on_tpu or gpu_capability
-        values["augment_on"] = "device" if on_device else "host"
-    run = dataclasses.replace(
-        run,
-        views=resolve_views(run.views, dataset, size),
-        encoder=resolve_encoder(run.encoder, size),
-    )
-    run = replace(run, **values)
+    extra = extra_channels if extra < 0 else extra
+    schedule, optimizer = run.schedule, run.optimizer.optimizer
+    precision = resolve_precision(run.runtime.precision, machine)
+    encoder = resolve_encoder(run.encoder, size)
+    views = resolve_views(run.views, dataset, size)
+    if views.augment_on == "auto":
+        on_device = machine.on_tpu or machine.gpu_capability
+        place = "device" if on_device else "host"
+        views = dataclasses.replace(views, augment_on=place)
     wire_dtype = resolve_wire_dtype(
-        run.views,
-        extra_channels=run.data.extra_channels,
+        views,
+        extra_channels=extra,
         # Otherwise it standardizes the pixels first, in float32.
-        rounds_input=run.encoder.standardize == "none"
-        and run.encoder.encoder in (*ENCODERS, CONVNET)
-        and run.runtime.precision == "mixed_bfloat16",
+        rounds_input=encoder.standardize == "none"
+        and encoder.encoder in (*ENCODERS, CONVNET)
+        and precision == "mixed_bfloat16",
     )
-    return replace(run, wire_dtype=wire_dtype)
+    products: dict[str, Any] = {
+        "similarity_products": resolve_products(
+            run.loss, machine.rounded_products
+        )
+    }
+    xla = run.runtime.xla
+    if xla == "auto":
+        xla = "on" if machine.gpu_capability else "off"
+    return dataclasses.replace(
+        run,
+        data=dataclasses.replace(run.data, extra_channels=extra),
+        views=dataclasses.replace(views, wire_dtype=wire_dtype),
+        encoder=encoder,
+        loss=dataclasses.replace(run.loss, **products),
+        # The probe takes one class per image.
+        probe=dataclasses.replace(
+            run.probe, probe=run.probe.probe and not multi_label
+        ),
+        schedule=dataclasses.replace(
+            schedule,
+            learning_rate=resolve_learning_rate(
+                schedule.learning_rate,
+                optimizer,
+                schedule.learning_rate_scaling,
+            ),
+            warmup_epochs=resolve_warmup(
+                schedule.warmup_epochs, schedule.epochs
+            ),
+        ),
+        runtime=dataclasses.replace(run.runtime, precision=precision, xla=xla),
+    )

@@ -156,25 +156,44 @@ class CheckedRuntime(Runtime):
     )
 
 
-def resolve_precision(
-    precision: str, on_tpu: bool, capability: tuple[int, int] | None
-) -> str:
-    """Returns `precision` with `auto` resolved.
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What options depend on of the devices of a run.
 
-    `capability` is the lowest compute capability of the GPUs, if there are any.
+    Attributes:
+      replicas: that share the batch.
+      hosts: machines, or processes, that hold them.
+      on_tpu: whether the replicas are TPU cores.
+      on_cpu: whether there is no accelerator.
+      gpu_capability: lowest compute capability of the GPUs, if the replicas are
+        GPUs.
+      rounded_products: whether they round the factors of float32 products.
+    """
+
+    replicas: int = 1
+    hosts: int = 1
+    on_tpu: bool = False
+    on_cpu: bool = True
+    gpu_capability: tuple[int, int] | None = None
+    rounded_products: bool = False
+
+
+def resolve_precision(precision: str, machine: Machine) -> str:
+    """Returns `precision` with `auto` resolved.
 
     Raises:
       UserError: for a precision that the devices do not have.
     """
-    if precision == "mixed_float16" and on_tpu:
+    if precision == "mixed_float16" and machine.on_tpu:
         raise UserError(
             f"{arg('precision', 'mixed_float16')}: TPUs compute in bfloat16:"
             f" set {arg('precision', 'mixed_bfloat16')}"
         )
     if precision != "auto":
         return precision
-    if on_tpu:
+    if machine.on_tpu:
         return "mixed_bfloat16"
+    capability = machine.gpu_capability
     for least, name in _GPU_PRECISIONS.items():
         if capability is not None and capability >= least:
             return name

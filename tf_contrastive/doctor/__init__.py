@@ -6,8 +6,7 @@ import time
 
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, datasets, errors, schedules, train
-from tf_contrastive.config import fields
+from tf_contrastive import checkpoints, errors, schedules, train
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import advice, memory, positives, report, speed
 from tf_contrastive.model import networks
@@ -40,16 +39,14 @@ def inspect(run: Pretrain) -> Report:
     input and the step for some seconds, and writes nothing. `UserError` for
     what `pretrain` rejects before its first step.
     """
-    strategy, source, _, run, _ = train.prepare(run)
-    info, replicas = source.info, strategy.num_replicas_in_sync
-    batch_size = run.schedule.batch_size
-    steps_per_epoch = datasets.steps_per_epoch(info.num_examples, batch_size)
+    prepared = train.prepare(run)
+    run, source, info = prepared.options, prepared.source, prepared.source.info
+    replicas, batch_size = prepared.machine.replicas, run.schedule.batch_size
     if run.runtime.workdir:
         checkpoints.check_workdir(run)
 
     start = time.perf_counter()
-    one_step = fields.replace(run, steps_per_execution=1)
-    model, _ = train.build(one_step, strategy, info, steps_per_epoch)
+    model, _ = prepared.replace(steps_per_execution=1).build()
     trace_seconds = _TRACE_BY_BUILD * (time.perf_counter() - start)
     predicted = memory.predict(model, run, replicas)
     counts = related = None
@@ -57,7 +54,7 @@ def inspect(run: Pretrain) -> Report:
         counts, related = positives.count_label_sets(source)
     elif info.has_labels and run.loss.chosen().needs_labels:
         counts = positives.count_labels(source, _LABELS)
-    input_speed = speed.measure_input(source, strategy, run, _INPUT)
+    input_speed = speed.measure_input(prepared, _INPUT)
     step = None
     if trace_seconds < _MAX_TRACE:
         # Memory that does not suffice is a warning, not an error.
@@ -65,11 +62,9 @@ def inspect(run: Pretrain) -> Report:
             contextlib.suppress(tf.errors.ResourceExhaustedError),
             networks.precision(run.runtime.precision),
         ):
-            step = speed.measure_step(
-                model, run, info.num_classes, strategy, _STEPS
-            )
+            step = speed.measure_step(model, prepared, _STEPS)
     process_memory = None
-    if not any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
+    if prepared.machine.on_cpu:
         process_memory = memory.of_process(
             predicted,
             replicas,
@@ -82,7 +77,7 @@ def inspect(run: Pretrain) -> Report:
         run=run,
         info=info,
         replicas=replicas,
-        steps_per_epoch=steps_per_epoch,
+        steps_per_epoch=prepared.steps_per_epoch,
         peak_learning_rate=schedules.peak(
             run.schedule.learning_rate,
             batch_size,
@@ -97,5 +92,5 @@ def inspect(run: Pretrain) -> Report:
         step_speed=batch_size / step.seconds if step else None,
         half_speed=speed.half_speed(run.views.image_size),
     )
-    sections = report.sections(facts, strategy, model, step)
+    sections = report.sections(facts, prepared.strategy, model, step)
     return Report(facts, sections, advice.warnings(facts))

@@ -3,16 +3,15 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import datasets, encoders, train
+from tf_contrastive import encoders, train
 from tf_contrastive import model as models
-from tf_contrastive.config import fields
 from tf_contrastive.config.encoder import resolve_stem
-from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.doctor import memory
 from tf_contrastive.model import networks
@@ -42,19 +41,14 @@ class StepTime:
     peak_memory: int = 0
 
 
-def measure_input(
-    source: datasets.Source,
-    strategy: tf.distribute.Strategy,
-    run: Pretrain,
-    seconds: float,
-) -> float | None:
+def measure_input(run: train.PreparedRun, seconds: float) -> float | None:
     """Measures the input in images per second, for `seconds` after a batch.
 
     Returns None for batches of a data service.
     """
-    if run.data.data_service:
+    if run.service:
         return None
-    replicas = strategy.num_replicas_in_sync
+    source, replicas = run.source, run.strategy.num_replicas_in_sync
     count = source.info.num_examples
     if count > _EXAMPLES:
         # Files are read in sequence: those between would be read for nothing.
@@ -64,13 +58,14 @@ def measure_input(
             np.linspace(0, last, _EXAMPLES).round().astype(int)
         )
         count = _EXAMPLES
-    size = min(run.schedule.batch_size, count, max(_INPUT_BATCH, 2 * replicas))
+    size = min(
+        run.options.schedule.batch_size, count, max(_INPUT_BATCH, 2 * replicas)
+    )
     size = max(size // (2 * replicas), 1) * 2 * replicas
     if size > count:
         size = replicas
-    run = fields.replace(run, batch_size=size)
-    source = datasets.in_memory(source, run.data.cache)
-    batches = iter(train.batches(source, strategy, run, 0))
+    run = dataclasses.replace(run.replace(batch_size=size), source=source)
+    batches = iter(run.batches())
     # Pipelines prepare a few batches while the first is waited for.
     next(batches)
     start, steps = time.perf_counter(), 0
@@ -82,9 +77,7 @@ def measure_input(
 
 def measure_step(
     model: models.ContrastiveModel,
-    run: Pretrain,
-    num_classes: int | None,
-    strategy: tf.distribute.Strategy,
+    run: train.PreparedRun,
     seconds: float,
 ) -> StepTime | None:
     """Measures the run's training step on noise, which trains the weights.
@@ -94,25 +87,33 @@ def measure_step(
     about `seconds` after tracing. Returns None if even the smallest batch takes
     longer.
     """
-    replicas = strategy.num_replicas_in_sync
-    images = run.schedule.batch_size // replicas
+    options, replicas = run.options, run.machine.replicas
+    images = options.schedule.batch_size // replicas
     step = model.make_train_function()
-    if any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
-        batches = iter(synthetic.batches(run, num_classes, images, strategy))
+
+    def noise(images: int, static: bool = True) -> Iterator[Any]:
+        classes = run.source.info.num_classes
+        return iter(
+            synthetic.batches(options, classes, images, run.strategy, static)
+        )
+
+    if not run.machine.on_cpu:
+        batches = noise(images)
         return StepTime(_median(lambda: step(batches), seconds), images, images)
-    size = math.lcm(run.loss.grad_cache_chunks, 2)
+    size = math.lcm(options.loss.grad_cache_chunks, 2)
     if size > images:
         return None
     # A step cannot be interrupted, so one that takes too long is not begun.
     image = tf.zeros([1, *model.encoder.input_shape[1:]])
     forward = _median(lambda: {"features": model.encoder(image)}, 0.0)
-    if forward * _FORWARD_PASSES * run.views.views * size * replicas > seconds:
+    if (
+        forward * _FORWARD_PASSES * options.views.views * size * replicas
+        > seconds
+    ):
         return None
 
     def timed(images: int) -> float:
-        batches = iter(
-            synthetic.batches(run, num_classes, images, strategy, static=False)
-        )
+        batches = noise(images, static=False)
         return _median(lambda: step(batches), seconds / 4)
 
     few = many = size, timed(size)

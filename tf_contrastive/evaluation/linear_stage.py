@@ -4,12 +4,11 @@ It computes what `evaluate --protocols=linear` computes, and can be interrupted
 and resumed.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -21,6 +20,7 @@ from tf_contrastive import (
     distribution,
     errors,
     files,
+    tensorboard,
     terminal,
 )
 from tf_contrastive.checkpoints import preemption
@@ -41,18 +41,16 @@ _ADVICE = "make room, and repeat the command to resume"
 @distribution.failures.reported()
 def run(
     config: Pretrain,
-    open_splits: Callable[[], tuple[datasets.Source, datasets.Source]],
-    *,
+    train: datasets.Source,
+    test: datasets.Source,
     strategy: tf.distribute.Strategy,
-    is_chief: bool,
-    events: str,
 ) -> dict[str, Any]:
     """Trains a linear classifier on a run's encoder, and scores it.
 
     The encoder is that of the newest checkpoint, in float32 and inference mode.
     The replicas of all workers share the images that it embeds. Each worker
     trains the same classifier on all embeddings, and the chief writes the
-    result. `events` is the folder of TensorBoard's events.
+    result.
 
     Returns:
       The content of `<workdir>/linear.json`: that of `evaluation.json`, and
@@ -93,19 +91,15 @@ def run(
     report = files.read_json(path, {}, form)
     if report.get("stage") == stage:
         return report
-    train, test = open_splits()
     terminal.info(
         f"linear     {options.linear.optimizer.optimizer},"
         f" {options.linear.schedule.epochs} epochs of"
         f" {train.info.num_examples:,} images, augmentation"
         f" {options.linear.augmentation}"
     )
-    with contextlib.ExitStack() as resources:
-        if is_chief:
-            resources.enter_context(checkpoints.FolderLock(workdir))
-        listener = preemption.PreemptionListener(strategy)
-        resources.enter_context(listener)
-        progress = Progress(opened, events, stage, listener, is_chief)
+    is_chief = distribution.is_chief(strategy)
+    with checkpoints.session(workdir, strategy) as (_, listener):
+        progress = Progress(opened, stage, listener, is_chief)
         subject = make_context.from_run(
             dataclasses.replace(saved, config=config),
             train,
@@ -142,14 +136,12 @@ class Progress(classifiers.TrainingObserver):
     def __init__(
         self,
         opened: checkpoints.OpenedRun,
-        events: str,
         stage: dict[str, Any],
         listener: preemption.PreemptionListener,
         is_chief: bool,
     ) -> None:
         self._opened = opened
         self._folder = os.path.join(opened.workdir, STATE)
-        self._events = events
         self._stage = stage
         self._listener = listener
         self._is_chief = is_chief
@@ -181,7 +173,8 @@ class Progress(classifiers.TrainingObserver):
             files.write_json(path, self._stage, advice=_ADVICE)
         self._state = state
         self._retention = checkpoints.Retention(self._folder, keep=2)
-        self._writer = tf.summary.create_file_writer(self._events)
+        events = os.path.join(self._opened.workdir, tensorboard.EVENTS)
+        self._writer = tf.summary.create_file_writer(events)
 
     def epoch(self, done: int, metrics: dict[str, float]) -> None:
         """Logs an epoch, and saves it if the last save was long ago."""

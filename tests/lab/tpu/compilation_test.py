@@ -10,12 +10,11 @@ import pytest
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tf_contrastive import datasets, errors
+from tf_contrastive import errors
 from tf_contrastive.commands import benchmark
 from tf_contrastive.commands import doctor as command
 from tf_contrastive.commands.benchmark import Benchmark
 from tf_contrastive.config import fields
-from tf_contrastive.config import pretrain as configs
 from tf_contrastive.config.pretrain import Doctor
 from tf_contrastive.lab import tpu
 from tf_contrastive.lab.benchmarks.step import both_passes
@@ -278,16 +277,8 @@ def test_what_cannot_be_compiled_is_told(options, message, fake):
 
 
 def test_the_step_of_several_cores_has_their_collectives(tmp_path):
-    info = datasets.Info("digits", "train", 1437, 10, (8, 8, 3))
-    run = configs.resolve(
-        _options(loss="supcon"),
-        dataset="digits",
-        image_shape=info.image_shape,
-        replicas=4,
-        on_tpu=True,
-    )
-    run = fields.replace(run, standardize="imagenet")
-    step = lowering.Step(run, info, 20, 4)
+    run, _ = compilation.prepare(_options(loss="supcon"), 4)
+    step = lowering.Step(run)
     program = step.lower(2)
     # Of each gradient, of BatchNorm's statistics, and of the loss's embeddings.
     assert program.count(compiler.ALL_REDUCE.encode()) > 20
@@ -353,8 +344,7 @@ def _lowered(name):
     """A recipe's step on 8 cores, with a small encoder, and its batch."""
     run, images = _RECIPES[name]
     run = fields.replace(run, batch_size=8 * images)
-    run, info, _ = compilation.resolve(run, 8)
-    return lowering.Step(run, info, 100, 8).lower(images)
+    return lowering.Step(compilation.prepare(run, 8)[0]).lower(images)
 
 
 _ENVIRONMENT = _ROOT / ".venv-tpu/bin/python"
@@ -399,8 +389,8 @@ def test_a_step_compiles_for_a_tpu(tmp_path, monkeypatch):
     options = _options(compile_python=str(_ENVIRONMENT))
     target = chips.topology(options.compilation.compile_for)
     compiler_ = compilation.Compiler(target, str(_ENVIRONMENT))
-    run, info, _ = compilation.resolve(options, target.cores)
-    programs = compilation.Programs(run, info, compiler_)
+    run, _ = compilation.prepare(options, target.cores)
+    programs = compilation.Programs(run, compiler_)
     whole, plan = programs.step(8), programs.step(8, compiler.PLAN)
     assert compilation.needed(whole)[1] is None
     assert not whole["float64"] and not whole["dynamic_shapes"]

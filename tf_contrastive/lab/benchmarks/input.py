@@ -195,12 +195,18 @@ def _batches(
         "views": 2,
         # Files are read and decoded, as in a dataset of any size.
         "cache": "none",
+        "wire_dtype": "float32",
+        "workdir": "none",
         **options,
     }
     if case.image_size <= CIFAR_STEM_MAX_SIDE:
         values.update(blur=False, color_jitter_strength=0.5)
-    chosen = fields.replace(Pretrain(), **values)
-    return train.batches(source, tf.distribute.get_strategy(), chosen, 0)
+    run = train.prepare(
+        fields.replace(Pretrain(), **values),
+        tf.distribute.get_strategy(),
+        splits=train.Splits(source),
+    )
+    return run.batches()
 
 
 def _augmented(

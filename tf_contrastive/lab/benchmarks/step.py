@@ -73,25 +73,21 @@ def run(common: Common, options: Step) -> measure.Report:
         else distribution.strategy("mirrored", virtual_devices=n)
         for n in sorted(counts, reverse=True)
     }
-    source, _ = train.open_data(base)
-    source = datasets.in_memory(source, base.data.cache)
+    splits = train.open_data(base)
+    source = datasets.in_memory(splits.train, base.data.cache)
+    splits = splits._replace(train=source)
     rows = []
     for precision in fields.split_list(options.precisions):
         for count in counts:
-            strategy = strategies[count]
-            run = train.resolve(base, source, strategy)
-            run = fields.replace(run, precision=precision)
-            terminal.info(
-                f"{run.encoder.encoder}, {precision}, {count} replica(s)"
+            run = train.prepare(
+                fields.replace(base, precision=precision),
+                strategies[count],
+                splits=splits,
             )
-            measured = _measure(
-                run,
-                source,
-                strategy,
-                common.repeats,
-                options.end_to_end_seconds,
-            )
-            rows.append(measured)
+            encoder = run.options.encoder.encoder
+            terminal.info(f"{encoder}, {precision}, {count} replica(s)")
+            seconds = options.end_to_end_seconds
+            rows.append(_measure(run, common.repeats, seconds))
     ratios = {
         f"{row['encoder']} at {row['image_size']} pixels, {row['precision']},"
         f" {row['replicas']} replica(s): bare encoder": 1
@@ -143,11 +139,12 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
     )
     rows = []
     for precision in fields.split_list(options.precisions):
-        run, info, _ = compilation.resolve(
+        prepared, _ = compilation.prepare(
             fields.replace(base, precision=precision), target.cores
         )
+        run = prepared.options
         images = run.schedule.batch_size // target.cores
-        programs = compilation.Programs(run, info, compiler)
+        programs = compilation.Programs(prepared, compiler)
         step = programs.step(images)
         bare = programs.of_encoder(both_passes, images, of_one)
         if "error" in step or "error" in bare:
@@ -180,21 +177,13 @@ def _compiled(base: Pretrain, options: Step) -> list[measure.Row]:
 
 
 def _measure(
-    run: Pretrain,
-    source: datasets.Source,
-    strategy: tf.distribute.Strategy,
-    repeats: int,
-    end_to_end_seconds: float,
+    prepared: train.PreparedRun, repeats: int, end_to_end_seconds: float
 ) -> measure.Row:
-    """Measures the step of a resolved run."""
-    info, size = source.info, run.schedule.batch_size
-    replicas = strategy.num_replicas_in_sync
-    model, _ = train.build(
-        fields.replace(run, steps_per_execution=1),
-        strategy,
-        info,
-        datasets.steps_per_epoch(info.num_examples, size),
-    )
+    """Measures the step of a run."""
+    run, strategy = prepared.options, prepared.strategy
+    info, size = prepared.source.info, run.schedule.batch_size
+    replicas = prepared.machine.replicas
+    model, _ = prepared.replace(steps_per_execution=1).build()
 
     def wait_for(function: Callable, batches: Any) -> None:
         function(batches)
@@ -215,7 +204,7 @@ def _measure(
             1000 * statistics.median(times[name]) for name in calls
         )
         # End to end, with the run's own input.
-        batches = iter(train.batches(source, strategy, run, 0))
+        batches = iter(prepared.batches())
         for _ in range(_WARM_UP):
             wait_for(step, batches)
         waited = model.input_wait_seconds

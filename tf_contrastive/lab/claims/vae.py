@@ -103,9 +103,9 @@ def fit(run: Pretrain) -> Trained:
       UserError: for options that `train.pretrain` does not accept; its subclass
         DivergedError, if the loss or a weight is not finite.
     """
-    strategy, source, _, run, steps = train.prepare(run)
-    rate = train.learning_rate(run, steps)
-    with strategy.scope(), precision(run.runtime.precision):
+    prepared = train.prepare(run)
+    run, rate = prepared.options, prepared.learning_rate()
+    with prepared.strategy.scope(), precision(run.runtime.precision):
         vae = VAE(build_encoder(run), run.projection.projection_output)
         optimizer = optimizers.build(
             run.optimizer.optimizer,
@@ -113,11 +113,11 @@ def fit(run: Pretrain) -> Trained:
             **run.optimizer.options(),
         )
         vae.compile(optimizer=optimizer, jit_compile=False)
-        batches = train.batches(source, strategy, run, start_step=0)
+        batches = prepared.batches()
         history = vae.fit(
             batches,
             epochs=run.schedule.epochs,
-            steps_per_epoch=steps,
+            steps_per_epoch=prepared.steps_per_epoch,
             verbose=0,
         )
     epoch_losses = history.history["loss"]

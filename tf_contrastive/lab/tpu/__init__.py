@@ -31,9 +31,9 @@ def inspect(options: Doctor) -> dict[str, Section]:
     """
     target = topology(options.compilation.compile_for)
     compiler = compilation.Compiler(target, options.compilation.compile_python)
-    options.validate()
-    run, info, source = compilation.resolve(options, target.cores)
-    programs = compilation.Programs(run, info, compiler)
+    prepared, is_here = compilation.prepare(options, target.cores)
+    run = prepared.options
+    programs = compilation.Programs(prepared, compiler)
     images = run.schedule.batch_size // target.cores
     facts = programs.step(images)
     largest = programs.largest(images)
@@ -41,11 +41,9 @@ def inspect(options: Doctor) -> dict[str, Section]:
         programs.recomputed(images, facts) if "flops" in facts else None
     )
     rate = None
-    if source is not None:
+    if is_here:
         terminal.info("measuring the input")
-        rate = speed.measure_input(
-            source, tf.distribute.get_strategy(), run, _INPUT
-        )
+        rate = speed.measure_input(prepared, _INPUT)
     return _sections(run, target, images, facts, largest, recomputed, rate)
 
 

@@ -11,12 +11,12 @@ import sys
 from importlib import util
 from typing import Any
 
+import tensorflow as tf
+
 from tf_contrastive import datasets, errors, files, terminal, train
 from tf_contrastive.config import fields
-from tf_contrastive.config import pretrain as configs
-from tf_contrastive.config.loss import check_chunks
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.runtime import check_divisible
+from tf_contrastive.config.runtime import Machine
 from tf_contrastive.config.smoke import substitute
 from tf_contrastive.lab.tpu import compiler
 from tf_contrastive.lab.tpu.chips import Topology
@@ -170,64 +170,51 @@ def needed(facts: Facts) -> tuple[float, float | None]:
     return float(used) * _UNITS[unit], float(limit) * _UNITS[limit_unit]
 
 
-def resolve(
-    run: Pretrain, cores: int
-) -> tuple[Pretrain, datasets.Info, datasets.Source | None]:
-    """Returns the run on that many cores, and its data, if they are here.
+def prepare(run: Pretrain, cores: int) -> tuple[train.PreparedRun, bool]:
+    """Returns the run on that many cores, and whether its data are here.
 
     Raises:
       UserError: for a batch that these cores cannot share.
     """
-    size = run.schedule.batch_size
-    check_divisible(size, cores)
-    check_chunks(run.loss.grad_cache_chunks, size, cores)
-    source = None
-    try:
-        source, _ = train.open_data(run)
-        info = source.info
-    except errors.AbsentDataError:
-        info = _assumed(run)
-    run = configs.resolve(
-        run,
-        dataset=run.data.dataset,
-        image_shape=info.image_shape,
-        extra_channels=info.extra_channels,
-        multi_label=info.multi_label,
-        replicas=cores,
-        on_tpu=True,
-        rounded_products=True,
-    )
     if run.encoder.standardize == "dataset":  # Any constants compile equally.
         run = fields.replace(run, standardize="imagenet")
-    return run, info, source
+    strategy = tf.distribute.get_strategy()
+    machine = Machine(cores, on_tpu=True, on_cpu=False, rounded_products=True)
+    try:
+        return train.prepare(run, strategy, machine), True
+    except errors.AbsentDataError:
+        splits = train.Splits(_assumed(run))
+        return train.prepare(run, strategy, machine, splits), False
 
 
-def _assumed(run: Pretrain) -> datasets.Info:
-    """Returns what data that are not on this machine look like."""
+def _assumed(run: Pretrain) -> datasets.Source:
+    """Returns digits that look like data that are not on this machine."""
     name, side, _ = substitute(run.data.dataset)
-    similar, _ = train.open_data(
+    similar = train.open_data(
         fields.replace(run, dataset=name, split="train", test_split="test")
-    )
+    ).train
     terminal.warning(
         f"{run.data.dataset} is not on this machine: assuming images of"
         f" {side} pixels and {similar.info.num_classes:,} classes"
     )
-    return dataclasses.replace(
-        similar.info, num_examples=_EXAMPLES, image_shape=(side, side, 3)
+    info = dataclasses.replace(
+        similar.info,
+        name=run.data.dataset,
+        num_examples=_EXAMPLES,
+        image_shape=(side, side, 3),
     )
+    return dataclasses.replace(similar, info=info)
 
 
 class Programs:
-    """The compiled programs of a resolved run, for any batch of a core."""
+    """The compiled programs of a run, for any batch of a core."""
 
-    def __init__(
-        self, run: Pretrain, info: datasets.Info, compiler: Compiler
-    ) -> None:
-        self._run, self._compiler = run, compiler
-        self._title = f"{run.encoder.encoder}, {run.runtime.precision}"
-        steps = max(info.num_examples // run.schedule.batch_size, 1)
+    def __init__(self, run: train.PreparedRun, compiler: Compiler) -> None:
+        self._run, self._compiler = run.options, compiler
+        encoder, runtime = run.options.encoder, run.options.runtime
+        self._title = f"{encoder.encoder}, {runtime.precision}"
         with terminal.elapsed(f"building {self._title}"):
-            self._step = Step(run, info, steps, compiler.cores)
+            self._step = Step(run)
         self._lowered: dict[int, bytes] = {}
         self._steps: dict[tuple[int, str], Facts] = {}
 

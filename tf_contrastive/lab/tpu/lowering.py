@@ -9,8 +9,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from tf_contrastive import datasets, distribution, train
-from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive import distribution, train
 from tf_contrastive.datasets import synthetic
 from tf_contrastive.lab.tpu import compiler
 from tf_contrastive.model import ContrastiveModel, networks
@@ -43,26 +42,13 @@ def _replica_id() -> tf.Tensor:
 
 
 class Step:
-    """A resolved run's training step, to be lowered for any batch.
+    """The training step of a run on TPU cores, to be lowered for any batch."""
 
-    Args:
-      run: resolved for TPU cores.
-      info: of its data.
-      steps_per_epoch: of the run.
-      cores: replicas that share the batch.
-    """
-
-    def __init__(
-        self,
-        run: Pretrain,
-        info: datasets.Info,
-        steps_per_epoch: int,
-        cores: int,
-    ) -> None:
-        self._run, self._cores, self._classes = run, cores, info.num_classes
-        self._strategy = tf.distribute.get_strategy()
-        self._model, _ = train.build(run, self._strategy, info, steps_per_epoch)
-        if cores > 1:
+    def __init__(self, run: train.PreparedRun) -> None:
+        self._run = run
+        self._precision = run.options.runtime.precision
+        self._model, _ = run.build()
+        if run.machine.replicas > 1:
             self._sum_gradients(self._model)
 
     @staticmethod
@@ -81,7 +67,8 @@ class Step:
 
     def lower(self, images: int) -> bytes:
         """Returns the serialized HLO of a step with `images` per core."""
-        with distribution.simulated(self._cores, _replica_id, _marker):
+        cores = self._run.machine.replicas
+        with distribution.simulated(cores, _replica_id, _marker):
             return self._lower(self._model.train_step, images)
 
     def lower_encoder(self, passes: Passes, images: int) -> bytes:
@@ -89,12 +76,14 @@ class Step:
 
         The encoder has the fused batch normalization of Keras.
         """
-        with networks.precision(self._run.runtime.precision):
+        with networks.precision(self._precision):
             encoder = _with_keras_normalization(self._model.encoder)
         return self._lower(lambda batch: passes(encoder, batch), images)
 
     def _lower(self, function: Callable[[Any], Any], images: int) -> bytes:
-        few = synthetic.batches(self._run, self._classes, 1, self._strategy)
+        run = self._run
+        classes = run.source.info.num_classes
+        few = synthetic.batches(run.options, classes, 1, run.strategy)
         zeros = tf.nest.map_structure(
             lambda x: tf.zeros([images, *x.shape[1:]], x.dtype),
             few.element_spec,
@@ -104,7 +93,7 @@ class Step:
         def compiled(batch: Any) -> Any:
             return function(batch)
 
-        with networks.precision(self._run.runtime.precision):
+        with networks.precision(self._precision):
             hlo = compiled.experimental_get_compiler_ir(zeros)(
                 stage="hlo_serialized"
             )

@@ -1,0 +1,38 @@
+"""What a job needs while it writes into a run's folder."""
+
+import contextlib
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from tf_contrastive import distribution, errors
+from tf_contrastive.checkpoints.lock import FolderLock
+from tf_contrastive.checkpoints.preemption import PreemptionListener
+
+
+@contextlib.contextmanager
+def session(
+    workdir: str, strategy: tf.distribute.Strategy
+) -> Iterator[tuple[FolderLock, PreemptionListener]]:
+    """Context in which a job owns its folder, and hears when it must end.
+
+    Yields the lock, which the chief has, and the listener.
+
+    Raises:
+      UserError: if another process has the lock, or a worker does not see it.
+    """
+    lock = FolderLock(workdir)
+    with contextlib.ExitStack() as resources:
+        if distribution.is_chief(strategy):
+            resources.enter_context(lock)
+        if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+            # Until the chief has the lock.
+            distribution.any_worker(strategy, False)
+            if distribution.any_worker(strategy, not lock.is_visible()):
+                raise errors.UserError(
+                    f"{errors.arg('workdir', workdir)}: not all workers see"
+                    " what the first one writes there: use a folder that they"
+                    " share, or gs://"
+                )
+        listener = PreemptionListener(strategy)
+        yield lock, resources.enter_context(listener)
