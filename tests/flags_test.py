@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tf_contrastive import __main__, errors, flags
+from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import (
     ChannelStatistics,
@@ -18,7 +19,7 @@ from tf_contrastive.config.data import (
     write_statistics,
 )
 from tf_contrastive.config.evaluate import Evaluate
-from tf_contrastive.config.pretrain import Doctor, Pretrain
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import Schedule
 from tf_contrastive.errors import arg
 

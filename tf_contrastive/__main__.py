@@ -14,15 +14,16 @@ from absl import logging
 
 from tf_contrastive import errors, flags, terminal
 from tf_contrastive.commands.benchmark import Benchmark
+from tf_contrastive.commands.datasets import Datasets
+from tf_contrastive.commands.doctor import Doctor
+from tf_contrastive.commands.embed import Embed
+from tf_contrastive.commands.encoders import Encoders
+from tf_contrastive.commands.quickstart import Quickstart
 from tf_contrastive.commands.reproduce import Reproduce
-from tf_contrastive.config.datasets import Datasets
-from tf_contrastive.config.embed import Embed
-from tf_contrastive.config.encoders import Encoders
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.export import Export
 from tf_contrastive.config.fields import Command
-from tf_contrastive.config.pretrain import Doctor, Pretrain
-from tf_contrastive.config.quickstart import Quickstart
+from tf_contrastive.config.pretrain import Pretrain
 
 # Command -> options, whose docstring describes the command.
 COMMANDS: dict[str, type[Command]] = {
@@ -64,12 +65,10 @@ def _run(arguments: list[str]) -> int:
         parsed = flags.parse(config_class, _as_flags(command, rest))
         parsed.validate()
         _configure_logging(parsed.terminal.verbosity)
-        name = f"tf_contrastive.commands.{command}"
-        if parsed.terminal.verbosity == "debug":
-            module = importlib.import_module(name)
-        else:
-            with terminal.without_start_lines():
-                module = importlib.import_module(name)
+        with terminal.without_start_lines():
+            module = importlib.import_module(
+                f"tf_contrastive.commands.{command}"
+            )
         return _run_command(module, parsed)
     except errors.UserError as error:
         terminal.error(flags.with_flags(config_class, error.marked))

@@ -62,8 +62,11 @@ def without_start_lines() -> Iterator[None]:
     """Hides what libraries print while they are loaded, unless that fails.
 
     TensorFlow 2.17 and later print lines about the processor and CUDA before
-    they read `TF_CPP_MIN_LOG_LEVEL`.
+    they read `TF_CPP_MIN_LOG_LEVEL`. With verbosity `debug` they are shown.
     """
+    if _logger.isEnabledFor(logging.DEBUG):
+        yield
+        return
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as hidden:

@@ -18,6 +18,7 @@ from scipy import stats
 
 from tf_contrastive import __main__, datasets, views
 from tf_contrastive.commands import datasets as command
+from tf_contrastive.commands.datasets import Datasets
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import (
@@ -30,7 +31,6 @@ from tf_contrastive.config.dataset import (
     WithOptions,
 )
 from tf_contrastive.config.dataset import read as read_name
-from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.config.views import Views, resolve_views
 from tf_contrastive.datasets import digit_canvases as digits_module
 from tf_contrastive.datasets import opening

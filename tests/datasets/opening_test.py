@@ -19,9 +19,9 @@ from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets, errors
 from tf_contrastive.commands import datasets as command
+from tf_contrastive.commands.datasets import Datasets
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Reading
-from tf_contrastive.config.datasets import Datasets
 from tf_contrastive.datasets import decoding, split_spec
 from tf_contrastive.doctor import memory
 

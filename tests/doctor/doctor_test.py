@@ -20,8 +20,9 @@ from tf_contrastive import (
     encoders,
     train,
 )
+from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
-from tf_contrastive.config.pretrain import Doctor, Pretrain
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import advice, memory, positives, speed
 from tf_contrastive.model import networks
 

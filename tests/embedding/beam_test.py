@@ -11,8 +11,8 @@ from image_helpers import write_records
 
 from tf_contrastive import datasets, errors, exporting
 from tf_contrastive.commands import embed as command
+from tf_contrastive.commands.embed import Embed
 from tf_contrastive.config import fields
-from tf_contrastive.config.embed import Embed
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,9 @@ from pyarrow import parquet
 
 from tf_contrastive import datasets, embedding, errors, exporting, files
 from tf_contrastive.commands import embed as command
+from tf_contrastive.commands.embed import Embed
 from tf_contrastive.config import fields
-from tf_contrastive.config.embed import EMBEDDING_FORMATS, Embed
+from tf_contrastive.config.embed import EMBEDDING_FORMATS
 from tf_contrastive.embedding import job, output_files
 
 

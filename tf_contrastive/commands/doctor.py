@@ -1,23 +1,52 @@
 """`doctor`: checks a run before it starts."""
 
+import dataclasses
 import os
 from typing import Any
 
-from tf_contrastive import doctor, errors, files, flags, terminal
-from tf_contrastive.config.pretrain import Doctor
-from tf_contrastive.doctor.report import Section
+from tf_contrastive import errors, files, flags, terminal
+from tf_contrastive.config.compilation import Compilation
+from tf_contrastive.config.fields import group, option
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.runtime import Runtime
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckedRuntime(Runtime):
+    """The options of a run that is only checked."""
+
+    workdir: str = option(
+        "",
+        "folder of the run, for doctor.json; empty: write nothing",
+        identity=False,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Doctor(Pretrain):
+    """Check a pretrain command: memory, speed, known problems."""
+
+    runtime: CheckedRuntime = group(CheckedRuntime())
+    compilation: Compilation = group(Compilation())
 
 
 def run(options: Doctor) -> int:
     """Prints the report and, with a workdir, writes it to `doctor.json`."""
     if options.compilation.compile_for:
-        # Late: it uses operations that are not in TensorFlow's API.
-        from tf_contrastive.lab import tpu
+        with terminal.without_start_lines():
+            # Late: it uses operations that are not in TensorFlow's API.
+            from tf_contrastive.lab import tpu
 
-        sections = tpu.inspect(options)
+        compilation = options.compilation
+        sections = tpu.inspect(
+            options, compilation.compile_for, compilation.compile_python
+        )
         _show(sections)
         _write(options, sections)
         return 0
+    with terminal.without_start_lines():
+        from tf_contrastive import doctor
+
     report = doctor.inspect(options)
     warnings = {
         name: flags.with_flags(Doctor, text.marked)
@@ -31,7 +60,7 @@ def run(options: Doctor) -> int:
     return 0
 
 
-def _show(sections: dict[str, Section]) -> None:
+def _show(sections: dict[str, dict[str, Any]]) -> None:
     width = max(len(name) for part in sections.values() for name in part)
     for heading, part in sections.items():
         print(heading)

@@ -3,26 +3,71 @@
 import dataclasses
 import os
 import uuid
+from typing import ClassVar
 
-import tensorflow as tf
-
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    embedding,
-    errors,
-    exporting,
-    terminal,
-)
+from tf_contrastive import errors, terminal
 from tf_contrastive.config import allocations, dataset
 from tf_contrastive.config.data import Reading, check_encoder_channels
 from tf_contrastive.config.dataset import AtPath
-from tf_contrastive.config.embed import Embed
-from tf_contrastive.embedding import job as jobs
+from tf_contrastive.config.embed import Embedding
+from tf_contrastive.config.fields import Command, Terminal, group
+from tf_contrastive.errors import UserError, arg
+
+
+@dataclasses.dataclass(frozen=True)
+class Embed(Command):
+    """Write the embeddings of a dataset: npz, TFRecord or Parquet."""
+
+    COMMON: ClassVar = (
+        "workdir",
+        "saved_model",
+        "input",
+        "data_dir",
+        "split",
+        "output",
+        "format",
+        "shard_size",
+        "embedding_batch_size",
+        "exif",
+        "csv_path_column",
+        "csv_label_column",
+        "max_bad_images",
+        "runner",
+    )
+
+    embedding: Embedding = group(Embedding())
+    reading: Reading = group(Reading())
+    terminal: Terminal = group(Terminal())
+
+    def _check(self) -> None:
+        e = self.embedding
+        if bool(e.workdir) == bool(e.saved_model):
+            raise UserError(
+                f"set one of {arg('workdir', 'RUN')} and"
+                f" {arg('saved_model', 'EXPORT/VERSION')}"
+            )
+        if e.saved_model and not e.input:
+            raise UserError(
+                f"{arg('saved_model', e.saved_model)} needs"
+                f" {arg('input', 'DATASET')}: an export does not name its"
+                " dataset"
+            )
+        if e.beam_options and not e.runner:
+            raise UserError(
+                f"{arg('beam_options', e.beam_options)} has no effect without"
+                f" {arg('runner')}: set {arg('runner', 'DirectRunner')} or"
+                " another runner of Apache Beam"
+            )
 
 
 def run(options: Embed) -> int:
     """Embeds a split, in order, and writes it with its labels if it has any."""
+    with terminal.without_start_lines():
+        import tensorflow as tf
+
+        from tf_contrastive import datasets, embedding, exporting
+        from tf_contrastive.embedding import job as jobs
+
     settings = options.embedding
     if settings.file_format == "parquet":
         errors.check_package(errors.arg("format", "parquet"), "pyarrow", "beam")
@@ -109,6 +154,8 @@ def _input(options: Embed) -> tuple[str, str, Reading]:
     Paths become absolute, so that Beam's workers find them, and a job can be
     resumed from another folder.
     """
+    from tf_contrastive import checkpoints
+
     settings, reading = options.embedding, options.reading
     name, data_dir = settings.input, settings.data_dir
     if settings.workdir:

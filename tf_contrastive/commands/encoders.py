@@ -1,13 +1,23 @@
 """`encoders`: the trained encoders that come with the package."""
 
-from tf_contrastive.config.encoders import Encoders
-from tf_contrastive.encoders import pretrained
+import dataclasses
+
+from tf_contrastive.config.fields import Command, Terminal, group
 
 _COLUMNS = "{:34} {:9} {:7} {:9} {:>5} {:>4} {:>8} {:>8} {:>6}"
 
 
+@dataclasses.dataclass(frozen=True)
+class Encoders(Command):
+    """List the trained encoders that come with the package."""
+
+    terminal: Terminal = group(Terminal())
+
+
 def run(options: Encoders) -> int:
     """Prints a table of the encoders and of their accuracies; returns 0."""
+    from tf_contrastive.encoders import pretrained
+
     del options
     print(
         _COLUMNS.format(

@@ -5,6 +5,7 @@ SimCLR, compares each with the untrained encoder, exports it, and reads the
 export in a process that cannot import this package.
 """
 
+import dataclasses
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import time
 from pathlib import Path
 
 from tf_contrastive import errors, files
-from tf_contrastive.config.quickstart import Quickstart
+from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.flags import packaged_flagfile
 
 _SERVE = Path(__file__).with_name("quickstart_serve.py")
@@ -26,6 +27,22 @@ _RUNS = {
 }
 _PROTOCOLS = ("knn", "prototype", "linear")
 _SECONDS, _FINISHED = "seconds.json", "finished"
+
+
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """Where the quickstart's runs are."""
+
+    workdir: str = option("runs/quickstart", "folder of the runs")
+    fresh: bool = option(False, "train again from scratch")
+
+
+@dataclasses.dataclass(frozen=True)
+class Quickstart(Command):
+    """Train, evaluate, export and serve on embedded digits, in two minutes."""
+
+    runs: Runs = group(Runs())
+    terminal: Terminal = group(Terminal())
 
 
 def run(options: Quickstart) -> int:

@@ -1,19 +1,14 @@
-"""The options of `embed`."""
+"""What is embedded, and how it is written."""
 
 import dataclasses
-from typing import ClassVar
 
-from tf_contrastive.config.data import Reading, split_name
+from tf_contrastive.config.data import split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import (
-    Command,
-    Terminal,
-    group,
     matching,
     option,
     shell_words,
 )
-from tf_contrastive.errors import UserError, arg
 
 # Format -> extension of its files.
 EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}
@@ -77,49 +72,3 @@ class Embedding:
             if self.output.endswith(extension):
                 return name
         return "npz"
-
-
-@dataclasses.dataclass(frozen=True)
-class Embed(Command):
-    """Write the embeddings of a dataset: npz, TFRecord or Parquet."""
-
-    COMMON: ClassVar = (
-        "workdir",
-        "saved_model",
-        "input",
-        "data_dir",
-        "split",
-        "output",
-        "format",
-        "shard_size",
-        "embedding_batch_size",
-        "exif",
-        "csv_path_column",
-        "csv_label_column",
-        "max_bad_images",
-        "runner",
-    )
-
-    embedding: Embedding = group(Embedding())
-    reading: Reading = group(Reading())
-    terminal: Terminal = group(Terminal())
-
-    def _check(self) -> None:
-        e = self.embedding
-        if bool(e.workdir) == bool(e.saved_model):
-            raise UserError(
-                f"set one of {arg('workdir', 'RUN')} and"
-                f" {arg('saved_model', 'EXPORT/VERSION')}"
-            )
-        if e.saved_model and not e.input:
-            raise UserError(
-                f"{arg('saved_model', e.saved_model)} needs"
-                f" {arg('input', 'DATASET')}: an export does not name its"
-                " dataset"
-            )
-        if e.beam_options and not e.runner:
-            raise UserError(
-                f"{arg('beam_options', e.beam_options)} has no effect without"
-                f" {arg('runner')}: set {arg('runner', 'DirectRunner')} or"
-                " another runner of Apache Beam"
-            )

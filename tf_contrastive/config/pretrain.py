@@ -1,4 +1,4 @@
-"""The options of `pretrain` and `doctor`, how they go together, and `auto`."""
+"""The options of a run, how they go together, and `auto`."""
 
 import dataclasses
 from typing import Any, ClassVar
@@ -21,8 +21,6 @@ from tf_contrastive.config.fields import (
     Command,
     Terminal,
     group,
-    matching,
-    option,
 )
 from tf_contrastive.config.linear import LinearStage, Probe
 from tf_contrastive.config.loss import (
@@ -34,7 +32,6 @@ from tf_contrastive.config.loss import (
 )
 from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
 from tf_contrastive.config.runtime import (
-    CheckedRuntime,
     Machine,
     Runtime,
     check_divisible,
@@ -201,38 +198,6 @@ class Pretrain(Command):
                     f"{arg(name, value)} needs one label per image, and"
                     f" {dataset} has several: set {arg(name, off)}"
                 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Compilation:
-    """Compilation for a TPU that is not there."""
-
-    compile_for: str = option(
-        "",
-        "compile the step for a TPU instead, without having one: CHIP:SHAPE,"
-        " such as v4:2x2x1, v5e:2x2 or v6e:2x4; doctor prints memory per core,"
-        " the largest batch that fits, and the rate that the input must"
-        " deliver; benchmark step compares it with the encoder alone",
-        check=matching(
-            r"|v\d\w*:\d+(x\d+){1,2}",
-            "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2",
-        ),
-        identity=False,
-    )
-    compile_python: str = option(
-        "",
-        "Python with jax and libtpu; empty: that of launch/install"
-        " --tpu-compile",
-        identity=False,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Doctor(Pretrain):
-    """Check a pretrain command: memory, speed, known problems."""
-
-    runtime: CheckedRuntime = group(CheckedRuntime())
-    compilation: Compilation = group(Compilation())
 
 
 def image_side(image_shape: tuple[int, ...] | None) -> int:

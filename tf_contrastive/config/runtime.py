@@ -148,15 +148,6 @@ class Runtime(Devices):
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckedRuntime(Runtime):
-    """The options of a run that is only checked."""
-
-    workdir: str = _setting(
-        "", "folder of the run, for doctor.json; empty: write nothing"
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class Machine:
     """What options depend on of the devices of a run.
 

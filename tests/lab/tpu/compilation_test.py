@@ -14,8 +14,8 @@ from tf_contrastive import errors
 from tf_contrastive.commands import benchmark
 from tf_contrastive.commands import doctor as command
 from tf_contrastive.commands.benchmark import Benchmark
+from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
-from tf_contrastive.config.pretrain import Doctor
 from tf_contrastive.lab import tpu
 from tf_contrastive.lab.benchmarks.step import both_passes
 from tf_contrastive.lab.tpu import (
@@ -43,6 +43,13 @@ _SMALL = {
     "batch_size": 64,
     "compile_for": "v4:2x2x1",
 }
+
+
+def _inspect(options):
+    compilation = options.compilation
+    return tpu.inspect(
+        options, compilation.compile_for, compilation.compile_python
+    )
 
 
 def _options(**options):
@@ -164,7 +171,7 @@ def test_memory_speed_and_the_largest_batch_are_told(fake, capsys, tmp_path):
 def test_a_batch_that_does_not_fit_gets_one_that_does(fake):
     python, _ = fake
     options = fields.replace(_options(compile_python=python), batch_size=1024)
-    report = tpu.inspect(options)
+    report = _inspect(options)
     assert report["memory_per_core"]["fits"] == "no"
     assert report["memory_per_core"]["available_mib"] == 8704
     assert report["memory_per_core"]["largest_without_recomputation"] == 72
@@ -177,7 +184,7 @@ def test_the_largest_batch_has_no_operations_that_are_done_twice(
     # 1 GiB and 0.1 GiB an image: 40 images take 5 GiB.
     python, _ = _fake_python(tmp_path, recomputes=5.1)
     options = fields.replace(_options(compile_python=python), batch_size=480)
-    report = tpu.inspect(options)
+    report = _inspect(options)
     assert report["memory_per_core"]["fits"] == "yes"
     assert report["memory_per_core"]["largest_without_recomputation"] == 40
     assert report["step_of_a_core"]["recomputed_percent"] == 20.0
@@ -194,7 +201,7 @@ def test_absent_data_are_assumed(fake, tmp_path, dataset, side):
         data_dir=str(tmp_path),
         image_size=0,
     )
-    report = tpu.inspect(options)
+    report = _inspect(options)
     assert report["topology"]["image_size"] == side
     assert report["topology"]["precision"] == "mixed_bfloat16"
     assert report["input"]["cpu_cores_per_host"] is None
@@ -273,7 +280,7 @@ def test_what_cannot_be_compiled_is_told(options, message, fake):
     python, _ = fake
     options = {"compile_python": python} | options
     with pytest.raises(errors.UserError, match=message):
-        tpu.inspect(fields.replace(_options(), **options))
+        _inspect(fields.replace(_options(), **options))
 
 
 def test_the_step_of_several_cores_has_their_collectives(tmp_path):

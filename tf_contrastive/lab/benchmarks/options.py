@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from tf_contrastive import flags
 from tf_contrastive.config.allocations import Allocation
+from tf_contrastive.config.compilation import Compilation
 from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.fields import (
     group,
@@ -22,7 +23,7 @@ from tf_contrastive.config.fields import (
     shell_words,
 )
 from tf_contrastive.config.loss import NTXent
-from tf_contrastive.config.pretrain import Compilation, Pretrain
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import PRECISIONS, check_divisible
 from tf_contrastive.config.views import AUGMENTATIONS, augmentation_name
 

@@ -12,7 +12,7 @@ import os
 import tensorflow as tf
 
 from tf_contrastive import terminal
-from tf_contrastive.config.pretrain import Doctor, Pretrain
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import speed
 from tf_contrastive.doctor.report import Section
 from tf_contrastive.lab.tpu import compilation
@@ -22,16 +22,21 @@ from tf_contrastive.lab.tpu.chips import Topology, topology
 _INPUT = 3.0
 
 
-def inspect(options: Doctor) -> dict[str, Section]:
-    """Compiles the step of a run for its `compile_for`; returns the report.
+def inspect(
+    run: Pretrain, compile_for: str, compile_python: str = ""
+) -> dict[str, Section]:
+    """Compiles the step of a run for a topology; returns the report.
+
+    `compile_python` is an interpreter with jax and libtpu; empty: that of
+    `launch/install --tpu-compile`.
 
     Raises:
       UserError: for an unknown topology, options that cannot work, or without
         the compiler.
     """
-    target = topology(options.compilation.compile_for)
-    compiler = compilation.Compiler(target, options.compilation.compile_python)
-    prepared, is_here = compilation.prepare(options, target.cores)
+    target = topology(compile_for)
+    compiler = compilation.Compiler(target, compile_python)
+    prepared, is_here = compilation.prepare(run, target.cores)
     run = prepared.options
     programs = compilation.Programs(prepared, compiler)
     images = run.schedule.batch_size // target.cores

@@ -1,0 +1,29 @@
+"""Compilation for a TPU that is not there."""
+
+import dataclasses
+
+from tf_contrastive.config.fields import matching, option
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """Compilation for a TPU that is not there."""
+
+    compile_for: str = option(
+        "",
+        "compile the step for a TPU instead, without having one: CHIP:SHAPE,"
+        " such as v4:2x2x1, v5e:2x2 or v6e:2x4; doctor prints memory per core,"
+        " the largest batch that fits, and the rate that the input must"
+        " deliver; benchmark step compares it with the encoder alone",
+        check=matching(
+            r"|v\d\w*:\d+(x\d+){1,2}",
+            "CHIP:SHAPE, such as v4:2x2x1 or v5e:2x2",
+        ),
+        identity=False,
+    )
+    compile_python: str = option(
+        "",
+        "Python with jax and libtpu; empty: that of launch/install"
+        " --tpu-compile",
+        identity=False,
+    )
