@@ -7,7 +7,6 @@ decayed, as in PyTorch. Every optimizer also takes `clipnorm` and the other
 arguments of a Keras optimizer.
 """
 
-import math
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
@@ -285,11 +284,11 @@ class Adam(_L2Decay, tf.keras.optimizers.Adam):
     g <- g + weight_decay * w;  m <- beta_1 * m + (1 - beta_1) * g;
     s <- beta_2 * s + (1 - beta_2) * g^2;  at step t = 1, 2, ...
 
-        w <- w - lr * m / (1 - beta_1^t) / (sqrt(s / (1 - beta_2^t)) + epsilon)
+        w <- w - lr * sqrt(1 - beta_2^t) / (1 - beta_1^t) * m
+            / (sqrt(s) + epsilon)
 
-    Kingma and Ba 2015 (arXiv 1412.6980), algorithm 1. Keras has only the slots:
-    its step is that of section 2, where epsilon is added before the bias of s
-    is corrected, and the powers of beta lose digits.
+    Kingma and Ba 2015 (arXiv 1412.6980), in the form of section 2: epsilon is
+    added before the bias of s is corrected, as in Keras, whose step it is.
     """
 
     declaration = declared.Adam
@@ -312,28 +311,6 @@ class Adam(_L2Decay, tf.keras.optimizers.Adam):
             **kwargs,
         )
 
-    def _update(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
-        variable.assign_sub(self._step(gradient, variable))
-
-    def _step(self, gradient: tf.Tensor, variable: tf.Variable) -> tf.Tensor:
-        """Updates the slots and returns what the variable loses."""
-        index = self._index_dict[self._var_key(variable)]
-        rate = tf.cast(self.learning_rate, variable.dtype)
-        t = tf.cast(self.iterations + 1, tf.float32)
-
-        def average(
-            slot: tf.Variable, value: tf.Tensor, beta: float
-        ) -> tf.Tensor:
-            mean = beta * slot + (1 - beta) * value
-            slot.assign(mean)
-            # 1 - beta^t, accurate where beta^t is near 1.
-            log = math.log(beta) if beta else -math.inf
-            return mean / -tf.math.expm1(log * t)
-
-        mean = average(self._momentums[index], gradient, self.beta_1)
-        square = average(self._velocities[index], gradient**2, self.beta_2)
-        return rate * mean / (tf.sqrt(square) + self.epsilon)
-
 
 @_serializable
 class AdamW(Adam):
@@ -350,9 +327,9 @@ class AdamW(Adam):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         """Updates `variable`; called by Keras, once per variable."""
-        step = self._step(tf.convert_to_tensor(gradient), variable)
         rate = tf.cast(self.learning_rate, variable.dtype)
-        variable.assign_sub(step + rate * self.decay(variable))
+        variable.assign(variable - rate * self.decay(variable))
+        self._update(gradient, variable)
 
 
 OPTIMIZERS: dict[str, Any] = {
