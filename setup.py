@@ -40,10 +40,11 @@ INSTALL_REQUIRES = [
     "scikit-learn>=1.3,<2",
     "scipy>=1.10,<2",
     "matplotlib>=3.7,<4",
-    # Required by scikit-learn and matplotlib, and also used directly: to limit
-    # threads, and to read and corrupt images.
+    # Required by scikit-learn, matplotlib and tensorflow-datasets, and also
+    # used directly: to limit threads, read images and measure memory.
     "threadpoolctl>=2,<4",
     "Pillow>=10",
+    "psutil>=5",
     # TensorBoard imports pkg_resources, which later versions removed.
     "setuptools>=78.1.1,<81",
 ]

@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-import os
+import pathlib
 import resource
 import sys
 from collections.abc import Iterable
 
+import psutil
 import tensorflow as tf
 
 from tf_contrastive import model as models
@@ -138,9 +139,10 @@ def of_process(
 
 def peak_resident() -> int:
     """Bytes that this process has had in memory at its peak."""
-    if status := _sizes("/proc/self/status"):
+    status = pathlib.Path("/proc/self/status")
+    if status.exists():
         # ru_maxrss would include the process that started this one.
-        return status["VmHWM"]
+        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
 
@@ -158,23 +160,8 @@ def available() -> int | None:
             if device.device_type == "GPU"
         )
     # This process will have ended.
-    sizes = _sizes("/proc/meminfo"), _sizes("/proc/self/status")
-    if all(sizes):
-        return sizes[0]["MemAvailable"] + sizes[1]["VmRSS"]
-    return None
-
-
-def _sizes(path: str) -> dict[str, int]:
-    """Reads the bytes in a file of Linux's kernel; elsewhere, none."""
-    if not os.path.exists(path):
-        return {}
-    with open(path) as file:
-        fields = [line.split() for line in file]
-    return {
-        words[0].rstrip(":"): 1024 * int(words[1])
-        for words in fields
-        if words[-1] == "kB"
-    }
+    own = psutil.Process().memory_info().rss
+    return psutil.virtual_memory().available + own
 
 
 def _bytes(tensors: Iterable[tf.Tensor | tf.Variable]) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import psutil
 import tensorflow as tf
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.custom_scalar import summary as custom_scalars
@@ -102,15 +103,8 @@ def read(folder: str) -> dict[str, dict[int, float]]:
 
 def memory() -> dict[str, float]:
     """Returns tag -> GiB that this process holds, as far as it is known."""
-    gib = {}
-    try:
-        with open("/proc/self/status") as status:
-            for line in status:
-                if line.startswith("VmRSS:"):
-                    kib = int(line.split()[1])
-                    gib["system/host_memory_gib"] = kib / 2**20
-    except FileNotFoundError:  # Not Linux.
-        pass
+    resident = psutil.Process().memory_info().rss
+    gib = {"system/host_memory_gib": resident / 2**30}
     devices = []
     for kind in ("GPU", "TPU"):
         for device in tf.config.list_logical_devices(kind):

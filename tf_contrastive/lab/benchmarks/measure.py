@@ -11,13 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, process
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
 from tf_contrastive.config import fields
+from tf_contrastive.doctor import memory
 from tf_contrastive.lab.benchmarks.options import Common
 
 _MIB = 2**20
@@ -205,16 +205,9 @@ def peak_memory(maker: Maker, case: Any) -> tuple[float, float]:
 def _peaks(maker: Maker, case: Any) -> tuple[int, int]:
     """Returns this process's peak bytes before and after the call."""
     call = maker(case)
-    before = _peak()
+    before = memory.peak_resident()
     call()
-    return before, _peak()
-
-
-def _peak() -> int:
-    """Returns the largest memory that this process has held, in bytes."""
-    # A child process inherits ru_maxrss, but not this.
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return before, memory.peak_resident()
 
 
 # ---- Reports -----------------------------------------------------------------
