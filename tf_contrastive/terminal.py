@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Container, Iterator, Sequence
 
@@ -84,38 +83,12 @@ def without_start_lines() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def elapsed(title: str, every: float = 30.0) -> Iterator[None]:
-    """Shows how long the body takes, if it takes more than a second.
-
-    On a terminal it rewrites one line each second; elsewhere it logs a line
-    after every `every` seconds, and one at the end.
-    """
-    live, start = sys.stderr.isatty(), time.monotonic()
-    done = threading.Event()
-
-    def line() -> str:
-        return f"{title}: {time.monotonic() - start:.0f} s"
-
-    def show() -> None:
-        while not done.wait(1.0 if live else every):
-            if live:
-                print(f"\r\x1b[K{line()}", end="", file=sys.stderr, flush=True)
-            else:
-                info(line())
-
-    thread = threading.Thread(target=show, daemon=True)
-    if shows_progress():
-        thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        if thread.is_alive():
-            thread.join()
-            if live:
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        if time.monotonic() - start > 1.0:
-            info(line())
+def elapsed(title: str) -> Iterator[None]:
+    """Logs that the body begins, and how long it took, in seconds."""
+    info(f"{title} ...")
+    start = time.monotonic()
+    yield
+    info(f"{title}: {time.monotonic() - start:.0f} s")
 
 
 def error(line: str) -> None:
