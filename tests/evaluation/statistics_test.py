@@ -33,46 +33,28 @@ def _golden():
 # ---- Permutations ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_permutations_sample_the_exact_test(seed):
-    found = evaluation.permutation_test(*_golden(), seed=seed)
-    p = scipy.stats.binomtest(10, 13).pvalue  # McNemar's exact test.
-    assert p == pytest.approx(0.0922851563, abs=1e-10)
-    error = np.sqrt(p * (1 - p) / 100_000)
-    assert abs(found["p_value"] - p) < 4 * error
+def test_accuracies_have_mcnemars_exact_test():
+    found = evaluation.permutation_test(*_golden())
+    assert found["p_value"] == pytest.approx(0.0922851563, abs=1e-10)
     assert found["difference"] == pytest.approx(7 / 73)
 
 
-def _swapped(a, b, draws, labels=None):
-    """The p-value by swapping answers one by one."""
+def _fractions(n=60):
+    random = np.random.RandomState(3)
+    return [x * random.uniform(size=n) for x in _answers(n, gain=0.05)]
+
+
+def test_fractions_are_swapped():
+    a, b = _fractions()
     random = np.random.RandomState(5)
-
-    def metric(x):
-        if labels is None:
-            return x.mean()
-        return np.mean([x[labels == c].mean() for c in np.unique(labels)])
-
-    observed = metric(a) - metric(b)
     hits = 0
-    for _ in range(draws):
+    for _ in range(4000):
         swap = random.uniform(size=len(a)) < 0.5
         left, right = np.where(swap, b, a), np.where(swap, a, b)
-        hits += abs(metric(left) - metric(right)) >= abs(observed) - 1e-12
-    return observed, hits / draws
-
-
-@pytest.mark.parametrize("kind", ["right", "shares", "per_class"])
-def test_permutations_equal_swapping_answers(kind):
-    a, b = _answers(60, gain=0.05)
-    labels = None
-    if kind == "shares":
-        random = np.random.RandomState(3)
-        a, b = (np.clip(x * random.uniform(size=60), 0, 1) for x in (a, b))
-    if kind == "per_class":
-        labels = np.repeat([0, 4, 7], [35, 20, 5])
-    observed, p_value = _swapped(a.astype(float), b.astype(float), 4000, labels)
-    found = evaluation.permutation_test(a, b, labels=labels)
-    assert found["difference"] == pytest.approx(observed)
+        hits += abs((left - right).mean()) >= abs((a - b).mean()) - 1e-12
+    p_value = hits / 4000
+    found = evaluation.permutation_test(a, b)
+    assert found["difference"] == pytest.approx((a - b).mean())
     error = np.sqrt(p_value * (1 - p_value) / 4000)
     assert 0.01 < p_value < 0.99
     assert abs(found["p_value"] - p_value) < 4 * error
@@ -102,7 +84,15 @@ def test_permutations_take_little_memory():
 # ---- The bootstrap -----------------------------------------------------------
 
 
-def _resampled(values, labels=None, resamples=3000):
+@pytest.mark.parametrize(("hits", "n"), [(260, 400), (0, 7), (7, 7), (1, 2000)])
+def test_intervals_of_accuracies_are_exact(hits, n):
+    found = evaluation.bootstrap_interval(np.arange(n) < hits)
+    ends = scipy.stats.binom.ppf([0.025, 0.975], n, hits / n) / n
+    assert [found["low"], found["high"]] == pytest.approx(ends, abs=1e-12)
+    assert found["mean"] == hits / n
+
+
+def _resample(values, labels=None, resamples=3000):
     """Ends of the interval by drawing rows one by one."""
     random = np.random.RandomState(7)
     drawn = []
@@ -117,58 +107,25 @@ def _resampled(values, labels=None, resamples=3000):
     return np.percentile(drawn, [2.5, 97.5]), np.std(drawn)
 
 
-@pytest.mark.parametrize("labels", [None, np.repeat([0, 1, 9], [300, 95, 5])])
-def test_intervals_equal_resampling_rows(labels):
+def test_intervals_equal_resampling_rows():
+    labels = np.repeat([0, 1, 9], [300, 95, 5])
     a, b = _answers()
     found = evaluation.bootstrap_interval(a, 3000, labels=labels)
-    (low, high), deviation = _resampled(a.astype(float), labels)
-    assert found["low"] == pytest.approx(low, abs=0.2 * deviation)
-    assert found["high"] == pytest.approx(high, abs=0.2 * deviation)
-    paired = evaluation.bootstrap_difference(a, b, 3000, labels=labels)
-    (low, high), deviation = _resampled(a.astype(float) - b, labels)
-    assert paired["low"] == pytest.approx(low, abs=0.2 * deviation)
-    assert paired["high"] == pytest.approx(high, abs=0.2 * deviation)
-    if labels is None:
-        assert found["mean"] == a.mean()
-        assert paired["difference"] == pytest.approx(a.mean() - b.mean())
-    else:
-        each = [a[labels == c].mean() for c in (0, 1, 9)]
-        assert found["mean"] == pytest.approx(np.mean(each))
-
-
-def test_an_interval_covers_as_often_as_it_says():
-    covered = []
-    for seed in range(300):
-        correct = np.random.RandomState(seed).uniform(size=200) < 0.7
-        found = evaluation.bootstrap_interval(correct, 500, seed=seed)
-        covered.append(found["low"] <= 0.7 <= found["high"])
-    assert 0.90 < np.mean(covered) < 0.98
-
-
-def test_an_interval_is_that_of_scipy():
-    a, _ = _answers()
-    theirs = scipy.stats.bootstrap(
-        (a.astype(float),),
-        np.mean,
-        n_resamples=4000,
-        method="percentile",
-        random_state=0,
-    ).confidence_interval
-    ours = evaluation.bootstrap_interval(a, 4000)
-    assert ours["low"] == pytest.approx(theirs.low, abs=0.005)
-    assert ours["high"] == pytest.approx(theirs.high, abs=0.005)
-
-
-def test_pairing_tells_what_separate_intervals_do_not():
-    a, b = _answers(500, gain=0.1)
-    paired = evaluation.bootstrap_difference(a, b)
-    width = paired["high"] - paired["low"]
-    apart = np.sqrt(a.var() / 500 + b.var() / 500) * 2 * 1.96
-    assert width < 0.75 * apart
+    each = [a[labels == c].mean() for c in (0, 1, 9)]
+    assert found["mean"] == pytest.approx(np.mean(each))
+    share = np.random.RandomState(2).uniform(size=400)
+    for ends, expected in (
+        (found, _resample(a.astype(float), labels)),
+        (evaluation.bootstrap_interval(a * share, 3000), _resample(a * share)),
+        (evaluation.bootstrap_difference(a, b), _resample(a.astype(float) - b)),
+    ):
+        (low, high), deviation = expected
+        assert ends["low"] == pytest.approx(low, abs=0.2 * deviation)
+        assert ends["high"] == pytest.approx(high, abs=0.2 * deviation)
 
 
 def test_one_seed_gives_one_result():
-    a, b = _answers()
+    a, b = _fractions()
     assert evaluation.compare(a, b, seed=3) == evaluation.compare(a, b, seed=3)
     assert evaluation.compare(a, b, seed=3) != evaluation.compare(a, b, seed=4)
 
@@ -202,9 +159,8 @@ def test_verdicts():
         ([], [], "correct_a"),
         ([[1]], [1], "correct_a"),
         ([1, 0], [1], "correct_b"),
-        ([1, np.nan], [1, 0], "correct_a: value 1 is nan"),
-        ([1, 0], [1, 2], "correct_b: value 1 is 2"),
-        (["a"], ["b"], "correct_a: value 0 is a"),
+        ([1, np.nan], [1, 0], "correct_a"),
+        ([1, 0], [1, 2], "correct_b"),
     ],
 )
 def test_what_are_no_answers_is_refused(a, b, message):
@@ -216,20 +172,6 @@ def test_what_are_no_answers_is_refused(a, b, message):
             test(a, b)
 
 
-def test_other_options_are_refused():
-    a, b = _answers(20)
-    with pytest.raises(errors.UserError, match="resamples=0"):
-        evaluation.bootstrap_interval(a, 0)
-    with pytest.raises(errors.UserError, match="draws=0"):
-        evaluation.permutation_test(a, b, draws=0)
-    with pytest.raises(errors.UserError, match="seed=-1"):
-        evaluation.permutation_test(a, b, seed=-1)
-    with pytest.raises(errors.UserError, match="one for each of the 20"):
-        evaluation.bootstrap_interval(a, labels=[1, 2])
-    with pytest.raises(errors.UserError, match="one for each of the 20"):
-        evaluation.permutation_test(a, b, labels=[1, 2])
-
-
 # ---- The package -------------------------------------------------------------
 
 
@@ -238,7 +180,7 @@ def test_evaluation_imports_nothing_until_it_is_used():
         "import sys; from tf_contrastive import evaluation\n"
         "heavy = 'tensorflow', 'scipy', 'sklearn', 'matplotlib'\n"
         "assert not any(name in sys.modules for name in heavy)\n"
-        "evaluation.permutation_test([True], [False])\n"
+        "evaluation.bootstrap_difference([True], [False])\n"
         "assert 'numpy' in sys.modules\n"
         "sys.exit(any(name in sys.modules for name in heavy))"
     )

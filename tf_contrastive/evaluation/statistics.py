@@ -1,9 +1,10 @@
 """Confidence intervals of accuracies, and tests of their difference.
 
-A resample or permutation is drawn as the number of times that each distinct
-score occurs in it: the same distribution as drawing row by row, with time and
-memory that do not grow with the test set. RandomState is used because its
-stream is stable across NumPy versions.
+Where every answer is right or wrong, they are exact: what resampling converges
+to. Means over classes and fractions are resampled; a resample or permutation is
+drawn as the number of times that each distinct score occurs in it, which takes
+time and memory that do not grow with the test set. RandomState is used because
+its stream is stable across NumPy versions.
 """
 
 from typing import Literal, TypedDict
@@ -58,34 +59,22 @@ class Comparison(DifferenceInterval):
     verdict: Verdict
 
 
-# ---- Validation --------------------------------------------------------------
-
-
-def _check_correct(name: str, correct: np.ndarray) -> np.ndarray:
+def _scores(name: str, correct: np.ndarray) -> np.ndarray:
     """Returns `correct` as float64 [n]."""
-    array = np.asarray(correct)
-    if array.ndim != 1 or not array.size:
+    scores = np.asarray(correct, np.float64)
+    if scores.ndim != 1 or not np.all((scores >= 0) & (scores <= 1)):
         raise errors.UserError(
-            f"{name} has shape {list(array.shape)}: pass one value for each"
-            " test example, at least one"
+            f"{name} {list(scores.shape)}: pass true or false, or numbers from"
+            " 0 to 1, one for each test example"
         )
-    is_number = np.issubdtype(array.dtype, np.number) or array.dtype == bool
-    values = array.astype(np.float64) if is_number else np.full(len(array), -1)
-    bad = np.flatnonzero(~((values >= 0) & (values <= 1)))
-    if bad.size:
-        raise errors.UserError(
-            f"{name}: value {bad[0]} is {array[bad[0]]}: pass true or false, or"
-            " numbers from 0 to 1"
-        )
-    return values
+    return scores
 
 
-def _check_pair(
+def _pair(
     correct_a: np.ndarray, correct_b: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    a = _check_correct("correct_a", correct_a)
-    b = _check_correct("correct_b", correct_b)
-    if len(a) != len(b):
+    a, b = _scores("correct_a", correct_a), _scores("correct_b", correct_b)
+    if len(a) != len(b) or not len(a):
         raise errors.UserError(
             f"correct_a has {len(a)} values and correct_b {len(b)}: score both"
             " on the same test examples, in the same order"
@@ -93,67 +82,54 @@ def _check_pair(
     return a, b
 
 
-def _check_labels(
-    labels: np.ndarray | None, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (class index of each example [n], size of each class)."""
-    if labels is None:
-        return np.zeros(count, np.int64), np.array([count])
-    if np.shape(labels) != (count,):
-        raise errors.UserError(
-            f"labels have shape {list(np.shape(labels))}: pass one for each of"
-            f" the {count} test examples"
-        )
-    _, index, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    return index, sizes
-
-
-def _random(name: str, count: int, seed: int) -> np.random.RandomState:
-    if count < 1:
-        raise errors.UserError(f"{name}={count}: must be at least 1")
-    if not 0 <= seed < 2**32:
-        raise errors.UserError(
-            f"{errors.arg('seed', seed)}: must be 0 to {2**32 - 1}"
-        )
-    return np.random.RandomState(seed)
-
-
 # ---- Bootstrap ---------------------------------------------------------------
 
 
-def _bootstrap(
-    values: np.ndarray, labels: np.ndarray | None, resamples: int, seed: int
-) -> tuple[float, float, float]:
-    """Returns the metric of `values`, and the ends of its interval."""
-    random = _random("resamples", resamples, seed)
-    index, _ = _check_labels(labels, len(values))
+def _ends(
+    values: np.ndarray, resamples: int, seed: int, labels: np.ndarray | None
+) -> tuple[float, float]:
+    """Returns the ends of the interval of the mean of `values` in [-1, 1]."""
+    tail = (1 - LEVEL) / 2
+    if labels is None and np.isin(values, (-1, 0, 1)).all():
+        # The distribution of a sum of n draws is the n-th power of the one of a
+        # draw, as polynomials are multiplied.
+        n = len(values)
+        of_one = np.bincount(values.astype(np.int64) + 1, minlength=3) / n
+        of_sum = np.fft.irfft(np.fft.rfft(of_one, 2 * n + 2) ** n, 2 * n + 2)
+        ends = (np.searchsorted(np.cumsum(of_sum), [tail, 1 - tail]) - n) / n
+    else:
+        means = _resampled(values, resamples, seed, labels)
+        ends = np.percentile(means, [100 * tail, 100 * (1 - tail)])
+    return float(ends[0]), float(ends[1])
+
+
+def _resampled(
+    values: np.ndarray, resamples: int, seed: int, labels: np.ndarray | None
+) -> np.ndarray:
+    """Returns the means (over classes of their means) of resamples."""
+    random = np.random.RandomState(seed)
+    index = np.zeros(len(values), np.int64)
+    if labels is not None:
+        index = np.unique(labels, return_inverse=True)[1]
     # The k distinct (class, value) pairs.
     pairs, counts = np.unique(
         np.stack([index, values], axis=1), axis=0, return_counts=True
     )
     classes = pairs[:, 0].astype(np.int64)
     member = np.eye(classes.max() + 1)[classes]  # [k, C]
-
-    def metric(counts: np.ndarray) -> np.ndarray:
-        """Means over classes [r] of resamples with `counts` [r, k] of each."""
-        sums = counts @ (member * pairs[:, 1:])
-        sizes = counts @ member
-        present = sizes > 0
-        means = np.divide(sums, sizes, out=np.zeros(sums.shape), where=present)
-        return means.sum(axis=1) / present.sum(axis=1)
-
-    fractions = counts / len(values)
-    rows = max(_BLOCK // len(fractions), 1)
-    sizes = [
-        min(rows, resamples - start) for start in range(0, resamples, rows)
-    ]
-    means = [
-        metric(random.multinomial(len(values), fractions, size=size))
-        for size in sizes
-    ]
-    tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(np.concatenate(means), [tail, 100 - tail])
-    return float(metric(counts[np.newaxis])[0]), float(low), float(high)
+    means = []
+    rows = max(_BLOCK // len(counts), 1)
+    for start in range(0, resamples, rows):
+        drawn = random.multinomial(
+            len(values), counts / len(values), min(rows, resamples - start)
+        )
+        sums, sizes = drawn @ (member * pairs[:, 1:]), drawn @ member
+        # A class that a resample lacks is left out.
+        of_classes = np.divide(
+            sums, sizes, out=np.full(sums.shape, np.nan), where=sizes > 0
+        )
+        means.append(np.nanmean(of_classes, axis=1))
+    return np.concatenate(means)
 
 
 def bootstrap_interval(
@@ -167,16 +143,21 @@ def bootstrap_interval(
 
     Args:
       correct: bool [n], or scores in [0, 1], of each test example.
-      resamples: number of resamples of n examples, with replacement.
+      resamples: number of resamples of n examples, with replacement, of a mean
+        over classes or of fractions; accuracies have all of them.
       seed: seed of the resamples.
       labels: int [n]; if set, the metric is the mean over classes of their
         accuracies, without classes that a resample lacks.
 
     Feeney and Hughes 2024 (SINCERE), section 5; Efron 1979.
     """
-    values = _check_correct("correct", correct)
-    mean, low, high = _bootstrap(values, labels, resamples, seed)
-    return {"mean": mean, "low": low, "high": high}
+    values = _scores("correct", correct)
+    low, high = _ends(values, resamples, seed, labels)
+    mean = values.mean()
+    if labels is not None:
+        of = np.asarray(labels)
+        mean = np.mean([values[of == c].mean() for c in np.unique(of)])
+    return {"mean": float(mean), "low": low, "high": high}
 
 
 def interval(
@@ -192,8 +173,6 @@ def bootstrap_difference(
     correct_b: np.ndarray,
     resamples: int = BOOTSTRAP_RESAMPLES,
     seed: int = Evaluation.seed,
-    *,
-    labels: np.ndarray | None = None,
 ) -> DifferenceInterval:
     """Computes the 95 % interval of the difference of two accuracies, paired.
 
@@ -203,9 +182,9 @@ def bootstrap_difference(
 
     Feeney and Hughes 2024 (SINCERE), section 5.
     """
-    a, b = _check_pair(correct_a, correct_b)
-    difference, low, high = _bootstrap(a - b, labels, resamples, seed)
-    return {"difference": difference, "low": low, "high": high}
+    a, b = _pair(correct_a, correct_b)
+    low, high = _ends(a - b, resamples, seed, None)
+    return {"difference": float((a - b).mean()), "low": low, "high": high}
 
 
 # ---- Tests -------------------------------------------------------------------
@@ -216,32 +195,35 @@ def permutation_test(
     correct_b: np.ndarray,
     draws: int = PERMUTATION_DRAWS,
     seed: int = Evaluation.seed,
-    *,
-    labels: np.ndarray | None = None,
 ) -> DifferenceTest:
     """Tests whether two accuracies differ, by swapping the models' answers.
 
     Each draw swaps the two answers to each example with probability 1/2; the
     p-value is the fraction of draws whose |difference| is at least the observed
-    one. For accuracies it converges to that of McNemar's exact test. Arguments:
-    see `bootstrap_difference`.
+    one. That of accuracies is exact, McNemar's test; fractions are drawn.
+    Arguments: see `bootstrap_difference`.
 
     Chen et al. 2020 (SimCLR), appendix B.8.
     """
-    a, b = _check_pair(correct_a, correct_b)
-    random = _random("draws", draws, seed)
-    index, sizes = _check_labels(labels, len(a))
-    terms = (a - b) * (1 / (len(sizes) * sizes[index]))
-    observed = terms.sum()
-    # Of examples with equal weights, only the number of swaps matters.
-    weights, counts = np.unique(np.abs(terms[terms != 0]), return_counts=True)
-    hits, rows = 0, max(_BLOCK // max(len(weights), 1), 1)
+    import scipy.stats
+
+    a, b = _pair(correct_a, correct_b)
+    # Of examples with equal differences, only the number of swaps matters.
+    sizes, counts = np.unique(np.abs((a - b)[a != b]), return_counts=True)
+    observed = float((a - b).mean())
+    if not len(sizes):
+        return {"difference": observed, "p_value": 1.0}
+    if np.isin(sizes, 1).all():
+        test = scipy.stats.binomtest(int((a > b).sum()), int(counts[0]))
+        return {"difference": observed, "p_value": float(test.pvalue)}
+    random = np.random.RandomState(seed)
+    hits, rows = 0, max(_BLOCK // len(sizes), 1)
     for start in range(0, draws, rows):
-        shape = (min(rows, draws - start), len(weights))
+        shape = (min(rows, draws - start), len(sizes))
         unswapped = random.binomial(counts, 0.5, size=shape)
-        differences = np.abs((2 * unswapped - counts) @ weights)
+        differences = np.abs((2 * unswapped - counts) @ sizes) / len(a)
         hits += int((differences >= abs(observed) - _ROUNDING).sum())
-    return {"difference": float(observed), "p_value": hits / draws}
+    return {"difference": observed, "p_value": hits / draws}
 
 
 def verdict(low: float, high: float, p_value: float) -> Verdict:
@@ -265,16 +247,13 @@ def compare(
     resamples: int = BOOTSTRAP_RESAMPLES,
     draws: int = PERMUTATION_DRAWS,
     seed: int = Evaluation.seed,
-    labels: np.ndarray | None = None,
 ) -> Comparison:
     """Compares two models on one test set, by interval and test.
 
     Arguments: see `bootstrap_difference` and `permutation_test`.
     """
-    ends = bootstrap_difference(
-        correct_a, correct_b, resamples, seed, labels=labels
-    )
-    test = permutation_test(correct_a, correct_b, draws, seed, labels=labels)
+    ends = bootstrap_difference(correct_a, correct_b, resamples, seed)
+    test = permutation_test(correct_a, correct_b, draws, seed)
     return {
         **ends,
         "p_value": test["p_value"],
