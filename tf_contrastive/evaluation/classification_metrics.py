@@ -47,27 +47,12 @@ def eleven_point_average_precision(
     """
     from sklearn import metrics
 
-    scores, labels = np.asarray(scores, np.float64), np.asarray(labels)
-    if scores.ndim != 1 or scores.shape != labels.shape or not scores.size:
+    labels = np.asarray(labels)
+    # Lengths and NaN are checked by scikit-learn.
+    if not np.isin(labels, [0, 1]).all() or not labels.any():
         raise UserError(
-            f"scores {list(scores.shape)} and labels {list(labels.shape)}: pass"
-            " one of each for every example, at least one"
-        )
-    if not np.isfinite(scores).all():
-        raise UserError(
-            f"scores hold {(~np.isfinite(scores)).sum()} NaN or infinity: check"
-            " whether the classifier diverged"
-        )
-    if not np.isin(labels, [0, 1]).all():
-        wrong = labels[~np.isin(labels, [0, 1])][0]
-        raise UserError(
-            f"labels hold {wrong}: use 1 for examples of the class, 0 for"
-            " others"
-        )
-    if not labels.any():
-        raise UserError(
-            "labels hold no example of the class, so that its precision is"
-            " undefined: leave the class out"
+            f"labels hold {np.unique(labels).tolist()}: use 1 for examples of"
+            " the class, at least one, and 0 for others"
         )
     precision, recall, _ = metrics.precision_recall_curve(labels, scores)
     # Without the last point, which belongs to no threshold. In integers, since
@@ -103,26 +88,8 @@ def reliability(
       correct: bool [n], whether the prediction is right.
       bins: number of bins of equal width, (lo, hi]; the first contains 0.
     """
-    if bins < 1:
-        raise UserError(f"bins={bins}: must be at least 1")
     confidences = np.asarray(confidences, np.float64)
     correct = np.asarray(correct)
-    if confidences.ndim != 1 or not confidences.size:
-        raise UserError(
-            f"confidences have shape {list(confidences.shape)}: pass one for"
-            " each example, at least one"
-        )
-    if correct.shape != confidences.shape:
-        raise UserError(
-            f"correct has shape {list(correct.shape)}: pass one value for each"
-            f" of the {len(confidences)} confidences"
-        )
-    bad = np.flatnonzero(~((confidences >= 0) & (confidences <= 1)))
-    if bad.size:
-        raise UserError(
-            f"confidence {bad[0]} is {confidences[bad[0]]:g}: pass"
-            " probabilities from 0 to 1"
-        )
     edges = np.linspace(0, 1, bins + 1)
     rows = np.maximum(np.searchsorted(edges, confidences) - 1, 0)
     count = np.bincount(rows, minlength=bins)
@@ -155,36 +122,18 @@ def expected_calibration_error(
 
     Guo et al. 2017, equation 3; Khosla et al. 2020 (SupCon), supplement.
     """
-    p = np.asarray(probabilities, np.float64)
-    y = np.asarray(labels)
-    if p.ndim != 2 or not p.size:
+    p, y = np.asarray(probabilities, np.float64), np.asarray(labels)
+    is_softmax = p.ndim == 2 and np.all(
+        (p >= 0) & (np.abs(p.sum(axis=1, keepdims=True) - 1) <= _SUM_TOLERANCE)
+    )
+    if not is_softmax or y.shape != p.shape[:1]:
         raise UserError(
-            f"probabilities have shape {list(p.shape)}: pass [examples,"
-            " classes], at least one of each"
-        )
-    sums = p.sum(axis=1)
-    good = (p >= 0).all(axis=1) & (np.abs(sums - 1) <= _SUM_TOLERANCE)
-    bad = np.flatnonzero(~good)
-    if bad.size:
-        raise UserError(
-            f"row {bad[0]} of probabilities sums to {sums[bad[0]]:g}, its"
-            f" minimum is {p[bad[0]].min():g}: pass a softmax of logits"
-        )
-    if y.shape != (len(p),) or not np.issubdtype(y.dtype, np.integer):
-        raise UserError(
-            f"labels are {y.dtype} {list(y.shape)}: pass an integer class id"
-            f" for each of the {len(p)} rows of probabilities"
-        )
-    wrong = np.flatnonzero((y < 0) | (y >= p.shape[1]))
-    if wrong.size:
-        raise UserError(
-            f"label {wrong[0]} is {y[wrong[0]]}: pass 0 to {p.shape[1] - 1},"
-            " the columns of probabilities"
+            f"probabilities {list(p.shape)} and labels {list(y.shape)}: pass a"
+            " softmax of logits, [examples, classes], and a label for each row"
         )
     # Rows may sum to a little more than 1.
     confidences = np.minimum(p.max(axis=1), 1.0)
-    correct = p.argmax(axis=1) == y
-    return calibration_error(reliability(confidences, correct, bins))
+    return calibration_error(reliability(confidences, p.argmax(1) == y, bins))
 
 
 # ---- Corrupted images --------------------------------------------------------
@@ -194,23 +143,14 @@ def _check_errors(
     name: str, errors: Mapping[str, Sequence[float] | float]
 ) -> dict[str, np.ndarray]:
     """Returns corruption -> errors float64 [severities]."""
-    if not errors:
-        raise UserError(f"no {name}: pass at least one corruption")
-    checked: dict[str, np.ndarray] = {}
-    for corruption, values in errors.items():
-        array = np.atleast_1d(np.asarray(values, np.float64))
-        if array.ndim != 1 or not array.size:
-            raise UserError(
-                f"{name} of {corruption} have shape {list(array.shape)}: pass"
-                " one error for each severity"
-            )
-        if not ((array >= 0) & (array <= 1)).all():
+    arrays = {c: np.atleast_1d(np.asarray(v)) for c, v in errors.items()}
+    for corruption, array in arrays.items():
+        if array.ndim != 1 or not np.all((array >= 0) & (array <= 1)):
             raise UserError(
                 f"{name} of {corruption} are {array.tolist()}: pass fractions"
-                " of wrong predictions, from 0 to 1"
+                " of wrong predictions, from 0 to 1, one for each severity"
             )
-        checked[corruption] = array
-    return checked
+    return arrays
 
 
 def mean_error(errors: Mapping[str, Sequence[float]]) -> float:
