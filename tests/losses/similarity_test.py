@@ -79,7 +79,7 @@ def test_number_of_positives(labels, views):
 def test_memory_is_a_few_blocks():
     # Half of what one 16,384 x 16,384 float32 matrix takes would not fit.
     z = tf.zeros([16384, 4])
-    sides = similarity.EmbeddingSet(*([z] + [tf.range(16384)] * 3))
+    sides = similarity.EmbeddingSet(*([z] + [tf.range(16384)] * 4))
     block = []
 
     def function(x):

@@ -172,10 +172,15 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
     ) -> similarity.Rows | similarity.PerView:
         """Applies `function`, block -> [R], to each anchor's row.
 
+        Similarities of the block are divided by the temperature, if any.
         With `negatives="other_view"`, the candidates of an anchor are those of
         the other one of two views.
         """
         anchors, candidates = batch.anchors, batch.candidates
+        if self.temperature:
+            # Of the embeddings, which are far fewer than the similarities.
+            scaled = anchors.embeddings / self.temperature
+            anchors = anchors._replace(embeddings=scaled)
         if negatives == "all_views":
             return similarity.Rows(
                 function, anchors, candidates, self.block_size, batch.split

@@ -111,11 +111,11 @@ class NTLogistic(declared.NTLogistic, _PositiveAgainstNegatives):
     """
 
     def _attract(self, positive: tf.Tensor) -> tf.Tensor:
-        return tf.nn.softplus(-positive / self.temperature)
+        return tf.nn.softplus(-positive)
 
     def _repel(self, positive: tf.Tensor, negative: tf.Tensor) -> tf.Tensor:
         del positive
-        return tf.nn.softplus(negative / self.temperature)
+        return tf.nn.softplus(negative)
 
 
 class Triplet(declared.Triplet, base.AnchorLoss):

@@ -74,7 +74,9 @@ class MoCo(declared.MoCo, base.AnchorLoss):
             embeddings: tf.Tensor, classes: tf.Tensor
         ) -> similarity.EmbeddingSet:
             zeros = tf.zeros_like(classes)
-            return similarity.EmbeddingSet(embeddings, zeros, zeros, classes)
+            return similarity.EmbeddingSet(
+                embeddings, zeros, zeros, zeros, classes
+            )
 
         # Queries and negatives are of class 1, empty slots of class 0.
         noise = similarity.Rows(

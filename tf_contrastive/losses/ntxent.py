@@ -28,11 +28,11 @@ class NTXent(declared.NTXent, base.AnchorLoss):
         bounded = batch.bounded(self.temperature)
 
         def losses(block: similarity.Block) -> tf.Tensor:
-            logits = block.similarities / self.temperature
+            others = block.others if self.negatives == "all_views" else None
             total = similarity.log_sum_exp(
-                logits, block.others, bounded=bounded
+                block.similarities, others, bounded=bounded
             )
-            positive = similarity.masked_mean(logits, block.positives)
+            positive = block.of_other_views(batch.num_views, self.negatives)
             return similarity.not_negative(total - positive)
 
         return self._rows(losses, batch, self.negatives)
@@ -59,14 +59,10 @@ class DecoupledNTXent(declared.DecoupledNTXent, base.AnchorLoss):
 
         def losses(block: similarity.Block) -> tf.Tensor:
             total = similarity.log_sum_exp(
-                block.similarities / self.temperature,
-                block.others,
-                bounded=bounded,
+                block.similarities, block.others, bounded=bounded
             )
-            positive = similarity.masked_mean(
-                block.similarities, block.positives
-            )
-            return self.weight * total - positive
+            positive = block.of_other_views(batch.num_views, "all_views")
+            return self.weight * total - self.temperature * positive
 
         return self._rows(losses, batch)
 
@@ -89,7 +85,7 @@ class NPairs(declared.NPairs, base.AnchorLoss):
         bounded = batch.bounded(self.temperature)
 
         def losses(block: similarity.Block) -> tf.Tensor:
-            logits = block.similarities / self.temperature
+            logits = block.similarities
             steps = tf.math.floormod(
                 block.candidates.image_ids
                 - block.anchors.image_ids[:, tf.newaxis],

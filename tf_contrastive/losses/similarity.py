@@ -35,6 +35,7 @@ class EmbeddingSet(NamedTuple):
     embeddings: tf.Tensor  # float32 [n, P]
     image_ids: tf.Tensor  # int32 [n], position of the image in the global batch
     views: tf.Tensor  # int32 [n], number of the image's view
+    rows: tf.Tensor  # int32 [n], position in the global batch
     classes: tf.Tensor  # int32 [n], or multi-hot float32 [n, C]
 
     def of_view(self, view: int, views: int) -> "EmbeddingSet":
@@ -70,7 +71,8 @@ class Batch(NamedTuple):
 class Block:
     """Rows of similarities of some anchors, and masks over them."""
 
-    similarities: tf.Tensor  # float32 [R, N], dot products
+    # Float32 [R, N], dot products; over the temperature if the loss has one.
+    similarities: tf.Tensor
     anchors: EmbeddingSet  # R embeddings
     candidates: EmbeddingSet  # N embeddings
 
@@ -87,7 +89,8 @@ class Block:
     @functools.cached_property
     def others(self) -> tf.Tensor:
         """Bool [R, N], A(i): all but the anchor itself."""
-        return ~(self.same_image & self.same_view)
+        rows = self.anchors.rows[:, tf.newaxis]
+        return tf.not_equal(rows, self.candidates.rows)
 
     @functools.cached_property
     def same_class(self) -> tf.Tensor:
@@ -107,6 +110,18 @@ class Block:
     def negatives(self) -> tf.Tensor:
         """Bool [R, N], N(i): no class in common."""
         return ~self.same_class
+
+    def of_other_views(self, views: int, negatives: str) -> tf.Tensor:
+        """Mean similarity to the image's other views, or 0, [R].
+
+        Candidates are all `views` of each image, or one, as `negatives` says.
+        """
+        columns = self.anchors.image_ids[:, tf.newaxis]
+        if negatives == "all_views":
+            view = self.anchors.views[:, tf.newaxis] + tf.range(1, views)
+            columns = views * columns + view % views
+        found = tf.gather(self.similarities, columns, batch_dims=1)
+        return tf.reduce_sum(found, axis=-1) / max(views - 1, 1)
 
 
 def outer_equal(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -193,7 +208,8 @@ def _gather(
         if labels is not None:
             classes = tf.repeat(labels, views, axis=0)
         numbers = tf.tile(tf.range(views), [images])
-        return EmbeddingSet(embeddings, image_ids, numbers, classes)
+        rows = image_ids * views + numbers
+        return EmbeddingSet(embeddings, image_ids, numbers, rows, classes)
 
     concat = distribution.cross_replica_concat
     all_labels = None if labels is None else concat(labels)
@@ -233,26 +249,36 @@ def log_sum_exp(
 ) -> tf.Tensor:
     """Log of the sum of exponentials over the mask's columns, [R, N] -> [R].
 
-    An empty row has `MASKED`. If `bounded`, its maximum is not subtracted.
+    An empty row has `MASKED`. If `bounded`, its maximum is not subtracted. The
+    second derivative is not defined.
     """
-    if mask is not None:
-        logits = tf.where(mask, logits, MASKED)
-    shift = 0.0
-    if not bounded:
-        shift = tf.stop_gradient(tf.reduce_max(logits, -1, keepdims=True))
-        logits -= shift
-        shift = shift[:, 0]
-    total = tf.reduce_sum(tf.exp(logits), axis=-1)
-    # Not "above 0", which would hide NaN.
-    empty = tf.equal(total, 0.0)
-    return tf.where(
-        empty, MASKED, tf.math.log(tf.where(empty, 1.0, total)) + shift
-    )
+
+    @tf.custom_gradient
+    def of_logits(logits: tf.Tensor) -> Any:
+        if mask is not None:
+            logits = tf.where(mask, logits, MASKED)
+        shift = tf.zeros([])
+        if not bounded:
+            # Above `MASKED`, so that the exponentials of an empty row are 0.
+            shift = tf.reduce_max(logits, axis=-1, keepdims=True)
+            shift = tf.maximum(shift, MASKED / 2)
+            logits -= shift
+            shift = shift[:, 0]
+        e = tf.exp(logits)
+        total = tf.reduce_sum(e, axis=-1)
+        # Not "above 0", which would hide NaN.
+        empty = tf.equal(total, 0.0)
+        total = tf.where(empty, 1.0, total)
+        values = tf.where(empty, MASKED, tf.math.log(total) + shift)
+        # One product: the mask is in the exponentials already.
+        return values, lambda upstream: (upstream / total)[:, tf.newaxis] * e
+
+    return of_logits(logits)
 
 
 def masked_sum(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Sum of `values` [R, N] over each row's `mask`, [R]."""
-    return tf.reduce_sum(tf.where(mask, values, 0.0), axis=-1)
+    return tf.reduce_sum(values * tf.cast(mask, tf.float32), axis=-1)
 
 
 def masked_mean(values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

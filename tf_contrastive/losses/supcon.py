@@ -64,20 +64,20 @@ class SupCon(declared.SupCon, base.AnchorLoss):
 
     def _losses(self, block: Block, views: int, bounded: bool) -> tf.Tensor:
         """Computes the loss of a block's anchors for any options, [R]."""
-        logits = block.similarities / self.temperature
-        positives, rest = block.positives, block.negatives
+        logits = block.similarities
+        positives, rest = block.positives, block.others
         if self.positives_cap is not None:
             positives = self._capped(block, views)
-            if self.keep_dropped_positives:
-                rest |= block.positives & ~positives
-        if self.denominator == "all":
-            rest |= positives
+            if not self.keep_dropped_positives:
+                rest &= positives | block.negatives
+        if self.denominator != "all":
+            rest &= ~positives
         denominator = log_sum_exp(logits, rest, bounded=bounded)
         if self.denominator == "one_positive":
             # The softmax of each positive and the rest.
             terms = -tf.nn.softplus(denominator[:, tf.newaxis] - logits)
-            return -self._mean(terms, positives, bounded=False)
-        loss = denominator - self._mean(logits, positives, bounded=bounded)
+            return -self._mean(terms, positives)
+        loss = denominator - self._mean(logits, positives)
         if self.denominator == "all":
             loss = similarity.not_negative(loss)
         # Without negatives, a positive is compared with nothing.
@@ -98,11 +98,8 @@ class SupCon(declared.SupCon, base.AnchorLoss):
             )
         return own | (foreign & (_rank(foreign) <= cap - (views - 1)))
 
-    def _mean(
-        self, logs: tf.Tensor, positives: tf.Tensor, *, bounded: bool
-    ) -> tf.Tensor:
+    def _mean(self, logs: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
         """Computes the mean of logarithms over positives, [R]."""
-        del bounded
         return masked_mean(logs, positives)
 
 
@@ -123,12 +120,10 @@ class SupConIn(declared.SupConIn, SupCon):
       1.8750
     """
 
-    def _mean(
-        self, logs: tf.Tensor, positives: tf.Tensor, *, bounded: bool
-    ) -> tf.Tensor:
+    def _mean(self, logs: tf.Tensor, positives: tf.Tensor) -> tf.Tensor:
         """Computes the logarithm of the mean of exp(logs), [R]."""
         number = tf.math.log(tf.maximum(count(positives), 1.0))
-        return log_sum_exp(logs, positives, bounded=bounded) - number
+        return log_sum_exp(logs, positives) - number
 
 
 def _rank(mask: tf.Tensor) -> tf.Tensor:
@@ -156,9 +151,9 @@ class Sincere(declared.Sincere, base.AnchorLoss):
         epsilon = self._logit_epsilon()
 
         def losses(block: Block) -> tf.Tensor:
-            logits = block.similarities / self.temperature
+            logits = block.similarities
             noise = log_sum_exp(logits, block.negatives, bounded=bounded)
-            odds = noise[:, tf.newaxis] - logits + epsilon
+            odds = (noise + epsilon)[:, tf.newaxis] - logits
             return masked_mean(tf.nn.softplus(odds), block.positives) - epsilon
 
         return self._rows(losses, batch)
