@@ -808,7 +808,3 @@ def test_fewer_than_five_seeds_cannot_be_judged():
     # The smallest p of a sign test.
     assert 2.0**-4 > 0.05 >= 2.0**-5
     assert verdicts.MIN_SEEDS == 5
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -280,7 +280,3 @@ def test_invalid_input_is_named_in_one_line(
     text = expected.format(**paths).replace(f"{tmp_path}/nowhere", "nowhere")
     assert text in errors[0].replace(f"{tmp_path}/nowhere", "nowhere")
     assert _contents(Path(tmp_path)) == before
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

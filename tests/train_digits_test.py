@@ -122,7 +122,3 @@ def test_the_loss_falls_and_the_encoder_gets_better(loss, untrained, tmp_path):
     assert after[1] > before[1] / 2
     if loss in _GAIN:
         assert after[0] > before[0] + _GAIN[loss]
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

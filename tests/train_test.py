@@ -575,7 +575,3 @@ def test_a_run_past_its_end_does_not_go_on():
     model = None  # Not used, since nothing is left.
     seconds, metrics = train.fit(run, model, run.total_steps + 1)
     assert seconds < 1 and metrics == {}
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

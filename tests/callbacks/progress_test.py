@@ -185,7 +185,3 @@ def test_other_losses_have_no_known_chance_loss():
     for options in ({"loss": "sincere"}, {"negatives": "other_view"}):
         run = fields.replace(Pretrain(), **options)
         assert run.loss.chosen().chance_level(511) is None
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -161,7 +161,3 @@ def test_shards_that_vanish_are_missed(folder, tmp_path, monkeypatch):
             embed.run(options)
     assert embed.run(options) == 0
     assert len(list(tmp_path.glob("e-*.npz"))) == 2
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -205,7 +205,3 @@ def test_a_missing_metadata_server_is_ignored(monkeypatch):
     ) as listener:
         time.sleep(0.2)
         assert listener.stop_reason() is None
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -1,5 +1,6 @@
 """Checkpoints: resume, damage, killed writers, a full disk, replicas."""
 
+import dataclasses
 import json
 import os
 import re
@@ -12,7 +13,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import checkpoints, errors, heads, losses, optimizers
+from tf_contrastive import (
+    checkpoints,
+    datasets,
+    errors,
+    heads,
+    losses,
+    optimizers,
+)
 from tf_contrastive.checkpoints import storage
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
@@ -20,10 +28,7 @@ from tf_contrastive.distribution import failures
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.model import ContrastiveModel
 
-METADATA = {
-    **{"dataset": "digits", "split": "train", "num_examples": 100},
-    **{"num_classes": 10, "label_names": [], "tensorflow": "2.15.1"},
-}
+INFO = datasets.Info("digits", "train", 100, 10, (8, 8, 3))
 
 
 def _model(strategy=None, units=4):
@@ -50,7 +55,7 @@ def _run(workdir, **options):
 
 def _checkpoints(workdir, model=None, **options):
     return checkpoints.Checkpoints(
-        model or _model(), _run(workdir, **options), METADATA
+        model or _model(), _run(workdir, **options), INFO
     )
 
 
@@ -101,19 +106,22 @@ def test_other_files_are_no_checkpoints(tmp_path):
     assert steps == [1, 2, 3]
 
 
-def test_another_tensorflow_resumes_with_a_warning(tmp_path, capsys):
+def test_another_tensorflow_resumes_with_a_warning(
+    tmp_path, capsys, monkeypatch
+):
     _trained(tmp_path)
-    facts = METADATA | {"tensorflow": "2.99.0"}
-    checkpoints.Checkpoints(_model(), _run(tmp_path), facts)
+    monkeypatch.setattr(tf, "__version__", "2.99.0")
+    _checkpoints(tmp_path)
     assert "resumes with 2.99.0" in capsys.readouterr().err
 
 
 def test_changed_data_are_refused_by_count(tmp_path):
-    data = METADATA | {"num_classes": 2, "label_names": ["a", "b"]}
+    data = dataclasses.replace(INFO, num_classes=2, label_names=("a", "b"))
 
     def resume(allow=False, **changes):
         run = _run(tmp_path, allow_changed_data=allow)
-        return checkpoints.Checkpoints(_model(), run, {**data, **changes})
+        info = dataclasses.replace(data, **changes)
+        return checkpoints.Checkpoints(_model(), run, info)
 
     saver = resume(num_examples=90)  # Nothing is trained yet.
     saver = resume()
@@ -262,10 +270,7 @@ def test_one_checkpoint_per_hour_is_permanent(tmp_path, monkeypatch):
         _advance(model, step)
         saver.save()
         saver._checkpoint.sync()
-    steps = sorted(
-        checkpoints.step_of(str(p.with_suffix("")))
-        for p in (tmp_path / "checkpoints").glob("*.index")
-    )
+    steps = _present_steps(tmp_path / "checkpoints")
     assert steps[-2:] == [9, 10]
     gaps = np.diff(steps[:-2])
     assert len(gaps) and (gaps == 3).all()
@@ -394,7 +399,7 @@ def test_a_save_notices_that_the_folder_is_another(change, tmp_path):
     _trained(tmp_path / "other", steps=(7,), seed=1)
     before = sorted((tmp_path / "other").rglob("*"))
     with checkpoints.FolderLock(str(folder)) as lock:
-        saver = checkpoints.Checkpoints(model, _run(folder), METADATA, lock)
+        saver = checkpoints.Checkpoints(model, _run(folder), INFO, lock)
         _advance(model, 1)
         saver.finish()
         if change in ("removed", "replaced"):
@@ -492,7 +497,3 @@ def test_checkpoints_do_not_depend_on_the_replicas(tmp_path):
     _trained(tmp_path, steps=(4,))
     again = _model(strategy)
     assert _checkpoints(tmp_path, again).restore() == 4
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -294,7 +294,3 @@ def test_the_card_of_a_model_from_python_has_no_recipe(tmp_path):
     assert "float32 `[N, 8, 8, 5]`, colours in [0, 1]" in card
     assert card.startswith("# Image encoder\n")
     assert "Exported from Python" in card
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -350,7 +350,3 @@ def test_an_address_without_a_service_is_an_error(tmp_path):
     source = _source("memory", tmp_path)
     with pytest.raises(errors.UserError, match="data_service=grpc://localhost"):
         _epochs(source, 1, "grpc://localhost:1")
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

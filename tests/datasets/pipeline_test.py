@@ -562,7 +562,3 @@ def test_replicas_of_a_strategy_get_the_rows_of_the_global_batch(
         views, labels = (strategy.experimental_local_results(x) for x in step)
         got.append((np.concatenate(views), np.concatenate(labels)))
     assert_same(batches(source, 4), got)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -485,7 +485,3 @@ def test_hours_follow_the_slower_of_input_and_step():
     slow = doctor_facts.facts(input_speed=100.0)
     assert slow.hours == pytest.approx(images / 100 / 3600)
     assert doctor_facts.facts(step_speed=None).hours is None
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -234,7 +234,3 @@ def test_an_unknown_runner_is_named(workdir, tmp_path):
     with pytest.raises(errors.UserError, match="runner=DirctRunner"):
         _embed(workdir, tmp_path / "new" / "d.npz", runner="DirctRunner")
     assert not list(tmp_path.iterdir())
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

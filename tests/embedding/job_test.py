@@ -358,7 +358,3 @@ def test_images_of_a_folder_come_with_their_paths(workdir, tmp_path):
     assert "labels" not in found
     listed = (tmp_path / "out.bad.txt").read_text().splitlines()
     assert listed == [str(folder / "c.png")]
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import callbacks, checkpoints, heads, losses, optimizers
+from tf_contrastive import (
+    callbacks,
+    checkpoints,
+    datasets,
+    heads,
+    losses,
+    optimizers,
+)
 from tf_contrastive import model as models
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
@@ -201,7 +208,8 @@ def test_an_encoder_that_diverges_is_not_taken_for_the_probe():
 
 def _saved(model, tmp_path):
     run = fields.replace(Pretrain(), workdir=str(tmp_path))
-    return checkpoints.Checkpoints(model, run, {})
+    info = datasets.Info("digits", "train", 100)
+    return checkpoints.Checkpoints(model, run, info)
 
 
 def test_no_checkpoint_holds_what_a_last_step_left_non_finite(tmp_path):

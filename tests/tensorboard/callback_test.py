@@ -640,7 +640,3 @@ def test_a_browser_shows_the_pages(server, browser, tmp_path):
         # Something is drawn: no page is of few colours.
         colors = Image.open(picture).convert("RGB").getcolors(1 << 20)
         assert len(colors) > 50, page
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

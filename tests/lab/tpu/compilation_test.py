@@ -409,7 +409,3 @@ def test_a_step_compiles_for_a_tpu(tmp_path, monkeypatch):
     assert plan["memory"] == pytest.approx(whole["memory"], abs=2**20)
     # A program this small is moved about more than it computes.
     assert plan["bytes"] == pytest.approx(whole["bytes"], rel=0.05)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))
