@@ -1,21 +1,18 @@
 """`datasets`: the values of `--dataset`; shows one, or packs its images."""
 
 import dataclasses
-import math
 import os
-from typing import Any
 
-import numpy as np
-
-from tf_contrastive import errors, files
+from tf_contrastive import files
 from tf_contrastive.config.data import Reading, split_name
-from tf_contrastive.config.dataset import DATASETS, WithOptions, dataset_name
+from tf_contrastive.config.dataset import (
+    DATASETS,
+    DatasetDeclaration,
+    WithOptions,
+    dataset_name,
+)
 from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.errors import UserError, arg
-
-# Images on a contact sheet, their side in pixels, and the height of the stripes
-# that show extra channels.
-_IMAGES, _TILE, _STRIPES = 64, 96, 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,21 +74,25 @@ def run(options: Datasets) -> int:
     """Lists the datasets, writes a contact sheet, or packs one; returns 0."""
     if options.packing.pack:
         print(_pack(options))
-        return 0
-    if options.listing.show:
-        print(_contact_sheet(options.listing, options.reading))
-        return 0
-    for name, declared in DATASETS.items():
-        text = (declared.__doc__ or "").splitlines()[0]
-        if not issubclass(declared, WithOptions):
-            print(f"{declared.form:14} {text}")
-            continue
-        example = f" Example: {declared.form}" * (declared.form != name)
-        print(f"{name:14} {text}{example}")
-        for field in dataclasses.fields(declared):
-            default = f" (default: {field.default})" * bool(field.default)
-            print(f"{'':16} {field.name}: {field.metadata['help']}{default}")
+    elif options.listing.show:
+        print(_show(options))
+    else:
+        for declared in DATASETS.values():
+            _describe(declared)
     return 0
+
+
+def _describe(declared: type[DatasetDeclaration]) -> None:
+    """Prints what a declaration says."""
+    text = (declared.__doc__ or "").splitlines()[0]
+    if not issubclass(declared, WithOptions):
+        print(f"{declared.form:14} {text}")
+        return
+    example = f" Example: {declared.form}" * (declared.form != declared.name)
+    print(f"{declared.name:14} {text}{example}")
+    for field in dataclasses.fields(declared):
+        default = f" (default: {field.default})" * bool(field.default)
+        print(f"{'':16} {field.name}: {field.metadata['help']}{default}")
 
 
 def _pack(options: Datasets) -> str:
@@ -108,7 +109,7 @@ def _pack(options: Datasets) -> str:
     folder = os.path.expanduser(chosen.pack)
     try:
         count = datasets.pack(source, folder, chosen.pack_side)
-    except errors.UserError as error:
+    except UserError as error:
         cause = error.__cause__ or error
         raise datasets.name_unreadable(cause) or error from cause
     return (
@@ -117,32 +118,19 @@ def _pack(options: Datasets) -> str:
     )
 
 
-def _contact_sheet(chosen: Listing, reading: Reading) -> str:
+def _show(options: Datasets) -> str:
     """Writes some images as one PNG file; returns a description."""
-    # Imported here, so that the list does not start TensorFlow.
-    import tensorflow as tf
-
     from tf_contrastive import datasets
 
+    listing = options.listing
     source = datasets.source(
-        chosen.show,
-        chosen.split,
-        data_dir=chosen.data_dir or None,
-        reading=reading,
+        listing.show,
+        listing.split,
+        data_dir=listing.data_dir or None,
+        reading=options.reading,
     )
-    # Of all classes, where files are sorted by them.
-    count = source.info.num_examples
-    rows = np.unique(np.linspace(0, count - 1, _IMAGES).astype(int))
-    tiles = [_tile(x) for x in source.select(rows).examples()]
-    columns = math.ceil(math.sqrt(len(tiles)))
-    tiles += [np.zeros_like(tiles[0])] * (-len(tiles) % columns)
-    grid = np.reshape(tiles, [-1, columns, _TILE, _TILE, 3])
-    sheet = np.concatenate(np.concatenate(grid, axis=1), axis=1)
-    pixels = tf.image.convert_image_dtype(sheet, tf.uint8)
-    sheet_png = tf.io.encode_png(pixels).numpy()
-    files.write(
-        chosen.output, sheet_png, f"set {errors.arg('output')} to another file"
-    )
+    sheet = datasets.contact_sheet(source)
+    files.write(listing.output, sheet, f"set {arg('output')} to another file")
     info = source.info
     extra = ""
     if info.extra_channels:
@@ -150,23 +138,5 @@ def _contact_sheet(chosen: Listing, reading: Reading) -> str:
     return (
         f"{info.name} {info.split}: {info.num_examples:,} images,"
         f" {info.labelling}, shape {info.image_shape or 'varies'}{extra};"
-        f" contact sheet: {chosen.output}"
+        f" contact sheet: {listing.output}"
     )
-
-
-def _tile(example: dict[str, Any]) -> np.ndarray:
-    """Returns an example as a square of floats in [0, 1]."""
-    import tensorflow as tf
-
-    # Without a crop, unlike in evaluation.
-    image = tf.image.resize_with_pad(
-        example["image"], _TILE, _TILE, antialias=True
-    )
-    image = np.clip(image / 255, 0.0, 1.0)
-    if "extra" in example and example["extra"].shape.rank == 1:
-        values = np.clip(np.asarray(example["extra"], np.float32), 0.0, 1.0)
-        if len(values):
-            # A stripe for each channel: white is 1, dark gray is 0.
-            x = (np.arange(_TILE) + 0.5) * len(values) / _TILE
-            image[-_STRIPES:] = 0.2 + 0.8 * values[x.astype(int), np.newaxis]
-    return image

@@ -5,6 +5,7 @@
 
 from tf_contrastive.datasets.array_source import from_arrays
 from tf_contrastive.datasets.color_statistics import channel_statistics
+from tf_contrastive.datasets.contact_sheet import contact_sheet
 from tf_contrastive.datasets.data_service import DataService
 from tf_contrastive.datasets.opening import (
     from_folder,
@@ -33,6 +34,7 @@ __all__ = [
     "ViewMaker",
     "channel_statistics",
     "check_scorable",
+    "contact_sheet",
     "evaluation_batches",
     "evaluation_part",
     "from_arrays",

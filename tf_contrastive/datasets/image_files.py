@@ -38,30 +38,9 @@ SPLIT_FOLDERS = ("train", "test", "validation", "val")
 # Of a label: more do not fit into any integer of TensorFlow.
 _MAX_DIGITS = 18
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
-# Names of columns in the header of a CSV file.
-_PATH_COLUMNS = (
-    "path",
-    "file",
-    "filename",
-    "file_name",
-    "filepath",
-    "file_path",
-    "image",
-    "image_path",
-    "image_file",
-    "image_name",
-    "img",
-    "img_path",
-)
-_LABEL_COLUMNS = (
-    "label",
-    "labels",
-    "label_name",
-    "class",
-    "class_name",
-    "category",
-    "target",
-)
+# Names of columns in the header of a CSV file, such as image_path, img, label.
+_PATH_COLUMN = re.compile(r"path|(file|image|img)(_?(path|file|name))?")
+_LABEL_COLUMN = re.compile(r"labels?|class|(label|class)_name|category|target")
 _DELIMITERS = ",;\t"
 
 
@@ -372,10 +351,12 @@ def _header(
     if not lines:
         return [], []
     names = [cell.lower() for cell in lines[0]]
-    known = {*_PATH_COLUMNS, reading.csv_path_column.lower()} - {""}
+    chosen = reading.csv_path_column.lower()
+    is_named = any(map(_PATH_COLUMN.fullmatch, names))
+    is_named |= chosen != "" and chosen in names
     are_images = [any(map(_is_image, row)) for row in lines[:2]]
     # Of other names: a line without an image before one that has one.
-    if known.intersection(names) or are_images == [False, True]:
+    if is_named or are_images == [False, True]:
         return names, lines[1:]
     return [], lines
 
@@ -392,13 +373,13 @@ def _columns(
       reading: options that name the columns.
     """
 
-    def chosen(option: str, known: tuple[str, ...]) -> int | None:
+    def chosen(option: str, known: re.Pattern) -> int | None:
         name = getattr(reading, option)
         if name.isdecimal() and 0 < int(name) <= len(row):
             return int(name) - 1
         if not name:
-            found = (i for i, column in enumerate(header) if column in known)
-            return next(found, None)
+            matches = map(known.fullmatch, header)
+            return next((i for i, match in enumerate(matches) if match), None)
         if name.lower() in header:
             return header.index(name.lower())
         named = f" ({', '.join(header)})" if header else ", and no header"
@@ -407,11 +388,11 @@ def _columns(
             f" {len(row)} columns{named}"
         )
 
-    paths = chosen("csv_path_column", _PATH_COLUMNS)
+    paths = chosen("csv_path_column", _PATH_COLUMN)
     if paths is None:
         images = (i for i, cell in enumerate(row) if _is_image(cell))
         paths = next(images, 0)
-    labels = chosen("csv_label_column", _LABEL_COLUMNS)
+    labels = chosen("csv_label_column", _LABEL_COLUMN)
     if labels is None and len(row) > 2 and header:
         raise errors.UserError(
             f"{path}: which of its columns {', '.join(header)} has the labels?"
