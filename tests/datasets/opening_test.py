@@ -13,14 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_helpers import PREPARED, needs_prepared, write_records
+from image_helpers import (
+    PREPARED,
+    needs_prepared,
+    write_prepared,
+    write_records,
+)
 from PIL import Image, ImageOps
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets, errors
-from tf_contrastive.commands import datasets as command
-from tf_contrastive.commands.datasets import Datasets
-from tf_contrastive.config import fields
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding, split_spec
 from tf_contrastive.doctor import memory
@@ -219,12 +221,6 @@ def test_the_random_order_needs_no_secure_hash(monkeypatch):
     monkeypatch.setattr(hashlib, "md5", fips)
     # Always the same: the test images of earlier runs depend on it.
     assert split_spec.random_order(names).tolist() == [2, 3, 0, 1]
-
-
-def test_slices_cut_the_same_rows_as_python():
-    whole = labels(datasets.source("digits", "train"))
-    assert labels(datasets.source("digits", "train[5:20]")) == whole[5:20]
-    assert labels(datasets.source("digits", "train[-12:]")) == whole[-12:]
 
 
 @pytest.mark.parametrize(
@@ -1020,21 +1016,12 @@ def test_wrong_parts_of_prepared_datasets_are_refused(no_network):
     refused("not found", name="cifar10:9.9.9", data_dir=here)
 
 
-def prepare(root, features, rows):
-    """Writes a dataset as `tfds` would, without any code of its own."""
-    import tensorflow_datasets as tfds
-
-    tfds.dataset_builders.store_as_tfds_dataset(
-        name="mine",
-        version="1.0.0",
-        features=tfds.features.FeaturesDict(features(tfds.features)),
-        split_datasets={"train": rows},
-        data_dir=str(root),
-    )
-
-
 def test_an_absent_split_of_a_prepared_dataset_is_an_absent_split(tmp_path):
-    prepare(tmp_path, lambda f: {"image": f.Image(shape=(6, 5, 3))}, rows_of(2))
+    write_prepared(
+        tmp_path,
+        lambda f: {"image": f.Image(shape=(6, 5, 3))},
+        {"train": {"image": np.zeros([2, 6, 5, 3], np.uint8)}},
+    )
     for split in ("test", "test[:50%]", "train+test"):
         with pytest.raises(errors.AbsentSplitError, match="splits are train"):
             datasets.source("mine", split, data_dir=str(tmp_path))
@@ -1044,60 +1031,49 @@ def test_an_absent_split_of_a_prepared_dataset_is_an_absent_split(tmp_path):
     assert not isinstance(caught.value, errors.AbsentSplitError)
 
 
-def rows_of(count, **columns):
-    columns["image"] = columns.get("image", np.zeros([count, 6, 5, 3], "uint8"))
-    return tf.data.Dataset.from_tensor_slices(columns)
-
-
 def test_datasets_of_other_layouts(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, [4, 6, 5, 3], "uint8")
-    prepare(
-        tmp_path / "a",
+    bits = np.array([[0, 1], [1, 1], [1, 0], [0, 0]])
+
+    def prepared(features, **columns):
+        folder = tmp_path / "-".join(columns)
+        write_prepared(folder, features, {"train": columns})
+        return {"name": "mine", "data_dir": str(folder)}
+
+    named = prepared(
         lambda f: {
             "photo": f.Image(shape=(None, None, 3)),
             "label": f.ClassLabel(num_classes=2),
         },
-        tf.data.Dataset.from_tensor_slices(
-            {"photo": pixels, "label": [0, 1, 1, 0]}
-        ),
+        photo=pixels,
+        label=[0, 1, 1, 0],
     )
-    source = datasets.source("mine", data_dir=str(tmp_path / "a"))
+    source = datasets.source(**named)
     assert source.info.num_examples == 4 and source.info.num_classes == 2
     assert source.info.image_shape is None
-    got = sorted(e["image"].tobytes() for e in read(source))
-    assert got == sorted(p.tobytes() for p in pixels)
-    prepare(
-        tmp_path / "b",
+    got = [e["image"].tobytes() for e in read(source)]
+    assert got == [p.tobytes() for p in pixels]
+    named = prepared(
         lambda f: {"image": f.Image(shape=(6, 5, 3)), "text": f.Text()},
-        rows_of(2, text=[b"x", b"y"]),
+        image=pixels,
+        text=[b"x", b"y", b"z", b""],
     )
-    source = datasets.source("mine", data_dir=str(tmp_path / "b"))
+    source = datasets.source(**named)
     assert not source.info.has_labels and "label" not in read(source)[0]
-    prepare(
-        tmp_path / "c",
-        lambda f: {"text": f.Text()},
-        tf.data.Dataset.from_tensor_slices({"text": [b"x"]}),
-    )
-    bits = np.array([[0, 1], [1, 1]])
-    prepare(
-        tmp_path / "d",
+    named = prepared(
         lambda f: {
             "image": f.Image(shape=(6, 5, 3)),
             "extra": f.Tensor(shape=(2,), dtype=np.int64),
         },
-        rows_of(2, extra=bits),
+        image=pixels,
+        extra=bits,
     )
-    source = datasets.source("mine", data_dir=str(tmp_path / "d"))
+    source = datasets.source(**named)
     assert source.info.extra_channels == 2
-    for kind in (source, source.cached(), source.select(np.arange(2))):
-        got = sorted(tuple(e["extra"]) for e in read(kind))
-        assert got == sorted(map(tuple, bits))
-    message = refused(
-        "no feature that is an image",
-        name="mine",
-        data_dir=str(tmp_path / "c"),
-    )
-    assert "features present: text" in message
+    for kind in (source, source.cached(), source.select(np.arange(4))):
+        assert [e["extra"].tolist() for e in read(kind)] == bits.tolist()
+    named = prepared(lambda f: {"text": f.Text()}, text=[b"x"])
+    refused("no feature that is an image", "features present: text", **named)
 
 
 def test_the_package_imports_tensorflow_datasets_only_when_needed():
@@ -1107,24 +1083,3 @@ def test_the_package_imports_tensorflow_datasets_only_when_needed():
         " sys.modules"
     )
     run_python(code)
-
-
-def test_the_command_lists_names_and_writes_a_contact_sheet(tmp_path, capsys):
-    assert command.run(Datasets()) == 0
-    listed = capsys.readouterr().out
-    for name in ("digits", "folder:PATH", "TensorFlow Datasets"):
-        assert name in listed
-    path = tmp_path / "sheet.png"
-    options = fields.replace(
-        Datasets(), show="digits", split="train[:5]", output=str(path)
-    )
-    assert command.run(options) == 0
-    assert "5 images, 10 classes" in capsys.readouterr().out
-    sheet = np.asarray(Image.open(path))
-    assert sheet.shape == (2 * 96, 3 * 96, 3)
-    assert sheet[:, :96].std() > 30  # Digits are seen,
-    assert sheet[96:, 192:].max() == 0  # and nothing where none is left.
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

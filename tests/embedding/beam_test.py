@@ -7,7 +7,7 @@ import PIL.Image
 import pytest
 import saved_run
 import tensorflow as tf
-from image_helpers import write_records
+from image_helpers import write_prepared, write_records
 
 from tf_contrastive import datasets, errors, exporting
 from tf_contrastive.commands import embed as command
@@ -104,8 +104,6 @@ def test_a_failing_image_is_listed_and_left_out(workdir, tmp_path, monkeypatch):
 
 def _twelve(folder):
     """A dozen pictures with labels: of TFRecord files, and prepared by TFDS."""
-    import tensorflow_datasets as tfds
-
     generator = np.random.default_rng(0)
     images = generator.integers(0, 256, [12, 8, 8, 3], np.uint8)
     rows = [
@@ -114,22 +112,14 @@ def _twelve(folder):
     ]
     write_records(folder / "0.tfrecord", rows[:5])
     write_records(folder / "1.tfrecord", rows[5:])
-    tfds.dataset_builders.store_as_tfds_dataset(
-        name="twelve",
-        version="1.0.0",
-        data_dir=f"{folder}/tfds",
-        features=tfds.features.FeaturesDict(
-            {
-                "image": tfds.features.Image(shape=(8, 8, 3)),
-                "label": tfds.features.ClassLabel(num_classes=3),
-            }
-        ),
-        split_datasets={
-            "train": [
-                (row, {"image": image, "label": row % 3})
-                for row, image in enumerate(images)
-            ]
+    write_prepared(
+        folder / "tfds",
+        lambda f: {
+            "image": f.Image(shape=(8, 8, 3)),
+            "label": f.ClassLabel(num_classes=3),
         },
+        {"train": {"image": images, "label": np.arange(12) % 3}},
+        "twelve",
     )
 
 
