@@ -380,7 +380,7 @@ def test_a_smoke_run_logs_its_changes(tmp_path, capsys):
 
 
 def test_smoke_uses_available_data_and_reports_typos(capsys):
-    run = _run(dataset="digits", image_size=0, smoke=True)
+    run = _run(dataset="digits", image_size=None, smoke=True)
     tried = train.shrink(run)
     assert tried.data.dataset == "digits"
     assert tried.views.image_size == 8

@@ -63,7 +63,7 @@ _COUNTS = {
         "shuffle_buffer max_image_pixels max_classes views positives_cap"
         " queue_size grad_cache_chunks epochs linear_batch_size loss_block_size"
         " steps_per_execution checkpoint_every_steps block_size"
-        " input_batch_size"
+        " input_batch_size image_size"
         " keep_checkpoints log_every_steps embedding_batch_size"
         " logistic_penalties robustness_bins finetune_batch_size"
         " transfer_batch_size transfer_steps transfer_scratch_steps"
@@ -79,13 +79,12 @@ _COUNTS = {
     (8, 2**31 - 1): "pack_side sheet_size serving_image_size",
     (40, 2**31 - 1): "transforms_train",
     (0, 2**31 - 1): (
-        "max_bad_images image_size projection_hidden online_knn_size"
+        "max_bad_images projection_hidden online_knn_size"
         " histograms_every_epochs robustness_examples transfer_examples"
-        " shard_size seeds dense_limit"
-        " linear_epochs"
+        " shard_size seeds dense_limit linear_epochs extra_channels"
     ),
-    (-1, 2**31 - 1): "extra_channels checkpoint",
-    (-1, 1): "first_label",
+    (-1, 2**31 - 1): "checkpoint",
+    (0, 1): "first_label",
     (1, 16): "randaugment_layers",
     (2, 4): "projection_layers",
     (1, 8): "kmeans_scale",

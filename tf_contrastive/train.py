@@ -270,7 +270,7 @@ class PreparedRun:
         )
         images = tensorboard.GRID_IMAGES
         if runtime.histograms_every_epochs:
-            images = tensorboard.images_per_batch(views.image_size, views.views)
+            images = tensorboard.images_per_batch(views.side, views.views)
         maker = datasets.ViewMaker(
             *from_config.on_host(views), extra_channels=data.extra_channels
         )
@@ -516,7 +516,7 @@ def _announce(run: PreparedRun, start_step: int) -> None:
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"
         f" {info.labelling}{each}",
         f"views      {views.views} x {views.augmentation} at"
-        f" {views.image_size}x{views.image_size}{mixed}",
+        f" {views.side}x{views.side}{mixed}",
         f"encoder    {encoder}, {options.runtime.precision}",
         f"loss       {options.loss.loss}, {options.optimizer.optimizer},"
         f" {options.schedule.epochs} epoch(s) of {run.steps_per_epoch} step(s)"

@@ -212,7 +212,7 @@ def test_a_run_on_the_device_trains_without_labels(tmp_path):
         dataset=f"folder:{pictures}",
         encoder="resnet10",
         width=0.125,
-        extra_channels=-1,
+        extra_channels=None,
         epochs=1,
         workdir=str(tmp_path / "run"),
     )
@@ -259,7 +259,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
         encoder="resnet10",
         width=0.125,
         loss="supcon",
-        extra_channels=-1,
+        extra_channels=None,
         epochs=10,
         workdir=str(tmp_path / "run"),
     )

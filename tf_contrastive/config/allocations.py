@@ -121,10 +121,10 @@ def check_batch(run: Pretrain, machine: Machine) -> None:
       run: resolved.
       machine: its devices, whose hosts share the batch.
     """
-    side, count = run.views.image_size, run.views.views
+    side, count = run.views.side, run.views.views
     images = run.schedule.batch_size / machine.hosts
     number = _FLOAT if machine.on_cpu else _WIRE[run.views.wire_dtype]
-    channels = 3 + max(run.data.extra_channels, 0)
+    channels = run.data.channels
     size = number * images * count * channels * side**2
     if machine.on_cpu and run.encoder.encoder in ENCODERS:
         stride = 2 if run.encoder.stem == "imagenet" else 1

@@ -100,12 +100,12 @@ class Reading:
         "column of a CSV file that has the labels; empty: found by its name,"
         " else the second",
     )
-    first_label: int = option(
-        -1,
-        "number of the first class in TFRecord files, 0 or 1; -1: 0, unless the"
-        " smallest label is 1, which is refused",
-        minimum=-1,
+    first_label: int | None = option(
+        None,
+        "number of the first class in TFRecord files, 0 or 1; auto: 0, but"
+        " files whose smallest label is 1 are refused",
         maximum=1,
+        auto=-1,
     )
     test_fraction: float = option(
         0.0,
@@ -203,17 +203,22 @@ class Data:
         " view's pixels, which is faster; full: always the whole size",
         choices=("auto", "full"),
     )
-    extra_channels: int = option(
-        -1,
+    extra_channels: int | None = option(
+        None,
         "channels of the dataset's feature `extra` to append to the views,"
-        " without augmentation; -1: all",
-        minimum=-1,
+        " without augmentation; auto: all",
+        auto=-1,
     )
     allow_changed_data: bool = option(
         False,
         "resume although the number of images has changed since the start",
         identity=False,
     )
+
+    @property
+    def channels(self) -> int:
+        """Channels of a view, of resolved options."""
+        return 3 + (self.extra_channels or 0)
 
 
 def check_data_service(address: str, sampler: str) -> None:

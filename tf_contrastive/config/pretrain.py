@@ -225,14 +225,14 @@ def resolve(
       multi_label: whether an image has several labels.
     """
     size = run.views.image_size or image_side(image_shape)
-    extra = run.data.extra_channels
+    given = run.data.extra_channels
+    extra = extra_channels if given is None else given
     if extra > extra_channels:
         raise UserError(
             f"{arg('extra_channels', extra)}: {dataset} has {extra_channels}"
             " channels of feature `extra`: set"
             f" {arg('extra_channels', extra_channels)} or less"
         )
-    extra = extra_channels if extra < 0 else extra
     schedule, optimizer = run.schedule, run.optimizer.optimizer
     precision = resolve_precision(run.runtime.precision, machine)
     encoder = resolve_encoder(run.encoder, size)

@@ -110,8 +110,11 @@ class Views:
         identity=False,
     )
     views: int = option(2, "views per image", minimum=1)
-    image_size: int = option(
-        0, "side of a view in pixels; 0: the dataset's, or 224 if it varies"
+    image_size: int | None = option(
+        None,
+        "side of a view in pixels; auto: the dataset's, or 224 if it varies",
+        minimum=1,
+        auto=0,
     )
     min_crop_area: float = option(
         0.08,
@@ -121,12 +124,12 @@ class Views:
     )
     flip: bool | None = option(
         None,
-        "flip half of the views horizontally; default: true, but not for"
+        "flip half of the views horizontally; auto: true, but not for"
         f" {', '.join(NOT_FLIPPED)}",
     )
     color_jitter_strength: float | None = option(
         None,
-        "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s); default:"
+        "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s); auto:"
         f" {SMALL_VIEW_DEFAULTS['color_jitter_strength']:g} up to"
         f" {CIFAR_STEM_MAX_SIDE} pixels, else"
         f" {VIEW_DEFAULTS['color_jitter_strength']:g}",
@@ -143,7 +146,7 @@ class Views:
     blur: bool | None = option(
         None,
         "blur half of the views (simclr, broader, simaugment,"
-        f" stacked_randaugment); default: above {CIFAR_STEM_MAX_SIDE} pixels",
+        f" stacked_randaugment); auto: above {CIFAR_STEM_MAX_SIDE} pixels",
     )
     rotate: bool = option(
         False,
@@ -182,6 +185,12 @@ class Views:
         "CutMix's alpha: a box from another image is pasted in, with an area"
         " from Beta(alpha, alpha) (cross_entropy); 0: off",
     )
+
+    @property
+    def side(self) -> int:
+        """Side of a view in pixels, of resolved options."""
+        assert self.image_size is not None
+        return self.image_size
 
     @property
     def mixed(self) -> bool:

@@ -18,8 +18,8 @@ def batches(
     `images` is their number per replica; `static`, whether the graph knows it.
     """
     rng = np.random.default_rng(0)
-    side, count = run.views.image_size, run.views.views
-    channels = 3 + max(run.data.extra_channels, 0)
+    side, count = run.views.side, run.views.views
+    channels = run.data.channels
     shape = [images, count, side, side, channels]
     if run.views.wire_dtype == "uint8":
         views = rng.integers(0, 256, shape, np.uint8)

@@ -105,7 +105,7 @@ def tfrecord(
         )
     counts = verified_files.count_records(paths, matching, access.verify_all)
     files = Files(paths, np.zeros_like(counts), counts, _read)
-    first = max(reading.first_label, 0)
+    first = reading.first_label or 0
     try:
         parse, labelled = _parser(name, paths, first)
         files = dataclasses.replace(
@@ -137,7 +137,7 @@ def tfrecord(
     num_classes = None
     if labelled:
         labels = found.labels
-        if labels.min() == 1 and reading.first_label < 0:
+        if labels.min() == 1 and reading.first_label is None:
             raise errors.UserError(
                 f"{name}: its labels start at 1: set"
                 f" {errors.arg('first_label', '1')}, or"

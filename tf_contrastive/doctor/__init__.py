@@ -90,7 +90,7 @@ def inspect(run: Pretrain) -> Report:
         class_sizes=source.class_sizes(),
         input_speed=input_speed,
         step_speed=batch_size / step.seconds if step else None,
-        half_speed=speed.half_speed(run.views.image_size),
+        half_speed=speed.half_speed(run.views.side),
     )
     sections = report.sections(facts, prepared.strategy, model, step)
     return Report(facts, sections, advice.warnings(facts))

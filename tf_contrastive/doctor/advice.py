@@ -78,7 +78,7 @@ _PHOTOMETRIC = ("simclr", "broader", "simaugment", "stacked_randaugment")
 def _views(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of views and encoder."""
     views = facts.run.views
-    stem, side = facts.run.encoder.stem, views.image_size
+    stem, side = facts.run.encoder.stem, views.side
     if stem == "imagenet" and side <= _SMALL_SIDE:
         yield (
             "stem",
@@ -139,7 +139,7 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
         smaller = (
             f"{errors.arg('encoder', 'resnet10')}, {errors.arg('width', '0.5')}"
         )
-        if facts.run.views.image_size > _CPU_SIDE:
+        if facts.run.views.side > _CPU_SIDE:
             smaller += f", {errors.arg('image_size', _CPU_SIDE)}"
         yield "encoder", f"the run takes {takes} on a CPU: use {smaller}"
     delivered, consumed = facts.input_speed, facts.step_speed

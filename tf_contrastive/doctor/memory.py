@@ -71,8 +71,8 @@ def predict(
     views = run.views.views
     encoded = model.images_at_once(images, views)
     tensors = saved_tensors(model.encoder)
-    side = run.views.image_size
-    channels = 3 + max(run.data.extra_channels, 0)
+    side = run.views.side
+    channels = run.data.channels
     rows, candidates = similarity_block(run, replicas)
     width = run.projection.projection_output
     numbers = _BLOCK_MATRICES * rows * candidates + 3 * candidates * width

@@ -36,13 +36,13 @@ def build_encoder(
         zero_init_residual = run.encoder.zero_init_residual
     # Created first after seeding, so that its weights depend on the seed only.
     tf.keras.utils.set_random_seed(run.runtime.seed)
-    side = run.views.image_size
+    side = run.views.side
     statistics = channel_statistics(run.encoder.standardize)
     return encoders.build(
         run.encoder.encoder,
         width=run.encoder.width,
         stem=run.encoder.stem,
-        image_shape=(side, side, 3 + max(run.data.extra_channels, 0)),
+        image_shape=(side, side, run.data.channels),
         synchronized=synchronized,
         mean=statistics.mean,
         std=statistics.std,

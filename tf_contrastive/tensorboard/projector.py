@@ -31,8 +31,8 @@ def write(
     rows = np.linspace(0, total - 1, count).round().astype(int)
     batches = datasets.evaluation_batches(
         source.select(rows),
-        views.evaluation(run.views.image_size),
-        batch_size=max(_BATCH_PIXELS // run.views.image_size**2, 1),
+        views.evaluation(run.views.side),
+        batch_size=max(_BATCH_PIXELS // run.views.side**2, 1),
         extra_channels=run.data.extra_channels,
     )
     side = thumbnail_side(count)

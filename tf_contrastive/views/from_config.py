@@ -14,7 +14,7 @@ from tf_contrastive.views.pixel_dtype import to_wire
 def policy(options: Views) -> views.Policy:
     """Returns the augmentation policy of resolved options."""
     return views.build(
-        options.augmentation, image_size=options.image_size, **options.options()
+        options.augmentation, image_size=options.side, **options.options()
     )
 
 

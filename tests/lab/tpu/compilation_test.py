@@ -199,7 +199,7 @@ def test_absent_data_are_assumed(fake, tmp_path, dataset, side):
         _options(compile_python=python),
         dataset=dataset,
         data_dir=str(tmp_path),
-        image_size=0,
+        image_size=None,
     )
     report = _inspect(options)
     assert report["topology"]["image_size"] == side

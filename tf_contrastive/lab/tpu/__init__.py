@@ -79,7 +79,7 @@ def _sections(
             "cores": target.cores,
             "hosts": target.hosts,
             "encoder": run.encoder.encoder,
-            "image_size": run.views.image_size,
+            "image_size": run.views.side,
             "views": f"{run.views.views} x {run.views.augmentation}",
             "augment_on": run.views.augment_on,
             "wire_dtype": run.views.wire_dtype,
@@ -121,6 +121,6 @@ def _sections(
 
 def _bytes(run: Pretrain) -> int:
     """Bytes of an image's views on their way to the device."""
-    channels = 3 + max(run.data.extra_channels, 0)
-    numbers = run.views.views * run.views.image_size**2 * channels
+    channels = run.data.channels
+    numbers = run.views.views * run.views.side**2 * channels
     return numbers * tf.as_dtype(run.views.wire_dtype).size
