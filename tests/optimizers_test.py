@@ -258,17 +258,6 @@ def test_golden_step_of_lars():
     np.testing.assert_allclose(w, [[2.99684704, 4.00388057]], rtol=1e-7)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_momentum_styles_agree_at_a_constant_rate(nesterov):
-    results = []
-    for style in MOMENTUM_STYLES:
-        variables = _variables()
-        optimizer = optimizers.SGD(0.1, nesterov=nesterov, momentum_style=style)
-        _apply(optimizer, variables, 5)
-        results.append(variables)
-    _assert_close(*results)
-
-
 # ---- Who is exempt -----------------------------------------------------------
 
 
@@ -483,23 +472,6 @@ def test_a_saved_model_continues(name, form, tmp_path):
 
 
 # ---- The learning rate -------------------------------------------------------
-
-
-def test_the_schedule_is_read_at_the_current_step():
-    rate = tf.keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.0])
-    optimizer = optimizers.SGD(rate, momentum=0.0)
-    w = tf.Variable([1.0])
-    for _ in range(3):
-        optimizer.apply_gradients([(tf.constant([0.25]), w)])
-    np.testing.assert_allclose(w, [0.75])
-
-
-def test_the_learning_rate_can_be_set():
-    optimizer = optimizers.LARS(0.5, momentum=0.0)
-    optimizer.learning_rate = 0.125
-    w = tf.Variable([1.0])
-    optimizer.apply_gradients([(tf.constant([1.0]), w)])
-    np.testing.assert_allclose(w, [0.875])
 
 
 # ---- In a run ----------------------------------------------------------------

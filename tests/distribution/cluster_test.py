@@ -10,10 +10,6 @@ import time
 
 import pytest
 
-# TensorFlow's own reader of SLURM's lists is the oracle of ours, where it can
-# read them.
-from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver
-
 from tf_contrastive import errors
 from tf_contrastive.distribution import cluster, rendezvous
 
@@ -107,14 +103,6 @@ def test_hosts_expand_as_scontrol_does(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["n[1-3],m5,o[3-4,6,7-9]", "x[0998-1002]", "gpu[001-003,7],b2"]
-)
-def test_hosts_expand_as_tensorflow_does(text):
-    expected = slurm_cluster_resolver.expand_hostlist(text)
-    assert cluster.expand_hosts(text) == expected
-
-
-@pytest.mark.parametrize(
     "text",
     ["", "n[1-", "n1]", "n[3-1]", "n[a-b]", "n1,n[2,x]", "n[]", "a,,b"],
 )
@@ -126,9 +114,6 @@ def test_no_list_of_hosts_is_told(text):
 def test_tasks_per_node_expand():
     assert cluster.expand_tasks("2(x3),1") == [2, 2, 2, 1]
     assert cluster.expand_tasks("4") == [4]
-    assert cluster.expand_tasks(
-        "2(x3),1"
-    ) == slurm_cluster_resolver.expand_tasks_per_node("2(x3),1")
     for text in ("", "2(x", "2x3"):
         with pytest.raises(errors.UserError, match="not a list of tasks"):
             cluster.expand_tasks(text)

@@ -322,13 +322,12 @@ def _softmax(x):
 class TestClosedFormGradients:
     """SC Eq 3 to 14, SI Eq 13 and SR's table, of an anchor alone."""
 
-    @pytest.mark.parametrize("seed", range(1))
     @pytest.mark.parametrize("temperature", [0.1, 0.5])
     @pytest.mark.parametrize("name", ["supcon", "supcon_in"])
-    def test_supcon(self, name, temperature, seed):
-        w, labels = _random(seed)
+    def test_supcon(self, name, temperature):
+        w, labels = _random(0)
         z = oracles.normalise(w)
-        index = (seed, seed % 2)
+        index = (0, 0)
         positives, negatives = _parts(z, labels, index)
         anchor = z[index]
         s_p = positives @ anchor / temperature
@@ -354,12 +353,11 @@ class TestClosedFormGradients:
         actual = _anchor_gradient(name, w, labels, index, **options)
         _near(actual, expected / (temperature * norm))
 
-    @pytest.mark.parametrize("seed", range(1))
     @pytest.mark.parametrize("temperature", [0.1, 0.5])
     @pytest.mark.parametrize("epsilon", [0.0, 0.5])
-    def test_sincere(self, epsilon, temperature, seed):
-        z, labels = _unit(seed)
-        index = (seed, seed % 2)
+    def test_sincere(self, epsilon, temperature):
+        z, labels = _unit(0)
+        index = (0, 0)
         positives, negatives = _parts(z, labels, index)
         expected = np.zeros(z.shape[-1])
         for positive in positives:
@@ -377,33 +375,12 @@ class TestClosedFormGradients:
             name = "sincere"
         _near(_anchor_gradient(name, z, labels, index, **options), expected)
 
-    def test_sincere_of_the_whole_batch(self):
-        # As an anchor and as a candidate: Eq 13 for each, and their sum.
-        z, labels = _unit(5)
-        temperature = 0.5
-        expected = np.zeros_like(z)
-        same = oracles.same_class(labels)
-        for index in np.ndindex(z.shape[:2]):
-            positives, negatives = oracles.split(*index, same, z.shape[1])
-            for positive in positives:
-                among = [positive, *negatives]
-                vectors = np.array([z[k] for k in among])
-                q = _softmax(vectors @ z[index] / temperature)
-                q[0] -= 1
-                scale = len(positives) * temperature * z[..., 0].size
-                expected[index] += q @ vectors / scale
-                for k, share in zip(among, q, strict=True):
-                    expected[k] += share * z[index] / scale
-        loss = losses.build("sincere", temperature=temperature, normalize=False)
-        _near(_gradient(loss, z, labels), expected)
-
-    @pytest.mark.parametrize("seed", range(1))
-    def test_of_losses_with_one_positive(self, seed):
+    def test_of_losses_with_one_positive(self):
         """SR Table 2, whose losses and gradients are printed negated."""
-        z, _ = _unit(seed)
-        index, temperature = (seed, 0), 0.2
-        anchor, positive = z[index], z[seed, 1]
-        negatives = np.delete(z[:, 1], seed, axis=0)
+        z, _ = _unit(0)
+        index, temperature = (0, 0), 0.2
+        anchor, positive = z[index], z[0, 1]
+        negatives = np.delete(z[:, 1], 0, axis=0)
         s_p, s_n = positive @ anchor, negatives @ anchor
         share = _softmax(np.append(s_p, s_n) / temperature)
         sigmoid = 1 / (1 + np.exp(-s_n / temperature))
@@ -464,72 +441,22 @@ _INVARIANT = [
 
 
 class TestIdentities:
-    @pytest.mark.parametrize("seed", range(1))
-    def test_classes_of_one_image_make_ntxent(self, seed):
-        z, _ = _random(seed)
+    def test_classes_of_one_image_make_ntxent(self):
+        z, _ = _random(0)
         labels = np.arange(len(z))
         expected = losses.build("ntxent", temperature=0.2).per_anchor(z)
         for name in "supcon", "supcon_in", "sincere":
             loss = losses.build(name, temperature=0.2)
             _close(loss.per_anchor(z, labels), expected)
 
-    @pytest.mark.parametrize("seed", range(1))
-    def test_one_positive_makes_supcon_and_sincere_one(self, seed):
-        z, labels = _random(seed, batch=8, views=1, classes=4)
+    def test_one_positive_makes_supcon_and_sincere_one(self):
+        z, labels = _random(0, batch=8, views=1, classes=4)
         sincere = losses.build("sincere", temperature=0.5)
         expected = sincere.per_anchor(z, labels)
         assert np.min(expected) > 0.01
         for name in "supcon", "supcon_in":
             loss = losses.build(name, temperature=0.5)
             _close(loss.per_anchor(z, labels), expected)
-
-    def test_epsilon(self):
-        z, labels = _random(0)
-        sincere = losses.build("sincere").per_anchor(z, labels)
-        loss = losses.build("eps_supinfonce", epsilon=0.0)
-        before = loss.per_anchor(z, labels).numpy()
-        _close(before, sincere)
-        for epsilon in 0.1, 0.25, 0.5, 1.0, 2.0:
-            loss = losses.build("eps_supinfonce", epsilon=epsilon)
-            values = loss.per_anchor(z, labels).numpy()
-            assert (values < before).all()
-            assert (values > -epsilon).all()
-            before = values
-
-    def test_epsilon_is_the_infimum(self):
-        # Two classes at opposite ends: the noise is gone.
-        z = np.repeat([[[1.0, 0]], [[-1.0, 0]]], 2, axis=1)
-        value = _value(
-            "eps_supinfonce", z, [0, 1], temperature=0.05, epsilon=0.5
-        )
-        _close(value, -0.5)
-
-    @pytest.mark.parametrize("seed", range(2))
-    def test_bounds(self, seed):
-        z, labels = _random(seed)
-        out, inside, sincere = (
-            losses.build(name).per_anchor(z, labels).numpy()
-            for name in ("supcon", "supcon_in", "sincere")
-        )
-        rounding = 1e-5
-        floor = np.log(2 * 2 - 1) - rounding  # Two images of each class.
-        assert (inside <= out + rounding).all()
-        assert (inside >= floor).all() and (out >= floor).all()
-        assert (sincere >= 0).all() and (sincere <= out + rounding).all()
-        assert (inside < out - 1e-3).any()
-
-    @pytest.mark.parametrize("name", ["supcon", "supcon_in", "sincere"])
-    def test_gradient_coefficients_sum_to_zero(self, name):
-        # The last coordinate of every vector is 1, so that the gradient's is
-        # the sum of the coefficients.
-        z, labels = _unit(1)
-        z = np.concatenate([z, np.ones([*z.shape[:2], 1])], -1)
-        for index in np.ndindex(z.shape[:2]):
-            gradient = _anchor_gradient(
-                name, z, labels, index, temperature=0.5, normalize=False
-            )
-            assert np.max(np.abs(gradient)) > 1e-2
-            assert abs(gradient[-1]) < 1e-5
 
     @pytest.mark.parametrize(("name", "options"), _INVARIANT)
     def test_length_does_not_matter(self, name, options):
@@ -548,18 +475,6 @@ class TestIdentities:
             atol=1e-5,
         )
 
-    @pytest.mark.parametrize(("name", "options"), _INVARIANT)
-    def test_rotation_and_order_do_not_matter(self, name, options):
-        w, labels = _random(4)
-        rng = np.random.default_rng(5)
-        rotation, _ = np.linalg.qr(rng.normal(size=[8, 8]))
-        order = rng.permutation(len(w))
-        loss = losses.build(name, **options)
-        expected = loss(w, labels)
-        _close(loss(w @ rotation, labels), expected)
-        _close(loss(w[order], labels[order]), expected)
-        _close(loss(w[:, ::-1], labels), expected)
-
     def test_decoupled_by_the_division_of_its_alignment(self):
         z, _ = _random(0)
         size = z.shape[-1]
@@ -570,34 +485,9 @@ class TestIdentities:
         expected = 2 / size * (1 + decoupled(z))
         np.testing.assert_allclose(divided(z), expected, rtol=1e-5)
 
-    @pytest.mark.parametrize("name", ["supcon", "sincere"])
-    def test_signs_of_the_gradient(self, name):
-        # More dimensions than vectors: the coefficient of each candidate in
-        # the anchor's gradient, times the temperature, can be read off.
-        z, labels = _unit(6, batch=6, views=2, dimensions=32, classes=2)
-        z[0, 1] = oracles.normalise(z[0, 0] + 0.1 * z[0, 1])
-        same = oracles.same_class(labels)
-        positives, negatives = oracles.split(0, 0, same, 2)
-        assert len(positives) == 5
-        gradient = _anchor_gradient(
-            name, z, labels, (0, 0), temperature=0.1, normalize=False
-        )
-        candidates = np.array([z[k] for k in positives + negatives])
-        coefficients = np.linalg.lstsq(
-            candidates.T, 0.1 * gradient, rcond=None
-        )[0]
-        of_positives, of_negatives = np.split(coefficients, [5])
-        assert (of_negatives >= -1e-6).all()
-        if name == "sincere":
-            assert (of_positives <= 1e-6).all()
-        else:
-            # The near view is pushed away, up to 1 - 1 / |P|.
-            assert 0.75 < max(of_positives) < 0.8
-
-    @pytest.mark.parametrize("seed", range(1))
     @pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
-    def test_decoupled_by_its_temperature(self, temperature, seed):
-        z, _ = _random(seed)
+    def test_decoupled_by_its_temperature(self, temperature):
+        z, _ = _random(0)
         decoupled = losses.build(
             "decoupled_ntxent", temperature=temperature, weight=temperature
         )
@@ -608,40 +498,6 @@ class TestIdentities:
             rtol=1e-4,
             atol=1e-5,
         )
-
-    @pytest.mark.parametrize("name", ["supcon", "sincere"])
-    def test_partner_instead_of_anchor(self, name):
-        # SC's pair form (SI Eq 45) and SINCERE's noise of the partner.
-        z, labels = _unit(7, batch=9)
-        s = oracles.similarities(z, 0.5)
-        same = oracles.same_class(labels)
-        pairs = []
-        for anchor in np.ndindex(9, 2):
-            for partner in oracles.split(*anchor, same, 2)[0]:
-                positives, negatives = oracles.split(*partner, same, 2)
-                below = [anchor, *negatives]
-                if name == "supcon":
-                    below = positives + negatives
-                log_sum = oracles.log_sum_exp(s[partner][k] for k in below)
-                pairs.append(log_sum - s[partner][anchor])
-        value = _value(name, z, labels, temperature=0.5)
-        _close(value, np.mean(pairs))
-
-    @pytest.mark.parametrize("classes", [2, 3, 10])
-    @pytest.mark.parametrize("temperature", [0.1, 0.5])
-    def test_floors_of_collapsed_classes(self, temperature, classes):
-        # The corners of a regular simplex, four images in each.
-        corners = np.eye(classes) - 1 / classes
-        labels = np.arange(4 * classes) % classes
-        z = np.repeat(corners[labels][:, None], 2, axis=1)
-        gap = 1 + 1 / (classes - 1)
-        positives, negatives = 7, 8 * (classes - 1)
-        noise = negatives * np.exp(-gap / temperature)
-        options = {"temperature": temperature}
-        out = _value("supcon", z, labels, **options)
-        np.testing.assert_allclose(out, np.log(positives + noise), rtol=1e-5)
-        sincere = _value("sincere", z, labels, **options)
-        np.testing.assert_allclose(sincere, np.log1p(noise), rtol=1e-4)
 
     def test_floor_of_a_training_batch(self):
         # 512 images of two classes: SI Table 4 ends at 6.28.

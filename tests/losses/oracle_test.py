@@ -296,35 +296,6 @@ class TestBlocks:
                 np.testing.assert_allclose(value, whole, rtol=1e-5, atol=1e-6)
                 _near(gradient, expected, 1e-5)
 
-    @pytest.mark.parametrize(
-        "case",
-        [
-            ("sincere", {}),
-            ("eps_supinfonce", {}),
-            ("supcon", {}),
-            *[case for case in _CAPPED if case[1]["positives_cap"] != 1][::2],
-        ],
-        ids=_name,
-    )
-    @pytest.mark.parametrize("block_size", [None, 110])
-    def test_order_and_sizes_of_classes_do_not_matter(self, case, block_size):
-        # Half of the images are of one class, some classes have one image.
-        # One-hot labels take every row as a whole, in the given order.
-        name, options = case
-        rng = np.random.default_rng(21)
-        labels = np.where(rng.random(410) < 0.5, 30, rng.zipf(1.3, 410) % 50)
-        z = rng.normal(size=[410, 2, 8]) + rng.normal(size=[50, 1, 8])[labels]
-        z = z.astype(np.float32)
-        weights = rng.normal(size=z.shape[:2]).astype(np.float32)
-        loss = losses.build(name, block_size=block_size, **options)
-        for w in None, weights:
-            whole, expected = _value_and_gradient(
-                losses.build(name, **options), z, np.eye(50)[labels], w
-            )
-            value, gradient = _value_and_gradient(loss, z, labels, w)
-            np.testing.assert_allclose(value, whole, rtol=1e-5)
-            _near(gradient, expected, 1e-5)
-
 
 class TestGraphs:
     @pytest.mark.parametrize(
