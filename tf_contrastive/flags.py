@@ -61,9 +61,9 @@ class _Family(_Text):
                 what = f"option in --{self.name}"
                 raise errors.unknown(what, key, self._members)
             if not equals:
-                raise errors.UserError(
-                    f"--{self.name}={pair}: {key} must have a value, as in"
-                    f" --{self.name}={key}={fields.AUTO}"
+                raise absl_flags.Error(
+                    f"missing value in --{self.name}={key}: use"
+                    f" --{self.name}={key}={fields.AUTO}, or another value"
                 )
             self._members[key].parse(text)
 
@@ -105,8 +105,6 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
     words = _inlined(arguments)
     try:
         rest = values(["", *words], known_only=True)[1:]
-    except errors.UserError:
-        raise
     # absl raises a plain ValueError for --noNAME=VALUE.
     except (absl_flags.Error, ValueError) as error:
         raise errors.UserError(str(error)) from error

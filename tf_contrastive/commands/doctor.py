@@ -6,7 +6,7 @@ from typing import Any
 
 from tf_contrastive import errors, files, flags, terminal
 from tf_contrastive.config.compilation import Compilation
-from tf_contrastive.config.fields import group, option
+from tf_contrastive.config.fields import group, option, plain_path
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
 
@@ -18,6 +18,7 @@ class CheckedRuntime(Runtime):
     workdir: str = option(
         "",
         "folder of the run, for doctor.json; empty: write nothing",
+        check=plain_path,
         identity=False,
     )
 

@@ -27,8 +27,7 @@ _FLOAT32 = "that float32 holds (1.2e-38 to 3.4e38 in size, or 0)"
 # Counts and sizes are int32 in some operations of TensorFlow.
 _INT_MAX = 2**31 - 1
 AUTO = "auto"
-_BOOLEANS = {"true": True, "t": True, "1": True}
-_BOOLEANS |= {"false": False, "f": False, "0": False}
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # Type -> how a value is read from text, and what the text must be.
 _READERS: dict[type, tuple[Callable[[str], Any], str]] = {
     bool: (lambda text: _BOOLEANS[text.lower()], "true or false"),
@@ -185,8 +184,8 @@ def validate_fields(config: Any) -> None:
             # A number as it was typed.
             shown = f"{value:.12g}" if isinstance(value, float) else value
             given = arg(option.name, None if value == "" else shown)
-            auto = f", or {AUTO}" if is_optional(option.field) else ""
-            raise UserError(f"{given}: must be {allowed}{auto}")
+            allowed += f", or {AUTO}" * is_optional(option.field)
+            raise UserError(f"{given}: must be {allowed}")
 
 
 def is_optional(field: dataclasses.Field) -> bool:
@@ -196,8 +195,7 @@ def is_optional(field: dataclasses.Field) -> bool:
 
 def value_type(field: dataclasses.Field) -> type:
     """Returns the type of an option's value other than None."""
-    types = [t for t in typing.get_args(field.type) if t is not NoneType]
-    return types[0] if types else typing.cast(type, field.type)
+    return (typing.get_args(field.type) or (field.type,))[0]
 
 
 def read(name: str, field: dataclasses.Field, text: str) -> Any:
@@ -206,26 +204,21 @@ def read(name: str, field: dataclasses.Field, text: str) -> Any:
     Raises:
       UserError: for a text of another type.
     """
-    if text == AUTO and is_optional(field):
+    auto = is_optional(field)
+    if text == AUTO and auto:
         return None
     reader, allowed = _READERS[value_type(field)]
     try:
         value = reader(text)
     except (KeyError, ValueError) as error:
-        auto = f", or {AUTO}" if is_optional(field) else ""
-        raise UserError(
-            f"{arg(name, text)}: must be {allowed}{auto}"
-        ) from error
-    was_auto = field.metadata["auto"]
-    return None if was_auto is not None and value == was_auto else value
+        allowed += f", or {AUTO}" * auto
+        raise UserError(f"{arg(name, text)}: must be {allowed}") from error
+    return None if auto and value == field.metadata["auto"] else value
 
 
-def check_options(group: type, prefix: str, values: Mapping[str, Any]) -> None:
-    """Raises `UserError` for the first value that its option does not allow.
-
-    `prefix` may precede an option's name in the name of its field.
-    """
-    known = {f.name.removeprefix(prefix): f for f in dataclasses.fields(group)}
+def check_options(group: type, values: Mapping[str, Any]) -> None:
+    """Raises `UserError` for the first value that its option does not allow."""
+    known = {field.name: field for field in dataclasses.fields(group)}
     for name, value in values.items():
         if allowed := problem(known[name], value):
             raise UserError(f"{arg(name, value)}: must be {allowed}")

@@ -39,7 +39,7 @@ class Mixing:
 
     def __post_init__(self) -> None:
         alphas = {k: v for k, v in vars(self).items() if k != "num_classes"}
-        fields.check_options(Views, "", alphas)
+        fields.check_options(Views, alphas)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
