@@ -1,7 +1,10 @@
 """Evaluation contexts in one call, with the arguments of all their parts."""
 
+import collections
 import dataclasses
+from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.config.evaluate import Evaluate
@@ -39,3 +42,15 @@ def check_plots(measurement):
     assert measurement["plots"]
     for figure in measurement["plots"].values():
         assert tf.io.decode_png(plots.png(figure), 3).numpy().std() > 10
+
+
+def points(folder):
+    """tag -> [(step, number)] of a folder of TensorBoard's files."""
+    found = collections.defaultdict(list)
+    for path in sorted(Path(folder).glob("events.out.*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                array = tf.make_ndarray(value.tensor)
+                if array.dtype == np.float32 and not array.shape:
+                    found[value.tag].append((event.step, float(array)))
+    return found

@@ -17,7 +17,6 @@ import pytest
 import saved_run
 import small
 import tensorflow as tf
-from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import (
     checkpoints,
@@ -96,26 +95,17 @@ def evaluated(trained, tmp_path_factory):
     return workdir
 
 
-def _points(folder):
-    """tag -> [(step, number)] of a folder of TensorBoard's files."""
-    found = {}
-    for path in sorted(Path(folder).iterdir()):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                array = tf.make_ndarray(value.tensor)
-                if array.dtype == np.float32:
-                    point = (event.step, float(array))
-                    found.setdefault(value.tag, []).append(point)
-    return found
-
-
-def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
-    images, _ = datasets.load("digits", "train")
+def _write_digits(folder, images):
+    """Writes examples of digits into FOLDER/LABEL."""
     for number, example in enumerate(images):
-        path = tmp_path / "images" / str(example["label"].numpy())
+        path = folder / str(example["label"].numpy())
         path.mkdir(parents=True, exist_ok=True)
         image = PIL.Image.fromarray(example["image"].numpy())
         image.save(path / f"{number}.png")
+
+
+def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
+    _write_digits(tmp_path / "images", datasets.load("digits", "train")[0])
     name = f"folder:{tmp_path}/images"
     _evaluate(workdir=str(run), dataset=name, protocols="knn", untrained=False)
     assert "scoring 20%" in caplog.text
@@ -124,20 +114,14 @@ def test_a_folder_without_a_test_split_gets_one(run, tmp_path, caplog):
     assert len(right) == pytest.approx(1437 / 5, abs=5)
     assert right.mean() > 0.5
     # The curves of the run are those of its own dataset.
-    tags = _points(run / "events" / "evaluation")
+    tags = contexts.points(run / "events" / "evaluation")
     assert tags and all(tag.startswith(f"{name}/trained/") for tag in tags)
 
 
 def test_limits_of_reading_apply_to_the_run_s_own_dataset(tmp_path):
-    images, labels = sklearn_datasets.load_digits(return_X_y=True)
-    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
-        if number == 200:
-            break
-        split = "test" if number % 4 == 0 else "train"
-        path = tmp_path / "images" / split / str(label)
-        path.mkdir(parents=True, exist_ok=True)
-        pixels = PIL.Image.fromarray(np.uint8(image.reshape(8, 8) * 15))
-        pixels.save(path / f"{number}.png")
+    for split, part in (("train", "train[:150]"), ("test", "test[:50]")):
+        images, _ = datasets.load("digits", part)
+        _write_digits(tmp_path / "images" / split, images)
     for number in range(15):
         path = tmp_path / "images" / "test" / "0" / f"bad{number}.png"
         path.write_bytes(b"no image")
@@ -176,7 +160,7 @@ def test_predictions_are_kept_per_example(evaluated):
 
 def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
     report = _report(evaluated)
-    points = _points(evaluated / "events" / "evaluation")
+    points = contexts.points(evaluated / "events" / "evaluation")
     step = checkpoints.load_run(str(evaluated)).step
     assert set(points) == {
         f"{encoder}/{protocol}"
@@ -196,16 +180,6 @@ def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
     assert points["trained/knn/k=1/top1"] == [
         (step, pytest.approx(knn["top1"]))
     ]
-    training_tags = _points_of_training(evaluated)
-    assert training_tags and not training_tags & set(points)
-
-
-def _points_of_training(workdir):
-    tags = set()
-    for path in (workdir / "events").glob("events.out.*"):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            tags |= {value.tag for value in event.summary.value}
-    return tags
 
 
 def test_the_history_keeps_every_step_once(evaluated, tmp_path):
@@ -537,7 +511,7 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
     report = _report(run)
     # The baseline is scored once, and told with each.
     assert {r["encoder"] for r in report["results"]} == {"trained", "untrained"}
-    points = _points(run / "events" / "evaluation")
+    points = contexts.points(run / "events" / "evaluation")
     assert [step for step, _ in points["trained/prototype/top1"]] == [5, 10, 15]
     assert [step for step, _ in points["untrained/prototype/top1"]] == [5]
     # What is done stays done.
@@ -721,7 +695,7 @@ def test_a_live_run_is_watched_to_its_end(tmp_path):
             at = found.at(str(folder / f"ckpt-{entry['step']}"))
             encoder = checkpoints.load_encoder(at)
             assert embedding.checksum(encoder) == entry["checksum"]
-    points = _points(run / "events" / "evaluation")
+    points = contexts.points(run / "events" / "evaluation")
     tops = [top for _, top in points["trained/prototype/top1"]]
     assert [step for step, _ in points["trained/prototype/top1"]] == steps
     assert len(set(tops)) > 1 and tops[-1] > 0.4

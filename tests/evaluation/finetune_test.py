@@ -719,7 +719,6 @@ def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
 
 @pytest.mark.slow
 def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
-    """A step by hand, and what many steps find."""
 
     def network(trained):
         made = _network(seed=1)
@@ -739,32 +738,17 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
         run=Pretrain(),
         make_encoder=network,
     )
-    before = embedding.checksum(scored.subject.encoder)
-    small = {
-        "steps": 40,
-        "learning_rates": [1e-5, 0.05],
-        "weight_decays": [0.0],
-    }
-    said = []
-    scored = contexts.changed(scored, log=said.append)
-    parts = dict(
-        contexts.measure(
-            "transfer",
-            scored,
-            methods=("finetune",),
-            grid=small,
-            batch_size=64,
-        )
+    small = {"learning_rates": [1e-5, 0.05], "weight_decays": [0.0]}
+    small["steps"] = 40
+    ((name, part),) = contexts.measure(
+        "transfer", scored, methods=["finetune"], grid=small, batch_size=64
     )
-    assert embedding.checksum(scored.subject.encoder) == before
-    assert list(parts) == ["voc2007 finetune"]
-    part = parts["voc2007 finetune"]
+    assert name == "voc2007 finetune"
     metrics = part["metrics"]
     assert metrics["metric"] == "mean_average_precision"
     # The rate is chosen on the official validation part.
     assert metrics["learning_rate"] == 0.05
     assert metrics["validation"][1] > metrics["validation"][0] + 0.2
-    assert sum("of 80 held-out examples" in line for line in said) == 2
     assert metrics["score"] == pytest.approx(np.mean(metrics["precisions"]))
     assert metrics["score"] > 0.7
     shown = tfds_source.label_sets("voc/2007", "test", _voc, "labels")

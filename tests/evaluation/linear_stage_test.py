@@ -53,15 +53,7 @@ def _read(path):
 
 
 def _points(workdir, tag):
-    """(step, value) of every point of a TensorBoard tag, in order."""
-    found = []
-    for path in sorted((Path(workdir) / "events").glob("events.out.*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                if value.tag == tag:
-                    number = float(tf.make_ndarray(value.tensor))
-                    found.append((event.step, number))
-    return found
+    return contexts.points(Path(workdir) / "events")[tag]
 
 
 def _classifier(workdir):
@@ -292,10 +284,6 @@ def _half_cosine(way):
                 *(step / 16 for step in (3, 7, 11, 15)),
                 *(_half_cosine(step / 8) for step in (3, 7)),
             ],
-        ),
-        (
-            {"linear_schedule": "exponential"},
-            [0.97 ** (2 * n - 1) for n in range(1, 7)],
         ),
         (
             {

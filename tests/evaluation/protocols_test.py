@@ -390,15 +390,12 @@ def test_classes_absent_from_training_are_logged():
 # ---- The linear probe on augmented images -----------------------------------
 
 
-def _stream(augmentation, **options):
-    scored = _subject(_encoder())
-    return scored.images.training(scored.data.train, augmentation, **options)
-
-
 def test_views_of_no_augmentation_are_the_images_themselves():
     encoder = _encoder()
     size, steps = 64, 1437 // 64
-    stream = itertools.islice(_stream("none", batch_size=size), steps)
+    scored = _subject(encoder)
+    stream = scored.images.training(scored.data.train, "none", batch_size=size)
+    stream = itertools.islice(stream, steps)
     found, labels = embedding.embed(encoder, stream)
     train, train_labels = embedding.embed(encoder, _digit_batches("train"))
     # Each row is that of another image, but for the last, partial batch.
@@ -444,14 +441,6 @@ def test_views_of_another_encoder_are_refused():
         )
 
 
-def _scored(encoder, augmentation, **options):
-    options = {"linear_epochs": 3, "linear_batch_size": 64, **options}
-    subject = _subject(encoder, linear_augmentation=augmentation, **options)
-    report = protocols.run(subject, ["linear"])
-    (row,) = report["results"]
-    return report["checksum_before"], row
-
-
 def test_two_replicas_score_what_one_does(workdir, evaluated, tmp_path):
     exported = exporting.export(workdir, str(tmp_path / "export"))
     given = {"virtual_devices": 2, "linear_epochs": 5}
@@ -483,19 +472,21 @@ def test_two_replicas_score_what_one_does(workdir, evaluated, tmp_path):
 @pytest.mark.slow
 def test_augmented_images_train_the_probe_and_leave_the_encoder():
     encoder = _encoder()
-    before, found = _scored(encoder, "randaugment", linear_epochs=12)
+    before = embedding.checksum(encoder)
+
+    def top1(augmentation, seed=0):
+        given = {"linear_augmentation": augmentation, "seed": seed}
+        given |= {"linear_epochs": 12, "linear_batch_size": 64}
+        report = protocols.run(_subject(encoder, **given), ["linear"])
+        (row,) = report["results"]
+        assert row["hyperparameters"]["augmentation"] == augmentation
+        return row["top1"]
+
+    augmented = top1("randaugment")
     assert embedding.checksum(encoder) == before
-    assert found["hyperparameters"]["augmentation"] == "randaugment"
-    assert found["top1"] > 0.5
-    plain = _scored(encoder, "none", linear_epochs=12)[1]
-    assert plain["top1"] > found["top1"]
+    assert 0.5 < augmented < top1("none")
     # The same seed gives the same views, another one others.
-    again, other = (
-        _scored(encoder, "randaugment", linear_epochs=12, seed=seed)[1]
-        for seed in (0, 1)
-    )
-    assert again["top1"] == found["top1"]
-    assert other["top1"] != found["top1"]
+    assert top1("randaugment") == augmented != top1("randaugment", seed=1)
 
 
 # ---- Channels beside the colours --------------------------------------------
