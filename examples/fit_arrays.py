@@ -60,7 +60,7 @@ policy = views.build(
 source = datasets.from_arrays(train_images, train_labels)
 batches = datasets.training_batches(
     source,
-    datasets.ViewMaker(views.views(policy, 2)),
+    datasets.ViewMaker(views.Views(policy, 2)),
     datasets.Order(batch_size=BATCH, seed=0),
 )
 steps = datasets.steps_per_epoch(len(train_images), BATCH)

@@ -43,7 +43,7 @@ policy = views.build(
     min_crop_area=0.4,
     color_jitter_strength=0.5,
 )
-make_views = views.views(policy, VIEWS)
+make_views = views.Views(policy, VIEWS)
 
 
 def with_views(numbers, examples):

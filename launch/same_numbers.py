@@ -189,32 +189,33 @@ def _views(path: str) -> None:
     """Writes views of four images by each policy, as arrays."""
     from tf_contrastive import views
     from tf_contrastive.config.views import (
-        ABLATIONS,
-        ADDITIONS,
-        AUGMENTATIONS,
+        POLICIES,
+        Ablation,
+        SimCLRPlus,
+        declared,
     )
 
     images = _images(4, 40, 48)
     seeds = np.arange(8, dtype=np.int32).reshape(4, 2)
     policies: dict[str, dict[str, Any]] = {
-        **{name: {} for name in AUGMENTATIONS},
-        **{f"ablation:{name}": {} for name in ABLATIONS},
-        **{f"simclr+{name}": {} for name in ADDITIONS},
+        **{name: {} for name in POLICIES},
+        **{f"ablation:{name}": {} for name in Ablation.listable},
+        **{f"simclr+{name}": {} for name in SimCLRPlus.listable},
     }
     named = {name: (name, options) for name, options in policies.items()}
     for style in ("tensorflow_shuffled", "pytorch", "linear"):
         named[f"simclr, {style}"] = "simclr", {"color_jitter_style": style}
     arrays = {}
     for key, (name, options) in named.items():
-        policy = views.build(
-            name, image_size=32, blur=True, rotate=True, **options
-        )
-        arrays[key] = views.views(policy, 4)(images, seeds).numpy()
+        if "rotate" in declared(name).defaults():
+            options = {"rotate": True, **options}
+        maker = views.Views(views.build(name, image_size=32, **options), 4)
+        arrays[key] = maker(images, seeds).numpy()
         # As on a device.
-        crops = views.geometric(policy, 4)(images, seeds)
-        change = views.photometric(policy, 4, static=True)
+        crops = maker.geometric(images, seeds)
         each = views.prng.fold(seeds, 4)
-        arrays[f"{key}, static"] = change(crops, each).numpy()
+        changed = maker.photometric(crops, each, static=True)
+        arrays[f"{key}, static"] = changed.numpy()
     np.savez(path, **arrays)
 
 

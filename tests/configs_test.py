@@ -25,6 +25,7 @@ from tf_contrastive.config.data import Data
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.smoke import SMOKE_STEPS, smoke, substitute
+from tf_contrastive.config.views import Views
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -168,8 +169,8 @@ def test_smoke_keeps_the_recipe(name):
     tried.validate()
     before, after = _values(run), _values(tried)
     changed = {k for k in before if before[k] != after[k]}
-    # Defaults by the size of an image become explicit: the recipe's own.
-    ours = {"flip", "color_jitter_strength", "blur"}
+    # Defaults of views become explicit, those of the recipe's image size.
+    ours = set(Views.defaults())
     made = {k for k in changed & ours if before[k] is None}
     assert changed - made <= set(_MAY_SHRINK.split())
     assert after["batch_size"] <= 16

@@ -49,7 +49,7 @@ from tf_contrastive.config.smoke import smoke, substitute
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import build_model, precision
 from tf_contrastive.tensorboard import projector, run_summary, scalars
-from tf_contrastive.views import from_config
+from tf_contrastive.views import RunViews
 
 # Encoded examples among which those are chosen whose views TensorBoard shows.
 _SHUFFLED_EXAMPLES = 1024
@@ -237,10 +237,11 @@ class PreparedRun:
 
     def batches(self, start_step: int = 0) -> Any:
         """Returns the distributed batches, from a step on."""
-        data, views = self.options.data, self.options.views
+        data, made = self.options.data, RunViews(self.options.views)
         maker = datasets.ViewMaker(
-            *from_config.on_host(views),
-            from_config.halvings(views, data.decode_scale),
+            made.geometric,
+            made.finish,
+            None if data.decode_scale == "full" else made.halvings,
             data.extra_channels,
         )
         order = datasets.Order(
@@ -271,8 +272,9 @@ class PreparedRun:
         images = tensorboard.GRID_IMAGES
         if runtime.histograms_every_epochs:
             images = tensorboard.images_per_batch(views.side, views.views)
+        made = RunViews(views)
         maker = datasets.ViewMaker(
-            *from_config.on_host(views), extra_channels=data.extra_channels
+            made.geometric, made.finish, extra_channels=data.extra_channels
         )
         order = datasets.Order(
             batch_size=min(images, self.source.info.num_examples),

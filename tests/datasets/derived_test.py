@@ -38,7 +38,6 @@ from tf_contrastive.datasets.source import Access
 from tf_contrastive.doctor import positives
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import finetune
-from tf_contrastive.views import from_config
 
 _NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
 
@@ -512,12 +511,13 @@ def test_no_augmentation_changes_the_bits(augmentation, augment_on):
         extra_channels=6,
         randaugment_layers=1,
     )
+    maker = views.RunViews(run.views)
     batches = datasets.training_batches(
         source,
-        datasets.ViewMaker(*from_config.on_host(run.views), extra_channels=6),
+        datasets.ViewMaker(maker.geometric, maker.finish, extra_channels=6),
         datasets.Order(batch_size=24, seed=3),
     )
-    step = from_config.on_device(run.views)
+    step = maker.on_device()
     for given, which in batches.take(2):
         which = which.numpy()
         pixels = step(*given) if step else given
@@ -674,7 +674,7 @@ def test_the_same_stream_on_any_number_of_threads(opened, name):
 def test_multi_labels_go_through_batches(opened):
     source = opened("multidigits:count=3,canvas=32,digit=14")
     policy = views.build("none", image_size=32)
-    maker = datasets.ViewMaker(views.views(policy, 2))
+    maker = datasets.ViewMaker(views.Views(policy, 2))
     order = datasets.Order(batch_size=20)
     shown = datasets.training_batches(source, maker, order)
     _, labels = next(iter(shown))

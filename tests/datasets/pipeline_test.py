@@ -268,7 +268,7 @@ from tf_contrastive import datasets, views
 from tf_contrastive.doctor.memory import peak_resident
 source = datasets.source("folder:" + sys.argv[1])
 assert source.info.image_shape
-make = datasets.ViewMaker(views.views(views.build("simclr", image_size=32), 2))
+make = datasets.ViewMaker(views.Views(views.build("simclr", image_size=32), 2))
 data = datasets.training_batches(source, make, datasets.Order(batch_size=16))
 before = peak_resident()
 next(iter(data))
@@ -300,16 +300,17 @@ def test_photographs_are_decoded_at_the_scale_of_their_crops(kind, tmp_path):
         enlarged.save(tmp_path / f"{i}.{kind.lower()}", kind)
     source = datasets.source(f"folder:{tmp_path}")
     policy = policies.build("crop", image_size=32)
+    maker = policies.Views(policy, 4)
 
     def first(**options):
         stream = datasets.training_batches(
             source,
-            datasets.ViewMaker(policies.geometric(policy, 4), **options),
+            datasets.ViewMaker(maker.geometric, **options),
             datasets.Order(batch_size=2, seed=3),
         )
         return next(stream.as_numpy_iterator()).reshape(8, -1)
 
-    whole, scaled = first(), first(halvings=policies.halvings(policy, 4))
+    whole, scaled = first(), first(halvings=maker.halvings)
     if kind == "PNG":
         np.testing.assert_array_equal(whole, scaled)
     else:

@@ -32,7 +32,6 @@ import numpy as np, tensorflow as tf
 from tf_contrastive import datasets, train, views
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.views import from_config
 address, output, kind, *names = sys.argv[1:]
 if address:
     tf.config.experimental_connect_to_cluster(
@@ -51,7 +50,8 @@ for name in names:
         batch_size=8, wire_dtype="uint8")
     source = datasets.source(name, "train")
     source = datasets.in_memory(source, "auto" if name == "digits" else "none")
-    maker = datasets.ViewMaker(*from_config.on_host(run.views))
+    maker = views.RunViews(run.views)
+    maker = datasets.ViewMaker(maker.geometric, maker.finish)
     made = {
         "training": lambda: datasets.training_batches(
             source, maker, datasets.Order(batch_size=8),

@@ -23,10 +23,10 @@ from tf_contrastive import train as training
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.runtime import Runtime
-from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
+from tf_contrastive.config.views import OPERATIONS, POLICIES
 from tf_contrastive.encoders import resnet
 from tf_contrastive.lab.benchmarks import step
-from tf_contrastive.views import from_config, mixup_cutmix
+from tf_contrastive.views import RunViews, mixup_cutmix
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -134,7 +134,7 @@ def _augment(policy):
         augment_on="device",
         blur=True,
     )
-    return from_config.on_device(run.views)
+    return RunViews(run.views).on_device()
 
 
 # Those that run always stand for the others: each takes seconds to compile.
@@ -153,7 +153,7 @@ def test_the_step_of_every_loss_compiles_to_the_same(loss):
 @pytest.mark.parametrize(
     "policy",
     _slow_but(
-        [*AUGMENTATIONS, f"ablation:{'+'.join(ABLATIONS)}"],
+        [*POLICIES, f"ablation:{'+'.join(OPERATIONS)}"],
         ["simclr"],
     ),
 )

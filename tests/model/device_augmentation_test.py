@@ -15,7 +15,7 @@ from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.model import networks
-from tf_contrastive.views import from_config
+from tf_contrastive.views import RunViews
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -88,7 +88,7 @@ def _model(run, **options):
         heads.build("mlp", output=8),
         losses.build(options.pop("loss", "ntxent")),
         heads.LinearProbe(CLASSES),
-        augment=from_config.on_device(run.views),
+        augment=RunViews(run.views).on_device(),
         **options,
     )
     model.compile(optimizer=tf.keras.optimizers.SGD(0.05))
@@ -108,7 +108,7 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
     source = _source() if kind == "one shape" else _mixed_source(tmp_path)
     host = _run(augmentation=augmentation)
     device = _run(augmentation=augmentation, augment_on="device")
-    augment = from_config.on_device(device.views)
+    augment = RunViews(device.views).on_device()
     pairs = zip(_batches(source, host), _batches(source, device), strict=True)
     for (views, labels), ((framed, seeds), device_labels) in pairs:
         assert seeds.dtype == tf.int32 and seeds.shape == (8, 2, 2)
@@ -125,7 +125,7 @@ def test_the_device_makes_the_views_of_the_host(augmentation, kind, tmp_path):
 def test_images_of_several_shapes_become_the_views_of_each_alone(tmp_path):
     source = _mixed_source(tmp_path)
     run = _run()
-    policy = from_config.policy(run.views)
+    policy = RunViews(run.views).policy
     device = _batches(source, _run(augment_on="device"))
     draws = datasets.training_batches(
         source,
@@ -189,7 +189,7 @@ def test_replicas_change_colours_of_their_own_images():
     run = _run(augment_on="device")
     whole, _ = _batches(_source(), _run())[0]
     with strategy.scope():
-        augment = from_config.on_device(run.views)
+        augment = RunViews(run.views).on_device()
     ((inputs, _),) = _batches(_source(), run, 1, strategy)
 
     @tf.function
@@ -232,7 +232,7 @@ def test_extra_channels_pass_by_the_colours():
     ((without, _),) = _batches(source, plain, 1)
     run = _run(extra_channels=16, augment_on="device")
     ((inputs, _),) = _batches(source, run, 1)
-    made = from_config.on_device(run.views)(*inputs)
+    made = RunViews(run.views).on_device()(*inputs)
     for found in (views, made):
         assert found.shape == (8, 2, SIDE, SIDE, 19)
         np.testing.assert_allclose(found[..., :3], without, atol=2e-4)

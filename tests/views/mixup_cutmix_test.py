@@ -9,7 +9,6 @@ import tensorflow as tf
 from scipy import stats
 
 from tf_contrastive import heads, losses
-from tf_contrastive.config.views import Views
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.views import prng
 from tf_contrastive.views.mixup_cutmix import Mixing, beta_quantile
@@ -340,13 +339,6 @@ def test_views_are_not_mixed_when_they_are_tested():
         tf.repeat(labels, 2), logits
     )
     np.testing.assert_allclose(result, expected, rtol=1e-5)
-
-
-def test_options_of_mixing_are_not_options_of_policies():
-    options = Views(mixup_alpha=0.3).options()
-    assert "mixup_alpha" not in options and "cutmix_alpha" not in options
-    assert Views(cutmix_alpha=0.3).mixed
-    assert not Views().mixed
 
 
 if __name__ == "__main__":

@@ -81,23 +81,29 @@ class Choice:
     # Field -> name of the members' option.
     _names: ClassVar[Mapping[str, str]]
 
+    def member(self) -> type[Component]:
+        """Returns the declaration of the chosen member."""
+        return self._members[getattr(self, self._kind)]
+
     def options(self, prefix: str = "") -> dict[str, Any]:
         """Returns what was set, as options of the chosen member.
 
         What differs here from the member's defaults is set, too.
 
         Raises:
-          UserError: for an option that it does not have. `prefix` is that of
-            this group's options on the command line.
+          UserError: for an option that it does not have, if it refuses it.
+            `prefix` is that of this group's options on the command line.
         """
         chosen = getattr(self, self._kind)
-        own = _options(self._members[chosen])
+        own = _options(self.member())
         given = dict(self._defaults.get(chosen, {}))
         for field, name in self._names.items():
             value = getattr(self, field)
             if value is None:
                 continue
             if name not in own:
+                if not self._refuses(field, value):
+                    continue
                 takers = [
                     member
                     for member, declared in self._members.items()
@@ -112,9 +118,35 @@ class Choice:
             given[name] = read(value) if read else value
         return given
 
+    def _refuses(self, field: str, value: Any) -> bool:
+        """Whether a value of an option of other members is an error."""
+        return True
+
     def chosen(self, prefix: str = "") -> Any:
         """Returns the declaration of the chosen member, with its options."""
-        return self._members[getattr(self, self._kind)](**self.options(prefix))
+        return self.member()(**self.options(prefix))
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """Returns field -> default, of the first member that has the option."""
+        found: dict[str, Any] = {}
+        for member in cls._members.values():
+            found = member.defaults() | found
+        return {field: found[name] for field, name in cls._names.items()}
+
+    def filled(self, **defaults: Any) -> Any:
+        """Returns a copy with all options set: to `defaults`, or their own.
+
+        Those that stay `auto` are left out.
+        """
+        values = self.defaults() | defaults
+        missing = {
+            name: value
+            for name, value in values.items()
+            if getattr(self, name) is None and value != fields.AUTO
+        }
+        options: Any = self
+        return dataclasses.replace(options, **missing)
 
 
 def choice(

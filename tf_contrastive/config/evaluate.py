@@ -23,7 +23,10 @@ from tf_contrastive.config.protocols import (
     read_values,
 )
 from tf_contrastive.config.runtime import STRATEGIES, Devices
-from tf_contrastive.config.views import PREPROCESSINGS
+from tf_contrastive.config.views import (
+    DEFAULT_PREPROCESSING,
+    PREPROCESSINGS,
+)
 from tf_contrastive.errors import UserError, arg
 
 # Resamples of confidence intervals, and draws of permutation tests.
@@ -119,12 +122,10 @@ class Evaluation:
     )
     preprocessing: str = option(
         "auto",
-        "of evaluated images, to the encoder's side S; center_crop: resize the"
-        " shorter side to 8/7 S (S up to 64 pixels) and keep the centre;"
-        " shorter_side: resize it to S (bicubic) and keep the centre;"
-        " squash_crop: resize both sides to 8/7 S (S up to 64 pixels) and keep"
-        " the centre; squash: resize both sides to S; auto: center_crop, and in"
-        " transfer that of the suite's paper",
+        "of evaluated images, to the encoder's side S; "
+        + "; ".join(f"{name}: {x.help}" for name, x in PREPROCESSINGS.items())
+        + f"; auto: {DEFAULT_PREPROCESSING}, and in transfer that of the"
+        " suite's paper",
         choices=("auto", *PREPROCESSINGS),
     )
     embedding_batch_size: int = option(

@@ -1,97 +1,355 @@
-"""Augmentation of images into views."""
+"""Augmentation policies and preprocessings: their options and traits."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from tf_contrastive.config.components import Component, by_name, choice
 from tf_contrastive.config.dataset import NOT_FLIPPED, facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, arg, did_you_mean
 
-AUGMENTATIONS = (
-    "simclr",
-    "simaugment",
-    "autoaugment",
-    "randaugment",
-    "stacked_randaugment",
-    "broader",
-    "crop",
-    "none",
+# Operations of `ablation:OP[+OP]`, and whether SimCLR's policy lacks them, so
+# that `simclr+OP[+OP]` may add them.
+OPERATIONS = {
+    "crop": False,
+    "rotate": True,
+    "cutout": True,
+    "noise": True,
+    "sobel": True,
+    "blur": False,
+    "color_drop": False,
+    "color_jitter": False,
+    "equalize": True,
+    "solarize": True,
+    "motion_blur": True,
+}
+# Defaults for small images: CIFAR's (SimCLR, appendix B.9).
+SMALL_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
+
+
+# ---- Options that several policies have --------------------------------------
+
+
+def _min_crop_area() -> Any:
+    return option(
+        0.08,
+        "smallest area of a random crop, as a fraction of the image's",
+        above=0.0,
+        maximum=1.0,
+    )
+
+
+def _color_jitter_strength() -> Any:
+    return option(
+        1.0,
+        "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s); auto:"
+        f" {SMALL_DEFAULTS['color_jitter_strength']:g} up to"
+        f" {CIFAR_STEM_MAX_SIDE} pixels, else 1",
+    )
+
+
+def _color_jitter_style() -> Any:
+    return option(
+        "tensorflow",
+        "tensorflow: as in SimCLR's paper (additive brightness, fixed order,"
+        " one clip); tensorflow_shuffled: as in SupCon's code (random order,"
+        " clip after each); pytorch: as in torchvision (multiplicative, random"
+        " order, clip after each); linear: as tensorflow, with saturation and"
+        " hue in YIQ instead of HSV, several times faster",
+        choices=("tensorflow", "tensorflow_shuffled", "pytorch", "linear"),
+    )
+
+
+def _randaugment_layers() -> Any:
+    return option(2, "RandAugment operations per view", minimum=1, maximum=16)
+
+
+def _randaugment_magnitude() -> Any:
+    return option(10.0, "magnitude of RandAugment's operations", maximum=30.0)
+
+
+# ---- The policies ------------------------------------------------------------
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class PolicyDeclaration(Component):
+    """Traits of an augmentation policy.
+
+    Attributes:
+      augments: whether the views of an image differ.
+      listable: the operations that are listed in the policy's name, behind its
+        prefix, if any are.
+    """
+
+    augments: ClassVar[bool] = True
+    listable: ClassVar[tuple[str, ...]] = ()
+
+    def sends_levels(self, on_device: bool) -> bool:
+        """Whether the host's views keep their values in 256 levels.
+
+        They do if it has rounded them to levels, or if the operations
+        `on_device` begin with that.
+        """
+        del on_device
+        return False
+
+
+class NoAugmentation(PolicyDeclaration):
+    """No augmentation."""
+
+    name = "none"
+    augments = False
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Crop(PolicyDeclaration):
+    """Crop and flip."""
+
+    name = "crop"
+
+    min_crop_area: float = _min_crop_area()
+    flip: bool = option(
+        True,
+        "flip half of the views horizontally; auto: true, but not for"
+        f" {', '.join(NOT_FLIPPED)}",
+    )
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SimCLR(Crop):
+    """SimCLR's policy."""
+
+    name = "simclr"
+
+    color_jitter_strength: float = _color_jitter_strength()
+    color_jitter_style: str = _color_jitter_style()
+    blur: bool = option(
+        True,
+        f"blur half of the views; auto: above {CIFAR_STEM_MAX_SIDE} pixels",
+    )
+
+
+class Broader(SimCLR):
+    """SimCLR's broader composition."""
+
+    name = "broader"
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SimAugment(SimCLR):
+    """SimAugment."""
+
+    name = "simaugment"
+
+    warp_probability: float = option(
+        0.5, "probability of warping a view", maximum=1.0
+    )
+    rotate: bool = option(
+        False,
+        "rotate views by 0, 90, 180 or 270 degrees before their colours change",
+    )
+
+
+class AutoAugment(Crop):
+    """AutoAugment."""
+
+    name = "autoaugment"
+
+    def sends_levels(self, on_device: bool) -> bool:
+        """All operations act on levels."""
+        return True
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class RandAugment(Crop):
+    """RandAugment."""
+
+    name = "randaugment"
+
+    randaugment_layers: int = _randaugment_layers()
+    randaugment_magnitude: float = _randaugment_magnitude()
+
+    def sends_levels(self, on_device: bool) -> bool:
+        """All operations act on levels."""
+        return True
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class StackedRandAugment(SimAugment):
+    """Stacked RandAugment."""
+
+    name = "stacked_randaugment"
+
+    randaugment_layers: int = _randaugment_layers()
+    randaugment_magnitude: float = _randaugment_magnitude()
+    stacked_randaugment_order: str = option(
+        "paper",
+        "RandAugment before the colour jitter (paper) or after it (code)",
+        choices=("paper", "code"),
+    )
+
+    def sends_levels(self, on_device: bool) -> bool:
+        """RandAugment rounds what it gets; the colour jitter is not rounded."""
+        return on_device and self.stacked_randaugment_order == "paper"
+
+
+class SimCLRPlus(SimCLR):
+    """SimCLR's policy with further operations."""
+
+    name = "simclr+"
+    listable = tuple(name for name, lacking in OPERATIONS.items() if lacking)
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Ablation(PolicyDeclaration):
+    """Operations on cropped views."""
+
+    name = "ablation:"
+    listable = tuple(OPERATIONS)
+
+    min_crop_area: float = _min_crop_area()
+    color_jitter_strength: float = _color_jitter_strength()
+    color_jitter_style: str = _color_jitter_style()
+    ablation_branch: str = option(
+        "one",
+        "views that an ablation changes: one (the first) or both",
+        choices=("one", "both"),
+    )
+
+
+POLICIES: dict[str, type[PolicyDeclaration]] = by_name(
+    [
+        SimCLR,
+        SimAugment,
+        AutoAugment,
+        RandAugment,
+        StackedRandAugment,
+        Broader,
+        Crop,
+        NoAugmentation,
+    ]
 )
-# Operations of `ablation:OP[+OP]`.
-ABLATIONS = (
-    "crop",
-    "rotate",
-    "cutout",
-    "noise",
-    "sobel",
-    "blur",
-    "color_drop",
-    "color_jitter",
-    "equalize",
-    "solarize",
-    "motion_blur",
-)
-# Operations of `simclr+OP[+OP]`: those that SimCLR's policy lacks.
-ADDITIONS = (
-    "rotate",
-    "cutout",
-    "noise",
-    "sobel",
-    "equalize",
-    "solarize",
-    "motion_blur",
-)
-ABLATION_BRANCHES = ("one", "both")
-# Evaluation preprocessing to a square of S pixels.
-PREPROCESSINGS = ("center_crop", "shorter_side", "squash_crop", "squash")
-
-# Prefix of SimCLR's policy with further operations.
-_ADDED = "simclr+"
-
-# Defaults of views, unless the table below or the dataset has others.
-VIEW_DEFAULTS = {"flip": True, "color_jitter_strength": 1.0, "blur": True}
-# For small images: CIFAR's (SimCLR, appendix B.9).
-SMALL_VIEW_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
+# By prefix; operations follow it.
+LISTING: dict[str, type[PolicyDeclaration]] = by_name([Ablation, SimCLRPlus])
 
 
-def listed_operations(augmentation: str) -> list[str]:
-    """Returns the operations of `ablation:OP[+OP]` or `simclr+OP[+OP]`."""
-    if augmentation.startswith(_ADDED):
-        return augmentation.removeprefix(_ADDED).split("+")
-    return augmentation.partition(":")[2].split("+")
+def split_name(augmentation: str) -> tuple[str, tuple[str, ...]]:
+    """Splits `PREFIX OP[+OP]` into the prefix of a policy and operations.
+
+    Other names are returned whole, without operations.
+    """
+    for prefix in LISTING:
+        if augmentation.startswith(prefix):
+            operations = augmentation.removeprefix(prefix).split("+")
+            return prefix, tuple(operations)
+    return augmentation, ()
 
 
 def augmentation_name(value: str) -> str | None:
     """Checks the name of an augmentation policy."""
-    if value in AUGMENTATIONS:
+    name, operations = split_name(value)
+    if name in POLICIES:
         return None
-    if value.startswith(_ADDED):
-        form, known = f"{_ADDED}OP[+OP]", list(ADDITIONS)
-    elif value.partition(":")[0] == "ablation":
-        form, known = "ablation:OP[+OP]", list(ABLATIONS)
-    else:
-        return (
-            f"ablation:OP[+OP], {_ADDED}OP[+OP], or"
-            f" {one_of(value, AUGMENTATIONS)}"
-        )
-    names = listed_operations(value)
-    bad = [name for name in names if name not in known]
-    if not bad and len(set(names)) == len(names):
+    if name not in LISTING:
+        forms = ", ".join(f"{prefix}OP[+OP]" for prefix in LISTING)
+        return f"{forms}, or {one_of(value, POLICIES)}"
+    known = LISTING[name].listable
+    bad = [name for name in operations if name not in known]
+    if not bad and len(set(operations)) == len(operations):
         return None
     hint = did_you_mean(bad[0], known) if bad else ""
-    return f"{form} with distinct operations out of {', '.join(known)}{hint}"
+    return (
+        f"{name}OP[+OP] with distinct operations out of"
+        f" {', '.join(known)}{hint}"
+    )
+
+
+def declared(augmentation: str) -> type[PolicyDeclaration]:
+    """Returns the declaration of a policy, by a name that was checked."""
+    return (POLICIES | LISTING)[split_name(augmentation)[0]]
+
+
+# ---- Preprocessings of evaluation --------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class Views:
-    """Augmentation of images into views."""
+class Preprocessing:
+    """How an image becomes the S x S pixels of its centre, antialiased.
+
+    Attributes:
+      help: one line for the command line.
+      keeps_aspect: whether its shorter side is resized to the target; otherwise
+        both sides are.
+      crops: whether the target is 8/7 S (256 for 224), and S up to
+        `CIFAR_STEM_MAX_SIDE`; otherwise it is S.
+      kernel: of the interpolation, as in `tf.raw_ops.ScaleAndTranslate`.
+      keeps_size: whether an image of S x S pixels is not resized at all.
+    """
+
+    help: str
+    keeps_aspect: bool
+    crops: bool
+    kernel: str = "triangle"
+    keeps_size: bool = False
+
+
+PREPROCESSINGS: Mapping[str, Preprocessing] = {
+    "center_crop": Preprocessing(
+        "resize the shorter side to 8/7 S (S up to 64 pixels) and keep the"
+        " centre",
+        keeps_aspect=True,
+        crops=True,
+        keeps_size=True,
+    ),
+    # SimCLR, appendix B.8, linear classifiers on other datasets.
+    "shorter_side": Preprocessing(
+        "resize it to S (bicubic) and keep the centre",
+        keeps_aspect=True,
+        crops=False,
+        kernel="keyscubic",
+    ),
+    # SimCLR, appendices B.5 and B.6.
+    "squash_crop": Preprocessing(
+        "resize both sides to 8/7 S (S up to 64 pixels) and keep the centre",
+        keeps_aspect=False,
+        crops=True,
+    ),
+    # SINCERE's code.
+    "squash": Preprocessing(
+        "resize both sides to S", keeps_aspect=False, crops=False
+    ),
+}
+# That of serving.
+DEFAULT_PREPROCESSING = "center_crop"
+
+
+# ---- Options of a run --------------------------------------------------------
+
+
+_Choice: Any = choice(
+    "augmentation",
+    POLICIES | LISTING,
+    SimCLR.name,
+    "",
+    flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Views(_Choice):
+    """Augmentation of images into views.
+
+    A policy ignores the options of others.
+    """
 
     augmentation: str = option(
-        "simclr",
-        f"augmentation policy: {', '.join(AUGMENTATIONS)}; ablation:OP[+OP]:"
-        f" operations on cropped views out of {', '.join(ABLATIONS)}; or"
-        f" simclr+OP[+OP]: simclr, then some of {', '.join(ADDITIONS)}",
+        SimCLR.name,
+        f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
+        f" operations on cropped views out of {', '.join(Ablation.listable)};"
+        " or simclr+OP[+OP]: simclr, then some of"
+        f" {', '.join(SimCLRPlus.listable)}",
         check=augmentation_name,
     )
     augment_on: str = option(
@@ -116,64 +374,6 @@ class Views:
         minimum=1,
         auto=0,
     )
-    min_crop_area: float = option(
-        0.08,
-        "smallest area of a random crop, as a fraction of the image's",
-        above=0.0,
-        maximum=1.0,
-    )
-    flip: bool | None = option(
-        None,
-        "flip half of the views horizontally; auto: true, but not for"
-        f" {', '.join(NOT_FLIPPED)}",
-    )
-    color_jitter_strength: float | None = option(
-        None,
-        "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s); auto:"
-        f" {SMALL_VIEW_DEFAULTS['color_jitter_strength']:g} up to"
-        f" {CIFAR_STEM_MAX_SIDE} pixels, else"
-        f" {VIEW_DEFAULTS['color_jitter_strength']:g}",
-    )
-    color_jitter_style: str = option(
-        "tensorflow",
-        "tensorflow: as in SimCLR's paper (additive brightness, fixed order,"
-        " one clip); tensorflow_shuffled: as in SupCon's code (random order,"
-        " clip after each); pytorch: as in torchvision (multiplicative, random"
-        " order, clip after each); linear: as tensorflow, with saturation and"
-        " hue in YIQ instead of HSV, several times faster",
-        choices=("tensorflow", "tensorflow_shuffled", "pytorch", "linear"),
-    )
-    blur: bool | None = option(
-        None,
-        "blur half of the views (simclr, broader, simaugment,"
-        f" stacked_randaugment); auto: above {CIFAR_STEM_MAX_SIDE} pixels",
-    )
-    rotate: bool = option(
-        False,
-        "rotate views by 0, 90, 180 or 270 degrees before their colours change"
-        " (simaugment, stacked_randaugment)",
-    )
-    warp_probability: float = option(
-        0.5,
-        "probability of warping a view (simaugment, stacked_randaugment)",
-        maximum=1.0,
-    )
-    randaugment_layers: int = option(
-        2, "RandAugment operations per view", minimum=1, maximum=16
-    )
-    randaugment_magnitude: float = option(
-        10.0, "magnitude of RandAugment's operations", maximum=30.0
-    )
-    stacked_randaugment_order: str = option(
-        "paper",
-        "RandAugment before the colour jitter (paper) or after it (code)",
-        choices=("paper", "code"),
-    )
-    ablation_branch: str = option(
-        "one",
-        "views that an ablation changes: one (the first) or both",
-        choices=ABLATION_BRANCHES,
-    )
     mixup_alpha: float = option(
         0.0,
         "MixUp's alpha: images and labels are blended, with a weight from"
@@ -197,36 +397,23 @@ class Views:
         """Whether views are mixed with those of other images."""
         return bool(self.mixup_alpha or self.cutmix_alpha)
 
-    def options(self) -> dict[str, Any]:
-        """Returns the options of `views.build`, without name and image size.
+    def member(self) -> type[PolicyDeclaration]:
+        """Returns the declaration of the chosen policy."""
+        return declared(self.augmentation)
 
-        Options that are None have the value of `VIEW_DEFAULTS`.
-        """
-        others = {
-            "augmentation",
-            "views",
-            "image_size",
-            "augment_on",
-            "wire_dtype",
-            "mixup_alpha",
-            "cutmix_alpha",
-        }
-        return {
-            name: VIEW_DEFAULTS[name] if value is None else value
-            for name, value in vars(self).items()
-            if name not in others
-        }
+    def _refuses(self, field: str, value: Any) -> bool:
+        return False
 
 
 def resolve_views(views: Views, dataset: str, image_size: int) -> Views:
     """Returns the options with the defaults that depend on the data."""
-    defaults: dict[str, Any] = dict(VIEW_DEFAULTS)
+    defaults: dict[str, Any] = {}
     if image_size <= CIFAR_STEM_MAX_SIDE:
-        defaults |= SMALL_VIEW_DEFAULTS
+        defaults |= SMALL_DEFAULTS
     if not facts(image_dataset(dataset)).flip:
         defaults["flip"] = False
-    missing = {k: v for k, v in defaults.items() if getattr(views, k) is None}
-    return dataclasses.replace(views, image_size=image_size, **missing)
+    views = views.filled(**defaults)
+    return dataclasses.replace(views, image_size=image_size)
 
 
 def resolve_wire_dtype(
@@ -252,13 +439,7 @@ def resolve_wire_dtype(
     if given != "auto":
         return given
     on_device = views.augment_on == "device"
-    levels = views.augmentation in ("autoaugment", "randaugment") or (
-        # Rounds what it gets to levels, and then leaves them.
-        on_device
-        and views.augmentation == "stacked_randaugment"
-        and views.stacked_randaugment_order == "paper"
-    )
-    if levels and not extra_channels:
+    if views.chosen().sends_levels(on_device) and not extra_channels:
         return "uint8"
     if rounds_input and not (on_device or views.mixed):
         return "bfloat16"

@@ -72,7 +72,6 @@ def warnings(facts: Facts) -> dict[str, errors.Message]:
 # small images is out of proportion from the large side on.
 _SMALL_SIDE = CIFAR_STEM_MAX_SIDE
 _LARGE_SIDE = 2 * CIFAR_STEM_MAX_SIDE
-_PHOTOMETRIC = ("simclr", "broader", "simaugment", "stacked_randaugment")
 
 
 def _views(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -93,10 +92,11 @@ def _views(facts: Facts) -> Iterator[tuple[str, str]]:
             f" memory and time of {errors.arg('stem', 'imagenet')}: use"
             f" {errors.arg('stem', 'imagenet')}",
         )
-    strong = (views.color_jitter_strength or 0) >= 1
+    own = views.options()
+    strong = own.get("color_jitter_strength", 0) >= 1
     weaker = [errors.arg("color_jitter_strength", "0.5")] * strong
-    weaker += [errors.arg("blur", "False")] * bool(views.blur)
-    if weaker and views.augmentation in _PHOTOMETRIC and side <= _SMALL_SIDE:
+    weaker += [errors.arg("blur", "False")] * own.get("blur", False)
+    if weaker and "blur" in own and side <= _SMALL_SIDE:
         yield (
             "augmentation_strength",
             "the colour jitter or blur is made for large photographs and leaves"

@@ -14,6 +14,7 @@ from tf_contrastive import classifiers, errors, optimizers, schedules
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
 from tf_contrastive.config.optimizer import resolve_learning_rate
+from tf_contrastive.config.views import declared as declared_policy
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.results import Measurement
 
@@ -304,7 +305,7 @@ def _measure_linear(
     """
 
     def views_of(rows: np.ndarray | None) -> Callable | None:
-        if augmentation == "none":
+        if not declared_policy(augmentation).augments:
             return None
 
         def embedded(step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

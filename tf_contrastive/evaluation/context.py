@@ -19,7 +19,7 @@ from tf_contrastive.config import allocations
 from tf_contrastive.config.data import check_encoder_channels
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import PREPROCESSINGS
+from tf_contrastive.config.views import DEFAULT_PREPROCESSING
 from tf_contrastive.evaluation.data import (
     NO_IMAGE,
     Cache,
@@ -41,7 +41,7 @@ class EvaluationContext:
     options: Evaluate = dataclasses.field(default_factory=Evaluate)
     _: dataclasses.KW_ONLY
     # Preprocessing of evaluated images where the options have `auto`.
-    default_preprocessing: str = PREPROCESSINGS[0]
+    default_preprocessing: str = DEFAULT_PREPROCESSING
     # Is called after each epoch of the linear protocol.
     observer: classifiers.TrainingObserver | None = None
     # Wraps iterables of images, so that it can interrupt a pass.

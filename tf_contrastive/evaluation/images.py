@@ -131,16 +131,9 @@ class Images:
 
     def _maker(self, policy: Policy, count: int) -> datasets.ViewMaker:
         """Returns what makes `count` views [B, V, S, S, K] by a policy."""
-        color = views.photometric(policy, count)
-
-        @tf.autograph.experimental.do_not_convert
-        def finish(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
-            return color(pixels, views.prng.fold(seeds, count))
-
+        made = views.Views(policy, count)
         return datasets.ViewMaker(
-            views.geometric(policy, count),
-            finish,
-            extra_channels=self.channels - 3,
+            made.geometric, made.finish, extra_channels=self.channels - 3
         )
 
     def _policy(

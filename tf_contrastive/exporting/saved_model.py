@@ -19,7 +19,7 @@ from tf_contrastive.exporting import (
 )
 from tf_contrastive.exporting.exported_networks import Parts, image_shape
 from tf_contrastive.exporting.serving_module import ServingModule
-from tf_contrastive.views import crops
+from tf_contrastive.views import preprocessing
 
 # Model servers ignore this folder, except for warm-up requests.
 _DETAILS_FILE = "assets.extra/model.json"
@@ -161,7 +161,7 @@ def _details(
         "num_classes": num_classes,
         "label_names": [str(name) for name in label_names],
         "step": parts.run.step if parts.run else None,
-        "resized_side": crops.resize_target(size),
+        "resized_side": preprocessing.resize_target(size),
         "max_image_pixels": max_image_pixels,
         "exif": parts.run.config.reading.exif if parts.run else Reading.exif,
         "package": tf_contrastive.__version__,

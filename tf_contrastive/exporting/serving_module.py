@@ -8,7 +8,7 @@ from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.datasets import image_headers
 from tf_contrastive.exporting.exported_networks import image_shape
-from tf_contrastive.views import crops
+from tf_contrastive.views import preprocessing
 
 # How far outside of [0, 1] the rounding of a client's resize may be.
 _RANGE_TOLERANCE = 1e-3
@@ -179,11 +179,11 @@ class ServingModule(tf.Module):
             whole = tf.ensure_shape(images, [None, size, size, 3])
             if is_float:
                 return whole
-            return crops.resize_and_crop(whole, size)
+            return preprocessing.resize_and_crop(whole, size)
 
         def resized() -> tf.Tensor:
             pixels = images * 255.0 if is_float else images
-            return crops.resize_and_crop(pixels, size)
+            return preprocessing.resize_and_crop(pixels, size)
 
         return tf.case(
             [
@@ -218,7 +218,9 @@ class ServingModule(tf.Module):
             if self._exif == "apply":
                 turn = image_headers.orientation(data)
                 image = image_headers.upright(image, turn)
-            pixels = crops.resize_and_crop(image[tf.newaxis], self._size)
+            pixels = preprocessing.resize_and_crop(
+                image[tf.newaxis], self._size
+            )
             return row, pixels[0]
 
         # No operation catches another one's error, but a dataset can drop

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import files
-from tf_contrastive.views import crops
+from tf_contrastive.views import preprocessing
 
 # Its name in requests, and below /models, where launch/serve mounts it.
 _MODEL_NAME = "encoder"
@@ -121,7 +121,7 @@ def photographs(count: int, size: int, channels: int = 3) -> np.ndarray:
             for length in photo.shape[:2]
         )
         crop = photo[np.newaxis, top : top + side, left : left + side]
-        images.append(crops.resize_and_crop(crop, size)[0].numpy())
+        images.append(preprocessing.resize_and_crop(crop, size)[0].numpy())
     missing = [(0, 0)] * 3 + [(0, channels - 3)]
     return np.pad(np.stack(images), missing)
 

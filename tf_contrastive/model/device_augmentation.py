@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
-from tf_contrastive.views import from_config
+from tf_contrastive.views import RunViews
 
 
 class DeviceAugmentation(ContrastiveStep):
@@ -36,7 +36,7 @@ class DeviceAugmentation(ContrastiveStep):
     ) -> dict[str, Any]:
         """The constructor's arguments for a resolved run."""
         arguments = super().arguments_of_run(run, num_classes)
-        return {**arguments, "augment": from_config.on_device(run.views)}
+        return {**arguments, "augment": RunViews(run.views).on_device()}
 
     def batch(self, data: Any, training: bool) -> Batch:
         """Unpacks the data, and augments the views."""

@@ -5,9 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_contrastive import errors
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model.contrastive_step import Batch, ContrastiveStep
-from tf_contrastive.views import from_config
+from tf_contrastive.views import mixup_cutmix
 
 
 class Mixing(ContrastiveStep):
@@ -37,7 +38,17 @@ class Mixing(ContrastiveStep):
     ) -> dict[str, Any]:
         """The constructor's arguments for a resolved run."""
         arguments = super().arguments_of_run(run, num_classes)
-        return {**arguments, "mix": from_config.mixing(run.views, num_classes)}
+        options = run.views
+        if not options.mixed:
+            return arguments
+        if num_classes is None:
+            raise errors.UserError(
+                "mixing views needs labels: use a labelled dataset"
+            )
+        mix = mixup_cutmix.Mixing(
+            num_classes, options.mixup_alpha, options.cutmix_alpha
+        )
+        return {**arguments, "mix": mix}
 
     def batch(self, data: Any, training: bool) -> Batch:
         """Unpacks the data, and mixes the views."""

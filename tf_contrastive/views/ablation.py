@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.config.views import Views
 from tf_contrastive.views import (
     affine,
     crops,
@@ -68,7 +67,7 @@ class SecondCrop:
     view gets. Bilinear, as `tf.image.resize` of the box.
     """
 
-    min_area: float = Views.min_crop_area
+    min_area: float
 
     streams: ClassVar[dict[str, int]] = {
         "second_crop": crops.RandomCrop.streams["crop"]

@@ -12,7 +12,6 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.config.views import Views
 from tf_contrastive.views import affine, pillow, prng, selection
 
 # 25 pairs of (operation, probability, level); each view gets one pair.
@@ -196,8 +195,8 @@ class RandAugment:
     operations is applied.
     """
 
-    layers: int = Views.randaugment_layers  # Operations per view.
-    magnitude: float = Views.randaugment_magnitude  # On a scale of 10.
+    layers: int  # Operations per view.
+    magnitude: float  # On a scale of 10.
 
     @property
     def streams(self) -> dict[str, int]:

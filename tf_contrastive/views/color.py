@@ -15,7 +15,6 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.config.views import VIEW_DEFAULTS
 from tf_contrastive.views import pillow, prng, selection
 
 # ITU-R BT.601, as in tf.image.rgb_to_grayscale and torchvision.
@@ -102,7 +101,7 @@ def _from_planes(planes: tf.Tensor, static: bool) -> tf.Tensor:
 class _Jitter:
     """Common part of the forms of SimCLR's colour jitter, of strength s."""
 
-    strength: float = VIEW_DEFAULTS["color_jitter_strength"]
+    strength: float
     probability: float = 0.8
 
     streams: ClassVar[dict[str, int]] = {"jitter": 5}

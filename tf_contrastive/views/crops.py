@@ -10,9 +10,7 @@ from typing import ClassVar
 
 import tensorflow as tf
 
-from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.views import VIEW_DEFAULTS, Views
-from tf_contrastive.views import prng
+from tf_contrastive.views import preprocessing, prng
 
 # Candidates per view; the first that fits into the image is taken. About 15 %
 # do not fit into a square image, so all ten miss in 1 of 10**8 views.
@@ -159,8 +157,8 @@ class RandomCrop:
     """Random crop, resize and optional flip, of half of the views."""
 
     size: int  # Side of a view in pixels, S.
-    min_area: float = Views.min_crop_area
-    flip: bool = bool(VIEW_DEFAULTS["flip"])
+    min_area: float
+    flip: bool
 
     streams: ClassVar[dict[str, int]] = {"crop": 2 * CANDIDATES + 2, "flip": 1}
 
@@ -182,52 +180,6 @@ class RandomCrop:
         return tf.reduce_min(boxes[:, 2:], axis=1) / self.size
 
 
-def resize_target(size: int) -> int:
-    """Length of an image's shorter side before the centre crop, in pixels."""
-    return size if size <= CIFAR_STEM_MAX_SIDE else round(size * 8 / 7)
-
-
-def _axis(
-    side: tf.Tensor, shorter: tf.Tensor, target: tf.Tensor, size: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Scale, and translation in resized pixels, of one axis."""
-    side, shorter, target = (
-        tf.cast(x, tf.float64) for x in (side, shorter, target)
-    )
-    resized = tf.round(side * target / shorter)
-    offset = tf.floor((resized - size) / 2.0)
-    return tf.cast(resized / side, tf.float32), tf.cast(-offset, tf.float32)
-
-
-def resize_and_crop(images: tf.Tensor, size: int) -> tf.Tensor:
-    """Makes float32 [n, S, S, 3] in [0, 1] of images uint8 [n, h, w, 3].
-
-    Images of S x S pixels are only scaled by 1/255. Others are resized
-    bilinearly, antialiased where they shrink, to a shorter side of S up to
-    `config.encoder.CIFAR_STEM_MAX_SIDE`, of 8/7 S (256 for 224) above; the
-    centre is kept.
-    """
-    if images.shape[1] == size and images.shape[2] == size:
-        return tf.cast(images, tf.float32) * (1 / 255)
-    height, width = tf.unstack(tf.shape(images)[1:3])
-    shorter = tf.minimum(height, width)
-    ready = (height == size) & (width == size)
-    target = tf.where(ready, size, resize_target(size))
-    y_scale, y_offset = _axis(height, shorter, target, size)
-    x_scale, x_offset = _axis(width, shorter, target, size)
-    # One operation that computes only the centre: resizing first would make
-    # 4 GB of an image of 1 x 5000 pixels.
-    pixels = tf.raw_ops.ScaleAndTranslate(
-        images=images,
-        size=[size, size],
-        scale=tf.stack([y_scale, x_scale]),
-        translation=tf.stack([y_offset, x_offset]),
-        kernel_type="triangle",
-        antialias=True,
-    )
-    return tf.clip_by_value(pixels * (1 / 255), 0.0, 1.0)
-
-
 @dataclasses.dataclass(frozen=True)
 class CenterCrop:
     """The evaluation preprocessing, without randomness."""
@@ -240,11 +192,13 @@ class CenterCrop:
         self, images: tf.Tensor, image_ids: tf.Tensor, uniforms: prng.Uniforms
     ) -> tf.Tensor:
         """Makes views float32 [m, S, S, 3] of images uint8 [n, h, w, 3]."""
-        return tf.gather(resize_and_crop(images, self.size), image_ids)
+        return tf.gather(
+            preprocessing.resize_and_crop(images, self.size), image_ids
+        )
 
     def reduction(
         self, height: tf.Tensor, width: tf.Tensor, uniforms: prng.Uniforms
     ) -> tf.Tensor:
         """By how much the shorter side shrinks, float32 [1]."""
         shorter = tf.cast(tf.minimum(height, width), tf.float32)
-        return shorter[tf.newaxis] / resize_target(self.size)
+        return shorter[tf.newaxis] / preprocessing.resize_target(self.size)

@@ -12,14 +12,13 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config import fields
-from tf_contrastive.config.views import VIEW_DEFAULTS, Views, augmentation_name
+from tf_contrastive.config import components
+from tf_contrastive.config import views as declared
 from tf_contrastive.views import ablation, autoaugment, color, crops, prng, warp
 from tf_contrastive.views.gaussian_blur import GaussianBlur
+from tf_contrastive.views.preprocessing import check_images
 from tf_contrastive.views.selection import RandomApply
 
-_OPTIONS = {field.name: field for field in dataclasses.fields(Views)}
-_STRENGTH = float(VIEW_DEFAULTS["color_jitter_strength"])
 # Of each further operation of `Broader`; the paper does not state it.
 _BROADER_PROBABILITY = 0.2
 # Of each operation that `SimCLRPlus` adds.
@@ -62,18 +61,6 @@ class Photometric(_Random, Protocol):
         """
 
 
-def _check_images(images: tf.Tensor, rank: int) -> tf.Tensor:
-    images = tf.convert_to_tensor(images)
-    expected = "[h, w, 3]" if rank == 3 else "[n, h, w, 3]"
-    fits = images.shape.rank == rank and images.shape[-1] in (3, None)
-    if images.dtype != tf.uint8 or not fits:
-        raise errors.UserError(
-            f"images are {images.dtype.name} {images.shape}: pass uint8"
-            f" {expected}, pixels in 0..255"
-        )
-    return tf.ensure_shape(images, [*images.shape[:-1], 3])
-
-
 # Without AutoGraph: this code has no Python control flow on tensors, and its
 # conversion would take longer than the rest of the first batch.
 @tf.autograph.experimental.do_not_convert
@@ -82,12 +69,12 @@ def _random_numbers(seeds: tf.Tensor, *parts: _Random) -> dict[str, tf.Tensor]:
     return prng.uniform(seeds, streams)
 
 
-@dataclasses.dataclass(frozen=True)
-class Policy:
+@dataclasses.dataclass(eq=False)
+class Policy(declared.PolicyDeclaration):
     """Augmentation policy; stateless, so the same in eager code and tf.data.
 
-    Options, defaults and bounds are those of `config.views.Views`; `image_size`
-    is the side of a view in pixels, S.
+    Subclasses also inherit from their declaration in `config.views`, a
+    dataclass of their options. `image_size` is the side of a view in pixels, S.
 
     Raises:
       UserError: for an option that is out of bounds, or images that are not
@@ -102,12 +89,7 @@ class Policy:
                 f"{errors.arg('image_size', self.image_size)}: must be at least"
                 " 1 pixel"
             )
-        for name, value in self.get_config().items():
-            field = _OPTIONS.get(name)
-            if field and (allowed := fields.problem(field, value)):
-                raise errors.UserError(
-                    f"{errors.arg(name, value)}: must be {allowed}"
-                )
+        super().__post_init__()
 
     @property
     def _crop(self) -> Geometric:
@@ -138,7 +120,7 @@ class Policy:
 
         `batch` is many times as fast for small images.
         """
-        image = _check_images(image, 3)
+        image = check_images(image, 3)
         seed = tf.ensure_shape(tf.convert_to_tensor(seed, tf.int32), [2])
         return self.batch(image[tf.newaxis], seed[tf.newaxis])[0]
 
@@ -162,7 +144,7 @@ class Policy:
         The images are uint8 [n, h, w, 3], the image of each view int32 [m], its
         seed int32 [m, 2], and the views float32 [m, S, S, 3] in [0, 1].
         """
-        images = _check_images(images, 4)
+        images = check_images(images, 4)
         uniforms = _random_numbers(seeds, self._crop)
         return self._crop(images, image_ids, uniforms)
 
@@ -245,8 +227,8 @@ class Policy:
         return tf.ensure_shape(results.concat(), pixels.shape)
 
 
-@dataclasses.dataclass(frozen=True)
-class NoAugmentation(Policy):
+@dataclasses.dataclass(eq=False)
+class NoAugmentation(declared.NoAugmentation, Policy):
     """The evaluation preprocessing; all views of an image are the same."""
 
     @property
@@ -254,25 +236,18 @@ class NoAugmentation(Policy):
         return crops.CenterCrop(self.image_size)
 
 
-@dataclasses.dataclass(frozen=True)
-class Crop(Policy):
+@dataclasses.dataclass(eq=False)
+class Crop(declared.Crop, Policy):
     """Random crop and flip only."""
-
-    min_crop_area: float = Views.min_crop_area
-    flip: bool = bool(VIEW_DEFAULTS["flip"])
 
     @property
     def _crop(self) -> Geometric:
         return crops.RandomCrop(self.image_size, self.min_crop_area, self.flip)
 
 
-@dataclasses.dataclass(frozen=True)
-class SimCLR(Crop):
+@dataclasses.dataclass(eq=False)
+class SimCLR(declared.SimCLR, Crop):
     """Crop, flip, colour jitter, grayscale, blur (Chen et al. 2020)."""
-
-    color_jitter_strength: float = _STRENGTH
-    color_jitter_style: str = Views.color_jitter_style
-    blur: bool = bool(VIEW_DEFAULTS["blur"])
 
     @property
     def operations(self) -> tuple[Photometric, ...]:
@@ -296,8 +271,8 @@ class SimCLR(Crop):
         return (GaussianBlur(),) if self.blur else ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Broader(SimCLR):
+@dataclasses.dataclass(eq=False)
+class Broader(declared.Broader, SimCLR):
     """SimCLR with more operations before the blur.
 
     The "broader composition" of Chen et al. 2020, appendix B.2: equalize,
@@ -312,13 +287,9 @@ class Broader(SimCLR):
         return (RandomApply(added, _BROADER_PROBABILITY),)
 
 
-@dataclasses.dataclass(frozen=True)
-class SimAugment(SimCLR):
+@dataclasses.dataclass(eq=False)
+class SimAugment(declared.SimAugment, SimCLR):
     """SimCLR with a warp before the blur (Khosla et al. 2020)."""
-
-    warp_probability: float = Views.warp_probability
-
-    rotate: bool = Views.rotate
 
     @property
     def operations(self) -> tuple[Photometric, ...]:
@@ -332,8 +303,8 @@ class SimAugment(SimCLR):
         return (warp.Warp(probability),) if probability else ()
 
 
-@dataclasses.dataclass(frozen=True)
-class AutoAugment(Crop):
+@dataclasses.dataclass(eq=False)
+class AutoAugment(declared.AutoAugment, Crop):
     """Crop, flip, one of AutoAugment's sub-policies for ImageNet."""
 
     @property
@@ -342,12 +313,9 @@ class AutoAugment(Crop):
         return (autoaugment.AutoAugment(),)
 
 
-@dataclasses.dataclass(frozen=True)
-class RandAugment(Crop):
+@dataclasses.dataclass(eq=False)
+class RandAugment(declared.RandAugment, Crop):
     """Crop, flip, RandAugment (Cubuk et al. 2020)."""
-
-    randaugment_layers: int = Views.randaugment_layers
-    randaugment_magnitude: float = Views.randaugment_magnitude
 
     @property
     def operations(self) -> tuple[Photometric, ...]:
@@ -356,13 +324,9 @@ class RandAugment(Crop):
         return (autoaugment.RandAugment(layers, magnitude),)
 
 
-@dataclasses.dataclass(frozen=True)
-class StackedRandAugment(SimAugment):
+@dataclasses.dataclass(eq=False)
+class StackedRandAugment(declared.StackedRandAugment, SimAugment):
     """RandAugment before simaugment's colour jitter, or after it."""
-
-    randaugment_layers: int = Views.randaugment_layers
-    randaugment_magnitude: float = Views.randaugment_magnitude
-    stacked_randaugment_order: str = Views.stacked_randaugment_order
 
     @property
     def _colors(self) -> tuple[Photometric, ...]:
@@ -375,53 +339,40 @@ class StackedRandAugment(SimAugment):
         return (random, *super()._colors)
 
 
-@dataclasses.dataclass(frozen=True)
-class SimCLRPlus(SimCLR):
+@dataclasses.dataclass(eq=False)
+class _Listing(Policy):
+    """A policy of which `names` lists operations, keys of `OPERATIONS`."""
+
+    names: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.names = tuple(self.names)
+        _check_name(self.name + "+".join(self.names))
+
+
+@dataclasses.dataclass(eq=False)
+class SimCLRPlus(declared.SimCLRPlus, _Listing, SimCLR):
     """SimCLR, then rotation, noise or Sobel filtering (its table 3).
 
     The rotation is by one of four angles, 0 among them; each other operation
     changes half of the views, as in the paper's tasks of telling them.
     """
 
-    names: tuple[str, ...] = ()  # Of `config.views.ADDITIONS`.
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "names", tuple(self.names))
-        _check_name("simclr+" + "+".join(self.names))
-
     @property
     def operations(self) -> tuple[Photometric, ...]:
         """Operations that follow the crop, in order."""
         added = tuple(
-            ABLATIONS[name](self) for name in self.names if name != "rotate"
+            OPERATIONS[name](self) for name in self.names if name != "rotate"
         )
         turn = (ablation.Rotate(),) if "rotate" in self.names else ()
         chosen = (RandomApply(added, _ADDED_PROBABILITY),) if added else ()
         return (*super().operations, *turn, *chosen)
 
 
-def _check_name(augmentation: str) -> None:
-    if allowed := augmentation_name(augmentation):
-        raise errors.UserError(
-            f"{errors.arg('augmentation', augmentation)}: must be {allowed}"
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Ablation(Policy):
+@dataclasses.dataclass(eq=False)
+class Ablation(declared.Ablation, _Listing):
     """Operations on cropped views, in order (Chen et al. 2020, figure 5)."""
-
-    names: tuple[str, ...] = ()  # Keys of `ABLATIONS`.
-    min_crop_area: float = Views.min_crop_area
-    color_jitter_strength: float = _STRENGTH
-    color_jitter_style: str = Views.color_jitter_style
-    ablation_branch: str = Views.ablation_branch
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "names", tuple(self.names))
-        _check_name("ablation:" + "+".join(self.names))
 
     @property
     def _crop(self) -> Geometric:
@@ -430,25 +381,14 @@ class Ablation(Policy):
     @property
     def operations(self) -> tuple[Photometric, ...]:
         """Operations that follow the crop, in order."""
-        return tuple(ABLATIONS[name](self) for name in self.names)
+        return tuple(OPERATIONS[name](self) for name in self.names)
 
     @property
     def _first_view_only(self) -> bool:
         return self.ablation_branch == "one"
 
 
-POLICIES: dict[str, type[Policy]] = {
-    "simclr": SimCLR,
-    "simaugment": SimAugment,
-    "autoaugment": AutoAugment,
-    "randaugment": RandAugment,
-    "stacked_randaugment": StackedRandAugment,
-    "broader": Broader,
-    "crop": Crop,
-    "none": NoAugmentation,
-}
-
-ABLATIONS: dict[str, Callable[[Any], Photometric]] = {
+OPERATIONS: dict[str, Callable[[Any], Photometric]] = {
     "crop": lambda policy: ablation.SecondCrop(policy.min_crop_area),
     "rotate": lambda policy: ablation.Rotate(),
     "cutout": lambda policy: ablation.Cutout(),
@@ -463,3 +403,42 @@ ABLATIONS: dict[str, Callable[[Any], Photometric]] = {
     "solarize": lambda policy: ablation.SOLARIZE,
     "motion_blur": lambda policy: ablation.MotionBlur(),
 }
+POLICIES: dict[str, type[Policy]] = components.by_name(
+    [
+        SimCLR,
+        SimAugment,
+        AutoAugment,
+        RandAugment,
+        StackedRandAugment,
+        Broader,
+        Crop,
+        NoAugmentation,
+    ]
+)
+_LISTING: dict[str, type[Policy]] = components.by_name([Ablation, SimCLRPlus])
+
+
+def _check_name(augmentation: str) -> None:
+    if allowed := declared.augmentation_name(augmentation):
+        raise errors.UserError(
+            f"{errors.arg('augmentation', augmentation)}: must be {allowed}"
+        )
+
+
+def build(name: str, *, image_size: int, **options: Any) -> Policy:
+    """Builds an augmentation policy by its name.
+
+    Args:
+      name: a key of `POLICIES`, `ablation:OP[+OP]` or `simclr+OP[+OP]`.
+      image_size: side of a view in pixels, S.
+      **options: arguments of the policy, such as `flip=False`.
+
+    Raises:
+      UserError: for an unknown name, option or value.
+    """
+    _check_name(name)
+    prefix, names = declared.split_name(name)
+    members = POLICIES | _LISTING
+    policy = components.pick("augmentation", prefix, members, options)
+    listed = {"names": names} if names else {}
+    return policy(image_size, **listed, **options)

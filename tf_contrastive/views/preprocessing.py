@@ -1,49 +1,94 @@
-"""Preprocessings of evaluation that some papers use, beside `crops`' own."""
+"""The preprocessings of evaluation and serving: one view of an image."""
+
+from collections.abc import Callable
 
 import tensorflow as tf
 
-from tf_contrastive.views import crops
+from tf_contrastive import errors
+from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
+from tf_contrastive.config.views import DEFAULT_PREPROCESSING, PREPROCESSINGS
 
 
-@tf.autograph.experimental.do_not_convert
-def preprocess(image: tf.Tensor, size: int, preprocessing: str) -> tf.Tensor:
-    """Makes float32 [S, S, 3] in [0, 1] of an image uint8 [h, w, 3].
+def check_images(images: tf.Tensor, rank: int) -> tf.Tensor:
+    """Raises `UserError` unless they are uint8 [h, w, 3], or [n, h, w, 3]."""
+    images = tf.convert_to_tensor(images)
+    expected = "[h, w, 3]" if rank == 3 else "[n, h, w, 3]"
+    fits = images.shape.rank == rank and images.shape[-1] in (3, None)
+    if images.dtype != tf.uint8 or not fits:
+        raise errors.UserError(
+            f"images are {images.dtype.name} {images.shape}: pass uint8"
+            f" {expected}, pixels in 0..255"
+        )
+    return tf.ensure_shape(images, [*images.shape[:-1], 3])
 
-    All resizing is antialiased where images shrink. Preprocessings:
 
-      shorter_side: bicubic to a shorter side of S, the centre is kept (SimCLR,
-        appendix B.8, linear classifiers on other datasets).
-      squash_crop: bilinear to a square of 8/7 S (256 for 224), or S up to 64,
-        the centre is kept (SimCLR, appendices B.5 and B.6).
-      squash: bilinear to a square of S (SINCERE's code).
+def resize_target(size: int) -> int:
+    """Length of an image's side before the centre crop, in pixels."""
+    return size if size <= CIFAR_STEM_MAX_SIDE else round(size * 8 / 7)
 
-    Args:
-      image: of any size.
-      size: side of the result, S.
-      preprocessing: one of them.
+
+def _axis(
+    side: tf.Tensor, base: tf.Tensor, target: tf.Tensor, size: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Scale, and translation in resized pixels, of one axis."""
+    side, base, target = (tf.cast(x, tf.float64) for x in (side, base, target))
+    resized = tf.round(side * target / base)
+    offset = tf.floor((resized - size) / 2.0)
+    return tf.cast(resized / side, tf.float32), tf.cast(-offset, tf.float32)
+
+
+def resize_and_crop(
+    images: tf.Tensor, size: int, preprocessing: str = DEFAULT_PREPROCESSING
+) -> tf.Tensor:
+    """Makes float32 [n, S, S, 3] in [0, 1] of images uint8 [n, h, w, 3].
+
+    Images are resized, antialiased where they shrink, and the centre is kept;
+    `preprocessing` is one of `config.views.PREPROCESSINGS`.
     """
-    image = tf.convert_to_tensor(image)
-    if preprocessing == "shorter_side":
-        sides = tf.shape(image)[:2]
-        shorter = tf.cast(tf.reduce_min(sides), tf.float64)
-        scaled = tf.round(tf.cast(sides, tf.float64) * size / shorter)
-        target, method = tf.cast(scaled, tf.int32), "bicubic"
-    else:
-        crop = preprocessing == "squash_crop"
-        side = crops.resize_target(size) if crop else size
-        target, method = tf.constant([side, side]), "bilinear"
-    # Only the centre is computed: a narrow image would else become huge.
-    offset = (target - size) // 2
-    scale = tf.cast(target, tf.float32) / tf.cast(
-        tf.shape(image)[:2], tf.float32
-    )
+    form = PREPROCESSINGS[preprocessing]
+    if form.keeps_size and images.shape[1] == images.shape[2] == size:
+        return tf.cast(images, tf.float32) * (1 / 255)
+    height, width = tf.unstack(tf.shape(images)[1:3])
+    shorter = tf.minimum(height, width)
+    y_base, x_base = (shorter,) * 2 if form.keeps_aspect else (height, width)
+    target = tf.constant(resize_target(size) if form.crops else size)
+    if form.keeps_size:
+        ready = (height == size) & (width == size)
+        target = tf.where(ready, size, target)
+    y_scale, y_offset = _axis(height, y_base, target, size)
+    x_scale, x_offset = _axis(width, x_base, target, size)
+    # One operation that computes only the centre: resizing first would make
+    # 4 GB of an image of 1 x 5000 pixels.
     pixels = tf.raw_ops.ScaleAndTranslate(
-        images=image[tf.newaxis],
+        images=images,
         size=[size, size],
-        scale=scale,
-        translation=-tf.cast(offset, tf.float32),
-        kernel_type={"bicubic": "keyscubic", "bilinear": "triangle"}[method],
+        scale=tf.stack([y_scale, x_scale]),
+        translation=tf.stack([y_offset, x_offset]),
+        kernel_type=form.kernel,
         antialias=True,
     )
-    pixels = tf.clip_by_value(pixels[0] * (1 / 255), 0.0, 1.0)
-    return tf.ensure_shape(pixels, [size, size, 3])
+    return tf.clip_by_value(pixels * (1 / 255), 0.0, 1.0)
+
+
+def evaluation(
+    image_size: int, preprocessing: str = DEFAULT_PREPROCESSING
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Makes the preprocessing of evaluation and serving.
+
+    Args:
+      image_size: side of a view in pixels, S.
+      preprocessing: one of `config.views.PREPROCESSINGS`.
+
+    Returns:
+      preprocess(image uint8 [h, w, 3]) -> float32 [S, S, 3] in [0, 1], for
+      images of any size.
+    """
+    if preprocessing not in PREPROCESSINGS:
+        raise errors.unknown("preprocessing", preprocessing, PREPROCESSINGS)
+
+    @tf.autograph.experimental.do_not_convert
+    def preprocess(image: tf.Tensor) -> tf.Tensor:
+        image = check_images(image, 3)[tf.newaxis]
+        return resize_and_crop(image, image_size, preprocessing)[0]
+
+    return preprocess

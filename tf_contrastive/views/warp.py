@@ -9,7 +9,6 @@ import scipy.interpolate
 import tensorflow as tf
 
 from tf_contrastive import distribution
-from tf_contrastive.config.views import Views
 from tf_contrastive.views import affine, gather_by_products, prng, selection
 
 # Standard deviation of a displacement, at most, in pixels at 224 x 224.
@@ -144,7 +143,7 @@ class Warp:
     displaces all other pixels.
     """
 
-    probability: float = Views.warp_probability
+    probability: float
 
     streams: ClassVar[dict[str, int]] = {"warp": 10}
 

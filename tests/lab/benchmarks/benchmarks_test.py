@@ -298,8 +298,9 @@ def test_large_views_are_made_from_files(tmp_path):
 
 
 def test_a_contact_sheet_has_a_row_per_policy(benchmark, tmp_path, monkeypatch):
-    monkeypatch.setattr(views, "AUGMENTATIONS", ("simclr", "crop", "none"))
-    monkeypatch.setattr(views, "ABLATIONS", ("noise",))
+    three = {name: views.POLICIES[name] for name in ("simclr", "crop", "none")}
+    monkeypatch.setattr(views, "POLICIES", three)
+    monkeypatch.setattr(views, "OPERATIONS", ("noise",))
     plot = tmp_path / "views.png"
     status, report = benchmark("views", f"--plot={plot}", "--sheet_size=16")
     assert status == 0

@@ -17,11 +17,11 @@ import numpy as np
 import sklearn.datasets
 import tensorflow as tf
 
-from tf_contrastive import datasets, files, terminal, train, views
+from tf_contrastive import datasets, files, terminal, train
 from tf_contrastive.config import fields
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.config.views import Views
+from tf_contrastive.config.views import SimAugment, declared
 from tf_contrastive.lab.benchmarks import measure, supcon_input
 from tf_contrastive.lab.benchmarks.options import Common, Input
 
@@ -170,15 +170,10 @@ def implementations(case: Case, *, only_ours: bool) -> dict[str, Maker]:
         FLOOR: functools.partial(_batches, augmentation=FLOOR)
     }
     if case.policy != FLOOR:
-        # Variants that do not change the policy are left out.
-        policies: dict[views.Policy, str] = {}
+        known = declared(case.policy).defaults()
         for name, options in VARIANTS.items():
-            policy = views.build(
-                case.policy, image_size=case.image_size, **options
-            )
-            policies.setdefault(policy, name)
-        for name in policies.values():
-            makers[name] = functools.partial(_batches, **VARIANTS[name])
+            if set(options) <= set(known):
+                makers[name] = functools.partial(_batches, **options)
         makers[HOST_PART] = functools.partial(_batches, augment_on="device")
     return makers if only_ours else makers | PEERS.get(case.policy, {})
 
@@ -282,7 +277,7 @@ def _supcon(
         case.policy,
         case.image_size,
         case.batch_size,
-        Views.warp_probability if warp else 0.0,
+        SimAugment.warp_probability if warp else 0.0,
     )
 
 

@@ -5,7 +5,7 @@ import sklearn.datasets
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal, views
-from tf_contrastive.config.views import ABLATIONS, AUGMENTATIONS
+from tf_contrastive.config.views import OPERATIONS, POLICIES
 from tf_contrastive.evaluation import plots
 from tf_contrastive.lab.benchmarks import measure
 from tf_contrastive.lab.benchmarks.options import Common, Views
@@ -17,8 +17,8 @@ def run(common: Common, options: Views) -> measure.Report:
     """Writes the PNG file `plot`, with a row for every policy and ablation."""
     del common
     measure.check_output("plot", options.plot)
-    names = [name for name in AUGMENTATIONS if name != "none"]
-    names += [f"ablation:{name}" for name in ABLATIONS]
+    names = [name for name, p in POLICIES.items() if p.augments]
+    names += [f"ablation:{name}" for name in OPERATIONS]
     photograph = sklearn.datasets.load_sample_image("china.jpg")
     images = np.repeat(photograph[np.newaxis], _COLUMNS, axis=0)
     seeds = tf.stack([tf.range(_COLUMNS), tf.zeros([_COLUMNS], tf.int32)], 1)

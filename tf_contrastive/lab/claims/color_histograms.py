@@ -26,7 +26,7 @@ def measure(
     """
     batches = datasets.view_batches(
         source,
-        datasets.ViewMaker(views.views(policy, 2)),
+        datasets.ViewMaker(views.Views(policy, 2)),
         batch_size=_BATCH,
         seed=seed,
     )

@@ -1,0 +1,126 @@
+"""Views of images: V of each, in one step or in parts for host and device."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import errors
+from tf_contrastive.config import views as config
+from tf_contrastive.views import prng
+from tf_contrastive.views.pixel_dtype import to_wire
+from tf_contrastive.views.policies import Policy, build
+
+_without_autograph = tf.autograph.experimental.do_not_convert
+
+
+class Views:
+    """Makes V = `count` views of each image, by a policy.
+
+    The seed of view v is the image's seed with v folded in: a view is the same
+    for any V and n. (If n is not known statically, TensorFlow 2.15 logs that it
+    cannot predict the cost of CropAndResize, which is harmless.)
+
+    Raises:
+      UserError: if V is less than 1.
+    """
+
+    def __init__(self, policy: Policy, count: int = 2) -> None:
+        if count < 1:
+            raise errors.UserError(
+                f"{errors.arg('views', count)}: must be at least 1"
+            )
+        self.policy, self.count = policy, count
+
+    @_without_autograph
+    def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        """Makes float32 [n, V, S, S, 3] in [0, 1] of uint8 [n, h, w, 3].
+
+        `seeds`: int32 [n, 2].
+        """
+        return self.finish(self.geometric(images, seeds), seeds)
+
+    @_without_autograph
+    def geometric(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+        """Makes the first part of the views: crop, resize and flip."""
+        images = tf.convert_to_tensor(images)
+        image_ids = tf.repeat(tf.range(tf.shape(images)[0]), self.count)
+        seeds = tf.reshape(prng.fold(seeds, self.count), [-1, 2])
+        pixels = self.policy.geometric(images, image_ids, seeds)
+        side = self.policy.image_size
+        pixels = tf.reshape(pixels, [-1, self.count, side, side, 3])
+        return tf.ensure_shape(pixels, [images.shape[0], *pixels.shape[1:]])
+
+    @_without_autograph
+    def finish(self, pixels: tf.Tensor, seeds: tf.Tensor) -> Any:
+        """Makes the second part: `photometric`, by the images' seeds."""
+        return self.photometric(pixels, prng.fold(seeds, self.count))
+
+    @_without_autograph
+    def photometric(
+        self, pixels: tf.Tensor, seeds: tf.Tensor, static: bool = False
+    ) -> tf.Tensor:
+        """Applies the operations that follow the crop.
+
+        Args:
+          pixels: [n, V, S, S, K]; channels after the third are passed on.
+          seeds: int32 [n, V, 2], of the views.
+          static: whether it will be compiled, for a device.
+        """
+        colors = tf.reshape(pixels[..., :3], [-1, *pixels.shape[2:4], 3])
+        number = tf.tile(tf.range(self.count), [tf.shape(pixels)[0]])
+        colors = self.policy.photometric(
+            colors, tf.reshape(seeds, [-1, 2]), static=static, view=number
+        )
+        colors = tf.reshape(colors, [-1, *pixels.shape[1:4], 3])
+        colors = tf.ensure_shape(colors, [*pixels.shape[:4], 3])
+        if pixels.shape[-1] == 3:
+            return colors
+        return tf.concat([colors, pixels[..., 3:]], axis=-1)
+
+    @_without_autograph
+    def halvings(self, size: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+        """How often an image can be halved before it is cropped, int32 [].
+
+        Each of its views, by `geometric`, is then still made of at least S x S
+        pixels. Height and width are int32 [2], as is the image's seed.
+        """
+        seeds = tf.reshape(prng.fold(seed[tf.newaxis], self.count), [-1, 2])
+        return self.policy.halvings(size[0], size[1], seeds)
+
+
+class RunViews(Views):
+    """The views of a run, by its resolved options."""
+
+    def __init__(self, options: config.Views) -> None:
+        policy = build(
+            options.augmentation,
+            image_size=options.side,
+            **options.options(),
+        )
+        super().__init__(policy, options.views)
+        self._options = options
+
+    @_without_autograph
+    def finish(self, pixels: tf.Tensor, seeds: tf.Tensor) -> Any:
+        """Makes what the step takes: with seeds, if it augments or mixes."""
+        options = self._options
+        seeds = prng.fold(seeds, self.count)
+        on_device = options.augment_on == "device"
+        if not on_device:
+            pixels = self.photometric(pixels, seeds)
+        if options.wire_dtype != "auto":
+            pixels = to_wire(pixels, options.wire_dtype)
+        return (pixels, seeds) if on_device or options.mixed else pixels
+
+    def on_device(self) -> Callable[..., tf.Tensor] | None:
+        """Returns the photometric augmentation in the step, if it is there."""
+        if self._options.augment_on != "device":
+            return None
+
+        @_without_autograph
+        def augment(pixels: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
+            return self.photometric(pixels, seeds, static=True)
+
+        # Compiled, since one kernel replaces dozens.
+        return tf.function(augment, jit_compile=True)
