@@ -16,7 +16,6 @@ from typing import Any
 
 from tf_contrastive import errors, flags, schedules
 from tf_contrastive.config import pretrain
-from tf_contrastive.config.encoder import CONVNET, ENCODERS
 from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.fields import values
 from tf_contrastive.config.linear import LinearStage
@@ -86,9 +85,6 @@ TABLES = {
 }
 # Its own policy or none: no value.
 _NONE = "-"
-_BASIC = ("resnet10", "resnet18", "resnet34")
-_CONVNET_FEATURES = 128
-_JITTERED = ("simclr", "simaugment", "stacked_randaugment", "broader")
 # Options of losses, at the values that need no mention.
 _PLAIN = {
     "contrast": "all_views",
@@ -141,9 +137,10 @@ def _text(value: Any) -> str:
 def _views(run: Pretrain) -> dict[str, Any]:
     views = run.views
     policy = views.augmentation
-    jittered = policy.startswith(_JITTERED) or "color_jitter" in policy
+    own = views.options()
+    jittered = "blur" in own or "color_jitter" in policy
     operations = []
-    if policy == "stacked_randaugment":
+    if "stacked_randaugment_order" in own:
         order = {"paper": "before", "code": "after"}
         operations = [
             f"RandAugment {views.randaugment_layers} x"
@@ -151,10 +148,10 @@ def _views(run: Pretrain) -> dict[str, Any]:
             f" {order[views.stacked_randaugment_order]} the jitter",
             f"warp {views.warp_probability:g}",
         ]
-    if policy.startswith("ablation:"):
+    if "ablation_branch" in own:
         operations = [f"{views.ablation_branch} branch"]
-    cropped = policy != "none"
-    flipped = views.flip and not policy.startswith("ablation:")
+    cropped = "min_crop_area" in own
+    flipped = own.get("flip", False)
     return {
         "augmentation": policy,
         "views": views.views,
@@ -167,33 +164,24 @@ def _views(run: Pretrain) -> dict[str, Any]:
             if jittered
             else _NONE
         ),
-        "blur": bool(views.blur) and policy.startswith(_JITTERED),
+        "blur": own.get("blur", False),
         "operations": ", ".join(operations) or _NONE,
     }
 
 
 def _network(run: Pretrain) -> dict[str, Any]:
     encoder, head = run.encoder, run.projection
-    residual = encoder.encoder != CONVNET
-    assert not residual or encoder.encoder in ENCODERS
-    base = 512 if encoder.encoder in _BASIC else 2048
-    features = round(base * encoder.width) if residual else _CONVNET_FEATURES
-    layers = [features]
+    own, features = encoder.options(), encoder.chosen().features
     if run.loss.chosen().takes_logits:
         sizes = [f"{features}", "classes"]
     else:
-        if head.projection == "mlp":
-            hidden = head.projection_hidden or features
-            layers += [hidden] * (head.projection_layers - 1)
-        if head.projection != "identity":
-            layers.append(head.projection_output)
-        sizes = [str(size) for size in layers]
+        sizes = [str(size) for size in head.chosen().sizes(features)]
     classifier = run.loss.chosen().takes_logits
     width = "" if encoder.width == 1 else f" {encoder.width:g}x"
     return {
         "encoder": f"{encoder.encoder}{width}",
-        "stem": encoder.stem if residual else _NONE,
-        "zero_scale": encoder.zero_init_residual if residual else _NONE,
+        "stem": own.get("stem", _NONE),
+        "zero_scale": own.get("zero_init_residual", _NONE),
         "normalize_features": head.l2_normalize_features,
         "head": "-".join(sizes),
         "head_batch_norm": (

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tf_contrastive import encoders, errors, heads, losses
 from tf_contrastive import optimizers as optimizers_
 from tf_contrastive import schedules as schedules_
-from tf_contrastive.config.encoder import PROJECTIONS
+from tf_contrastive.config.projection import HEADS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 from tf_contrastive.encoders.resnet import Conv2D
 from tf_contrastive.model import ContrastiveModel
@@ -156,9 +156,9 @@ def test_layer(layer):
     assert again(_IMAGES, training=True).shape == outputs.shape
 
 
-@pytest.mark.parametrize("name", PROJECTIONS)
+@pytest.mark.parametrize("name", HEADS)
 def test_head(name):
-    head = heads.build(name, output=5)
+    head = heads.build(name)
     outputs = head(_IMAGES[:, 0, 0])
     again = type(head).from_config(head.get_config())
     again(_IMAGES[:, 0, 0])

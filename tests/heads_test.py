@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tf_contrastive import errors, heads
-from tf_contrastive.config.encoder import PROJECTIONS
+from tf_contrastive.config.projection import HEADS
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 
@@ -66,13 +66,14 @@ def test_the_mlp_of_sincere_has_biases_and_no_normalization():
     assert mean_cosine(z) > 0.5 and abs(mean_cosine(centred)) < 0.1
 
 
-@pytest.mark.parametrize("name", PROJECTIONS)
+@pytest.mark.parametrize("name", HEADS)
 def test_normalized_features_have_no_length(name):
-    head = heads.build(name, output=5, batch_norm=False, normalize_input=True)
+    options = {} if name == "identity" else {"output": 5, "batch_norm": False}
+    head = heads.build(name, normalize_input=True, **options)
     features = _features()
     z = head(features)
     np.testing.assert_allclose(head(7 * features), z, rtol=1e-5, atol=1e-6)
-    plain = heads.build(name, output=5, batch_norm=False)
+    plain = heads.build(name, **options)
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     plain(features)
     plain.set_weights(head.get_weights())
@@ -112,7 +113,7 @@ def test_hidden_sets_the_inner_layers_only():
 
 
 def test_linear_is_one_matrix():
-    head = heads.build("linear", layers=3, hidden=7, output=5, batch_norm=False)
+    head = heads.build("linear", output=5, batch_norm=False)
     z = head(_features())
     (kernel,) = head.weights
     np.testing.assert_allclose(z, _features() @ kernel, rtol=1e-5, atol=1e-6)
@@ -136,7 +137,7 @@ def test_synchronization_reaches_every_normalization():
         assert [n.synchronized for n in norms] == [synchronized] * 3
 
 
-@pytest.mark.parametrize("name", PROJECTIONS)
+@pytest.mark.parametrize("name", HEADS)
 def test_projections_are_float32_under_half_precision(name):
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
@@ -195,6 +196,8 @@ def test_probe_learns_separable_classes():
 def test_an_mlp_has_two_layers():
     with pytest.raises(errors.UserError, match="at least 2"):
         heads.build("mlp", layers=1)
+    with pytest.raises(errors.UserError, match="of linear 'layers'"):
+        heads.build("linear", layers=3)
 
 
 if __name__ == "__main__":

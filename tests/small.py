@@ -9,8 +9,8 @@ import sys
 
 from tf_contrastive import __main__
 from tf_contrastive.config import fields
+from tf_contrastive.config.encoder import ResNet
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.encoders import resnet
 
 # Without histograms and projector, which take half of the time of a short run.
 UNWATCHED = {"histograms_every_epochs": 0, "projector_examples": 0}
@@ -38,12 +38,13 @@ DIGITS = {
 @contextlib.contextmanager
 def encoder():
     """Reduces "resnet10" to its stem and last block, with as many features."""
-    spec = resnet.RESNETS["resnet10"]
-    resnet.RESNETS["resnet10"] = spec._replace(repeats=(0, 0, 0, 1))
+    networks = dict(ResNet.networks)
+    blocks = networks["resnet10"]._replace(repeats=(0, 0, 0, 1))
+    ResNet.networks = {**networks, "resnet10": blocks}
     try:
         yield
     finally:
-        resnet.RESNETS["resnet10"] = spec
+        ResNet.networks = networks
 
 
 if __name__ == "__main__":

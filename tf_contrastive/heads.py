@@ -4,12 +4,14 @@ The loss is computed on projections; evaluation and exports use h (SimCLR,
 section 4.2).
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
-from tf_contrastive.config.encoder import PROJECTIONS, Projection
+from tf_contrastive.config import components
+from tf_contrastive.config import projection as declared
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
@@ -49,13 +51,13 @@ class MLP(tf.keras.Model):
 
     def __init__(
         self,
-        layers: int = Projection.projection_layers,
-        hidden: int | None = Projection.projection_hidden,
-        output: int = Projection.projection_output,
-        batch_norm: bool = Projection.projection_batch_norm,
+        layers: int = declared.MLP.layers,
+        hidden: int | None = declared.MLP.hidden,
+        output: int = declared.MLP.output,
+        batch_norm: bool = declared.MLP.batch_norm,
         synchronized: bool = True,
-        bias: bool = Projection.projection_bias,
-        normalize_input: bool = Projection.l2_normalize_features,
+        bias: bool = declared.MLP.bias,
+        normalize_input: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -143,7 +145,7 @@ class LinearProbe(tf.keras.layers.Dense):
         self,
         num_classes: int,
         kernel_initializer: Any = "zeros",
-        normalize_input: bool = Projection.l2_normalize_features,
+        normalize_input: bool = False,
         **kwargs: Any,
     ) -> None:
         kwargs["dtype"] = "float32"
@@ -169,48 +171,49 @@ class LinearProbe(tf.keras.layers.Dense):
         }
 
 
+def _identity(
+    synchronized: bool, normalize_input: bool, name: str
+) -> tf.keras.Model:
+    del synchronized
+    layer = (
+        tf.keras.layers.UnitNormalization(dtype="float32")
+        if normalize_input
+        else tf.keras.layers.Activation("linear", dtype="float32")
+    )
+    return tf.keras.Sequential([layer], name=name)
+
+
+_MAKERS: dict[str, Callable[..., tf.keras.Model]] = {
+    declared.Identity.name: _identity,
+    declared.Linear.name: functools.partial(MLP, 1),
+    declared.MLP.name: MLP,
+}
+
+
 def build(
-    name: str = Projection.projection,
+    name: str = declared.MLP.name,
     *,
-    layers: int = Projection.projection_layers,
-    hidden: int | None = Projection.projection_hidden,
-    output: int = Projection.projection_output,
-    batch_norm: bool = Projection.projection_batch_norm,
     synchronized: bool = True,
-    bias: bool = Projection.projection_bias,
-    normalize_input: bool = Projection.l2_normalize_features,
+    normalize_input: bool = False,
+    **options: Any,
 ) -> tf.keras.Model:
     """Builds a projection head by its name: features [N, D] to z [N, P].
 
     The names are "identity" (z = h), "linear" and "mlp", whose `layers` include
-    the last one; other arguments as for `MLP`. SimCLR, section 4.2, figure 8.
+    the last one. SimCLR, section 4.2, figure 8.
+
+    Args:
+      name: one of them.
+      synchronized, normalize_input: as for `MLP`.
+      **options: other arguments of `MLP`, if the head has them.
 
     Raises:
-      UserError: for an unknown name, or an mlp of less than two layers.
+      UserError: for an unknown name, option or value.
     """
-    if name not in PROJECTIONS:
-        raise errors.unknown("projection", name, PROJECTIONS)
-    if name == "identity":
-        layer = (
-            tf.keras.layers.UnitNormalization(dtype="float32")
-            if normalize_input
-            else tf.keras.layers.Activation("linear", dtype="float32")
-        )
-        return tf.keras.Sequential([layer], name="projection")
-    if name == "linear":
-        layers = 1
-    elif layers < 2:
-        raise errors.UserError(
-            f"layers={layers}: an mlp has at least 2; use the projection"
-            " 'linear' for 1"
-        )
-    return MLP(
-        layers,
-        hidden,
-        output,
-        batch_norm,
-        synchronized,
-        bias,
-        normalize_input,
+    components.pick("projection", name, declared.HEADS, options)(**options)
+    return _MAKERS[name](
+        synchronized=synchronized,
+        normalize_input=normalize_input,
         name="projection",
+        **options,
     )

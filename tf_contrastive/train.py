@@ -37,7 +37,6 @@ from tf_contrastive.config.data import (
     without_slice,
     write_statistics,
 )
-from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import (
     Machine,
@@ -510,9 +509,9 @@ def _announce(run: PreparedRun, start_step: int) -> None:
         )
         if alpha
     )
-    if encoder in ENCODERS:
-        width, stem = options.encoder.width, options.encoder.stem
-        encoder += f", width {width:g}, {stem} stem"
+    own = options.encoder.options()
+    if "width" in own:
+        encoder += f", width {own['width']:g}, {own['stem']} stem"
     resumed = f", resumed at step {start_step:,}" if start_step else ""
     lines = [
         f"data       {info.name} {info.split}: {info.num_examples:,} images,"

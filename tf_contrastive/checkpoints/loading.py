@@ -110,8 +110,7 @@ def load_encoder(
         encoder = networks.build_encoder(
             run.config,
             synchronized=synchronized,
-            # The trained weights follow.
-            zero_init_residual=None if trained else False,
+            untrained=not trained,  # Else the trained weights follow.
         )
     if trained:
         restore_part(run, encoder=encoder)

@@ -4,7 +4,6 @@ import dataclasses
 import os
 from collections.abc import Iterable
 
-from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.errors import UserError, arg
@@ -87,9 +86,8 @@ def check_model(run: Pretrain, machine: Machine) -> None:
       machine: its devices; accelerators have memory of their own.
     """
     copies = machine.replicas // machine.hosts if machine.on_cpu else 1
-    width, projection = run.encoder.width, run.projection
-    is_resnet = run.encoder.encoder in ENCODERS
-    features = _RESNET_FEATURES * width if is_resnet else FEATURES
+    projection, width = run.projection, run.encoder.options().get("width")
+    features = _RESNET_FEATURES * width if width else FEATURES
     hidden = projection.projection_hidden or features
     output = projection.projection_output
     head = _TRAINED * hidden * (features + output)
@@ -101,7 +99,7 @@ def check_model(run: Pretrain, machine: Machine) -> None:
         Allocation("online_knn_size", bank, _FLOAT * bank * features * copies),
         Allocation("linear_epochs", epochs, _FLOAT * epochs),
     ]
-    if is_resnet:
+    if width:
         weights = _TRAINED * _LAST_BLOCK * width**2
         allocations.append(Allocation("width", width, weights, 2))
     if run.loss.chosen().takes_keys:
@@ -126,10 +124,11 @@ def check_batch(run: Pretrain, machine: Machine) -> None:
     number = _FLOAT if machine.on_cpu else _WIRE[run.views.wire_dtype]
     channels = run.data.channels
     size = number * images * count * channels * side**2
-    if machine.on_cpu and run.encoder.encoder in ENCODERS:
+    width = run.encoder.options().get("width")
+    if machine.on_cpu and width:
         stride = 2 if run.encoder.stem == "imagenet" else 1
         encoded = images / run.loss.grad_cache_chunks
-        stem = _STEM_CHANNELS * run.encoder.width
+        stem = _STEM_CHANNELS * width
         size += _FLOAT * encoded * stem * (side // stride) ** 2
     # Of three options the one that is largest beside usual values.
     batch_size = run.schedule.batch_size

@@ -1,60 +1,15 @@
-"""The encoder and the projection head."""
+"""Encoders: their options and traits."""
 
 import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
+from tf_contrastive.config.components import Component, choice
 from tf_contrastive.config.data import STANDARDIZE_EXAMPLES, standardization
 from tf_contrastive.config.fields import one_of, option
 from tf_contrastive.errors import UserError, arg, unknown
 
-ENCODERS = (
-    "resnet10",
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    "resnet101",
-    "resnet152",
-    "resnet200",
-)
-# The small network of the notebook of Chen et al. 2021: one width, no stem.
-CONVNET = "convnet"
-# Networks of `keras:NAME` and `keras_cv:NAME`.
-KERAS_BACKBONES = (
-    "DenseNet121",
-    "DenseNet169",
-    "DenseNet201",
-    *(f"EfficientNetB{number}" for number in range(8)),
-    "InceptionResNetV2",
-    "InceptionV3",
-    "MobileNet",
-    "MobileNetV2",
-    "MobileNetV3Large",
-    "MobileNetV3Small",
-    "RegNetX002",
-    "RegNetX008",
-    "RegNetX032",
-    "RegNetX160",
-    "RegNetY002",
-    "RegNetY008",
-    "RegNetY032",
-    "RegNetY160",
-    "ResNet50V2",
-    "ResNet101V2",
-    "ResNet152V2",
-    "VGG16",
-    "VGG19",
-    "Xception",
-)
-_RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
-KERAS_CV_BACKBONES = (
-    *_RESNETS,
-    *(f"{name}_v2" for name in _RESNETS),
-    *(f"csp_darknet_{size}" for size in ("tiny", "s", "m", "l", "xl")),
-)
-_BACKBONES = {"keras": KERAS_BACKBONES, "keras_cv": KERAS_CV_BACKBONES}
-_ENCODER_FORMS = (*ENCODERS, CONVNET, "keras:NAME", "keras_cv:NAME")
 STEMS = ("auto", "imagenet", "cifar")
-PROJECTIONS = ("identity", "linear", "mlp")
-
 # Stem `auto` is cifar (3x3/1, no pooling) up to this image side: imagenet would
 # cost accuracy below it, cifar would cost memory above it.
 CIFAR_STEM_MAX_SIDE = 64
@@ -63,40 +18,287 @@ CIFAR_STEM_MAX_SIDE = 64
 SMALLEST_SIDE = {"imagenet": 32, "cifar": 8}
 
 
-def _encoder_name(value: str) -> str | None:
-    library, colon, network = value.partition(":")
-    if value in (*ENCODERS, CONVNET) or (
-        colon and network in _BACKBONES.get(library, ())
-    ):
+# ---- The encoders ------------------------------------------------------------
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class EncoderDeclaration(Component):
+    """Traits of a family of encoders; `network` is one of its networks.
+
+    Attributes:
+      prefix: what precedes a network in the name of an encoder.
+      networks: what each network is made of, by its name.
+      rounds_its_input: whether a network begins with a layer in the precision
+        of the policy; others process the input first, in float32.
+      untrained: options of a network that is not trained.
+    """
+
+    prefix: ClassVar[str] = ""
+    networks: ClassVar[Mapping[str, Any]]
+    rounds_its_input: ClassVar[bool] = True
+    untrained: ClassVar[Mapping[str, Any]] = {}
+
+    network: str
+
+    @property
+    def features(self) -> int | None:
+        """Dimension of the features, if it is known."""
         return None
-    known = [f"{library}:{name}" for name in _BACKBONES.get(library, ())]
-    return one_of(value, known or _ENCODER_FORMS)
+
+    @property
+    def can_be_copied(self) -> bool:
+        """Whether Keras can clone its layers, as a momentum encoder does."""
+        return True
+
+    @property
+    def input_scale(self) -> float:
+        """Factor of standardised colours that the network expects."""
+        return 1.0
+
+    def resolved(self, image_size: int) -> dict[str, Any]:
+        """Returns the options that depend on the side of the images.
+
+        Raises:
+          UserError: if images are too small.
+        """
+        del image_size
+        return {}
+
+
+class Blocks(NamedTuple):
+    """A residual network: its kind of block, and blocks per stage."""
+
+    bottleneck: bool
+    repeats: tuple[int, int, int, int]
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class ResNet(EncoderDeclaration):
+    """Residual networks (He et al. 2016, table 1)."""
+
+    networks: ClassVar[Mapping[str, Blocks]] = {
+        "resnet10": Blocks(False, (1, 1, 1, 1)),
+        "resnet18": Blocks(False, (2, 2, 2, 2)),
+        "resnet34": Blocks(False, (3, 4, 6, 3)),
+        "resnet50": Blocks(True, (3, 4, 6, 3)),
+        "resnet101": Blocks(True, (3, 4, 23, 3)),
+        "resnet152": Blocks(True, (3, 8, 36, 3)),
+        "resnet200": Blocks(True, (3, 24, 36, 3)),
+    }
+    # For training a start at zero is best, not for a baseline.
+    untrained: ClassVar[Mapping[str, Any]] = {"zero_init_residual": False}
+
+    width: float = option(
+        1.0, "multiplier of the number of channels (resnet)", above=0.0
+    )
+    stem: str = option(
+        "auto",
+        "first layers (resnet): cifar (3x3, no pooling) or imagenet (7x7/2,"
+        f" pooling); auto: cifar up to {CIFAR_STEM_MAX_SIDE} pixels",
+        choices=STEMS,
+    )
+    zero_init_residual: bool = option(
+        True,
+        "start the last scale of residual branches at zero (resnet; SimCLR's"
+        " and SupCon's code); SINCERE's code starts it at one",
+    )
+
+    @property
+    def blocks(self) -> Blocks:
+        """What the network is made of."""
+        return self.networks[self.network]
+
+    @property
+    def channels(self) -> int:
+        """Channels of the first stage: a multiple of an accelerator's tile."""
+        return 8 * max(round(8 * self.width), 1)
+
+    @property
+    def features(self) -> int:
+        """Each stage has twice as many channels, a bottleneck four times."""
+        return self.channels * (32 if self.blocks.bottleneck else 8)
+
+    def resolved(self, image_size: int) -> dict[str, Any]:
+        """Returns the stem."""
+        stem = resolve_stem(self.stem, image_size)
+        check_image_size(image_size, stem)
+        return {"stem": stem}
+
+
+class ConvNet(EncoderDeclaration):
+    """The small network of the notebook of Chen et al. 2021, for MNIST."""
+
+    # Channels of convolutions, and of the dense layer.
+    networks: ClassVar[Mapping[str, tuple[int, ...]]] = {
+        "convnet": (32, 64, 64, 128)
+    }
+
+    @property
+    def features(self) -> int:
+        """Outputs of the dense layer."""
+        return self.networks[self.network][-1]
+
+
+class KerasNetwork(NamedTuple):
+    """Arguments of a function of `tf.keras.applications`."""
+
+    arguments: Mapping[str, Any]
+    input_scale: float = 1.0
+
+
+_PLAIN = KerasNetwork({})
+_WITHOUT_PREPROCESSING = KerasNetwork({"include_preprocessing": False})
+# It divides by 255 itself.
+_EFFICIENT_NET = KerasNetwork({"drop_connect_rate": 0.0}, input_scale=255.0)
+
+
+class Keras(EncoderDeclaration):
+    """Networks of `tf.keras.applications`."""
+
+    prefix = "keras:"
+    networks: ClassVar[Mapping[str, KerasNetwork]] = {
+        "DenseNet121": _PLAIN,
+        "DenseNet169": _PLAIN,
+        "DenseNet201": _PLAIN,
+        **{f"EfficientNetB{number}": _EFFICIENT_NET for number in range(8)},
+        "InceptionResNetV2": _PLAIN,
+        "InceptionV3": _PLAIN,
+        "MobileNet": _PLAIN,
+        "MobileNetV2": _PLAIN,
+        "MobileNetV3Large": _WITHOUT_PREPROCESSING,
+        "MobileNetV3Small": _WITHOUT_PREPROCESSING,
+        **{
+            f"RegNet{kind}{flops}": _WITHOUT_PREPROCESSING
+            for kind in "XY"
+            for flops in ("002", "008", "032", "160")
+        },
+        "ResNet50V2": _PLAIN,
+        "ResNet101V2": _PLAIN,
+        "ResNet152V2": _PLAIN,
+        "VGG16": _PLAIN,
+        "VGG19": _PLAIN,
+        "Xception": _PLAIN,
+    }
+    rounds_its_input = False
+
+    @property
+    def input_scale(self) -> float:
+        """Factor of standardised colours that the network expects."""
+        return self.networks[self.network].input_scale
+
+
+class KerasCVNetwork(NamedTuple):
+    """A kind of KerasCV's backbones, and arguments of its class."""
+
+    kind: str
+    arguments: Mapping[str, Any]
+    can_be_copied: bool = True
+
+
+class KerasCV(EncoderDeclaration):
+    """Backbones of KerasCV; its own presets have to be downloaded."""
+
+    prefix = "keras_cv:"
+    networks: ClassVar[Mapping[str, KerasCVNetwork]] = {
+        f"{name}{version}": KerasCVNetwork(
+            f"resnet{version}",
+            {
+                "stackwise_filters": [64, 128, 256, 512],
+                "stackwise_blocks": list(blocks.repeats),
+                "stackwise_strides": [1, 2, 2, 2],
+                "block_type": "block" if blocks.bottleneck else "basic_block",
+            },
+        )
+        for version in ("", "_v2")
+        for name, blocks in ResNet.networks.items()
+        if name not in ("resnet10", "resnet200")
+    } | {
+        # The backbone of YOLOX (Ge et al. 2021).
+        f"csp_darknet_{size}": KerasCVNetwork(
+            "csp_darknet",
+            {
+                "stackwise_channels": [channels << i for i in range(4)],
+                "stackwise_depth": [depth, 3 * depth, 3 * depth, depth],
+            },
+            can_be_copied=False,
+        )
+        for size, channels, depth in (
+            ("tiny", 48, 1),
+            ("s", 64, 1),
+            ("m", 96, 2),
+            ("l", 128, 3),
+            ("xl", 170, 4),
+        )
+    }
+    rounds_its_input = False
+
+    @property
+    def can_be_copied(self) -> bool:
+        """Some have layers that cannot."""
+        return self.networks[self.network].can_be_copied
+
+
+def by_network(families: Iterable[type[EncoderDeclaration]]) -> dict[str, Any]:
+    """Returns the name of an encoder -> its family, of declarations or not."""
+    return {
+        family.prefix + network: family
+        for family in families
+        for network in family.networks
+    }
+
+
+ENCODERS: dict[str, type[EncoderDeclaration]] = by_network(
+    [ResNet, ConvNet, Keras, KerasCV]
+)
+# Short, for help and errors: names, and libraries' prefixes.
+_NAMES = [name for name in ENCODERS if ":" not in name]
+_FORMS = [*_NAMES, f"{Keras.prefix}NAME", f"{KerasCV.prefix}NAME"]
+
+
+def split_name(name: str) -> str:
+    """Returns the network of an encoder's name."""
+    return name.rpartition(":")[2]
+
+
+def _known(name: str) -> list[str]:
+    """Returns the names near to one, those of its library or all forms."""
+    prefix = name.partition(":")[0] + ":"
+    return [known for known in ENCODERS if known.startswith(prefix)] or _FORMS
+
+
+def check_encoder_name(name: str) -> None:
+    """Raises `UserError` for a name that is not an encoder's."""
+    if name not in ENCODERS:
+        raise unknown("encoder", name, _known(name))
+
+
+# ---- Options of a run --------------------------------------------------------
+
+
+_Choice: Any = choice(
+    "encoder", ENCODERS, "resnet50", "", flags=ResNet.defaults()
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoder:
-    """The encoder."""
+class Encoder(_Choice):
+    """The encoder.
+
+    It takes others' options at their defaults.
+    """
 
     encoder: str = option(
         "resnet50",
-        f"encoder: {', '.join(ENCODERS)}; {CONVNET} (three convolutions, for"
-        " MNIST); or keras:NAME or keras_cv:NAME, with"
-        " random weights",
-        check=_encoder_name,
+        f"encoder: {', '.join(_NAMES)} (three convolutions, for MNIST);"
+        " or keras:NAME or keras_cv:NAME, with random weights",
+        check=lambda name: (
+            None if name in ENCODERS else one_of(name, _known(name))
+        ),
     )
     init_from: str = option(
         "",
         "encoder with the initial weights: folder of a run or an export, or"
         " pretrained:NAME (see `encoders`); empty: random weights",
-    )
-    width: float = option(
-        1.0, "multiplier of the number of channels", above=0.0
-    )
-    stem: str = option(
-        "auto",
-        "first layers: cifar (3x3, no pooling) or imagenet (7x7/2, pooling);"
-        f" auto: cifar up to {CIFAR_STEM_MAX_SIDE} pixels",
-        choices=STEMS,
     )
     standardize: str = option(
         "imagenet",
@@ -106,79 +308,27 @@ class Encoder:
         " numbers M,M,M/S,S,S",
         check=standardization,
     )
-    zero_init_residual: bool = option(
-        True,
-        "start the last scale of residual branches at zero (resnet; SimCLR's"
-        " and SupCon's code); SINCERE's code starts it at one",
-    )
+
+    def _refuses(self, field: str, value: Any) -> bool:
+        return value != self.defaults()[field]
+
+    def chosen(self, prefix: str = "") -> Any:
+        """Returns the declaration of the chosen encoder, with its options."""
+        network = split_name(self.encoder)
+        return self.member()(network=network, **self.options(prefix))
 
 
-@dataclasses.dataclass(frozen=True)
-class Projection:
-    """The projection head, whose output is the loss's input."""
-
-    projection: str = option("mlp", "projection head", choices=PROJECTIONS)
-    projection_layers: int = option(
-        2, "dense layers of the mlp", minimum=2, maximum=4
-    )
-    projection_hidden: int = option(
-        0, "units of the hidden layers; 0: the dimension of the features"
-    )
-    projection_output: int = option(
-        128, "dimension of the projections", minimum=2
-    )
-    projection_batch_norm: bool = option(
-        True, "batch normalization in the projection head"
-    )
-    projection_bias: bool = option(
-        False,
-        "bias of the projection head's last layer; with batch normalization"
-        " its offset (beta)",
-    )
-    l2_normalize_features: bool = option(
-        False,
-        "l2-normalize the encoder's output before the projection head and the"
-        " linear probe (SupCon's code on ImageNet)",
-    )
-
-
-def resolve_stem(stem: str, image_size: int) -> str:
-    """Returns the stem for an image side, with `auto` resolved."""
-    if stem != "auto":
+def resolve_stem(stem: str | None, image_size: int) -> str:
+    """Returns the stem for an image side, with `auto` or None resolved."""
+    if stem not in (None, "auto"):
         return stem
     return "cifar" if image_size <= CIFAR_STEM_MAX_SIDE else "imagenet"
 
 
 def resolve_encoder(encoder: Encoder, image_size: int) -> Encoder:
     """Returns the encoder options for an image side, with `auto` resolved."""
-    if encoder.encoder not in ENCODERS:
-        check_backbone(encoder.encoder, encoder.width, encoder.stem)
-        return encoder
-    stem = resolve_stem(encoder.stem, image_size)
-    check_image_size(image_size, stem)
-    return dataclasses.replace(encoder, stem=stem)
-
-
-def check_encoder_name(name: str) -> None:
-    """Raises `UserError` for a name that is not an encoder's."""
-    if _encoder_name(name):
-        library = name.partition(":")[0]
-        known = [f"{library}:{n}" for n in _BACKBONES.get(library, ())]
-        raise unknown("encoder", name, known or _ENCODER_FORMS)
-
-
-def check_backbone(name: str, width: float, stem: str) -> None:
-    """Raises `UserError` for options that a Keras network does not have."""
-    for option_name, value, default in (
-        ("width", width, Encoder.width),
-        ("stem", stem, "auto"),
-    ):
-        if value != default:
-            raise UserError(
-                f"{arg(option_name, value)}: {name} has its own: remove"
-                f" {arg(option_name)}, or use one of"
-                f" {arg('encoder', ','.join(ENCODERS))}"
-            )
+    resolved = encoder.chosen().resolved(image_size)
+    return dataclasses.replace(encoder.filled(), **resolved)
 
 
 def check_image_size(image_size: int, stem: str) -> None:

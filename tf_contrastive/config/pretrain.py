@@ -11,10 +11,7 @@ from tf_contrastive.config.data import (
     check_sampler,
 )
 from tf_contrastive.config.encoder import (
-    CONVNET,
-    ENCODERS,
     Encoder,
-    Projection,
     resolve_encoder,
 )
 from tf_contrastive.config.fields import (
@@ -31,6 +28,7 @@ from tf_contrastive.config.loss import (
     resolve_products,
 )
 from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
+from tf_contrastive.config.projection import Projection
 from tf_contrastive.config.runtime import (
     Machine,
     Runtime,
@@ -88,6 +86,7 @@ class Pretrain(Command):
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:
+        self.encoder.options()
         self.optimizer.options()
         self.schedule.check()
         self._check_machine()
@@ -137,11 +136,11 @@ class Pretrain(Command):
                 f" would stay in the queue of {arg('loss', loss.loss)}: set"
                 f" {arg('nan_policy', 'stop')}"
             )
-        encoder = self.encoder.encoder
-        if chosen.takes_keys and encoder.startswith("keras_cv:csp_darknet"):
+        if chosen.takes_keys and not self.encoder.chosen().can_be_copied:
             raise UserError(
-                f"{arg('encoder', encoder)}: has layers that cannot be copied,"
-                f" as {arg('loss', loss.loss)} does: use another encoder"
+                f"{arg('encoder', self.encoder.encoder)}: has layers that"
+                f" cannot be copied, as {arg('loss', loss.loss)} does: use"
+                " another encoder"
             )
         online = self.probe.online_knn_size
         if 0 < online < batch_size:
@@ -246,7 +245,7 @@ def resolve(
         extra_channels=extra,
         # Otherwise it standardizes the pixels first, in float32.
         rounds_input=encoder.standardize == "none"
-        and encoder.encoder in (*ENCODERS, CONVNET)
+        and encoder.chosen().rounds_its_input
         and precision == "mixed_bfloat16",
     )
     products: dict[str, Any] = {
@@ -262,6 +261,7 @@ def resolve(
         data=dataclasses.replace(run.data, extra_channels=extra),
         views=dataclasses.replace(views, wire_dtype=wire_dtype),
         encoder=encoder,
+        projection=run.projection.filled(),
         loss=dataclasses.replace(run.loss, **products),
         # The probe takes one class per image.
         probe=dataclasses.replace(

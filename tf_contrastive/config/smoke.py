@@ -71,7 +71,8 @@ def smoke(
       test_examples: in the test split, if there is a linear stage.
     """
     side = run.views.image_size or side
-    stem = resolve_stem(run.encoder.stem, side)
+    encoder = run.encoder.filled()
+    stem = resolve_stem(encoder.stem, side)
     chunks = min(run.loss.grad_cache_chunks, 2)
     # Every chunk of every replica has pairs of images.
     unit = 2 * chunks * max(run.runtime.virtual_devices, 1)
@@ -112,7 +113,7 @@ def smoke(
         image_size=min(_SIDE[stem], side),
         encoder="resnet10",
         init_from="",
-        width=min(0.25, run.encoder.width),
+        width=min(0.25, encoder.width),
         stem=stem,
         grad_cache_chunks=chunks,
         batch_size=batch,

@@ -9,7 +9,6 @@ from importlib import metadata
 import tensorflow as tf
 
 from tf_contrastive import model as models
-from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.doctor import advice
 from tf_contrastive.doctor.memory import similarity_block
 from tf_contrastive.doctor.speed import StepTime
@@ -149,8 +148,8 @@ def _devices() -> str:
 def _model(facts: advice.Facts, model: models.ContrastiveModel) -> Section:
     encoder = facts.run.encoder
     section: Section = {"encoder": encoder.encoder}
-    if encoder.encoder in ENCODERS:
-        section |= {"width": encoder.width, "stem": encoder.stem}
+    own = encoder.options()
+    section |= {name: own[name] for name in ("width", "stem") if name in own}
     for name, part in model.checkpointed().items():
         if not isinstance(part, tf.keras.layers.Layer):
             continue

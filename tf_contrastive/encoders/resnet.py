@@ -4,13 +4,11 @@ With the stride of a bottleneck in its 3x3 convolution ("v1.5"), as SimCLR,
 SupCon and SINCERE train them.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import errors
-from tf_contrastive.config.encoder import STEMS, check_image_size, resolve_stem
+from tf_contrastive.config import encoder as declared
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 
@@ -146,55 +144,34 @@ def _bottleneck(
     return layers.residual(x, y, 4 * channels, stride, name)
 
 
-class Spec(NamedTuple):
-    """A residual network: its block, and the number of blocks per stage."""
+class ResNet(declared.ResNet):
+    """A stem, and four stages of blocks (He et al. 2016, table 1).
 
-    block: Callable[[_Layers, tf.Tensor, int, int, str], tf.Tensor]
-    repeats: tuple[int, int, int, int]
-
-
-RESNETS = {
-    "resnet10": Spec(_basic, (1, 1, 1, 1)),
-    "resnet18": Spec(_basic, (2, 2, 2, 2)),
-    "resnet34": Spec(_basic, (3, 4, 6, 3)),
-    "resnet50": Spec(_bottleneck, (3, 4, 6, 3)),
-    "resnet101": Spec(_bottleneck, (3, 4, 23, 3)),
-    "resnet152": Spec(_bottleneck, (3, 8, 36, 3)),
-    "resnet200": Spec(_bottleneck, (3, 24, 36, 3)),
-}
-
-
-def features(
-    name: str,
-    images: tf.Tensor,
-    *,
-    width: float,
-    stem: str,
-    synchronized: bool,
-    zero_init_residual: bool,
-) -> tf.Tensor:
-    """Applies a network of `RESNETS` to a functional model's tensor.
-
-    Standardised images [N, H, W, K] -> [N, H', W', D]; see `encoders.build`.
+    `width` multiplies the channels. The first stage has 64 * width, rounded to
+    a multiple of 8 (the tile size of accelerators); each further stage has
+    twice as many. The stem "cifar" is that of SimCLR, appendix B.9.
     """
-    if stem not in STEMS:
-        raise errors.unknown("stem", stem, STEMS)
-    side = min(images.shape[1:3])
-    stem = resolve_stem(stem, side)
-    check_image_size(side, stem)
-    block, repeats = RESNETS[name]
-    channels = 8 * max(round(8 * width), 1)
-    layers = _Layers(synchronized, "zeros" if zero_init_residual else "ones")
-    side, stride = (3, 1) if stem == "cifar" else (7, 2)
-    x = layers.convolution(images, channels, side, stride, "stem_conv")
-    x = layers.normalization(x, "stem_norm")
-    if stem != "cifar":
-        # After a ReLU, padding a maximum with zeros equals minus infinity.
-        x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
-        x = tf.keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
-    for stage, count in enumerate(repeats):
-        for i in range(count):
-            stride = 2 if stage and not i else 1
-            block_name = f"stage{stage + 1}_block{i + 1}"
-            x = block(layers, x, channels << stage, stride, block_name)
-    return x
+
+    def __call__(self, images: tf.Tensor, synchronized: bool) -> tf.Tensor:
+        """Maps standardised [N, H, W, K] of a functional model to 4-D maps.
+
+        [N, H', W', D], with the stem by the shorter side of the images.
+        """
+        stem = self.resolved(min(images.shape[1:3]))["stem"]
+        layers = _Layers(
+            synchronized, "zeros" if self.zero_init_residual else "ones"
+        )
+        side, stride = (3, 1) if stem == "cifar" else (7, 2)
+        x = layers.convolution(images, self.channels, side, stride, "stem_conv")
+        x = layers.normalization(x, "stem_norm")
+        if stem != "cifar":
+            # After a ReLU, padding a maximum with zeros equals minus infinity.
+            x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
+            x = tf.keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
+        block = _bottleneck if self.blocks.bottleneck else _basic
+        for stage, count in enumerate(self.blocks.repeats):
+            for i in range(count):
+                stride = 2 if stage and not i else 1
+                name = f"stage{stage + 1}_block{i + 1}"
+                x = block(layers, x, self.channels << stage, stride, name)
+        return x

@@ -115,8 +115,8 @@ def lacks_linear_map(context: EvaluationContext) -> str | None:
             "an export does not record the kind of its projection head: set"
             f" the {errors.arg('workdir')} of a run"
         )
-    kind = context.subject.run.projection.projection
-    if kind != "linear":
+    projection = context.subject.run.projection
+    if not projection.member().is_linear:
         linear = errors.arg("projection", "linear")
-        return f"the projection is {kind}, not linear ({linear})"
+        return f"the projection is not linear: use a run of {linear}"
     return None

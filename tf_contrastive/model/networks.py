@@ -26,27 +26,26 @@ def build_encoder(
     run: Pretrain,
     *,
     synchronized: bool = True,
-    zero_init_residual: bool | None = None,
+    untrained: bool = False,
 ) -> tf.keras.Model:
     """Creates the encoder of a resolved run, with weights from its seed.
 
-    `zero_init_residual` replaces the run's option, unless it is None.
+    `untrained`: whether it stays so, and takes the options for that.
     """
-    if zero_init_residual is None:
-        zero_init_residual = run.encoder.zero_init_residual
+    options = run.encoder.options()
+    if untrained:
+        options |= run.encoder.member().untrained
     # Created first after seeding, so that its weights depend on the seed only.
     tf.keras.utils.set_random_seed(run.runtime.seed)
     side = run.views.side
     statistics = channel_statistics(run.encoder.standardize)
     return encoders.build(
         run.encoder.encoder,
-        width=run.encoder.width,
-        stem=run.encoder.stem,
         image_shape=(side, side, run.data.channels),
         synchronized=synchronized,
         mean=statistics.mean,
         std=statistics.std,
-        zero_init_residual=zero_init_residual,
+        **options,
     )
 
 
@@ -72,12 +71,8 @@ def build_head(run: Pretrain, num_classes: int | None) -> tf.keras.layers.Layer:
     projection = run.projection
     return heads.build(
         projection.projection,
-        layers=projection.projection_layers,
-        hidden=projection.projection_hidden,
-        output=projection.projection_output,
-        batch_norm=projection.projection_batch_norm,
-        bias=projection.projection_bias,
         normalize_input=projection.l2_normalize_features,
+        **projection.options(),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from tf_contrastive import flags
 from tf_contrastive.config.allocations import Allocation
 from tf_contrastive.config.compilation import Compilation
-from tf_contrastive.config.encoder import ENCODERS
+from tf_contrastive.config.encoder import ResNet
 from tf_contrastive.config.fields import (
     group,
     list_of,
@@ -25,7 +25,7 @@ from tf_contrastive.config.fields import (
 from tf_contrastive.config.loss import NTXent
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import PRECISIONS, check_divisible
-from tf_contrastive.config.views import AUGMENTATIONS, augmentation_name
+from tf_contrastive.config.views import POLICIES, augmentation_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Input(Benchmark):
     policies: str = option(
         "simclr,simaugment,autoaugment,randaugment,stacked_randaugment",
         "comma-separated augmentation policies",
-        check=list_of(AUGMENTATIONS, augmentation_name),
+        check=list_of(POLICIES, augmentation_name),
     )
     image_sizes: str = option(
         "224,32",
@@ -242,7 +242,7 @@ class Serving(Benchmark):
         "", "export to serve; empty: an encoder with random weights"
     )
     serving_encoder: str = option(
-        "resnet18", "that encoder, with 10 classes", choices=ENCODERS
+        "resnet18", "that encoder, with 10 classes", choices=ResNet.networks
     )
     serving_image_size: int = option(
         32, "image side of that encoder in pixels", minimum=8

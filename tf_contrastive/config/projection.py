@@ -1,0 +1,97 @@
+"""Projection heads: their options and traits."""
+
+import dataclasses
+from typing import Any, ClassVar
+
+from tf_contrastive.config.components import Component, by_name, choice
+from tf_contrastive.config.fields import option
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class HeadDeclaration(Component):
+    """Traits of a projection head.
+
+    Attributes:
+      is_linear: whether it is one matrix.
+    """
+
+    is_linear: ClassVar[bool] = False
+
+    def sizes(self, features: int) -> list[int]:
+        """Returns the dimensions from the features to the projections."""
+        return [features]
+
+
+class Identity(HeadDeclaration):
+    """The features themselves."""
+
+    name = "identity"
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Linear(HeadDeclaration):
+    """One dense layer."""
+
+    name = "linear"
+    is_linear = True
+
+    output: int = option(128, "dimension of the projections", minimum=2)
+    batch_norm: bool = option(
+        True, "batch normalization in the projection head"
+    )
+    bias: bool = option(
+        False,
+        "bias of the projection head's last layer; with batch normalization"
+        " its offset (beta)",
+    )
+
+    def sizes(self, features: int) -> list[int]:
+        """Returns the dimensions from the features to the projections."""
+        return [features, self.output]
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class MLP(Linear):
+    """Dense layers with ReLU between them."""
+
+    name = "mlp"
+    is_linear = False
+
+    layers: int = option(2, "dense layers of the mlp", minimum=2, maximum=4)
+    hidden: int = option(
+        0, "units of the hidden layers; 0: the dimension of the features"
+    )
+
+    def sizes(self, features: int) -> list[int]:
+        """Returns the dimensions from the features to the projections."""
+        hidden = [self.hidden or features] * (self.layers - 1)
+        return [features, *hidden, self.output]
+
+
+HEADS: dict[str, type[HeadDeclaration]] = by_name([Identity, Linear, MLP])
+
+_Choice: Any = choice(
+    "projection",
+    HEADS,
+    MLP.name,
+    "projection head",
+    flags=MLP.defaults(),
+    prefixed=MLP.defaults(),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Projection(_Choice):
+    """The projection head, whose output is the loss's input.
+
+    A head ignores the options of others.
+    """
+
+    l2_normalize_features: bool = option(
+        False,
+        "l2-normalize the encoder's output before the projection head and the"
+        " linear probe (SupCon's code on ImageNet)",
+    )
+
+    def _refuses(self, field: str, value: Any) -> bool:
+        return False

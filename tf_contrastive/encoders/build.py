@@ -1,0 +1,89 @@
+"""Builds an encoder by its name."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_contrastive import errors
+from tf_contrastive.config import components
+from tf_contrastive.config import encoder as declared
+from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
+from tf_contrastive.config.dataset import IMAGENET_STATISTICS
+from tf_contrastive.encoders.backbones import Keras, KerasCV
+from tf_contrastive.encoders.convnet import ConvNet
+from tf_contrastive.encoders.resnet import ResNet
+
+ENCODERS = declared.by_network([ResNet, ConvNet, Keras, KerasCV])
+
+
+def _standardize(
+    x: tf.Tensor, mean: Sequence[float], std: Sequence[float], scale: float
+) -> tf.Tensor:
+    """Computes (x - mean) / std of the colours, if there are, in float32."""
+    # Other channels are left to the first BatchNorm.
+    factors, offsets = [1.0] * x.shape[-1], [0.0] * x.shape[-1]
+    if x.shape[-1] >= 3:
+        pairs = list(zip(mean, std, strict=True))
+        factors[:3] = [1 / s for _, s in pairs]
+        offsets[:3] = [-m / s for m, s in pairs]
+    # Half precision would round the pixels before they are centred.
+    return tf.keras.layers.Rescaling(
+        [f * scale for f in factors],
+        [o * scale for o in offsets],
+        dtype="float32",
+        name="standardize",
+    )(x)
+
+
+def build(
+    name: str = declared.Encoder.encoder,
+    *,
+    image_shape: tuple[int, int, int] = (
+        DEFAULT_IMAGE_SIZE,
+        DEFAULT_IMAGE_SIZE,
+        3,
+    ),
+    mean: Sequence[float] = IMAGENET_STATISTICS.mean,
+    std: Sequence[float] = IMAGENET_STATISTICS.std,
+    synchronized: bool = True,
+    **options: Any,
+) -> tf.keras.Model:
+    """Builds an encoder with random weights: images to features h.
+
+    These are float32 [N, D] under any precision policy, the global average of
+    all but `convnet`.
+
+    Args:
+      name: a key of `config.encoder.ENCODERS`, such as "resnet50", "convnet"
+        or "keras:MobileNetV2".
+      image_shape: (height, width, channels), in pixels.
+      mean, std: of each of the three colours, to standardise them; images of
+        fewer channels are not standardised.
+      synchronized: whether BatchNorm spans all replicas.
+      **options: arguments of the encoder, such as `width`, `stem` and
+        `zero_init_residual` of `resnet.ResNet`.
+
+    Raises:
+      UserError: for an unknown name, option or value, or images too small for
+        the network.
+    """
+    declared.check_encoder_name(name)
+    kind = components.pick("encoder", name, ENCODERS, options)
+    network = kind(network=declared.split_name(name), **options)
+    if len(image_shape) != 3 or not all(image_shape):
+        raise errors.UserError(
+            f"image_shape={tuple(image_shape)}: must be (height, width,"
+            " channels), each of at least 1"
+        )
+    images = tf.keras.Input(image_shape, name="images")
+    x = _standardize(images, mean, std, network.input_scale)
+    x = network(x, synchronized)
+    last = (
+        tf.keras.layers.GlobalAveragePooling2D(dtype="float32", name="features")
+        if x.shape.rank == 4
+        else tf.keras.layers.Activation(
+            "linear", dtype="float32", name="features"
+        )
+    )
+    return tf.keras.Model(images, last(x), name=name.replace(":", "_"))
