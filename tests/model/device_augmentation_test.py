@@ -31,6 +31,7 @@ def _run(**changes):
         "batch_size": 8,
         "blur": True,
         "extra_channels": 0,
+        "workdir": "unused",
     }
     return fields.replace(small.RUN, **(values | changes))
 
@@ -329,6 +330,7 @@ def test_types_that_would_round_are_only_used_on_request():
             "precision": "mixed_bfloat16",
             "standardize": "none",
             "mixup_alpha": 1.0,
+            "loss": "cross_entropy",
         },
         {"augmentation": "stacked_randaugment"},
         {
