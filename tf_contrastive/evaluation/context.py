@@ -185,7 +185,7 @@ class EvaluationContext:
         hosts = distribution.num_hosts(self.subject.strategy)
         size = datasets.part_size(count, hosts)
         steps = -(-size // (rows * replicas // hosts))
-        batches = self.subject.embed_parts(self.images.parts(source, rows))
+        batches = self.subject.embedder.steps(self.images.parts(source, rows))
         parts = []
         for part in self.cancellable(batches):
             parts.append([x.reshape([-1, x.shape[-1]]) for x in part])

@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import classifiers, errors, optimizers, schedules
+from tf_contrastive import (
+    classifiers,
+    embedding,
+    errors,
+    optimizers,
+    schedules,
+)
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.protocols import Finetune, Transfer
@@ -64,7 +70,8 @@ class FinetunedClassifier:
         self, context: EvaluationContext, batches: Batches
     ) -> classifiers.Scores:
         """Returns the logits of the images of batches, in order."""
-        h, _ = context.subject.embed(batches, encoder=self.encoder)
+        with context.subject.strategy.scope():
+            h, _ = embedding.embed(self.encoder, batches)
         return self.head.scores(h)
 
 

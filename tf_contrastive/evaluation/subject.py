@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import embedding, errors, exporting
+from tf_contrastive import errors, exporting
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.embedding import Embedder, MakeBatches
+from tf_contrastive.embedding import Embedder
 from tf_contrastive.evaluation.data import NO_IMAGE
 from tf_contrastive.evaluation.images import Batches, SharedBatches
 
@@ -85,17 +85,12 @@ class Subject:
             trained or self.run is not None
         )
 
-    def embed(
-        self, batches: Batches, encoder: Callable[..., Any] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def embed(self, batches: Batches) -> tuple[np.ndarray, np.ndarray]:
         """Embeds batches of (images [b, S, S, K], labels [b]).
 
-        Returns (h float32 [n, D], labels int32 [n]), by `encoder` if it is set,
-        such as a fine-tuned one. Raises `UserError` if there is no image.
+        Returns (h float32 [n, D], labels int32 [n]). Raises `UserError` if
+        there is no image.
         """
-        if encoder is not None:
-            with self.strategy.scope():
-                return embedding.embed(encoder, batches)
         parts = list(self.embed_batches(batches))
         if not parts:
             raise errors.UserError(NO_IMAGE)
@@ -114,18 +109,13 @@ class Subject:
             isinstance(batches, SharedBatches)
             and batches.size % self.num_replicas == 0
         ):
-            for steps in batches.wrap(self._embedder.steps(batches.make)):
+            for steps in batches.wrap(self.embedder.steps(batches.make)):
                 yield from zip(*steps, strict=True)
             return
-        for h, labels in self._embedder(batches):
+        for h, labels in self.embedder(batches):
             yield h, np.asarray(labels, np.int32)
 
-    def embed_parts(
-        self, make: MakeBatches
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields what `Embedder.steps` does, without end."""
-        return self._embedder.steps(make)
-
     @functools.cached_property
-    def _embedder(self) -> Embedder:
+    def embedder(self) -> Embedder:
+        """Embeds images on all replicas."""
         return Embedder(self.encoder, self.strategy)
