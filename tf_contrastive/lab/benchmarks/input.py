@@ -11,7 +11,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sklearn.datasets
@@ -28,10 +28,9 @@ from tf_contrastive.lab.benchmarks.options import Common, Input
 FLOOR = "crop"
 HOST_PART = "ours, host part of device"
 # Options of our policies, measured where a policy uses them.
-_NO_WARP = ", no warp"
 VARIANTS: dict[str, dict[str, Any]] = {
     "ours": {},
-    f"ours{_NO_WARP}": {"warp_probability": 0.0},
+    "ours, no warp": {"warp_probability": 0.0},
     "ours, linear colours": {"color_jitter_style": "linear"},
     "ours, linear, no warp": {
         "color_jitter_style": "linear",
@@ -62,8 +61,12 @@ class Case:
     batch_size: int
 
 
-# (source, case) -> batches without end.
-Maker = Callable[[datasets.Source, Case], tf.data.Dataset]
+class Implementation(NamedTuple):
+    """What makes views, and what of ours makes the same."""
+
+    # (source, case) -> batches without end.
+    make: Callable[[datasets.Source, Case], tf.data.Dataset]
+    same: str = ""  # One of `VARIANTS`; empty: it is ours.
 
 
 def run(common: Common, options: Input) -> measure.Report:
@@ -112,7 +115,7 @@ def _source(size: int, folder: str) -> datasets.Source:
 
 
 def _measure(
-    makers: dict[str, Maker],
+    makers: dict[str, Implementation],
     source: datasets.Source,
     case: Case,
     repeats: int,
@@ -127,7 +130,7 @@ def _measure(
     for _ in range(repeats):
         for name in [name for name in makers if not notes[name]]:
             try:
-                batches = iter(makers[name](source, case))
+                batches = iter(makers[name].make(source, case))
             except ImportError:
                 notes[name] = "not installed"
                 continue
@@ -142,19 +145,15 @@ def _measure(
             del batches
     medians = {n: statistics.median(r) for n, r in rates.items() if r}
     rows = []
-    for name in makers:
-        rate = medians.get(name)
-        is_peer = name not in {FLOOR, HOST_PART, *VARIANTS}
-        ours = f"ours{_NO_WARP * name.endswith(_NO_WARP)}"
+    for name, implementation in makers.items():
+        rate, same = medians.get(name), implementation.same
         rows.append(
             {
                 **dataclasses.asdict(case),
                 "implementation": name,
                 "examples_per_second": rate,
                 "of_floor": rate and rate / medians[FLOOR],
-                "times_peer": medians[ours] / rate
-                if rate and is_peer
-                else None,
+                "times_peer": medians[same] / rate if rate and same else None,
                 "note": notes[name],
             }
         )
@@ -164,17 +163,21 @@ def _measure(
 # ---- Implementations ---------------------------------------------------------
 
 
-def implementations(case: Case, *, only_ours: bool) -> dict[str, Maker]:
+def implementations(
+    case: Case, *, only_ours: bool
+) -> dict[str, Implementation]:
     """Returns everything that makes the views of a case; the floor first."""
-    makers: dict[str, Maker] = {
-        FLOOR: functools.partial(_batches, augmentation=FLOOR)
-    }
+
+    def ours(**options: Any) -> Implementation:
+        return Implementation(functools.partial(_batches, **options))
+
+    makers = {FLOOR: ours(augmentation=FLOOR)}
     if case.policy != FLOOR:
         known = declared(case.policy).defaults()
         for name, options in VARIANTS.items():
             if set(options) <= set(known):
-                makers[name] = functools.partial(_batches, **options)
-        makers[HOST_PART] = functools.partial(_batches, augment_on="device")
+                makers[name] = ours(**options)
+        makers[HOST_PART] = ours(augment_on="device")
     return makers if only_ours else makers | PEERS.get(case.policy, {})
 
 
@@ -282,22 +285,27 @@ def _supcon(
 
 
 _SUPCON = "google-research/supcon, transcribed"
-_WARPING: dict[str, Maker] = {
-    _SUPCON: functools.partial(_supcon, warp=True),
-    _SUPCON + _NO_WARP: _supcon,
+_WARPING = {
+    _SUPCON: Implementation(functools.partial(_supcon, warp=True), "ours"),
+    f"{_SUPCON}, no warp": Implementation(_supcon, "ours, no warp"),
 }
+_PLAIN = {_SUPCON: Implementation(_supcon, "ours")}
 # Policy -> implementations by others.
-PEERS: dict[str, dict[str, Maker]] = {
-    "simclr": {"keras-cv": _keras_cv_simclr, _SUPCON: _supcon},
+PEERS: dict[str, dict[str, Implementation]] = {
+    "simclr": {"keras-cv": Implementation(_keras_cv_simclr, "ours"), **_PLAIN},
     "simaugment": _WARPING,
     "stacked_randaugment": _WARPING,
     "autoaugment": {
-        "tf-models-official": functools.partial(_official, "AutoAugment"),
-        _SUPCON: _supcon,
+        "tf-models-official": Implementation(
+            functools.partial(_official, "AutoAugment"), "ours"
+        ),
+        **_PLAIN,
     },
     "randaugment": {
-        "keras-cv": _keras_cv_randaugment,
-        "tf-models-official": functools.partial(_official, "RandAugment"),
-        _SUPCON: _supcon,
+        "keras-cv": Implementation(_keras_cv_randaugment, "ours"),
+        "tf-models-official": Implementation(
+            functools.partial(_official, "RandAugment"), "ours"
+        ),
+        **_PLAIN,
     },
 }

@@ -32,7 +32,7 @@ VAE = "vae"
 Settings = dict[str, Any]
 
 
-def evaluations(settings: Settings) -> dict[str, list[str]]:
+def evaluations(settings: Mapping[str, Any]) -> dict[str, list[str]]:
     """Returns the flags of each evaluation by its name, "" the first."""
     commands = {name.partition(":"): value for name, value in settings.items()}
     return {

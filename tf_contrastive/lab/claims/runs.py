@@ -28,6 +28,8 @@ RESULT_FILE = "result.json"
 RUNS = "runs"
 # Seed of the runs that choose an arm's flags; no judged run has it.
 SELECTION_SEED = 1000
+# The folder of recorded commands.
+_THERE = "reproduction"
 # Fields of a recipe that do not change what is run and measured. Reading a
 # result tests its relations again.
 _TEXTS = (
@@ -57,25 +59,9 @@ class Folders:
     data_dir: str = ""
     configs_dir: str = "configs"
 
-    def relative(self, path: str) -> str:
-        """Returns a path below the workdir, relative to it."""
-        return path.removeprefix(self.workdir).lstrip("/")
-
     def flags(self, given: Sequence[str]) -> list[str]:
         """Returns flags with the folder of the flagfiles."""
         return [flag.replace("{configs}", self.configs_dir) for flag in given]
-
-    def portable(self, words: Sequence[str]) -> str:
-        """Returns a command line without the folders of this machine."""
-        portable = []
-        for word in words:
-            name, _, value = word.partition("=")
-            if name in ("--workdir", "--output_dir"):
-                word = f"{name}=reproduction/{self.relative(value)}"
-            elif name == "--data_dir":
-                word = f"{name}=DATA"
-            portable.append(word)
-        return command_line(portable)
 
 
 def command_line(words: Sequence[str]) -> str:
@@ -147,7 +133,7 @@ def _unit(
     case: str,
     arm: str,
     seed: int,
-    settings: definitions.Settings,
+    settings: Mapping[str, Any],
     folders: Folders,
 ) -> measures.Unit:
     """Returns a unit with its commands.
@@ -256,15 +242,22 @@ def _run(
     start = time.monotonic()
     for words in unit.commands:
         _call(words)
-    scoring = unit.evaluations.get("")
+    # As on another machine.
+    there = dataclasses.replace(
+        folders, workdir=_THERE, data_dir=folders.data_dir and "DATA"
+    )
+    portable = _unit(unit.case, unit.arm, unit.seed, unit.settings, there)
+    scoring = portable.evaluations.get("")
     return {
         "case": unit.case,
         "arm": unit.arm,
         "seed": unit.seed,
         "values": measures.values(recipe, unit),
         "gate": measures.gate(unit),
-        "commands": [folders.portable(w) for w in unit.commands],
-        "evaluation": folders.relative(scoring.folder if scoring else ""),
+        "commands": [command_line(words) for words in portable.commands],
+        "evaluation": scoring.folder.removeprefix(f"{_THERE}/")
+        if scoring
+        else "",
         "minutes": round((time.monotonic() - start) / 60, 2),
     }
 
