@@ -131,7 +131,8 @@ def run(options: Benchmark) -> int:
     Returns:
       0, or 1 if an implementation differs from ours or runs out of memory.
     """
-    from tf_contrastive.lab.benchmarks import measure, ratios
+    with terminal.without_start_lines():
+        from tf_contrastive.lab.benchmarks import measure, ratios
 
     chosen = options.benchmarking
     if chosen.compare:

@@ -88,7 +88,8 @@ def run(options: Reproduce) -> int:
     claim = definitions.find(chosen.claim, known) if chosen.claim else None
     recipe = claim.recipe(chosen.scale) if claim else None
     # Here, so that the list and errors need not wait for TensorFlow.
-    from tf_contrastive.lab.claims import results_document, runs, verdicts
+    with terminal.without_start_lines():
+        from tf_contrastive.lab.claims import results_document, runs, verdicts
 
     if claim is None or recipe is None:
         if chosen.list:

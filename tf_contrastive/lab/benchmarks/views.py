@@ -15,7 +15,6 @@ _COLUMNS = 8
 
 def run(common: Common, options: Views) -> measure.Report:
     """Writes the PNG file `plot`, with a row for every policy and ablation."""
-    del common
     measure.check_output("plot", options.plot)
     names = [name for name, p in POLICIES.items() if p.augments]
     names += [f"ablation:{name}" for name in OPERATIONS]

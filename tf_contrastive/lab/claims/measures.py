@@ -100,7 +100,6 @@ def _evaluation(unit: Unit, name: str) -> Measured | None:
 
 def _linear_stage(unit: Unit, name: str) -> Measured | None:
     """Numbers of a run's own linear stage, see `_numbers`."""
-    del name
     if not unit.pretrain:
         return None
     run = flags.parse(Pretrain, [*unit.pretrain])
@@ -166,7 +165,6 @@ def _bounds(others: int, positives: float) -> dict[str, float]:
 
 def _training(unit: Unit, name: str) -> Measured | None:
     """Mean logged scalars, TAG/first_epoch or TAG/last_epoch, and bounds."""
-    del name
     if not unit.workdir or definitions.VAE in unit.settings:
         return None
     epochs = ("first_epoch", "last_epoch")
@@ -242,7 +240,6 @@ def _vae(unit: Unit, name: str) -> Measured | None:
     Numbers as of `_evaluation`, and the losses of the gate. They are kept in
     the folder of its run.
     """
-    del name
     if definitions.VAE not in unit.settings:
         return None
     run = flags.parse(Pretrain, [*unit.pretrain])
@@ -301,7 +298,6 @@ def _free_embeddings(unit: Unit, name: str) -> Measured | None:
     plus `spread` times a random one. Options: loss, temperature, images,
     classes (equally frequent), dimension, spread, steps, learning_rate.
     """
-    del name
     options = unit.settings.get("free_embeddings")
     if options is None:
         return None
@@ -344,7 +340,6 @@ def _color_histograms(unit: Unit, name: str) -> Measured | None:
 
     Options: dataset, split, augmentation, and others of `views.build`.
     """
-    del name
     if "color_histograms" not in unit.settings:
         return None
     options = dict(unit.settings["color_histograms"])
@@ -369,7 +364,6 @@ def _policy_speed(unit: Unit, name: str) -> Measured | None:
     take turns, so that other work of the machine slows them all; of each the
     median.
     """
-    del name
     options = unit.settings.get("policy_speed")
     if options is None:
         return None

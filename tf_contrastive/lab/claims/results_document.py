@@ -7,16 +7,13 @@ import re
 import statistics
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
 from tf_contrastive.evaluation import plots
 from tf_contrastive.lab.claims import definitions, measures, runs, verdicts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 FOLDER = definitions.RESULTS
 PLOT_FILE = "result.png"
@@ -440,7 +437,7 @@ def draw(panels: Mapping[str, Points], shared: bool = False) -> bytes:
     return plots.png(figure)
 
 
-def _panel(axis: "Axes", name: str, points: Points) -> None:
+def _panel(axis: Any, name: str, points: Points) -> None:
     cases = list(dict.fromkeys(case for case, _ in points))
     arms = list(dict.fromkeys(arm for _, arm in points))
     step = 0.8 / len(arms)
