@@ -6,6 +6,7 @@ import http.server
 import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -170,6 +171,15 @@ def test_serve_mounts_the_versions_and_names_the_newest(serve, base):
     assert "http://127.0.0.1:9000/v1/models/encoder" in done.stderr
     _, called = serve("--host=[::]", base)
     assert "--publish=[::]:8501:8501" in called
+    done, nothing = serve("--dry_run", "--host=[::]", base)
+    assert nothing is None
+    assert shlex.split(done.stdout) == ["docker", *called]
+    _, called = serve("--image=other", "gs://bucket/export")
+    assert called[-3:] == [
+        "other",
+        "--model_name=encoder",
+        "--model_base_path=gs://bucket/export",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ Measure = Callable[[Unit, str], Measured | None]
 def _evaluation(unit: Unit, name: str) -> Measured | None:
     """Numbers of `evaluation.json`, see `_numbers`."""
     scoring = unit.evaluations.get(name)
-    if scoring is None:
+    if scoring is None or not unit.commands:
         return None
     return Measured(
         _written_rows(flags.parse(Evaluate, [*scoring.flags])),
@@ -100,7 +100,7 @@ def _evaluation(unit: Unit, name: str) -> Measured | None:
 
 def _linear_stage(unit: Unit, name: str) -> Measured | None:
     """Numbers of a run's own linear stage, see `_numbers`."""
-    if not unit.pretrain:
+    if not unit.pretrain or not unit.commands:
         return None
     run = flags.parse(Pretrain, [*unit.pretrain])
     if not run.linear.schedule.epochs:
@@ -165,7 +165,7 @@ def _bounds(others: int, positives: float) -> dict[str, float]:
 
 def _training(unit: Unit, name: str) -> Measured | None:
     """Mean logged scalars, TAG/first_epoch or TAG/last_epoch, and bounds."""
-    if not unit.workdir or definitions.VAE in unit.settings:
+    if not unit.workdir or not unit.commands:
         return None
     epochs = ("first_epoch", "last_epoch")
     tags = itertools.product(scalars.TAGS.values(), epochs)
