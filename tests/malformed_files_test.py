@@ -165,7 +165,11 @@ def test_files_that_were_not_copied_whole_are_refused(make, tmp_path):
     path, named = make(tmp_path)
     whole = path.read_bytes()
     assert datasets.source(**named).info.num_examples == _COUNT
-    cuts = [lambda content: content[:-1], lambda content: content + b"abc"]
+    cuts = [
+        lambda content: content[:-1],
+        lambda content: content + b"abc",
+        lambda content: content + bytes(64),
+    ]
     if make in (packed, prepared):  # Their number of records is known.
         cuts.append(lambda content: content[: starts(content)[-1]])
     for cut in cuts:

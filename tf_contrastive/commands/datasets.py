@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from typing import Any
 
 from tf_contrastive import files
 from tf_contrastive.config.data import Reading, split_name
@@ -95,17 +96,22 @@ def _describe(declared: type[DatasetDeclaration]) -> None:
         print(f"{'':16} {field.name}: {field.metadata['help']}{default}")
 
 
+def _open(options: Datasets, name: str) -> Any:
+    """Opens the split of a dataset."""
+    from tf_contrastive import datasets
+
+    listing, data_dir = options.listing, options.listing.data_dir or None
+    return datasets.source(
+        name, listing.split, data_dir=data_dir, reading=options.reading
+    )
+
+
 def _pack(options: Datasets) -> str:
     """Writes resized images; returns a description."""
     from tf_contrastive import datasets
 
-    chosen, listing = options.packing, options.listing
-    source = datasets.source(
-        chosen.dataset,
-        listing.split,
-        data_dir=listing.data_dir or None,
-        reading=options.reading,
-    )
+    chosen = options.packing
+    source = _open(options, chosen.dataset)
     folder = os.path.expanduser(chosen.pack)
     try:
         count = datasets.pack(source, folder, chosen.pack_side)
@@ -113,7 +119,7 @@ def _pack(options: Datasets) -> str:
         cause = error.__cause__ or error
         raise datasets.name_unreadable(cause) or error from cause
     return (
-        f"packed {count:,} images of {listing.split}: read them by"
+        f"packed {count:,} images of {source.info.split}: read them by"
         f" --dataset=packed:{chosen.pack}"
     )
 
@@ -122,15 +128,10 @@ def _show(options: Datasets) -> str:
     """Writes some images as one PNG file; returns a description."""
     from tf_contrastive import datasets
 
-    listing = options.listing
-    source = datasets.source(
-        listing.show,
-        listing.split,
-        data_dir=listing.data_dir or None,
-        reading=options.reading,
-    )
+    output = options.listing.output
+    source = _open(options, options.listing.show)
     sheet = datasets.contact_sheet(source)
-    files.write(listing.output, sheet, f"set {arg('output')} to another file")
+    files.write(output, sheet, f"set {arg('output')} to another file")
     info = source.info
     extra = ""
     if info.extra_channels:
@@ -138,5 +139,5 @@ def _show(options: Datasets) -> str:
     return (
         f"{info.name} {info.split}: {info.num_examples:,} images,"
         f" {info.labelling}, shape {info.image_shape or 'varies'}{extra};"
-        f" contact sheet: {listing.output}"
+        f" contact sheet: {output}"
     )

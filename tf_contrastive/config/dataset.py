@@ -97,8 +97,8 @@ class DatasetDeclaration:
       name: the name's first part.
       form: a whole name; of those with options an example.
       facts: about its images.
-      has_fixed_splits: whether `test_fraction` has no effect. Otherwise its
-        splits are made by it, or are those of another dataset.
+      has_fixed_splits: whether `test_fraction` has no effect, and is refused.
+        Otherwise it makes splits, here or in the dataset of the images.
     """
 
     name: ClassVar[str]
@@ -112,7 +112,6 @@ class DatasetDeclaration:
         raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class Prepared(DatasetDeclaration):
     """Any prepared dataset of TensorFlow Datasets, such as cifar10."""
 
@@ -164,7 +163,6 @@ class AtPath(DatasetDeclaration):
         return cls(path)
 
 
-@dataclasses.dataclass(frozen=True)
 class Folder(AtPath):
     """A folder per class, or images without labels."""
 
@@ -173,7 +171,6 @@ class Folder(AtPath):
     has_fixed_splits = False
 
 
-@dataclasses.dataclass(frozen=True)
 class CSV(AtPath):
     """Lines of path,label, or of paths."""
 
@@ -182,7 +179,6 @@ class CSV(AtPath):
     has_fixed_splits = False
 
 
-@dataclasses.dataclass(frozen=True)
 class Packed(AtPath):
     """What `datasets --pack` has made of another dataset."""
 
@@ -190,7 +186,6 @@ class Packed(AtPath):
     form = "packed:FOLDER"
 
 
-@dataclasses.dataclass(frozen=True)
 class TFRecord(AtPath):
     """tf.train.Example with an encoded image and a label."""
 
@@ -268,7 +263,6 @@ def _of(help: str) -> Any:
 # ---- Datasets with options ---------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
 class OfClasses(WithOptions):
     """Some classes of another dataset, in the order of their labels."""
 
@@ -276,7 +270,6 @@ class OfClasses(WithOptions):
     classes: ClassVar[tuple[str, ...]]
 
 
-@dataclasses.dataclass(frozen=True)
 class Cifar2(OfClasses):
     """Cats (0) and dogs (1) of cifar10 (Feeney and Hughes 2024, SINCERE)."""
 
@@ -303,7 +296,6 @@ n02108089 n03424325 n01855672 n02090622
 """
 
 
-@dataclasses.dataclass(frozen=True)
 class ImageNet100(OfClasses):
     """100 classes of imagenet2012 (Tian et al. 2020, CMC)."""
 
