@@ -58,8 +58,10 @@ class MLP(Linear):
     is_linear = False
 
     layers: int = option(2, "dense layers of the mlp", minimum=2, maximum=4)
-    hidden: int = option(
-        0, "units of the hidden layers; 0: the dimension of the features"
+    hidden: int | None = option(
+        None,
+        "units of the hidden layers; auto: the dimension of the features",
+        auto=0,
     )
 
     def sizes(self, features: int) -> list[int]:
@@ -75,7 +77,7 @@ _Choice: Any = choice(
     HEADS,
     MLP.name,
     "projection head",
-    flags=MLP.defaults(),
+    flags=("output", "layers"),
     prefixed=MLP.defaults(),
 )
 

@@ -333,7 +333,7 @@ _Choice: Any = choice(
     POLICIES | LISTING,
     SimCLR.name,
     "",
-    flags=SimCLR.defaults(),
+    flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
 )
 
 
