@@ -488,60 +488,15 @@ def test_a_diverged_stage_names_its_flag(first, begun):
     assert _scores(_stage(first[1], begun))[0] > 0.2
 
 
-# ---- Recipes -----------------------------------------------------------------
+# ---- The run's own classifier ------------------------------------------------
 
 
-def _moved(before, after, moving):
-    """Whether each variable differs, of moving statistics or of the others."""
-    return [
-        not np.array_equal(old, new)
-        for old, new in zip(before.variables, after.variables, strict=True)
-        if ("moving" in old.name) == moving
-    ]
-
-
-@pytest.mark.slow
-def test_fine_tuning_moves_weights_and_statistics(tmp_path):
-    teacher = tmp_path / "teacher"
-    training.pretrain(
-        _options(teacher, split="train", batch_size=128, epochs=4)
-    )
-    recipe = {
-        "loss": "cross_entropy",
-        "views": 1,
-        "split": "train[:320]",
-        "batch_size": 64,
-        "epochs": 2,
-        "optimizer": "sgd",
-        "nesterov": True,
-        "weight_decay": 0.0,
-        "learning_rate": 0.05,
-        "warmup_epochs": 0.0,
-    }
-    tuned, scratch = tmp_path / "tuned", tmp_path / "scratch"
-    training.pretrain(_options(tuned, init_from=str(teacher), **recipe))
-    training.pretrain(_options(scratch, **recipe))
-    before, after, other = (
-        checkpoints.load_encoder(checkpoints.load_run(str(workdir)))
-        for workdir in (teacher, tuned, scratch)
-    )
-    for moving in (False, True):
-        assert all(_moved(before, after, moving))
-
-    def top1(encoder):
-        test = datasets.source("digits", "test")
-        train = datasets.source("digits", _FIRST["split"])
-        scored = contexts.make(encoder, train, test)
-        return protocols.run(scored, ["knn"])["results"][0]["top1"]
-
-    assert top1(after) > top1(other) + 0.05
-
-    # The classifier that was trained with it is scored as it stands.
-    run = checkpoints.load_run(str(tuned))
-    test = datasets.source("digits", "test")
-    scored = make_context.from_run(
-        run, datasets.source("digits", "train"), test
-    )
+def test_the_classifier_of_a_run_is_scored(tmp_path):
+    options = {"loss": "cross_entropy", "views": 1, "optimizer": "sgd"}
+    training.pretrain(_options(tmp_path, learning_rate=0.05, **options))
+    run = checkpoints.load_run(str(tmp_path))
+    splits = (datasets.source("digits", name) for name in ("train", "test"))
+    scored = make_context.from_run(run, *splits)
     (row,) = protocols.run(scored, ["head"])["results"]
     kernel, bias = (
         tf.train.load_variable(

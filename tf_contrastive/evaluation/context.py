@@ -63,13 +63,11 @@ class EvaluationContext:
 
         Nothing is embedded yet in it. `preprocessing` is its default.
         """
-        return EvaluationContext(
-            self.subject,
-            data,
-            self.options,
+        return dataclasses.replace(
+            self,
+            data=data,
             default_preprocessing=preprocessing,
-            cancellable=self.cancellable,
-            log=self.log,
+            observer=None,
         )
 
     @functools.cached_property
