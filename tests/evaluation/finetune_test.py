@@ -600,7 +600,12 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     small = {"steps": 12, "learning_rates": [0.05], "weight_decays": [0.0]}
     parts = dict(
         contexts.measure(
-            "transfer", scored, grid=small, scratch_grid=small, batch_size=64
+            "transfer",
+            scored,
+            methods=["linear", "finetune", "scratch"],
+            grid=small,
+            scratch_grid=small,
+            batch_size=64,
         )
     )
     assert list(parts) == [
