@@ -97,7 +97,6 @@ def pretrain(options: Pretrain) -> Result:
     if shape := source.info.image_shape:
         images = source.info.num_examples * math.prod(shape)
         allocations.check_cache(run.options.data.cache, images)
-    validation = run.of_validation()
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()
@@ -132,12 +131,12 @@ def pretrain(options: Pretrain) -> Result:
             summaries = _summaries(run, model, rates, host_copy)
             watchers += [summaries, *_reports(run, summaries)]
         with _saving_on_error(run, saved):
-            seconds, metrics = fit(run, model, start_step, watchers, validation)
+            seconds, metrics = fit(run, model, start_step, watchers)
         keeper.check_trained()
         if summaries:
             if host_copy and runtime.projector_examples:
                 host_copy.update(model)
-                shown = run.validation or run.source
+                shown = (run.validation or run).source
                 projector.write(run.events, host_copy, shown, run.options)
             summaries.close(run_summary.write_end)
     return Result(run, start_step, saved.step, seconds, metrics)
@@ -165,7 +164,8 @@ class PreparedRun:
       strategy: of its replicas.
       machine: what the options depend on of the strategy.
       source: training examples.
-      validation, test: see `Splits`.
+      validation: the run that measures the loss on the validation part.
+      test: examples of the linear stage, if there is one.
       service: the data service that makes its batches, if any.
     """
 
@@ -173,7 +173,7 @@ class PreparedRun:
     strategy: tf.distribute.Strategy
     machine: Machine
     source: datasets.Source
-    validation: datasets.Source | None = None
+    validation: "PreparedRun | None" = None
     test: datasets.Source | None = None
     service: datasets.DataService | None = None
 
@@ -199,7 +199,7 @@ class PreparedRun:
         """Folder of TensorBoard's events."""
         return os.path.join(self.options.runtime.workdir, tensorboard.EVENTS)
 
-    def replace(self, **options: Any) -> "PreparedRun":
+    def with_options(self, **options: Any) -> "PreparedRun":
         """Returns the run with some of its options replaced."""
         changed = fields.replace(self.options, **options)
         return dataclasses.replace(self, options=changed)
@@ -210,16 +210,13 @@ class PreparedRun:
         source = datasets.in_memory(self.source, cache)
         return dataclasses.replace(self, source=source)
 
-    def of_validation(self) -> "PreparedRun | None":
-        """Returns the run whose examples are those of the validation part.
+    def measuring(self, part: datasets.Source) -> "PreparedRun":
+        """Returns the run that measures the loss on a validation part.
 
         Raises:
           UserError: if a replica would get fewer than 2 examples.
         """
-        if self.validation is None:
-            return None
-        replicas = self.machine.replicas
-        examples = self.validation.info.num_examples
+        replicas, examples = self.machine.replicas, part.info.num_examples
         size = min(self.options.schedule.batch_size, examples)
         if size < 2 * replicas:
             fraction = f"{self.options.data.validation_fraction:g}"
@@ -228,11 +225,10 @@ class PreparedRun:
                 f" {examples} examples, fewer than 2 for each of {replicas}"
                 " replicas: use a larger fraction, or 0"
             )
-        return dataclasses.replace(
-            self.replace(batch_size=size - size % replicas, sampler="shuffle"),
-            source=self.validation,
-            service=None,
+        run = self.with_options(
+            batch_size=size - size % replicas, sampler="shuffle"
         )
+        return dataclasses.replace(run, source=part, service=None)
 
     def batches(self, start_step: int = 0) -> Any:
         """Returns the distributed batches, from a step on."""
@@ -260,29 +256,25 @@ class PreparedRun:
 
     def example_views(self) -> tuple[tf.Tensor, tf.Tensor | None]:
         """A small batch (views [B, V, S, S, K], labels or None), not mixed."""
-        data, runtime = self.options.data, self.options.runtime
-        views = dataclasses.replace(
-            self.options.views,
+        views, images = self.options.views, tensorboard.GRID_IMAGES
+        if self.options.runtime.histograms_every_epochs:
+            images = tensorboard.images_per_batch(views.side, views.views)
+        buffer = self.options.data.shuffle_buffer
+        few = self.with_options(
             augment_on="host",
             wire_dtype="float32",
             mixup_alpha=0.0,
             cutmix_alpha=0.0,
-        )
-        images = tensorboard.GRID_IMAGES
-        if runtime.histograms_every_epochs:
-            images = tensorboard.images_per_batch(views.side, views.views)
-        made = RunViews(views)
-        maker = datasets.ViewMaker(
-            made.geometric, made.finish, extra_channels=data.extra_channels
-        )
-        order = datasets.Order(
+            decode_scale="full",
             batch_size=min(images, self.source.info.num_examples),
-            seed=runtime.seed,
-            shuffle_buffer=min(data.shuffle_buffer, _SHUFFLED_EXAMPLES),
+            sampler="shuffle",
+            shuffle_buffer=min(buffer, _SHUFFLED_EXAMPLES),
             cache="none",
         )
-        stream = datasets.training_batches(self.source, maker, order)
-        first = next(iter(stream.take(1)))
+        # In this process alone.
+        local = tf.distribute.get_strategy()
+        few = dataclasses.replace(few, strategy=local, service=None)
+        first = next(iter(few.batches()))
         return first if isinstance(first, tuple) else (first, None)
 
     def build(self) -> tuple[ContrastiveModel, Schedules]:
@@ -418,7 +410,13 @@ def prepare(
         encoder = dataclasses.replace(run.encoder, standardize=statistics)
         run = dataclasses.replace(run, encoder=encoder)
     allocations.check_model(run, machine)
-    return PreparedRun(run, strategy, machine, *splits, service)
+    prepared = PreparedRun(
+        run, strategy, machine, source, test=splits.test, service=service
+    )
+    if splits.validation is None:
+        return prepared
+    validation = prepared.measuring(splits.validation)
+    return dataclasses.replace(prepared, validation=validation)
 
 
 def _machine(strategy: tf.distribute.Strategy) -> Machine:
@@ -624,7 +622,6 @@ def fit(
     model: ContrastiveModel,
     start_step: int = 0,
     watchers: Sequence[tf.keras.callbacks.Callback] = (),
-    validation: PreparedRun | None = None,
 ) -> tuple[float, dict[str, float]]:
     """Fits from `start_step` to the end of the last epoch.
 
@@ -635,7 +632,7 @@ def fit(
     Returns:
       (seconds, means over the last epoch by metric; {} if nothing was left).
     """
-    started = time.perf_counter()
+    started, validation = time.perf_counter(), run.validation
     epochs, steps_per_epoch = run.options.schedule.epochs, run.steps_per_epoch
     epoch, done = divmod(start_step, steps_per_epoch)
     # (first step, first epoch, epoch to stop before, steps of an epoch)

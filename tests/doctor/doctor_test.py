@@ -267,7 +267,7 @@ def test_variables_are_counted_exactly():
     # One of the two views of 32 images is encoded with a gradient.
     assert predicted.views == 32 * 2 * 8 * 8 * 3 * 4
     assert memory.similarity_block(run, 2) == (32, 64 + 64)
-    chunked = prepared.replace(grad_cache_chunks=4)
+    chunked = prepared.with_options(grad_cache_chunks=4)
     model, _ = chunked.build()
     chunked = memory.predict(model, chunked.options, 2)
     assert chunked.activations * 4 == predicted.activations

@@ -93,7 +93,7 @@ def begun(first, tmp_path):
 
 def _stage(result, workdir, **changes):
     """The linear stage by itself, of a run whose first stage is done."""
-    run = result.run.replace(workdir=str(workdir), **(_SECOND | changes))
+    run = result.run.with_options(workdir=str(workdir), **(_SECOND | changes))
     train, _, test = training.open_data(run.options)
     return linear_stage.run(run.options, train, test, run.strategy)
 

@@ -46,7 +46,7 @@ def inspect(run: Pretrain) -> Report:
         checkpoints.check_workdir(run)
 
     start = time.perf_counter()
-    model, _ = prepared.replace(steps_per_execution=1).build()
+    model, _ = prepared.with_options(steps_per_execution=1).build()
     trace_seconds = _TRACE_BY_BUILD * (time.perf_counter() - start)
     predicted = memory.predict(model, run, replicas)
     counts = related = None

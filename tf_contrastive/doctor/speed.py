@@ -64,7 +64,7 @@ def measure_input(run: train.PreparedRun, seconds: float) -> float | None:
     size = max(size // (2 * replicas), 1) * 2 * replicas
     if size > count:
         size = replicas
-    run = dataclasses.replace(run.replace(batch_size=size), source=source)
+    run = dataclasses.replace(run.with_options(batch_size=size), source=source)
     batches = iter(run.batches())
     # Pipelines prepare a few batches while the first is waited for.
     next(batches)

@@ -183,7 +183,7 @@ def _measure(
     run, strategy = prepared.options, prepared.strategy
     info, size = prepared.source.info, run.schedule.batch_size
     replicas = prepared.machine.replicas
-    model, _ = prepared.replace(steps_per_execution=1).build()
+    model, _ = prepared.with_options(steps_per_execution=1).build()
 
     def wait_for(function: Callable, batches: Any) -> None:
         function(batches)
