@@ -427,8 +427,7 @@ def test_directions_of_a_trillionth_of_the_variance_are_rounding(rows):
 
 
 @pytest.mark.parametrize(
-    "steps,momentum",
-    [(1, 0.9), (99, 0.9), (101, 1 - 10 / 101), (1000, 0.99)],
+    "steps,momentum", [(1, 0.9), (99, 0.9), (101, 1 - 10 / 101), (1000, 0.99)]
 )
 def test_transfer_has_simclr_s_batch_norm_momentum(
     steps, momentum, monkeypatch
@@ -593,8 +592,7 @@ _ZOOMS = {
 
 
 @pytest.mark.parametrize(
-    "kind,table,side",
-    [("imagenet", _IMAGENET_C, 512), ("cifar", _CIFAR_C, 32)],
+    "kind,table,side", [("imagenet", _IMAGENET_C, 512), ("cifar", _CIFAR_C, 32)]
 )
 def test_corruptions_have_the_published_levels(kind, table, side):
     filters = {"imagenet": "BICUBIC", "cifar": "BOX"}

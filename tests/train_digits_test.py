@@ -37,11 +37,7 @@ _OPTIONS = {
 _CHANGES = {
     # The queue is full after the first epoch, since the loss grows until then.
     # Keys follow the encoder within the run's 220 steps.
-    "moco": {
-        "queue_size": 256,
-        "key_momentum": 0.99,
-        "epochs": 20,
-    },
+    "moco": {"queue_size": 256, "key_momentum": 0.99, "epochs": 20}
 }
 
 

@@ -233,9 +233,7 @@ def test_an_unfinished_first_checkpoint_is_written_again(tmp_path, capsys):
     assert _checkpoints(tmp_path, _model()).restore() == 1
 
 
-def test_files_of_a_killed_writer_are_removed(
-    tmp_path,
-):
+def test_files_of_a_killed_writer_are_removed(tmp_path):
     _trained(tmp_path, steps=(1, 2), keep_checkpoints=2)
     folder = tmp_path / "checkpoints"
     state = (folder / "checkpoint").read_text()
@@ -256,24 +254,6 @@ def test_files_of_a_killed_writer_are_removed(
         "ckpt-4.index",
         "ckpt-5.index",
     ]
-
-
-def test_one_checkpoint_per_hour_is_permanent(tmp_path, monkeypatch):
-    now = [1e9]
-    monkeypatch.setattr("time.time", lambda: now[0])
-    model = _model()
-    saver = _checkpoints(
-        tmp_path, model, keep_checkpoints=2, keep_checkpoint_every_hours=1.0
-    )
-    for step in range(1, 11):
-        now[0] += 1200  # Twenty minutes.
-        _advance(model, step)
-        saver.save()
-        saver._checkpoint.sync()
-    steps = _present_steps(tmp_path / "checkpoints")
-    assert steps[-2:] == [9, 10]
-    gaps = np.diff(steps[:-2])
-    assert len(gaps) and (gaps == 3).all()
 
 
 def _listed_steps(folder):
@@ -301,10 +281,7 @@ def test_checkpoints_go_by_step_whatever_the_clock_says(
 
     def saver_of(model):
         return _checkpoints(
-            tmp_path,
-            model,
-            keep_checkpoints=2,
-            keep_checkpoint_every_hours=1.0,
+            tmp_path, model, keep_checkpoints=2, keep_checkpoint_every_hours=1.0
         )
 
     model = _model()

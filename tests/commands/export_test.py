@@ -80,10 +80,7 @@ def exported(workdir, tmp_path_factory):
 
 def _export(workdir, tmp_path, **values):
     options = fields.replace(
-        Export(),
-        workdir=workdir,
-        output_dir=str(tmp_path / "export"),
-        **values,
+        Export(), workdir=workdir, output_dir=str(tmp_path / "export"), **values
     )
     options.validate()
     assert command.run(options) == 0

@@ -335,17 +335,6 @@ def test_a_worker_names_a_port_in_use():
     assert f"cannot start at port {port} " in done.stderr
 
 
-def test_the_launcher_names_a_wrong_argument():
-    for argument, value in (("--worker=2",) * 2, ("--workers=two",) * 2):
-        done = subprocess.run(
-            ["launch/data_service", argument],
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2 and value in done.stderr
-
-
 def test_an_address_without_a_service_is_an_error(tmp_path):
     source = _source("memory", tmp_path)
     with pytest.raises(errors.UserError, match="data_service=grpc://localhost"):

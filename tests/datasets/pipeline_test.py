@@ -320,22 +320,6 @@ def test_photographs_are_decoded_at_the_scale_of_their_crops(kind, tmp_path):
             assert np.corrcoef(a, b)[0, 1] > 0.9
 
 
-def test_records_of_one_shape_are_read_from_memory(tmp_path, monkeypatch):
-    source = build("stream", tmp_path, monkeypatch)
-    monkeypatch.undo()  # Of the cache's limit.
-    cached = source.cached()
-    for ours, theirs in zip(
-        cached.examples().as_numpy_iterator(),
-        source.examples().as_numpy_iterator(),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(ours["image"], theirs["image"])
-        assert ours["label"] == theirs["label"]
-    # Two draws from a buffer of 1 would be in order, if it were not cached.
-    (batch,) = batches(source, 1, shuffle_buffer=1)
-    assert numbers(batch) != sorted(numbers(batch))
-
-
 # ---- Class balance ---
 
 

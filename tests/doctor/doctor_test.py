@@ -393,18 +393,8 @@ _BAD = [
     ),
     ("temperature", {"temperature": 0.01}, {}, "0.05 to 0.5"),
     ("temperature", {"temperature": 5.0}, {}, "0.05 to 0.5"),
-    (
-        "loss_normalize",
-        {"loss_normalize": False},
-        {},
-        "loss_normalize=True",
-    ),
-    (
-        "learning_rate",
-        {"optimizer": "adamw"},
-        {},
-        "lower `learning_rate`",
-    ),
+    ("loss_normalize", {"loss_normalize": False}, {}, "loss_normalize=True"),
+    ("learning_rate", {"optimizer": "adamw"}, {}, "lower `learning_rate`"),
     (
         "learning_rate",
         {"learning_rate": 0.3},
@@ -417,12 +407,7 @@ _BAD = [
         {},
         "warmup_epochs=10",
     ),
-    (
-        "batch_norm",
-        {"grad_cache_chunks": 64},
-        {},
-        "fewer `grad_cache_chunks`",
-    ),
+    ("batch_norm", {"grad_cache_chunks": 64}, {}, "fewer `grad_cache_chunks`"),
     ("replica_batch", {}, {"replicas": 128}, "larger `batch_size`"),
     (
         "dropped_images",
@@ -472,11 +457,6 @@ def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
 )
 def test_a_good_run_gets_no_warning(options):
     assert advice.warnings(doctor_facts.facts(options)) == {}
-
-
-@pytest.mark.parametrize("speed", [1.05, None, 0.3])
-def test_a_precision_that_is_not_slow_is_not_changed(speed):
-    assert advice.warnings(doctor_facts.facts(half_speed=speed)) == {}
 
 
 def test_hours_follow_the_slower_of_input_and_step():

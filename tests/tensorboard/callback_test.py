@@ -440,9 +440,7 @@ def test_the_profile_covers_the_requested_steps(runs):
     assert not (folder / "b" / "events" / "plugins").exists()
 
 
-def test_a_profile_beyond_the_run_is_refused(
-    tmp_path,
-):
+def test_a_profile_beyond_the_run_is_refused(tmp_path):
     with pytest.raises(
         errors.UserError, match="profile_steps=7,11: the run has 10 steps"
     ):

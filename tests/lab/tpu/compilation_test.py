@@ -18,12 +18,7 @@ from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.lab import tpu
 from tf_contrastive.lab.benchmarks.step import both_passes
-from tf_contrastive.lab.tpu import (
-    chips,
-    compilation,
-    compiler,
-    lowering,
-)
+from tf_contrastive.lab.tpu import chips, compilation, compiler, lowering
 
 _ROOT = Path(__file__).resolve().parents[3]
 _SPEC = importlib.util.spec_from_file_location(
