@@ -4,6 +4,7 @@ Each is built with its defaults, rebuilt from its configuration with equal
 results, and built by its name; an unknown option is named in the error.
 """
 
+import dataclasses
 import inspect
 
 import numpy as np
@@ -33,33 +34,23 @@ _SUPERVISED = (
 _RUN = {"steps_per_epoch": 7, "epochs": 100}
 
 
-def _changed(options):
-    """Returns options that differ from the given defaults."""
-    others = {
-        "reduction": "sum",
-        "negatives": "all_views",
-        "mining": "semi_hard",
-        "momentum_style": "pytorch",
-        "boundaries": (1.5, 3.0),
-        "positives_cap": 2,
-        "contrast": "one_view",
-        "denominator": "one_positive",
-        "epsilon_in": "cosine",
-        "normalization": "paper",
-        "negative_reduction": "sum",
-        "similarity_products": "split",
-        "block_size": 3,
-    }
-    return {
-        name: others[name]
-        if name in others
-        else not value
-        if isinstance(value, bool)
-        else value / 2 + 0.01
-        if isinstance(value, float)
-        else value + 1
-        for name, value in options.items()
-    }
+def _changed(declaration):
+    """Returns options that differ from their defaults."""
+    changed = {}
+    for field in dataclasses.fields(declaration):
+        value, about = field.default, field.metadata
+        if not about:
+            continue
+        if about["choices"]:
+            value = next(c for c in about["choices"][::-1] if c != value)
+        elif about["read"]:
+            value = (1.5, 3.0)
+        elif isinstance(value, bool):
+            value = not value
+        else:
+            value = value / 2 + 0.01 if isinstance(value, float) else 2
+        changed[field.name] = value
+    return changed
 
 
 def _value(loss):
@@ -74,7 +65,7 @@ def test_loss(name):
     options = kind.defaults()
     assert kind().get_config() == options
     assert _value(losses.build(name)) == _value(kind())
-    changed = kind(**_changed(options))
+    changed = kind(**_changed(kind))
     assert _value(kind.from_config(changed.get_config())) == _value(changed)
     assert _value(changed) != _value(kind())
     assert kind.needs_labels == (name in _SUPERVISED)
@@ -103,7 +94,7 @@ def test_optimizer(name):
         _weights(optimizers_.build(name, learning_rate=rate)),
         _weights(kind(rate, weight_decay=decay)),
     )
-    changed = kind(rate, **_changed(options), clipnorm=0.4)
+    changed = kind(rate, **_changed(kind.declaration), clipnorm=0.4)
     again = kind.from_config(changed.get_config())
     assert again.get_config() == changed.get_config()
     weights = _weights(changed)
@@ -122,9 +113,7 @@ def test_schedule(name):
     built = schedules_.build(
         name, base_learning_rate=0.3, batch_size=256, **_RUN
     )
-    changed = kind(
-        0.3, **_RUN, warmup_epochs=1.5, floor=0.1, **_changed(options)
-    )
+    changed = kind(0.3, **_RUN, warmup_epochs=1.5, floor=0.1, **_changed(kind))
     serialized = tf.keras.optimizers.schedules.serialize(changed)
     again = tf.keras.optimizers.schedules.deserialize(serialized)
     for step in (0, 5, 20, 300, 700):

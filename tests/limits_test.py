@@ -46,7 +46,6 @@ from tf_contrastive.evaluation import (
     logistic,
     statistics,
     transfer,
-    transformations,
 )
 from tf_contrastive.evaluation.corruptions import severities
 from tf_contrastive.exporting import serving_module, tflite_onnx
@@ -471,19 +470,6 @@ def test_a_row_shorter_than_1e_12_has_no_direction():
     rows = np.array([[1.1e-12, 0], [0.9e-12, 0]], np.float32)
     found = classifiers.normalize(rows)
     np.testing.assert_allclose(found, [[1, 0], [0, 0]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("images,fits", [((38, 40), False), ((40, 40), True)])
-def test_transformations_need_forty_images(images, fits):
-    rng = np.random.default_rng(0)
-    rows = [rng.normal(size=[n, 2]) for n in images]
-    kinds = [np.arange(n) % 2 for n in images]
-    arguments = rows[0], kinds[0], rows[1], kinds[1]
-    if fits:
-        transformations.predict(*arguments, hidden=2)
-        return
-    with pytest.raises(errors.UserError, match="40"):
-        transformations.predict(*arguments, hidden=2)
 
 
 def test_two_encoders_differ_at_five_percent():
