@@ -146,6 +146,13 @@ def test_workers_resolve_relative_paths(workdir, tmp_path, monkeypatch):
     for kind, values in (
         ("record", {"workdir": "run", "input": "tfrecord:./*.tfrecord"}),
         (
+            "derived",
+            {
+                "workdir": "run",
+                "input": "subset:fraction=1,of=tfrecord:./*.tfrecord",
+            },
+        ),
+        (
             "tfds",
             {"saved_model": "export", "input": "twelve", "data_dir": "tfds"},
         ),

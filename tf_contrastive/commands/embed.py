@@ -102,8 +102,9 @@ def run(options: Embed) -> int:
     rows = min(settings.embedding_batch_size, source.info.num_examples)
     allocations.check_images("embedding_batch_size", rows, shape[0])
     features = int(encoder(tf.zeros([1, *shape])).shape[-1])
-    is_at_path = isinstance(dataset.read(name), AtPath)
-    of_tfds = source.arrays is None and not is_at_path
+    of_tfds = source.arrays is None and not isinstance(
+        dataset.read(dataset.image_dataset(name)), AtPath
+    )
     job = jobs.Job(
         source,
         shape[0],
@@ -166,10 +167,11 @@ def _input(options: Embed) -> tuple[str, str, Reading]:
                 run.reading, max_bad_images=reading.max_bad_images
             )
         name, data_dir = name or data.dataset, data_dir or data.data_dir
-    declared = dataset.read(name)
+    images = dataset.image_dataset(name)
+    declared = dataset.read(images)
     if isinstance(declared, AtPath):
         path = _absolute(os.path.expanduser(declared.path))
-        name = f"{declared.name}:{path}"
+        name = f"{name.removesuffix(images)}{declared.name}:{path}"
     data_dir = data_dir and _absolute(os.path.expanduser(data_dir))
     return name, data_dir, reading
 

@@ -9,6 +9,7 @@ from tf_contrastive.config.dataset import (
     AtPath,
     ChannelStatistics,
     dataset_name,
+    image_dataset,
     read,
 )
 from tf_contrastive.config.fields import is_float32, matching, one_of, option
@@ -237,7 +238,7 @@ def check_pod(workdir: str, data: Data) -> None:
     They share no disk, and run graphs, but no Python.
     """
     paths = {"workdir": workdir, "data_dir": data.data_dir}
-    declared = read(data.dataset)
+    declared = read(image_dataset(data.dataset))
     if isinstance(declared, AtPath):
         paths["dataset"] = declared.path
     for name, path in paths.items():
