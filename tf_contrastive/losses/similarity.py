@@ -249,8 +249,7 @@ def log_sum_exp(
 ) -> tf.Tensor:
     """Log of the sum of exponentials over the mask's columns, [R, N] -> [R].
 
-    An empty row has `MASKED`. If `bounded`, its maximum is not subtracted. The
-    second derivative is not defined.
+    An empty row has `MASKED`. If `bounded`, its maximum is not subtracted.
     """
 
     @tf.custom_gradient
