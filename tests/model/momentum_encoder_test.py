@@ -281,7 +281,7 @@ def test_any_encoder_and_head_can_be_copied(head):
         projection = (
             heads.LinearProbe(3, "glorot_uniform")
             if head == "probe"
-            else heads.build(head, output=3)
+            else heads.build(head)
         )
         projection(encoder.output)
         branch = KeyBranch(encoder, projection, momentum=0.5, queue_size=4)
