@@ -44,10 +44,12 @@ from tf_contrastive.evaluation import (
     finetune,
     linear_stage,
     logistic,
+    protocols,
     statistics,
     transfer,
 )
 from tf_contrastive.evaluation.corruptions import severities
+from tf_contrastive.evaluation.data import Data
 from tf_contrastive.exporting import serving_module, tflite_onnx
 from tf_contrastive.lab.claims import verdicts
 from tf_contrastive.losses import contrastive_metrics, similarity
@@ -470,6 +472,28 @@ def test_a_row_shorter_than_1e_12_has_no_direction():
     rows = np.array([[1.1e-12, 0], [0.9e-12, 0]], np.float32)
     found = classifiers.normalize(rows)
     np.testing.assert_allclose(found, [[1, 0], [0, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "split", "least"),
+    [
+        ("transforms", "train", 40),
+        ("transforms", "test", 40),
+        ("tsne", "test", 4),
+    ],
+)
+def test_protocols_need_images(protocol, split, least):
+    for images, fits in ((least - 1, False), (least, True)):
+        sizes = {"train": 99, "test": 99} | {split: images}
+        train, test = (
+            datasets.from_arrays(np.zeros([n, 8, 8, 3], np.uint8), split=name)
+            for name, n in sizes.items()
+        )
+        context = types.SimpleNamespace(
+            data=Data(train, test), subject=types.SimpleNamespace()
+        )
+        lacks = protocols.missing(protocol, context)
+        assert lacks is None if fits else f"{least} images" in lacks
 
 
 def test_two_encoders_differ_at_five_percent():

@@ -1,6 +1,7 @@
 """Optimizers: their options, defaults and base learning rates."""
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 from tf_contrastive.config.components import Component, by_name, choice
@@ -38,9 +39,12 @@ class OptimizerDeclaration(Component):
 
     Attributes:
       learning_rate: its usual base learning rate, per 256 images.
+      peak_rates: the lowest and highest peak that trains; weights hardly move
+        below, and diverge above.
     """
 
     learning_rate: ClassVar[float]
+    peak_rates: ClassVar[tuple[float, float]]
 
     weight_decay: float = _weight_decay(1e-6)
     decay_all: bool = option(
@@ -55,6 +59,7 @@ class SGD(OptimizerDeclaration):
 
     name = "sgd"
     learning_rate = 0.1
+    peak_rates = 0.0, 2.0
 
     momentum: float = _momentum()
     momentum_style: str = option(
@@ -72,6 +77,8 @@ class LARS(SGD):
 
     name = "lars"
     learning_rate = 0.3
+    # It moves a weight by a thousandth of its rate.
+    peak_rates = 0.05, math.inf
 
     trust_coefficient: float = option(
         0.001, "trust coefficient (eta)", above=0.0
@@ -84,6 +91,7 @@ class RMSProp(OptimizerDeclaration):
 
     name = "rmsprop"
     learning_rate = 0.05
+    peak_rates = 0.0, 1.0
 
     momentum: float = _momentum()
     rho: float = option(
@@ -98,6 +106,7 @@ class Adam(OptimizerDeclaration):
 
     name = "adam"
     learning_rate = 0.001
+    peak_rates = 0.0, 0.02
 
     beta_1: float = option(
         0.9, "decay rate of the mean gradient", maximum=0.999999

@@ -249,10 +249,6 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
 
 # A little beyond what papers train with.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.03, 1.0
-# Training diverges beyond these peaks. LARS moves a weight by a thousandth of
-# its rate, so that small rates have no effect.
-_MAX_RATE = {"sgd": 2.0, "rmsprop": 1.0, "adam": 0.02, "adamw": 0.02}
-_MIN_LARS_RATE, _LARS_RATE = 0.05, 0.3
 # Batches from this size on need a warm-up.
 _LARGE_BATCH = 1024
 # Views that BatchNorm needs for its statistics.
@@ -285,23 +281,24 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             " products, which grow without bound until the loss is NaN: use"
             f" {errors.arg('loss_normalize', 'True')}",
         )
-    name, rate = run.optimizer.optimizer, facts.peak_learning_rate
-    base = run.schedule.learning_rate or rate
-    if rate > _MAX_RATE.get(name, rate):
+    optimizer, rate = run.optimizer.chosen(), facts.peak_learning_rate
+    lowest, highest = optimizer.peak_rates
+    if rate > highest:
         yield (
             "learning_rate",
-            f"a peak learning rate of {rate:g} only suits LARS; {name} diverges"
-            f" above about {_MAX_RATE[name]:g}: use a lower"
+            f"with a peak learning rate of {rate:g} {optimizer.name} diverges,"
+            f" as above about {highest:g}: use a lower"
             f" {errors.arg('learning_rate')}",
         )
-    if name == "lars" and rate < _MIN_LARS_RATE:
-        usual = f"{_LARS_RATE / rate * base:.2g}"
+    if rate < lowest:
+        usual = optimizer.learning_rate
+        base = usual * (run.schedule.learning_rate or rate) / rate
         yield (
             "learning_rate",
-            f"a peak learning rate of {rate:g} hardly moves a weight, since"
-            " LARS takes a thousandth of it: use"
-            f" {errors.arg('learning_rate', usual)}, whose peak is"
-            f" {_LARS_RATE:g}",
+            f"a peak learning rate of {rate:g} hardly moves a weight by"
+            f" {optimizer.name}: use"
+            f" {errors.arg('learning_rate', f'{base:.2g}')}, whose peak is"
+            f" {usual:g}",
         )
     if batch_size >= _LARGE_BATCH and not run.schedule.warmup_epochs:
         yield (
