@@ -634,7 +634,7 @@ def test_noise_has_a_deviation_up_to_a_fifth():
 
 def test_added_operations_act_on_half_of_the_views():
     policy = views.build("simclr+solarize", image_size=8, blur=False)
-    assert policy.operations[-1].probability == 0.5
+    assert policy._operations[-1].probability == 0.5
 
 
 def test_a_claim_is_judged_at_five_percent():

@@ -146,38 +146,46 @@ class KerasNetwork(NamedTuple):
     input_scale: float = 1.0
 
 
-_PLAIN = KerasNetwork({})
-_WITHOUT_PREPROCESSING = KerasNetwork({"include_preprocessing": False})
-# It divides by 255 itself.
-_EFFICIENT_NET = KerasNetwork({"drop_connect_rate": 0.0}, input_scale=255.0)
-
-
 class Keras(EncoderDeclaration):
     """Networks of `tf.keras.applications`."""
 
     prefix = "keras:"
     networks: ClassVar[Mapping[str, KerasNetwork]] = {
-        "DenseNet121": _PLAIN,
-        "DenseNet169": _PLAIN,
-        "DenseNet201": _PLAIN,
-        **{f"EfficientNetB{number}": _EFFICIENT_NET for number in range(8)},
-        "InceptionResNetV2": _PLAIN,
-        "InceptionV3": _PLAIN,
-        "MobileNet": _PLAIN,
-        "MobileNetV2": _PLAIN,
-        "MobileNetV3Large": _WITHOUT_PREPROCESSING,
-        "MobileNetV3Small": _WITHOUT_PREPROCESSING,
-        **{
-            f"RegNet{kind}{flops}": _WITHOUT_PREPROCESSING
-            for kind in "XY"
-            for flops in ("002", "008", "032", "160")
-        },
-        "ResNet50V2": _PLAIN,
-        "ResNet101V2": _PLAIN,
-        "ResNet152V2": _PLAIN,
-        "VGG16": _PLAIN,
-        "VGG19": _PLAIN,
-        "Xception": _PLAIN,
+        **dict.fromkeys(
+            [
+                "DenseNet121",
+                "DenseNet169",
+                "DenseNet201",
+                "InceptionResNetV2",
+                "InceptionV3",
+                "MobileNet",
+                "MobileNetV2",
+                "ResNet50V2",
+                "ResNet101V2",
+                "ResNet152V2",
+                "VGG16",
+                "VGG19",
+                "Xception",
+            ],
+            KerasNetwork({}),
+        ),
+        **dict.fromkeys(
+            [
+                "MobileNetV3Large",
+                "MobileNetV3Small",
+                *(
+                    f"RegNet{kind}{size}"
+                    for kind in "XY"
+                    for size in ("002", "008", "032", "160")
+                ),
+            ],
+            KerasNetwork({"include_preprocessing": False}),
+        ),
+        # It divides by 255 itself.
+        **dict.fromkeys(
+            [f"EfficientNetB{number}" for number in range(8)],
+            KerasNetwork({"drop_connect_rate": 0.0}, input_scale=255.0),
+        ),
     }
     rounds_its_input = False
 

@@ -29,47 +29,6 @@ OPERATIONS = {
 SMALL_DEFAULTS = {"color_jitter_strength": 0.5, "blur": False}
 
 
-# ---- Options that several policies have --------------------------------------
-
-
-def _min_crop_area() -> Any:
-    return option(
-        0.08,
-        "smallest area of a random crop, as a fraction of the image's",
-        above=0.0,
-        maximum=1.0,
-    )
-
-
-def _color_jitter_strength() -> Any:
-    return option(
-        1.0,
-        "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s); auto:"
-        f" {SMALL_DEFAULTS['color_jitter_strength']:g} up to"
-        f" {CIFAR_STEM_MAX_SIDE} pixels, else 1",
-    )
-
-
-def _color_jitter_style() -> Any:
-    return option(
-        "tensorflow",
-        "tensorflow: as in SimCLR's paper (additive brightness, fixed order,"
-        " one clip); tensorflow_shuffled: as in SupCon's code (random order,"
-        " clip after each); pytorch: as in torchvision (multiplicative, random"
-        " order, clip after each); linear: as tensorflow, with saturation and"
-        " hue in YIQ instead of HSV, several times faster",
-        choices=("tensorflow", "tensorflow_shuffled", "pytorch", "linear"),
-    )
-
-
-def _randaugment_layers() -> Any:
-    return option(2, "RandAugment operations per view", minimum=1, maximum=16)
-
-
-def _randaugment_magnitude() -> Any:
-    return option(10.0, "magnitude of RandAugment's operations", maximum=30.0)
-
-
 # ---- The policies ------------------------------------------------------------
 
 
@@ -92,7 +51,6 @@ class PolicyDeclaration(Component):
         They do if it has rounded them to levels, or if the operations
         `on_device` begin with that.
         """
-        del on_device
         return False
 
 
@@ -104,12 +62,21 @@ class NoAugmentation(PolicyDeclaration):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class Crop(PolicyDeclaration):
+class _Cropped(PolicyDeclaration):
+    min_crop_area: float = option(
+        0.08,
+        "smallest area of a random crop, as a fraction of the image's",
+        above=0.0,
+        maximum=1.0,
+    )
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Crop(_Cropped):
     """Crop and flip."""
 
     name = "crop"
 
-    min_crop_area: float = _min_crop_area()
     flip: bool = option(
         True,
         "flip half of the views horizontally; auto: true, but not for"
@@ -118,13 +85,30 @@ class Crop(PolicyDeclaration):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class SimCLR(Crop):
+class _Jittered(_Cropped):
+    color_jitter_strength: float = option(
+        1.0,
+        "strength s of the colour jitter (0.8s, 0.8s, 0.8s, 0.2s); auto:"
+        f" {SMALL_DEFAULTS['color_jitter_strength']:g} up to"
+        f" {CIFAR_STEM_MAX_SIDE} pixels, else 1",
+    )
+    color_jitter_style: str = option(
+        "tensorflow",
+        "tensorflow: as in SimCLR's paper (additive brightness, fixed order,"
+        " one clip); tensorflow_shuffled: as in SupCon's code (random order,"
+        " clip after each); pytorch: as in torchvision (multiplicative, random"
+        " order, clip after each); linear: as tensorflow, with saturation and"
+        " hue in YIQ instead of HSV, several times faster",
+        choices=("tensorflow", "tensorflow_shuffled", "pytorch", "linear"),
+    )
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SimCLR(_Jittered, Crop):
     """SimCLR's policy."""
 
     name = "simclr"
 
-    color_jitter_strength: float = _color_jitter_strength()
-    color_jitter_style: str = _color_jitter_style()
     blur: bool = option(
         True,
         f"blur half of the views; auto: above {CIFAR_STEM_MAX_SIDE} pixels",
@@ -168,8 +152,12 @@ class RandAugment(Crop):
 
     name = "randaugment"
 
-    randaugment_layers: int = _randaugment_layers()
-    randaugment_magnitude: float = _randaugment_magnitude()
+    randaugment_layers: int = option(
+        2, "RandAugment operations per view", minimum=1, maximum=16
+    )
+    randaugment_magnitude: float = option(
+        10.0, "magnitude of RandAugment's operations", maximum=30.0
+    )
 
     def sends_levels(self, on_device: bool) -> bool:
         """All operations act on levels."""
@@ -177,13 +165,11 @@ class RandAugment(Crop):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class StackedRandAugment(SimAugment):
+class StackedRandAugment(SimAugment, RandAugment):
     """Stacked RandAugment."""
 
     name = "stacked_randaugment"
 
-    randaugment_layers: int = _randaugment_layers()
-    randaugment_magnitude: float = _randaugment_magnitude()
     stacked_randaugment_order: str = option(
         "paper",
         "RandAugment before the colour jitter (paper) or after it (code)",
@@ -203,15 +189,12 @@ class SimCLRPlus(SimCLR):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class Ablation(PolicyDeclaration):
+class Ablation(_Jittered):
     """Operations on cropped views."""
 
     name = "ablation:"
     listable = tuple(OPERATIONS)
 
-    min_crop_area: float = _min_crop_area()
-    color_jitter_strength: float = _color_jitter_strength()
-    color_jitter_style: str = _color_jitter_style()
     ablation_branch: str = option(
         "one",
         "views that an ablation changes: one (the first) or both",

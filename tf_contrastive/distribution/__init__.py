@@ -4,6 +4,7 @@ from tf_contrastive.distribution import failures
 from tf_contrastive.distribution.collectives import (
     all_finite,
     assign,
+    bfloat16_parts,
     cross_replica_concat,
     cross_replica_sum,
     do_not_convert_self,
@@ -26,6 +27,7 @@ __all__ = [
     "all_finite",
     "any_worker",
     "assign",
+    "bfloat16_parts",
     "cross_replica_concat",
     "cross_replica_sum",
     "do_not_convert_self",

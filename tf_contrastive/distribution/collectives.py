@@ -52,6 +52,16 @@ def on_tpu() -> bool:
     return bool(_simulated) or isinstance(strategy, tf.distribute.TPUStrategy)
 
 
+def bfloat16_parts(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the nearest bfloat16 numbers, as float32, and the remainders."""
+    # By bits, since XLA may drop a cast to bfloat16 and back. Unsigned, since
+    # TensorFlow adds int32 on the host. A NaN is at least in the remainder.
+    bits = tf.bitcast(x, tf.uint32) + tf.constant(0x8000, tf.uint32)
+    upper = tf.bitwise.bitwise_and(bits, tf.constant(0xFFFF0000, tf.uint32))
+    nearest = tf.bitcast(upper, tf.float32)
+    return nearest, x - nearest
+
+
 def num_replicas() -> int:
     """Returns the replicas that share the global batch; 1 outside of `run`."""
     if _simulated:

@@ -53,7 +53,7 @@ def matmul(
     )
     if not split:
         return multiply(a, b)
-    (a, rest_a), (b, rest_b) = _parts(a), _parts(b)
+    (a, rest_a), (b, rest_b) = map(distribution.bfloat16_parts, (a, b))
     return multiply(a, b) + (multiply(a, rest_b) + multiply(rest_a, b))
 
 
@@ -76,13 +76,3 @@ def dot_products(a: tf.Tensor, b: tf.Tensor, *, split: bool) -> tf.Tensor:
         return matmul(a, b, split=True, transpose_b=True), gradient
 
     return of_rows(a, b)
-
-
-def _parts(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the nearest bfloat16 numbers, as float32, and the remainders."""
-    # By bits, since XLA may drop a cast to bfloat16 and back. Unsigned, since
-    # TensorFlow adds int32 on the host. A NaN is at least in the remainder.
-    bits = tf.bitcast(x, tf.uint32) + tf.constant(0x8000, tf.uint32)
-    upper = tf.bitwise.bitwise_and(bits, tf.constant(0xFFFF0000, tf.uint32))
-    nearest = tf.bitcast(upper, tf.float32)
-    return nearest, x - nearest

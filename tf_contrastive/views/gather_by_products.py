@@ -11,15 +11,7 @@ keeps whole numbers up to 256.
 
 import tensorflow as tf
 
-
-def _split(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits float32 into a bfloat16 value and the rest.
-
-    By its bits, since compilers may cancel a cast to bfloat16 and back.
-    """
-    bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), -(1 << 16))
-    high = tf.bitcast(bits, tf.float32)
-    return high, x - high
+from tf_contrastive import distribution
 
 
 def _halves(pixels: tf.Tensor) -> tf.Tensor:
@@ -89,11 +81,14 @@ def bilinear(pixels: tf.Tensor, row: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
 
     columns = weights(size // 2 + 1, x, 1.0 - right, right)[:, :, tf.newaxis]
     # The product of both rests is below the precision of the others.
-    upper, lower = _split(1.0 - down), _split(down)
+    upper, lower = (
+        distribution.bfloat16_parts(1.0 - down),
+        distribution.bfloat16_parts(down),
+    )
     high, low = (
         weights(2 * size, y, *pair) for pair in zip(upper, lower, strict=True)
     )
-    high_halves, low_halves = _split(_halves(pixels))
+    high_halves, low_halves = distribution.bfloat16_parts(_halves(pixels))
     read = _read(high, high_halves, columns)
     read += _read(high, low_halves, columns) + _read(low, high_halves, columns)
     return tf.reshape(read, [-1, size, size, 3])

@@ -97,7 +97,7 @@ class Policy(declared.PolicyDeclaration):
         raise NotImplementedError
 
     @property
-    def operations(self) -> tuple[Photometric, ...]:
+    def _operations(self) -> tuple[Photometric, ...]:
         """Operations that follow the crop, in order."""
         return ()
 
@@ -182,7 +182,7 @@ class Policy(declared.PolicyDeclaration):
         Raises:
           ValueError: if `view` is missing.
         """
-        uniforms = _random_numbers(seeds, *self.operations)
+        uniforms = _random_numbers(seeds, *self._operations)
         changed = self._in_groups(pixels, uniforms, static)
         if not self._first_view_only:
             return changed
@@ -200,11 +200,11 @@ class Policy(declared.PolicyDeclaration):
         """Applies the operations; on a host, to some views at a time."""
 
         def apply(pixels: tf.Tensor, uniforms: prng.Uniforms) -> tf.Tensor:
-            for operation in self.operations:
+            for operation in self._operations:
                 pixels = operation(pixels, uniforms, static)
             return pixels
 
-        if static or not self.operations:
+        if static or not self._operations:
             return apply(pixels, uniforms)
         group = max(_GROUP_BYTES // (12 * self.image_size**2), 1)
         count = tf.maximum(tf.shape(pixels)[0], 1)
@@ -250,8 +250,7 @@ class SimCLR(declared.SimCLR, Crop):
     """Crop, flip, colour jitter, grayscale, blur (Chen et al. 2020)."""
 
     @property
-    def operations(self) -> tuple[Photometric, ...]:
-        """Operations that follow the crop, in order."""
+    def _operations(self) -> tuple[Photometric, ...]:
         return (*self._colors, *self._before_blur, *self._blurs)
 
     @property
@@ -292,10 +291,9 @@ class SimAugment(declared.SimAugment, SimCLR):
     """SimCLR with a warp before the blur (Khosla et al. 2020)."""
 
     @property
-    def operations(self) -> tuple[Photometric, ...]:
-        """Operations that follow the crop, in order."""
+    def _operations(self) -> tuple[Photometric, ...]:
         turn = (ablation.Rotate(),) if self.rotate else ()
-        return (*turn, *super().operations)
+        return (*turn, *super()._operations)
 
     @property
     def _before_blur(self) -> tuple[Photometric, ...]:
@@ -308,8 +306,7 @@ class AutoAugment(declared.AutoAugment, Crop):
     """Crop, flip, one of AutoAugment's sub-policies for ImageNet."""
 
     @property
-    def operations(self) -> tuple[Photometric, ...]:
-        """Operations that follow the crop, in order."""
+    def _operations(self) -> tuple[Photometric, ...]:
         return (autoaugment.AutoAugment(),)
 
 
@@ -318,8 +315,7 @@ class RandAugment(declared.RandAugment, Crop):
     """Crop, flip, RandAugment (Cubuk et al. 2020)."""
 
     @property
-    def operations(self) -> tuple[Photometric, ...]:
-        """Operations that follow the crop, in order."""
+    def _operations(self) -> tuple[Photometric, ...]:
         layers, magnitude = self.randaugment_layers, self.randaugment_magnitude
         return (autoaugment.RandAugment(layers, magnitude),)
 
@@ -360,14 +356,13 @@ class SimCLRPlus(declared.SimCLRPlus, _Listing, SimCLR):
     """
 
     @property
-    def operations(self) -> tuple[Photometric, ...]:
-        """Operations that follow the crop, in order."""
+    def _operations(self) -> tuple[Photometric, ...]:
         added = tuple(
             OPERATIONS[name](self) for name in self.names if name != "rotate"
         )
         turn = (ablation.Rotate(),) if "rotate" in self.names else ()
         chosen = (RandomApply(added, _ADDED_PROBABILITY),) if added else ()
-        return (*super().operations, *turn, *chosen)
+        return (*super()._operations, *turn, *chosen)
 
 
 @dataclasses.dataclass(eq=False)
@@ -379,8 +374,7 @@ class Ablation(declared.Ablation, _Listing):
         return crops.RandomCrop(self.image_size, self.min_crop_area, flip=False)
 
     @property
-    def operations(self) -> tuple[Photometric, ...]:
-        """Operations that follow the crop, in order."""
+    def _operations(self) -> tuple[Photometric, ...]:
         return tuple(OPERATIONS[name](self) for name in self.names)
 
     @property
