@@ -12,6 +12,8 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+else:
+    Figure = Any  # Which the documentation reads.
 
 _DPI = 100
 # Blue and orange are distinguishable for the colour-blind, and in grey.

@@ -11,7 +11,7 @@ from typing import Any, TypedDict
 import numpy as np
 
 from tf_contrastive import checkpoints, files, terminal
-from tf_contrastive.evaluation import plots, statistics
+from tf_contrastive.evaluation import statistics
 from tf_contrastive.evaluation.context import EvaluationContext
 
 RESULTS_FILE = "evaluation.json"
@@ -71,7 +71,7 @@ class Measurement(TypedDict, total=False):
     correct5: np.ndarray
     labels: np.ndarray  # Int [n], if other examples than the test split.
     dataset: str  # Name of the dataset, if other examples are scored.
-    plots: dict[str, "plots.Figure"]
+    plots: dict[str, Any]  # Figures of matplotlib.
     arrays: dict[str, np.ndarray]  # To be saved.
     # What the protocol chose by the available data: results compare only where
     # it is equal.
