@@ -227,7 +227,8 @@ def test_two_replicas_train_the_same_classifier(first, begun, tmp_path):
     alone = shutil.copytree(begun, tmp_path / "alone")
     one = _stage(first[1], alone, **chosen)
     strategy = distribution.strategy("mirrored", virtual_devices=2)
-    result = dataclasses.replace(first[1], strategy=strategy)
+    run = dataclasses.replace(first[1].run, strategy=strategy)
+    result = dataclasses.replace(first[1], run=run)
     two = _stage(result, begun, **chosen)
     assert two["checksum"] == one["checksum"]
     assert _scores(two) == _scores(one)
