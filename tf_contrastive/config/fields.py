@@ -216,14 +216,6 @@ def read(name: str, field: dataclasses.Field, text: str) -> Any:
     return None if auto and value == field.metadata["auto"] else value
 
 
-def check_options(group: type, values: Mapping[str, Any]) -> None:
-    """Raises `UserError` for the first value that its option does not allow."""
-    known = {field.name: field for field in dataclasses.fields(group)}
-    for name, value in values.items():
-        if allowed := problem(known[name], value):
-            raise UserError(f"{arg(name, value)}: must be {allowed}")
-
-
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what `field` allows, or None if `value` is allowed."""
     about = field.metadata
