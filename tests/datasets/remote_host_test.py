@@ -57,8 +57,8 @@ for name in names:
             source, maker, datasets.Order(batch_size=8),
             tf.distribute.InputContext(2, 1, 4)),
         "evaluation": lambda: datasets.evaluation_part(
-            source, views.evaluation(8), batch_size=4, num_pipelines=2,
-            pipeline_id=1)}
+            source, views.evaluation(8), batch_size=4,
+            context=tf.distribute.InputContext(2, 1))}
     for use, make in made.items():
         with tf.device(device):
             rows = iter(make())

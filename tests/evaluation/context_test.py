@@ -73,8 +73,7 @@ def test_hosts_embed_parts_that_make_up_the_split():
                 _numbered(),
                 preprocess,
                 batch_size=5,
-                num_pipelines=pipelines,
-                pipeline_id=pipeline,
+                context=tf.distribute.InputContext(pipelines, pipeline),
             )
             rows = part.unbatch().take(len(expected))
             images, numbers = zip(*rows.as_numpy_iterator(), strict=True)

@@ -158,8 +158,7 @@ def evaluation_part(
     *,
     batch_size: int,
     extra_channels: int | None = None,
-    num_pipelines: int = 1,
-    pipeline_id: int = 0,
+    context: tf.distribute.InputContext = _ALONE,
 ) -> tf.data.Dataset:
     """Makes batches of one pipeline's part of the examples, over and over.
 
@@ -171,11 +170,11 @@ def evaluation_part(
       Infinite `tf.data.Dataset` of (images float32 [b, S, S, K], numbers int32
       [b, 2]: label, and position in the source).
     """
-    first = 0
-    if num_pipelines > 1:
+    first, pipelines = 0, context.num_input_pipelines
+    if pipelines > 1:
         count = source.info.num_examples
-        size = part_size(count, num_pipelines)
-        first = min(pipeline_id * size, count - 1)
+        size = part_size(count, pipelines)
+        first = min(context.input_pipeline_id * size, count - 1)
         source = source.select(np.arange(first, min(first + size, count)))
     records = source.records.enumerate(first).repeat()
     batches = _evaluated(

@@ -57,8 +57,7 @@ class Images:
                 preprocess,
                 batch_size=rows,
                 extra_channels=self.channels - 3,
-                num_pipelines=context.num_input_pipelines,
-                pipeline_id=context.input_pipeline_id,
+                context=context,
             )
 
         return make
