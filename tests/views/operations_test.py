@@ -636,7 +636,7 @@ def test_half_of_the_views_are_blurred_with_uniform_sigmas():
     assert scipy.stats.kstest(fractions, "uniform").pvalue > 1e-3
 
 
-# ---- Colour jitter of torchvision -------------------------------------------
+# ---- Colour jitter in random order ------------------------------------------
 
 
 def torchvision_jitter(image, steps):
@@ -665,30 +665,67 @@ def turned(pixel, value):
     return colorsys.hsv_to_rgb((hue + value) % 1.0, saturation, brightness)
 
 
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("strength", [0.5, 3.0])
-def test_pytorch_jitter_equals_the_formulas_of_torchvision(strength, static):
-    images = image_helpers.patches(30, 12) / 255.0
-    jitter = color.PyTorchColorJitter(strength, probability=1.0)
-    uniforms = uniforms_of(jitter, 30)
-    result = jitter(tf.constant(images, tf.float32), uniforms, static).numpy()
-    names = ("brightness", "contrast", "saturation", "hue")
-    orders = list(itertools.permutations(range(4)))
+def torchvision_values(numbers, strength):
+    """Brightness, contrast, saturation and hue, by four uniform numbers."""
     low, high = max(0, 1 - 0.8 * strength), 1 + 0.8 * strength
     turn = min(0.2 * strength, 0.5)
+    return [*(low + (high - low) * numbers[:3]), turn * (2 * numbers[3] - 1)]
+
+
+def tensorflow_jitter(image, steps):
+    """The steps of SimCLR's and SupCon's code, by `tf.image`."""
+    functions = {
+        "brightness": tf.image.adjust_brightness,
+        "contrast": tf.image.adjust_contrast,
+        "saturation": tf.image.adjust_saturation,
+        "hue": tf.image.adjust_hue,
+    }
+    for name, value in steps:
+        image = tf.clip_by_value(functions[name](image, value), 0.0, 1.0)
+    return image
+
+
+def tensorflow_values(numbers, strength):
+    """Brightness, contrast, saturation and hue, by four uniform numbers."""
+    (brightness, hue), span = 2 * numbers[:2] - 1, 0.8 * strength
+    factors = 1 - span + 2 * span * numbers[2:]
+    return [span * brightness, *factors, 0.2 * strength * hue]
+
+
+_TORCHVISION = color.PyTorchColorJitter, torchvision_jitter, torchvision_values
+_TENSORFLOW = color.ShuffledColorJitter, tensorflow_jitter, tensorflow_values
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(
+    ("form", "strength"),
+    [
+        (_TORCHVISION, 0.5),
+        (_TORCHVISION, 3.0),
+        (_TENSORFLOW, 0.5),
+        (_TENSORFLOW, 1.0),
+    ],
+)
+def test_jitters_equal_the_formulas_in_the_drawn_order(form, strength, static):
+    kind, oracle, values_of = form
+    images = pixel_patches(30, 12)
+    jitter = kind(strength, probability=1.0)
+    uniforms = uniforms_of(jitter, 30)
+    result = jitter(images, uniforms, static).numpy()
+    names = ("brightness", "contrast", "saturation", "hue")
+    orders = list(itertools.permutations(range(4)))
     seen = set()
-    for view, image, u, order in zip(
+    for view, image, numbers, order in zip(
         result,
-        images,
+        images.numpy(),
         uniforms["jitter"].numpy()[:, 1:],
         uniforms["jitter_order"].numpy()[:, 0],
         strict=True,
     ):
-        values = [*(low + (high - low) * u[:3]), turn * (2 * u[3] - 1)]
+        values = values_of(numbers, strength)
         order = orders[int(order * 24)]
         seen.add(order)
-        steps = [(names[k], values[k]) for k in order]
-        expected = torchvision_jitter(image, steps)
+        expected = oracle(image, [(names[k], values[k]) for k in order])
         # A weakly coloured pixel's hue amplifies rounding.
         np.testing.assert_allclose(view, expected, atol=2e-3)
         assert np.abs(view - expected).mean() < 2e-5
@@ -705,50 +742,6 @@ def test_pytorch_jitter_has_its_probability_and_all_orders():
     order = np.floor(uniforms["jitter_order"].numpy()[:, 0] * 24)
     counts = np.bincount(order.astype(int), minlength=24)
     assert all(within(count / DRAWS, 1 / 24) for count in counts)
-
-
-def tensorflow_jitter(image, steps):
-    """The steps of SimCLR's and SupCon's code, by `tf.image`."""
-    functions = {
-        "brightness": tf.image.adjust_brightness,
-        "contrast": tf.image.adjust_contrast,
-        "saturation": tf.image.adjust_saturation,
-        "hue": tf.image.adjust_hue,
-    }
-    for name, value in steps:
-        image = tf.clip_by_value(functions[name](image, value), 0.0, 1.0)
-    return image
-
-
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("strength", [0.5, 1.0])
-def test_shuffled_jitter_equals_tf_image_in_the_drawn_order(strength, static):
-    images = pixel_patches(40, 12)
-    jitter = color.ShuffledColorJitter(strength, probability=1.0)
-    uniforms = uniforms_of(jitter, 40)
-    result = jitter(images, uniforms, static).numpy()
-    names = ("brightness", "contrast", "saturation", "hue")
-    orders = list(itertools.permutations(range(4)))
-    span = 0.8 * strength
-    seen = set()
-    for view, image, u, order in zip(
-        result,
-        images,
-        uniforms["jitter"].numpy(),
-        uniforms["jitter_order"].numpy()[:, 0],
-        strict=True,
-    ):
-        shifts, factors = 2 * u[1:3] - 1, 1 - span + 2 * span * u[3:]
-        values = [span * shifts[0], *factors, 0.2 * strength * shifts[1]]
-        order = orders[int(order * 24)]
-        seen.add(order)
-        expected = tensorflow_jitter(
-            image, [(names[k], values[k]) for k in order]
-        )
-        # A weakly coloured pixel's hue amplifies rounding.
-        np.testing.assert_allclose(view, expected, atol=2e-3)
-        assert np.abs(view - expected).mean() < 2e-5
-    assert len(seen) > 12
 
 
 # ---- Warp -------------------------------------------------------------------
