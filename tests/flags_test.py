@@ -84,6 +84,7 @@ def test_options_of_components_share_a_flag():
         "--loss=supcon",
         "--loss_options=contrast=one_view,positives_cap=3",
         "--loss_options=scale_by_temperature=true",
+        "--loss_options=",
         "--optimizer=adam",
         "--optimizer_options=beta_1=0.8,epsilon=0.5",
         "--schedule=piecewise",

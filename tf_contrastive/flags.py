@@ -55,7 +55,8 @@ class _Family(_Text):
 
     def parse(self, argument: str) -> None:
         """Sets the flags. A list of numbers may have commas, too."""
-        for pair in re.split(r",(?=\w+=)", argument):
+        pairs = re.split(r",(?=\w+=)", argument) if argument else []
+        for pair in pairs:
             key, equals, text = pair.partition("=")
             if key not in self._members:
                 what = f"option in --{self.name}"
