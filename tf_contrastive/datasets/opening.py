@@ -83,9 +83,6 @@ def _open(
 ) -> Source:
     """Opens a dataset without taking a note of it; see `source`."""
     declared = dataset.read(name)
-    if declared.has_fixed_splits:
-        reason = "the splits of such a dataset are fixed"
-        split_spec.refuse_fraction(name, reading, reason)
     other = functools.partial(source, data_dir=data_dir, reading=reading)
     access = Access(data_dir or None, reading, other, verify_all)
     try:
@@ -96,6 +93,10 @@ def _open(
             f"{name} cannot be read ({errors.first_line(error)}): check that"
             " its files are complete, and that you may read them"
         ) from error
+    # After opening, so that an absent split is reported as such.
+    if declared.has_fixed_splits:
+        reason = "the splits of such a dataset are fixed"
+        split_spec.refuse_fraction(name, reading, reason)
     count = opened.info.num_classes or 0
     if isinstance(declared, dataset.AtPath) and count > reading.max_classes:
         raise errors.UserError(
