@@ -16,6 +16,7 @@ from tf_contrastive.commands.embed import Embed
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.export import Export
+from tf_contrastive.embedding import job
 
 
 @pytest.fixture(scope="module")
@@ -149,14 +150,14 @@ def test_shards_that_vanish_are_missed(folder, tmp_path, monkeypatch):
         split="test[:20]",
         shard_size=10,
     )
-    finish = embed.jobs.finish
+    finish = job.finish
 
-    def after_removal(job):
-        Path(job.shards()[0].path).unlink()
-        return finish(job)
+    def after_removal(written):
+        Path(written.shards()[0].path).unlink()
+        return finish(written)
 
     with monkeypatch.context() as patched:
-        patched.setattr(embed.jobs, "finish", after_removal)
+        patched.setattr(job, "finish", after_removal)
         with pytest.raises(errors.UserError, match=r"00000-of-00002.*is gone"):
             embed.run(options)
     assert embed.run(options) == 0
