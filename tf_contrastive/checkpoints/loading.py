@@ -45,8 +45,8 @@ class Run:
         return dataclasses.replace(self, checkpoint=checkpoint, step=step)
 
 
-def load_run(workdir: str, step: int = -1) -> Run:
-    """Reads a run's folder, at the checkpoint of a step; -1: the newest whole.
+def load_run(workdir: str, step: int | None = None) -> Run:
+    """Reads a run's folder, at a step's checkpoint; None: the newest whole one.
 
     A run that goes on may delete the checkpoint before it is read: see `load`.
 
@@ -56,7 +56,7 @@ def load_run(workdir: str, step: int = -1) -> Run:
     run_config = check_run(workdir)
     directory = os.path.join(workdir, storage.CHECKPOINTS)
     path: str | None
-    if step < 0:
+    if step is None:
         path = storage.newest_whole(directory)
     else:
         paths = {storage.step_of(p): p for p in storage.saved(workdir)}
@@ -76,7 +76,7 @@ def load_run(workdir: str, step: int = -1) -> Run:
 
 
 def load(
-    workdir: str, read: Callable[[Run], _Loaded], step: int = -1
+    workdir: str, read: Callable[[Run], _Loaded], step: int | None = None
 ) -> _Loaded:
     """Calls `read` with a run at its newest whole checkpoint, or at a step.
 

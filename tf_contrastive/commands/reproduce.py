@@ -33,10 +33,12 @@ class Reproduction:
         False, "write RESULTS.md and its plots from the existing results"
     )
     dry_run: bool = option(False, "only print the commands of a claim")
-    seeds: int = option(
-        0,
-        "runs of every arm; 0: the claim's own number; with fewer than five no"
-        " test can reach p = 0.05",
+    seeds: int | None = option(
+        None,
+        "runs of every arm; auto: the claim's own number; with fewer than five"
+        " no test can reach p = 0.05",
+        minimum=1,
+        auto=0,
     )
     workdir: str = option(
         "",

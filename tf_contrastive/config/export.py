@@ -24,8 +24,8 @@ class Exporting:
     output_dir: str = option(
         "", "folder to write <version>/ into; empty: <workdir>/export"
     )
-    checkpoint: int = option(
-        -1, "step of the checkpoint to export; -1: the newest", minimum=-1
+    checkpoint: int | None = option(
+        None, "step of the checkpoint to export; auto: the newest", auto=-1
     )
     format: str = option(
         "savedmodel",

@@ -58,14 +58,14 @@ class Parts:
 
     @classmethod
     def load(
-        cls, source: Any, checkpoint: int = Exporting.checkpoint
+        cls, source: Any, checkpoint: int | None = Exporting.checkpoint
     ) -> "Parts":
         """Makes the parts of a run or of a model.
 
         Args:
           source: folder of a run, a `ContrastiveModel`, a Keras encoder, or
             parts, which are returned unchanged.
-          checkpoint: step of a run's checkpoint; -1: the newest.
+          checkpoint: step of a run's checkpoint; None: the newest.
         """
         if isinstance(source, Parts):
             return source

@@ -32,7 +32,7 @@ def export(
     model_or_workdir: Any,
     output_dir: str,
     *,
-    checkpoint: int = Exporting.checkpoint,
+    checkpoint: int | None = Exporting.checkpoint,
     head: Callable[[tf.Tensor], tf.Tensor] | None = None,
     label_names: Sequence[str] = (),
     formats: Sequence[str] = (),
@@ -48,7 +48,7 @@ def export(
       model_or_workdir: folder of a run, a `ContrastiveModel`, a Keras encoder,
         or `Parts`.
       output_dir: folder of versions, made if missing; the first is 1.
-      checkpoint: step of the run's checkpoint; -1: the newest.
+      checkpoint: step of the run's checkpoint; None: the newest.
       head: classifier behind the encoder, such as `ProbeHead` or
         `PrototypeHead`; None: no signature `classify`.
       label_names: of its classes; default: those of the run, or their ids.

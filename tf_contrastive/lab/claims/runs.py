@@ -179,12 +179,15 @@ def candidates(
 
 
 def run(
-    claim: definitions.Claim, scale: str, folders: Folders, seeds: int = 0
+    claim: definitions.Claim,
+    scale: str,
+    folders: Folders,
+    seeds: int | None = None,
 ) -> dict[str, Any]:
     """Runs the missing units of a claim, and judges it.
 
     The result is written to `<workdir>/<claim>/result.json` after each unit.
-    `seeds` is the number of seeds; 0: the recipe's.
+    `seeds` is the number of seeds; None: the recipe's.
 
     Returns:
       The result: "claim", "scale", "recipe" (fingerprint), "version", "cpus",
