@@ -230,8 +230,8 @@ def test_the_step_is_compared_with_the_encoder_alone(fake, tmp_path, capsys):
         benchmark.run(
             fields.replace(options, run_flags=f"{words} --batch_size=1024")
         )
-    with pytest.raises(errors.UserError, match="compile_for"):
-        benchmark.run(fields.replace(options, benchmark="loss"))
+    with pytest.raises(errors.UserError, match="not of benchmark=loss"):
+        fields.replace(options, benchmark="loss").validate()
 
 
 def test_another_compiler_compiles_again(tmp_path, monkeypatch):
