@@ -11,7 +11,7 @@ from tf_contrastive import (
     schedules,
 )
 from tf_contrastive.config import allocations, fields
-from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.pretrain import Pretrain, resolve
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.views.mixup_cutmix import Mixing
 
@@ -178,6 +178,7 @@ def test_hosts_share_a_batch_and_replicas_have_copies(monkeypatch):
         batch_size=2048,
         wire_dtype="uint8",
     )
+    run = resolve(run, Machine(), dataset="folder:x", image_shape=None)
     allocations.check_batch(run, Machine(hosts=16))
     for hosts, change in (1, {}), (8, {}), (16, {"batch_size": 4096}):
         with pytest.raises(errors.UserError, match=r"^batch_size="):
