@@ -1,0 +1,162 @@
+"""Neighbours and prototypes against slow transcriptions."""
+
+import tracemalloc
+
+import blobs
+import numpy as np
+import pytest
+
+from tf_contrastive import classifiers, errors
+
+
+def _slow_knn(train, train_labels, test, k):
+    predictions = []
+    for x in test.astype(np.float64):
+        cosines = []
+        for y in train.astype(np.float64):
+            cosines.append(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+        nearest = sorted(range(len(train)), key=lambda i: -cosines[i])[:k]
+        votes = {}
+        for i in nearest:
+            label = train_labels[i]
+            votes[label] = votes.get(label, 0.0) + cosines[i]
+        predictions.append(max(sorted(votes), key=votes.get))
+    return np.array(predictions)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 33, 200])
+def test_knn_equals_a_double_loop_across_blocks(k, monkeypatch):
+    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 7)
+    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 13)
+    train, train_labels = blobs.blobs(60, spread=2.0)
+    test, _ = blobs.blobs(40, spread=2.0, seed=1)
+    found = classifiers.knn(train, train_labels, test, k)
+    expected = _slow_knn(train, train_labels, test, min(k, 60))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_several_k_are_each_what_they_are_alone():
+    train, train_labels = blobs.blobs(60, spread=2.0)
+    test, _ = blobs.blobs(40, spread=2.0, seed=1)
+    several = classifiers.knn(train, train_labels, test, (5, 1, 200, 7))
+    assert len(several) == 4
+    for k, found in zip((5, 1, 200, 7), several, strict=True):
+        alone = classifiers.knn(train, train_labels, test, k)
+        np.testing.assert_array_equal(found, alone)
+    assert (several[0] != several[1]).any()
+
+
+def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
+    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 16)
+    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 8)
+    bank, _ = blobs.blobs(70)
+    bank[33] = bank[5]  # A tie across blocks: the earlier row comes first.
+    queries, _ = blobs.blobs(20, seed=1)
+    queries[0] = 10 * bank[5]
+    [(products, rows)] = classifiers.nearest_neighbors(
+        bank, queries, 30, cosine=True
+    )
+    cosines = classifiers.normalize(queries) @ classifiers.normalize(bank).T
+    expected = np.argsort(-cosines, axis=1, kind="stable")[:, :30]
+    assert rows[0, :2].tolist() == [5, 33]
+    np.testing.assert_allclose(
+        products, np.take_along_axis(cosines, expected, 1), rtol=1e-5, atol=1e-6
+    )
+    assert (rows == expected).mean() > 0.99
+    [(products, _)] = classifiers.nearest_neighbors(bank, queries, 3)
+    np.testing.assert_allclose(
+        products[:, 0], (queries @ bank.T).max(axis=1), rtol=1e-5
+    )
+
+
+def test_knn_needs_memory_for_blocks_alone():
+    # 64 MiB of bank and 400 MiB of similarities, of which none is copied.
+    bank = np.random.default_rng(0).normal(size=(16_384, 1024))
+    bank = bank.astype(np.float32)
+    labels = np.arange(len(bank)) % 10
+    classifiers.knn(bank[:10], labels[:10], bank[:10], 1)
+    tracemalloc.start()
+    classifiers.knn(bank, labels, bank[:6400], 5)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 110 * 2**20  # Queries, a block of the bank, and of products.
+
+
+def test_a_class_without_neighbours_never_wins():
+    # All cosines are negative: an absent class's sum of 0 would be largest.
+    train = np.array([[-1.0, 0.1], [-1.0, -0.1], [0.9, -3.0]])
+    found = classifiers.knn(train, np.array([3, 3, 0]), [[1.0, 0.0]], k=3)
+    assert found[0] == 0  # 0.3 against -2.
+    found = classifiers.knn(train[:2], np.array([3, 7]), [[1.0, 0.0]], k=1)
+    assert found[0] == 3
+
+
+def test_ties_go_to_the_first_neighbour_and_the_smallest_class():
+    train = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
+    labels = np.array([9, 2, 5])
+    assert classifiers.knn(train, labels, [[1.0, 0.0]], k=1)[0] == 9
+    assert classifiers.knn(train, labels, [[1.0, 0.0]], k=3)[0] == 2
+
+
+def test_lengths_do_not_matter_to_cosines():
+    train, labels = blobs.blobs(50)
+    test, _ = blobs.blobs(20, seed=1)
+    expected = classifiers.knn(train, labels, test, 3)
+    lengths = np.logspace(-15, 30, 50, dtype=np.float32)[:, np.newaxis]
+    found = classifiers.knn(train * lengths, labels, test * 1e25, 3)
+    np.testing.assert_array_equal(found, expected)
+    zero = np.zeros([1, 8], np.float32)
+    np.testing.assert_array_equal(classifiers.normalize(zero), zero)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train_labels": np.array([0, -1, 1])}, "no label"),
+        ({"train_labels": np.array([0, 1])}, "train_labels"),
+        ({"train_labels": np.array([0.0, 1.0, 1.0])}, "integer"),
+        ({"train_embeddings": np.zeros([3])}, r"\[examples, features\]"),
+        ({"train_embeddings": np.full([3, 2], np.nan)}, "3 of 3 rows hold NaN"),
+        ({"test_embeddings": np.array([[0, np.inf]])}, "first: row 0"),
+        ({"test_embeddings": np.ones([1, 5])}, "2 features .* 5"),
+        ({"test_embeddings": np.ones([0, 2])}, "at least one"),
+        ({"k": 0}, "k="),
+        ({"k": (1, 0)}, "k="),
+        ({"k": ()}, "k="),
+    ],
+)
+def test_what_cannot_be_classified_is_refused(change, message):
+    arguments = {
+        "train_embeddings": np.ones([3, 2]),
+        "train_labels": np.array([0, 1, 1]),
+        "test_embeddings": np.ones([1, 2]),
+        "k": 1,
+        **change,
+    }
+    with pytest.raises(errors.UserError, match=message):
+        classifiers.knn(**arguments)
+
+
+def test_prototypes_equal_their_definition():
+    train, labels = blobs.blobs(100, spread=2.0)
+    labels = np.array([2, 3, 5, 40])[labels]  # Ids need not be dense.
+    test, _ = blobs.blobs(30, spread=2.0, seed=1)
+    scores, classes = classifiers.prototype(train, labels, test)
+    assert classes.tolist() == [2, 3, 5, 40]
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    for column, label in enumerate(classes):
+        mean = unit(train[labels == label].astype(np.float64)).mean(0)
+        np.testing.assert_allclose(
+            scores[:, column], unit(test) @ unit(mean), atol=1e-6
+        )
+
+
+def test_top_lists_the_best_classes_and_breaks_ties_by_id():
+    scores = classifiers.Scores(
+        np.array([[0.1, 0.7, 0.7], [0.0, -1.0, 2.0]]), np.array([4, 6, 9])
+    )
+    assert scores.top(2).tolist() == [[6, 9], [9, 4]]
+    assert scores.top(5).shape == (2, 3)

@@ -1,0 +1,202 @@
+"""Softmax classifiers against Keras and scikit-learn."""
+
+import itertools
+
+import blobs
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import linear_model, metrics
+
+from tf_contrastive import classifiers, errors
+
+
+def _sgd(learning_rate=0.1, epochs=90):
+    """SimCLR's optimizer of its linear evaluation, as Keras has it."""
+
+    def make(batch_size, steps_per_epoch):
+        schedule = tf.keras.optimizers.schedules.CosineDecay(
+            learning_rate * batch_size / 256, epochs * steps_per_epoch
+        )
+        return tf.keras.optimizers.SGD(
+            schedule, momentum=0.9, nesterov=True, jit_compile=False
+        )
+
+    return make
+
+
+def _linear(train, labels, test, **options):
+    model, losses = classifiers.train_linear(train, labels, **options)
+    return model.scores(test), losses
+
+
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "make",
+    [
+        _sgd(epochs=3),
+        lambda *_: tf.keras.optimizers.Adam(
+            # Where a gradient is rounding alone, a small one would make a step
+            # of it.
+            0.01,
+            epsilon=1e-3,
+            jit_compile=False,
+        ),
+    ],
+)
+def test_linear_equals_a_dense_layer_of_keras(make, label_smoothing):
+    train, labels = blobs.blobs(70)
+    steps, batch, epochs = 4, 16, 3
+    scores, losses = _linear(
+        train,
+        labels,
+        train,
+        optimizer=make,
+        epochs=epochs,
+        batch_size=batch,
+        label_smoothing=label_smoothing,
+        seed=7,
+    )
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(4, kernel_initializer="zeros")]
+    )
+    model.compile(
+        make(batch, steps),
+        tf.keras.losses.CategoricalCrossentropy(
+            from_logits=True, label_smoothing=label_smoothing
+        ),
+    )
+    generator = np.random.default_rng(7)
+    for epoch in range(epochs):
+        order = generator.permutation(70)[: steps * batch].reshape(steps, batch)
+        found = [
+            model.train_on_batch(train[rows], np.eye(4)[labels[rows]])
+            for rows in order
+        ]
+        assert losses[epoch] == pytest.approx(np.mean(found), rel=1e-5)
+    np.testing.assert_allclose(scores.scores, model(train), atol=1e-5)
+
+
+class _Stopping(classifiers.TrainingObserver):
+    """Keeps the state in a file; stops after so many epochs."""
+
+    def __init__(self, prefix, stop=None):
+        self._prefix, self._stop = prefix, stop
+        self.told = []
+
+    def begin(self, state):
+        self._state = state
+        done = 0
+        if path := tf.train.latest_checkpoint(self._prefix.parent):
+            state.read(path).assert_consumed()
+            done = int(path.rpartition("-")[2])
+        return done
+
+    def epoch(self, done, metrics):
+        self.told.append((done, metrics))
+        if done == self._stop:
+            self._state.write(f"{self._prefix}-{done}")
+            tf.compat.v1.train.update_checkpoint_state(
+                str(self._prefix.parent), f"{self._prefix}-{done}"
+            )
+            raise InterruptedError
+
+
+def test_a_training_that_goes_on_from_its_state_equals_one_without_a_stop(
+    tmp_path,
+):
+    train, labels = blobs.blobs(100)
+
+    def run(observer=None):
+        return _linear(
+            train,
+            labels,
+            train,
+            optimizer=_sgd(epochs=6),
+            epochs=6,
+            batch_size=32,
+            seed=5,
+            observer=observer,
+        )
+
+    with pytest.raises(InterruptedError):
+        run(_Stopping(tmp_path / "ckpt", stop=4))
+    rest = _Stopping(tmp_path / "ckpt")
+    scores, losses = run(rest)
+    straight = classifiers.TrainingObserver()
+    expected, expected_losses = run(straight)
+    np.testing.assert_array_equal(scores.scores, expected.scores)
+    assert losses == expected_losses
+    assert [done for done, _ in rest.told] == [5, 6]
+    metrics = rest.told[-1][1]
+    assert metrics["step"] == 18
+    assert metrics["loss"] == pytest.approx(losses[-1])
+    # Of the last of 18 steps.
+    rate = 0.1 * 32 / 256 * 0.5 * (1 + np.cos(np.pi * 17 / 18))
+    assert metrics["learning_rate"] == pytest.approx(rate, rel=1e-4)
+    assert 0.5 < metrics["accuracy"] <= 1
+
+
+def test_linear_converges_to_the_optimum_of_logistic_regression():
+    train, labels = blobs.blobs(400, features=4, classes=3, spread=2.0)
+    scores, losses = _linear(
+        train,
+        labels,
+        train,
+        optimizer=_sgd(0.5, 600),
+        epochs=600,
+        batch_size=400,
+    )
+    oracle = linear_model.LogisticRegression(C=np.inf, tol=1e-8).fit(
+        train, labels
+    )
+    optimum = metrics.log_loss(labels, oracle.predict_proba(train))
+    assert optimum > 0.2  # Classes overlap, so that there is an optimum.
+    assert losses[-1] == pytest.approx(optimum, abs=1e-4)
+    agree = scores.top(1)[:, 0] == oracle.predict(train)
+    assert agree.mean() > 0.99
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_linear_on_normalized_embeddings(drawn):
+    train, labels = blobs.blobs(64)
+    lengths = np.linalg.norm(train, axis=1, keepdims=True)
+    options = {"optimizer": _sgd(epochs=2), "epochs": 2, "batch_size": 16}
+
+    def views_of(rows):
+        batches = [
+            (rows[i : i + 16], labels[i : i + 16]) for i in (0, 16, 32, 48)
+        ]
+        return lambda step: itertools.cycle(batches)
+
+    own, expected = (
+        _linear(
+            rows,
+            labels,
+            test,
+            **options,
+            normalize_features=normalize,
+            views=views_of(rows) if drawn else None,
+        )
+        for rows, test, normalize in (
+            (5 * train, 3 * train, True),
+            (train / lengths, train / lengths, False),
+        )
+    )
+    np.testing.assert_allclose(own[1], expected[1], rtol=1e-5)
+    np.testing.assert_allclose(own[0].scores, expected[0].scores, atol=1e-5)
+
+
+def test_a_diverged_probe_says_so():
+    train, labels = blobs.blobs(100)
+    with pytest.raises(errors.DivergedError, match="linear_learning_rate"):
+        _linear(train * 1e15, labels, train, optimizer=_sgd(1e30, 3), epochs=3)
+
+
+def test_a_last_step_that_overflows_the_weights_has_diverged():
+    train, labels = blobs.blobs(100)
+    one_step = {"epochs": 1, "batch_size": 100}
+    # Its loss, before the step, is the logarithm of the number of classes.
+    _linear(train, labels, train, optimizer=_sgd(0.1, 1), **one_step)
+    with pytest.raises(errors.DivergedError):
+        _linear(train * 1e4, labels, train, optimizer=_sgd(1e38, 1), **one_step)
