@@ -290,7 +290,3 @@ def test_channels_may_stand_first():
 def test_what_cannot_be_synchronized_is_refused(option):
     with pytest.raises(ValueError, match=option):
         BatchNormalization(**{option: 4})
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

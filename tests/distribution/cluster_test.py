@@ -313,7 +313,3 @@ def test_idle_connections_delay_nobody_and_one_address_is_open():
     for connection in idle:
         connection.close()
     assert _outcomes([first, second, third]) == [None] * 3
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -87,7 +87,3 @@ def test_a_full_disk_is_named_whatever_is_written(path, advice):
         tf.io.gfile.GFile(path, "w") as file,
     ):
         file.write("x" * 200_000)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))
