@@ -1,0 +1,152 @@
+"""Combinations of options that the doctor warns of."""
+
+import doctor_facts
+import numpy as np
+import pytest
+
+from tf_contrastive.doctor import advice, positives
+
+# (check, options, facts, what the warning tells to do)
+_BAD = [
+    ("stem", {"stem": "imagenet"}, {}, "stem=cifar"),
+    ("stem", {"image_size": 224, "blur": True}, {}, "stem=imagenet"),
+    (
+        "augmentation_strength",
+        {"color_jitter_strength": 1.0, "blur": True},
+        {},
+        "color_jitter_strength=0.5 and blur=False",
+    ),
+    ("flip", {"dataset": "mnist"}, {}, "flip=False"),
+    (
+        "imbalance",
+        {"loss": "supcon"},
+        {"class_sizes": np.array([200, 19, 300])},
+        "sampler=class_balanced",
+    ),
+    ("memory", {}, {"available_memory": 2**30}, "grad_cache_chunks=2"),
+    # Not what is set already.
+    (
+        "memory",
+        {"grad_cache_chunks": 2},
+        {"available_memory": 2**30},
+        "grad_cache_chunks=4",
+    ),
+    ("slow_input", {}, {"input_speed": 250.0}, "cache=memory"),
+    (
+        "slow_input",
+        {"cache": "memory", "augment_on": "device"},
+        {"input_speed": 250.0},
+        ": use `data_service`",
+    ),
+    (
+        "encoder",
+        {"image_size": 224, "stem": "imagenet"},
+        {"half_speed": 1.0, "step_speed": 10.0},
+        "encoder=resnet10, width=0.5, image_size=64",
+    ),
+    ("encoder", {}, {"half_speed": 1.0, "step_speed": None}, "resnet10"),
+    (
+        "positives",
+        {"loss": "supcon", "views": 1, "batch_size": 8},
+        {},
+        "views=2",
+    ),
+    (
+        "positives",
+        {"loss": "supcon", "batch_size": 8},
+        {},
+        "sampler=class_balanced",
+    ),
+    (
+        "single_example_classes",
+        {"loss": "supcon", "views": 1},
+        {"expected": positives.Expected(9, 99, 9, 0.01, 3, 100)},
+        "views=2",
+    ),
+    ("negatives", {"batch_size": 16}, {}, "loss=moco"),
+    (
+        "negatives",
+        {"loss": "supcon"},
+        {"expected": positives.Expected(511, 0, 255, 0, 0, 50_000)},
+        "`loss`",
+    ),
+    (
+        "queue_size",
+        {"loss": "moco", "queue_size": 65_536},
+        {},
+        "queue_size=25000",
+    ),
+    ("temperature", {"temperature": 0.01}, {}, "0.05 to 0.5"),
+    ("temperature", {"temperature": 5.0}, {}, "0.05 to 0.5"),
+    ("loss_normalize", {"loss_normalize": False}, {}, "loss_normalize=True"),
+    ("learning_rate", {"optimizer": "adamw"}, {}, "lower `learning_rate`"),
+    (
+        "learning_rate",
+        {"learning_rate": 0.3},
+        {"peak_learning_rate": 0.001},
+        "learning_rate=90, whose peak is 0.3",
+    ),
+    (
+        "warmup",
+        {"batch_size": 4096, "warmup_epochs": 0.0},
+        {},
+        "warmup_epochs=10",
+    ),
+    ("batch_norm", {"grad_cache_chunks": 64}, {}, "fewer `grad_cache_chunks`"),
+    ("replica_batch", {}, {"replicas": 128}, "larger `batch_size`"),
+    (
+        "dropped_images",
+        {},
+        {"info": doctor_facts.info(300)},
+        "smaller `batch_size`",
+    ),
+    ("few_steps", {"epochs": 1}, {"steps_per_epoch": 9}, "more `epochs`"),
+    ("probe", {"probe": False}, {}, "probe=True"),
+    ("precision", {}, {"half_speed": 1.5}, "precision=mixed_bfloat16"),
+    (
+        "precision",
+        {"precision": "mixed_bfloat16"},
+        {"half_speed": 0.5},
+        "precision=float32",
+    ),
+    (
+        "checkpoint_interval",
+        {},
+        {"step_speed": 1.0},
+        "`checkpoint_every_steps`",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "facts", "remedy"), _BAD)
+def test_a_bad_combination_gets_one_line(name, options, facts, remedy):
+    warning = advice.warnings(doctor_facts.facts(options, **facts))[name]
+    assert remedy in warning and "\n" not in warning
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"loss": "supcon", "temperature": 0.07},
+        {"loss": "supcon", "views": 1},
+        {"loss": "cross_entropy", "augmentation": "autoaugment"},
+        {"loss": "moco", "queue_size": 8192},
+        {"loss": "npairs"},
+        {"loss": "swd_normal"},
+        {"image_size": 224, "stem": "imagenet", "blur": True},
+        {"dataset": "mnist", "flip": False},
+        {"batch_size": 4096, "epochs": 1000},
+    ],
+    ids=str,
+)
+def test_a_good_run_gets_no_warning(options):
+    assert advice.warnings(doctor_facts.facts(options)) == {}
+
+
+def test_hours_follow_the_slower_of_input_and_step():
+    images = 100 * (50_000 // 256) * 256
+    assert doctor_facts.facts().hours == pytest.approx(images / 1000 / 3600)
+    slow = doctor_facts.facts(input_speed=100.0)
+    assert slow.hours == pytest.approx(images / 100 / 3600)
+    assert doctor_facts.facts(step_speed=None).hours is None
