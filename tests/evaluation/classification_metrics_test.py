@@ -201,7 +201,3 @@ def test_average_precision_equals_the_curve_of_scikit_learn():
 def test_what_has_no_precision_is_refused(scores, labels, message):
     with pytest.raises(ValueError, match=message):
         evaluation.eleven_point_average_precision(scores, labels)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -1,4 +1,4 @@
-"""Protocols and the commands around them: scores of an encoder that rests."""
+"""Protocols and the commands around them."""
 
 import contextlib
 import io
@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 import saved_run
 import tensorflow as tf
-from sklearn import metrics
 
 from tf_contrastive import (
     checkpoints,
-    classifiers,
     datasets,
     embedding,
     errors,
@@ -35,63 +33,6 @@ from tf_contrastive.evaluation import protocols, results
 from tf_contrastive.lab.claims import protocol_numbers
 
 _CLASSIFIERS = ["knn", "prototype", "linear"]
-
-
-def _arrays(classes=8, n=240, spread=1.3, seed=0):
-    generator = np.random.default_rng(seed)
-    centers = np.random.default_rng(9).normal(size=(classes, 6))
-    labels = generator.integers(0, classes, n)
-    embeddings = centers[labels] + spread * generator.normal(size=(n, 6))
-    return embeddings.astype(np.float32), labels
-
-
-# ---- On arrays --------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("score", "has_top5"),
-    [
-        (evaluation.knn, False),
-        (evaluation.prototype, True),
-        (evaluation.linear_probe, True),
-    ],
-)
-def test_accuracies_are_shares_of_right_predictions(score, has_top5):
-    test, labels = _arrays(seed=1)
-    scores = score(*_arrays(), test, labels)
-    predictions = scores["predictions"]
-    assert predictions.shape == labels.shape
-    assert scores["top1"] == metrics.accuracy_score(labels, predictions)
-    assert 0.3 < scores["top1"] < 0.95  # Against 0.125 by chance.
-    assert ("top5" in scores) == has_top5
-    if has_top5:
-        assert scores["top1"] < scores["top5"] < 1.0
-
-
-def test_top5_equals_scikit_learn():
-    train, labels = _arrays(spread=2.0)
-    scores = evaluation.prototype(train, labels, train, labels)
-    table, classes = classifiers.prototype(train, labels, train)
-    assert scores["top5"] == pytest.approx(
-        metrics.top_k_accuracy_score(labels, table, k=5, labels=classes)
-    )
-
-
-def test_classes_absent_from_training_count_as_missed():
-    train = np.eye(3, dtype=np.float32)
-    test_labels = np.array([0, 1, 7])
-    for score in (evaluation.knn, evaluation.prototype):
-        scores = score(train, np.arange(3), train, test_labels)
-        assert scores["top1"] == pytest.approx(2 / 3)
-
-
-def test_unlabelled_test_examples_are_refused():
-    train, labels = _arrays()
-    with pytest.raises(errors.UserError, match="test_labels"):
-        evaluation.knn(train, labels, train, np.full_like(labels, -1))
-
-
-# ---- On an encoder ----------------------------------------------------------
 
 
 def _encoder():
@@ -286,9 +227,6 @@ def test_an_unknown_protocol_names_the_nearest():
         protocols.run(_subject(_encoder()), ["prototypes"])
 
 
-# ---- The commands -----------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory):
     """A run on digits whose encoder's statistics differ from initial ones."""
@@ -387,9 +325,6 @@ def test_classes_absent_from_training_are_logged():
     assert all(r["top1"] <= 1 - missed for r in report["results"])
 
 
-# ---- The linear probe on augmented images -----------------------------------
-
-
 def test_views_of_no_augmentation_are_the_images_themselves():
     encoder = _encoder()
     size, steps = 64, 1437 // 64
@@ -404,41 +339,6 @@ def test_views_of_no_augmentation_are_the_images_themselves():
     assert len(np.unique(rows)) > 0.99 * steps * size  # Some digits are alike.
     np.testing.assert_allclose(found, train[rows], atol=1e-5)
     np.testing.assert_array_equal(labels, train_labels[rows])
-
-
-def test_a_probe_on_views_equals_one_on_rows_in_the_same_order():
-    train, labels = _arrays(n=230)
-    test, test_labels = _arrays(n=100, seed=1)
-    options = {"epochs": 7, "batch_size": 50, "seed": 3}
-
-    def stream(step):
-        assert step == 0
-        generator = np.random.default_rng(3)
-        while True:
-            order = generator.permutation(len(train))[:200]
-            for rows in order.reshape(4, 50):
-                yield train[rows], labels[rows]
-
-    cached = evaluation.linear_probe(
-        train, labels, test, test_labels, **options
-    )
-    fresh = evaluation.linear_probe(
-        train, labels, test, test_labels, **options, views=stream
-    )
-    assert fresh["loss"] == pytest.approx(cached["loss"], rel=1e-6)
-    np.testing.assert_array_equal(fresh["predictions"], cached["predictions"])
-
-
-def test_views_of_another_encoder_are_refused():
-    train, labels = _arrays()
-    with pytest.raises(errors.UserError, match="views"):
-        evaluation.linear_probe(
-            train,
-            labels,
-            train,
-            labels,
-            views=lambda step: [(train[:, :4], labels)] * 9,
-        )
 
 
 def test_two_replicas_score_what_one_does(workdir, evaluated, tmp_path):
@@ -487,9 +387,6 @@ def test_augmented_images_train_the_probe_and_leave_the_encoder():
     assert 0.5 < augmented < top1("none")
     # The same seed gives the same views, another one others.
     assert top1("randaugment") == augmented != top1("randaugment", seed=1)
-
-
-# ---- Channels beside the colours --------------------------------------------
 
 
 @pytest.fixture(scope="module")

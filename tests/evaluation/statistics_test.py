@@ -192,7 +192,3 @@ def test_every_name_of_the_package_is_there():
         assert getattr(evaluation, name) is not None, name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = evaluation.nothing
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

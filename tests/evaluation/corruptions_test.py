@@ -1,0 +1,242 @@
+"""Corruptions against their published code."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import datasets as sklearn_datasets
+
+from tf_contrastive.config.protocols import CORRUPTIONS
+from tf_contrastive.errors import UserError
+from tf_contrastive.evaluation import classification_metrics, corruptions
+from tf_contrastive.evaluation.corruptions import blur, digital
+
+_TESTDATA = os.path.join(os.path.dirname(__file__), "testdata")
+
+
+_PHOTO = sklearn_datasets.load_sample_image("china.jpg")
+
+
+def _photos(side, count=4):
+    """Parts of a photograph, made small."""
+    cuts = [_PHOTO[0:400, x : x + 400] for x in range(0, 240, 240 // count)]
+    made = tf.image.resize(np.stack(cuts), [side, side], "area")
+    return np.uint8(np.round(made[:count]))
+
+
+@pytest.mark.parametrize("severity", corruptions.SEVERITIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gaussian_noise",
+        "shot_noise",
+        "zoom_blur",
+        "fog",
+        "contrast",
+        "pixelate",
+        "jpeg_compression",
+    ],
+)
+def test_images_are_those_of_tensorflow_datasets(name, severity):
+    from tensorflow_datasets.image_classification import corruptions as theirs
+
+    for image in (_photos(96)[0], _PHOTO[100:164, 50:130]):
+        state = np.random.get_state()
+        np.random.seed(7)
+        expected = getattr(theirs, name)(image, severity)
+        np.random.set_state(state)
+        found = corruptions.corrupt(image, name, severity, 7, "imagenet")
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_ports_are_what_opencv_and_scikit_image_make():
+    # Made by TensorFlow Datasets' code with both installed, from the same
+    # seeds: `image`, and NAME_SEVERITY for each.
+    with np.load(os.path.join(_TESTDATA, "corruptions.npz")) as file:
+        golden = dict(file)
+    image = golden.pop("image")
+    assert len(golden) >= 20
+    for key, expected in golden.items():
+        name, _, severity = key.rpartition("_")
+        found = corruptions.corrupt(image, name, int(severity), 7, "imagenet")
+        error = np.abs(found.astype(int) - expected)
+        assert (error <= 1).mean() > 0.999, key
+
+
+def test_salt_and_pepper_hit_so_many_values_and_are_as_many():
+    gray = np.full([200, 200, 3], 128, np.uint8)
+    for severity, share in enumerate([0.03, 0.06, 0.09, 0.17, 0.27], 1):
+        found = corruptions.corrupt(
+            gray, "impulse_noise", severity, 0, "imagenet"
+        )
+        for value in (0, 255):
+            hits = np.mean(found == value)
+            three = 3 * np.sqrt(share / 2 / gray.size)
+            assert abs(hits - share / 2) < three
+
+
+def test_motion_runs_along_a_line_with_imagemagick_s_weights():
+    dot = np.zeros([41, 41, 3], np.uint8)
+    dot[20, 20] = 255
+    made = blur.move(dot[..., 0], 6, 1.5, 0.0) * 255
+    # The image is dragged: what is at x shows at x, x - 1, ...
+    weights = np.exp(-(np.arange(13) ** 2) / (2 * 1.5**2))
+    expected = np.around(255 * weights / weights.sum())
+    np.testing.assert_array_equal(made[20, 20:7:-1], expected)
+    assert made.sum() == expected.sum()
+    down = blur.move(dot[..., 0], 6, 1.5, 90.0) * 255
+    np.testing.assert_array_equal(down, made.T)
+
+
+def _distance(clean, made):
+    """Root of the mean squared difference, over images and values."""
+    return np.sqrt(np.mean((made.astype(float) - clean) ** 2))
+
+
+def _lost(clean, made):
+    """1 - correlation: what share of the image's structure is gone."""
+    pairs = zip(clean, made, strict=True)
+    return 1 - np.mean(
+        [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in pairs]
+    )
+
+
+# Those whose published levels are not one after the other, and why: both of
+# ImageNet-C's code and of CIFAR-10-C's (make_imagenet_c.py, make_cifar_c.py).
+_NOT_IN_ORDER = {
+    "glass_blur": "blurs wider, or mixes further, or for another round",
+    "elastic_transform": "shifts the less, the more it bends",
+}
+
+
+def test_what_is_not_in_order_is_so_by_its_published_levels():
+    def levels(name):
+        return [
+            list(zip(*rows[name], strict=True))
+            for rows in corruptions.LEVELS.values()
+        ]
+
+    for sigmas, reaches, rounds in levels("glass_blur"):
+        each = zip(sigmas, reaches, rounds, strict=True)
+        assert any(
+            any(np.diff(pair, axis=0).ravel() < 0)
+            for pair in itertools.pairwise(each)
+        )
+    for _, bends, shifts in levels("elastic_transform"):
+        assert shifts[4] < shifts[0]
+        assert bends[4] < bends[1]  # Of a smaller sigma: rougher.
+
+
+@pytest.mark.parametrize("side", [32, 96])
+@pytest.mark.parametrize("name", corruptions.CORRUPTIONS)
+def test_severity_takes_images_further_away(name, side):
+    photos = _photos(side, 6)
+    levels = "cifar" if side == 32 else "imagenet"
+    found = [
+        np.stack(
+            [
+                corruptions.corrupt(photo, name, severity, seed, levels)
+                for seed, photo in enumerate(photos)
+            ]
+        )
+        for severity in corruptions.SEVERITIES
+    ]
+    assert all(made.dtype == np.uint8 for made in found)
+    far = [_distance(photos, made) for made in found]
+    lost = [_lost(photos, made) for made in found]
+    assert far[0] > 0
+    if name not in _NOT_IN_ORDER:
+        assert _rises(far) or _rises(lost)
+    elif name == "glass_blur":  # What has another round is further away.
+        assert side == 96 or max(far[:3]) < far[3]
+        assert far[0] < far[4] and lost[0] < lost[4]
+
+
+def _rises(values):
+    return all(np.diff(values) >= 0) and values[-1] > values[0]
+
+
+def test_elastic_shifts_are_the_rougher_the_more_severe():
+    # The published levels shift less and bend more from one to the next, so
+    # that the distance falls: at CIFAR's, what they bend rises.
+    photos = _photos(32, 6) / 255
+    far = []
+    for strength, sigma, _ in corruptions.LEVELS["cifar"]["elastic_transform"]:
+        bent = np.stack(
+            [
+                digital.elastic_transform(
+                    photo, (strength, sigma, 0), np.random.RandomState(seed)
+                )
+                for seed, photo in enumerate(photos)
+            ]
+        )
+        far.append(_distance(photos, bent))
+    assert far[0] == pytest.approx(0, abs=1e-6)
+    assert all(np.diff(far) > 0)
+
+
+@pytest.mark.parametrize("name", corruptions.CORRUPTIONS)
+def test_the_same_seed_makes_the_same_image(name):
+    photo = _photos(32)[0]
+    state = np.random.get_state()[1].copy()
+    made = [corruptions.corrupt(photo, name, 3, seed) for seed in (5, 5, 6)]
+    np.testing.assert_array_equal(made[0], made[1])
+    fixed = {
+        "defocus_blur",
+        "zoom_blur",
+        "brightness",
+        "contrast",
+        "pixelate",
+        "jpeg_compression",
+    }
+    assert (made[0] == made[2]).all() == (name in fixed)
+    # Others' draws are left alone.
+    np.testing.assert_array_equal(np.random.get_state()[1], state)
+
+
+def test_an_image_s_corruption_does_not_depend_on_batches():
+    photos = _photos(32, 6)
+    whole = corruptions.corrupt_batch(photos, "gaussian_noise", 2, 0)
+    parts = [
+        corruptions.corrupt_batch(
+            photos[start:stop], "gaussian_noise", 2, start
+        )
+        for start, stop in ((0, 4), (4, 6))
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    assert (whole[0] != whole[1]).any()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (3, 40, 3), (40, 65, 3)])
+@pytest.mark.parametrize("name", corruptions.CORRUPTIONS)
+@pytest.mark.parametrize("value", [0, 255])
+def test_odd_images_keep_their_shape(name, shape, value):
+    image = np.full(shape, value, np.uint8)
+    for severity in (1, 5):
+        assert corruptions.corrupt(image, name, severity, 0).shape == shape
+
+
+def test_names_are_those_of_the_flags():
+    assert tuple(corruptions.CORRUPTIONS) == CORRUPTIONS
+    assert set(classification_metrics.ALEXNET) == set(CORRUPTIONS)
+    for levels in corruptions.LEVELS.values():
+        assert set(levels) == set(corruptions.CORRUPTIONS)
+        assert {len(row) for row in levels.values()} == {5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fogg", 1), "unknown corruption 'fogg': did you mean 'fog'"),
+        (("fog", 6), "severity=6"),
+        (("fog", 1, 0, "mnist"), "mnist"),
+    ],
+)
+def test_what_there_is_not_is_refused(arguments, message):
+    name, severity, *rest = arguments
+    with pytest.raises(UserError, match=message):
+        corruptions.corrupt(_photos(32)[0], name, severity, *(rest or [0]))
+    with pytest.raises(UserError, match="uint8"):
+        corruptions.corrupt(np.zeros([4, 4, 3]), "fog", 1, 0)

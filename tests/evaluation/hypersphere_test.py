@@ -1,0 +1,101 @@
+"""Alignment, uniformity, and projections of the hypersphere."""
+
+import itertools
+
+import blobs
+import colored_noise
+import contexts
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from tf_contrastive import errors, evaluation
+from tf_contrastive.evaluation import hypersphere, view_embeddings
+from tf_contrastive.losses import contrastive_metrics
+
+_RNG = np.random.RandomState(0)
+
+
+def test_alignment_and_uniformity_equal_transcriptions(monkeypatch):
+    monkeypatch.setattr(hypersphere, "_BLOCK", 7)
+    z = _RNG.normal(size=(30, 3, 4))
+    unit = z / np.linalg.norm(z, axis=-1, keepdims=True)
+    pairs = [
+        ((x[a] - x[b]) ** 2).sum()
+        for x in unit
+        for a, b in itertools.permutations(range(3), 2)
+    ]
+    assert evaluation.alignment(z) == pytest.approx(np.mean(pairs))
+    rows = unit[:, 0]
+    pairs = [
+        np.exp(-2 * ((rows[a] - rows[b]) ** 2).sum())
+        for a, b in itertools.permutations(range(30), 2)
+    ]
+    uniformity = evaluation.uniformity(z[:, 0])
+    assert uniformity == pytest.approx(np.log(np.mean(pairs)), rel=1e-5)
+    assert evaluation.uniformity(np.ones([9, 3])) == pytest.approx(0, abs=1e-6)
+    with pytest.raises(errors.UserError, match="at least 2"):
+        evaluation.uniformity(np.ones([1, 3]))
+
+
+@pytest.mark.parametrize("shape", [(50, 6), (6, 50)])
+def test_effective_rank_is_that_of_singular_values(shape):
+    x = (_RNG.normal(size=shape) * np.arange(1, shape[1] + 1)).astype("f")
+    x += 5.0
+    expected = float(contrastive_metrics.effective_rank(tf.constant(x)))
+    assert evaluation.effective_rank(x) == pytest.approx(expected, rel=1e-3)
+    assert evaluation.effective_rank(np.ones([5, 3])) == 1.0
+
+
+def test_projections_of_a_sphere_have_its_marginal():
+    sphere = _RNG.normal(size=(4000, 16))
+    found = evaluation.random_projections(sphere, 16)
+    # Orthogonal directions preserve lengths.
+    lengths = np.linalg.norm(found["projections"], axis=1)
+    np.testing.assert_allclose(lengths, 1.0, rtol=1e-4)
+    # The 99.9 % quantile of the distance, for one direction, is 1.95 / sqrt(n).
+    assert found["ks_prior"].max() < 2.5 / np.sqrt(4000)
+    half = 15 / 2
+    expected = scipy.stats.kstest(
+        found["projections"][:, 3],
+        lambda x: scipy.stats.beta.cdf((x + 1) / 2, half, half),
+    )
+    assert found["ks_prior"][3] == pytest.approx(expected.statistic, abs=1e-4)
+    # A coordinate has the excess kurtosis -6 / (d + 2).
+    assert found["kurtosis"].mean() == pytest.approx(-6 / 18, abs=0.1)
+
+
+def test_distances_of_clusters_and_of_wide_normals():
+    rows, _ = blobs.blobs(2000, spread=0.05)
+    clusters = evaluation.random_projections(rows, 8)
+    assert clusters["ks_prior"].mean() > 0.15
+    assert clusters["ks_normal"].mean() > 0.1
+    normal = _RNG.normal(size=(4000, 8))
+    raw = evaluation.random_projections(normal, 3, normalize=False)
+    assert raw["ks_prior"].max() < 0.05
+    wide = evaluation.random_projections(9 * normal, 3, normalize=False)
+    assert wide["ks_prior"].min() > 0.3
+    assert wide["ks_normal"].max() < 0.05
+    point = evaluation.random_projections(np.ones([9, 4]), 99)
+    assert point["projections"].shape == (9, 4)
+    assert np.isfinite(point["ks_normal"]).all()
+
+
+@pytest.mark.slow
+def test_uniformity_protocol():
+    context = colored_noise.context()
+    measurement = contexts.measure("uniformity", context, random_directions=5)
+    h, z = context.embeddings("test")[0], context.projections("test")[0]
+    measured = measurement["metrics"]
+    assert measured["uniformity_h"] == pytest.approx(evaluation.uniformity(h))
+    rank = evaluation.effective_rank(z)
+    assert measured["effective_rank_z"] == pytest.approx(rank)
+    views = view_embeddings.embed_views(context, 10_000, 0)
+    assert measured["alignment_z"] == evaluation.alignment(views.z)
+    assert measurement["arrays"]["random_projections_z"].shape == (60, 5)
+    contexts.check_plots(measurement)
+    only_h = contexts.measure(
+        "uniformity", colored_noise.context(projection=None)
+    )["metrics"]
+    assert "uniformity_h" in only_h and "uniformity_z" not in only_h

@@ -1,0 +1,125 @@
+"""Clusters of local features."""
+
+import contexts
+import numpy as np
+import photographs
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import errors, exporting
+from tf_contrastive.evaluation import kmeans, protocols
+
+
+def test_local_clusters_are_regions():
+    features = np.zeros([6, 8, 3])
+    features[:, :4] = [1, 0, 0.1]
+    features[:3, 4:] = [0, 2, 0]
+    features[3:, 4:] = [0, 0, -1]
+    clusters, explained = kmeans.local_clusters(features, 3)
+    expected = np.zeros([6, 8], int)
+    expected[:3, 4:] = 1
+    expected[3:, 4:] = 2
+    np.testing.assert_array_equal(clusters, expected)  # By first appearance.
+    assert explained == pytest.approx(1.0)
+    two, less = kmeans.local_clusters(features, 2)
+    assert two.max() == 1
+    assert 0.2 < less < 1
+    # Fewer places than clusters, with equal directions.
+    equal, _ = kmeans.local_clusters(features[:1, :3], 16)
+    np.testing.assert_array_equal(equal, 0)
+    # Gray pixels differ only in their length.
+    gray = np.repeat([[0.2, 0.9]], 3, axis=0)[..., np.newaxis] * np.ones(3)
+    normalized, _ = kmeans.local_clusters(gray, 2)
+    pixels, _ = kmeans.local_clusters(gray, 2, normalize=False)
+    assert normalized.max() == 0
+    np.testing.assert_array_equal(pixels, [[0, 1]] * 3)
+    with pytest.raises(errors.UserError, match="NaN"):
+        kmeans.local_clusters(features * np.nan, 2)
+
+
+def test_patches_are_squares_of_pixels():
+    image = np.arange(64 * 64 * 3, dtype=np.float32).reshape(64, 64, 3)
+    patches = kmeans.patches(image)
+    assert patches.shape == (32, 32, 12)
+    np.testing.assert_array_equal(patches[3, 5], image[6:8, 10:12].reshape(-1))
+    assert kmeans.patches(image[:8, :8]).shape == (8, 8, 3)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The encoder, exported and loaded."""
+    folder = str(tmp_path_factory.mktemp("export"))
+    return exporting.load(exporting.export(photographs.encoder(), folder))
+
+
+@pytest.mark.slow
+def test_inner_layers_of_a_model_and_of_its_export(exported):
+    encoder = photographs.encoder()
+    before = [v.numpy() for v in encoder.variables]
+    inner = kmeans.local_features(encoder, 16)
+    assert inner.names == (
+        "stage2_block1_relu",
+        "stage3_block1_relu",
+        "stage4_block1_relu",
+    )
+    images = photographs.photographs(4)
+    maps = [m.numpy() for m in inner.make(images)]
+    assert [m.shape[1] for m in maps] == [8, 4, 2]
+    np.testing.assert_allclose(
+        maps[-1].mean(axis=(1, 2)), encoder(images), atol=1e-5
+    )
+    # A SavedModel has no layers; its graph gives the same maps.
+    of_graph = kmeans.local_features(exported, 16)
+    assert of_graph.side == 16
+    for ours, theirs in zip(maps, of_graph.make(images), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+    twice = kmeans.local_features(encoder, 16, scale=2)
+    assert twice.side == 32
+    assert twice.make(tf.image.resize(images, [32, 32]))[-1].shape[1] == 4
+    for value, variable in zip(before, encoder.variables, strict=True):
+        np.testing.assert_array_equal(value, variable)
+
+
+def test_an_encoder_without_maps_is_refused():
+    flat = tf.keras.Sequential(
+        [tf.keras.layers.Flatten(), tf.keras.layers.Dense(4)]
+    )
+    flat.build([None, 8, 8, 3])
+    with pytest.raises(errors.UserError, match="convolutional"):
+        kmeans.local_features(flat, 8)
+
+
+def test_tsne_and_kmeans():
+    context = photographs.context(projection=photographs.head())
+    measurement = contexts.measure(
+        "tsne", context, tsne_examples=40, tsne_classes=2
+    )
+    arrays = measurement["arrays"]
+    assert arrays["tsne_z"].shape == arrays["tsne_h"].shape
+    assert len(np.unique(arrays["tsne_labels"])) == 2
+    contexts.check_plots(measurement)
+    measurement = contexts.measure(
+        "kmeans", context, kmeans_images=2, kmeans_clusters=(2, 3)
+    )
+    assert len(measurement["plots"]) == 2
+    clusters = measurement["arrays"]["clusters_0_stage4_block1_relu_3"]
+    assert clusters.shape == (4, 4)
+    metrics = measurement["metrics"]
+    assert metrics["explained_pixels_2"] <= metrics["explained_pixels_3"]
+    contexts.check_plots(measurement)
+
+
+def test_an_export_without_labels(exported):
+    lines = []
+    unlabelled = photographs.context(exported, labelled=False, log=lines.append)
+    for name in ("tsne", "transforms"):
+        assert protocols.missing(name, unlabelled) is None
+    measurement = contexts.measure("tsne", unlabelled, tsne_examples=30)
+    assert "tsne_z" not in measurement["arrays"]
+    contexts.check_plots(measurement)
+    measurement = contexts.measure(
+        "kmeans", unlabelled, kmeans_images=1, kmeans_clusters=(2,)
+    )
+    assert any("only takes 16 pixels" in line for line in lines)
+    assert len(measurement["metrics"]) == 4
+    contexts.check_plots(measurement)

@@ -1,0 +1,165 @@
+"""The KL bound and the contrastive task, on projections of views."""
+
+import itertools
+
+import colored_noise
+import contexts
+import numpy as np
+import pytest
+
+from tf_contrastive import errors, evaluation, losses
+from tf_contrastive.evaluation import projections, protocols, view_embeddings
+from tf_contrastive.losses import contrastive_metrics
+
+_RNG = np.random.RandomState(0)
+
+
+def test_bound_is_log_noise_minus_sincere():
+    z = _RNG.normal(size=(7, 2, 4))
+    labels = np.array([0, 1, 0, 2, 1, 0, 3])
+    bound = evaluation.kl_lower_bound(z, labels, 0.3)
+    task = contrastive_metrics.contrastive_task(z, labels, temperature=0.3)
+    assert bound == pytest.approx(float(task["kl_lower_bound"]), rel=1e-5)
+    loss = losses.build("sincere", temperature=0.3).per_anchor(z, labels)
+    others = 2 * np.array([4, 5, 4, 6, 5, 4, 6])[:, np.newaxis]
+    assert bound == pytest.approx(np.mean(np.log(others) - loss), rel=1e-5)
+    raw = evaluation.kl_lower_bound(z, labels, 0.3, normalize=False)
+    assert raw != pytest.approx(bound, rel=0.01)
+
+
+def test_bound_of_perfect_and_of_equal_projections():
+    z = np.repeat(np.eye(4)[:, np.newaxis], 2, axis=1)
+    perfect = evaluation.kl_lower_bound(z, np.arange(4), 0.02)
+    assert perfect == pytest.approx(np.log(6), abs=1e-4)
+    # The loss of equal projections is at chance level, ln 7.
+    equal = evaluation.kl_lower_bound(np.ones((4, 2, 3)), np.arange(4), 0.02)
+    assert equal == pytest.approx(np.log(6) - np.log(7), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("z", "labels", "temperature", "match"),
+    [
+        (np.ones([4, 2]), [0, 1, 0, 1], 0.1, "projections"),
+        (np.ones([4, 2, 3]), [0, 0, 0, 0], 0.1, "negative"),
+        (np.ones([3, 1, 3]), [0, 1, 2], 0.1, "positive"),
+        (np.ones([2, 2, 3]), [0, 1], 0.0, "temperature"),
+        (np.full([2, 2, 3], np.nan), [0, 1], 0.1, "NaN"),
+        (np.ones([2, 2, 3]), [0, -1], 0.1, "labels"),
+        (np.ones([2, 2, 3]), [0], 0.1, "labels"),
+    ],
+)
+def test_invalid_arrays_have_no_bound(z, labels, temperature, match):
+    with pytest.raises(errors.UserError, match=match):
+        evaluation.kl_lower_bound(z, np.array(labels), temperature)
+
+
+def _task_by_hand(z, temperature):
+    hits, entropies = [], []
+    for i, v in itertools.product(range(len(z)), range(z.shape[1])):
+        other = z[:, (v + 1) % z.shape[1]]
+        cosines = [
+            z[i, v] @ c / np.linalg.norm(z[i, v]) / np.linalg.norm(c)
+            for c in other
+        ]
+        e = np.exp(np.array(cosines) / temperature)
+        p = e / e.sum()
+        hits.append(np.argmax(cosines) == i)
+        entropies.append(-(p * np.log(p)).sum())
+    return np.mean(hits), np.mean(entropies)
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_task_equals_a_transcription(views):
+    first = _RNG.normal(size=(40, 1, 5))
+    z = first + 0.8 * _RNG.normal(size=(40, views, 5))
+    accuracy, entropy = _task_by_hand(z, 0.2)
+    task = evaluation.contrastive_accuracy(z, 0.2)
+    assert task["accuracy"] == pytest.approx(accuracy)
+    assert task["entropy"] == pytest.approx(entropy, rel=1e-5)
+    if views == 2:
+        other = contrastive_metrics.contrastive_task(z, temperature=0.2)
+        assert task["accuracy"] == pytest.approx(other["one_view_accuracy"])
+
+
+def test_task_does_not_depend_on_blocks_or_order(monkeypatch):
+    z = _RNG.normal(size=(60, 1, 5)) + 0.5 * _RNG.normal(size=(60, 2, 5))
+    whole = evaluation.contrastive_accuracy(z, 0.2)
+    monkeypatch.setattr(projections, "_BLOCK", 7)
+    blocks = evaluation.contrastive_accuracy(z, 0.2)
+    assert blocks["entropy"] == pytest.approx(whole["entropy"])
+    assert blocks["correct"].tolist() == whole["correct"].tolist()
+    assert whole["correct"].mean() == pytest.approx(whole["accuracy"])
+    swapped = z.copy()
+    swapped[[3, 50]] = z[[50, 3]]
+    again = evaluation.contrastive_accuracy(swapped, 0.2)["correct"]
+    assert again[[50, 3]].tolist() == whole["correct"][[3, 50]].tolist()
+    # Smaller batches make the task easier.
+    small_batches = evaluation.contrastive_accuracy(z, 0.2, batch_size=6)
+    assert small_batches["accuracy"] > whole["accuracy"]
+    assert small_batches["entropy"] < np.log(6)
+
+
+def test_task_of_equal_and_of_orthogonal_images():
+    equal = evaluation.contrastive_accuracy(np.ones([10, 2, 3]), 0.1)
+    assert equal["accuracy"] == 0.0
+    assert equal["entropy"] == pytest.approx(np.log(10))
+    apart = np.repeat(np.eye(10)[:, np.newaxis], 2, axis=1)
+    certain = evaluation.contrastive_accuracy(apart, 0.01)
+    assert certain["accuracy"] == 1.0
+    assert certain["entropy"] == pytest.approx(0.0, abs=1e-5)
+    with pytest.raises(errors.UserError, match="projections"):
+        evaluation.contrastive_accuracy(np.ones([10, 1, 3]), 0.1)
+    with pytest.raises(errors.UserError, match="temperature"):
+        evaluation.contrastive_accuracy(np.ones([10, 2, 3]), 0)
+
+
+def test_views_are_embedded_once():
+    context = colored_noise.context()
+    views = view_embeddings.embed_views(context, 1000, 0)
+    assert views.h.shape == (60, 2, 16)
+    np.testing.assert_allclose(
+        views.z, context.subject.projection(views.h), atol=1e-5
+    )
+    np.testing.assert_array_equal(views.labels, context.embeddings("test")[1])
+    assert view_embeddings.embed_views(context, 1000, 0) is views
+    sample = view_embeddings.embed_views(context, 25, 0)
+    rows = view_embeddings.sample(60, 25, 0)
+    np.testing.assert_allclose(sample.h, views.h[rows], atol=1e-5)
+    assert view_embeddings.loss_similarity(context) == (0.2, True)
+
+
+def test_contrastive_and_kl_bound_protocols():
+    context = colored_noise.context()
+    _, z, labels = view_embeddings.embed_views(context, 60, 0)
+    measured = contexts.measure("contrastive", context, view_examples=60)[
+        "metrics"
+    ]
+    expected = evaluation.contrastive_accuracy(z, 0.2)
+    assert measured["contrastive_accuracy"] == expected["accuracy"]
+    assert measured["contrastive_entropy"] == expected["entropy"]
+    assert measured["max_entropy"] == pytest.approx(np.log(60))
+    bound = contexts.measure("kl_bound", context, view_examples=60)["metrics"]
+    expected = evaluation.kl_lower_bound(z, labels, 0.2)
+    assert bound["kl_lower_bound"] == pytest.approx(expected, rel=1e-5)
+    difference = bound["upper_bound"] - bound["sincere_loss"]
+    assert difference == pytest.approx(expected)
+    batches = contexts.measure(
+        "kl_bound", context, view_examples=60, kl_batch_size=8
+    )
+    assert batches["metrics"]["upper_bound"] < bound["upper_bound"]
+
+
+def test_one_class_has_no_margin_and_no_bound():
+    lines = []
+    one = colored_noise.context(classes=1, log=lines.append)
+    assert "only one class" in protocols.missing("kl_bound", one)
+    # A dataset of several classes may have images of one only.
+    assert contexts.measure("separation", one) == {"metrics": {"margin": None}}
+    assert contexts.measure("kl_bound", one) == {
+        "metrics": {"kl_lower_bound": None}
+    }
+    assert any("1 class(es)" in line for line in lines)
+    assert any("no batch of 512 images" in line for line in lines)
+    assert "projection" in protocols.missing(
+        "kl_bound", colored_noise.context(projection=None)
+    )

@@ -1,0 +1,126 @@
+"""Separation margins against transcriptions."""
+
+import tracemalloc
+
+import blobs
+import colored_noise
+import contexts
+import numpy as np
+import pytest
+
+from tf_contrastive import errors, evaluation
+from tf_contrastive.evaluation import separation
+
+_RNG = np.random.RandomState(0)
+
+
+def _nearest_by_hand(train, train_labels, test, labels):
+    def unit(x):
+        return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    target, noise = [], []
+    for row, label in zip(unit(test) @ unit(train).T, labels, strict=True):
+        target.append(max(row[train_labels == label]))
+        noise.append(max(row[train_labels != label]))
+    return np.array(target), np.array(noise)
+
+
+@pytest.mark.parametrize("blocks", [(1024, 8192), (7, 11)])
+def test_margins_equal_a_transcription(monkeypatch, blocks):
+    monkeypatch.setattr(separation, "_QUERY_BLOCK", blocks[0])
+    monkeypatch.setattr(separation, "_BANK_BLOCK", blocks[1])
+    arrays = *blobs.blobs(60, spread=0.6), *blobs.blobs(40, spread=0.6, seed=1)
+    target, noise = _nearest_by_hand(*arrays)
+    margin = evaluation.separation_margin(*arrays)
+    assert set(margin) == {"mean", "per_class", "target", "noise"}
+    np.testing.assert_allclose(margin["target"], target, atol=1e-6)
+    np.testing.assert_allclose(margin["noise"], noise, atol=1e-6)
+    labels = arrays[-1]
+    expected = [
+        np.median(target[labels == c]) - np.median(noise[labels == c])
+        for c in range(4)
+    ]
+    np.testing.assert_allclose(margin["per_class"], expected, atol=1e-6)
+    assert margin["mean"] == pytest.approx(np.mean(expected), abs=1e-6)
+
+
+def test_orthogonal_classes_have_margin_one():
+    axes = np.repeat(np.eye(3, dtype=np.float32), 5, axis=0)
+    labels = np.repeat(np.arange(3), 5)
+    margin = evaluation.separation_margin(axes, labels, 7 * axes, labels)
+    assert margin["mean"] == pytest.approx(1.0)
+    mixed = np.arange(15) % 2
+    margin = evaluation.separation_margin(axes, mixed, axes, mixed)
+    assert margin["mean"] == pytest.approx(0.0)
+
+
+def test_absent_classes_have_no_margin():
+    train, train_labels = blobs.blobs(80, spread=0.6)
+    test, labels = blobs.blobs(50, spread=0.6, seed=1)
+    # Class 1 is not in test; class 6 of test is not in train.
+    labels[labels == 1] = 6
+    margin = evaluation.separation_margin(train, train_labels, test, labels)
+    expected = [True, False, True, True, False, False, False]
+    assert np.isfinite(margin["per_class"]).tolist() == expected
+    np.testing.assert_array_equal(np.isnan(margin["target"]), labels == 6)
+    assert not np.isnan(margin["noise"]).any()
+    assert margin["mean"] == np.nanmean(margin["per_class"])
+
+
+def test_invalid_arrays_have_no_margin():
+    rows, labels = blobs.blobs(20)
+    bad = rows.copy()
+    bad[3, 2] = np.nan
+    for arrays, match in [
+        ((rows, 0 * labels + 3, rows, labels), "only class 3"),
+        ((rows, labels, rows, labels + 9), "no class of test_labels"),
+        ((bad, labels, rows, labels), "20 rows hold NaN"),
+        ((rows, labels, rows[:, :3], labels), "8 features and"),
+        ((rows, 0 * labels - 1, rows, labels), "train_labels hold -1"),
+    ]:
+        with pytest.raises(errors.UserError, match=match):
+            evaluation.separation_margin(*arrays)
+
+
+def test_margins_use_little_memory():
+    train = _RNG.normal(size=(20_000, 16)).astype(np.float32)
+    test = _RNG.normal(size=(4000, 16)).astype(np.float32)
+    labels = _RNG.randint(10, size=20_000)
+    tracemalloc.start()
+    evaluation.separation_margin(train, labels, test, labels[:4000])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6  # All cosines at once are 320 MB.
+
+
+def test_histograms_are_fractions():
+    target = np.array([0.95, 1.0000001, 0.5, np.nan, -0.7])
+    histograms = evaluation.neighbor_histograms(target, np.full(5, np.nan))
+    assert len(histograms["edges"]) == 101
+    assert histograms["target"].sum() == pytest.approx(1)
+    assert histograms["target"][0] == histograms["target"][-1] == 0.25
+    assert histograms["target_median"] == pytest.approx(0.725)
+    assert histograms["noise"].sum() == 0
+    assert np.isnan(histograms["noise_median"])
+
+
+@pytest.mark.slow
+def test_separation_protocol():
+    context = colored_noise.context()
+    measurement = contexts.measure("separation", context)
+    expected = evaluation.separation_margin(*context.labelled_embeddings())
+    measured = measurement["metrics"]
+    assert measured["margin"] == expected["mean"]
+    assert measured["margin_per_class"] == pytest.approx(
+        expected["per_class"].tolist()
+    )
+    medians = np.median(expected["target"]) - np.median(expected["noise"])
+    assert measured["margin_of_medians"] == pytest.approx(abs(medians))
+    assert "projection_margin" in measured
+    contexts.check_plots(measurement)
+
+
+def test_a_thousand_classes_fit_on_a_page():
+    part = evaluation.neighbor_histograms(np.ones(3), np.zeros(3))
+    parts = {f"class {k}": part for k in range(1000)}
+    assert len(separation.plot(parts).axes) < 20

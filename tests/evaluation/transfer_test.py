@@ -1,0 +1,456 @@
+"""Transfer to other datasets, by their rules."""
+
+import contexts
+import digit_networks
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import linear_model
+
+from tf_contrastive import datasets, embedding, errors, evaluation, views
+from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.protocols import Transfer
+from tf_contrastive.config.transfer import SUITES
+from tf_contrastive.config.views import PREPROCESSINGS
+from tf_contrastive.datasets import tfds_source
+from tf_contrastive.embedding import Embedder
+from tf_contrastive.evaluation import (
+    logistic,
+    other_datasets,
+    protocols,
+    transfer,
+)
+
+
+def test_the_papers_datasets_and_metrics():
+    simclr = SUITES["simclr"].targets
+    by_class = {n for n, t in simclr.items() if t.metric == "mean_per_class"}
+    assert by_class == {"aircraft", "pets", "caltech101", "flowers"}
+    official = {n for n, t in simclr.items() if t.validation}
+    assert official == {"dtd", "aircraft", "flowers", "voc2007"}
+    assert len(simclr) == 12
+    sincere = SUITES["sincere"].targets
+    assert set(sincere) == {
+        "pets",
+        "dtd",
+        "aircraft",
+        "food101",
+        "flowers",
+        "cars",
+    }
+    assert {t.metric for t in sincere.values()} == {"top1"}
+    hyperparameters = Transfer().hyperparameters()
+    assert hyperparameters["grid"]["steps"] == 20_000
+    assert hyperparameters["scratch_grid"]["steps"] == 40_000
+    for grid, low, high, decays in (
+        (hyperparameters["grid"], 1e-4, 0.1, 8),
+        (hyperparameters["scratch_grid"], 1e-3, 1.0, 8),
+    ):
+        np.testing.assert_allclose(
+            grid["learning_rates"], np.geomspace(low, high, 7), rtol=2e-3
+        )
+        assert len(grid["weight_decays"]) == decays
+    with pytest.raises(errors.UserError, match="transfer_suite=simclrr"):
+        protocols.run(
+            digit_networks.subject(transfer_suite="simclrr"), ["transfer"]
+        )
+
+
+def test_a_damaged_dataset_is_not_taken_for_a_missing_one(monkeypatch):
+    def source(name, split, data_dir):
+        raise raised[name]
+
+    raised = {
+        "cifar10": errors.AbsentDataError("not prepared"),
+        "birdsnap": errors.UnknownDatasetError("not in TFDS"),
+        "pets": errors.UserError("cannot be read"),
+    }
+    monkeypatch.setattr(datasets, "source", source)
+    scored = digit_networks.subject()
+    for name in ("cifar10", "birdsnap"):
+        assert other_datasets.source(scored, name, "test") is None
+    with pytest.raises(errors.UserError, match="cannot be read"):
+        other_datasets.source(scored, "pets", "test")
+
+
+def _only(monkeypatch, there):
+    """Prepared datasets are those of `there`: (name, split) -> source."""
+
+    def source(scored, name, split):
+        return there.get((name, split))
+
+    monkeypatch.setattr(other_datasets, "source", source)
+
+
+@pytest.mark.parametrize(
+    ("suite", "chosen", "expected"),
+    [
+        ("simclr", "auto", ["shorter_side", "center_crop"]),
+        ("sincere", "auto", ["squash", "squash"]),
+        ("simclr", "squash_crop", ["squash_crop", "squash_crop"]),
+    ],
+)
+def test_transfer_has_the_preprocessing_of_its_paper(
+    suite, chosen, expected, monkeypatch
+):
+    images = {
+        ("food101", s): digit_networks.source(slice(50))
+        for s in ("train", "validation")
+    }
+    _only(monkeypatch, images)
+    used = []
+
+    def part(other, *args, **options):
+        # What `other.images` passes on.
+        other.images.plain(other.data.test)
+        return {"top1": 0.0}
+
+    original = views.evaluation
+    monkeypatch.setattr(
+        views, "evaluation", lambda *a: used.append(a[1]) or original(*a)
+    )
+    monkeypatch.setattr(transfer, "_linear", part)
+    monkeypatch.setattr(transfer, "_finetune", part)
+    monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
+    scored = digit_networks.subject(preprocessing=chosen)
+    methods = ["linear", "finetune"]
+    parts = list(
+        contexts.measure("transfer", scored, suite=suite, methods=methods)
+    )
+    assert len(parts) == 2
+    assert used == expected  # Of linear, and of fine-tuning.
+
+
+def test_each_split_is_embedded_once_at_most(monkeypatch):
+    walks = []
+    walk = Embedder.steps
+    monkeypatch.setattr(
+        Embedder,
+        "steps",
+        lambda self, make: walks.append(1) or walk(self, make),
+    )
+    dict(
+        contexts.measure(
+            "finetune",
+            digit_networks.subject(),
+            **digit_networks.FINETUNE | {"epochs": [1]},
+        )
+    )
+    assert not walks
+    _only(
+        monkeypatch,
+        {
+            ("cifar10", s): digit_networks.source(slice(100))
+            for s in ("train", "test")
+        },
+    )
+    one = {"steps": 1, "learning_rates": [0.1, 0.2], "weight_decays": [0.0]}
+    for methods, embedded in ((["finetune"], 0), (["linear", "finetune"], 2)):
+        walks.clear()
+        dict(
+            contexts.measure(
+                "transfer", digit_networks.subject(), methods=methods, grid=one
+            )
+        )
+        assert len(walks) == embedded
+
+
+def test_parts_of_transfer_come_one_at_a_time(monkeypatch):
+    _only(
+        monkeypatch,
+        {
+            (name, split): digit_networks.source(slice(50))
+            for name in ("cifar10", "oxford_iiit_pet")
+            for split in ("train", "test")
+        },
+    )
+
+    def linear(other, target, *args):
+        if target.dataset != "cifar10":
+            raise errors.UserError("a damaged dataset")
+        return {"top1": 0.5}
+
+    def diverging(*args, **options):
+        raise errors.DivergedError("at every learning rate")
+
+    monkeypatch.setattr(transfer, "_linear", linear)
+    monkeypatch.setattr(transfer, "_finetune", diverging)
+    monkeypatch.setattr(transfer, "holdout", lambda *_: (None, np.arange(9)))
+    parts = contexts.measure(
+        "transfer", digit_networks.subject(), methods=["finetune", "linear"]
+    )
+    # Fine-tuning is left out; what comes later does not lose this result.
+    part = {"top1": 0.5, "dataset": "cifar10"}
+    assert next(parts) == ("cifar10 linear", part)
+    with pytest.raises(errors.UserError, match="damaged"):
+        next(parts)
+    parts = contexts.measure(
+        "transfer", digit_networks.subject(), methods=["finetune"]
+    )
+    with pytest.raises(errors.DivergedError, match="cifar10 finetune, pets"):
+        next(parts)
+
+
+@pytest.mark.parametrize("preprocessing", PREPROCESSINGS)
+def test_evaluated_images_have_the_chosen_preprocessing(preprocessing):
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (6, 16, 24, 3), dtype=np.uint8)
+    wide = datasets.from_arrays(images, np.arange(6), name="wide")
+    context = digit_networks.subject(wide, wide, preprocessing=preprocessing)
+    ((pixels, _),) = list(context.images.plain(context.data.test))
+    expected = [views.evaluation(8, preprocessing)(image) for image in images]
+    np.testing.assert_array_equal(pixels, tf.stack(expected))
+    protocol = context.options.recorded("knn")
+    assert protocol["preprocessing"] == preprocessing
+
+
+@pytest.mark.slow
+def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
+    said = []
+    scored = digit_networks.subject(test=digit_networks.source(slice(0, 30)))
+    scored = contexts.changed(scored, log=said.append)
+    _only(
+        monkeypatch,
+        {
+            ("cifar10", "train"): digit_networks.source(slice(800, 1100)),
+            ("cifar10", "test"): digit_networks.source(slice(1300, 1500)),
+            ("dtd", "train"): digit_networks.source(slice(800, 1000), "train"),
+            ("dtd", "validation"): digit_networks.source(
+                slice(1000, 1100), "validation"
+            ),
+            ("dtd", "train+validation"): digit_networks.source(
+                slice(800, 1100)
+            ),
+            ("dtd", "test"): digit_networks.source(slice(1300, 1400)),
+        },
+    )
+    before = embedding.checksum(scored.subject.encoder)
+    small = {"steps": 12, "learning_rates": [0.05], "weight_decays": [0.0]}
+    parts = dict(
+        contexts.measure(
+            "transfer",
+            scored,
+            methods=["linear", "finetune", "scratch"],
+            grid=small,
+            scratch_grid=small,
+            batch_size=64,
+        )
+    )
+    assert list(parts) == [
+        f"{name} {method}"
+        for name in ("cifar10", "dtd")
+        for method in ("linear", "finetune", "scratch")
+    ]
+    assert len(parts["cifar10 linear"]["labels"]) == 200
+    assert len(parts["dtd linear"]["correct"]) == 100
+    assert parts["dtd linear"]["dataset"] == "dtd"
+    assert parts["cifar10 linear"]["top1"] > 0.9
+    assert parts["cifar10 finetune"]["top1"] > parts["cifar10 scratch"]["top1"]
+    # The official part of train is what the penalty is chosen on.
+    train, test = (
+        scored.subject.embed(scored.images.plain(digit_networks.source(rows)))
+        for rows in (slice(800, 1100), slice(1300, 1400))
+    )
+    expected = logistic.logistic_regression(
+        *train, *test, validation=np.arange(200, 300)
+    )
+    metrics = parts["dtd linear"]["metrics"]
+    assert metrics["penalty"] == expected["penalty"]
+    assert metrics["score"] == expected["top1"]
+    assert any("left out, not prepared" in line for line in said)
+    assert embedding.checksum(scored.subject.encoder) == before
+
+
+@pytest.fixture(scope="module")
+def _voc(tmp_path_factory):
+    """Two digits side by side, and the classes shown; some are difficult."""
+    import tensorflow_datasets as tfds
+
+    images, labels = digit_networks.digits()
+    # Digits 0 to 4 alone, so that each class has many.
+    images, labels = images[labels < 5], labels[labels < 5]
+    random = np.random.default_rng(0)
+
+    def examples(first, count):
+        for n in range(first, first + count):
+            pair = labels[[n, n + 300]]
+            picture = np.concatenate([images[n], images[n + 300]], axis=1)
+            shown = sorted(set(pair.tolist()))
+            yield {
+                "image": np.repeat(picture[..., None], 3, -1),
+                "labels": shown,
+                "labels_no_difficult": [
+                    c for c in shown if random.random() < 0.9
+                ],
+            }
+
+    folder = tmp_path_factory.mktemp("tfds")
+    names = [str(n) for n in range(5)]
+    sequence = tfds.features.Sequence(tfds.features.ClassLabel(names=names))
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="voc",
+        config="2007",
+        version="4.0.0",
+        data_dir=str(folder),
+        features=tfds.features.FeaturesDict(
+            {
+                "image": tfds.features.Image(shape=(8, 16, 3)),
+                "labels": sequence,
+                "labels_no_difficult": sequence,
+            }
+        ),
+        split_datasets={
+            "train": list(enumerate(examples(0, 200))),
+            "validation": list(enumerate(examples(200, 80))),
+            "test": list(enumerate(examples(300, 150))),
+        },
+    )
+    return str(folder)
+
+
+def test_labels_of_several_classes_come_in_the_order_of_the_images(_voc):
+    read = tfds_source.label_sets(
+        "voc/2007", "train+validation", _voc, "labels"
+    )
+    assert read.shape == (280, 5)
+    source = datasets.source("voc/2007", "train+validation", data_dir=_voc)
+    assert not source.info.has_labels
+    images, labels = digit_networks.digits()
+    images, labels = images[labels < 5], labels[labels < 5]
+    of_left = {image.tobytes(): n for n, image in enumerate(images)}
+    for row, example in zip(
+        read, source.examples().as_numpy_iterator(), strict=True
+    ):
+        left = of_left[example["image"][:, :8, 0].tobytes()]
+        assert set(np.flatnonzero(row)) == set(labels[[left, left + 300]])
+    with pytest.raises(errors.UserError, match="no feature 'label', only"):
+        tfds_source.label_sets("voc/2007", "train", _voc, "label")
+
+
+def test_rows_as_labels_are_those_of_the_order_of_the_files(_voc):
+    for split, rows in (
+        ("train[20:60]+validation", 40 + 80),
+        ("train[-30:]", 30),
+    ):
+        source = datasets.source("voc/2007", split, data_dir=_voc)
+        found = other_datasets.with_row_labels(source)
+        assert found.info.num_classes == rows
+        plain = [e["image"] for e in source.examples().as_numpy_iterator()]
+        # In any order, and of some of them.
+        for row, example in enumerate(found.examples().as_numpy_iterator()):
+            assert example["label"] == row
+            np.testing.assert_array_equal(example["image"], plain[row])
+        some = np.array([3, 17, 28])
+        for row, example in zip(
+            some,
+            found.select(some).examples().as_numpy_iterator(),
+            strict=True,
+        ):
+            assert example["label"] == row
+            np.testing.assert_array_equal(example["image"], plain[row])
+
+
+@pytest.mark.slow
+def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
+
+    def network(trained):
+        made = digit_networks.network(seed=1)
+        if trained:
+            made.set_weights(digit_networks.weights())
+        inputs = tf.keras.Input([16, 16, 3])
+        # Of the enlarged middle both digits are at hand, one above the other.
+        halves = tf.concat([inputs[:, ::2, :8], inputs[:, ::2, 8:]], 0)
+        left, right = tf.split(made(halves), 2)
+        return tf.keras.Model(inputs, tf.concat([left, right], -1))
+
+    scored = contexts.make(
+        network(True),
+        digit_networks.source(slice(0, 40)),
+        digit_networks.source(slice(40, 80)),
+        evaluate(data_dir=_voc),
+        run=Pretrain(),
+        make_encoder=network,
+    )
+    small = {"learning_rates": [1e-5, 0.05], "weight_decays": [0.0]}
+    small["steps"] = 40
+    ((name, part),) = contexts.measure(
+        "transfer", scored, methods=["finetune"], grid=small, batch_size=64
+    )
+    assert name == "voc2007 finetune"
+    metrics = part["metrics"]
+    assert metrics["metric"] == "mean_average_precision"
+    # The rate is chosen on the official validation part.
+    assert metrics["learning_rate"] == 0.05
+    assert metrics["validation"][1] > metrics["validation"][0] + 0.2
+    assert metrics["score"] == pytest.approx(np.mean(metrics["precisions"]))
+    assert metrics["score"] > 0.7
+    shown = tfds_source.label_sets("voc/2007", "test", _voc, "labels")
+    first = part["predictions"]
+    np.testing.assert_array_equal(
+        part["correct"], shown[np.arange(len(first)), first]
+    )
+    assert part["top1"] == part["correct"].mean() > 0.7
+
+
+@pytest.mark.slow
+def test_multi_label_are_scored_by_mean_average_precision(_voc):
+    inputs = tf.keras.Input([16, 16, 3])
+    encoder = tf.keras.Model(
+        inputs, tf.keras.layers.Flatten()(inputs[:, ::2, :, 0])
+    )
+    scored = contexts.make(
+        encoder,
+        digit_networks.source(slice(0, 40)),
+        digit_networks.source(slice(40, 80)),
+        evaluate(data_dir=_voc, logistic_penalties=3),
+    )
+    assert protocols.missing("transfer", scored) is None
+    parts = dict(contexts.measure("transfer", scored))
+    assert list(parts) == ["voc2007 linear"]
+    part = parts["voc2007 linear"]
+    metrics = part["metrics"]
+    # Against scikit-learn, one class at a time, at the penalty chosen.
+    (h, _), (test, _) = (
+        scored.subject.embed(
+            scored.images.plain(
+                datasets.source("voc/2007", split, data_dir=_voc)
+            )
+        )
+        for split in ("train+validation", "test")
+    )
+    wanted, plain, shown = (
+        tfds_source.label_sets("voc/2007", split, _voc, feature)
+        for split, feature in (
+            ("train+validation", "labels"),
+            ("test", "labels_no_difficult"),
+            ("test", "labels"),
+        )
+    )
+    expected = []
+    for c in range(5):
+        model = linear_model.LogisticRegression(
+            C=1 / metrics["penalty"], tol=1e-8, max_iter=10_000
+        ).fit(h, wanted[:, c])
+        counts = plain[:, c] | ~shown[:, c]
+        assert 0 < counts.sum() < 150
+        expected.append(
+            evaluation.eleven_point_average_precision(
+                model.decision_function(test)[counts],
+                shown[counts, c].astype(int),
+            )
+        )
+    np.testing.assert_allclose(metrics["precisions"], expected, atol=0.02)
+    assert metrics["score"] == pytest.approx(np.mean(metrics["precisions"]))
+    assert metrics["score"] > 0.75
+    assert metrics["validation"][0] < max(metrics["validation"])
+    assert part["top1"] == part["correct"].mean() > 0.8
+
+
+def test_missing_datasets_are_named(monkeypatch):
+    _only(monkeypatch, {})
+    assert "none of its datasets is prepared" in protocols.missing(
+        "transfer", digit_networks.subject()
+    )
+    with pytest.raises(errors.UserError, match="data_dir"):
+        list(contexts.measure("transfer", digit_networks.subject()))

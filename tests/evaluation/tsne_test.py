@@ -1,0 +1,47 @@
+"""Maps of embeddings by t-SNE."""
+
+import numpy as np
+import pytest
+
+from tf_contrastive import errors
+from tf_contrastive.evaluation import tsne
+
+_RNG = np.random.RandomState(0)
+
+
+def test_a_map_keeps_clusters_together():
+    labels = _RNG.randint(4, size=120)
+    centers = _RNG.normal(size=(4, 8))
+    rows = (centers[labels] + 0.1 * _RNG.normal(size=(120, 8))).astype("f")
+    places, divergence = tsne.tsne(rows, perplexity=10)
+    assert places.shape == (120, 2)
+    assert 0 < divergence < 2
+    distances = ((places[:, None] - places) ** 2).sum(-1)
+    np.fill_diagonal(distances, np.inf)
+    assert (labels[distances.argmin(1)] == labels).mean() > 0.95
+    again, _ = tsne.tsne(rows, perplexity=10)
+    np.testing.assert_array_equal(places, again)
+
+
+def test_maps_of_few_and_of_equal_points():
+    assert np.isfinite(tsne.tsne(np.eye(5, 2), perplexity=30)[0]).all()
+    assert np.isfinite(tsne.tsne(np.ones([9, 3]))[0]).all()
+    with pytest.raises(errors.UserError, match="embeddings"):
+        tsne.tsne(np.diag([np.nan] + [1.0] * 8))
+
+
+def test_random_examples_of_random_classes():
+    labels = np.repeat(np.arange(20), 30)
+    rows = tsne.choose(labels, 5, 40, seed=1)
+    assert len(rows) == 40
+    assert len(np.unique(labels[rows])) == 5
+    np.testing.assert_array_equal(rows, tsne.choose(labels, 5, 40, seed=1))
+    assert len(tsne.choose(np.full(9, -1), 5, 40, seed=1)) == 9
+
+
+def test_a_legend_names_at_most_twenty_classes():
+    labels = np.arange(100)
+    for count, legends in ((10, 1), (100, 0)):
+        places = {"h": _RNG.normal(size=(100, 2))}
+        figure = tsne.plot(places, labels % count, list(map(str, labels)))
+        assert len(figure.legends) == legends
