@@ -8,6 +8,10 @@ import pytest
 import tensorflow as tf
 from sklearn.datasets import load_sample_images
 
+from tf_contrastive.views import prng
+
+# Views of a test of probabilities.
+DRAWS = 10_000
 # Folder of $TFDS_DATA_DIR, renamed by conftest.py.
 PREPARED = Path(os.environ.get("TESTS_TFDS_DATA_DIR", "/unset"))
 needs_prepared = pytest.mark.skipif(
@@ -43,7 +47,11 @@ def seeds(count):
     return tf.constant(words, tf.int32)
 
 
-def within(fraction, expected, count):
+def uniforms_of(operation, count):
+    return prng.uniform(seeds(count), operation.streams)
+
+
+def within(fraction, expected, count=DRAWS):
     """Whether a fraction is within three standard errors of the expected."""
     error = np.sqrt(expected * (1 - expected) / count)
     return abs(fraction - expected) <= 3 * error

@@ -339,7 +339,3 @@ def test_views_are_not_mixed_when_they_are_tested():
         tf.repeat(labels, 2), logits
     )
     np.testing.assert_allclose(result, expected, rtol=1e-5)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

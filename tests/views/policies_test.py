@@ -1,21 +1,18 @@
-"""Views: random numbers, crops, policies, evaluation preprocessing."""
+"""Policies: their views on hosts and devices, and their options."""
 
 import json
 
 import image_helpers
 import numpy as np
 import pytest
-import scipy.stats
 import tensorflow as tf
 from image_helpers import patches, seeds
-from PIL import Image
 
 from tf_contrastive import distribution, errors, views
 from tf_contrastive.config import views as config
 from tf_contrastive.config.views import OPERATIONS
-from tf_contrastive.views import crops, policies, prng, warp
+from tf_contrastive.views import policies, prng, warp
 
-DRAWS = 10_000
 # Every operation of every policy, and each form of the colour jitter.
 POLICIES = {
     **{name: (name, {}) for name in views.POLICIES},
@@ -27,196 +24,9 @@ POLICIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def photo():
-    """A real photograph, uint8 [427, 427, 3]."""
-    return image_helpers.photos()[0]
-
-
-def within(fraction, expected):
-    return image_helpers.within(fraction, expected, DRAWS)
-
-
 def build(case, image_size):
     name, options = POLICIES[case]
     return views.build(name, image_size=image_size, **options)
-
-
-# ---- Random numbers ---------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("key", "counter", "expected"),
-    [
-        ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
-        ((2**32 - 1,) * 2, (2**32 - 1,) * 2, (0x1CB996FC, 0xBB002BE7)),
-        (
-            (0x13198A2E, 0x03707344),
-            (0x243F6A88, 0x85A308D3),
-            (0xC4923A9C, 0x483DF7A0),
-        ),
-    ],
-)
-def test_threefry_gives_the_published_answers(key, counter, expected):
-    # The known answers of the authors' Random123 library, 20 rounds.
-    words = prng.threefry(
-        tuple(tf.constant(word, tf.uint32) for word in key),
-        tuple(tf.constant(word, tf.uint32) for word in counter),
-    )
-    assert tuple(int(word) for word in words) == expected
-
-
-def test_uniform_numbers_are_uniform_and_independent():
-    # Neighbouring seeds, as a data set gives them: (seed, index).
-    index = tf.stack([tf.zeros([DRAWS], tf.int32), tf.range(DRAWS)], axis=1)
-    uniforms = prng.uniform(index, {"crop": 5, "flip": 1})
-    table = np.concatenate([uniforms["crop"], uniforms["flip"]], axis=1)
-    assert table.min() >= 0 and table.max() < 1
-    for column in table.T:
-        assert scipy.stats.kstest(column, "uniform").pvalue > 1e-3
-        counts = np.histogram(column, bins=50, range=(0, 1))[0]
-        assert scipy.stats.chisquare(counts).pvalue > 1e-3
-    # Between numbers of a seed, and from one seed to the next.
-    both = np.concatenate([table[:-1], table[1:]], axis=1)
-    correlation = np.corrcoef(both.T) - np.eye(both.shape[1])
-    assert np.abs(correlation).max() < 4.5 / np.sqrt(DRAWS)
-
-
-def test_an_additional_stream_does_not_change_the_others():
-    few = prng.uniform(seeds(20), {"crop": 3, "blur": 2})
-    more = prng.uniform(seeds(20), {"flip": 1, "blur": 2, "crop": 3})
-    for name in few:
-        np.testing.assert_array_equal(few[name], more[name])
-
-
-def test_stream_numbers_are_unique():
-    assert len(set(prng.STREAMS.values())) == len(prng.STREAMS)
-
-
-def test_folded_seeds_do_not_depend_on_the_number_of_views():
-    folded = prng.fold(seeds(500), 4)
-    assert len({tuple(row) for row in np.reshape(folded, [-1, 2])}) == 2000
-    np.testing.assert_array_equal(prng.fold(seeds(500), 2), folded[:, :2])
-
-
-# ---- Crop, resize, flip -----------------------------------------------------
-
-
-def boxes(height, width, min_area, count=DRAWS):
-    uniforms = prng.uniform(seeds(count), {"crop": 2 * crops.CANDIDATES + 2})
-    return crops.random_boxes(uniforms["crop"], height, width, min_area).numpy()
-
-
-def test_boxes_have_the_published_areas_and_aspects():
-    top, left, height, width = boxes(3000, 4000, 0.08).T
-    assert (top >= 0).all() and (top + height <= 3000).all()
-    assert (left >= 0).all() and (left + width <= 4000).all()
-    aspect = width / height
-    assert aspect.min() > 0.749 and aspect.max() < 1.335
-    area = height * width / (3000 * 4000)
-    assert area.min() > 0.0799
-    # Below 9/16 every aspect fits, so there nothing is rejected.
-    free = area < 0.56
-    fractions = (area[free] - 0.08) / (0.56 - 0.08)
-    assert scipy.stats.kstest(fractions, "uniform").pvalue > 1e-3
-    logs = np.log(aspect[free]) / np.log(4 / 3) / 2 + 0.5
-    assert scipy.stats.kstest(logs, "uniform").pvalue > 1e-3
-    # Positions are uniform over the room that is left, borders included.
-    place = (top + 0.5) / (3000 - height + 1)
-    assert scipy.stats.kstest(place, "uniform").pvalue > 1e-3
-
-
-def test_boxes_reach_every_position_of_a_small_image():
-    top, left, height, width = boxes(4, 4, 0.25).T
-    square = (height == 2) & (width == 2)
-    counts = np.unique(4 * top[square] + left[square], return_counts=True)[1]
-    assert len(counts) == 9
-    assert scipy.stats.chisquare(counts).pvalue > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("height", "width", "min_area"), [(1, 5000, 0.08), (32, 32, 1.0)]
-)
-def test_the_box_is_the_whole_image_if_no_crop_fits(height, width, min_area):
-    expected = np.tile([0, 0, height, width], (50, 1))
-    np.testing.assert_array_equal(boxes(height, width, min_area, 50), expected)
-
-
-@pytest.mark.parametrize("size", [(3000, 4000), (500, 375), (200, 900)])
-def test_images_are_halved_as_often_as_their_crops_allow(size):
-    policy = views.build("simclr", image_size=64)
-    halvings = views.Views(policy, 2).halvings
-    streams = {"crop": 2 * crops.CANDIDATES + 2}
-    for seed in seeds(40):
-        number = int(halvings(tf.constant(size), seed))
-        uniforms = prng.uniform(prng.fold(seed[tf.newaxis], 2)[0], streams)
-        drawn = crops.random_boxes(
-            uniforms["crop"], *size, policy.min_crop_area
-        )
-        least = drawn.numpy()[:, 2:].min()
-        assert number == 0 or least >= 64 * 2**number
-        assert number == 3 or least < 64 * 2 ** (number + 1)
-
-
-@pytest.mark.parametrize(("size", "mirrored"), [(17, False), (64, True)])
-def test_crops_equal_slice_and_resize(photo, size, mirrored):
-    image = photo[:60, :70]
-    box = boxes(60, 70, 0.08, 8)
-    ours = crops.sample(
-        tf.constant(image)[tf.newaxis],
-        tf.zeros([8], tf.int32),
-        tf.constant(box),
-        tf.fill([8], mirrored),
-        size,
-    ).numpy()
-    for view, (top, left, height, width) in zip(
-        ours, box.astype(int), strict=True
-    ):
-        piece = image[top : top + height, left : left + width]
-        oracle = tf.image.resize(piece, [size, size]).numpy() / 255
-        oracle = oracle[:, ::-1] if mirrored else oracle
-        # Outputs whose neighbours all lie in the box; at the border ours uses
-        # the pixels beyond it.
-        edge = int(np.ceil(0.5 * size / min(height, width)))
-        inner = slice(edge, size - edge)
-        np.testing.assert_allclose(
-            view[inner, inner], oracle[inner, inner], atol=2e-5
-        )
-        assert np.abs(view - oracle).max() < 0.35
-
-
-def test_a_crop_of_the_whole_image_is_the_image():
-    image = patches(5, 32)
-    policy = views.build("crop", image_size=32, min_crop_area=1.0, flip=False)
-    np.testing.assert_allclose(
-        policy.batch(image, seeds(5)), image / 255, atol=1e-5
-    )
-
-
-def test_crops_of_large_images_have_no_aliasing():
-    # Stripes are grey from afar; sampled without averaging, they would be
-    # black or white.
-    stripes = np.zeros((512, 512, 3), np.uint8)
-    stripes[:, ::4] = stripes[:, 1::4] = 255
-    policy = views.build("crop", image_size=32, min_crop_area=0.9)
-    result = policy.batch(np.stack([stripes] * 20), seeds(20)).numpy()
-    assert np.abs(result - 0.5).max() < 0.2
-    assert np.abs(result - 0.5).mean() < 0.05
-    samples = tf.image.resize(stripes[:, :500], [32, 32]).numpy() / 255
-    assert np.abs(samples - 0.5).mean() > 0.3
-
-
-def test_half_of_the_views_are_mirrored():
-    image = np.zeros((1, 2, 2, 3), np.uint8)
-    image[:, :, 1] = 255
-    images = np.repeat(image, DRAWS, axis=0)
-    policy = views.build("crop", image_size=2, min_crop_area=1.0)
-    left = policy.batch(images, seeds(DRAWS)).numpy()[:, 0, 0, 0]
-    assert set(np.round(left, 5)) == {0.0, 1.0}
-    assert within(np.mean(left > 0.5), 0.5)
-
-
-# ---- Policies ---------------------------------------------------------------
 
 
 # Those that run always use all kinds of operations.
@@ -395,7 +205,8 @@ def test_displacements_of_a_device_are_those_of_the_host(monkeypatch):
     np.testing.assert_allclose(displaced(tf.float32, True), expected, atol=0.02)
 
 
-def test_graphs_for_images_of_any_size_agree_bit_for_bit(photo):
+def test_graphs_for_images_of_any_size_agree_bit_for_bit():
+    photo = image_helpers.photos()[0]
     for name in ("none", "crop", "simclr"):
         policy = views.build(name, image_size=96)
         signature = [
@@ -423,7 +234,8 @@ def test_views_are_equal_in_groups_that_fit_in_the_cache():
     # At full strength a bright view can be white all over.
     [views.SimCLR(32, color_jitter_strength=0.5), views.Crop(32)],
 )
-def test_views_differ_by_position_and_seed(photo, policy):
+def test_views_differ_by_position_and_seed(policy):
+    photo = image_helpers.photos()[0]
     image = np.repeat(photo[np.newaxis, 300:332, 200:232], 50, axis=0)
     rows = views.Views(policy, 2)(image, seeds(50)).numpy().reshape(100, -1)
     assert len(np.unique(rows, axis=0)) == 100
@@ -522,100 +334,3 @@ def test_images_of_another_type_or_shape_are_refused():
         views.Ablation(8, names=("sobel",)).photometric(
             tf.zeros([2, 8, 8, 3]), seeds(2)
         )
-
-
-# ---- Evaluation preprocessing -----------------------------------------------
-
-
-@pytest.mark.parametrize("size", [8, 224])
-def test_evaluation_only_scales_images_of_its_size(size):
-    image = patches(1, size)[0]
-    preprocess = views.evaluation(size)
-    expected = image.astype(np.float32) * np.float32(1 / 255)
-    np.testing.assert_array_equal(preprocess(image), expected)
-    signature = [tf.TensorSpec([None, None, 3], tf.uint8)]
-    dynamic = tf.function(preprocess, input_signature=signature)
-    np.testing.assert_array_equal(dynamic(image), expected)
-
-
-@pytest.mark.parametrize(
-    ("size", "height", "width", "target"),
-    [
-        (32, 427, 420, 32),
-        (32, 31, 97, 32),
-        (33, 101, 64, 33),
-        (224, 427, 420, 256),
-        (224, 401, 301, 256),
-        (224, 100, 150, 256),
-        (96, 96, 200, 110),
-    ],
-)
-def test_evaluation_is_resize_then_centre_crop(
-    photo, size, height, width, target
-):
-    image = photo[:height, :width]
-    shorter = min(height, width)
-    tall, wide = (round(side * target / shorter) for side in (height, width))
-    top, left = (tall - size) // 2, (wide - size) // 2
-    ours = views.evaluation(size)(image).numpy()
-    oracle = tf.image.resize(image, [tall, wide], antialias=True)
-    oracle = oracle[top : top + size, left : left + size] / 255
-    np.testing.assert_allclose(ours, oracle, atol=2e-4)
-    # Pillow works in steps of one grey level, and on uint8 between its passes.
-    pillow = np.asarray(
-        Image.fromarray(image).resize((wide, tall), Image.Resampling.BILINEAR)
-    )[top : top + size, left : left + size]
-    assert np.abs(ours - pillow / 255.0).max() < 2.1 / 255
-
-
-@pytest.mark.parametrize("size", [32, 224])
-@pytest.mark.parametrize(
-    "preprocessing", ["shorter_side", "squash_crop", "squash"]
-)
-def test_other_preprocessings_equal_pillow(photo, preprocessing, size):
-    image = photo[:401, :301]
-    side = 256 if size == 224 else size
-    wide, tall, method = {
-        "shorter_side": (size, round(401 * size / 301), "BICUBIC"),
-        "squash_crop": (side, side, "BILINEAR"),
-        "squash": (size, size, "BILINEAR"),
-    }[preprocessing]
-    top, left = (tall - size) // 2, (wide - size) // 2
-    # In Pillow's floating-point mode, which does not round between its passes.
-    channels = [
-        Image.fromarray(channel.astype(np.float32)).resize(
-            (wide, tall), getattr(Image.Resampling, method)
-        )
-        for channel in np.moveaxis(image, -1, 0)
-    ]
-    resized = np.stack([np.asarray(channel) for channel in channels], axis=-1)
-    expected = np.clip(resized / 255, 0, 1)
-    ours = views.evaluation(size, preprocessing)(image).numpy()
-    np.testing.assert_allclose(
-        ours, expected[top : top + size, left : left + size], atol=2e-4
-    )
-
-
-@pytest.mark.parametrize(
-    ("size", "height", "width"),
-    [(32, 1, 1), (224, 1, 5000), (32, 5000, 1), (224, 3, 2)],
-)
-def test_evaluation_takes_images_of_any_shape(size, height, width):
-    generator = np.random.default_rng(0)
-    image = generator.integers(0, 256, (height, width, 3), dtype=np.uint8)
-    view = views.evaluation(size)(image).numpy()
-    assert view.shape == (size, size, 3)
-    assert view.min() >= 0 and view.max() <= 1
-    middle = image[(height - 1) // 2 : height // 2 + 1]
-    middle = middle[:, (width - 1) // 2 : width // 2 + 1]
-    np.testing.assert_allclose(
-        view[
-            (size - 1) // 2 : size // 2 + 1, (size - 1) // 2 : size // 2 + 1
-        ].mean((0, 1)),
-        middle.mean((0, 1)) / 255,
-        atol=0.02,
-    )
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

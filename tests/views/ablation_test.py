@@ -1,0 +1,210 @@
+"""Operations of ablations, each against an oracle."""
+
+import image_helpers
+import numpy as np
+import pytest
+import scipy.ndimage
+import scipy.stats
+import tensorflow as tf
+from image_helpers import DRAWS, pixel_patches, seeds, uniforms_of, within
+from PIL import Image, ImageOps
+
+from tf_contrastive import views
+from tf_contrastive.views import ablation, crops, prng
+
+
+def test_broader_applies_each_operation_to_a_fraction_of_views():
+    count = 500
+    pixels = pixel_patches(count, 16)
+    options = {"image_size": 16, "blur": False}
+    result = views.build("broader", **options).photometric(pixels, seeds(count))
+    own = prng.uniform(seeds(count), {"random_apply": 4, "motion_blur": 1})
+    chosen = own["random_apply"].numpy() < 0.2
+    for fraction in chosen.mean(axis=0):
+        assert within(fraction, 0.2, count)
+    expected = views.build("simclr", **options).photometric(
+        pixels, seeds(count)
+    )
+    for operation, acts in zip(
+        (
+            ablation.EQUALIZE,
+            ablation.SOLARIZE,
+            ablation.SOBEL,
+            ablation.MotionBlur(),
+        ),
+        chosen.T,
+        strict=True,
+    ):
+        after = operation(expected, own)
+        expected = tf.where(acts[:, None, None, None], after, expected)
+    np.testing.assert_allclose(result, expected, atol=1e-6)
+
+
+def test_rotations_are_quarter_turns():
+    pixels = pixel_patches(40, 16)
+    operation = ablation.Rotate()
+    uniforms = uniforms_of(operation, 40)
+    turns = np.floor(uniforms["rotate"].numpy()[:, 0] * 4).astype(int)
+    assert set(turns) == {0, 1, 2, 3}
+    result = operation(pixels, uniforms)
+    for view, image, turn in zip(result, pixels, turns, strict=True):
+        np.testing.assert_array_equal(view, np.rot90(image, turn))
+    many = uniforms_of(operation, DRAWS)["rotate"].numpy()[:, 0]
+    counts = np.bincount((many * 4).astype(int))
+    assert all(within(count / DRAWS, 1 / 4) for count in counts)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_second_crop_equals_slicing_and_tf_image_resize(static):
+    pixels = pixel_patches(30, 24)
+    operation = ablation.SecondCrop(min_area=0.1)
+    uniforms = uniforms_of(operation, 30)
+    boxes = crops.random_boxes(uniforms["second_crop"], 24, 24, 0.1)
+    result = operation(pixels, uniforms, static)
+    for view, image, box in zip(result, pixels, boxes, strict=True):
+        top, left, height, width = box.numpy().astype(int)
+        part = image[top : top + height, left : left + width]
+        expected = tf.image.resize(part, [24, 24])
+        np.testing.assert_allclose(view, expected, atol=1e-5)
+    # It is not the crop that the view got before.
+    first = prng.uniform(seeds(30), crops.RandomCrop.streams)["crop"]
+    assert not np.any(first == uniforms["second_crop"])
+
+
+def test_a_crop_pair_crops_then_changes_one_branch():
+    images = image_helpers.patches(6, 40)
+    policy = views.build("ablation:crop+solarize", image_size=32)
+    result = views.Views(policy, 2)(images, seeds(6))
+    identity = views.build("crop", image_size=32, flip=False)
+    cropped = views.Views(identity, 2)(images, seeds(6))
+    np.testing.assert_array_equal(result[:, 1], cropped[:, 1])
+    operation = ablation.SecondCrop(0.08)
+    folded = prng.fold(seeds(6), 2)[:, 0]
+    uniforms = prng.uniform(folded, operation.streams)
+    expected = ablation.SOLARIZE(operation(cropped[:, 0], uniforms), {})
+    np.testing.assert_array_equal(result[:, 0], expected)
+
+
+def test_simclr_with_a_further_operation():
+    generator = np.random.default_rng(0)
+    pixels = generator.uniform(size=[DRAWS // 10, 8, 8, 3])
+    pixels, keys = tf.constant(pixels, tf.float32), seeds(DRAWS // 10)
+    options = {"image_size": 8, "color_jitter_strength": 0.25}
+    base = views.build("simclr", **options).photometric(pixels, keys)
+    kinds = {"rotate": 3 / 4, "sobel": 1 / 2, "noise": 1 / 2}
+    for name, fraction in kinds.items():
+        policy = views.build(f"simclr+{name}", **options)
+        result = policy.photometric(pixels, keys)
+        changed = np.any(result != base, axis=(1, 2, 3))
+        assert within(changed.mean(), fraction, DRAWS // 10), name
+        if name == "sobel":
+            np.testing.assert_array_equal(
+                result[changed], ablation.sobel(base[changed])
+            )
+
+
+def test_simaugment_can_rotate():
+    pixels, keys = pixel_patches(60, 16), seeds(60)
+    options = {"color_jitter_strength": 0.0, "blur": False}
+    options["warp_probability"] = 0.0
+    for name in ("simaugment", "stacked_randaugment"):
+        policy = views.build(name, image_size=16, rotate=True, **options)
+        plain = views.build(name, image_size=16, **options)
+        turned = ablation.Rotate()
+        turned = turned(pixels, prng.uniform(keys, turned.streams))
+        np.testing.assert_array_equal(
+            policy.photometric(pixels, keys), plain.photometric(turned, keys)
+        )
+
+
+def test_cutout_covers_half_the_side():
+    pixels = pixel_patches(500, 16)
+    operation = ablation.Cutout()
+    result = operation(pixels, uniforms_of(operation, 500)).numpy()
+    hidden = np.all(result == 0.5, axis=-1).sum(axis=(1, 2))
+    assert hidden.max() == 64 and hidden.min() == 16
+    shown = np.any(result != 0.5, axis=-1)
+    np.testing.assert_array_equal(result[shown], pixels.numpy()[shown])
+
+
+def test_noise_is_gaussian_with_a_level_per_view():
+    pixels = tf.fill([200, 32, 32, 3], 0.5)
+    operation = ablation.Noise(size=32, deviation=0.1)
+    uniforms = uniforms_of(operation, 200)
+    noise = operation(pixels, uniforms).numpy().reshape(200, -1) - 0.5
+    expected = 0.1 * uniforms["noise"].numpy()[:, 0]
+    np.testing.assert_allclose(noise.std(axis=1), expected, rtol=0.06)
+    for row, deviation in zip(noise[:20], expected, strict=False):
+        assert scipy.stats.kstest(row / deviation, "norm").pvalue > 1e-4
+    assert np.abs(np.corrcoef(noise) - np.eye(200)).max() < 0.1
+
+
+def test_sobel_equals_scipy():
+    pixels = pixel_patches(3, 24).numpy()
+    result = ablation.sobel(tf.constant(pixels))
+    for view, image in zip(result, pixels, strict=True):
+        for channel in range(3):
+            gradients = [
+                scipy.ndimage.sobel(image[..., channel], axis, mode="mirror")
+                for axis in (0, 1)
+            ]
+            expected = np.minimum(np.hypot(*gradients), 1.0)
+            np.testing.assert_allclose(view[..., channel], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("operation", "oracle"),
+    [
+        (ablation.EQUALIZE, ImageOps.equalize),
+        (ablation.SOLARIZE, lambda i: ImageOps.solarize(i, 128)),
+    ],
+)
+def test_equalize_and_solarize_of_pixels_equal_pillow(operation, oracle):
+    images = image_helpers.patches(3, 64)
+    result = operation(tf.constant(images / np.float32(255)), {})
+    for view, image in zip(result, images, strict=True):
+        expected = np.asarray(oracle(Image.fromarray(image))) / 255
+        np.testing.assert_allclose(view, expected, atol=1e-6)
+
+
+def test_motion_blur_averages_along_a_line():
+    # Of one white pixel it makes a line through its place.
+    pixels = np.zeros((60, 64, 64, 3), np.float32)
+    pixels[:, 32, 32] = 1.0
+    operation = ablation.MotionBlur()
+    uniforms = uniforms_of(operation, 60)
+    result = operation(tf.constant(pixels), uniforms).numpy()
+    np.testing.assert_allclose(result.sum(axis=(1, 2)), 1.0, atol=1e-6)
+    for view, fraction in zip(
+        result, uniforms["motion_blur"].numpy(), strict=True
+    ):
+        rows, columns = np.nonzero(view[..., 0])
+        angle = np.pi * fraction[0]
+        down, right = np.sin(angle), np.cos(angle)
+        np.testing.assert_allclose(
+            [np.ptp(rows), np.ptp(columns)],
+            [2 * round(3 * abs(down)), 2 * round(3 * abs(right))],
+        )
+        across = down * (columns - 32) - right * (rows - 32)
+        assert np.abs(across).max() <= 0.75
+    even = operation(tf.fill([60, 64, 64, 3], 0.4), uniforms)
+    np.testing.assert_allclose(even, 0.4, atol=1e-6)
+
+
+@pytest.mark.parametrize("branch", ["one", "both"])
+def test_an_ablation_changes_one_branch_or_both(branch):
+    images = image_helpers.patches(6, 40)
+    policy = views.build(
+        "ablation:solarize+sobel", image_size=32, ablation_branch=branch
+    )
+    result = views.Views(policy, 3)(images, seeds(6))
+    identity = views.build("crop", image_size=32, flip=False)
+    cropped = views.Views(identity, 3)(images, seeds(6))
+    changed = np.any(result != cropped, axis=(2, 3, 4))
+    expected = [True, branch == "both", branch == "both"]
+    np.testing.assert_array_equal(changed, [expected] * 6)
+    flat = tf.reshape(cropped, [-1, 32, 32, 3])
+    both = ablation.SOBEL(ablation.SOLARIZE(flat, {}), {})
+    np.testing.assert_array_equal(
+        result[:, 0], tf.reshape(both, result.shape)[:, 0]
+    )

@@ -1,0 +1,166 @@
+"""AutoAugment and RandAugment, as published."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import scipy.stats
+import tensorflow as tf
+from image_helpers import DRAWS, pixel_patches, seeds, uniforms_of, within
+from PIL import Image, ImageOps
+
+from tf_contrastive import views
+from tf_contrastive.views import autoaugment, color, prng
+
+# The ImageNet policy as it was published: (operation, probability, level).
+PUBLISHED = """
+(Equalize,.8,1)(ShearY,.8,4) | (Color,.4,9)(Equalize,.6,3)
+| (Color,.4,1)(Rotate,.6,8) | (Solarize,.8,3)(Equalize,.4,7)
+| (Solarize,.4,2)(Solarize,.6,2) | (Color,.2,0)(Equalize,.8,8)
+| (Equalize,.4,8)(SolarizeAdd,.8,3) | (ShearX,.2,9)(Rotate,.6,8)
+| (Color,.6,1)(Equalize,1,2) | (Invert,.4,9)(Rotate,.6,0)
+| (Equalize,1,9)(ShearY,.6,3) | (Color,.4,7)(Equalize,.6,0)
+| (Posterize,.4,6)(AutoContrast,.4,7) | (Solarize,.6,8)(Color,.6,9)
+| (Solarize,.2,4)(Rotate,.8,9) | (Rotate,1,7)(TranslateY,.8,9)
+| (ShearX,0,0)(Solarize,.8,4) | (ShearY,.8,0)(Color,.6,4)
+| (Color,1,0)(Rotate,.6,2) | (Equalize,.8,4)(Equalize,0,8)
+| (Equalize,1,4)(AutoContrast,.6,2) | (ShearY,.4,7)(SolarizeAdd,.6,7)
+| (Posterize,.8,2)(Solarize,.6,10) | (Solarize,.6,8)(Equalize,.6,1)
+| (Color,.8,6)(Rotate,.4,5)
+"""
+
+
+def test_autoaugment_has_the_published_sub_policies():
+    parsed = tuple(
+        tuple(
+            (name, float(fraction), int(level))
+            for name, fraction, level in re.findall(
+                r"\((\w+),([\d.]+),(\d+)\)", pair
+            )
+        )
+        for pair in PUBLISHED.split("|")
+    )
+    assert len(parsed) == 25
+    assert parsed == autoaugment.IMAGENET_POLICY
+
+
+def test_levels_have_the_published_arguments():
+    for name, levels in {
+        "Rotate": {10: 30.0, 7: 21.0},
+        "Posterize": {10: 4, 6: 2, 2: 1},
+        "Solarize": {3: 76, 10: 256},
+        "SolarizeAdd": {3: 33, 10: 110},
+        "Color": {0: 0.1, 9: 1.72},
+        "Contrast": {10: 1.9},
+        "Brightness": {5: 1.0},
+        "Sharpness": {1: 0.28},
+        "ShearX": {10: 0.3},
+        "ShearY": {4: 0.12},
+        "TranslateX": {10: 100.0},
+        "TranslateY": {5: 50.0},
+        "Cutout": {10: 40, 3: 12},
+    }.items():
+        for level, expected in levels.items():
+            value = autoaugment.arguments(level, 224, 100, 40)[name]
+            assert value == pytest.approx(expected), (name, level)
+
+
+def test_lengths_scale_with_the_side():
+    for name, expected in [("TranslateX", 250 / 7), ("Cutout", 14)]:
+        given = autoaugment.arguments(10, 32, 250, 100)[name]
+        assert given == pytest.approx(expected)
+
+
+def test_randaugment_draws_every_operation_equally_often():
+    operation = autoaugment.RandAugment(2, 10.0)
+    choices = operation.choices(uniforms_of(operation, DRAWS)).numpy()
+    assert choices.shape == (DRAWS, 2)
+    for layer in choices.T:
+        # 16 operations, and none (-1), as in the authors' code.
+        counts = np.bincount(layer + 1, minlength=17)
+        assert len(counts) == 17
+        assert scipy.stats.chisquare(counts).pvalue > 1e-3
+        assert all(within(count / DRAWS, 1 / 17) for count in counts)
+    # Layers are independent.
+    pairs = np.bincount(
+        17 * (choices[:, 0] + 1) + choices[:, 1] + 1, minlength=289
+    )
+    assert scipy.stats.chisquare(pairs).pvalue > 1e-3
+
+
+def test_autoaugment_draws_pairs_and_operations_as_published():
+    operation = autoaugment.AutoAugment()
+    pair, which = operation.choices(uniforms_of(operation, DRAWS))
+    pair, which = pair.numpy(), which.numpy()
+    counts = np.bincount(pair, minlength=25)
+    assert len(counts) == 25 and all(within(c / DRAWS, 1 / 25) for c in counts)
+    for number, steps in enumerate(autoaugment.IMAGENET_POLICY):
+        chosen = which[pair == number]
+        for step, (name, fraction, _) in enumerate(steps):
+            expected = autoaugment.OPERATIONS.index(name)
+            assert set(chosen[:, step]) <= {expected, -1}
+            happened = np.mean(chosen[:, step] == expected)
+            assert within(happened, fraction, len(chosen))
+
+
+def test_randaugment_applies_operations_equally_often():
+    # Recognized by what they do to an image of four colours.
+    side = 20
+    image = np.zeros((side, side, 3), np.uint8)
+    image[:10, :10], image[:10, 10:] = (200, 90, 40), (60, 120, 180)
+    image[10:, :10], image[10:, 10:] = (100, 140, 70), (40, 50, 220)
+    pixels = np.repeat(image[np.newaxis] / np.float32(255), DRAWS, axis=0)
+    operation = autoaugment.RandAugment(layers=1, magnitude=5.0)
+    result = operation(
+        tf.constant(pixels), uniforms_of(operation, DRAWS)
+    ).numpy()
+    result = np.round(result * 255)
+    for name, oracle in [
+        ("invert", ImageOps.invert),
+        ("equalize", ImageOps.equalize),
+        ("posterize", lambda i: ImageOps.posterize(i, 2)),
+        ("solarize", lambda i: ImageOps.solarize(i, 128)),
+        ("autocontrast", ImageOps.autocontrast),
+    ]:
+        expected = np.asarray(oracle(Image.fromarray(image)))
+        assert not np.array_equal(expected, image), name
+        happened = np.abs(result - expected).max(axis=(1, 2, 3)) <= 1
+        assert within(happened.mean(), 1 / 17), name
+    # Brightness, colour, contrast and sharpness have a factor of 1 at 5; a
+    # seventeenth of the draws is no operation.
+    same = np.abs(result - image).max(axis=(1, 2, 3)) == 0
+    assert within(same.mean(), 5 / 17)
+    # Translations by 50 pixels of 224, of either sign.
+    fill = np.all(result == 128, axis=-1)
+    band = fill.sum(axis=(1, 2)) == side * round(50 * side / 224)
+    for edge in (fill[:, 0], fill[:, -1], fill[:, :, 0], fill[:, :, -1]):
+        assert within((band & edge.all(axis=1)).mean(), 1 / 34)
+
+
+def test_stacked_randaugment_has_both_orders():
+    pixels = pixel_patches(20, 32)
+    options = {"warp_probability": 0.0, "blur": False}
+    random = autoaugment.RandAugment(2, 10.0)
+    jitter, gray = color.PyTorchColorJitter(1.0), color.Grayscale()
+    streams = {**random.streams, **jitter.streams, **gray.streams}
+    uniforms = prng.uniform(seeds(20), streams)
+    for order, steps in [
+        ("paper", (random, jitter)),
+        ("code", (jitter, random)),
+    ]:
+        policy = views.build(
+            "stacked_randaugment",
+            image_size=32,
+            stacked_randaugment_order=order,
+            color_jitter_style="pytorch",
+            **options,
+        )
+        expected = pixels
+        for step in steps:
+            expected = step(expected, uniforms)
+        np.testing.assert_allclose(
+            policy.photometric(pixels, seeds(20)),
+            gray(expected, uniforms),
+            atol=1e-6,
+        )

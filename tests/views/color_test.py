@@ -1,0 +1,344 @@
+"""Operations of colour, each against an oracle."""
+
+import colorsys
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_helpers import DRAWS, pixel_patches, seeds, uniforms_of, within
+
+from tf_contrastive.views import color, gaussian_blur, prng
+
+# ---- Colour -----------------------------------------------------------------
+
+
+def as_planes(pixels: np.ndarray) -> tf.Tensor:
+    return tf.transpose(pixels, [3, 0, 1, 2])
+
+
+def as_pixels(planes: tf.Tensor) -> np.ndarray:
+    return np.transpose(planes, [1, 2, 3, 0])
+
+
+def scalars(values: np.ndarray) -> tf.Tensor:
+    return tf.constant(values, tf.float32)[:, tf.newaxis, tf.newaxis]
+
+
+def colours() -> np.ndarray:
+    """Colours of every sector and border of the hue circle, and greys."""
+    levels = np.linspace(0, 1, 6, dtype=np.float32)
+    cube = np.stack(np.meshgrid(levels, levels, levels), -1)
+    noise = np.random.default_rng(0).random((216, 3), np.float32)
+    return np.concatenate([cube.reshape(-1, 3), noise]).reshape(1, 18, 24, 3)
+
+
+def test_hue_and_saturation_equal_tf_image():
+    # Beyond [0, 1] too: brightness and contrast come first, unclipped.
+    for pixels, hue, saturation in itertools.product(
+        (colours(), colours() * 2.4 - 0.8),
+        (-0.5, -0.2, 0.0, 0.13, 1.0),
+        (0.0, 0.2, 1.0, 3.0),
+    ):
+        ours = color.adjust_hue_saturation(
+            as_planes(pixels), scalars([hue]), scalars([saturation])
+        )
+        oracle = tf.image.adjust_saturation(pixels, saturation)
+        oracle = tf.image.adjust_hue(oracle, hue)
+        np.testing.assert_allclose(as_pixels(ours), oracle, atol=2e-6)
+
+
+@pytest.mark.parametrize("strength", [0.5, 2.0])
+def test_color_jitter_equals_the_papers_chain(strength):
+    pixels = pixel_patches(20, 16).numpy()
+    uniforms = prng.uniform(seeds(20), {"jitter": 5})
+    jitter = color.ColorJitter(strength, probability=1.0)
+    ours = jitter(tf.constant(pixels), uniforms)
+    low, span = max(0.0, 1 - 0.8 * strength), 0.8 * strength
+    for view, image, u in zip(
+        ours, pixels, uniforms["jitter"].numpy()[:, 1:], strict=True
+    ):
+        x = tf.image.adjust_brightness(image, span * (2 * u[0] - 1))
+        x = tf.image.adjust_contrast(x, low + (1 + span - low) * u[2])
+        x = tf.image.adjust_saturation(x, low + (1 + span - low) * u[3])
+        x = tf.image.adjust_hue(x, 0.2 * strength * (2 * u[1] - 1))
+        x = tf.clip_by_value(x, 0, 1)
+        # A weakly coloured pixel's hue amplifies rounding.
+        np.testing.assert_allclose(view, x, atol=1e-4)
+        assert np.abs(view - x).mean() < 2e-6
+
+
+def test_grayscale_equals_tf_image_and_is_exact():
+    gray = color.Grayscale(probability=1.0)
+    uniforms = prng.uniform(seeds(1), gray.streams)
+    pixels = tf.image.resize(colours(), [24, 24], method="nearest")
+    ours = gray(pixels, uniforms).numpy()
+    oracle = tf.image.rgb_to_grayscale(pixels)
+    np.testing.assert_allclose(ours, np.repeat(oracle, 3, -1), atol=1e-6)
+    assert (ours[..., 0] == ours[..., 1]).all()
+    assert (ours[..., 0] == ours[..., 2]).all()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        color.ColorJitter(0.0),
+        color.LinearColorJitter(0.0),
+        color.LinearColorJitter(0.0, gray=1e-9),
+        color.LinearColorJitter(1.0, probability=0.0),
+        color.Grayscale(probability=0.0),
+        gaussian_blur.GaussianBlur(probability=0.0),
+    ],
+    ids=[
+        "jitter strength 0",
+        "linear strength 0",
+        "linear strength 0, hardly gray",
+        "linear probability 0",
+        "gray probability 0",
+        "blur probability 0",
+    ],
+)
+def test_zero_strength_or_probability_is_the_identity(operation):
+    pixels = pixel_patches(10, 32)
+    uniforms = prng.uniform(seeds(10), operation.streams)
+    np.testing.assert_array_equal(operation(pixels, uniforms), pixels)
+
+
+def test_jitter_of_probability_0_only_rounds():
+    pixels = pixel_patches(10, 32)
+    jitter = color.ColorJitter(1.0, probability=0.0)
+    uniforms = prng.uniform(seeds(10), jitter.streams)
+    np.testing.assert_allclose(jitter(pixels, uniforms), pixels, atol=1e-6)
+
+
+def test_jitter_and_grayscale_have_the_published_probabilities():
+    pixels = tf.tile([[[[0.3, 0.5, 0.6]]]], [DRAWS, 1, 1, 1])
+    gray = color.Grayscale()
+    for jitter in (color.ColorJitter(1.0), color.LinearColorJitter(1.0)):
+        uniforms = prng.uniform(
+            seeds(DRAWS), {**jitter.streams, **gray.streams}
+        )
+        off = np.abs(jitter(pixels, uniforms) - pixels)
+        changed = off.max(axis=(1, 2, 3)) > 1e-5
+        assert within(changed.mean(), 0.8)
+        grayed = np.ptp(gray(pixels, uniforms), axis=3)[:, 0, 0] == 0
+        assert within(grayed.mean(), 0.2)
+        # The two coins are independent.
+        assert within((changed & grayed).mean(), 0.8 * 0.2)
+    # A weak jitter makes no grey by itself.
+    both = color.LinearColorJitter(0.125, gray=0.2)(pixels, uniforms)
+    np.testing.assert_array_equal(np.ptp(both, axis=3)[:, 0, 0] == 0, grayed)
+
+
+# ---- The colour jitter in YIQ -----------------------------------------------
+
+
+def yiq_jitter(image, brightness, hue, contrast, saturation):
+    """Step by step in float64; hues turn about the axis of the luma."""
+    image = image + brightness
+    mean = image.mean(axis=(0, 1))
+    image = (image - mean) * contrast + mean
+    luma = image @ [0.299, 0.587, 0.114]
+    # I and Q are U and V after 33 degrees, which a turn does not depend on.
+    u = 0.492111 * (image[..., 2] - luma)
+    v = 0.877283 * (image[..., 0] - luma)
+    turned = saturation * (u + 1j * v) * np.exp(2j * np.pi * hue)
+    red = luma + turned.imag / 0.877283
+    blue = luma + turned.real / 0.492111
+    green = (luma - 0.299 * red - 0.114 * blue) / 0.587
+    return np.clip(np.stack([red, green, blue], axis=-1), 0, 1)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("strength", [0.5, 2.0])
+def test_linear_jitter_equals_the_steps_in_yiq(strength, static):
+    pixels = pixel_patches(20, 16).numpy()
+    jitter = color.LinearColorJitter(strength, probability=1.0)
+    uniforms = prng.uniform(seeds(20), jitter.streams)
+    result = jitter(tf.constant(pixels), uniforms, static).numpy()
+    low, span = max(0.0, 1 - 0.8 * strength), 0.8 * strength
+    for view, image, u in zip(
+        result, pixels, uniforms["jitter"].numpy()[:, 1:], strict=True
+    ):
+        expected = yiq_jitter(
+            image.astype(np.float64),
+            span * (2 * u[0] - 1),
+            0.2 * strength * (2 * u[1] - 1),
+            *(low + (1 + span - low) * u[2:]),
+        )
+        np.testing.assert_allclose(view, expected, atol=5e-6)
+    assert np.abs(result - pixels).mean() > 0.02 * strength
+
+
+def test_linear_jitter_keeps_luma_and_greys():
+    hue = tf.constant(np.linspace(-0.5, 0.5, 11).repeat(3))
+    saturation = tf.constant(np.tile([0.0, 0.5, 1.8], 11))
+    matrices = color.hue_matrix(hue, saturation).numpy()
+    luma = np.array([0.299, 0.587, 0.114])
+    np.testing.assert_allclose(luma @ matrices, np.tile(luma, [33, 1]))
+    np.testing.assert_allclose(matrices @ np.ones(3), np.ones([33, 3]))
+
+
+def test_linear_jitter_shifts_hues_like_hsv():
+    # A hue of HSV is the angle of a colour about the greys, but for the skew.
+    reds = np.array([[[[0.7, 0.3, 0.3]]]])
+    for turns in (1 / 3, -1 / 3, 0.15, -0.15):
+        matrix = color.hue_matrix(tf.constant([turns], tf.float64), [1.0])[0]
+        linear = np.clip(reds @ np.transpose(matrix), 0, 1)
+        hue = tf.image.rgb_to_hsv(linear).numpy()[0, 0, 0, 0]
+        off = (hue - turns + 0.5) % 1.0 - 0.5
+        assert abs(off) < 0.09
+
+
+def test_linear_jitter_with_gray_equals_jitter_then_grayscale():
+    pixels = pixel_patches(20, 16)
+    # So weak that nothing is clipped.
+    pixels = 0.3 + 0.4 * pixels
+    plain = color.LinearColorJitter(0.125, probability=1.0)
+    uniforms = prng.uniform(seeds(20), plain.streams)
+    result = color.LinearColorJitter(0.125, 1.0, gray=0.5)(pixels, uniforms)
+    gray = color.Grayscale(probability=0.5)
+    np.testing.assert_allclose(
+        result, gray(plain(pixels, uniforms), uniforms), atol=1e-6
+    )
+    chosen = uniforms["gray"].numpy()[:, 0] < 0.5
+    assert 0 < chosen.sum() < 20
+    same = np.ptp(result, axis=-1).max(axis=(1, 2)) == 0
+    np.testing.assert_array_equal(same, chosen)
+
+
+def test_linear_jitter_is_distributed_like_the_hsv_jitter():
+    pixels = pixel_patches(400, 16)
+    result = {}
+    for form in (color.ColorJitter, color.LinearColorJitter):
+        jitter = form(0.5, probability=1.0)
+        uniforms = prng.uniform(seeds(400), jitter.streams)
+        result[form] = jitter(pixels, uniforms).numpy()
+    exact, linear = result.values()
+    # The same draws: brightness and contrast are the same, the colours alike.
+    for moment, bound in ((np.mean, 0.02), (np.std, 0.02)):
+        for axis in ((0, 1, 2), (0, 1, 2, 3)):
+            off = moment(exact, axis=axis) - moment(linear, axis=axis)
+            assert np.abs(off).max() < bound
+    luma = [
+        x.mean(axis=(1, 2)) @ [0.299, 0.587, 0.114] for x in result.values()
+    ]
+    assert np.corrcoef(*luma)[0, 1] > 0.98
+    colourfulness = [
+        np.ptp(x, axis=3).mean(axis=(1, 2)) for x in result.values()
+    ]
+    assert np.corrcoef(*colourfulness)[0, 1] > 0.9
+    hues = [tf.image.rgb_to_hsv(x).numpy()[..., 0] for x in result.values()]
+    coloured = np.minimum(*(np.ptp(x, axis=3) for x in result.values())) > 0.1
+    off = np.abs((hues[0] - hues[1] + 0.5) % 1.0 - 0.5)[coloured]
+    assert np.median(off) < 0.03
+
+
+# ---- Colour jitter in random order ------------------------------------------
+
+
+def torchvision_jitter(image, steps):
+    """The formulas of torchvision's documentation, in float64."""
+    gray = np.array([0.2989, 0.587, 0.114])
+    for name, value in steps:
+        if name == "brightness":
+            image = value * image
+        elif name == "contrast":
+            image = value * image + (1 - value) * (image @ gray).mean()
+        elif name == "saturation":
+            image = value * image + (1 - value) * (image @ gray)[..., None]
+        else:
+            image = np.array(
+                [
+                    [turned(pixel, value) for pixel in row]
+                    for row in np.clip(image, 0, 1)
+                ]
+            )
+        image = np.clip(image, 0, 1)
+    return image
+
+
+def turned(pixel, value):
+    hue, saturation, brightness = colorsys.rgb_to_hsv(*pixel)
+    return colorsys.hsv_to_rgb((hue + value) % 1.0, saturation, brightness)
+
+
+def torchvision_values(numbers, strength):
+    """Brightness, contrast, saturation and hue, by four uniform numbers."""
+    low, high = max(0, 1 - 0.8 * strength), 1 + 0.8 * strength
+    turn = min(0.2 * strength, 0.5)
+    return [*(low + (high - low) * numbers[:3]), turn * (2 * numbers[3] - 1)]
+
+
+def tensorflow_jitter(image, steps):
+    """The steps of SimCLR's and SupCon's code, by `tf.image`."""
+    functions = {
+        "brightness": tf.image.adjust_brightness,
+        "contrast": tf.image.adjust_contrast,
+        "saturation": tf.image.adjust_saturation,
+        "hue": tf.image.adjust_hue,
+    }
+    for name, value in steps:
+        image = tf.clip_by_value(functions[name](image, value), 0.0, 1.0)
+    return image
+
+
+def tensorflow_values(numbers, strength):
+    """Brightness, contrast, saturation and hue, by four uniform numbers."""
+    (brightness, hue), span = 2 * numbers[:2] - 1, 0.8 * strength
+    factors = 1 - span + 2 * span * numbers[2:]
+    return [span * brightness, *factors, 0.2 * strength * hue]
+
+
+_TORCHVISION = color.PyTorchColorJitter, torchvision_jitter, torchvision_values
+
+
+_TENSORFLOW = color.ShuffledColorJitter, tensorflow_jitter, tensorflow_values
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(
+    ("form", "strength"),
+    [
+        (_TORCHVISION, 0.5),
+        (_TORCHVISION, 3.0),
+        (_TENSORFLOW, 0.5),
+        (_TENSORFLOW, 1.0),
+    ],
+)
+def test_jitters_equal_the_formulas_in_the_drawn_order(form, strength, static):
+    kind, oracle, values_of = form
+    images = pixel_patches(30, 12)
+    jitter = kind(strength, probability=1.0)
+    uniforms = uniforms_of(jitter, 30)
+    result = jitter(images, uniforms, static).numpy()
+    names = ("brightness", "contrast", "saturation", "hue")
+    orders = list(itertools.permutations(range(4)))
+    seen = set()
+    for view, image, numbers, order in zip(
+        result,
+        images.numpy(),
+        uniforms["jitter"].numpy()[:, 1:],
+        uniforms["jitter_order"].numpy()[:, 0],
+        strict=True,
+    ):
+        values = values_of(numbers, strength)
+        order = orders[int(order * 24)]
+        seen.add(order)
+        expected = oracle(image, [(names[k], values[k]) for k in order])
+        # A weakly coloured pixel's hue amplifies rounding.
+        np.testing.assert_allclose(view, expected, atol=2e-3)
+        assert np.abs(view - expected).mean() < 2e-5
+    assert len(seen) > 12
+
+
+def test_pytorch_jitter_has_its_probability_and_all_orders():
+    pixels = tf.tile(tf.constant([[[[0.3, 0.5, 0.6]]]]), [DRAWS, 2, 2, 1])
+    jitter = color.PyTorchColorJitter(1.0)
+    uniforms = uniforms_of(jitter, DRAWS)
+    result = jitter(pixels, uniforms)
+    same = np.all(result == pixels, axis=(1, 2, 3))
+    assert within(1 - same.mean(), 0.8)
+    order = np.floor(uniforms["jitter_order"].numpy()[:, 0] * 24)
+    counts = np.bincount(order.astype(int), minlength=24)
+    assert all(within(count / DRAWS, 1 / 24) for count in counts)

@@ -1,0 +1,125 @@
+"""Crop, resize, flip."""
+
+import image_helpers
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+from image_helpers import DRAWS, patches, seeds, within
+
+from tf_contrastive import views
+from tf_contrastive.views import crops, prng
+
+
+def boxes(height, width, min_area, count=DRAWS):
+    uniforms = prng.uniform(seeds(count), {"crop": 2 * crops.CANDIDATES + 2})
+    return crops.random_boxes(uniforms["crop"], height, width, min_area).numpy()
+
+
+def test_boxes_have_the_published_areas_and_aspects():
+    top, left, height, width = boxes(3000, 4000, 0.08).T
+    assert (top >= 0).all() and (top + height <= 3000).all()
+    assert (left >= 0).all() and (left + width <= 4000).all()
+    aspect = width / height
+    assert aspect.min() > 0.749 and aspect.max() < 1.335
+    area = height * width / (3000 * 4000)
+    assert area.min() > 0.0799
+    # Below 9/16 every aspect fits, so there nothing is rejected.
+    free = area < 0.56
+    fractions = (area[free] - 0.08) / (0.56 - 0.08)
+    assert scipy.stats.kstest(fractions, "uniform").pvalue > 1e-3
+    logs = np.log(aspect[free]) / np.log(4 / 3) / 2 + 0.5
+    assert scipy.stats.kstest(logs, "uniform").pvalue > 1e-3
+    # Positions are uniform over the room that is left, borders included.
+    place = (top + 0.5) / (3000 - height + 1)
+    assert scipy.stats.kstest(place, "uniform").pvalue > 1e-3
+
+
+def test_boxes_reach_every_position_of_a_small_image():
+    top, left, height, width = boxes(4, 4, 0.25).T
+    square = (height == 2) & (width == 2)
+    counts = np.unique(4 * top[square] + left[square], return_counts=True)[1]
+    assert len(counts) == 9
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "min_area"), [(1, 5000, 0.08), (32, 32, 1.0)]
+)
+def test_the_box_is_the_whole_image_if_no_crop_fits(height, width, min_area):
+    expected = np.tile([0, 0, height, width], (50, 1))
+    np.testing.assert_array_equal(boxes(height, width, min_area, 50), expected)
+
+
+@pytest.mark.parametrize("size", [(3000, 4000), (500, 375), (200, 900)])
+def test_images_are_halved_as_often_as_their_crops_allow(size):
+    policy = views.build("simclr", image_size=64)
+    halvings = views.Views(policy, 2).halvings
+    streams = {"crop": 2 * crops.CANDIDATES + 2}
+    for seed in seeds(40):
+        number = int(halvings(tf.constant(size), seed))
+        uniforms = prng.uniform(prng.fold(seed[tf.newaxis], 2)[0], streams)
+        drawn = crops.random_boxes(
+            uniforms["crop"], *size, policy.min_crop_area
+        )
+        least = drawn.numpy()[:, 2:].min()
+        assert number == 0 or least >= 64 * 2**number
+        assert number == 3 or least < 64 * 2 ** (number + 1)
+
+
+@pytest.mark.parametrize(("size", "mirrored"), [(17, False), (64, True)])
+def test_crops_equal_slice_and_resize(size, mirrored):
+    image = image_helpers.photos()[0, :60, :70]
+    box = boxes(60, 70, 0.08, 8)
+    ours = crops.sample(
+        tf.constant(image)[tf.newaxis],
+        tf.zeros([8], tf.int32),
+        tf.constant(box),
+        tf.fill([8], mirrored),
+        size,
+    ).numpy()
+    for view, (top, left, height, width) in zip(
+        ours, box.astype(int), strict=True
+    ):
+        piece = image[top : top + height, left : left + width]
+        oracle = tf.image.resize(piece, [size, size]).numpy() / 255
+        oracle = oracle[:, ::-1] if mirrored else oracle
+        # Outputs whose neighbours all lie in the box; at the border ours uses
+        # the pixels beyond it.
+        edge = int(np.ceil(0.5 * size / min(height, width)))
+        inner = slice(edge, size - edge)
+        np.testing.assert_allclose(
+            view[inner, inner], oracle[inner, inner], atol=2e-5
+        )
+        assert np.abs(view - oracle).max() < 0.35
+
+
+def test_a_crop_of_the_whole_image_is_the_image():
+    image = patches(5, 32)
+    policy = views.build("crop", image_size=32, min_crop_area=1.0, flip=False)
+    np.testing.assert_allclose(
+        policy.batch(image, seeds(5)), image / 255, atol=1e-5
+    )
+
+
+def test_crops_of_large_images_have_no_aliasing():
+    # Stripes are grey from afar; sampled without averaging, they would be
+    # black or white.
+    stripes = np.zeros((512, 512, 3), np.uint8)
+    stripes[:, ::4] = stripes[:, 1::4] = 255
+    policy = views.build("crop", image_size=32, min_crop_area=0.9)
+    result = policy.batch(np.stack([stripes] * 20), seeds(20)).numpy()
+    assert np.abs(result - 0.5).max() < 0.2
+    assert np.abs(result - 0.5).mean() < 0.05
+    samples = tf.image.resize(stripes[:, :500], [32, 32]).numpy() / 255
+    assert np.abs(samples - 0.5).mean() > 0.3
+
+
+def test_half_of_the_views_are_mirrored():
+    image = np.zeros((1, 2, 2, 3), np.uint8)
+    image[:, :, 1] = 255
+    images = np.repeat(image, DRAWS, axis=0)
+    policy = views.build("crop", image_size=2, min_crop_area=1.0)
+    left = policy.batch(images, seeds(DRAWS)).numpy()[:, 0, 0, 0]
+    assert set(np.round(left, 5)) == {0.0, 1.0}
+    assert within(np.mean(left > 0.5), 0.5)

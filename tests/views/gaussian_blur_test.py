@@ -1,0 +1,47 @@
+"""Gaussian blur against SciPy."""
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import scipy.stats
+import tensorflow as tf
+from image_helpers import DRAWS, pixel_patches, seeds, within
+
+from tf_contrastive.views import gaussian_blur, prng
+
+
+@pytest.mark.parametrize("size", [20, 29, 64, 113, 224])
+def test_blur_equals_scipy_with_a_sigma_per_image(size):
+    pixels = pixel_patches(3, size).numpy()
+    operation = gaussian_blur.GaussianBlur(probability=1.0)
+    uniforms = prng.uniform(seeds(3), operation.streams)
+    ours = operation(tf.constant(pixels), uniforms).numpy()
+    sigmas = 0.1 + 1.9 * uniforms["blur"].numpy()[:, 1]
+    assert len(set(sigmas)) == 3
+    for view, image, sigma in zip(ours, pixels, sigmas, strict=True):
+        oracle = scipy.ndimage.gaussian_filter(
+            image,
+            [sigma, sigma, 0],
+            mode="mirror",
+            radius=[size // 10 // 2] * 2 + [0],
+        )
+        np.testing.assert_allclose(view, oracle, atol=2e-6)
+
+
+def test_blur_keeps_a_constant_image():
+    pixels = tf.fill([4, 96, 96, 3], 0.7)
+    operation = gaussian_blur.GaussianBlur(probability=1.0)
+    uniforms = prng.uniform(seeds(4), operation.streams)
+    np.testing.assert_allclose(operation(pixels, uniforms), 0.7, atol=1e-6)
+
+
+def test_half_of_the_views_are_blurred_with_uniform_sigmas():
+    operation = gaussian_blur.GaussianBlur()
+    uniforms = prng.uniform(seeds(DRAWS), operation.streams)["blur"]
+    kernel = operation.weights(uniforms, 11).numpy()
+    blurred = kernel[:, 1] > 0
+    assert within(blurred.mean(), 0.5)
+    ratio = kernel[blurred, 1] / kernel[blurred, 0]
+    sigma = np.sqrt(-0.5 / np.log(ratio))
+    fractions = (sigma - 0.1) / 1.9
+    assert scipy.stats.kstest(fractions, "uniform").pvalue > 1e-3

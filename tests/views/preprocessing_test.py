@@ -1,0 +1,98 @@
+"""Preprocessing of evaluated images."""
+
+import image_helpers
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_helpers import patches
+from PIL import Image
+
+from tf_contrastive import views
+
+
+@pytest.mark.parametrize("size", [8, 224])
+def test_evaluation_only_scales_images_of_its_size(size):
+    image = patches(1, size)[0]
+    preprocess = views.evaluation(size)
+    expected = image.astype(np.float32) * np.float32(1 / 255)
+    np.testing.assert_array_equal(preprocess(image), expected)
+    signature = [tf.TensorSpec([None, None, 3], tf.uint8)]
+    dynamic = tf.function(preprocess, input_signature=signature)
+    np.testing.assert_array_equal(dynamic(image), expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "height", "width", "target"),
+    [
+        (32, 427, 420, 32),
+        (32, 31, 97, 32),
+        (33, 101, 64, 33),
+        (224, 427, 420, 256),
+        (224, 401, 301, 256),
+        (224, 100, 150, 256),
+        (96, 96, 200, 110),
+    ],
+)
+def test_evaluation_is_resize_then_centre_crop(size, height, width, target):
+    image = image_helpers.photos()[0, :height, :width]
+    shorter = min(height, width)
+    tall, wide = (round(side * target / shorter) for side in (height, width))
+    top, left = (tall - size) // 2, (wide - size) // 2
+    ours = views.evaluation(size)(image).numpy()
+    oracle = tf.image.resize(image, [tall, wide], antialias=True)
+    oracle = oracle[top : top + size, left : left + size] / 255
+    np.testing.assert_allclose(ours, oracle, atol=2e-4)
+    # Pillow works in steps of one grey level, and on uint8 between its passes.
+    pillow = np.asarray(
+        Image.fromarray(image).resize((wide, tall), Image.Resampling.BILINEAR)
+    )[top : top + size, left : left + size]
+    assert np.abs(ours - pillow / 255.0).max() < 2.1 / 255
+
+
+@pytest.mark.parametrize("size", [32, 224])
+@pytest.mark.parametrize(
+    "preprocessing", ["shorter_side", "squash_crop", "squash"]
+)
+def test_other_preprocessings_equal_pillow(preprocessing, size):
+    image = image_helpers.photos()[0, :401, :301]
+    side = 256 if size == 224 else size
+    wide, tall, method = {
+        "shorter_side": (size, round(401 * size / 301), "BICUBIC"),
+        "squash_crop": (side, side, "BILINEAR"),
+        "squash": (size, size, "BILINEAR"),
+    }[preprocessing]
+    top, left = (tall - size) // 2, (wide - size) // 2
+    # In Pillow's floating-point mode, which does not round between its passes.
+    channels = [
+        Image.fromarray(channel.astype(np.float32)).resize(
+            (wide, tall), getattr(Image.Resampling, method)
+        )
+        for channel in np.moveaxis(image, -1, 0)
+    ]
+    resized = np.stack([np.asarray(channel) for channel in channels], axis=-1)
+    expected = np.clip(resized / 255, 0, 1)
+    ours = views.evaluation(size, preprocessing)(image).numpy()
+    np.testing.assert_allclose(
+        ours, expected[top : top + size, left : left + size], atol=2e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "height", "width"),
+    [(32, 1, 1), (224, 1, 5000), (32, 5000, 1), (224, 3, 2)],
+)
+def test_evaluation_takes_images_of_any_shape(size, height, width):
+    generator = np.random.default_rng(0)
+    image = generator.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    view = views.evaluation(size)(image).numpy()
+    assert view.shape == (size, size, 3)
+    assert view.min() >= 0 and view.max() <= 1
+    middle = image[(height - 1) // 2 : height // 2 + 1]
+    middle = middle[:, (width - 1) // 2 : width // 2 + 1]
+    np.testing.assert_allclose(
+        view[
+            (size - 1) // 2 : size // 2 + 1, (size - 1) // 2 : size // 2 + 1
+        ].mean((0, 1)),
+        middle.mean((0, 1)) / 255,
+        atol=0.02,
+    )
