@@ -359,7 +359,3 @@ def test_extra_channels_are_not_rounded_to_levels():
     assert _resolved(source, run).options.views.wire_dtype == "float32"
     with pytest.raises(errors.UserError, match="wire_dtype=uint8"):
         _resolved(source, fields.replace(run, wire_dtype="uint8"))
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

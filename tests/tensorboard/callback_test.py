@@ -19,27 +19,13 @@ from PIL import Image
 from tensorboard import default, program
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from tf_contrastive import (
-    checkpoints,
-    datasets,
-    errors,
-    heads,
-    losses,
-    model,
-    tensorboard,
-    train,
-    views,
-)
+from tf_contrastive import checkpoints, datasets, errors, train, views
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.tensorboard import (
-    histograms,
-    projector,
-    run_summary,
-    scalars,
-)
+from tf_contrastive.tensorboard import projector, run_summary, scalars
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
+
 
 _OPTIONS = {
     **small.DIGITS,
@@ -52,6 +38,8 @@ _OPTIONS = {
     "projector_examples": 30,
     "profile_steps": "7,8",
 }
+
+
 _STEPS = 5  # Of an epoch.
 
 
@@ -448,83 +436,8 @@ def test_a_profile_beyond_the_run_is_refused(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-# ---- Histograms -------------------------------------------------------------
-
-
-def _network():
-    """A small model of dense layers, and a copy of it."""
-    inputs = tf.keras.Input([2, 2, 3])
-    flat = tf.keras.layers.Flatten()(inputs)
-    encoder = tf.keras.Model(
-        inputs, tf.keras.layers.Dense(6, activation="relu")(flat)
-    )
-    head = heads.build("linear", output=4)
-    head(tf.keras.Input([6]))
-    return encoder, head
-
-
-class _Copy(tensorboard.HostCopy):
-    def __init__(self):
-        self.encoder, self.head = _network()
-
-
-def _measured(loss, labels, images):
-    tf.keras.utils.set_random_seed(0)
-    trained = model.ContrastiveModel(*_network(), losses.build(loss))
-    found = tensorboard.Histograms(_Copy(), trained, images, labels).measure()
-    return trained, found
-
-
-def test_similarities_and_norms_equal_numpy():
-    labels = np.array([0, 1, 0, 2, 1])
-    images = tf.random.stateless_uniform([5, 2, 2, 2, 3], [1, 2])
-    trained, found = _measured("supcon", labels, images)
-    flat = tf.reshape(images, [10, 2, 2, 3])
-    h = trained.encoder(flat).numpy()
-    z = trained.projection_head(h).numpy()
-    z /= np.linalg.norm(z, axis=1, keepdims=True)
-    of_view = np.repeat(labels, 2)
-    pairs = [(i, j) for i in range(10) for j in range(i + 1, 10)]
-    for name, same in (("positives", True), ("negatives", False)):
-        expected = [
-            z[i] @ z[j] for i, j in pairs if (of_view[i] == of_view[j]) == same
-        ]
-        np.testing.assert_allclose(
-            found[0][f"similarity/{name}"], expected, atol=1e-5
-        )
-    norms = np.linalg.norm(h, axis=1)
-    np.testing.assert_allclose(
-        found[0]["similarity/feature_norms"], norms, rtol=1e-5
-    )
-    unit = h / np.maximum(norms[:, np.newaxis], 1e-12)
-    spread = np.sqrt(1 - np.sum(unit.mean(axis=0) ** 2))
-    assert found[1][scalars.FEATURE_STD] == pytest.approx(spread, 1e-4)
-    values = np.linalg.svd(h - h.mean(axis=0), compute_uv=False)
-    shares = values[values > 1e-6] / values.sum()
-    rank = np.exp(-np.sum(shares * np.log(shares)))
-    assert found[1][scalars.FEATURE_RANK] == pytest.approx(rank, 1e-3)
-
-
-def test_without_labels_pairs_are_of_one_image():
-    images = tf.random.stateless_uniform([4, 2, 2, 2, 3], [1, 2])
-    _, found = _measured("ntxent", None, images)
-    # Of 8 views 4 pairs are of one image.
-    assert len(found[0]["similarity/positives"]) == 4
-    assert len(found[0]["similarity/negatives"]) == 24
-
-
-def test_the_batch_is_limited():
-    assert tensorboard.images_per_batch(8, 2) == 64
-    assert tensorboard.images_per_batch(224, 2) == 16
-    assert tensorboard.images_per_batch(1024, 2) == 2
-    positives, negatives = histograms._pairs((64, 2), None).values()
-    assert len(positives) == 64 and len(negatives) <= 5000
-    several = np.array([[1, 1, 0], [0, 1, 1], [0, 0, 1]])
-    positives = histograms._pairs((3, 1), several)["positives"]
-    assert positives.tolist() == [[0, 1], [1, 2]]
-
-
 # ---- In a browser ------------------------------------------------------------
+
 
 # All text that a page shows, and how many pictures; TensorBoard's pages are
 # made of shadow trees, and the projector is a page within.
@@ -543,6 +456,8 @@ const walk = (node) => {
 walk(document.documentElement);
 return [words.filter(Boolean).join(" "), pictures];
 """
+
+
 _PATIENCE = 90.0
 
 

@@ -1,0 +1,78 @@
+"""Points that TensorBoard gets while a model is fitted."""
+
+import io
+import time
+
+import counting_model
+import numpy as np
+import pytest
+
+from tf_contrastive import tensorboard
+from tf_contrastive.tensorboard import scalars
+
+
+def _points(logdir, tag):
+    return scalars.read(str(logdir)).get(tag, {})
+
+
+def test_a_point_is_the_mean_over_the_steps_since_the_last(tmp_path):
+    callback = tensorboard.TensorBoard(
+        str(tmp_path),
+        every_steps=2,
+        batch_size=10,
+        schedules={"optimizer/learning_rate": lambda step: 10.0 * step},
+    )
+    counting_model.fit([1, 3, 5, 9, 2, 4, 6, 8], 4, callback)
+    assert _points(tmp_path, "loss/contrastive") == {2: 2, 4: 7, 6: 3, 8: 7}
+    # The rate that the last step used, not that of the next.
+    assert _points(tmp_path, "optimizer/learning_rate")[4] == 30
+
+
+def test_the_grid_has_a_column_per_image_and_a_row_per_view():
+    views = np.zeros([3, 2, 4, 5, 3], np.float32)
+    views[2, 1] = 1.0
+    grid = tensorboard.view_grid(views).numpy()
+    assert grid.shape == (1, 8, 15, 3)
+    assert grid[0, 4:, 10:].min() == 1.0
+    assert grid.sum() == 4 * 5 * 3
+
+
+class _SlowHistograms:
+    """Measures one number, slowly."""
+
+    def measure(self):
+        time.sleep(0.3)
+        return {"similarity/positives": np.float32([0.1, 0.9])}, {"x": 2.0}
+
+
+def test_histograms_do_not_count_as_training_time(tmp_path):
+    callback = tensorboard.TensorBoard(
+        str(tmp_path),
+        every_steps=1,
+        batch_size=10,
+        schedules={},
+        histograms=_SlowHistograms(),
+        histograms_every_epochs=2,
+    )
+    progress = counting_model.progress(
+        io.StringIO(), excluded_seconds=callback.histogram_seconds
+    )
+    started = time.perf_counter()
+    counting_model.fit([1.0] * 10, 2, callback, progress)
+    seconds = time.perf_counter() - started
+    # The start, every second epoch, and the end.
+    assert list(_points(tmp_path, "x")) == [0, 4, 8, 10]
+    assert callback.histogram_seconds() >= 1.2
+    rates = _points(tmp_path, "system/steps_per_second")
+    # All but the last histogram were measured before the last point.
+    assert sum(1 / rate for rate in rates.values()) < seconds - 1.1
+    images = _points(tmp_path, "input/images_per_second")
+    assert images[5] == pytest.approx(10 * rates[5])
+
+
+def test_memory_is_that_of_this_process():
+    before = scalars.memory()["system/host_memory_gib"]
+    array = np.ones([2**26])
+    after = scalars.memory()["system/host_memory_gib"]
+    assert array[-1] == 1
+    assert 0.4 < after - before < 0.6
