@@ -111,7 +111,3 @@ def test_effective_rank_counts_dimensions():
     np.testing.assert_allclose(
         contrastive_metrics.effective_rank(wide), 2.0, rtol=1e-5
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

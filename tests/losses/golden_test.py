@@ -513,7 +513,3 @@ class TestIdentities:
         _close(_value("ntxent", collapsed, temperature=0.1), expected)
         orthogonal = np.eye(2 * batch).reshape(batch, 2, -1)
         _close(_value("ntxent", orthogonal, temperature=0.1), expected)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -312,7 +312,3 @@ class TestAuto:
                 assert losses.build(name).similarity_products == "auto"
                 with pytest.raises(errors.UserError, match="similarity_prod"):
                     losses.build(name, similarity_products="exact")
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -619,7 +619,3 @@ class TestHardInputs:
         raw = {**options, "normalize": False}
         for given in _each_temperature(name, raw, (0.005, 1.0)):
             _check_hard(name, given, "long", tf.cast(z, dtype), labels)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

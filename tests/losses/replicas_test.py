@@ -206,7 +206,3 @@ def test_metrics_are_of_the_global_batch():
     for name in contrastive_metrics.NAMES:
         for value in strategy.experimental_local_results(found[name]):
             np.testing.assert_allclose(value, expected[name], rtol=1e-5)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tf_contrastive import losses
 from tf_contrastive.losses import similarity
 
 _RNG = np.random.default_rng(0)
@@ -90,5 +91,12 @@ def test_memory_is_a_few_blocks():
     assert all(np.prod(shape) <= 2**21 for shape in block)
 
 
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))
+def test_a_block_is_not_larger_than_the_batch():
+    assert similarity.rows_per_block(16, 8192) == 16
+    assert similarity.rows_per_block(16, 8) == 8
+    z, labels = np.eye(6, dtype=np.float32)[:, np.newaxis], np.arange(6) // 3
+    values = [
+        losses.build("supcon", block_size=size)(z, labels)
+        for size in (None, 8192)
+    ]
+    np.testing.assert_allclose(*values, rtol=1e-6)

@@ -1,11 +1,12 @@
-"""Losses: invalid input is named, and NaN is not hidden."""
+"""Losses: invalid input is named, NaN is not hidden, chance is known."""
 
 import numpy as np
 import pytest
 
 from tf_contrastive import errors, losses
+from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
-from tf_contrastive.losses import similarity
+from tf_contrastive.config.pretrain import Pretrain
 
 _ANGLES = np.deg2rad([[0, 12], [25, 41], [100, 131], [200, 216]])  # [B, V]
 _GOLDEN = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], -1)  # [B, V, 2]
@@ -116,16 +117,25 @@ def test_a_class_without_a_logit_is_no_number(label):
     assert np.isnan(losses.build("cross_entropy")(logits, [0, label]))
 
 
-def test_a_block_is_not_larger_than_the_batch():
-    assert similarity.rows_per_block(16, 8192) == 16
-    assert similarity.rows_per_block(16, 8) == 8
-    z, labels = np.eye(6, dtype=np.float32)[:, np.newaxis], np.arange(6) // 3
-    values = [
-        losses.build("supcon", block_size=size)(z, labels)
-        for size in (None, 8192)
-    ]
-    np.testing.assert_allclose(*values, rtol=1e-6)
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        ("ntxent", {}),
+        ("supcon", {}),
+        ("supcon_in", {}),
+        ("supcon", {"scale_by_temperature": True, "temperature": 0.2}),
+    ],
+)
+def test_the_chance_loss_is_that_of_equal_embeddings(loss, options):
+    run = fields.replace(Pretrain(), loss=loss, batch_size=8, **options)
+    equal = np.ones([8, 2, 4], np.float32)
+    value = losses.build(loss, **options)(equal, np.arange(8) // 2)
+    assert run.loss.chosen().chance_level(2 * 8 - 1) == pytest.approx(
+        float(value), 1e-5
+    )
 
 
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))
+def test_other_losses_have_no_known_chance_loss():
+    for options in ({"loss": "sincere"}, {"negatives": "other_view"}):
+        run = fields.replace(Pretrain(), **options)
+        assert run.loss.chosen().chance_level(511) is None
