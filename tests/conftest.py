@@ -4,6 +4,7 @@ Under Bazel this is also the program that runs a test file.
 """
 
 import atexit
+import functools
 import gc
 import os
 import shutil
@@ -56,6 +57,28 @@ def small_encoder():
 
     with small.encoder():
         yield
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    """A small mnist, cifar10, imagenet2012 and its 1 %, prepared."""
+    import dataset_helpers
+
+    root = tmp_path_factory.mktemp("prepared")
+    dataset_helpers.prepare_all(root)
+    return str(root)
+
+
+@pytest.fixture(scope="session")
+def opened(data_dir):
+    """(name, split) -> source, of the prepared ones; each opened once."""
+    from tf_contrastive import datasets
+
+    @functools.cache
+    def open_one(name, split="train"):
+        return datasets.source(name, split, data_dir=data_dir)
+
+    return open_one
 
 
 @pytest.hookimpl(optionalhook=True, trylast=True)

@@ -1,0 +1,100 @@
+"""Arrays, and the digits of scikit-learn."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from dataset_helpers import labels, read
+from sklearn import datasets as sklearn_datasets
+
+from tf_contrastive import datasets, errors
+
+DIGITS = sklearn_datasets.load_digits()
+
+
+def test_digits_are_stratified_splits_of_scikit_learn_s():
+    train, test = (datasets.source("digits", s) for s in ("train", "test"))
+    assert (train.info.num_examples, test.info.num_examples) == (1437, 360)
+    assert train.info.image_shape == (8, 8, 3)
+    assert train.info.num_classes == 10
+    assert train.info.label_names == tuple("0123456789")
+    rows = [
+        (e["image"][..., 0], e["label"]) for s in (train, test) for e in read(s)
+    ]
+    ours = sorted((image.tobytes(), int(label)) for image, label in rows)
+    grey = np.rint(DIGITS.images * 255 / 16).astype(np.uint8)
+    theirs = sorted(
+        (g.tobytes(), int(t)) for g, t in zip(grey, DIGITS.target, strict=True)
+    )
+    assert ours == theirs
+    shares = np.bincount(labels(test)) / np.bincount(DIGITS.target)
+    assert np.all(np.abs(shares - 0.2) < 0.01)
+
+
+def test_load_gives_examples_and_info():
+    data, info = datasets.load("digits", "test")
+    assert data.element_spec["image"].dtype == tf.uint8
+    assert data.element_spec["label"] == tf.TensorSpec([], tf.int64)
+    assert len(list(data)) == info.num_examples == 360
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5), (4, 6, 5, 1), (4, 6, 5, 3)])
+def test_arrays_of_any_layout_become_rgb(shape):
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    source = datasets.from_arrays(images, [0, 2, 1, 0])
+    got = np.stack([e["image"] for e in read(source)])
+    expected = images if len(shape) == 4 else images[..., None]
+    np.testing.assert_array_equal(got, np.broadcast_to(expected, got.shape))
+    assert got.shape == (4, 6, 5, 3)
+    assert source.info.num_classes == 3
+    assert labels(source) == [0, 2, 1, 0]
+
+
+def test_float_arrays_are_rounded_to_8_bits():
+    source = datasets.from_arrays(np.array([[[0.0, 0.5, 1.0]]]))
+    assert read(source)[0]["image"][0, :, 0].tolist() == [0, 128, 255]
+    assert not source.info.has_labels and "label" not in read(source)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "expected", "classes"),
+    [
+        (["dog", "cat", "dog"], None, [1, 0, 1], ("cat", "dog")),
+        (["dog", "cat", "dog"], ("dog", "cat", "ox"), [0, 1, 0], 3),
+        ([[0, 1, 0], [1, 0, 0], [0, 1, 0]], None, [1, 0, 1], 3),
+        (np.eye(4)[[3, 0, 3]], None, [3, 0, 3], 4),
+    ],
+    ids=["names", "listed", "one-hot", "float"],
+)
+def test_labels_may_be_names_or_one_hot(given, names, expected, classes):
+    images = np.zeros([3, 2, 2], np.uint8)
+    source = datasets.from_arrays(images, given, names)
+    assert labels(source) == expected
+    if isinstance(classes, tuple):
+        assert source.info.label_names == classes
+        classes = len(classes)
+    assert source.info.num_classes == classes
+
+
+def test_a_label_without_a_name_is_refused():
+    images = np.zeros([2, 2, 2], np.uint8)
+    with pytest.raises(errors.UserError, match="label 'ox' is not one of"):
+        datasets.from_arrays(images, ["cat", "ox"], ("cat", "dog"))
+
+
+@pytest.mark.parametrize(
+    ("images", "given", "words"),
+    [
+        (np.full([2, 4, 4], 255.0), None, "float images between 255 and 255"),
+        (np.zeros([2, 4, 4], np.int32), None, "int32"),
+        (np.zeros([2, 4, 4, 2], np.uint8), None, "[2, 4, 4, 2]"),
+        (np.zeros([0, 4, 4], np.uint8), None, "at least one pixel"),
+        (np.zeros([2, 4, 4], np.uint8), [0, 1, 2], "names [2]"),
+        (np.zeros([2, 4, 4], np.uint8), [0, -1], "at least 0"),
+        (np.zeros([2, 4, 4], np.uint8), [0.5, 1.0], "float64"),
+        (np.zeros([2, 4, 4], np.uint8), [[1, 1], [0, 1]], "one-hot rows"),
+    ],
+)
+def test_invalid_arrays_are_refused(images, given, words):
+    with pytest.raises(errors.UserError) as caught:
+        datasets.from_arrays(images, given)
+    assert words in str(caught.value)

@@ -1,0 +1,319 @@
+"""Digits on canvases and on images, against their definitions.
+
+Oracles compose images in NumPy from the digits and images that they consist of;
+where a random choice is tested, they find it by trying all possibilities.
+"""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import small
+import tensorflow as tf
+from dataset_helpers import columns, refused
+from PIL import Image
+from scipy import stats
+
+from tf_contrastive import datasets, views
+from tf_contrastive.config import fields
+from tf_contrastive.config.dataset import EMBEDDED_NOTE
+from tf_contrastive.config.views import Views, resolve_views
+from tf_contrastive.datasets import digit_canvases as digits_module
+from tf_contrastive.doctor import positives
+from tf_contrastive.errors import UserError
+
+
+def digits_of(opened, split):
+    """The stand-in's digits [n, 28, 28] and their labels."""
+    found = columns(opened("mnist", split))
+    return found["image"][..., 0], found["label"]
+
+
+def test_digits_are_not_flipped():
+    for name, flip in (
+        ("multidigits:count=3", False),
+        ("multidigits:count=3" + EMBEDDED_NOTE, False),
+        ("randbit:bits=3,of=mnist:3.0.1", False),
+        ("digit_on_image:of=digits" + EMBEDDED_NOTE, False),
+        ("randbit:bits=3,of=cifar10", True),
+    ):
+        assert resolve_views(Views(), name, 32).flip is flip
+
+
+# ---- Digits on a canvas ------------------------------------------------------
+
+
+def composed(rows, digits, sides, canvas):
+    """Images from a source's rows: the larger pixel where digits overlap."""
+    made = []
+    for which, places in zip(rows["digits"], rows["places"], strict=True):
+        image = np.zeros([canvas, canvas], np.uint8)
+        for digit, (top, left), side in zip(which, places, sides, strict=True):
+            part = image[top : top + side, left : left + side]
+            assert part.shape == (side, side), "a digit leaves the canvas"
+            part[:] = np.maximum(part, scaled(digits[digit], side))
+        made.append(image)
+    return np.array(made)
+
+
+def scaled(digit, side):
+    """Another library's bilinear, antialiased resize."""
+    grey = Image.fromarray(digit.astype(np.float32))
+    grey = grey.resize([side, side], Image.Resampling.BILINEAR)
+    return np.rint(np.asarray(grey)).clip(0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "sides"),
+    [
+        ("multidigits:count=5", "train", [28] * 5),
+        ("multidigits:sizes=20+80", "train", [20, 80]),
+        ("multidigits", "test", [28]),
+        ("multidigits:sizes=20", "test", [20]),
+    ],
+)
+def test_multidigits_show_whole_digits_by_the_larger_pixel(
+    name, split, sides, opened
+):
+    digits, classes_ = digits_of(opened, split)
+    source = opened(name, split)
+    rows = {k: v.numpy() for k, v in source.arrays.items()}
+    found = columns(source)
+    expected = composed(rows, digits, sides, 112)[..., None]
+    # Two libraries round resized digits differently.
+    tolerance = 0 if set(sides) == {28} else 1
+    assert np.abs(found["image"].astype(int) - expected).max() <= tolerance
+    # Image i has digit i, and every digit's class is among its labels.
+    assert rows["digits"][:, 0].tolist() == list(range(len(digits)))
+    multi = len(sides) > 1
+    assert source.info.multi_label == multi != source.info.has_labels
+    assert source.info.num_classes == 10
+    for row, label in zip(rows["digits"], found["label"], strict=True):
+        hot = label if multi else np.eye(10)[label]
+        assert set(np.flatnonzero(hot)) == set(classes_[row])
+        assert set(hot) <= {0, 1}
+
+
+def test_small_digits_cover_the_papers_share_of_an_image():
+    """Nine digits of 4 in 32 pixels are nine of 28 in 224."""
+    ink = tf.fill([28, 28], tf.constant(255, tf.uint8))
+    shares = [
+        np.mean(
+            digits_module._nine_times(ink, tf.constant([side, side]), digit) > 0
+        )
+        for side, digit in ((32, 4), (224, 28), (32, 0))
+    ]
+    assert shares[0] == shares[1] == 9 / 64
+    assert shares[2] == 4 * shares[0]  # Legible ones, without the option.
+
+
+def test_places_are_uniform_over_the_canvas_and_overlap(opened):
+    source = datasets.source("multidigits:count=4", data_dir="nowhere")
+    places = source.arrays["places"].numpy()  # [1437, 4, 2]
+    assert places.min() == 0 and places.max() == 112 - 28
+    counts = np.bincount(places.ravel(), minlength=85)
+    assert stats.chisquare(counts).pvalue > 1e-3
+    near = np.abs(places[:, 0] - places[:, 1]).max(axis=1) < 28
+    # A pair overlaps on each axis with the share of |a - b| < 28 of 0..84.
+    a, b = np.mgrid[:85, :85]
+    assert abs(near.mean() - (np.abs(a - b) < 28).mean() ** 2) < 0.05
+    which = source.arrays["digits"].numpy()[:, 1:]
+    halves = np.bincount(which.ravel() * 10 // 1437)
+    assert stats.chisquare(halves).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("count", "canvas", "digit"), [(1, 112, 28), (5, 50, 14)]
+)
+def test_in_grid_digits_are_in_cells_of_their_own(opened, count, canvas, digit):
+    name = f"multidigits:count={count},placement=grid,canvas={canvas}"
+    source = opened(f"{name},digit={digit}")
+    places = source.arrays["places"].numpy()
+    assert not (places % digit).any()
+    assert places.min() >= 0 and places.max() <= canvas - digit
+    cells = places // digit
+    numbers = cells[..., 0] * (canvas // digit) + cells[..., 1]
+    assert all(len(set(row)) == count for row in numbers)
+    # Without overlap no ink is lost.
+    digits, _ = digits_of(opened, "train")
+    inks = np.array([scaled(d, digit).astype(int).sum() for d in digits])
+    expected = inks[source.arrays["digits"].numpy()].sum(axis=1)
+    found = columns(source)["image"][..., 0].astype(int).sum(axis=(1, 2))
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+    if count == 1:
+        everywhere = set(numbers.ravel())
+        assert len(everywhere) > 12 and source.info.has_labels
+
+
+def test_a_slice_shows_the_same_images_and_a_seed_others(opened):
+    name = "multidigits:count=3"
+    whole = columns(opened(name))
+    part = opened(name, "train[10:20]")
+    for key, rows in columns(part).items():
+        np.testing.assert_array_equal(rows, whole[key][10:20])
+    other = columns(opened(f"{name},seed=1"))
+    assert (other["image"] != whole["image"]).any(axis=(1, 2, 3)).all()
+    # Places of the test split are not those of train.
+    places = [
+        opened(name, s).arrays["places"].numpy() for s in ("train", "test")
+    ]
+    assert (places[0][:20] != places[1]).any(axis=(1, 2)).mean() > 0.9
+
+
+def test_embedded_digits_replace_a_missing_mnist(tmp_path, capsys):
+    digits_module._warn_embedded.cache_clear()
+    for split, count in (("train", 1437), ("test", 360)):
+        source = datasets.source("multidigits", split, data_dir=str(tmp_path))
+        assert source.info.num_examples == count
+        assert source.info.name == "multidigits" + EMBEDDED_NOTE
+    said = capsys.readouterr().err
+    assert said.count("MNIST") == said.count("\n") == 1
+    embedded = columns(datasets.source("digits", "test[:5]"))
+    part = source.select(np.arange(5))
+    found = columns(part)
+    assert found["label"].tolist() == embedded["label"].tolist()
+    rows = {k: v.numpy() for k, v in part.arrays.items()}
+    expected = composed(rows, embedded["image"][..., 0], [28], 112)[..., None]
+    assert np.abs(found["image"].astype(int) - expected).max() <= 1
+    name = "randbit:bits=2,of=multidigits:count=2"
+    outer = datasets.source(name, data_dir=str(tmp_path))
+    assert outer.info.name == name + EMBEDDED_NOTE
+    refused("split of digits", name="multidigits", split="validation")
+
+
+# ---- Digits on images --------------------------------------------------------
+
+
+def nine(digit, size, side):
+    """Nine digits of `side` pixels on black, by the definition."""
+    layer = np.zeros(size, int)
+    for y, x in itertools.product((0.15, 0.45, 0.75), repeat=2):
+        top, left = int(size[0] * y), int(size[1] * x)
+        layer[top : top + side, left : left + side] = scaled(digit, side)
+    return layer
+
+
+def digits_upon(found, images, digits, side, blend):
+    """Which digit each image has, found by trying all; -1 where none fits."""
+    size = images[0].shape[:2]
+    layers = np.array([nine(d, size, side) for d in digits])[..., None]
+    which = []
+    for image, plain in zip(found, images, strict=True):
+        if blend == "max":
+            expected = np.maximum(plain, layers)
+        else:
+            expected = np.minimum(plain + layers, 255)
+        errors = np.abs(image - expected).max(axis=(1, 2, 3))
+        which.append(errors.argmin() if errors.min() <= 1 else -1)
+    return np.array(which)
+
+
+def test_each_image_has_one_digit_at_nine_places(opened):
+    name = "digit_on_image:unique=6,blend=max,of=cifar10"
+    digits, labels = digits_of(opened, "train")
+    images = columns(opened("cifar10"))
+    found = columns(opened(name))
+    which = digits_upon(found["image"], images["image"], digits, 8, "max")
+    # All of the first six, and none of the others.
+    assert set(which) == set(range(6))
+    assert found["label"].tolist() == images["label"].tolist()
+    # The same digits, told by their own class.
+    of_digits = opened(name.replace("unique=6", "unique=6,label=digit"))
+    assert of_digits.info.label_names == tuple("0123456789")
+    rows = columns(of_digits)
+    np.testing.assert_array_equal(rows["image"], found["image"])
+    np.testing.assert_array_equal(rows["label"], labels[which])
+    np.testing.assert_array_equal(of_digits.labels(), labels[which])
+
+
+def test_the_map_from_images_to_digits_is_fixed_by_the_seed(opened):
+    digits, _ = digits_of(opened, "train")
+    images = columns(opened("cifar10"))["image"]
+
+    def which(name, split="train", plain=images):
+        found = columns(opened(name, split))["image"]
+        return digits_upon(found, plain, digits, 8, "add")
+
+    name = "digit_on_image:of=cifar10"
+    first = which(name)
+    assert first.tolist() == which(name).tolist()
+    part = which(name, "train[30:60]", images[30:60])
+    assert part.tolist() == first[30:60].tolist()
+    other = which("digit_on_image:seed=1,of=cifar10")
+    assert (other == first).mean() < 0.2 and (other >= 0).all()
+    # Of 40 digits, 100 images have about 40 (1 - (39/40)^100) = 37.
+    assert len(set(first)) > 30
+
+
+def test_validation_has_all_digits_of_the_test_split(opened):
+    found = columns(opened("digit_on_image:unique=2,of=cifar10", "test"))
+    digits, _ = digits_of(opened, "test")
+    images = columns(opened("cifar10", "test"))["image"]
+    which = digits_upon(found["image"], images, digits, 8, "add")
+    assert (which >= 0).all() and len(set(which)) > 12
+
+
+def test_digits_on_images_of_many_sizes(tmp_path, data_dir, opened):
+    """At 224 pixels the paper's own places: 33, 100, 168, and 28 pixels."""
+    random = np.random.RandomState(0)
+    sizes = [(224, 224), (64, 96), (32, 32), (300, 448), (10, 12)]
+    expected_sides = [28, 8, 8, 38, 3]
+    images = []
+    for number, size in enumerate(sizes):
+        images.append(random.randint(0, 120, [*size, 3], np.uint8))
+        Image.fromarray(images[-1]).save(tmp_path / f"{number}.png")
+    digits, _ = digits_of(opened, "train")
+    name = f"digit_on_image:unique=5,of=folder:{tmp_path}"
+    found = opened(name).examples().as_numpy_iterator()
+    for example, plain, side in zip(found, images, expected_sides, strict=True):
+        upon = [example["image"]], [plain], digits[:5], side, "add"
+        assert digits_upon(*upon)[0] >= 0, plain.shape
+    image = opened(name).examples().as_numpy_iterator().next()["image"]
+    changed = (image != images[0]).any(axis=(1, 2))
+    assert changed.nonzero()[0].min() in range(33, 36)
+    outside = np.ones([224], bool)
+    for place in (33, 100, 168):
+        outside[place : place + 28] = False
+    assert not changed[outside].any()
+    for option in ("digit=9", "unique=41"):
+        refused(
+            option[:-1],
+            name=f"digit_on_image:{option},of=cifar10",
+            data_dir=data_dir,
+        )
+
+
+def test_multi_labels_go_through_batches(opened):
+    source = opened("multidigits:count=3,canvas=32,digit=14")
+    policy = views.build("none", image_size=32)
+    maker = datasets.ViewMaker(views.Views(policy, 2))
+    order = datasets.Order(batch_size=20)
+    shown = datasets.training_batches(source, maker, order)
+    _, labels = next(iter(shown))
+    assert labels.dtype == tf.int32 and labels.shape == (20, 10)
+    assert labels.numpy().sum(axis=1).max() == 3
+    preprocess = views.evaluation(32)
+    scored = datasets.evaluation_batches(source, preprocess, batch_size=20)
+    assert set(next(iter(scored))[1].numpy()) == {-1}
+    both = datasets.view_batches(source, maker, batch_size=20, seed=0)
+    assert set(next(iter(both))[1].numpy()) == {-1}
+    with pytest.raises(UserError, match="class_balanced"):
+        order = dataclasses.replace(order, sampler="class_balanced")
+        datasets.training_batches(source, maker, order)
+
+
+def test_doctor_counts_images_that_share_a_label(opened):
+    source = opened("multidigits:count=3")
+    run = fields.replace(small.RUN, loss="supcon", batch_size=16)
+    counts, alike = positives.count_label_sets(source)
+    expected = positives.expect(run, counts, 40, alike)
+    labels = columns(source)["label"]
+    sharing = (labels @ labels.T > 0).sum(axis=1) - 1
+    others = 15 * sharing.mean() / 39
+    np.testing.assert_allclose(expected.other_images, others)
+    np.testing.assert_allclose(expected.positives, 2 * others + 1)
+    # Of the labels of single digits, what is said of classes.
+    run = fields.replace(run, views=1)
+    one = np.array([3, 20, 17])
+    assert positives.expect(run, one, 40) == positives.expect(run, one, 40, one)

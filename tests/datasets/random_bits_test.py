@@ -1,0 +1,153 @@
+"""Random bits: their information, and that views leave them."""
+
+import numpy as np
+import pytest
+import small
+from dataset_helpers import columns, refused
+from scipy import stats
+
+from tf_contrastive import datasets, views
+from tf_contrastive.config import fields
+from tf_contrastive.config.data import Reading
+from tf_contrastive.config.dataset import RandBit
+from tf_contrastive.datasets import random_bits as bits_module
+from tf_contrastive.datasets.source import Access
+
+
+def integers(extra):
+    """The integers whose bits are the columns, the lowest first."""
+    return (extra.astype(np.int64) << np.arange(extra.shape[1])).sum(axis=1)
+
+
+def entropy(values):
+    """The plug-in estimate, in bits."""
+    _, counts = np.unique(values, return_counts=True)
+    return stats.entropy(counts, base=2)
+
+
+@pytest.mark.parametrize("bits", [0, 4])
+def test_bits_have_as_much_information(bits):
+    found = columns(datasets.source(f"randbit:bits={bits},of=digits"))
+    extra = found["extra"]
+    assert extra.shape == (1437, bits) and set(extra.ravel()) <= {0, 1}
+    numbers = integers(extra)
+    # Few images for many integers: the estimate is lower by what Miller and
+    # Madow found, (2^n - 1) / 2N nats.
+    missing = (2**bits - 1) / (2 * 1437 * np.log(2))
+    assert abs(entropy(numbers) - (bits - missing)) < 0.03
+    if bits:
+        counts = np.bincount(numbers, minlength=2**bits)
+        assert stats.chisquare(counts).pvalue > 1e-3
+        # The integer says nothing of the class.
+        table = np.zeros([2, 10])
+        np.add.at(table, (extra[:, 0].astype(int), found["label"]), 1)
+        assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+def test_many_bits_identify_images_except_for_collisions():
+    pixels = columns(datasets.source("digits"))["image"]
+    images = len(np.unique(pixels.reshape(len(pixels), -1), axis=0))
+    for bits in (10, 32):
+        found = columns(datasets.source(f"randbit:bits={bits},of=digits"))
+        numbers = integers(found["extra"])
+        expected = 2**bits * -np.expm1(images * np.log1p(-(2.0**-bits)))
+        assert abs(len(np.unique(numbers)) - expected) < 4 * np.sqrt(
+            max(images - expected, 1)
+        )
+    # At most what tells one image from another.
+    assert abs(entropy(numbers) - np.log2(images)) < 0.05
+
+
+def test_bits_depend_on_the_image_and_the_seed(opened):
+    name = "randbit:bits=12,of=cifar10"
+    whole = columns(opened(name))
+    part = columns(opened(name, "train[20:30]"))
+    np.testing.assert_array_equal(part["extra"], whole["extra"][20:30])
+    np.testing.assert_array_equal(
+        whole["image"], columns(opened("cifar10"))["image"]
+    )
+    other = columns(opened("randbit:bits=12,seed=1,of=cifar10"))["extra"]
+    agreeing = (other == whole["extra"]).mean()
+    assert 0.4 < agreeing < 0.6
+    # Fewer bits are the first ones of more: --extra_channels=5 of 12 is 5.
+    five = columns(opened("randbit:bits=5,of=cifar10"))["extra"]
+    np.testing.assert_array_equal(five, whole["extra"][:, :5])
+    nested = opened(f"randbit:bits=3,seed=2,of={name}")
+    assert nested.info.extra_channels == 15
+    np.testing.assert_array_equal(
+        columns(nested)["extra"][:, :12], whole["extra"]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("augmentation", "augment_on"),
+    [
+        ("autoaugment", "device"),
+        ("simclr", "host"),
+        ("none", "host"),
+        ("ablation:noise+solarize", "host"),
+    ],
+)
+def test_no_augmentation_changes_the_bits(augmentation, augment_on):
+    # The label is the index of the image.
+    images = columns(datasets.source("digits", "train[:24]"))["image"]
+    inner = datasets.from_arrays(images, np.arange(24))
+    options = RandBit(bits=6, of="images")
+    source = bits_module.randbit(
+        "randbit", options, "train", Access(None, Reading(), lambda *_: inner)
+    )
+    expected = columns(source)["extra"]
+    assert len(set(integers(expected))) > 12
+    run = fields.replace(
+        small.RUN,
+        augmentation=augmentation,
+        augment_on=augment_on,
+        image_size=8,
+        extra_channels=6,
+        randaugment_layers=1,
+    )
+    maker = views.RunViews(run.views)
+    batches = datasets.training_batches(
+        source,
+        datasets.ViewMaker(maker.geometric, maker.finish, extra_channels=6),
+        datasets.Order(batch_size=24, seed=3),
+    )
+    step = maker.on_device()
+    for given, which in batches.take(2):
+        which = which.numpy()
+        pixels = step(*given) if step else given
+        assert pixels.shape == (24, 2, 8, 8, 9)
+        bits = np.broadcast_to(
+            expected[which][:, None, None, None], [24, 2, 8, 8, 6]
+        )
+        np.testing.assert_array_equal(pixels[..., 3:], bits)
+        same = np.all(pixels[:, 0, ..., :3] == pixels[:, 1, ..., :3])
+        assert same == (augmentation == "none")
+    # Evaluation appends them to the image.
+    scored = datasets.evaluation_batches(
+        source, views.evaluation(8), batch_size=24
+    )
+    images, which = next(iter(scored))
+    bits = expected[which.numpy()][:, None, None]
+    bits = np.broadcast_to(bits, [24, 8, 8, 6])
+    np.testing.assert_array_equal(images[..., 3:], bits)
+
+
+def test_kbits_are_bits_and_nothing_else():
+    train, test = (
+        datasets.source("kbits:bits=3,side=16,examples=4000", split)
+        for split in ("train", "test")
+    )
+    assert train.info.image_shape == (16, 16, 3) and not train.info.has_labels
+    assert train.info.extra_channels == 3
+    found, other = columns(train), columns(test)
+    assert found["image"].max() == 0
+    counts = np.bincount(integers(found["extra"]))
+    assert len(counts) == 8 and stats.chisquare(counts).pvalue > 1e-3
+    assert (found["extra"] != other["extra"]).any()
+    part = datasets.source("kbits:bits=3,side=16,examples=4000", "train[7:9]")
+    np.testing.assert_array_equal(columns(part)["extra"], found["extra"][7:9])
+    refused("split of kbits", name="kbits", split="validation")
+    pixel = datasets.source("kbits:bits=3,side=1,examples=5", "train").info
+    assert pixel.image_shape == (1, 1, 3)

@@ -1,0 +1,100 @@
+"""Parts of other datasets: classes, and fractions of the labels."""
+
+import numpy as np
+from dataset_helpers import columns, pictures, prepare, refused
+from image_helpers import PREPARED, needs_prepared
+
+from tf_contrastive import datasets
+from tf_contrastive.config.dataset import ImageNet100
+from tf_contrastive.evaluation import finetune
+
+
+def test_cifar2_is_cats_and_dogs(opened):
+    for split in ("train", "test"):
+        source, whole = (
+            opened("cifar2", split),
+            columns(opened("cifar10", split)),
+        )
+        found = columns(source)
+        kept = np.isin(whole["label"], [3, 5])
+        np.testing.assert_array_equal(found["image"], whole["image"][kept])
+        expected = np.where(whole["label"][kept] == 3, 0, 1)
+        np.testing.assert_array_equal(found["label"], expected)
+        np.testing.assert_array_equal(source.labels(), expected)
+        assert source.info.label_names == ("cat", "dog")
+        assert source.info.num_examples == kept.sum()
+    part = opened("cifar2", "train[5:50%]")
+    assert part.info.num_examples == 5
+    whole = columns(opened("cifar2"))["label"]
+    np.testing.assert_array_equal(columns(part)["label"], whole[5:10])
+
+
+@needs_prepared
+def test_the_real_cifar2_has_1000_test_images_per_class():
+    source = datasets.source("cifar2", "test", data_dir=str(PREPARED))
+    assert np.bincount(source.labels()).tolist() == [1000, 1000]
+
+
+def test_imagenet100_is_its_hundred_classes_in_order(data_dir, opened):
+    assert len(set(ImageNet100.classes)) == 100
+    source, whole = opened("imagenet100"), opened("imagenet2012")
+    names = whole.info.label_names
+    ids = [names[label] for label in whole.labels()]
+    kept = [i for i, name in enumerate(ids) if name in ImageNet100.classes]
+    found = columns(source)
+    assert source.info.num_examples == len(kept) == 200
+    expected = [ImageNet100.classes.index(ids[i]) for i in kept]
+    assert found["label"].tolist() == expected
+    assert source.info.label_names == ImageNet100.classes
+    images = columns(whole)["image"]
+    np.testing.assert_array_equal(found["image"], images[kept])
+
+
+def test_a_dataset_of_other_classes_is_refused(tmp_path):
+    images, labels = {"train": pictures(4, 8, 3, 0)}, {"train": [0, 1, 2, 0]}
+    prepare(tmp_path, "imagenet2012", images, labels, ["a", "b", "c"])
+    refused("n02869837", name="imagenet100", data_dir=str(tmp_path))
+    refused("cifar10 is not found", name="cifar2", data_dir=str(tmp_path))
+
+
+def test_a_subset_has_as_many_labels_of_every_class(opened):
+    whole = columns(opened("cifar10"))
+    rows = {
+        fraction: columns(opened(f"subset:fraction={fraction},of=cifar10"))
+        for fraction in (0.1, 0.3)
+    }
+    for fraction, found in rows.items():
+        expected = [round(10 * fraction)] * 10
+        assert np.bincount(found["label"]).tolist() == expected
+        # Those on which the protocol finetune trains.
+        same = finetune.balanced_rows(whole["label"], fraction, seed=0)
+        np.testing.assert_array_equal(found["image"], whole["image"][same])
+    tenth, third = (
+        {image.tobytes() for image in found["image"]} for found in rows.values()
+    )
+    assert tenth < third
+    other = columns(opened("subset:fraction=0.3,seed=1,of=cifar10"))
+    assert {image.tobytes() for image in other["image"]} != third
+    # Labels of train alone are few.
+    test = opened("subset:fraction=0.1,of=cifar10", "test")
+    assert test.info.num_examples == 50
+    part = opened("subset:fraction=0.3,of=cifar10", "train[:4]")
+    np.testing.assert_array_equal(
+        columns(part)["label"], rows[0.3]["label"][:4]
+    )
+    for inner in ("kbits", "multidigits:count=2"):
+        name = f"subset:fraction=0.1,of={inner}"
+        refused("one label per image", name=name)
+
+
+def test_published_subsets_of_imagenet_are_used_where_they_are(opened):
+    source = opened("subset:fraction=0.01,of=imagenet2012")
+    assert source.info.num_examples == 120
+    assert "imagenet2012_subset/1pct" in source.info.name
+    held = opened("subset:fraction=0.01,of=imagenet2012", "validation")
+    assert held.info.num_examples == 240
+    # 10 % is not prepared here: drawn from the whole, one of each class.
+    source = opened("subset:fraction=0.1,of=imagenet2012")
+    assert source.info.num_examples == 120
+    assert "imagenet2012_subset" not in source.info.name
+    assert sorted(source.labels()) == list(range(120))
