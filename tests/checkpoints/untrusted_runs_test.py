@@ -11,7 +11,7 @@ import saved_run
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import checkpoints, datasets, errors, exporting, flags
+from tf_contrastive import checkpoints, errors, exporting
 
 _ROOT = Path(__file__).resolve().parents[2]
 _IMAGES = np.random.default_rng(0).random([2, 8, 8, 3], np.float32)
@@ -105,89 +105,3 @@ def test_a_folder_that_is_nothing_names_what_was_looked_for(tmp_path):
         tf_contrastive.load(str(tmp_path))
     for name in ("config.flags", "saved_model.pb", str(tmp_path)):
         assert name in str(error.value)
-
-
-_FEATURES = """
-{"featuresDict": {"features": {"image": {"%s": "planted.Image"}}},
- "pythonClassName": "tensorflow_datasets.%s.features_dict.FeaturesDict"}
-"""
-
-
-@pytest.mark.parametrize(
-    "features",
-    [
-        _FEATURES % ("pythonClassName", "core.features"),
-        _FEATURES % ("python_class_name", "core.features"),
-        _FEATURES % ("python\\u0043lassName", "core.features"),
-        '{"type": "planted.Image", "content": {}}',
-    ],
-)
-def test_a_prepared_dataset_imports_no_other_module(
-    features, tmp_path, monkeypatch
-):
-    version = tmp_path / "mnist" / "3.0.1"
-    version.mkdir(parents=True)
-    (version / "features.json").write_text(features)
-    (version / "dataset_info.json").write_text("{}")
-    (tmp_path / "planted.py").write_text(
-        f"open({str(tmp_path / 'canary')!r}, 'w')"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(errors.UserError, match="planted"):
-        datasets.source("mnist", "train", data_dir=str(tmp_path))
-    assert not (tmp_path / "canary").exists()
-
-
-# ---- config.flags ------------------------------------------------------------
-
-
-def _refused(run):
-    for read in (checkpoints.check_run, checkpoints.load_run):
-        with pytest.raises(errors.UserError, match=r"config\.flags"):
-            read(str(run))
-
-
-def test_options_that_are_cut_off_are_refused(original, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(original, run)
-    path = run / "config.flags"
-    lines = path.read_text().splitlines(True)
-    assert len(lines) > 80
-    for count in range(len(lines)):
-        path.write_text("".join(lines[:count]))
-        _refused(run)
-        if count > 1:
-            with pytest.raises(errors.UserError, match="--flagfile"):
-                flags.parse(
-                    type(checkpoints.check_run(str(original))),
-                    [f"--flagfile={path}", f"--workdir={tmp_path}/new"],
-                )
-    # An option less, in the middle.
-    for count in (3, 40, len(lines) - 3):
-        if lines[count].startswith("--"):
-            path.write_text("".join(lines[:count] + lines[count + 1 :]))
-            _refused(run)
-    path.write_text("".join(lines))
-    assert checkpoints.check_run(str(run)).data.dataset == "digits"
-
-
-def test_a_flagfile_of_a_user_is_no_run(original, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(original, run)
-    (run / "config.flags").write_text("--dataset=digits\n--nostandardize\n")
-    _refused(run)
-    (run / "config.flags").write_text("--dataset=digits\n--batch_size=100\n")
-    _refused(run)
-
-
-@pytest.mark.parametrize("stack", ["card", "current"])
-def test_runs_of_version_0_2_0_are_read_whole_only(stack, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(_ROOT / "tests" / "testdata" / stack / "run", run)
-    path = run / "config.flags"
-    lines = path.read_text().splitlines(True)
-    assert not lines[-1].startswith("#")  # Version 0.2.0 wrote no such line.
-    assert checkpoints.check_run(str(run)).schedule.epochs > 0
-    for count in range(len(lines)):
-        path.write_text("".join(lines[:count]))
-        _refused(run)
