@@ -358,7 +358,3 @@ def test_every_signature_is_measured(base, tmp_path, monkeypatch, capsys):
             assert row["largest_difference"] <= 1e-5
     assert rows[0]["overhead"] == 0
     assert "serving_bytes" in capsys.readouterr().out
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

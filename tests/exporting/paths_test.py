@@ -1,0 +1,89 @@
+"""Exports and runs that are loaded again."""
+
+import numpy as np
+import pytest
+import saved_run
+import tensorflow as tf
+from export_helpers import SIZE, make_images
+
+import tf_contrastive
+from tf_contrastive import embedding, errors, exporting
+
+
+def test_a_loaded_export_is_the_encoder(encoder, saved):
+    loaded = tf_contrastive.load(saved)
+    images = make_images(4) / np.float32(255)
+    np.testing.assert_allclose(
+        loaded(images), encoder(images, training=False), atol=1e-5
+    )
+    np.testing.assert_allclose(
+        loaded(images, training=False), loaded(images), atol=0
+    )
+    assert loaded(images[:0]).shape == (0, 6)
+    assert exporting.image_shape(loaded) == (SIZE, SIZE, 3)
+    assert embedding.checksum(loaded) == embedding.checksum(encoder)
+
+
+@pytest.mark.parametrize("kind", ["run", "export"])
+def test_a_loaded_encoder_takes_bytes_and_refuses_other_values(kind, tmp_path):
+    saved_run.make(tmp_path / "run", branches=True)
+    path = str(tmp_path / "run")
+    if kind == "export":
+        path = exporting.export(path, str(tmp_path / "export"))
+    load = exporting.load(path)
+    bytes = np.random.default_rng(0).integers(0, 256, [2, 8, 8, 3], np.uint8)
+    expected = load(tf.constant(bytes / 255, tf.float32))
+    np.testing.assert_allclose(load(tf.constant(bytes)), expected, atol=1e-5)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[0, 1\]"):
+        load(tf.constant(bytes, tf.float32))
+    with pytest.raises((TypeError, ValueError)):
+        load(tf.constant(bytes, tf.int32))
+
+
+def test_a_loaded_export_trains(encoder, projection, saved):
+    loaded = exporting.load(saved)
+    h = tf.random.stateless_normal([4, 6], [0, 0])
+    np.testing.assert_allclose(
+        loaded.projection(h), projection(h, training=False), atol=1e-5
+    )
+    names = [variable.shape for variable in encoder.trainable_variables]
+    assert [v.shape for v in loaded.trainable_variables] == names
+    statistics = [
+        v
+        for v in loaded.variables
+        if v.name not in {t.name for t in loaded.trainable_variables}
+    ]
+    before = [v.numpy() for v in statistics]
+    images = tf.constant(make_images(16) / np.float32(255))
+    targets = tf.random.stateless_normal([16, 6], [0, 0])
+    optimizer = tf.keras.optimizers.Adam(0.02)
+    history = []
+    with tf.GradientTape() as tape:
+        z = loaded.projection(loaded(images, training=True))
+    variables = loaded.projection_variables
+    gradients = tape.gradient(z, variables)
+    trainable = [v.trainable for v in variables]
+    assert [g is not None for g in gradients] == trainable
+    for _ in range(20):
+        with tf.GradientTape() as tape:
+            outputs = loaded(images, training=True)
+            loss = tf.reduce_mean((outputs - targets) ** 2)
+        gradients = tape.gradient(loss, loaded.trainable_variables)
+        assert all(gradient is not None for gradient in gradients)
+        optimizer.apply_gradients(
+            zip(gradients, loaded.trainable_variables, strict=True)
+        )
+        history.append(float(loss))
+    assert history[-1] < 0.9 * history[0]
+    for old, variable in zip(before, statistics, strict=True):
+        assert np.abs(old - variable.numpy()).max() > 0
+
+
+def test_invalid_folders_are_refused(tmp_path):
+    with pytest.raises(errors.UserError, match="not a folder"):
+        exporting.load(str(tmp_path / "missing"))
+    with pytest.raises(errors.UserError, match="neither a run"):
+        exporting.load(str(tmp_path))
+    tf.saved_model.save(tf.Module(), str(tmp_path))
+    with pytest.raises(errors.UserError, match="not an export"):
+        exporting.load(str(tmp_path))

@@ -1,0 +1,280 @@
+"""Signatures, also without the package; damaged and malicious files."""
+
+import io
+import random
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import PIL.Image
+import psutil
+import pytest
+import scipy.special
+import tensorflow as tf
+from export_helpers import SIZE, make_images
+
+from tf_contrastive import classifiers, exporting, views
+
+
+def _expected(encoder, images):
+    preprocess = views.evaluation(SIZE)
+    pixels = tf.stack([preprocess(image) for image in images])
+    return encoder(pixels, training=False).numpy()
+
+
+@pytest.fixture(scope="module")
+def signatures(saved):
+    """Of the loaded export; their first call prepares the graph."""
+    model = tf.saved_model.load(saved)
+    # Its variables live as long as it does.
+    return {"model": model, **model.signatures}
+
+
+_READER = """
+import sys
+sys.modules["tf_contrastive"] = None
+import numpy as np, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+given = np.load(sys.argv[2], allow_pickle=True)
+default = model.signatures["serving_default"]
+serve_bytes = model.signatures["serving_bytes"]
+out = {}
+for name in ("same", "wide", "large", "empty"):
+    images = given[name]
+    out[name] = default(images=tf.constant(images))["embedding"]
+    floats = tf.constant(images / np.float32(255))
+    served = model.signatures["serving_float"](images=floats)
+    out[name + "_float"] = served["embedding"]
+    served = model.signatures["project"](images=tf.constant(images))
+    out[name + "_projection"] = served["projection"]
+    served = model.signatures["classify"](images=tf.constant(images))
+    out[name + "_labels"] = served["labels"]
+    out[name + "_probabilities"] = served["probabilities"]
+for name in ("mixed", "garbage", "none"):
+    data = tf.constant(given[name].tolist(), tf.string, [len(given[name])])
+    served = serve_bytes(bytes=data)
+    out[name], out[name + "_ok"] = served["embedding"], served["ok"]
+keras = tf.keras.models.load_model(sys.argv[1] + "/" + sys.argv[4])
+out["keras"] = tf.constant(keras.predict(given["same"] / 255.0, verbose=0))
+assert not any(name.startswith("tf_contrastive.") for name in sys.modules)
+np.savez(sys.argv[3], **{k: v.numpy() for k, v in out.items()})
+"""
+
+
+@pytest.fixture(scope="module")
+def served(saved, tmp_path_factory):
+    """Inputs, and outputs of the export in a process without the package."""
+    small, wide = make_images(2), make_images(2, 20, 28)
+    jpeg = tf.io.encode_jpeg(wide[0]).numpy()
+    png = tf.io.encode_png(small[0]).numpy()
+    given = {
+        "same": make_images(5),
+        "wide": wide,
+        "large": make_images(1, 90, 70),
+        "empty": np.zeros([0, 0, 0, 3], np.uint8),
+        "mixed": np.array(
+            [jpeg, b"", png, b"no image", jpeg[:-200], png], object
+        ),
+        "garbage": np.array([b"\xff\xd8\xff", b"\x89PNG"], object),
+        "none": np.array([], object),
+    }
+    folder = tmp_path_factory.mktemp("served")
+    np.savez(folder / "given.npz", **given)
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            _READER,
+            saved,
+            str(folder / "given.npz"),
+            str(folder / "out.npz"),
+            exporting.KERAS_FILE,
+        ],
+        check=True,
+        cwd=folder,
+    )
+    return given, np.load(folder / "out.npz")
+
+
+def _close(actual, expected):
+    assert np.abs(actual - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_every_signature_equals_the_model(encoder, projection, bank, served):
+    given, out = served
+    for name in ("same", "wide", "large"):
+        h = _expected(encoder, given[name])
+        _close(out[name], h)
+        _close(out[f"{name}_float"], h)
+        _close(out[f"{name}_projection"], projection(h, training=False).numpy())
+        scores = classifiers.prototype(*bank, h)
+        assert out[f"{name}_labels"].dtype == np.int64
+        np.testing.assert_array_equal(
+            out[f"{name}_labels"], scores.top(1)[:, 0]
+        )
+        logits = np.full([len(h), 5], -np.inf)
+        logits[:, scores.classes] = scores.scores / 0.1
+        np.testing.assert_allclose(
+            out[f"{name}_probabilities"],
+            scipy.special.softmax(logits, axis=1),
+            atol=1e-4,
+        )
+    _close(out["keras"], _expected(encoder, given["same"]))
+    for name, shape in (
+        ("empty", (0, 6)),
+        ("empty_float", (0, 6)),
+        ("empty_projection", (0, 4)),
+        ("empty_labels", (0,)),
+        ("empty_probabilities", (0, 5)),
+        ("none", (0, 6)),
+        ("none_ok", (0,)),
+    ):
+        assert out[name].shape == shape
+
+
+def test_floats_out_of_range_are_refused(signatures):
+    serve = signatures["serving_float"]
+    images = make_images(3) / np.float32(255)
+    for value in (255.0, -0.5, np.nan, np.inf):
+        images[1, 2, 3, 0] = value
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"float32 in \[0, 1\]"
+        ):
+            serve(images=tf.constant(images))
+    # The rounding of a resize is not an error.
+    images[1, 2, 3, 0] = 1.0005
+    serve(images=tf.constant(images))
+
+
+def test_a_damaged_image_does_not_fail_its_batch(encoder, served):
+    given, out = served
+    assert out["mixed_ok"].tolist() == [True, False, True, False, False, True]
+    assert not out["mixed"][~out["mixed_ok"]].any()
+    good = given["mixed"][out["mixed_ok"]]
+    images = [tf.io.decode_image(data, channels=3) for data in good]
+    np.testing.assert_allclose(
+        out["mixed"][out["mixed_ok"]], _expected(encoder, images), atol=1e-5
+    )
+    assert out["garbage_ok"].tolist() == [False, False]
+    assert not out["garbage"].any()
+
+
+def test_gray_and_animated_images_are_decoded(encoder, signatures):
+    gray = make_images(1)[0, :, :, :1]
+    frames = [make_images(1)[0], make_images(1, seed=1)[0]]
+    data = [tf.io.encode_png(gray).numpy(), _gif(frames)]
+    served = signatures["serving_bytes"](bytes=tf.constant(data))
+    assert served["ok"].numpy().all()
+    first = tf.io.decode_gif(data[1])[0]
+    expected = _expected(encoder, [np.repeat(gray, 3, -1), first])
+    np.testing.assert_allclose(served["embedding"], expected, atol=1e-5)
+
+
+def _gif(frames):
+    first, *others = (PIL.Image.fromarray(frame) for frame in frames)
+    stream = io.BytesIO()
+    first.save(stream, "GIF", save_all=True, append_images=others)
+    return stream.getvalue()
+
+
+# ---- Damaged and malicious files --------------------------------------------
+
+
+def _png(width, height, data=b""):
+    """A PNG of any declared size."""
+
+    def chunk(kind, content):
+        checksum = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + checksum
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(data))
+        + chunk(b"IEND", b"")
+    )
+
+
+def _resized(encoded, places, size=65_500):
+    """Overwrites the size in a header, at `places` of 2 bytes."""
+    encoded = bytearray(encoded)
+    order = ">H" if encoded[:2] == b"\xff\xd8" else "<H"
+    for place in places:
+        struct.pack_into(order, encoded, place, size)
+    return bytes(encoded)
+
+
+def _bombs():
+    image = make_images(1)[0]
+    jpeg = tf.io.encode_jpeg(image).numpy()
+    frame = jpeg.index(b"\xff\xc0")  # Where a JPEG says its size.
+    gif = _gif([image])
+    first = 13 + 3 * 2 ** ((gif[10] & 7) + 1)
+    while gif[first] == 0x21:  # What Pillow writes before it has one block.
+        first += 4 + gif[first + 2]
+    assert gif[first] == 0x2C
+    bmp, progressive = io.BytesIO(), io.BytesIO()
+    PIL.Image.fromarray(image).save(bmp, "BMP")
+    PIL.Image.fromarray(image).save(progressive, "JPEG", progressive=True)
+    scans = progressive.getvalue()
+    scan = scans[scans.rindex(b"\xff\xda") : -2]
+    return {
+        "jpeg of 1,000 scans": scans[:-2] + 1000 * scan + scans[-2:],
+        "png 100,000 x 100,000": _png(100_000, 100_000),
+        "png 2^31 - 1": _png(2**31 - 1, 2**31 - 1),
+        "png that is all there": _png(1200, 1200, bytes(1200 * 3601)),
+        "jpeg 65,500 x 65,500": _resized(jpeg, [frame + 5, frame + 7]),
+        "gif whose screen is large": _resized(gif, [6, 8]),
+        "gif whose image is large": _resized(gif, [first + 5, first + 7]),
+        "bmp 100,000 x 100,000": bmp.getvalue()[:18]
+        + struct.pack("<ii", 100_000, 100_000)
+        + bmp.getvalue()[26:],
+        "bmp from the top down": bmp.getvalue()[:18]
+        + struct.pack("<ii", 100_000, -100_000)
+        + bmp.getvalue()[26:],
+    }
+
+
+def _malformed_files(count):
+    """Returns (bytes, whether they are good): random, cut off, zip, bombs."""
+    generator = random.Random(0)
+    image = make_images(1, 24, 30)[0]
+    good = [
+        tf.io.encode_jpeg(image).numpy(),
+        tf.io.encode_png(image).numpy(),
+        _gif([image, image]),
+    ]
+    files = [(bomb, False) for bomb in _bombs().values()]
+    while len(files) < count:
+        whole = generator.choice(good)
+        files += [
+            (generator.choice(good), True),
+            (generator.randbytes(generator.randrange(300)), False),
+            # The first bytes of an image, and then anything.
+            (whole[:4] + generator.randbytes(200), False),
+            (whole[: generator.randrange(8, len(whole) * 3 // 4)], False),
+            (b"PK\x03\x04" + generator.randbytes(99), False),
+            (b"", False),
+        ]
+    generator.shuffle(files)
+    return files
+
+
+def test_malformed_files_do_not_affect_others(signatures):
+    serve = signatures["serving_bytes"]
+    files = _malformed_files(300)
+    ok = np.array([good for _, good in files])
+    data = np.array([data for data, _ in files], object)
+    alone = serve(bytes=tf.constant(data[ok].tolist()))["embedding"].numpy()
+    memory = psutil.Process().memory_info
+    before = memory().rss
+    served = serve(bytes=tf.constant(data.tolist()))
+    # A bomb would take gigabytes.
+    assert memory().rss - before < 200 << 20
+    np.testing.assert_array_equal(served["ok"], ok)
+    embeddings = served["embedding"].numpy()
+    assert not embeddings[~ok].any()
+    np.testing.assert_allclose(embeddings[ok], alone, atol=1e-6)
