@@ -64,7 +64,3 @@ def test_a_vae_that_diverges_in_its_last_step_is_an_error():
     }
     with pytest.raises(errors.DivergedError):
         vae.fit(fields.replace(small.RUN, **options))
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

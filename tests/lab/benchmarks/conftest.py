@@ -1,0 +1,20 @@
+import json
+import sys
+
+import pytest
+
+from tf_contrastive import __main__
+
+
+@pytest.fixture
+def benchmark(tmp_path, monkeypatch):
+    """Runs `benchmark NAME`; returns its status and what it wrote."""
+
+    def run(*words):
+        output = tmp_path / "output.json"
+        words = ["benchmark", *words, f"--output={output}"]
+        monkeypatch.setattr(sys, "argv", ["tf_contrastive", *words])
+        status = __main__.main()
+        return status, json.loads(output.read_text())
+
+    return run

@@ -1,0 +1,104 @@
+"""Benchmark of losses: the implementations agree, or it fails."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive.lab.benchmarks import loss, options
+
+
+# With 100 classes the other view is the only positive; low temperatures
+# overflow without the maximum taken out.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changed", [{}, {"classes": 100, "temperature": 0.01}], ids=str
+)
+@pytest.mark.parametrize("name", loss.LOSSES)
+def test_dense_losses_equal_ours(name, changed):
+    chosen = {"dimension": 16, "classes": 5, **changed}
+    case = loss.Case(name, 64, options.Loss(**chosen))
+    value, gradient = loss.ours(case)()
+    assert gradient.shape == (32, 2, 16)
+    assert np.linalg.norm(gradient) > 1e-3
+    others = [loss.dense]
+    if name == "ntxent" and not changed:
+        others.append(loss.keras_cv)
+    for other in others:
+        other_value, other_gradient = other(case)()
+        np.testing.assert_allclose(other_value, value, rtol=1e-5)
+        np.testing.assert_allclose(
+            other_gradient, gradient, rtol=1e-3, atol=1e-6
+        )
+
+
+def test_the_command_compares_and_notes_what_it_skips(
+    benchmark, monkeypatch, capsys
+):
+    # As if it was not installed.
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    status, report = benchmark(
+        "loss",
+        "--repeats=2",
+        "--losses=supcon",
+        "--sizes=64,128",
+        "--dense_limit=64",
+        "--nomemory",
+    )
+    assert status == 0 and report["passed"] is True
+    assert report["benchmark"] == "loss"
+    assert report["options"]["sizes"] == "64,128"
+    versions = report["environment"]["versions"]
+    assert versions["tensorflow"] == tf.__version__
+    assert report["environment"]["cpus"] == os.cpu_count()
+    rows = {(r["size"], r["implementation"]): r for r in report["results"]}
+    peer = "pytorch-metric-learning"
+    assert list(rows) == [
+        (size, name)
+        for size in (64, 128)
+        for name in ("ours", "ours-split", "dense", peer)
+    ]
+    for (size, _), row in rows.items():
+        assert row["loss"] == "supcon"
+        if row["note"]:
+            assert row["milliseconds"] is None
+            continue
+        assert row["repeats"] == 2
+        ratio = row["milliseconds"] / rows[size, "ours"]["milliseconds"]
+        assert row["times_ours"] == pytest.approx(ratio)
+        assert row["errors"]["gradient"] < 1e-3
+    assert rows[64, "dense"]["errors"]["gradient"] > 0
+    assert rows[64, peer]["note"] == "not installed"
+    assert rows[128, "dense"]["note"].startswith("needs about 0.000305 GiB")
+    assert sum(bool(row["note"]) for row in rows.values()) == 3
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:3] for line in lines[1:]] == [
+        ["supcon", str(size), name] for size, name in rows
+    ]
+    assert lines[4][-2:] == ["not", "installed"]
+
+
+@pytest.mark.parametrize(
+    "factors,name", [((1, 1.01), "gradient"), ((np.nan, 1), "value")]
+)
+def test_a_different_implementation_fails_the_command(
+    factors, name, benchmark, monkeypatch, capsys
+):
+    def wrong(case):
+        call = loss.dense(case)
+        return lambda: [x * f for x, f in zip(call(), factors, strict=True)]
+
+    compared = loss.LOSSES["sincere"]._replace(peers={"wrong": wrong})
+    monkeypatch.setitem(loss.LOSSES, "sincere", compared)
+    status, report = benchmark(
+        "loss", "--repeats=1", "--losses=sincere", "--sizes=64", "--nomemory"
+    )
+    assert status == 1 and report["passed"] is False
+    ours, _, dense, other = report["results"]
+    assert other["failed"] and other["milliseconds"] is None
+    assert f"differs from ours: {name} by" in other["note"]
+    assert not ours["failed"] and not dense["failed"]
+    assert ours["milliseconds"] > 0
+    assert other["note"] in capsys.readouterr().out

@@ -1,0 +1,68 @@
+"""Claims and the papers' numbers, as the package has them."""
+
+from pathlib import Path
+
+import pytest
+
+from tf_contrastive import flags
+from tf_contrastive.commands import reproduce
+from tf_contrastive.commands.reproduce import Reproduce
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.lab.claims import definitions, measures, runs, verdicts
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_the_list_shows_landed_results_and_reasons(capsys, tmp_path):
+    docs = _ROOT / "docs"
+    for folder, verdict in ((docs, "holds (cpu)"), (tmp_path, " - ")):
+        options = {"list": True, "report_dir": str(folder)}
+        assert reproduce.run(fields.replace(Reproduce(), **options)) == 0
+        lines = capsys.readouterr().out.splitlines()
+        (line,) = [line for line in lines if line.startswith("SI-T4 ")]
+        assert verdict in line
+    known = definitions.claims()
+    for name, item in definitions.items().items():
+        assert definitions.claim_of(name, known) or item.note, name
+
+
+def test_the_papers_numbers():
+    items = definitions.items()
+    assert items["SI-T1"].cell(["SINCERE", 50, 512], "CIFAR-2") == 0.972
+    assert items["SI-T4"].cell(["SupCon"], "CIFAR-100 final") == 2.37
+    assert items["SC-T1"].cell([], "3") == 76.6
+    assert items["IP-T4"].cell(["SimCLR τ=.2", "1st"], "60") == 24.9
+    assert items["SR-T7"].cell([256], "100 sqrt") == 62.8
+    assert items["SR-T8"].cell(["R50 4\u00d7"], "1% top-5") == 86.6
+    assert items["IP-D1"].cell(["SWD normal", 1024], "100") == 83.3
+    with pytest.raises(KeyError):
+        items["SC-T1"].cell([], "4")
+
+
+def test_every_claim_has_valid_commands_and_values_that_are_written():
+    known = definitions.claims()
+    assert {"SI-T1", "SI-T4", "SC-T1"} <= set(known)
+    kinds = {"pretrain": Pretrain, "evaluate": Evaluate}
+    for claim in known.values():
+        for scale, recipe in claim.recipes.items():
+            if scale == "cpu":
+                assert recipe.seeds >= verdicts.MIN_SEEDS
+                assert recipe.judged, claim.name
+            units = list(runs.plan(recipe, runs.Folders("w", "d"), 2))
+            assert len(units) == 2 * len(list(recipe.units()))
+            for name, *words in [c for u in units for c in u.commands]:
+                flags.parse(kinds[name], words).validate()
+            tried = [
+                unit
+                for unit, _ in runs.candidates(recipe, runs.Folders("w", "d"))
+            ]
+            for unit in [*tried, *units[: len(units) // 2]]:
+                assert measures.check(recipe, unit)
+            for table in recipe.printed:
+                for arm in table.rows:
+                    assert any(
+                        recipe.paper_value(case, arm, table.value)
+                        for case in recipe.cases
+                    )

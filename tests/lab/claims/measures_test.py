@@ -1,0 +1,147 @@
+"""Measures: the values that a unit's runs write, and bounds of losses."""
+
+import dataclasses
+import math
+
+import pytest
+
+from tf_contrastive import errors
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.lab.claims import definitions, measures, runs
+
+_FREE = {
+    "images": 40,
+    "dimension": 16,
+    "temperature": 0.1,
+    "spread": 0.1,
+    "steps": 30,
+    "learning_rate": 0.1,
+    "classes": 4,
+}
+
+
+def _planned(values, relations=(), **settings):
+    recipe = definitions.Recipe(
+        {"a": settings}, {"": {}}, values, tuple(relations), ()
+    )
+    return recipe, *runs.plan(recipe, runs.Folders("w"), 1)
+
+
+def test_values_that_no_protocol_writes_are_refused_before_the_run():
+    settings = {
+        "pretrain": [],
+        "evaluate": ["--protocols=knn,transfer", "--features=h,z"],
+        "evaluate:head": ["--protocols=robustness", "--nountrained"],
+    }
+    written = {
+        "1NN": [["evaluation", "untrained/knn:z k=1/top1"]],
+        "pets": [["evaluation", "transfer:pets linear/score"]],
+        "mild": [["evaluation:head", "robustness/accuracy/1"]],
+        "loss": [["training", "collapsed"]],
+    }
+    recipe, unit = _planned(written, **settings)
+    assert measures.check(recipe, unit) == set(written)
+    assert [words[0] for words in unit.commands] == [
+        "pretrain",
+        "evaluate",
+        "evaluate",
+    ]
+    assert len({x.folder for x in unit.evaluations.values()}) == 2
+    for measure, number in (
+        ("evaluation", "transfer:oxford_iiit_pet linear/top1"),
+        ("evaluation", "knn:k=3/top1"),
+        ("evaluation", "robustness/mce"),
+        ("evaluation:head", "untrained/robustness/mce"),
+        ("training", "ln_other"),
+    ):
+        recipe, unit = _planned({"x": [[measure, number]]}, **settings)
+        with pytest.raises(errors.UserError, match="x of a reads"):
+            measures.check(recipe, unit)
+    relation = definitions.Relation(
+        "r", (definitions.Term("initial", ("a",), ""),), (), 0.0, True, ("",)
+    )
+    values = {"initial": [["free_embeddings", "initial"]]}
+    recipe, unit = _planned(values, [relation], **settings)
+    with pytest.raises(errors.UserError, match="no such measure"):
+        measures.check(recipe, unit)
+
+
+@pytest.mark.parametrize(
+    ("options", "classes", "positives", "expected"),
+    [
+        ({"loss": "supcon"}, 2, 63.0, math.log(127)),
+        ({"loss": "sincere", "views": 1}, 2, 31.0, math.log(33)),
+        ({"loss": "ntxent"}, None, math.nan, math.log(127)),
+        ({"loss": "ntxent", "negatives": "other_view"}, 2, 63.0, math.log(64)),
+        ({"loss": "supcon", "positives_cap": 1}, 2, 63.0, math.log(65)),
+        ({"loss": "moco", "queue_size": 100}, 2, 1.0, math.log(101)),
+        ({"loss": "cross_entropy"}, 7, math.nan, math.log(7)),
+        ({"loss": "margin", "mining": "semi_hard"}, 7, 9.0, None),
+    ],
+)
+def test_the_loss_of_a_collapsed_network(options, classes, positives, expected):
+    config = fields.replace(Pretrain(), batch_size=64, **options)
+    found = measures.collapsed_loss(config, classes, positives)
+    assert found == (expected and pytest.approx(expected, abs=1e-4))
+
+
+def test_free_embeddings_reach_the_bounds_of_their_losses():
+    recipe = definitions.claims()["SI-T4"].recipe("cpu")
+    found = {}
+    for loss in ("supcon", "sincere"):
+        options = {"free_embeddings": _FREE | {"loss": loss}}
+        unit = measures.Unit("free, 4 classes", loss, 0, options)
+        found[loss] = measures.values(recipe, unit)
+    supcon, sincere = found["supcon"], found["sincere"]
+    # 80 embeddings: of 79 others, 19 have the anchor's class.
+    assert supcon["ln(others)"] == pytest.approx(math.log(79))
+    assert supcon["ln(positives)"] == pytest.approx(math.log(19))
+    assert supcon["ln(1 + negatives)"] == pytest.approx(math.log(61))
+    assert supcon["initial"] == pytest.approx(math.log(79), abs=0.1)
+    assert sincere["initial"] == pytest.approx(math.log(61), abs=0.1)
+    assert supcon["final"] > math.log(19) > 1 + sincere["final"]
+
+
+def test_policies_are_timed(monkeypatch):
+    def in_turns(calls, repeats, *, seconds, warm_up):
+        for call in calls.values():
+            assert call().shape == (8, 16, 16, 3)
+        assert (repeats, warm_up) == (3, 1)
+        return {"crop": [1, 3, 2], "simclr": [9, 5, 7]}
+
+    monkeypatch.setattr(measures.measure, "in_turns", in_turns)
+    options = {"policies": ["crop", "simclr"], "image_size": 16}
+    options |= {"images": 8, "repeats": 3}
+    unit = measures.Unit("", "host", 0, {"policy_speed": options})
+    written, numbers = measures.MEASURES["policy_speed"](unit, "")
+    assert written == {"crop", "simclr"}
+    assert numbers() == {"crop": 2000 / 8, "simclr": 7000 / 8}
+
+
+@pytest.mark.slow
+def test_a_vae_is_scored_by_the_protocols_of_its_claim(tmp_path):
+    """On digits: trained once, above chance, and gated."""
+    recipe = definitions.claims()["IP-F7"].recipe("cpu")
+    arms = {"VAE": {"vae": {}}, "NT-Xent 0.2": recipe.arms["NT-Xent 0.2"]}
+    cases = {"2": {"pretrain": ["--dataset=randbit:bits=2,of=digits"]}}
+    recipe = dataclasses.replace(recipe, arms=arms, cases=cases, relations=())
+    recipe.shared["pretrain"] += [
+        "--split=train",
+        "--image_size=8",
+        "--batch_size=64",
+        "--epochs=20",
+    ]
+    folders = runs.Folders(str(tmp_path))
+    vae, other = runs.plan(recipe, folders, 1)
+    assert not vae.commands and len(other.commands) == 2
+    assert vae.workdir != other.workdir
+    assert measures.check(recipe, vae) == {"top-1"}
+    values = measures.values(recipe, vae)
+    assert values["top-1"] > 0.3
+    (file,) = tmp_path.rglob("vae.json")
+    written = file.stat().st_mtime_ns
+    assert measures.values(recipe, vae) == values
+    assert file.stat().st_mtime_ns == written
+    gate = measures.gate(vae)
+    assert gate["final"] < gate["collapsed"]

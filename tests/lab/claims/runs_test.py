@@ -1,0 +1,335 @@
+"""Claims that are run, resumed, tuned and reported."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small
+
+from tf_contrastive import __main__, errors
+from tf_contrastive.commands import reproduce
+from tf_contrastive.commands.reproduce import Reproduce
+from tf_contrastive.config import fields
+from tf_contrastive.lab.claims import definitions, measures, runs, verdicts
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+_TEXTS = {
+    "judged": "SupCon is above SINCERE.",
+    "note": "On free embeddings.",
+    "tried": ["with 3 steps: not significant"],
+    "printed": [
+        {
+            "item": "SI-T4",
+            "value": "final",
+            "rows": {"SupCon": ["SupCon"], "SINCERE": ["SINCERE"]},
+            "columns": {"": "CIFAR-10 final"},
+        }
+    ],
+}
+
+
+def _claim(relations, **recipe):
+    """A claim on free embeddings."""
+    return {
+        "claim": "SINCERE falls below SupCon",
+        "items": ["SI-T4"],
+        "cpu": {
+            "shared": {"free_embeddings": {"images": 40}},
+            "arms": {
+                "SupCon": {"free_embeddings": {"loss": "supcon"}},
+                "SINCERE": {"free_embeddings": {"loss": "sincere"}},
+            },
+            "values": {"final": ["free_embeddings", "final"]},
+            "relations": relations,
+            **recipe,
+        },
+    }
+
+
+_ABOVE = {"left": "final of SupCon", "right": "final of SINCERE", "at_least": 1}
+_BELOW = {"left": "final of SINCERE", "right": "final of SupCon", "at_least": 1}
+_EQUAL = {"left": "final of SupCon", "right": "final of SupCon", "at_least": 0}
+
+
+def _fake_final(unit):
+    loss = unit.settings["free_embeddings"]["loss"]
+    return {"supcon": 3.0, "sincere": 1.0}[loss] + 0.01 * unit.seed
+
+
+def _patch(monkeypatch, numbers, name="free_embeddings", number="final"):
+    """Replaces the numbers of a measure by those of a function of a unit."""
+
+    def measure(unit, _):
+        return measures.Measured({number}, lambda: {number: numbers(unit)})
+
+    monkeypatch.setitem(measures.MEASURES, name, measure)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs `reproduce` on claims that are passed as data."""
+
+    def call(claims, **options):
+        path = tmp_path / "claims.json"
+        path.write_text(json.dumps(claims))
+        options = {
+            "claims": str(path),
+            "workdir": str(tmp_path / "out"),
+            **options,
+        }
+        return reproduce.run(fields.replace(Reproduce(), **options))
+
+    return call
+
+
+def test_recipes_of_the_package_are_found_from_any_folder(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    recipe = definitions.claims()["SC-NP"].recipe("paper")
+    runs._check(recipe, runs.Folders("w"))
+    with pytest.raises(errors.UserError, match="elsewhere/npairs"):
+        runs._check(recipe, runs.Folders("w", configs_dir="elsewhere"))
+
+
+def test_landed_results_are_judged_by_their_recipes():
+    folder = str(_ROOT / "docs/results")
+    known = definitions.claims()
+    saved = definitions.landed(folder)
+    assert saved["SI-T4"]["verdict"] == "holds"
+    for name, result in saved.items():
+        recipe = known[name].recipe(result["scale"])
+        fingerprint = runs.recipe_fingerprint(recipe, result["scale"])
+        assert result["recipe"] == fingerprint, name
+        again = runs.read(known[name], folder)
+        assert again["verdict"] == result["verdict"], name
+
+
+def test_a_claim_resumes_and_is_reported(run, tmp_path, monkeypatch, capsys):
+    claims = {"A": _claim([_ABOVE], **_TEXTS)}
+    calls = []
+
+    def interrupted(unit):
+        calls.append((unit.settings["free_embeddings"]["loss"], unit.seed))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return _fake_final(unit)
+
+    _patch(monkeypatch, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(claims, claim="A")
+    path = tmp_path / "out/A/result.json"
+    result = json.loads(path.read_text())
+    assert result["verdict"] == "incomplete"
+    assert len(result["units"]) == 3
+    assert run(claims, claim="A") == 0
+    assert "A: holds" in capsys.readouterr().out
+    # All arms of a seed before the next seed; the interrupted unit again.
+    order = [("supcon", 0), ("sincere", 0), ("supcon", 1), ("sincere", 1)]
+    assert calls[:5] == [*order, ("sincere", 1)]
+    assert len(calls) == 11
+    # More seeds resume, too.
+    assert run(claims, claim="A", seeds=6) == 0
+    assert len(calls) == 13
+    # Other relations are tested on the same runs; other arms need new runs.
+    assert run({"A": _claim([_BELOW])}, claim="A", seeds=6) == 1
+    assert len(calls) == 13
+    with pytest.raises(errors.UserError, match="another recipe"):
+        run({"A": _claim([_ABOVE], shared={"free_embeddings": {}})}, claim="A")
+    assert run(claims, claim="A", seeds=6) == 0
+    run(claims, list=True)
+    assert "holds (cpu)" in capsys.readouterr().out
+
+    docs = tmp_path / "docs"
+    assert run(claims, report=True, report_dir=str(docs)) == 0
+    text = (docs / "RESULTS.md").read_text()
+    assert "**holds**" in text
+    assert "4.69" in text  # The paper's SupCon.
+    assert _TEXTS["note"] in text
+    assert f"Judged here: {_TEXTS['judged']}" in text
+    assert f"Also tried: {_TEXTS['tried'][0]}" in text
+    assert "| SI-T1 |" in text.split("## Not run here")[1]
+    assert "| SI-T4 |" not in text.split("## Not run here")[1]
+    assert (docs / "results/A/result.png").stat().st_size > 5000
+    # Without the runs: from the results in the report's folder.
+    run(claims, report=True, report_dir=str(docs), workdir=str(tmp_path / "no"))
+    assert (docs / "RESULTS.md").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("relation", "status", "verdict"),
+    [
+        (_BELOW, 1, "contradicted"),
+        (_EQUAL, 0, verdicts.NONE_FOUND),
+        (_EQUAL | {"not_judged": "it is equal"}, 0, "no relation"),
+    ],
+)
+def test_verdicts_and_exit_status(
+    run, monkeypatch, capsys, relation, status, verdict
+):
+    _patch(monkeypatch, _fake_final)
+    assert run({"A": _claim([relation])}, claim="A") == status
+    assert f"A: {verdict}" in capsys.readouterr().out
+
+
+def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
+    """Each arm's best rate is used for all seeds; collapsed ones lose.
+
+    In c all have collapsed, and the best of them is used.
+    """
+    calls = []
+
+    def call(words, **_):
+        calls.append(words[3:])
+        return subprocess.CompletedProcess(words, 0)
+
+    def top1(unit):
+        best = {"a": 0.3, "b": 1.0, "c": 0.3}[unit.arm]
+        return -abs(_rate(unit.pretrain) - best) + 0.01 * unit.seed
+
+    def gate(unit):
+        # The best of b did not train.
+        failed = unit.arm == "c" or _rate(unit.pretrain) == 1.0
+        final = 9.0 if failed else 1.0
+        return {"final": final, "collapsed": 5.0}
+
+    monkeypatch.setattr(subprocess, "run", call)
+    _patch(monkeypatch, top1, "evaluation", "knn:k=1/top1")
+    monkeypatch.setattr(measures, "gate", gate)
+    rates = [[f"--learning_rate={rate}"] for rate in (0.1, 0.3, 1.0)]
+    recipe = {
+        "seeds": 2,
+        "shared": {"pretrain": ["--split=train"], "evaluate": []},
+        "arms": {"a": {}, "b": {}, "c": {}},
+        "values": {"1NN": ["evaluation", "knn:k=1/top1"]},
+        "select": {
+            "flags": {"a": rates, "b": rates, "c": rates},
+            "value": "1NN",
+            "pretrain": ["--split=train[:90%]"],
+            "evaluate": ["--test_split=train[90%:]"],
+        },
+    }
+    claims = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
+    assert run(claims, claim="A") == 0
+    path = tmp_path / "out/A/result.json"
+    result = json.loads(path.read_text())
+    assert result["chosen"] == {
+        "/a": ["--learning_rate=0.3"],
+        "/b": ["--learning_rate=0.3"],
+        "/c": ["--learning_rate=0.3"],
+    }
+    tuning, judged = calls[:18], calls[18:]
+    assert len(judged) == 12
+    for words in tuning:
+        cut = "--split=train[:90%]", "--test_split=train[90%:]"
+        assert cut[words[0] == "evaluate"] in words
+    for words in [words for words in judged if words[0] == "pretrain"]:
+        assert "--split=train[:90%]" not in words
+        assert _rate(words) == 0.3
+        assert f"--seed={runs.SELECTION_SEED}" not in words
+    # What was tried is not tried again.
+    assert run(claims, claim="A", seeds=3) == 0
+    assert len(calls) == 30 + 6
+
+
+def _rate(words):
+    rates = [w for w in words if w.startswith("--learning_rate=")]
+    return float(rates[-1].partition("=")[2])
+
+
+_DIGITS = [
+    "--dataset=digits",
+    "--image_size=8",
+    "--encoder=resnet10",
+    "--width=0.125",
+    "--batch_size=128",
+    "--epochs=1",
+    "--views=1",
+    "--augmentation=none",
+    # Longer than an epoch: the last epoch is in the run's report only.
+    "--log_every_steps=100",
+    "--optimizer=sgd",
+    *small.FLAGS,
+]
+
+
+def _in_this_process(words, **_):
+    """Runs `python -m tf_contrastive ...` here, with a smaller encoder."""
+    assert words[1:3] == ["-m", "tf_contrastive"]
+    with pytest.MonkeyPatch.context() as patch, small.encoder():
+        patch.setattr(sys, "argv", words[2:])
+        return subprocess.CompletedProcess(words, __main__.main())
+
+
+@pytest.mark.slow
+def test_runs_are_shared_and_can_be_repeated_by_hand(
+    run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(subprocess, "run", _in_this_process)
+    recipe = {
+        "seeds": 1,
+        "shared": {
+            "pretrain": _DIGITS,
+            "evaluate": ["--protocols=knn", "--scale=cpu", "--nountrained"],
+        },
+        "arms": {"sincere": {"pretrain": ["--loss=sincere"]}},
+        "values": {
+            "1NN": ["evaluation", "knn:k=1/top1"],
+            "loss": ["training", "loss/contrastive/last_epoch"],
+            "bound": ["training", "ln_noise"],
+        },
+    }
+    claims = {n: {"claim": n, "items": ["SI-T4"], "cpu": recipe} for n in "AB"}
+    assert [run(claims, claim=name) for name in "AB"] == [0, 0]
+    folder = tmp_path / "out"
+    first, second = (
+        json.loads((folder / name / "result.json").read_text()) for name in "AB"
+    )
+    (workdir,) = (folder / "runs").iterdir()  # Of both claims.
+    values = first["units"][0]["values"]
+    assert values == second["units"][0]["values"]
+    assert 0.5 < values["1NN"] <= 1
+    # 127 other views, a tenth of them positives.
+    assert values["bound"] == pytest.approx(math.log(116), abs=0.05)
+    loss = json.loads((workdir / "pretrain.json").read_text())["loss"]
+    assert values["loss"] == pytest.approx(loss, rel=1e-3)
+    # The recorded command gives the same loss.
+    assert str(tmp_path) not in json.dumps(first)
+    words = first["units"][0]["commands"][0].split()[1:]
+    assert words[-1].startswith("--workdir=reproduction/runs/")
+    words[-1] = f"--workdir={tmp_path / 'by_hand'}"
+    assert _in_this_process([sys.executable, *words]).returncode == 0
+    again = json.loads((tmp_path / "by_hand/pretrain.json").read_text())
+    assert again["loss"] == loss
+
+
+@pytest.mark.parametrize(
+    ("returned", "status", "message"),
+    [(1, 2, r"failed.*pretrain.*resume"), (42, 42, "interrupted.*pretrain")],
+)
+def test_a_command_that_fails_ends_the_claim(
+    run, monkeypatch, returned, status, message
+):
+    recipe = {
+        "shared": {"pretrain": ["--dataset=digits"]},
+        "arms": {"a": {}},
+        "values": {"loss": ["training", "loss/contrastive/last_epoch"]},
+    }
+    claims = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
+    process = subprocess.CompletedProcess([], returned)
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: process)
+    with pytest.raises(errors.UserError, match=message) as error:
+        run(claims, claim="A")
+    assert error.value.status == status
+
+
+def test_a_dry_run_prints_the_commands(capsys):
+    options = {"claim": "SI-T1", "dry_run": True, "seeds": 1}
+    reproduce.run(fields.replace(Reproduce(), **options))
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(" pretrain " in line for line in lines) == 6
+    assert sum(" evaluate " in line for line in lines) == 6
