@@ -37,6 +37,12 @@ def patches(count, side):
     )
 
 
+def noise(n=4, height=32, width=None, channels=3, seed=0):
+    """Random images, float32 in [0, 1]."""
+    shape = (n, height, width or height, channels)
+    return np.random.default_rng(seed).random(shape, np.float32)
+
+
 def pixel_patches(count, side):
     """The same as float32 in [0, 1]."""
     return tf.constant(patches(count, side) / np.float32(255))

@@ -11,101 +11,12 @@ import tensorflow as tf
 from image_helpers import write_records
 from pyarrow import parquet
 
-from tf_contrastive import datasets, embedding, errors, exporting, files
+from tf_contrastive import datasets, errors, exporting, files
 from tf_contrastive.commands import embed as command
 from tf_contrastive.commands.embed import Embed
 from tf_contrastive.config import fields
 from tf_contrastive.config.embed import EMBEDDING_FORMATS
 from tf_contrastive.embedding import job, output_files
-
-
-def _encoder():
-    inputs = tf.keras.Input([4, 4, 3])
-    x = tf.keras.layers.Conv2D(5, 3)(inputs)
-    x = tf.keras.layers.BatchNormalization()(x)
-    return tf.keras.Model(inputs, tf.keras.layers.GlobalAveragePooling2D()(x))
-
-
-def _data(n=10):
-    images = np.random.default_rng(0).random([n, 4, 4, 3], np.float32)
-    return images, np.arange(n) - 1
-
-
-@pytest.mark.parametrize(
-    ("replicas", "sizes"),
-    [(1, [4, 4, 2]), (2, [5, 1]), (2, [2, 7]), (3, [1]), (3, [2, 7])],
-    ids=str,
-)
-def test_every_example_counts_once_on_any_number_of_replicas(replicas, sizes):
-    strategy = tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(replicas)]
-    )
-    images, labels = _data(sum(sizes))
-    ends = np.cumsum(sizes)
-    batches = [
-        (images[end - size : end], labels[end - size : end])
-        for size, end in zip(sizes, ends, strict=True)
-    ]
-    traces = []
-    with strategy.scope():
-        encoder = _encoder()
-
-        def counted(x, training):
-            traces.append(x.shape)
-            return encoder(x, training=training)
-
-        embeddings, found = embedding.embed(counted, batches)
-    expected = encoder(images, training=False)
-    np.testing.assert_allclose(embeddings, expected, atol=1e-6)
-    assert found.tolist() == labels.tolist()
-    # Compiled once, for one shape: a share of the first batch.
-    assert set(traces) == {(-(-sizes[0] // replicas), 4, 4, 3)}
-    assert len(traces) == replicas
-
-
-def test_the_checksum_depends_on_values_and_their_order():
-    class Holder(tf.Module):
-        def __init__(self, *values):
-            super().__init__()
-            self.weights = [tf.Variable(v, name="any") for v in values]
-
-    reference = embedding.checksum(Holder([1.0, 2.0], [3.0]))
-    assert len(reference) == 64
-    assert embedding.checksum(Holder([1.0, 2.0], [3.0])) == reference
-    assert embedding.checksum(Holder([3.0], [1.0, 2.0])) != reference
-    assert embedding.checksum(Holder([1.0], [2.0, 3.0])) != reference
-
-
-def test_no_images_is_an_error_of_the_user():
-    with pytest.raises(errors.UserError, match="no readable image"):
-        embedding.embed(_encoder(), [])
-
-
-@pytest.mark.parametrize("scheme", ["", "ram://"])
-def test_npz_has_embeddings_labels_and_names(scheme, tmp_path):
-    path = f"{scheme}{tmp_path}/new/out.npz"
-    embeddings = np.random.default_rng(0).random([3, 2], np.float32)
-    output_files.write(path, embeddings[:1])
-    output_files.write(path, embeddings, np.array([1, 0, 1]), ["cat", "dog"])
-    with tf.io.gfile.GFile(path, "rb") as file:
-        found = np.load(file, allow_pickle=False)
-        np.testing.assert_array_equal(found["embeddings"], embeddings)
-        assert found["labels"].tolist() == [1, 0, 1]
-        assert found["label_names"].tolist() == ["cat", "dog"]
-    assert tf.io.gfile.listdir(f"{scheme}{tmp_path}/new") == ["out.npz"]
-
-
-@pytest.mark.parametrize("name", ["file/out.npz", "folder"])
-def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(errors.UserError, match="cannot write"):
-        output_files.write(str(tmp_path / name), np.zeros([1, 2]))
-    with pytest.raises(errors.UserError, match="cannot write"):
-        files.check_writable(str(tmp_path / name))
-
-
-# ---- The job ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,69 @@
+"""The embedder: the encoder's own outputs, in order, and its checksum."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import embedding, errors
+
+
+def _encoder():
+    inputs = tf.keras.Input([4, 4, 3])
+    x = tf.keras.layers.Conv2D(5, 3)(inputs)
+    x = tf.keras.layers.BatchNormalization()(x)
+    return tf.keras.Model(inputs, tf.keras.layers.GlobalAveragePooling2D()(x))
+
+
+def _data(n=10):
+    images = np.random.default_rng(0).random([n, 4, 4, 3], np.float32)
+    return images, np.arange(n) - 1
+
+
+@pytest.mark.parametrize(
+    ("replicas", "sizes"),
+    [(1, [4, 4, 2]), (2, [5, 1]), (2, [2, 7]), (3, [1]), (3, [2, 7])],
+    ids=str,
+)
+def test_every_example_counts_once_on_any_number_of_replicas(replicas, sizes):
+    strategy = tf.distribute.MirroredStrategy(
+        [f"CPU:{i}" for i in range(replicas)]
+    )
+    images, labels = _data(sum(sizes))
+    ends = np.cumsum(sizes)
+    batches = [
+        (images[end - size : end], labels[end - size : end])
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+    traces = []
+    with strategy.scope():
+        encoder = _encoder()
+
+        def counted(x, training):
+            traces.append(x.shape)
+            return encoder(x, training=training)
+
+        embeddings, found = embedding.embed(counted, batches)
+    expected = encoder(images, training=False)
+    np.testing.assert_allclose(embeddings, expected, atol=1e-6)
+    assert found.tolist() == labels.tolist()
+    # Compiled once, for one shape: a share of the first batch.
+    assert set(traces) == {(-(-sizes[0] // replicas), 4, 4, 3)}
+    assert len(traces) == replicas
+
+
+def test_the_checksum_depends_on_values_and_their_order():
+    class Holder(tf.Module):
+        def __init__(self, *values):
+            super().__init__()
+            self.weights = [tf.Variable(v, name="any") for v in values]
+
+    reference = embedding.checksum(Holder([1.0, 2.0], [3.0]))
+    assert len(reference) == 64
+    assert embedding.checksum(Holder([1.0, 2.0], [3.0])) == reference
+    assert embedding.checksum(Holder([3.0], [1.0, 2.0])) != reference
+    assert embedding.checksum(Holder([1.0], [2.0, 3.0])) != reference
+
+
+def test_no_images_is_an_error_of_the_user():
+    with pytest.raises(errors.UserError, match="no readable image"):
+        embedding.embed(_encoder(), [])

@@ -1,0 +1,32 @@
+"""Files of embeddings: what they hold, and where they cannot be written."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import errors, files
+from tf_contrastive.embedding import output_files
+
+
+@pytest.mark.parametrize("scheme", ["", "ram://"])
+def test_npz_has_embeddings_labels_and_names(scheme, tmp_path):
+    path = f"{scheme}{tmp_path}/new/out.npz"
+    embeddings = np.random.default_rng(0).random([3, 2], np.float32)
+    output_files.write(path, embeddings[:1])
+    output_files.write(path, embeddings, np.array([1, 0, 1]), ["cat", "dog"])
+    with tf.io.gfile.GFile(path, "rb") as file:
+        found = np.load(file, allow_pickle=False)
+        np.testing.assert_array_equal(found["embeddings"], embeddings)
+        assert found["labels"].tolist() == [1, 0, 1]
+        assert found["label_names"].tolist() == ["cat", "dog"]
+    assert tf.io.gfile.listdir(f"{scheme}{tmp_path}/new") == ["out.npz"]
+
+
+@pytest.mark.parametrize("name", ["file/out.npz", "folder"])
+def test_a_file_that_cannot_be_written_is_an_error_of_the_user(name, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(errors.UserError, match="cannot write"):
+        output_files.write(str(tmp_path / name), np.zeros([1, 2]))
+    with pytest.raises(errors.UserError, match="cannot write"):
+        files.check_writable(str(tmp_path / name))

@@ -1,0 +1,261 @@
+"""ResNets: their parameters, geometry, names, and the fast convolution."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_helpers import noise
+
+from tf_contrastive import encoders
+from tf_contrastive.config.dataset import IMAGENET_STATISTICS
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.encoders.resnet import Conv2D
+
+
+def _small(**options):
+    options = {"width": 0.25, "image_shape": (32, 32, 3), **options}
+    return encoders.build("resnet10", **options)
+
+
+def _until(encoder, layer):
+    return tf.keras.Model(encoder.input, encoder.get_layer(layer).output)
+
+
+def _zeros(next_creator, **options):
+    """Makes variables of zeros: drawing 375 million numbers takes a minute."""
+    shape, dtype = options.get("shape"), options.get("dtype")
+    if shape is not None:
+        options["initial_value"] = lambda: tf.zeros(shape, dtype)
+    return next_creator(**options)
+
+
+@pytest.mark.parametrize(
+    "name,width,stem,parameters",
+    [
+        ("resnet18", 1, "imagenet", 11_176_512),
+        ("resnet18", 1, "cifar", 11_168_832),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (
+                ("resnet50", 1, "cifar", 23_500_352),
+                ("resnet50", 2, "imagenet", 93_907_072),
+                ("resnet101", 1, "imagenet", 42_500_160),
+                ("resnet50", 2, "cifar", 93_891_712),
+                ("resnet50", 4, "imagenet", 375_378_176),
+                ("resnet200", 1, "imagenet", 62_624_832),
+                ("resnet200", 1, "cifar", 62_617_152),
+            )
+        ),
+    ],
+)
+def test_parameters_are_those_of_the_papers(name, width, stem, parameters):
+    with tf.variable_creator_scope(_zeros):
+        encoder = encoders.build(
+            name, width=width, stem=stem, image_shape=(64, 64, 3)
+        )
+    counts = [np.prod(w.shape) for w in encoder.trainable_variables]
+    assert sum(counts) == parameters
+
+
+@pytest.mark.parametrize(
+    "name,features",
+    [
+        ("resnet10", 512),
+        pytest.param("resnet34", 512, marks=pytest.mark.slow),
+        pytest.param("resnet152", 2048, marks=pytest.mark.slow),
+    ],
+)
+def test_every_depth_has_the_features_of_its_block(name, features):
+    with tf.variable_creator_scope(_zeros):
+        encoder = encoders.build(name, image_shape=(32, 32, 3))
+    assert encoder.name == name
+    assert encoder.output_shape == (None, features)
+    convolutions = [
+        layer
+        for layer in encoder.layers
+        if isinstance(layer, tf.keras.layers.Conv2D)
+        and "shortcut" not in layer.name
+    ]
+    # The name counts the final classifier, too.
+    assert len(convolutions) + 1 == int(name.removeprefix("resnet"))
+
+
+@pytest.mark.parametrize(
+    "width,features", [(0.01, 64), (0.25, 128), (0.3, 128), (1.5, 768)]
+)
+def test_width_scales_features_in_multiples_of_eight(width, features):
+    encoder = _small(width=width)
+    assert encoder.output_shape == (None, features)
+    for layer in encoder.layers:
+        if isinstance(layer, tf.keras.layers.Conv2D):
+            assert layer.filters % 8 == 0
+
+
+@pytest.mark.parametrize(
+    "size,stem,chosen,side",
+    [
+        (64, "auto", "cifar", 64),
+        (65, "auto", "imagenet", 17),
+        (64, "imagenet", "imagenet", 16),
+        (96, "cifar", "cifar", 96),
+    ],
+)
+def test_stem(size, stem, chosen, side):
+    encoder = _small(stem=stem, image_shape=(size, size, 3))
+    kernel = encoder.get_layer("stem_conv").kernel_size
+    assert kernel == ((3, 3) if chosen == "cifar" else (7, 7))
+    assert encoder.get_layer("stage1_block1_conv1").output.shape[1] == side
+    assert encoder.get_layer("stage4_block1_add").output.shape[1] == -(
+        -side // 8
+    )
+
+
+def test_resnet50_is_that_of_the_papers():
+    with tf.variable_creator_scope(_zeros):
+        encoder = encoders.build("resnet50")
+    trainable = sum(np.prod(w.shape) for w in encoder.trainable_variables)
+    assert trainable == 23_508_032
+    # "v1.5": the 3x3 convolution of a bottleneck has the stride.
+    strides = {
+        name: encoder.get_layer(f"stage2_block1_{name}").strides
+        for name in ("conv1", "conv2", "conv3", "shortcut")
+    }
+    assert strides == {
+        "conv1": (1, 1),
+        "conv2": (2, 2),
+        "conv3": (1, 1),
+        "shortcut": (2, 2),
+    }
+
+
+@pytest.mark.parametrize("stem", ["cifar", "imagenet"])
+def test_features_do_not_shift_with_the_parity_of_the_side(stem):
+    images = noise(1, 33)
+    even = _small(stem=stem)
+    odd = _small(stem=stem, image_shape=(33, 33, 3))
+    odd.set_weights(even.get_weights())
+    name = "stage2_block1_conv1"
+    a = _until(even, name)(images[:, :32, :32]).numpy()
+    b = _until(odd, name)(images).numpy()
+    # Away from the border that differs, the maps are the same.
+    np.testing.assert_allclose(a[:, :2, :2], b[:, :2, :2], atol=1e-5)
+
+
+def test_blocks_without_projection_start_as_the_identity():
+    encoder = encoders.build("resnet18", width=0.25, image_shape=(32, 32, 3))
+    before = _until(encoder, "stage2_block1_relu")(noise())
+    after = _until(encoder, "stage2_block2_relu")(noise())
+    np.testing.assert_array_equal(before, after)
+    assert np.abs(before).max() > 0
+
+
+def test_colours_are_standardised_and_other_channels_are_not():
+    images = noise(channels=5)
+    encoder = _small(image_shape=(32, 32, 5))
+    x = _until(encoder, "standardize")(images).numpy()
+    mean, std = IMAGENET_STATISTICS
+    expected = (images[..., :3].astype(np.float64) - mean) / std
+    np.testing.assert_allclose(x[..., :3], expected, atol=1e-5)
+    np.testing.assert_array_equal(x[..., 3:], images[..., 3:])
+    assert encoder(images).shape == (4, 128)
+    gray = noise(channels=1)
+    one = _until(_small(image_shape=(32, 32, 1)), "standardize")(gray)
+    np.testing.assert_array_equal(one, gray)
+    other = _small(mean=(0.1, 0.2, 0.3), std=(0.5, 0.25, 1.0))
+    x = _until(other, "standardize")(images[..., :3])
+    expected = (images[..., :3] - (0.1, 0.2, 0.3)) / (0.5, 0.25, 1.0)
+    np.testing.assert_allclose(x, expected, atol=1e-5)
+
+
+def test_features_are_the_mean_of_the_last_map():
+    encoder = _small()
+    images = noise(2, 32, 48)
+    wide = _small(image_shape=(32, 48, 3))
+    last = _until(wide, "stage4_block1_relu")(images).numpy()
+    assert last.shape == (2, 4, 6, 128)
+    np.testing.assert_allclose(wide(images), last.mean((1, 2)), rtol=1e-5)
+    assert encoder.count_params() == wide.count_params()
+
+
+def test_half_precision_gives_float32_features_near_the_full_ones():
+    full = _small()
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        half = _small()
+    finally:
+        tf.keras.mixed_precision.set_global_policy("float32")
+    half.set_weights(full.get_weights())
+    assert half.get_layer("stem_conv").compute_dtype == "bfloat16"
+    a, b = full(noise()).numpy(), half(noise()).numpy()
+    assert b.dtype == np.float32
+    assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(a)
+
+
+def test_names_are_stable_and_readable():
+    first, second = _small(), _small()
+    names = [w.name for w in first.weights]
+    assert names == [w.name for w in second.weights]
+    assert len(set(names)) == len(names)
+    assert "stage3_block1_conv2/kernel:0" in names
+    assert "stage3_block1_shortcut_norm/moving_mean:0" in names
+
+
+def test_an_encoder_of_local_normalization_takes_the_same_weights():
+    encoder = _small()
+    encoder(noise(), training=True)
+    local = _small(synchronized=False)
+    local.set_weights(encoder.get_weights())
+    np.testing.assert_array_equal(encoder(noise()), local(noise()))
+    for model, expected in ((encoder, True), (local, False)):
+        norms = [
+            layer
+            for layer in model.layers
+            if isinstance(layer, BatchNormalization)
+        ]
+        assert len(norms) == 12
+        assert {norm.synchronized for norm in norms} == {expected}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 3},
+        {"kernel_size": 1},
+        {"kernel_size": (5, 3)},
+        {"kernel_size": 3, "strides": 2},
+        {"kernel_size": 2},
+        {"kernel_size": 3, "dilation_rate": 2},
+        {"kernel_size": 3, "padding": "valid"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("jit", [False, True])
+def test_values_and_gradients_equal_those_of_keras(options, jit):
+    options = {"padding": "same", "use_bias": False, **options}
+    x = tf.random.stateless_normal([3, 7, 6, 4], [0, 1])
+    ours, theirs = Conv2D(5, **options), tf.keras.layers.Conv2D(5, **options)
+    ours.build(x.shape)
+    theirs.build(x.shape)
+    theirs.set_weights(ours.get_weights())
+
+    def run(layer):
+        @tf.function(jit_compile=jit)
+        def step():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x)
+                loss = tf.reduce_sum(tf.sin(y))
+            return y, *tape.gradient(loss, [x, layer.kernel])
+
+        return step()
+
+    for mine, expected in zip(run(ours), run(theirs), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_it_is_saved_and_loaded_as_a_layer(tmp_path):
+    model = tf.keras.Sequential([Conv2D(2, 3, padding="same")])
+    model.build([None, 8, 8, 3])
+    path = tmp_path / "model.keras"
+    model.save(path)
+    x = tf.random.stateless_normal([1, 8, 8, 3], [0, 1])
+    np.testing.assert_array_equal(tf.keras.models.load_model(path)(x), model(x))
