@@ -1,18 +1,17 @@
 """Accuracies of classifiers of embeddings."""
 
+import functools
+
+import blobs
 import numpy as np
 import pytest
 from sklearn import metrics
 
 from tf_contrastive import classifiers, errors, evaluation
 
-
-def _arrays(classes=8, n=240, spread=1.3, seed=0):
-    generator = np.random.default_rng(seed)
-    centers = np.random.default_rng(9).normal(size=(classes, 6))
-    labels = generator.integers(0, classes, n)
-    embeddings = centers[labels] + spread * generator.normal(size=(n, 6))
-    return embeddings.astype(np.float32), labels
+_arrays = functools.partial(
+    blobs.blobs, n=240, features=6, classes=8, spread=1.3
+)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Logistic regression: the objective of scikit-learn's, selection, refit."""
 
+import functools
+
+import blobs
 import numpy as np
 import pytest
 from sklearn import linear_model
@@ -7,13 +10,7 @@ from sklearn import linear_model
 from tf_contrastive import errors
 from tf_contrastive.evaluation import classification, logistic
 
-
-def _blobs(n, features=12, classes=4, spread=1.5, seed=0):
-    generator = np.random.default_rng(seed)
-    centers = np.random.default_rng(99).normal(size=(classes, features))
-    labels = generator.integers(0, classes, n)
-    noise = generator.normal(size=(n, features))
-    return (centers[labels] + spread * noise).astype(np.float32), labels
+_blobs = functools.partial(blobs.blobs, features=12, spread=1.5)
 
 
 def _value(x, y, kernel, bias, penalty):
