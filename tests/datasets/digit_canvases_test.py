@@ -9,18 +9,15 @@ import itertools
 
 import numpy as np
 import pytest
-import small
 import tensorflow as tf
 from dataset_helpers import columns, refused
 from PIL import Image
 from scipy import stats
 
 from tf_contrastive import datasets, views
-from tf_contrastive.config import fields
 from tf_contrastive.config.dataset import EMBEDDED_NOTE
 from tf_contrastive.config.views import Views, resolve_views
 from tf_contrastive.datasets import digit_canvases as digits_module
-from tf_contrastive.doctor import positives
 from tf_contrastive.errors import UserError
 
 
@@ -301,19 +298,3 @@ def test_multi_labels_go_through_batches(opened):
     with pytest.raises(UserError, match="class_balanced"):
         order = dataclasses.replace(order, sampler="class_balanced")
         datasets.training_batches(source, maker, order)
-
-
-def test_doctor_counts_images_that_share_a_label(opened):
-    source = opened("multidigits:count=3")
-    run = fields.replace(small.RUN, loss="supcon", batch_size=16)
-    counts, alike = positives.count_label_sets(source)
-    expected = positives.expect(run, counts, 40, alike)
-    labels = columns(source)["label"]
-    sharing = (labels @ labels.T > 0).sum(axis=1) - 1
-    others = 15 * sharing.mean() / 39
-    np.testing.assert_allclose(expected.other_images, others)
-    np.testing.assert_allclose(expected.positives, 2 * others + 1)
-    # Of the labels of single digits, what is said of classes.
-    run = fields.replace(run, views=1)
-    one = np.array([3, 20, 17])
-    assert positives.expect(run, one, 40) == positives.expect(run, one, 40, one)

@@ -5,6 +5,7 @@ import itertools
 
 import numpy as np
 import pytest
+from dataset_helpers import columns
 
 from tf_contrastive import datasets
 from tf_contrastive.config import fields
@@ -76,3 +77,19 @@ def test_labels_in_files_are_counted_for_a_limited_time():
     in_files = dataclasses.replace(source, arrays=None)
     assert positives.count_labels(in_files, 60.0).tolist() == [200] * 3
     assert positives.count_labels(in_files, 0.0).sum() == 256
+
+
+def test_doctor_counts_images_that_share_a_label(opened):
+    source = opened("multidigits:count=3")
+    run = fields.replace(Pretrain(), loss="supcon", batch_size=16)
+    counts, alike = positives.count_label_sets(source)
+    expected = positives.expect(run, counts, 40, alike)
+    labels = columns(source)["label"]
+    sharing = (labels @ labels.T > 0).sum(axis=1) - 1
+    others = 15 * sharing.mean() / 39
+    np.testing.assert_allclose(expected.other_images, others)
+    np.testing.assert_allclose(expected.positives, 2 * others + 1)
+    # Of the labels of single digits, what is said of classes.
+    run = fields.replace(run, views=1)
+    one = np.array([3, 20, 17])
+    assert positives.expect(run, one, 40) == positives.expect(run, one, 40, one)
