@@ -1,36 +1,24 @@
-"""The training step as a whole: compiled, never traced again, compared."""
+"""The training step as a whole: compiled, never traced again."""
 
 import functools
-import json
-import sys
 
 import numpy as np
 import pytest
 import small
 import tensorflow as tf
 
-from tf_contrastive import (
-    __main__,
-    callbacks,
-    checkpoints,
-    heads,
-    losses,
-    optimizers,
-)
+from tf_contrastive import callbacks, checkpoints, heads, losses, optimizers
 from tf_contrastive import model as models
 from tf_contrastive import train as training
 from tf_contrastive.config import fields
 from tf_contrastive.config.loss import LOSSES
 from tf_contrastive.config.views import OPERATIONS, POLICIES
 from tf_contrastive.encoders import resnet
-from tf_contrastive.lab.benchmarks import step
 from tf_contrastive.views import RunViews, mixup_cutmix
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
-
 _BATCH, _SIDE, _CLASSES = 8, 16, 3
-
 
 # More logits than classes, and an encoder with more features: with few, views
 # are so near to each other that rounding decides accuracies.
@@ -314,67 +302,3 @@ def test_a_step_is_traced_once_in_whole_partial_and_resumed_epochs(
     assert model.train_tf_function.experimental_get_tracing_count() == 1
     assert model.test_function.experimental_get_tracing_count() == 1
     assert result.metrics["val_loss"] > 0
-
-
-# ---- Measured ----------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_benchmark_compares_the_step_with_its_encoder(
-    tmp_path, monkeypatch, capsys
-):
-    output = tmp_path / "step.json"
-    flags = (
-        "--dataset=digits --split=train[:64] --encoder=resnet10 --width=0.125"
-        " --batch_size=8 --loss=supcon --augment_on=device"
-    )
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        [
-            "tf_contrastive",
-            "benchmark",
-            "step",
-            f"--run_flags={flags}",
-            "--precisions=mixed_bfloat16",
-            "--repeats=2",
-            "--end_to_end_seconds=0.01",
-            f"--output={output}",
-        ],
-    )
-    assert __main__.main() == 0
-    report = json.loads(output.read_text())
-    assert report["options"]["run_flags"] == flags
-    rows = report["results"]
-    assert [row["replicas"] for row in rows] == [1, 2]
-    for row in rows:
-        assert row["precision"] == "mixed_bfloat16"
-        assert (row["encoder"], row["batch_size"]) == ("resnet10", 8)
-        assert row["views_per_second"] == pytest.approx(
-            8 * 2 * 1000 / row["milliseconds"]
-        )
-        assert row["overhead"] > -1
-        assert row["end_to_end_views_per_second"] > 0
-        assert 0 <= row["input_wait"] < 1
-        assert row["repeats"] == 2
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0].split()[:3] == ["encoder", "precision", "replicas"]
-    assert [line.split()[2] for line in shown[1:]] == ["1", "2"]
-
-
-def test_the_bare_passes_are_those_of_the_encoder():
-    model = _model("supcon", _convolutions)
-    views, _, labels = _batch()
-    data = tf.data.Dataset.from_tensors((views, labels)).repeat()
-    passes = step.bare(model.encoder, tf.distribute.get_strategy())
-    moving = [v for v in model.encoder.non_trainable_variables]
-    before = [v.numpy() for v in moving]
-    gradients = passes(iter(data))
-    # Statistics move as in training, and every weight has its gradient.
-    assert all(np.any(v != b) for v, b in zip(moving, before, strict=True))
-    images = tf.reshape(views, [-1, _SIDE, _SIDE, 3])
-    with tf.GradientTape() as tape:
-        value = tf.reduce_mean(model.encoder(images, training=True) ** 2)
-    expected = tape.gradient(value, model.encoder.trainable_variables)
-    for found, gradient in zip(gradients, expected, strict=True):
-        np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-7)

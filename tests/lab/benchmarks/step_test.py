@@ -1,0 +1,63 @@
+"""The step beside the bare passes of its encoder."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import encoders
+from tf_contrastive.lab.benchmarks import step
+
+pytestmark = pytest.mark.usefixtures("small_encoder")
+
+
+@pytest.mark.slow
+def test_the_benchmark_compares_the_step_with_its_encoder(benchmark, capsys):
+    flags = (
+        "--dataset=digits --split=train[:64] --encoder=resnet10 --width=0.125"
+        " --batch_size=8 --loss=supcon --augment_on=device"
+    )
+    status, report = benchmark(
+        "step",
+        f"--run_flags={flags}",
+        "--precisions=mixed_bfloat16",
+        "--repeats=2",
+        "--end_to_end_seconds=0.01",
+    )
+    assert status == 0
+    assert report["options"]["run_flags"] == flags
+    rows = report["results"]
+    assert [row["replicas"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["precision"] == "mixed_bfloat16"
+        assert (row["encoder"], row["batch_size"]) == ("resnet10", 8)
+        assert row["views_per_second"] == pytest.approx(
+            8 * 2 * 1000 / row["milliseconds"]
+        )
+        assert row["overhead"] > -1
+        assert row["end_to_end_views_per_second"] > 0
+        assert 0 <= row["input_wait"] < 1
+        assert row["repeats"] == 2
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].split()[:3] == ["encoder", "precision", "replicas"]
+    assert [line.split()[2] for line in shown[1:]] == ["1", "2"]
+
+
+def test_the_bare_passes_are_those_of_the_encoder():
+    tf.keras.utils.set_random_seed(0)
+    encoder = encoders.build(
+        "resnet10", width=0.125, stem="cifar", image_shape=(16, 16, 3)
+    )
+    views = tf.random.stateless_uniform([8, 2, 16, 16, 3], [1, 2])
+    data = tf.data.Dataset.from_tensors((views, tf.range(8))).repeat()
+    passes = step.bare(encoder, tf.distribute.get_strategy())
+    moving = encoder.non_trainable_variables
+    before = [v.numpy() for v in moving]
+    gradients = passes(iter(data))
+    # Statistics move as in training, and every weight has its gradient.
+    assert all(np.any(v != b) for v, b in zip(moving, before, strict=True))
+    images = tf.reshape(views, [-1, 16, 16, 3])
+    with tf.GradientTape() as tape:
+        value = tf.reduce_mean(encoder(images, training=True) ** 2)
+    expected = tape.gradient(value, encoder.trainable_variables)
+    for found, gradient in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found, gradient, rtol=1e-4, atol=1e-7)
