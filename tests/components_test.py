@@ -217,7 +217,3 @@ def test_unknown_names_are_answered_with_the_nearest(module):
     }[module]
     with pytest.raises(errors.UserError, match=f"did you mean '{known}'"):
         module.build(f"{known}x", **required)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

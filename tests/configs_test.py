@@ -417,7 +417,3 @@ def test_a_protocols_flagfile_runs(tmp_path):
         assert evaluating.run(options) == 0
         report = json.loads((tmp_path / "evaluation.json").read_text())
         assert {r["protocol"] for r in report["results"]} == expected
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -491,7 +491,3 @@ def test_channel_statistics_are_written_and_read():
 def test_replace_names_unknown_options():
     with pytest.raises(errors.UserError, match="epochs"):
         fields.replace(Pretrain(), epoch=3)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -185,7 +185,3 @@ def test_an_mlp_has_two_layers():
         heads.build("mlp", layers=1)
     with pytest.raises(errors.UserError, match="of linear 'layers'"):
         heads.build("linear", layers=3)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -229,7 +229,3 @@ def test_a_batch_to_embed_must_fit(monkeypatch):
 
 def test_this_machine_has_memory():
     assert allocations.of_machine() > 1 << 30
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

@@ -560,7 +560,3 @@ def _model(features, encoder=None):
 def test_amsgrad_is_refused():
     with pytest.raises(ValueError, match="amsgrad=True"):
         optimizers.Adam(0.1, amsgrad=True)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

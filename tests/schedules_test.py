@@ -264,7 +264,3 @@ def test_invalid_scalings_and_durations():
     for boundaries in ((5, 30), (30, 100), (60, 30), (30, 30)):
         with pytest.raises(errors.UserError, match="boundaries="):
             _simclr(name="piecewise", boundaries=boundaries)
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))

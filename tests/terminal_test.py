@@ -113,7 +113,3 @@ def test_debug_shows_the_messages_of_libraries(tmp_path):
     done = _pretrain(tmp_path, "--verbosity=debug")
     assert "INFO:absl:" in done.stderr
     assert "epoch 1/1" in done.stderr
-
-
-if __name__ == "__main__":
-    raise SystemExit(pytest.main([__file__]))
