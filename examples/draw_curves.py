@@ -46,7 +46,6 @@ def draw(workdirs: list[str]) -> bytes:
             raise app.UsageError(f"{workdir}: no run of pretrain with events")
         column[0].set_title(os.path.basename(workdir.rstrip("/")), fontsize=9)
         for axis, (row, tags) in zip(column, _ROWS.items(), strict=True):
-            plots.plain(axis)
             axis.tick_params(labelsize=7)
             for (name, tag), color in zip(tags.items(), _COLORS, strict=False):
                 points = sorted(curves.get(tag, {}).items())
