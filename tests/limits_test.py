@@ -69,7 +69,7 @@ _COUNTS = {
         " logistic_penalties robustness_bins finetune_batch_size"
         " transfer_batch_size transfer_steps transfer_scratch_steps"
         " random_directions transforms_hidden tsne_classes kmeans_images"
-        " repeats queries bank neighbors path_penalties path_steps"
+        " repeats queries bank neighbors seeds path_penalties path_steps"
     ),
     (2, 2**31 - 1): (
         "projection_output batch_size view_examples contrastive_batch_size"
@@ -82,9 +82,8 @@ _COUNTS = {
     (0, 2**31 - 1): (
         "max_bad_images projection_hidden online_knn_size"
         " histograms_every_epochs robustness_examples transfer_examples"
-        " shard_size seeds dense_limit linear_epochs extra_channels"
+        " shard_size checkpoint dense_limit linear_epochs extra_channels"
     ),
-    (-1, 2**31 - 1): "checkpoint",
     (0, 1): "first_label",
     (1, 16): "randaugment_layers",
     (2, 4): "projection_layers",
