@@ -13,7 +13,7 @@ import os
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
@@ -42,7 +42,7 @@ class _Text(absl_flags.Flag):
     """A flag whose value is read by `fields.read`, after all of them."""
 
     def __init__(self, name: str, boolean: bool = False) -> None:
-        parser = absl_flags.ArgumentParser()
+        parser: Any = absl_flags.ArgumentParser()
         super().__init__(parser, None, name, None, name, boolean=boolean)
 
 
@@ -115,7 +115,7 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
         if values[name].value not in (None, default):
             terminal.warning(f"--{name}={values[name].value} is ignored")
     given = {
-        name: fields.read(name, option.field, values[name].value)
+        name: fields.read(name, option.field, str(values[name].value))
         for name, option in options.items()
         if values[name].present
     }

@@ -18,7 +18,7 @@ else:
 _DPI = 100
 # Blue and orange are distinguishable for the colour-blind, and in grey.
 FIRST, SECOND, QUIET = "#1f77b4", "#d95f02", "#888888"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 10,
@@ -59,9 +59,9 @@ def grid(
 
 def legend(figure: "Figure", axis: "Axes", place: str, **options: Any) -> None:
     """Explains what an axis shows, outside of all axes."""
-    handles = axis.get_legend_handles_labels()
-    place = f"outside {place}"
-    figure.legend(*handles, loc=place, fontsize=8, frameon=False, **options)
+    handles, labels = axis.get_legend_handles_labels()
+    options |= {"loc": f"outside {place}", "fontsize": 8, "frameon": False}
+    figure.legend(handles, labels, **options)
 
 
 def png(figure: "Figure", dpi: int = _DPI) -> bytes:
