@@ -1,8 +1,10 @@
 """The command's report, and measured input and steps."""
 
+import dataclasses
 import json
 import sys
 
+import doctor_facts
 import pytest
 import small
 import tensorflow as tf
@@ -104,6 +106,15 @@ def test_input_and_step_of_any_run_are_measured(changes):
     assert report.facts.step_speed > 0
     assert report.facts.input_speed > 0
     assert report.facts.hours > 0
+
+
+def test_the_report_tells_how_the_data_were_understood():
+    about = doctor_facts.info(100)
+    rows = (("files", "90 JPEG, 10 PNG"), ("labels", "names of folders"))
+    about = dataclasses.replace(about, found=rows)
+    data = doctor.report.of_data(doctor_facts.facts(info=about))
+    assert rows[0] in data.items() and rows[1] in data.items()
+    assert data["examples"] == 100
 
 
 @small.encoder()

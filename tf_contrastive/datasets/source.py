@@ -34,6 +34,8 @@ class Info:
       multi_label: whether a label is a row of 0 and 1, [num_classes]: whether
         the image has each class.
       by_pillow: whether this process, by Pillow, must decode some images.
+      found: how the split was understood, in rows of (what, value): its files
+        by format, those left out and why, where its labels come from.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Info:
     extra_channels: int = 0
     multi_label: bool = False
     by_pillow: bool = False
+    found: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for name in self.label_names:

@@ -27,7 +27,7 @@ def sections(
     step: StepTime | None,
 ) -> dict[str, Section]:
     """Returns heading -> name -> value, of a run and its parts."""
-    run, info = facts.run, facts.info
+    run = facts.run
     views, schedule = run.views, run.schedule
     pairs: Section = {}
     if (expected := facts.expected) is not None:
@@ -45,8 +45,6 @@ def sections(
         "process": facts.process_memory,
         "available": facts.available_memory,
     }
-    found = facts.class_sizes
-    sizes_of_classes = None if found is None else found.tolist()
     speeds = {"input": facts.input_speed, "step": facts.step_speed}
     return {
         "environment": _environment(),
@@ -58,17 +56,7 @@ def sections(
             "augment_on": views.augment_on,
             "wire_dtype": views.wire_dtype,
         },
-        "data": {
-            "dataset": f"{info.name} {info.split}",
-            "examples": info.num_examples,
-            "classes": info.num_classes,
-            "smallest_class": sizes_of_classes and min(sizes_of_classes),
-            "largest_class": sizes_of_classes and max(sizes_of_classes),
-            "unreadable_images": len(info.bad_images),
-            "unreadable": ", ".join(info.bad_images[:_NAMED]) or None,
-            "views": f"{views.views} x {views.augmentation}",
-            "image_size": views.image_size,
-        },
+        "data": of_data(facts),
         "model": _model(facts, model),
         "schedule": {
             "optimizer": run.optimizer.optimizer,
@@ -106,6 +94,25 @@ def sections(
             if step
             else "nothing: a step takes too long here",
         },
+    }
+
+
+def of_data(facts: advice.Facts) -> Section:
+    """Returns how the data were understood."""
+    info, views = facts.info, facts.run.views
+    counted = facts.class_sizes
+    sizes = None if counted is None else counted.tolist()
+    return {
+        "dataset": f"{info.name} {info.split}",
+        **dict(info.found),
+        "examples": info.num_examples,
+        "classes": info.num_classes,
+        "smallest_class": sizes and min(sizes),
+        "largest_class": sizes and max(sizes),
+        "unreadable_images": len(info.bad_images),
+        "unreadable": ", ".join(info.bad_images[:_NAMED]) or None,
+        "views": f"{views.views} x {views.augmentation}",
+        "image_size": views.image_size,
     }
 
 
