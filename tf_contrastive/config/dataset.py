@@ -27,6 +27,21 @@ class ChannelStatistics(NamedTuple):
     std: tuple[float, ...]
 
 
+class Corrupted(NamedTuple):
+    """The corrupted version of a dataset, in TensorFlow Datasets.
+
+    Attributes:
+      name: of that dataset.
+      split: the only one that it has.
+      has_published_errors: whether AlexNet's errors on it, by which ImageNet-C
+        normalizes, are published.
+    """
+
+    name: str
+    split: str
+    has_published_errors: bool = False
+
+
 class Facts(NamedTuple):
     """What is known of images before they are read.
 
@@ -38,12 +53,14 @@ class Facts(NamedTuple):
         single images.)
       flip: whether a mirrored image is like another one of the dataset. A
         mirrored digit or letter is another one, or none.
+      corrupted: their corrupted version, if there is one.
     """
 
     classes: int | None = None
     side: int | None = None
     statistics: ChannelStatistics | None = None
     flip: bool = True
+    corrupted: Corrupted | None = None
 
 
 def _gray(mean: float, std: float) -> ChannelStatistics:
@@ -56,7 +73,12 @@ IMAGENET_STATISTICS = ChannelStatistics(
 )
 # Of TensorFlow Datasets, by name without configuration and version.
 _PREPARED = {
-    "imagenet2012": Facts(1000, None, IMAGENET_STATISTICS),
+    "imagenet2012": Facts(
+        1000,
+        None,
+        IMAGENET_STATISTICS,
+        corrupted=Corrupted("imagenet2012_corrupted", "validation", True),
+    ),
     "imagenet2012_subset": Facts(1000),
     "imagenet_resized": Facts(1000, 64),
     "imagenette": Facts(10),
@@ -64,6 +86,7 @@ _PREPARED = {
         10,
         32,
         ChannelStatistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        corrupted=Corrupted("cifar10_corrupted", "test"),
     ),
     "cifar100": Facts(
         100,

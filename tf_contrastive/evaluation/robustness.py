@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tf_contrastive import classifiers, datasets, files
 from tf_contrastive.config.data import without_slice
-from tf_contrastive.config.dataset import dataset_family
+from tf_contrastive.config.dataset import facts
 from tf_contrastive.config.protocols import KNN_K
 from tf_contrastive.errors import UserError, arg, first_line
 from tf_contrastive.evaluation import (
@@ -44,11 +44,6 @@ _UNUSABLE = (
     ValueError,
     RecursionError,
 )
-# Dataset -> its corrupted version in TensorFlow Datasets, and the only split.
-_PREPARED = {
-    "cifar10": ("cifar10_corrupted", "test"),
-    "imagenet2012": ("imagenet2012_corrupted", "validation"),
-}
 # Names of corruptions in TensorFlow Datasets, if different.
 _OTHER_NAMES = {
     "glass_blur": "frosted_glass_blur",
@@ -132,11 +127,12 @@ def measure(
     ]
     errors = np.array([[1 - p.correct.mean() for p in row] for row in table])
     by_name = dict(zip(corruptions, errors.tolist(), strict=True))
+    version = facts(context.data.test.info.name).corrupted
     relative = classification_metrics.mean_corruption_error(
         by_name,
         1 - clean_top1,
         baseline_errors,
-        imagenet=dataset_family(context.data.test.info.name) == "imagenet2012",
+        imagenet=version is not None and version.has_published_errors,
     )
     # By severity: for each image, the fraction of the corruptions that are
     # classified right.
@@ -317,18 +313,19 @@ def _prepared_sources(
     context: EvaluationContext, names: Sequence[str]
 ) -> dict[str, list[datasets.Source]]:
     """Returns corruption -> its prepared datasets, severity 1 to 5."""
-    family = dataset_family(context.data.test.info.name)
-    if family not in _PREPARED or context.subject.channels != 3:
-        return {}
-    base, base_split = _PREPARED[family]
+    version = facts(context.data.test.info.name).corrupted
     split = context.data.test.info.split
-    if without_slice(split) != base_split:
+    if version is None or context.subject.channels != 3:
+        return {}
+    if without_slice(split) != version.split:
         return {}
     prepared = {}
     for name in names:
         for alias in (name, _OTHER_NAMES.get(name, name)):
             sources = [
-                other_datasets.source(context, f"{base}/{alias}_{s}", split)
+                other_datasets.source(
+                    context, f"{version.name}/{alias}_{s}", split
+                )
                 for s in SEVERITIES
             ]
             available = [source for source in sources if source is not None]
