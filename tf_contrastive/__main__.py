@@ -62,7 +62,7 @@ def _run(arguments: list[str]) -> int:
         print(flags.help_text(config_class, everything=_HELP_FULL in rest))
         return 0
     try:
-        parsed = flags.parse(config_class, _as_flags(command, rest))
+        parsed = flags.parse(config_class, _as_flags(config_class, rest))
         parsed.validate()
         _configure_logging(parsed.terminal.verbosity)
         with terminal.without_start_lines():
@@ -88,11 +88,12 @@ def _run_command(module: types.ModuleType, parsed: Command) -> int:
         raise
 
 
-def _as_flags(command: str, words: list[str]) -> list[str]:
-    """Writes `benchmark NAME` and `--compare A B` as flags with one value."""
+def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
+    """Writes a bare word and `--compare A B` as flags with one value."""
     words = list(words)
-    if command == "benchmark" and words and not words[0].startswith("-"):
-        words[0] = f"--benchmark={words[0]}"
+    name = config_class.BARE_WORD
+    if name and words and not words[0].startswith("-"):
+        words[0] = f"--{name}={words[0]}"
     if "--compare" in words:
         place = words.index("--compare")
         pair = words[place + 1 : place + 3]

@@ -80,6 +80,7 @@ class Benchmark(_Groups, Command):
         "output",
         "verbosity",
     )
+    BARE_WORD: ClassVar = "benchmark"
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:

@@ -406,6 +406,8 @@ class Command:
 
     # Options that `--help` shows; `--helpfull` shows all. Empty: all.
     COMMON: ClassVar[tuple[str, ...]] = ()
+    # Option that a bare word after the command sets.
+    BARE_WORD: ClassVar[str] = ""
 
     terminal: Terminal
 
