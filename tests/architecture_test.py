@@ -21,7 +21,8 @@ config distribution
 classifiers datasets encoders flags heads losses optimizers schedules views
 model
 checkpoints
-callbacks embedding exporting tensorboard
+callbacks exporting tensorboard
+embedding
 evaluation train
 doctor
 lab

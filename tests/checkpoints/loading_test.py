@@ -13,9 +13,9 @@ from tf_contrastive.commands import embed
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
 from tf_contrastive.commands.embed import Embed
+from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import evaluate
-from tf_contrastive.config.export import Export
 from tf_contrastive.embedding import job
 
 

@@ -25,8 +25,8 @@ from tf_contrastive import (
     views,
 )
 from tf_contrastive.commands import export as command
+from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
-from tf_contrastive.config.export import Export
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.exporting import tflite_onnx
 

@@ -24,10 +24,11 @@ from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
 from tf_contrastive.commands.embed import Embed
+from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data
 from tf_contrastive.config.evaluate import Evaluate, evaluate, resolve_splits
-from tf_contrastive.config.export import Export, Exporting
+from tf_contrastive.config.export import Exporting
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols, results
 from tf_contrastive.lab.claims import protocol_numbers

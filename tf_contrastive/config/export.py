@@ -1,14 +1,8 @@
-"""The options of `export`."""
+"""What an export holds."""
 
 import dataclasses
 
-from tf_contrastive.config.fields import (
-    Command,
-    Terminal,
-    group,
-    list_of,
-    option,
-)
+from tf_contrastive.config.fields import list_of, option
 
 # The SavedModel is always written.
 EXPORT_FORMATS = ("savedmodel", "keras", "tflite", "onnx")
@@ -49,11 +43,3 @@ class Exporting:
         " rejected by their header, before they use memory",
         minimum=1,
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Export(Command):
-    """Write a SavedModel with serving signatures."""
-
-    exporting: Exporting = group(Exporting())
-    terminal: Terminal = group(Terminal())
