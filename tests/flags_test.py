@@ -213,6 +213,81 @@ def test_flagfiles_include_others_relative_to_themselves(tmp_path, monkeypatch):
     assert flags.parse(Pretrain, given).schedule.epochs == 7
 
 
+# What people write in a flagfile -> its flags.
+_LINES = {
+    "--workdir=runs/q": "--workdir=runs/q",
+    '--workdir="runs/q"': "--workdir=runs/q",
+    "--workdir='runs/q'": "--workdir=runs/q",
+    "  --workdir=runs/q\t": "--workdir=runs/q",
+    "--workdir runs/q": "--workdir=runs/q",
+    '-workdir = "runs/q"  # mine': "-workdir=runs/q",
+    "--workdir runs/my run # mine": "--workdir=runs/my run",
+    "--workdir=runs/my run": "--workdir=runs/my run",
+    '--workdir="runs/#1 # a" #b': "--workdir=runs/#1 # a",
+    "--workdir=runs/a#b": "--workdir=runs/a#b",
+    "--workdir=#fff": "--workdir=#fff",
+    "--workdir=gs://a//b // mine": "--workdir=gs://a//b",
+    "--workdir=/O'Brien/a": "--workdir=/O'Brien/a",
+    """--workdir="it's" """: "--workdir=it's",
+    """--workdir='5"'""": '--workdir=5"',
+    r'--workdir="a\"b\\c\d"': r'--workdir=a"b\c\d',
+    r"--workdir='a\b'": r"--workdir=a\b",
+    r"--workdir=a\b": r"--workdir=a\b",
+    "--epochs=3 \\": "--epochs=3",
+    '--workdir=""': "--workdir=",
+    "--workdir=": "--workdir=",
+    "--workdir= # none": "--workdir=",
+    "--noprobe  # off": "--noprobe",
+    "--probe false": "--probe=false",
+    "--loss_options=a=1,b=2 # c": "--loss_options=a=1,b=2",
+    # One line can be understood in two ways, or in none.
+    '--workdir="runs/q': None,
+    '--workdir=runs/q"': None,
+    "--workdir='runs/q": None,
+    "--workdir='it's'": None,
+    "--workdir=runs/'q'": None,
+    '--workdir="runs/q" x': None,
+    "--workdir=/run #5/images": None,
+    "--workdir=/run //5": None,
+    "--workdir=runs/q --epochs=3": None,
+    "--workdir --epochs=3": None,
+    "workdir=runs/q": None,
+    "pretrain --epochs=3": None,
+}
+
+
+@pytest.mark.parametrize(("line", "flag"), _LINES.items(), ids=list(_LINES))
+def test_a_line_of_a_flagfile_means_what_people_write(line, flag, tmp_path):
+    path = tmp_path / "own.flags"
+    path.write_bytes(f"\ufeff# first\r\n{line}\r\n".encode())
+    if flag:
+        assert flags._inlined([f"--flagfile={path}"]) == [flag]
+        return
+    with pytest.raises(errors.UserError) as caught:
+        flags._inlined([f"--flagfile={path}"])
+    assert f"{path} cannot be read (line 2, {line}: " in str(caught.value)
+
+
+def test_an_included_flagfile_may_be_in_quotes(tmp_path):
+    (tmp_path / "base.flags").write_text("--epochs=7\n")
+    own = tmp_path / "own.flags"
+    for line in (
+        '--flagfile="base.flags"  # common',
+        "--flagfile base.flags",
+        "-flagfile = 'base.flags'",
+    ):
+        own.write_text(f"{line}\n")
+        parsed = flags.parse(Pretrain, [f"--flagfile={own}", "--workdir=w"])
+        assert parsed.schedule.epochs == 7
+
+
+def test_quotes_in_a_file_of_0_2_0_are_of_the_value():
+    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
+    for value in ('"a" #b', "a # b"):
+        changed = text.replace("--data_dir=", f"--data_dir={value}", 1)
+        assert flags.read(Pretrain, changed, "w").data.data_dir == value
+
+
 # Command lines -> what the error names: the last word, if nothing is written.
 _MISTAKES = """
 pretrian -> 'pretrain'
@@ -355,10 +430,11 @@ def test_help_shows_the_commands_flags_without_tensorflow():
 
 def test_any_allowed_value_is_read_back_from_a_flagfile():
     generator = random.Random(0)
-    characters = "a1,.:/=-#'\"\\ \n\r\t\x0b\x85\u2028\u00e9\udc80"
+    characters = [*"a1,.:/=-#'\"\\ \n\r\t\x0b\x85\u2028\u00e9\udc80"]
+    characters += [" # ", " #", " // ", " \\", " --a=", '\\"', '"', "'"]
     checked = 0
     for option in fields.options(Pretrain()):
-        for _ in range(8):
+        for _ in range(200 if isinstance(option.value, str) else 8):
             value = option.value
             if isinstance(value, str):
                 count = generator.randrange(9)
@@ -377,7 +453,7 @@ def test_any_allowed_value_is_read_back_from_a_flagfile():
                 text = flags.record(run)
                 assert flags.read(Pretrain, text, "w") == run, value
                 checked += 1
-    assert checked > 200
+    assert checked > 500
 
 
 def test_listings_need_no_tensorflow():

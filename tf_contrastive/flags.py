@@ -8,6 +8,7 @@ Options that only an ablation uses share a flag, such as
 version 0.2.0, is accepted, too.
 """
 
+import contextlib
 import itertools
 import os
 import re
@@ -30,10 +31,31 @@ _RENAMED = {
 _IGNORED = {"cross_device_ops": "auto"}
 # Of the options that a run was started with.
 _FIRST_LINE = "# All options of a run, in as many lines as the last one says."
-# Version 0.2.0 wrote no such lines.
+# Version 0.2.0 wrote no such lines, and no quotes.
 _END_OF_0_2_0 = re.compile(r"\n# terminal\n--verbosity=\w+\n\Z")
+_UNQUOTED = re.compile(rf"(?s)\n--cross_device_ops=.*{_END_OF_0_2_0.pattern}")
+# A line of a flagfile, and its parts.
+_LINE = re.compile(r"(--?\w[^\s=]*)(?:\s*(=)|(?=\s)|$)(.*)")
+_QUOTED = re.compile(
+    r"""(?:'(?P<single>[^']*)'|"(?P<double>(?:[^"\\]|\\.)*)")"""
+    r"(?:\s+(?:#|//).*)?"
+)
+_COMMENT = re.compile(r"\s(?:#|//)(?:\s.*)?$")
+# What can be read in two ways.
+_AMBIGUOUS = {
+    "a quote that is not closed, or not around the whole value": re.compile(
+        r"""["]|(?<!\w)'|'(?!\w)"""
+    ),
+    "a second flag": re.compile(r"\s--\w"),
+    "a # or // that may start a comment": re.compile(r"\s(?:#|//)"),
+}
 # Characters of a flagfile.
 _MAX_FLAGFILE = 1 << 20
+
+_FLAGFILE = (
+    "read flags from a file, one per line; quotes around a value and a comment"
+    " after it (# ...) are no part of it"
+)
 
 Config = TypeVar("Config", bound=Command)
 
@@ -145,7 +167,9 @@ def _inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
     """Replaces `--flagfile` by the lines of the file.
 
     absl's own flagfiles resolve relative paths only by the working directory.
-    `files` are the flagfile of the arguments, after those that include it.
+    It also takes quotes and comments after a flag as parts of the value; see
+    `_flags_in`. `files` are the flagfile of the arguments, after those that
+    include it.
     """
     result: list[str] = []
     rest = list(arguments)
@@ -184,7 +208,9 @@ def packaged_flagfile(path: str) -> str | None:
 
 def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
     try:
-        with open(path) as file:  # Also a FIFO, as of <(...) in a shell.
+        # Also a FIFO, as of <(...) in a shell. Editors may write a mark before
+        # the text, which "utf-8-sig" removes.
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read(_MAX_FLAGFILE + 1)
         if len(text) > _MAX_FLAGFILE:  # Devices never end.
             raise ValueError(f"more than {_MAX_FLAGFILE:,} characters")
@@ -193,23 +219,70 @@ def _read_flagfile(path: str, files: tuple[str, ...]) -> list[str]:
         included = f", included by {files[-1]}," if files else ""
         reason = getattr(error, "strerror", None) or error
         raise errors.UserError(
-            f"--flagfile={path}{included} cannot be read ({reason}): use the"
-            " path of a text file with one flag per line"
+            f"--flagfile={path}{included} cannot be read ({reason}): use a"
+            " text file with one flag per line, --name=value"
         ) from error
 
 
 def _flags_in(text: str) -> list[str]:
-    """Returns the lines of a flagfile without comments.
+    """Returns the flags in a flagfile: --name, or --name=value.
+
+    Quotes around a value and a comment after it are no part of it.
 
     Raises:
-      ValueError: if a run wrote it, and it is not whole.
+      ValueError: for a line that can be read in two ways, or if a run wrote the
+        file, and it is not whole.
     """
     if text.startswith(_FIRST_LINE) and not text.endswith(
         f"\n{_last_line(text)}\n"
     ):
         raise ValueError("it is cut off, or lacks options")
-    lines = [line.strip() for line in text.splitlines()]
-    return [line for line in lines if line and not re.match("#|//", line)]
+    is_plain = _UNQUOTED.search(text)
+    flags = []
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or re.match("#|//", line):
+            continue
+        try:
+            flags.append(line if is_plain else _flag_in(line))
+        except ValueError as error:
+            raise ValueError(f"line {number}, {line}: {error}") from error
+    return flags
+
+
+def _flag_in(line: str) -> str:
+    """Returns the flag in a line of a flagfile.
+
+    Raises:
+      ValueError: if it can be read in two ways.
+    """
+    match = _LINE.fullmatch(re.sub(r"\s\\$", "", line))  # As in a shell.
+    if not match:
+        raise ValueError("it is not a flag")
+    name, equals, value = match[1], match[2], match[3]
+    if re.match("\\s*[\"']", value):
+        quoted = _QUOTED.fullmatch(value.strip())
+        if not quoted:
+            raise ValueError("it has a quote that is not closed, or text after")
+        value = quoted["single"]
+        if value is None:
+            value = re.sub(r"\\([\"\\])", r"\1", quoted["double"])
+        return f"{name}={value}"
+    value = _COMMENT.sub("", value)
+    for what, pattern in _AMBIGUOUS.items():
+        if pattern.search(value):
+            raise ValueError(f"it has {what}: put quotes around the value")
+    value = value.strip()
+    return f"{name}={value}" if equals or value else name
+
+
+def _line_of(flag: str) -> str:
+    """Returns the line of a flagfile for --name=value, in quotes if needed."""
+    with contextlib.suppress(ValueError):
+        if _flag_in(flag) == flag:
+            return flag
+    name, _, value = flag.partition("=")
+    value = re.sub(r"([\"\\])", r"\\\1", value)
+    return f'{name}="{value}"'
 
 
 def help_text(config_class: type[Command], everything: bool = True) -> str:
@@ -230,7 +303,7 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
             lines += ["      options that have no flag of their own:"]
             for key, option in family.items():
                 lines += _entry(f"{key}={_allowed(option)}", option, 6)
-    lines += ["", "  --flagfile=PATH", "      read flags from a file"]
+    lines += ["", "  --flagfile=PATH", *_wrap(_FLAGFILE, 6, 6)]
     if rest := [o for o in options if o not in shown]:
         count = len(names(config_class)) - len(shown)
         groups = ", ".join(dict.fromkeys(o.group for o in rest))
@@ -319,8 +392,10 @@ def write(config: Command) -> str:
             elif isinstance(option.value, bool):
                 lines.append(f"--{'' if option.value else 'no'}{option.name}")
             elif not option.family:
-                lines.append(f"--{option.name}={text}")
-        lines += [f"--{name}={','.join(p)}" for name, p in shared.items()]
+                lines.append(_line_of(f"--{option.name}={text}"))
+        lines += [
+            _line_of(f"--{name}={','.join(p)}") for name, p in shared.items()
+        ]
     return "\n".join(lines) + "\n"
 
 
