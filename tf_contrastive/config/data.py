@@ -124,6 +124,7 @@ class Reading:
         "pixels of an image above which it counts as unreadable",
         minimum=1,
         identity=False,
+        family="reading_options",
     )
     max_classes: int = option(
         100_000,
@@ -132,6 +133,7 @@ class Reading:
         minimum=1,
         maximum=2**31 - 1,
         identity=False,
+        family="reading_options",
     )
 
 

@@ -50,6 +50,7 @@ def option(
     identity: bool = True,
     read: Callable[[str], Any] | None = None,
     auto: float | None = None,
+    family: str = "",
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -66,6 +67,7 @@ def option(
         when a run is resumed.
       read: text -> value of a protocol, such as the numbers of a list.
       auto: number that was `auto` in version 0.2.0.
+      family: see `Option`.
     """
     metadata = {**locals(), "choices": tuple(choices)}
     del metadata["default"]
@@ -125,7 +127,7 @@ def options(
             field,
             same,
             family and prefix + family,
-            about.get("key", ""),
+            about.get("key", field.name),
         )
 
 
