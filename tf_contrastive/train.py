@@ -442,13 +442,29 @@ def open_data(run: Pretrain) -> Splits:
     run.check_labels(
         run.data.dataset, train.info.has_labels, train.info.multi_label
     )
+    # Checked now, so that a run does not end in an error at its end.
     if run.linear.schedule.epochs:
-        # Checked now, so that a run does not end in an error at its end.
         test = open_split(run, run.data.test_split)
         datasets.check_scorable(train.info, test.info)
+        check_disjoint(train, test)
+    elif _are_slices_of_one(run):
+        # `evaluate` will score it.
+        check_disjoint(train, open_split(run, run.data.test_split))
     if fraction := run.data.validation_fraction:
         train, validation = train.split_validation(fraction, run.runtime.seed)
     return Splits(train, validation, test)
+
+
+def _are_slices_of_one(run: Pretrain) -> bool:
+    """Whether the split to train on and the one to score are of one split."""
+    train, test = map(without_slice, (run.data.split, run.data.test_split))
+    return train == test
+
+
+def check_disjoint(train: datasets.Source, test: datasets.Source) -> None:
+    """Refuses a test split with training images; warns of a few copies."""
+    if warning := datasets.check_disjoint(train, test):
+        terminal.warning(warning)
 
 
 def open_split(run: Pretrain, split: str) -> datasets.Source:
@@ -467,6 +483,9 @@ def shrink(run: Pretrain) -> Pretrain:
     train, test = map(without_slice, (run.data.split, run.data.test_split))
     full = run
     try:
+        if _are_slices_of_one(run):
+            splits = run.data.split, run.data.test_split
+            check_disjoint(*(open_split(run, split) for split in splits))
         info = open_split(full, train).info
         side = configs.image_side(info.image_shape)
     except errors.AbsentDataError:

@@ -130,6 +130,9 @@ def test_empty_and_linked_folders_are_no_classes(tmp_path):
     source = datasets.source(f"folder:{root}")
     assert source.info.label_names == ("cat", "dog", "elk")
     assert source.info.num_examples == 9
+    (tmp_path / "train").symlink_to(root)
+    for path in (tmp_path / "train", root):
+        assert datasets.source(f"folder:{path}").info.num_examples == 9
 
 
 def test_split_folders_share_their_classes(tmp_path):

@@ -449,6 +449,21 @@ def test_a_signal_is_heard_while_images_are_embedded(first, begun, monkeypatch):
 # ---- Mistakes ----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("stage", [{}, _SECOND])
+@pytest.mark.parametrize("smoke", [False, True])
+def test_training_images_are_refused_at_the_start(stage, smoke, tmp_path):
+    slices = {"split": "train", "test_split": "train[90%:]", "smoke": smoke}
+    options = _options(tmp_path / "run", **slices, **stage)
+    with pytest.raises(errors.UserError, match="144 images of split=train"):
+        training.prepare(options)
+    options = fields.replace(options, split="train[:90%]")
+    prepared = training.prepare(options)
+    if stage:
+        train, test = prepared.source, prepared.test
+        assert not {*train.digests} & {*test.digests}
+        assert test.info.num_examples == (16 if smoke else 144)
+
+
 def test_a_split_without_labels_is_refused_at_the_start(tmp_path):
     images = tmp_path / "images"
     images.mkdir()

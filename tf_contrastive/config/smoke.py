@@ -80,18 +80,23 @@ def smoke(
     cut = run.data.validation_fraction and max(
         run.data.validation_fraction, 1 / 3
     )
+    own = dataset == run.data.dataset
+    train = without_slice(run.data.split) if own else "train"
+    test = without_slice(run.data.test_split) if own else "test"
+    first = 0
+    if test == train:
+        test_examples = examples // 4
+        first = examples = examples - test_examples
     room = int(examples * (1 - cut)) // SMOKE_STEPS
     room = min(_BATCH_SIZE, run.schedule.batch_size, room)
     batch = max(room // unit, 1) * unit
     taken = min(math.ceil(SMOKE_STEPS * batch / (1 - cut)), examples)
-    own = dataset == run.data.dataset
-    train = without_slice(run.data.split) if own else "train"
-    test = without_slice(run.data.test_split) if own else "test"
     changes: dict[str, Any] = {} if own else {"test_split": test}
     if run.linear.schedule.epochs:
         size = run.linear.schedule.batch_size
+        scored = min(batch, test_examples)
         changes |= {
-            "test_split": f"{test}[:{min(batch, test_examples)}]",
+            "test_split": f"{test}[{first or ''}:{first + scored}]",
             "linear_batch_size": min(size, batch),
             **_shortened(run.linear.schedule, "linear_"),
         }

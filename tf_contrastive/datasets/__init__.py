@@ -13,6 +13,7 @@ from tf_contrastive.datasets.opening import (
     name_unreadable,
     source,
 )
+from tf_contrastive.datasets.overlap import check_disjoint
 from tf_contrastive.datasets.packing import pack
 from tf_contrastive.datasets.pipeline import (
     ViewMaker,
@@ -33,6 +34,7 @@ __all__ = [
     "Source",
     "ViewMaker",
     "channel_statistics",
+    "check_disjoint",
     "check_scorable",
     "contact_sheet",
     "evaluation_batches",

@@ -1,5 +1,7 @@
 """Images in memory: NumPy arrays, and scikit-learn's digits."""
 
+import dataclasses
+
 import numpy as np
 
 from tf_contrastive import errors
@@ -151,10 +153,13 @@ def digits(name: str, options: Digits, split: str, access: Access) -> Source:
     rows = rows[slice(*split_spec.bounds(split, len(rows)))]
     labels = data.target[rows]
     labels = labels * classes // 10 if classes >= 10 else labels % classes
-    return from_arrays(
+    source = from_arrays(
         data.images[rows] / 16,  # Grey levels are 0..16.
         labels,
         tuple(map(str, range(classes))),
         name=name,
         split=split,
     )
+    # Of whatever classes, they are the same images.
+    digests = split_spec.numbered(Digits.name, rows)
+    return dataclasses.replace(source, digests=digests)

@@ -71,6 +71,7 @@ class Found(NamedTuple):
     sizes: np.ndarray  # Height and width, int32 [n, 2]; zeros if unreadable.
     kinds: np.ndarray  # What decodes them, int [n].
     labels: np.ndarray  # int64 [n], or zeros.
+    digests: np.ndarray  # Of their bytes, int64 [n]; zeros if unreadable.
 
     def decoder(
         self, upright: bool = False
@@ -87,6 +88,10 @@ class Found(NamedTuple):
     def by_pillow(self) -> bool:
         """Whether Pillow decodes some of them."""
         return bool(np.any(self.kinds == _PILLOW))
+
+    def select(self, rows: np.ndarray) -> "Found":
+        """Returns what was found of some of them."""
+        return Found(*(column[rows] for column in self))
 
 
 def decode(

@@ -152,7 +152,9 @@ def multidigits(
         _NAMES,
         multi_label=multi_label,
     )
-    return in_memory(rows, decode, info)
+    source = in_memory(rows, decode, info)
+    digests = split_spec.numbered(f"{options} {base}", np.arange(start, stop))
+    return dataclasses.replace(source, digests=digests)
 
 
 def _arrange(

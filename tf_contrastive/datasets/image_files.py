@@ -5,6 +5,7 @@ so that any number of them is shuffled as a whole.
 """
 
 import csv
+import dataclasses
 import functools
 import io
 import itertools
@@ -85,25 +86,32 @@ def _source(
     if files.labels is not None:
         rows["label"] = np.array(files.labels, np.int64)
     order = files.order
+    upright = reading.exif == "apply"
+
+    def verified(paths: list[str]) -> decoding.Found:
+        return verified_files.read_sizes(
+            paths,
+            reading.max_image_pixels,
+            upright,
+            files.place,
+            access.verify_all,
+        )
+
+    everything = None
     if held_out:
         test = split_spec.held_out(
             split_spec.random_order(files.names),
             rows.get("label"),
             reading.test_fraction,
         )
+        everything = verified(files.paths)
+        test = split_spec.without_copies(test, everything.digests)
         order = order[test[order] == (split_spec.parse(split)[0] == "test")]
     start, stop = split_spec.bounds(split, len(order))
     taken = np.sort(order[start:stop])
     rows = {key: row[taken] for key, row in rows.items()}
     paths = rows["path"].tolist()
-    upright = reading.exif == "apply"
-    found = verified_files.read_sizes(
-        paths,
-        reading.max_image_pixels,
-        upright,
-        files.place,
-        access.verify_all,
-    )
+    found = everything.select(taken) if everything else verified(paths)
     rows["size"] = found.sizes
     good, shape, bad = decoding.check(name, paths, found.sizes, reading)
     rows = {key: row[good] for key, row in rows.items()}
@@ -118,7 +126,8 @@ def _source(
         by_pillow=found.by_pillow,
     )
     decode = functools.partial(_decode, decoder=found.decoder(upright))
-    return in_memory(rows, decode, info)
+    source = in_memory(rows, decode, info)
+    return dataclasses.replace(source, digests=found.digests[good])
 
 
 # ---- Folders -----------------------------------------------------------------
@@ -154,7 +163,7 @@ def _walk(root: str) -> Iterator[tuple[str, list[str]]]:
     here, seen, waiting = os.path.realpath(root), set(), [root]
     while waiting:
         parent = waiting.pop()
-        if os.path.islink(parent):
+        if parent != root and os.path.islink(parent):
             real = os.path.realpath(parent)
             above = os.path.commonpath([here, real]) in (here, real)
             if above or real in seen:

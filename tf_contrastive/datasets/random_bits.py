@@ -100,4 +100,6 @@ def kbits(name: str, options: KBits, split: str, access: Access) -> Source:
 
     info = Info(name, split, stop - start, None, shape)
     info = dataclasses.replace(info, extra_channels=options.bits)
-    return in_memory({"number": numbers[start:stop]}, decode, info)
+    source = in_memory({"number": numbers[start:stop]}, decode, info)
+    digests = split_spec.numbered(f"{options} {base}", np.arange(start, stop))
+    return dataclasses.replace(source, digests=digests)

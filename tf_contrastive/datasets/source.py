@@ -121,6 +121,16 @@ class Files:
             lambda index, record: (rank[index], record)
         )
 
+    def positions(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the file of each record, and its place there, int64 [n]."""
+        counts = np.asarray(self.counts)
+        files = np.repeat(np.arange(len(counts)), counts)
+        firsts = np.cumsum([0, *counts[:-1]]) - np.asarray(self.skips)
+        rows = np.arange(len(files)) - firsts[files]
+        if self.mask is None:
+            return files, rows
+        return files[self.mask], rows[self.mask]
+
     def unreadable(self, use: Callable[[Record], Any]) -> str | None:
         """Describes the first record that cannot be read, or used; or None."""
         records = self.numbered().map(
@@ -191,6 +201,9 @@ class Source:
         memory (paths, or pixels); such records can be read in any order.
       decoded: whether `arrays` hold the pixels themselves.
       files: the files of the records, if there are no `arrays`.
+      digests: int64 [n], equal for images of files with the same bytes; of
+        images that are no files a number for each; 0: unknown. None: not
+        computed.
     """
 
     records: tf.data.Dataset
@@ -199,6 +212,7 @@ class Source:
     arrays: Record | None = None
     decoded: bool = False
     files: Files | None = None
+    digests: np.ndarray | None = None
 
     def examples(self) -> tf.data.Dataset:
         """Returns the decoded dataset, in order."""
@@ -249,47 +263,63 @@ class Source:
             def read(file: tf.Tensor) -> tf.data.Dataset:
                 return files.read(file).map(lambda r: r | {"label": label(r)})
 
-            return in_files(
-                dataclasses.replace(files, read=read), self.decode, info
+            return self._digested(
+                in_files(
+                    dataclasses.replace(files, read=read), self.decode, info
+                )
             )
         labels = self.records.map(label, tf.data.AUTOTUNE, deterministic=True)
         labels = list(labels.batch(_ROWS).as_numpy_iterator())
         rows = self.arrays | {"label": np.concatenate(labels)}
-        return in_memory(rows, self.decode, info, decoded=self.decoded)
+        return self._digested(
+            in_memory(rows, self.decode, info, decoded=self.decoded)
+        )
 
     def select(self, indices: np.ndarray) -> "Source":
         """Returns only the examples at `indices` (int [m], increasing)."""
         info = dataclasses.replace(self.info, num_examples=len(indices))
         if self.arrays is not None:
             rows = {k: tf.gather(v, indices) for k, v in self.arrays.items()}
-            return in_memory(rows, self.decode, info, decoded=self.decoded)
-        return in_files(self.record_files().select(indices), self.decode, info)
+            chosen = in_memory(rows, self.decode, info, decoded=self.decoded)
+        else:
+            files = self.record_files().select(indices)
+            chosen = in_files(files, self.decode, info)
+        if self.digests is None:
+            return chosen
+        return dataclasses.replace(chosen, digests=self.digests[indices])
+
+    def _digested(self, source: "Source") -> "Source":
+        """Returns a source of the same images with their digests."""
+        return dataclasses.replace(source, digests=self.digests)
 
     def split_validation(
         self, fraction: float, seed: int
     ) -> tuple["Source", "Source"]:
         """Cuts a random fraction off: (training source, validation source).
 
-        If the labels are in memory, it is a fraction of each class.
+        If the labels are in memory, it is a fraction of each class. Copies of
+        an image that stays are not cut off.
 
         Raises:
           UserError: if one of the two would be empty.
         """
         n = self.info.num_examples
         count = round(fraction * n)
-        if not 0 < count < n:
+        chosen = np.zeros([n], bool)
+        # The stream of RandomState never changes; Generator's may.
+        order = np.random.RandomState(seed % 2**32).permutation(n)
+        stratified = self.arrays is not None and self.info.has_labels
+        labels = self.labels() if stratified else None
+        if 0 < count < n:
+            chosen = split_spec.held_out(order, labels, fraction)
+        if self.digests is not None:
+            chosen = split_spec.without_copies(chosen, self.digests)
+        if not chosen.any():
             raise errors.UserError(
                 f"a validation fraction of {fraction:g} cuts {count} of the"
                 f" {n} examples of {self.info.name} {self.info.split}: use a"
-                " fraction that leaves examples on both sides"
+                " fraction that leaves different examples on both sides"
             )
-        # The stream of RandomState never changes; Generator's may.
-        order = np.random.RandomState(seed % 2**32).permutation(n)
-        if self.arrays is not None and self.info.has_labels:
-            chosen = split_spec.held_out(order, self.labels(), fraction)
-        else:
-            chosen = np.zeros([n], bool)
-            chosen[order[:count]] = True
         train = self.select(np.flatnonzero(~chosen))
         validation = self.select(np.flatnonzero(chosen))
         name = f"{self.info.split} (validation)"

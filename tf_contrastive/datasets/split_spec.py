@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import re
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,6 +84,20 @@ def random_order(names: Sequence[str]) -> np.ndarray:
     md5 = functools.partial(hashlib.md5, usedforsecurity=False)
     digests = [md5(name.encode()).digest() for name in names]
     return np.argsort(np.array(digests, "S16"), kind="stable")
+
+
+def without_copies(chosen: np.ndarray, digests: np.ndarray) -> np.ndarray:
+    """Returns the chosen examples, bool [n], without copies of the others.
+
+    So that copies of an image are on one side. Of digests, int64 [n], 0 is that
+    of no image.
+    """
+    return chosen & ~np.isin(digests, digests[~chosen & (digests != 0)])
+
+
+def numbered(place: str, rows: np.ndarray) -> np.ndarray:
+    """Returns digests of a place's rows, int64 [n], that are no files."""
+    return zlib.crc32(place.encode()) >> 1 << 32 | rows.astype(np.int64)
 
 
 def held_out(

@@ -161,4 +161,5 @@ def tfrecord(
         by_pillow=found.by_pillow,
     )
     decode = functools.partial(decoding.decode_record, decoder=found.decoder())
-    return in_files(files.select(start + good), decode, info)
+    source = in_files(files.select(start + good), decode, info)
+    return dataclasses.replace(source, digests=found.digests[start + good])

@@ -1,0 +1,309 @@
+"""Images that two splits share, against sets of numbers; copies of files."""
+
+import os
+import random
+import re
+import shutil
+
+import pytest
+from dataset_helpers import (
+    class_folders,
+    csv,
+    encoded,
+    picture,
+    read,
+    write,
+)
+from image_helpers import write_records
+
+from tf_contrastive import datasets, errors
+from tf_contrastive.config.data import Reading
+from tf_contrastive.datasets import overlap
+
+# Images of each whole split below.
+_IMAGES = 100
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory, data_dir):
+    """A folder, a list, records and packed images, of as many images each."""
+    root = tmp_path_factory.mktemp("files")
+    class_folders(root / "images", per_class=_IMAGES // 2)
+    paths = sorted((root / "images").rglob("*.png"))
+    lines = [f"{path},{path.parent.name}\n" for path in paths]
+    csv(root / "list.csv", "".join(lines))
+    images = [{"image": path.read_bytes(), "label": 0} for path in paths]
+    (root / "records").mkdir()
+    for part in range(3):
+        records = images[30 * part : 30 * part + 30 + 10 * (part == 2)]
+        write_records(root / "records" / f"{part}.tfrecord", records)
+    source = datasets.source(f"folder:{root}/images")
+    datasets.pack(source, str(root / "packed"), 8)
+    (root / "link").symlink_to(root / "images")
+    (root / "prepared").symlink_to(data_dir)
+    return root
+
+
+def _names(root):
+    """Names of datasets with images of the same files in each line."""
+    return [
+        [
+            f"folder:{root}/images",
+            f"folder:{root}/images/",
+            f"folder:{root}/packed/../images",
+            f"folder:{os.path.relpath(root)}/images",
+            f"folder:{root}/link",
+            f"csv:{root}/list.csv",
+            f"subset:fraction=1,of=folder:{root}/images",
+            f"randbit:bits=2,of=folder:{root}/link",
+        ],
+        [
+            f"tfrecord:{root}/records",
+            f"tfrecord:{root}/link/../records/*",
+            f"subset:fraction=1,of=tfrecord:{root}/records/*.tfrecord",
+        ],
+        [f"packed:{root}/packed", f"packed:{root}/link/../packed"],
+        ["digits", "digits/3", "subset:fraction=1,of=digits"],
+        ["cifar10", "cifar10:1.0.0", "cifar2", "randbit:bits=2,of=cifar10"],
+    ]
+
+
+def _pixels(source):
+    """The image of each example, of which no two are equal."""
+    return [example["image"].tobytes() for example in read(source)]
+
+
+def _random_slice(rng, count):
+    """A slice in numbers, percent or both, of at least one image."""
+    low, high = sorted(rng.sample(range(101), 2))
+    start = rng.choice(["", f"{low}%", f"{low * count // 100}"])
+    stop = rng.choice(["", f"{high}%", f"{high * count // 100}"])
+    return f"train[{start}:{stop}]" if start or stop else "train"
+
+
+@pytest.mark.parametrize("family", range(5))
+def test_common_images_are_those_with_the_same_pixels(family, files, data_dir):
+    names, rng = _names(files)[family], random.Random(family)
+    places = data_dir, str(files / "prepared")
+
+    def opened():
+        name, place = rng.choice(names), rng.choice(places)
+        count = datasets.source(name, data_dir=place).info.num_examples
+        return datasets.source(name, _random_slice(rng, count), data_dir=place)
+
+    for _ in range(8):
+        train, test = opened(), opened()
+        known = {*_pixels(train)}
+        expected = [image in known for image in _pixels(test)]
+        found = overlap.find(train, test)
+        assert found.same.tolist() == expected, (train.info, test.info)
+        assert not found.copies.any()
+
+
+def _bounds(split, count):
+    """First image, and the one after the last, by the rules of TFDS."""
+    start, stop = re.fullmatch(r"train(?:\[(.*):(.*)\])?", split).groups("")
+
+    def place(text, default):
+        if text.endswith("%"):
+            return round(int(text[:-1]) * count / 100)
+        return int(text or default)
+
+    return place(start, 0), place(stop, count)
+
+
+def test_the_advised_slice_has_no_image_of_the_other():
+    rng, advised = random.Random(0), 0
+    for _ in range(500):
+        splits = [_random_slice(rng, 200) for _ in range(2)]
+        train, test = (
+            datasets.source("kbits:bits=2,examples=200", split)
+            for split in splits
+        )
+        ours, theirs = ({*range(*_bounds(x, 200))} for x in splits)
+        if not ours & theirs:
+            assert datasets.check_disjoint(train, test) is None
+            continue
+        with pytest.raises(errors.UserError) as caught:
+            datasets.check_disjoint(train, test)
+        said = re.fullmatch(
+            r"kbits.*: test_split=(\S+) has ([\d,]+) images? of split=(\S+):"
+            r" use (?:split=(\S+)|slices .* split=(\S+) and test_split=(\S+))",
+            str(caught.value),
+        )
+        assert [said[3], said[1]] == splits
+        assert int(said[2]) == len(ours & theirs)
+        new = {*range(*_bounds(said[4] or said[5], 200))}
+        other = said[6] or splits[1]
+        assert new and not new & {*range(*_bounds(other, 200))}
+        advised += bool(said[4])
+        assert not said[4] or new <= ours
+    assert advised > 100
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "count", "advice"),
+    [
+        ("train", "train[90%:]", 144, "use split=train[:90%]"),
+        ("train", "train[:10%]", 144, "use split=train[10%:]"),
+        ("train[:1000]", "train[500:]", 500, "use split=train[:500]"),
+        ("train[500:]", "train[:1000]", 500, "use split=train[1000:]"),
+        (
+            "train",
+            "train",
+            1437,
+            "split=train[:90%] and test_split=train[90%:]",
+        ),
+        ("train[90%:]", "train", 144, "split=train[:90%] and"),
+        ("train[:50%]", "train[500:]", 218, "split=train[:500]"),
+    ],
+)
+def test_common_images_of_slices_are_refused(train, test, count, advice):
+    splits = (datasets.source("digits", split) for split in (train, test))
+    with pytest.raises(errors.UserError) as caught:
+        datasets.check_disjoint(*splits)
+    assert f"test_split={test} has {count:,} images of split={train}: use" in (
+        str(caught.value)
+    )
+    assert advice in str(caught.value)
+
+
+# ---- Copies of files --------------------------------------------------------
+
+
+def _copied(root, number, how):
+    """Makes the first images of train be images of test, too."""
+    for i in range(number):
+        old, new = root / f"train/cat/{i}.png", root / f"test/dog/copy{i}.png"
+        if how == "link":
+            new.symlink_to(old)
+        elif how == "hard link":
+            os.link(old, new)
+        else:
+            shutil.copy(old, new)
+
+
+@pytest.fixture
+def splits(tmp_path):
+    """A folder of two splits of 12 images each."""
+    class_folders(tmp_path / "train", per_class=6)
+    class_folders(tmp_path / "test", per_class=6, start=1000)
+    return tmp_path
+
+
+def _both(name, **reading):
+    options = Reading(**reading)
+    return (
+        datasets.source(name, split, reading=options)
+        for split in ("train", "test")
+    )
+
+
+@pytest.mark.parametrize("how", ["copy", "link", "hard link"])
+def test_a_few_copies_are_a_warning_and_most_are_refused(how, splits):
+    name = f"folder:{splits}"
+    assert datasets.check_disjoint(*_both(name)) is None
+    _copied(splits, 2, how)
+    warning = datasets.check_disjoint(*_both(name))
+    copied, original = splits / "test/dog/copy0.png", splits / "train/cat/0.png"
+    for words in ("2 of the 14", f"{copied} = {original}", "test_split=test"):
+        assert words in warning
+    shutil.copytree(splits / "train/dog", splits / "test/dog/again")
+    for i in range(4):
+        (splits / f"test/cat/{i}.png").unlink()
+    with pytest.raises(errors.UserError, match="8 of the 16 images"):
+        datasets.check_disjoint(*_both(name))
+
+
+def test_a_path_in_two_lists_is_refused(splits):
+    lines = {
+        "train": "train/cat/0.png,a\ntrain/dog/0.png,b\ntrain/dog/1.png,b\n",
+        "test": "test/cat/0.png,a\n./train/dog/0.png,b\ntest/dog/1.png,b\n",
+    }
+    for split, text in lines.items():
+        csv(splits / f"{split}.csv", text)
+    with pytest.raises(errors.UserError, match="has 1 image of"):
+        datasets.check_disjoint(*_both(f"csv:{splits}/{{split}}.csv"))
+    # The same path twice in one list, once in each slice.
+    twice = csv(splits / "twice.csv", (lines["train"] + "train/cat/0.png,a\n"))
+    parts = (datasets.source(twice, s) for s in ("train[:3]", "train[3:]"))
+    with pytest.raises(errors.UserError, match="remove them"):
+        datasets.check_disjoint(*parts)
+
+
+def test_copies_in_records_are_found_and_counted(splits):
+    images = [encoded(picture(i)) for i in (1, 2, 3, 4, 2)]
+    for split, chosen in (
+        ("train", images),
+        ("test", images[2:4] + [encoded(picture(i)) for i in range(10, 14)]),
+    ):
+        rows = [{"image": image} for image in chosen]
+        write_records(splits / f"{split}.tfrecord", rows)
+    train, test = _both(f"tfrecord:{splits}/{{split}}.tfrecord")
+    warning = datasets.check_disjoint(train, test)
+    place = f"record 0 of {splits}/test.tfrecord = record 2 of"
+    assert "2 of the 6" in warning and place in warning
+    assert overlap.copies(test) == "0"
+    assert overlap.copies(train).startswith("1 (record 4 of")
+    # Between files of two kinds.
+    other = datasets.source(f"folder:{splits}")
+    assert overlap.find(other, test).copies.sum() == 2
+
+
+def test_copies_within_a_split_are_counted(splits):
+    name = f"folder:{splits}"
+    assert overlap.copies(datasets.source(name)) == "0"
+    shutil.copy(splits / "train/cat/1.png", splits / "train/cat/9.png")
+    shutil.copy(splits / "train/cat/1.png", splits / "train/dog/9.png")
+    shutil.copy(splits / "train/dog/2.png", splits / "train/dog/8.png")
+    text = overlap.copies(datasets.source(name))
+    assert text.startswith("3, 2 of them of images in several classes (")
+    assert f"{splits}/train/cat/9.png = {splits}/train/cat/1.png" in text
+    assert overlap.copies(datasets.source("digits")) is None
+
+
+@pytest.mark.parametrize("kind", ["folder", "csv"])
+def test_copies_are_held_out_together(kind, tmp_path):
+    class_folders(tmp_path / "images", per_class=30)
+    before = {}
+    name = f"folder:{tmp_path}/images"
+    reading = {"test_fraction": 0.2}
+    if kind == "folder":
+        before = [_pixels(source) for source in _both(name, **reading)]
+    for i in range(10):
+        shutil.copy(
+            tmp_path / f"images/cat/{i}.png", tmp_path / f"images/cat/x{i}.png"
+        )
+    if kind == "csv":
+        paths = sorted((tmp_path / "images").rglob("*.png"))
+        lines = [f"{path},{path.parent.name}\n" for path in paths]
+        name = csv(tmp_path / "list.csv", "".join([*lines, *lines[::2]]))
+    train, test = _both(name, **reading)
+    shared = {*_pixels(train)} & {*_pixels(test)}
+    assert not shared and test.info.num_examples > 5
+    assert {*_pixels(train), *_pixels(test)} == {
+        picture(100 * c + i).tobytes() for c in range(2) for i in range(30)
+    }
+    # Without copies, what is held out is what it was.
+    if before:
+        for i in range(10):
+            (tmp_path / f"images/cat/x{i}.png").unlink()
+        assert [_pixels(source) for source in _both(name, **reading)] == before
+
+
+def test_copies_are_not_cut_off_for_validation(splits):
+    for i in range(6):
+        for new in ("a", "b"):
+            path = splits / f"train/cat/{i}.png"
+            shutil.copy(path, path.with_stem(f"{new}{i}"))
+    for seed in range(5):
+        source = datasets.source(f"folder:{splits}")
+        parts = source.split_validation(0.3, seed)
+        assert not {*_pixels(parts[0])} & {*_pixels(parts[1])}
+        assert sum(part.info.num_examples for part in parts) == 24
+    shutil.rmtree(splits / "train/dog")
+    shutil.rmtree(splits / "test")
+    for path in (splits / "train/cat").iterdir():
+        write(path, encoded(picture(0)))
+    with pytest.raises(errors.UserError, match="different examples"):
+        datasets.source(f"folder:{splits}").split_validation(0.3, 0)

@@ -1,0 +1,225 @@
+"""Images that two splits share, and copies of images within a split.
+
+Images are the same if they are read from the same place: a file, or a record
+of a file. Copies are files, or images of TFRecord files, with the same bytes;
+those of other datasets are not read for this.
+"""
+
+import functools
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import errors
+from tf_contrastive.datasets import split_spec
+from tf_contrastive.datasets.source import Source
+
+# Copies from which a test split is refused, as a fraction of its images: its
+# score is that of the training images. A few are common in published splits.
+_MAX_COPIES = 0.5
+# Images that are named.
+_NAMED = 3
+
+
+class Overlap(NamedTuple):
+    """The images of a test split that a training split has, too."""
+
+    same: np.ndarray  # Read from the same places, bool [n].
+    copies: np.ndarray  # Of other files with the same bytes, bool [n].
+
+
+class _Places(NamedTuple):
+    """Where images are read from."""
+
+    names: Sequence[str]
+    name: np.ndarray  # Index into the names, int64 [n].
+    row: np.ndarray  # In that place, int64 [n].
+
+
+def find(train: Source, test: Source) -> Overlap:
+    """Returns the images of `test` that are also in `train`."""
+    nothing = np.zeros([test.info.num_examples], bool)
+    of_train, of_test = _places(train), _places(test)
+    same = nothing
+    if of_train and of_test:
+        number = {name: i for i, name in enumerate(of_train.names)}
+        known = np.array([number.get(name, -1) for name in of_test.names])
+        # Links and lists may name a place twice.
+        own = np.array([number[name] for name in of_train.names])
+        length = 1 + max(of_train.row.max(), of_test.row.max())
+        keys = own[of_train.name] * length + of_train.row
+        others = known[of_test.name]
+        same = (others >= 0) & np.isin(others * length + of_test.row, keys)
+    ours, theirs = _digests(train), _digests(test)
+    if ours is None or theirs is None:
+        return Overlap(same, nothing)
+    return Overlap(same, ~same & np.isin(theirs, ours[ours != 0]))
+
+
+def check_disjoint(
+    train: Source,
+    test: Source,
+    learn: str = "split",
+    score: str = "test_split",
+) -> errors.Message | None:
+    """Checks that what is scored on has no image that is learnt from.
+
+    Args:
+      train, test: splits of a dataset.
+      learn, score: the arguments that name them.
+
+    Returns:
+      A warning of a few copies, or None.
+
+    Raises:
+      UserError: for common images, or if most are copies.
+    """
+    found = find(train, test)
+    ours = errors.arg(learn, train.info.split)
+    theirs = errors.arg(score, test.info.split)
+    if count := np.count_nonzero(found.same):
+        images = f"{count:,} image{'s' * (count > 1)}"
+        one = f"{test.info.name}: {theirs} has {images} of {ours}"
+        covers = count == train.info.num_examples
+        base, advised = _apart(train.info.split, test.info.split, covers)
+        if advised == train.info.split or not base:
+            names = _few(test, np.flatnonzero(found.same))
+            raise errors.UserError(
+                f"{one} ({names}): remove them from one of the two, or use"
+                " other splits"
+            )
+        if advised:
+            raise errors.UserError(f"{one}: use {errors.arg(learn, advised)}")
+        raise errors.UserError(
+            f"{one}: use slices without common images, such as"
+            f" {errors.arg(learn, f'{base}[:90%]')} and"
+            f" {errors.arg(score, f'{base}[90%:]')}"
+        )
+    rows = np.flatnonzero(found.copies)
+    if not len(rows):
+        return None
+    text = (
+        f"{test.info.name}: {len(rows):,} of the {len(found.copies):,} images"
+        f" of {theirs} are copies of images of {ours}"
+        f" ({_pairs(train, test, rows)}): remove them from one of the two"
+    )
+    if len(rows) >= _MAX_COPIES * len(found.copies):
+        raise errors.UserError(text)
+    return errors.Message(text)
+
+
+def _apart(
+    train: str, test: str, covers: bool
+) -> tuple[str | None, str | None]:
+    """Returns (the whole split of both, the slice of train outside of test).
+
+    Each is None if there is none, or if it cannot be told. `covers` is whether
+    test has all images of train.
+    """
+    base, start, stop = split_spec.parse(train)
+    other, first, last = split_spec.parse(test)
+    if base != other:
+        return None, None
+    if not covers:
+        if first and _is_below(start, first):
+            return base, f"{base}[{start or ''}:{first}]"
+        if last and _is_below(last, stop):
+            return base, f"{base}[{last}:{stop or ''}]"
+    return base, None
+
+
+def _is_below(a: str | None, b: str | None) -> bool:
+    """Whether a boundary of a slice is below another one, for certain.
+
+    None is the first image for `a`, and the end for `b`.
+    """
+    kinds = {(x.endswith("%"), x.startswith("-")) for x in (a, b) if x}
+    if len(kinds) > 1:
+        return False
+    low, high = (int((x or "0").rstrip("%")) for x in (a, b))
+    return not b or low < high
+
+
+def copies(source: Source) -> str | None:
+    """Describes the copies in a split; None if its images are not compared."""
+    digests = _digests(source)
+    if digests is None:
+        return None
+    order = np.argsort(digests, kind="stable")
+    repeats = (np.diff(digests[order]) == 0) & (digests[order][1:] != 0)
+    # Each that repeats an earlier image, in the order of the images.
+    rows = np.sort(order[1:][repeats])
+    if not len(rows):
+        return "0"
+    text = f"{len(rows):,}"
+    if source.arrays is not None and source.info.has_labels:
+        labels = source.labels()
+        _, image = np.unique(digests, return_inverse=True)
+        classes = labels.max() + 1
+        classes_of = np.bincount(np.unique(image * classes + labels) // classes)
+        if other := np.count_nonzero(classes_of[image[rows]] > 1):
+            text += f", {other:,} of them of images in several classes"
+    return f"{text} ({_pairs(source, source, rows)})"
+
+
+def _pairs(train: Source, test: Source, rows: np.ndarray) -> str:
+    """Names the first of some images of `test`, and what they are copies of."""
+    assert train.digests is not None and test.digests is not None
+    firsts = [
+        int(np.flatnonzero(train.digests == test.digests[row])[0])
+        for row in rows[:_NAMED]
+    ]
+    named = _names(test, rows[:_NAMED]), _names(train, firsts)
+    pairs = map(" = ".join, zip(*named, strict=True))
+    return ", ".join(pairs) + ", ..." * (len(rows) > _NAMED)
+
+
+def _few(source: Source, rows: np.ndarray) -> str:
+    names = _names(source, rows[:_NAMED])
+    return ", ".join(names) + ", ..." * (len(rows) > _NAMED)
+
+
+def _names(source: Source, rows: Sequence[int] | np.ndarray) -> list[str]:
+    if source.files is not None:
+        name, row = source.files.positions()
+        files = source.files.names
+        return [f"record {row[i]} of {files[name[i]]}" for i in rows]
+    if source.arrays and "path" in source.arrays:
+        paths = tf.gather(source.arrays["path"], rows).numpy()
+        return list(map(tf.compat.as_str_any, paths))
+    return [f"image {i}" for i in rows]
+
+
+def _digests(source: Source) -> np.ndarray | None:
+    """Returns the digests of images that are in files; None: not known."""
+    is_made = source.files is None and "path" not in (source.arrays or {})
+    return None if is_made else source.digests
+
+
+def _places(source: Source) -> _Places | None:
+    """Returns where the images of a source are; None if that is not known."""
+    if source.arrays and "path" in source.arrays:
+        names = source.arrays["path"].numpy().tolist()
+        paths = _real([tf.compat.as_str_any(name) for name in names])
+        numbers = np.arange(len(paths))
+        return _Places(paths, numbers, np.zeros_like(numbers))
+    if source.files is not None:
+        return _Places(_real(source.files.names), *source.files.positions())
+    if source.digests is not None:
+        zeros = np.zeros_like(source.digests)
+        return _Places([""], zeros, source.digests)
+    return None
+
+
+def _real(paths: Sequence[str]) -> list[str]:
+    """Returns local paths without links to their folders."""
+    folder = functools.cache(os.path.realpath)
+    return [
+        path
+        if "://" in path
+        else os.path.join(folder(os.path.dirname(path)), os.path.basename(path))
+        for path in paths
+    ]
