@@ -95,7 +95,7 @@ def test_common_images_are_those_with_the_same_pixels(family, files, data_dir):
         train, test = opened(), opened()
         known = {*_pixels(train)}
         expected = [image in known for image in _pixels(test)]
-        found = overlap.find(train, test)
+        found = overlap.find_overlap(train, test)
         assert found.same.tolist() == expected, (train.info, test.info)
         assert not found.copies.any()
 
@@ -247,7 +247,7 @@ def test_copies_in_records_are_found_and_counted(splits):
     assert overlap.copies(train).startswith("1 (record 4 of")
     # Between files of two kinds.
     other = datasets.source(f"folder:{splits}")
-    assert overlap.find(other, test).copies.sum() == 2
+    assert overlap.find_overlap(other, test).copies.sum() == 2
 
 
 def test_copies_within_a_split_are_counted(splits):

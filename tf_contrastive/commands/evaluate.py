@@ -1,6 +1,7 @@
 """`evaluate`: scores the encoder of a run, or an export, by named protocols."""
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from tf_contrastive.commands import watch
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data, Reading, check_pod
 from tf_contrastive.config.evaluate import Evaluate, Evaluation, resolve_splits
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import (
     artifacts,
@@ -28,6 +30,7 @@ from tf_contrastive.evaluation import (
     make_context,
     protocols,
     results,
+    seen_images,
 )
 from tf_contrastive.evaluation.context import EvaluationContext
 
@@ -110,6 +113,7 @@ class _Scorer:
             artifacts_folder = os.path.join(self.folder, comparison.FOLDER)
             events = os.path.join(self.folder, tensorboard.EVENTS, EVENTS)
         self._recorder = artifacts.Recorder(artifacts_folder, events)
+        self._source = functools.cache(_source)
         self._sources: tuple[datasets.Source, datasets.Source] | None = None
         self._untrained_results: list[dict[str, Any]] = []
 
@@ -174,6 +178,7 @@ class _Scorer:
                     "scale": self._options.evaluation.scale,
                     "step": run.step if run else None,
                     "checksum": embedding.checksum(context.subject.encoder),
+                    "seen": self._recorder.seen,
                     "left_out": left_out,
                     "results": rows,
                 }
@@ -210,17 +215,15 @@ class _Scorer:
         name, data_dir = evaluation.dataset, evaluation.data_dir
         reading = self._options.reading
         if run:
-            if name in ("", run.config.data.dataset):
-                reading = _inherited(reading, run.config.reading)
             name = name or run.config.data.dataset
+            if name == run.config.data.dataset:
+                reading = _inherited(reading, run.config.reading)
             data_dir = data_dir or run.config.data.data_dir
         if distribution.is_pod(self._strategy):
             check_pod(evaluation.workdir, Data(dataset=name, data_dir=data_dir))
 
-        def opened(split: str, reading: Reading = reading) -> datasets.Source:
-            return datasets.source(
-                name, split, data_dir=data_dir or None, reading=reading
-            )
+        def opened(split: str) -> datasets.Source:
+            return self._source(name, split, data_dir, reading)
 
         splits = evaluation.train_split, evaluation.test_split
         try:
@@ -228,9 +231,9 @@ class _Scorer:
         except errors.AbsentSplitError:
             if splits != ("train", "test"):
                 raise
-            made = dataclasses.replace(reading, test_fraction=_TEST_FRACTION)
+            reading = dataclasses.replace(reading, test_fraction=_TEST_FRACTION)
             # First test: data of which nothing is held out still lack it.
-            test, train = (opened(split, made) for split in reversed(splits))
+            test, train = map(opened, reversed(splits))
             terminal.warning(
                 f"{name} has no split test: scoring {_TEST_FRACTION:.0%} of the"
                 " images of each class, on which the encoder may have been"
@@ -241,7 +244,43 @@ class _Scorer:
         if train.info.has_labels and test.info.has_labels:
             info = datasets.check_scorable(train.info, test.info)
             test = dataclasses.replace(test, info=info)
+        names = fields.split_list(evaluation.protocols)
+        names = [*PROTOCOLS] if "all" in names else names
+        if run and (trained := self._trained_on(run.config, data_dir)):
+            self._recorder.seen = seen_images.of_encoder(
+                run.config,
+                trained,
+                test,
+                names,
+                are_held_out=name == run.config.data.dataset
+                and reading.test_fraction > run.config.reading.test_fraction,
+            )
+            if self._recorder.seen:
+                terminal.warning(self._recorder.seen)
+        seen_images.check(train, test, names)
         return train, test
+
+    def _trained_on(
+        self, run: Pretrain, data_dir: str
+    ) -> datasets.Source | None:
+        """Opens what a run was trained on, if it is here."""
+        limits = _inherited(self._options.reading, run.reading)
+        own = self._options.evaluation.dataset in ("", run.data.dataset)
+        try:
+            return self._source(
+                run.data.dataset,
+                run.data.split,
+                data_dir if own else run.data.data_dir,
+                dataclasses.replace(
+                    limits, test_fraction=run.reading.test_fraction
+                ),
+            )
+        except errors.UserError as error:
+            terminal.info(
+                "the images to score are not compared with those that the"
+                f" encoder was trained on: {error}"
+            )
+            return None
 
     def _contexts(
         self,
@@ -272,6 +311,14 @@ class _Scorer:
             yield make_context.from_run(run, *data, trained=False, **hooks)
 
 
+def _source(
+    name: str, split: str, data_dir: str, reading: Reading
+) -> datasets.Source:
+    return datasets.source(
+        name, split, data_dir=data_dir or None, reading=reading
+    )
+
+
 def _suggest_small_scale(names: Iterable[str], evaluation: Evaluation) -> None:
     """Logs which protocols take long without an accelerator."""
     if evaluation.scale == "cpu" or any(
@@ -293,6 +340,8 @@ def _print(report: dict[str, Any]) -> None:
         print(line)
     for name, reason in report["left_out"].items():
         print(f"left out: {name} ({reason})")
+    if report["seen"]:
+        print(f"warning: {report['seen']}")
     checksum = report["checksum"][:12]
     print(f"encoder checksum unchanged: {checksum}", flush=True)
 

@@ -158,7 +158,7 @@ class Data:
     )
     test_split: str = option(
         "test",
-        "split to score the linear stage on",
+        "split to score the linear stage on, of other images than split",
         check=split_name,
         identity=False,
     )

@@ -57,6 +57,7 @@ class ProtocolDeclaration:
         papers' values take hours on a CPU.
       memory: field -> bytes that it takes for each unit of its value.
       needs_labels: whether both splits must have classes to score.
+      learns: whether what it scores on test has learnt from train.
       needs_projections: whether the encoder must have a projection head.
       smallest: split -> images that it must have.
     """
@@ -68,6 +69,7 @@ class ProtocolDeclaration:
     cpu: ClassVar[Mapping[str, Any]] = {}
     memory: ClassVar[Mapping[str, int]] = {}
     needs_labels: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
     needs_projections: ClassVar[bool] = False
     smallest: ClassVar[Mapping[str, int]] = {}
 
@@ -96,6 +98,7 @@ class KNN(ProtocolDeclaration):
     prefix = "knn_"
     shared = ("features",)
     needs_labels = True
+    learns = True
 
     k: str = option(
         "1,5",
@@ -110,6 +113,7 @@ class Prototype(ProtocolDeclaration):
 
     name = "prototype"
     needs_labels = True
+    learns = True
 
 
 class Head(ProtocolDeclaration):
@@ -175,6 +179,7 @@ class Linear(LinearStage, ProtocolDeclaration):
     cpu: ClassVar = {"augmentation": "none", "batch_size": 256}
     memory: ClassVar = {"epochs": 4}
     needs_labels = True
+    learns = True
 
     recipe: str = option(
         "simclr",
@@ -243,6 +248,7 @@ class Logistic(ProtocolDeclaration):
     shared = ("validation_fraction", "seed")
     memory: ClassVar = {"penalties": 8 * FEATURES}
     needs_labels = True
+    learns = True
 
     penalties: int = option(45, "log-spaced penalties to try", minimum=1)
     lowest_penalty: float = option(
@@ -277,6 +283,7 @@ class Finetune(ProtocolDeclaration):
         "scratch": False,
     }
     needs_labels = True
+    learns = True
 
     fractions: str = option(
         "0.01,0.1,1",
@@ -439,6 +446,7 @@ class Robustness(ProtocolDeclaration):
     }
     memory: ClassVar = {"bins": 3 * 8}
     needs_labels = True
+    learns = True
 
     classifier: str = option(
         "auto",
@@ -486,6 +494,7 @@ class Separation(ProtocolDeclaration):
     name = "separation"
     version = 2
     needs_labels = True
+    learns = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -540,6 +549,7 @@ class Transforms(ProtocolDeclaration):
     """The transformations that h and z encode (SimCLR, section 4.2)."""
 
     name = "transforms"
+    learns = True
     shared = ("seed",)
     cpu: ClassVar = {"transforms_train": 2000, "transforms_test": 2000}
     memory: ClassVar = {"transforms_hidden": 3 * 4 * FEATURES}

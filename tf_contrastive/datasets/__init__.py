@@ -13,7 +13,11 @@ from tf_contrastive.datasets.opening import (
     name_unreadable,
     source,
 )
-from tf_contrastive.datasets.overlap import check_disjoint
+from tf_contrastive.datasets.overlap import (
+    MAX_COPIES,
+    check_disjoint,
+    find_overlap,
+)
 from tf_contrastive.datasets.packing import pack
 from tf_contrastive.datasets.pipeline import (
     ViewMaker,
@@ -28,6 +32,7 @@ from tf_contrastive.datasets.sampler import Order, steps_per_epoch
 from tf_contrastive.datasets.source import Info, Source, check_scorable
 
 __all__ = [
+    "MAX_COPIES",
     "DataService",
     "Info",
     "Order",
@@ -39,6 +44,7 @@ __all__ = [
     "contact_sheet",
     "evaluation_batches",
     "evaluation_part",
+    "find_overlap",
     "from_arrays",
     "from_folder",
     "in_memory",

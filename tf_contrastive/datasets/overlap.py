@@ -19,7 +19,7 @@ from tf_contrastive.datasets.source import Source
 
 # Copies from which a test split is refused, as a fraction of its images: its
 # score is that of the training images. A few are common in published splits.
-_MAX_COPIES = 0.5
+MAX_COPIES = 0.5
 # Images that are named.
 _NAMED = 3
 
@@ -39,7 +39,7 @@ class _Places(NamedTuple):
     row: np.ndarray  # In that place, int64 [n].
 
 
-def find(train: Source, test: Source) -> Overlap:
+def find_overlap(train: Source, test: Source) -> Overlap:
     """Returns the images of `test` that are also in `train`."""
     nothing = np.zeros([test.info.num_examples], bool)
     of_train, of_test = _places(train), _places(test)
@@ -77,7 +77,7 @@ def check_disjoint(
     Raises:
       UserError: for common images, or if most are copies.
     """
-    found = find(train, test)
+    found = find_overlap(train, test)
     ours = errors.arg(learn, train.info.split)
     theirs = errors.arg(score, test.info.split)
     if count := np.count_nonzero(found.same):
@@ -106,7 +106,7 @@ def check_disjoint(
         f" of {theirs} are copies of images of {ours}"
         f" ({_pairs(train, test, rows)}): remove them from one of the two"
     )
-    if len(rows) >= _MAX_COPIES * len(found.copies):
+    if len(rows) >= MAX_COPIES * len(found.copies):
         raise errors.UserError(text)
     return errors.Message(text)
 

@@ -31,7 +31,8 @@ class Recorder:
 
     Arrays and plots go to `folder`, TensorBoard's files to `events`, if set.
     Tags start with the dataset if it is not the run's own.
-    Set `step`, that of the evaluated checkpoint, before each run.
+    Set `step`, that of the evaluated checkpoint, and `seen`, what its encoder
+    was trained on of the images to score, before each run.
     """
 
     def __init__(self, folder: str | None, events: str | None = None) -> None:
@@ -40,6 +41,7 @@ class Recorder:
             files.remove_leftovers(folder)
         self._events = events
         self.step = 0
+        self.seen = ""
         # Encoder and protocol of the current npz file, and its content so far.
         self._current: tuple[str, ...] = ()
         self._about: dict[str, dict[str, Any]] = {}
@@ -87,10 +89,12 @@ class Recorder:
                     "dataset": context.data.test.info.name,
                     "split": context.data.test.info.split,
                     "labels": digest(labels),
+                    "seen": self.seen * (context.subject.name == "trained"),
                 }
                 if "dataset" in part:
                     # The split is that of the context's own dataset.
                     facts |= {"dataset": part["dataset"], "split": None}
+                    facts["seen"] = ""
             self._about[variant] = facts
             for name, array in arrays.items():
                 self._entries[_entry_name(variant, name)] = array
@@ -142,7 +146,8 @@ class Hits(NamedTuple):
 
     # "encoder", "protocol", "version", "hyperparameters", "step", "checksum"
     # (of the encoder), "dataset", "split" (None: not the context's own
-    # dataset), and "labels" (a digest).
+    # dataset), "labels" (a digest), and "seen" (what the encoder was trained
+    # on of the images, or "").
     about: dict[str, Any]
     correct: np.ndarray  # Bool [n], or fractions.
 

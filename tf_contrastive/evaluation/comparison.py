@@ -33,7 +33,8 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
       {"a", "b", "results": [{"protocol", "variant", "version", "dataset",
       "examples", "top1_a", "top1_b", and `statistics.Comparison` of a against
       b}, ...], "left_out": [{"protocol", "variant", "reason"}, ...],
-      "warnings": a line for each side with results of several checkpoints}.
+      "warnings": a line for each side with results of several checkpoints, or
+      of images that its encoder was trained on}.
 
     Raises:
       UserError: without results, or without common ones.
@@ -75,6 +76,13 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
         " one checkpoint by all of the protocols"
         for name, hits in compared.items()
         if (listed := _several_checkpoints(hits))
+    ]
+    warnings += [
+        f"{name}: {seen}"
+        for name, hits in compared.items()
+        for seen in sorted(
+            {str(hit.about.get("seen", "")) for hit in hits} - {""}
+        )
     ]
     return {
         "a": a,

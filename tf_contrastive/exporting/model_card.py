@@ -214,6 +214,8 @@ def _evaluation(run: checkpoints.Run | None) -> str:
         + f"\n\nOf step {report.get('step')} (the export: step {run.step});"
         f" {report.get('dataset')} by its split {report.get('test_split')}; the"
         " encoder was frozen."
+        + f"\n\nWarning: {report['seen']}."
+        * bool(report.get("seen"))
     )
 
 

@@ -1,0 +1,124 @@
+"""Images to score that an encoder, or a classifier, was trained on."""
+
+import shutil
+
+import numpy as np
+import pytest
+import saved_run
+from dataset_helpers import class_folders
+
+from tf_contrastive import datasets, errors, exporting
+from tf_contrastive.commands import evaluate as command
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.evaluation import comparison, results, seen_images
+
+_LABELLED, _UNLABELLED = "supcon", "ntxent"
+
+
+@pytest.mark.parametrize(
+    ("loss", "trained", "scored", "protocol", "held_out", "expected"),
+    [
+        (_LABELLED, "train[:90%]", "train[90%:]", "knn", False, ""),
+        (_LABELLED, "train", "test", "knn", False, ""),
+        (_LABELLED, "train", "train[90%:]", "knn", False, "refused"),
+        (_LABELLED, "train[:91%]", "train[90%:]", "head", False, "refused"),
+        (_LABELLED, "train", "train[90%:]", "kmeans", False, "144 of the 144"),
+        (_LABELLED, "train", "train[90%:]", "knn", True, "and on their labels"),
+        (_UNLABELLED, "train", "train[90%:]", "knn", False, "144 of the 144"),
+        (_UNLABELLED, "train[:91%]", "train[90%:]", "knn", False, "15 of the"),
+    ],
+)
+def test_an_encoder_is_not_scored_on_labels_it_was_trained_on(
+    loss, trained, scored, protocol, held_out, expected
+):
+    run = fields.replace(Pretrain(), loss=loss, split=trained)
+    sources = (datasets.source("digits", split) for split in (trained, scored))
+
+    def said():
+        return seen_images.of_encoder(
+            run, *sources, [protocol], are_held_out=held_out
+        )
+
+    if expected == "refused":
+        with pytest.raises(errors.UserError, match=r"test_split=train\[90%:\]"):
+            said()
+    else:
+        text = said()
+        assert expected in text and bool(text) == bool(expected)
+        assert not text or ("labels" in text) == (loss == _LABELLED)
+
+
+def test_copies_in_other_files_are_seen_too(tmp_path):
+    run = fields.replace(Pretrain(), loss=_LABELLED)
+    class_folders(tmp_path / "a", per_class=10)
+    class_folders(tmp_path / "b", per_class=10, start=50)
+    shutil.copy(tmp_path / "a/cat/1.png", tmp_path / "b/cat/1.png")
+
+    def said():
+        names = (f"folder:{tmp_path}/{x}" for x in "ab")
+        sources = map(datasets.source, names)
+        return seen_images.of_encoder(
+            run, *sources, ["knn"], are_held_out=False
+        )
+
+    assert "1 of the 20 images to score and on their labels" in said()
+    shutil.copytree(tmp_path / "a/dog", tmp_path / "b/dog", dirs_exist_ok=True)
+    with pytest.raises(errors.UserError, match="11 of the 20"):
+        said()
+
+
+def _evaluate(**values):
+    options = evaluate(scale="cpu", protocols="knn", untrained=False, **values)
+    options.validate()
+    assert command.run(options) == 0
+
+
+def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
+    """Of a run of two networks, one of which has seen the images."""
+    folders = [str(tmp_path / name) for name in ("all", "part")]
+    for folder, split in zip(folders, ("train", "train[:90%]"), strict=True):
+        source = datasets.source("digits", split)
+        saved_run.make(folder, source, loss=_UNLABELLED, split=split)
+        slices = {"train_split": "train[:90%]", "test_split": "train[90%:]"}
+        _evaluate(workdir=folder, **slices)
+    seen = "the encoder was trained on 144 of the 144 images to score"
+    assert f"warning: {seen}" in capsys.readouterr().out
+    assert [results.read(folder)["seen"] for folder in folders] == [seen, ""]
+    warnings = comparison.compare(*folders)["warnings"]
+    assert warnings == [f"{folders[0]}: {seen}"]
+    exporting.export(folders[0], str(tmp_path / "export"))
+    card = next((tmp_path / "export").rglob("*.md")).read_text()
+    assert f"Warning: {seen}" in card
+    # Whatever the encoder has seen, classifiers do not learn what is scored.
+    for given in (
+        {"workdir": folders[1]},
+        {"saved_model": str(tmp_path / "export"), "dataset": "digits"},
+    ):
+        with pytest.raises(errors.UserError) as caught:
+            _evaluate(**given, train_split="train", test_split="train[90%:]")
+        for words in ("has 144 images of", "use train_split=train[:90%]"):
+            assert words in str(caught.value)
+
+
+def test_what_is_held_out_of_a_run_s_images_is_scored_with_a_warning(
+    tmp_path, caplog
+):
+    class_folders(tmp_path / "images", per_class=20)
+    name = f"folder:{tmp_path}/images"
+    run = str(tmp_path / "run")
+    source = datasets.source(name)
+    saved_run.make(run, source, dataset=name, loss=_LABELLED)
+    for options in ({}, {"test_fraction": 0.1}):
+        caplog.clear()
+        _evaluate(workdir=run, **options)
+        count = 4 if options else 8
+        assert f"trained on {count} of the {count} images" in caplog.text
+        assert "and on their labels" in results.read(run)["seen"]
+    # Data that are no longer there cannot be compared.
+    (tmp_path / "images").rename(tmp_path / "moved")
+    with caplog.at_level("INFO"):
+        _evaluate(workdir=run, dataset="digits/2", test_split="test")
+    assert "are not compared" in caplog.text
+    assert np.isfinite(results.read(run)["results"][0]["top1"])

@@ -1,0 +1,71 @@
+"""Images to score that the encoder, or a classifier, was trained on.
+
+Images that a classifier learns from are refused, and so are those whose labels
+the encoder was trained on. Those that it has seen without labels are a warning,
+since papers on self-supervised learning pretrain on them, too.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tf_contrastive import datasets, errors, terminal
+from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.config.protocols import PROTOCOLS
+
+
+def check(
+    train: datasets.Source, test: datasets.Source, protocols: Iterable[str]
+) -> None:
+    """Refuses a test split with images that protocols learn from."""
+    if any(PROTOCOLS[name].learns for name in protocols):
+        names = "train_split", "test_split"
+        if warning := datasets.check_disjoint(train, test, *names):
+            terminal.warning(warning)
+
+
+def of_encoder(
+    run: Pretrain,
+    trained: datasets.Source,
+    test: datasets.Source,
+    protocols: Iterable[str],
+    *,
+    are_held_out: bool,
+) -> str:
+    """Says which images to score the encoder was trained on, if any.
+
+    Args:
+      run: of the encoder.
+      trained: the images that it was trained on.
+      test: to score.
+      protocols: that score them.
+      are_held_out: whether there were no others to score, so that they were
+        held out of the run's images after it.
+
+    Raises:
+      UserError: if the encoder was trained on their labels, which protocols
+        compare with its features, and there are others.
+    """
+    found = datasets.find_overlap(trained, test)
+    seen = np.count_nonzero(found.same | found.copies)
+    if not seen:
+        return ""
+    labelled = run.loss.chosen().needs_labels
+    total = test.info.num_examples
+    text = (
+        f"the encoder was trained on {seen:,} of the {total:,} images to score"
+        + " and on their labels" * labelled
+    )
+    scored = test.info.has_labels and any(
+        PROTOCOLS[name].needs_labels for name in protocols
+    )
+    few = not found.same.any() and seen < datasets.MAX_COPIES * total
+    if labelled and scored and not (few or are_held_out):
+        split = errors.arg("test_split", test.info.split)
+        raise errors.UserError(
+            f"{test.info.name}: {split}: {text}: set another"
+            f" {errors.arg('test_split')}, or repeat pretrain with a"
+            f" {errors.arg('split')} that leaves them out of"
+            f" {trained.info.split}"
+        )
+    return text
