@@ -665,11 +665,24 @@ def test_a_gif_has_a_thousand_blocks_before_its_image_ends():
         image_headers.check(tf.constant(_gif(1001)), 100)
 
 
-def test_the_orientation_is_in_the_first_two_segments():
-    tag = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
-    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + tag
-    for padding, expected in (((1 << 17) - 100, 6), (1 << 17, 1)):
-        data = tf.constant(b"\xff\xd8" + b"x" * padding + exif)
+def _exif(orientation):
+    tag = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
+    return b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + tag
+
+
+def test_a_thousand_comments_may_precede_the_orientation():
+    segment = b"\xff\xe1" + struct.pack(">H", len(_exif(6)) + 2) + _exif(6)
+    for comments, expected in ((999, 6), (1000, 1)):
+        data = b"\xff\xd8" + b"\xff\xfe\0\2" * comments + segment + b"\xff\xda"
+        assert image_headers.orientation(tf.constant(data)) == expected
+
+
+def test_the_metadata_of_a_png_have_64_kb():
+    for padding, expected in (((1 << 16) - 20, 6), (1 << 16, 1)):
+        text = b"\0" * 5 + b"x" * (padding - 5) + b'tiff:Orientation="6"'
+        chunk = b"iTXtXML:com.adobe.xmp\0" + text
+        size = struct.pack(">I", len(chunk) - 4)
+        data = tf.constant(b"\x89PNG\r\n\x1a\n" + size + chunk)
         assert image_headers.orientation(data) == expected
 
 

@@ -4,47 +4,142 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import odd_images
 import pytest
 import tensorflow as tf
-from dataset_helpers import class_folders, encoded, picture, read, write
-from PIL import Image, ImageOps
+from dataset_helpers import (
+    class_folders,
+    encoded,
+    picture,
+    read,
+    refused,
+    write,
+)
+from image_helpers import write_records
+from PIL import Image
 
-from tf_contrastive import datasets
+from tf_contrastive import datasets, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import image_headers
 from tf_contrastive.doctor import memory
 
+# What is refused, and the reason.
+_REFUSED = {
+    "BMP 2 bits": "damaged",
+    "BMP 32 bits, other masks": "damaged",
+    "GIF fewer colours than indices": "damaged",
+    "PPM float": "floating-point",
+    "TIFF 16 bits, signed": "floating-point or 32-bit",
+    "TIFF 32 bits": "32-bit",
+    "TIFF float": "floating-point",
+    "TIFF YCbCr": "damaged",
+}
+# TensorFlow's fast inverse cosine transform, and colours that it scales up.
+_OF_JPEG = 6
 
-def test_every_image_format_becomes_rgb(tmp_path):
-    big = (30, 20)
-    rgba = picture(3, big, "RGBA")
-    sixteen = Image.fromarray(
-        np.arange(600, dtype=np.uint16).reshape(big) * 100
-    )
-    frames = [picture(i, big).convert("P") for i in (4, 5)]
-    kinds = {
-        "a_grey.jpg": encoded(picture(1, big, "L"), "JPEG"),
-        "b_cmyk.JPEG": encoded(picture(2, big, "CMYK"), "JPEG"),
-        "c_rgba.png": encoded(rgba),
-        "d_16bit.png": encoded(sixteen),
-        "e_moving.gif": encoded(
-            frames[0], "GIF", save_all=True, append_images=frames[1:]
-        ),
-        "f_rgba.bmp": encoded(rgba, "BMP"),
-        "g_palette.png": encoded(frames[0]),
-    }
-    for name, contents in kinds.items():
-        write(tmp_path / name, contents)
-    examples = read(datasets.source(f"folder:{tmp_path}"))
-    assert [e["image"].shape for e in examples] == [(30, 20, 3)] * len(kinds)
-    without_alpha = np.asarray(rgba)[..., :3]
-    np.testing.assert_array_equal(examples[2]["image"], without_alpha)
-    np.testing.assert_array_equal(examples[5]["image"], without_alpha)
-    upper = np.asarray(sixteen) >> 8
-    np.testing.assert_allclose(examples[3]["image"][..., 0], upper, atol=1)
-    first_frame = np.asarray(frames[0].convert("RGB"))
-    np.testing.assert_array_equal(examples[4]["image"], first_frame)
-    np.testing.assert_array_equal(examples[6]["image"], first_frame)
+
+def _equals_pillow(images, paths, names, upright):
+    for path, image in zip(paths, images, strict=True):
+        name = names[path]
+        expected = odd_images.by_pillow(Path(path).read_bytes(), upright)
+        assert image.shape == expected.shape, name
+        error = np.abs(image.astype(int) - expected).max()
+        assert error <= (_OF_JPEG if name.startswith("JPEG ") else 0), name
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Paths of images of every format and subtype -> their names."""
+    folder = tmp_path_factory.mktemp("odd")
+    paths = {}
+    for i, (name, (ending, content)) in enumerate(odd_images.files().items()):
+        path = write(folder / f"{i:03}.{ending}", content)
+        paths[str(path)] = name
+    return paths
+
+
+@pytest.mark.parametrize("exif", ["apply", "ignore"])
+def test_pixels_are_those_of_pillow(exif, odd):
+    folder = Path(next(iter(odd))).parent
+    reading = Reading(exif=exif, max_bad_images=len(_REFUSED))
+    source = datasets.source(f"folder:{folder}", reading=reading)
+    assert {odd[path] for path in source.info.bad_images} == set(_REFUSED)
+    paths = [path for path in odd if path not in source.info.bad_images]
+    upright = exif == "apply"
+    images = [example["image"] for example in read(source)]
+    _equals_pillow(images, paths, odd, upright)
+    for row, image in zip(
+        source.records.as_numpy_iterator(), images, strict=True
+    ):
+        assert row["size"].tolist() == list(image.shape[:2])
+
+
+def test_each_refused_image_has_its_reason(odd, tmp_path):
+    for path, name in odd.items():
+        if name in _REFUSED:
+            copy = write(tmp_path / name / "a", Path(path).read_bytes())
+            copy = copy.rename(copy.with_suffix(Path(path).suffix))
+            refused(_REFUSED[name], name=f"folder:{copy.parent}")
+
+
+def test_usual_files_need_no_pillow(odd, tmp_path):
+    """The hosts of a TPU and of a data service have none."""
+    usual = {}
+    for path, name in odd.items():
+        others = odd_images.OF_PILLOW | set(_REFUSED)
+        if name.startswith(odd_images.NATIVE) and name not in others:
+            copy = write(tmp_path / Path(path).name, Path(path).read_bytes())
+            usual[str(copy)] = name
+    source = datasets.source(f"folder:{tmp_path}")
+    assert not source.info.by_pillow
+    images = [example["image"] for example in read(source)]
+    _equals_pillow(images, usual, usual, upright=True)
+    for path, name in odd.items():
+        if name in odd_images.OF_PILLOW:
+            content = tf.constant(Path(path).read_bytes())
+            assert not image_headers.is_native(content), name
+
+
+def test_images_in_records_are_never_turned(odd, tmp_path):
+    names = {p: name for p, name in odd.items() if name not in _REFUSED}
+    rows = [{"image": Path(path).read_bytes()} for path in names]
+    write_records(tmp_path / "a.tfrecord", rows)
+    source = datasets.source(f"tfrecord:{tmp_path}/a.tfrecord")
+    images = [example["image"] for example in read(source)]
+    _equals_pillow(images, names, names, upright=False)
+    assert "JPEG" in dict(source.info.found)["images"]
+
+
+def test_formats_are_counted(tmp_path):
+    for i, kind in enumerate(("JPEG", "MPO", "PNG", "WEBP")):
+        ending = kind.lower().replace("mpo", "jpg")
+        write(tmp_path / f"{i}.{ending}", encoded(picture(i), kind))
+    # By its content.
+    write(tmp_path / "4.jpg", encoded(picture(4)))
+    found = dict(datasets.source(f"folder:{tmp_path}").info.found)
+    assert found["files"] == "2 JPEG, 2 PNG, 1 WEBP"
+
+
+@pytest.mark.parametrize("kind,ending", [("PNG", "png"), ("TIFF", "tif")])
+@pytest.mark.parametrize("bits", [10, 12, 14, 15, 16])
+def test_few_bits_in_files_of_sixteen_are_noticed(
+    kind, ending, bits, tmp_path, monkeypatch
+):
+    said = []
+    monkeypatch.setattr(terminal, "warning", said.append)
+    pixels = np.arange(1 << 14, dtype=np.uint16).reshape(128, 128) << 2
+    pixels >>= 16 - bits
+    for i in range(3):
+        image = Image.fromarray(pixels)
+        write(tmp_path / f"{i}.{ending}", encoded(image, kind))
+    # Black, of 8 bits.
+    write(tmp_path / "a.png", encoded(Image.new("L", (9, 9))))
+    name = f"folder:{tmp_path}"
+    datasets.source(name)
+    assert len(said) == (bits < 15)
+    if said:
+        assert f"{name}: 3 images of 16 bits" in said[0]
+        assert f"above {(1 << bits) - 1:,}" in said[0]
 
 
 def test_images_of_extreme_sizes_are_read(tmp_path):
@@ -65,33 +160,6 @@ def test_images_of_extreme_sizes_are_read(tmp_path):
         assert np.all(example["image"][:, -1] == 77)
 
 
-@pytest.mark.parametrize("endian", ["<", ">"])
-def test_exif_orientation_is_that_of_pillow(endian, tmp_path):
-    picture(0, (30, 20)).save(tmp_path / "0.jpg", quality=95)
-    for turn in range(1, 9):
-        exif = Image.Exif()
-        exif.endian = endian
-        exif[0x010F] = "maker"  # Another entry, before the orientation.
-        exif[0x0112] = turn
-        contents = encoded(picture(turn, (30, 20)), "JPEG", exif=exif)
-        write(tmp_path / f"{turn}.jpg", contents)
-    # Without EXIF, and with what only looks like it.
-    write(tmp_path / "9.png", encoded(picture(9)))
-    write(tmp_path / "a.png", encoded(picture(9)) + b"Exif\0\0II*\0")
-    name = f"folder:{tmp_path}"
-    for exif in ("apply", "ignore"):
-        source = datasets.source(name, reading=Reading(exif=exif))
-        for path, example in zip(
-            sorted(tmp_path.iterdir()), read(source), strict=True
-        ):
-            expected = Image.open(path)
-            if exif == "apply":
-                expected = ImageOps.exif_transpose(expected)
-            pixels = np.asarray(expected, int)
-            assert example["image"].shape == pixels.shape, path
-            assert np.abs(example["image"] - pixels).mean() < 2, path
-
-
 @pytest.mark.parametrize("turn", [1, 6])
 def test_images_of_one_turned_shape_have_it(turn, tmp_path):
     exif = Image.Exif()
@@ -103,25 +171,6 @@ def test_images_of_one_turned_shape_have_it(turn, tmp_path):
     expected = (30, 20, 3) if turn == 1 else (20, 30, 3)
     assert source.info.image_shape == expected
     assert all(e["image"].shape == expected for e in read(source))
-
-
-def test_pillow_decodes_what_tensorflow_cannot(tmp_path):
-    pixels = np.asarray(picture(0, (30, 20)))
-    sixteen = np.arange(600, dtype=np.uint16).reshape(30, 20) * 100
-    write(
-        tmp_path / "a.webp", encoded(picture(0, (30, 20)), "WEBP", lossless=1)
-    )
-    write(tmp_path / "b.tiff", encoded(picture(0, (30, 20)), "TIFF"))
-    write(tmp_path / "c.tif", encoded(Image.fromarray(sixteen), "TIFF"))
-    write(tmp_path / "d.ppm", encoded(picture(0, (30, 20)), "PPM"))
-    write(tmp_path / "e.png", encoded(picture(0, (30, 20))))
-    write(tmp_path / "f.webp", encoded(picture(1), "WEBP")[:-40])
-    source = datasets.source(f"folder:{tmp_path}")
-    assert source.info.bad_images == (str(tmp_path / "f.webp"),)
-    images = [example["image"] for example in read(source)]
-    for number in (0, 1, 3, 4):
-        np.testing.assert_array_equal(images[number], pixels)
-    np.testing.assert_array_equal(images[2][..., 0], sixteen >> 8)
 
 
 def test_an_image_of_too_many_pixels_is_left_out_by_its_header(tmp_path):

@@ -8,6 +8,7 @@ import sys
 import zlib
 
 import numpy as np
+import odd_images
 import PIL.Image
 import psutil
 import pytest
@@ -16,6 +17,8 @@ import tensorflow as tf
 from export_helpers import SIZE, make_images
 
 from tf_contrastive import classifiers, exporting, views
+from tf_contrastive.exporting import serving_module
+from tf_contrastive.views import preprocessing
 
 
 def _expected(encoder, images):
@@ -134,6 +137,31 @@ def test_every_signature_equals_the_model(encoder, projection, bank, served):
         assert out[name].shape == shape
 
 
+@pytest.mark.parametrize("exif", ["apply", "ignore"])
+def test_bytes_are_decoded_as_by_pillow_or_refused(encoder, exif):
+    files = odd_images.files()
+    module = serving_module.ServingModule(encoder, exif=exif)
+    contents = tf.constant([content for _, content in files.values()])
+    images, oks = tf.function(module._decode)(contents)
+    # TensorFlow itself fails on these.
+    damaged = {
+        "BMP 2 bits",
+        "BMP 32 bits, other masks",
+        "GIF fewer colours than indices",
+    }
+    for name, image, ok in zip(files, images, oks, strict=True):
+        others = odd_images.OF_PILLOW | damaged
+        assert ok == (
+            name.startswith(odd_images.NATIVE) and name not in others
+        ), name
+        if ok:
+            pixels = odd_images.by_pillow(files[name][1], exif == "apply")
+            scaled = preprocessing.resize_and_crop(pixels[np.newaxis], SIZE)
+            error = np.abs(image - scaled[0]).max() * 255
+            limit = 6 if name.startswith("JPEG ") else 0.001
+            assert error < limit, name
+
+
 def test_floats_out_of_range_are_refused(signatures):
     serve = signatures["serving_float"]
     images = make_images(3) / np.float32(255)
@@ -242,10 +270,14 @@ def _malformed_files(count):
     """Returns (bytes, whether they are good): random, cut off, zip, bombs."""
     generator = random.Random(0)
     image = make_images(1, 24, 30)[0]
+    odd = odd_images.files()
     good = [
         tf.io.encode_jpeg(image).numpy(),
         tf.io.encode_png(image).numpy(),
         _gif([image, image]),
+        odd["JPEG EXIF 6, big endian"][1],
+        odd["PNG EXIF in a compressed text"][1],
+        odd["BMP grey of Pillow"][1],
     ]
     files = [(bomb, False) for bomb in _bombs().values()]
     while len(files) < count:
@@ -261,6 +293,21 @@ def _malformed_files(count):
         ]
     generator.shuffle(files)
     return files
+
+
+def test_changed_bytes_of_odd_images_do_not_affect_others(signatures):
+    generator = random.Random(1)
+    good = odd_images.files()["PNG rgb"][1]
+    for name, (_, content) in odd_images.files().items():
+        if name.startswith(odd_images.NATIVE):
+            changed = [good]
+            for _ in range(5):
+                file = bytearray(content)
+                for place in generator.choices(range(min(len(file), 150)), k=2):
+                    file[place] = generator.randrange(256)
+                changed.append(bytes(file))
+            served = signatures["serving_bytes"](bytes=tf.constant(changed))
+            assert served["ok"][0], name
 
 
 def test_malformed_files_do_not_affect_others(signatures):

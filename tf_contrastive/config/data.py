@@ -88,7 +88,7 @@ class Reading:
         "apply",
         "orientation in the EXIF data of the images of a folder or CSV file;"
         " apply: turn them, as viewers do; ignore: leave them as they are"
-        " stored",
+        " stored; TIFF and HEIC are always turned",
         choices=("apply", "ignore"),
     )
     csv_path_column: str = option(
@@ -262,9 +262,9 @@ def check_pillow(data: Data, on_pod: bool) -> None:
     if data.data_service or on_pod:
         others = "a data service" if data.data_service else "this TPU"
         raise UserError(
-            f"{data.dataset} has images that Python decodes, such as WebP or"
-            f" TIFF, and the hosts of {others} do not run it: convert them to"
-            " JPEG or PNG"
+            f"{data.dataset} has images that Python decodes, such as WebP,"
+            f" TIFF or BMP with a palette, and the hosts of {others} do not run"
+            " it: convert them to JPEG or PNG"
         )
 
 

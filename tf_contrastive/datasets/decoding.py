@@ -1,8 +1,8 @@
 """Decoding of images, and the check that they can be decoded.
 
-TensorFlow decodes JPEG, PNG, GIF (its first image) and BMP, and Pillow other
-formats. The result is uint8 RGB: grey is tiled, alpha is dropped, 16-bit
-images keep their upper 8 bits.
+TensorFlow decodes usual JPEG, PNG, GIF and BMP files, and Pillow other formats
+and subtypes. The result is that of Pillow, uint8 RGB: grey is tiled, alpha is
+dropped, 16-bit grey keeps its upper 8 bits, and several images are the first.
 """
 
 import functools
@@ -16,9 +16,8 @@ import PIL.features
 import PIL.Image
 import PIL.ImageOps
 import tensorflow as tf
-from absl import logging
 
-from tf_contrastive import errors
+from tf_contrastive import errors, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import image_headers
 from tf_contrastive.datasets.source import Record
@@ -34,13 +33,25 @@ _BY_PILLOW = {
     "WEBP": (".webp",),
     "TIFF": (".tif", ".tiff"),
     "JPEG2000": (".jp2",),
-    "PPM": (".ppm", ".pgm"),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
     "AVIF": (".avif",),
     "HEIF": (".heic", ".heif"),
 }
-# Kinds of files, by what decodes them.
-_TENSORFLOW, _GIF, _PILLOW = range(3)
-_EXIF_ORIENTATION = 0x0112
+_FORMATS = (*_NATIVE, *_BY_PILLOW)
+_EXIF_ORIENTATION, _TIFF_BITS = 0x0112, 258
+_PNG_BITS = 24  # Place of the bits per channel.
+# Why an image is unreadable.
+REASONS = (
+    "damaged or of another format",
+    "that cannot be opened",
+    "of more than {} pixels",
+    "of floating-point or 32-bit numbers",
+    "of unclear orientation",
+    "of more scans than encoders make",
+)
+_DAMAGED, CLOSED, _PIXELS, _NUMBERS, _TURN, _SCANS = range(len(REASONS))
+_NAMED = 3  # Files that a message names.
+_DARK = 63  # Of 255: data of 14 bits or fewer in files of 16.
 
 
 @functools.cache
@@ -65,32 +76,65 @@ def extensions() -> tuple[str, ...]:
     return tuple(ending for endings in formats().values() for ending in endings)
 
 
-class Found(NamedTuple):
-    """What was found of image files."""
+class UnreadableError(Exception):
+    """An image that is not read, for one of the `REASONS`."""
 
-    sizes: np.ndarray  # Height and width, int32 [n, 2]; zeros if unreadable.
-    kinds: np.ndarray  # What decodes them, int [n].
-    labels: np.ndarray  # int64 [n], or zeros.
-    digests: np.ndarray  # Of their bytes, int64 [n]; zeros if unreadable.
+    def __init__(self, reason: int) -> None:
+        super().__init__(REASONS[reason])
+        self.reason = reason
+
+
+class Verified(NamedTuple):
+    """What is found of an image: numbers, which are remembered."""
+
+    height: int  # 0 if it is unreadable.
+    width: int
+    format: int  # Its place in `_FORMATS`; of an unreadable one, in `REASONS`.
+    by_pillow: int  # Whether Pillow decodes it, 0 or 1.
+    # The largest of its 8-bit pixels if it has 16 bits per channel, else -1.
+    peak: int
+
+
+class Found(NamedTuple):
+    """What is found of n images: sizes, and columns of `Verified`."""
+
+    sizes: np.ndarray  # Height and width, int32 [n, 2].
+    formats: np.ndarray  # int64 [n], as all others.
+    pillow: np.ndarray
+    peaks: np.ndarray
+    digests: np.ndarray  # Of their bytes; 0 if unreadable.
+    labels: np.ndarray  # Or zeros.
 
     def decoder(
         self, upright: bool = False
     ) -> Callable[[tf.Tensor], tf.Tensor]:
         """Returns `decode` for these files."""
+        gifs = (self.formats == _FORMATS.index("GIF")) & self.readable
         return functools.partial(
             decode,
-            has_gifs=bool(np.any(self.kinds == _GIF)),
+            has_gifs=bool(np.any(gifs)),
             by_pillow=self.by_pillow,
             upright=upright,
         )
 
     @property
+    def readable(self) -> np.ndarray:
+        """Which of them can be read, bool [n]."""
+        return self.sizes[:, 0] > 0
+
+    @property
     def by_pillow(self) -> bool:
         """Whether Pillow decodes some of them."""
-        return bool(np.any(self.kinds == _PILLOW))
+        return bool(np.any(self.pillow))
 
-    def select(self, rows: np.ndarray) -> "Found":
-        """Returns what was found of some of them."""
+    def counts(self) -> str:
+        """Returns the number of readable images of each format, in words."""
+        numbers = np.bincount(self.formats[self.readable]).tolist()
+        named = zip(_FORMATS, numbers, strict=False)
+        return ", ".join(f"{n:,} {name}" for name, n in named if n)
+
+    def select(self, rows: np.ndarray | slice) -> "Found":
+        """Returns what is found of some of them."""
         return Found(*(column[rows] for column in self))
 
 
@@ -107,7 +151,8 @@ def decode(
       contents: the bytes.
       has_gifs: whether to decode only the first image of a GIF, which takes
         half a millisecond longer for each file.
-      by_pillow: whether to have Pillow decode what TensorFlow cannot.
+      by_pillow: whether to have Pillow decode what TensorFlow cannot, or not
+        in the same way.
       upright: whether to turn images as their EXIF data say.
       halvings: how often to halve a JPEG, 0 to 3, int32 []: faster than
         decoding all of it. Other formats keep their size.
@@ -115,19 +160,20 @@ def decode(
 
     def native() -> tf.Tensor:
         data = image_headers.first_image(contents) if has_gifs else contents
+        turn = image_headers.orientation(data) if upright else tf.constant(1)
         whole = functools.partial(
             tf.io.decode_image, data, channels=3, expand_animations=False
         )
-        if halvings is None:
-            image = whole()
-        else:
-            half = functools.partial(_decode_halved, data, halvings)
-            image = tf.cond(tf.io.is_jpeg(data), half, whole)
+        # One after the other: what runs while another fails is cancelled, and
+        # TensorFlow might report that instead of the reason.
+        with tf.control_dependencies([turn]):
+            if halvings is None:
+                image = whole()
+            else:
+                half = functools.partial(_decode_halved, data, halvings)
+                image = tf.cond(tf.io.is_jpeg(data), half, whole)
         image.set_shape([None, None, 3])
-        if upright:
-            turn = image_headers.orientation(contents)
-            image = image_headers.upright(image, turn)
-        return image
+        return image_headers.upright(image, turn) if upright else image
 
     def other() -> tf.Tensor:
         read = functools.partial(_decode_by_pillow, upright=upright)
@@ -155,14 +201,22 @@ def _decode_halved(contents: tf.Tensor, halvings: tf.Tensor) -> tf.Tensor:
 
 def _decode_by_pillow(contents: bytes, upright: bool) -> np.ndarray:
     """Returns an image file's pixels, uint8 [h, w, 3]."""
-    with PIL.Image.open(io.BytesIO(contents), formats=list(formats())) as image:
-        if image.mode in ("I", "F"):
-            raise ValueError(f"pixels of mode {image.mode}")
+    with _opened(contents) as image:
+        # A PGM file of 16 bits has mode I, too, and the largest value 65,535.
+        is_deep = image.mode.startswith("I;16") or (
+            image.mode == "I" and image.format == "PPM"
+        )
+        if image.mode in ("I", "F") and not is_deep:
+            raise UnreadableError(_NUMBERS)
         turned = PIL.ImageOps.exif_transpose(image) if upright else image
-        if turned.mode.startswith("I;16"):
+        if is_deep:
             upper = (np.asarray(turned) >> 8).astype(np.uint8)
             turned = PIL.Image.fromarray(upper)
         return np.asarray(turned.convert("RGB"))
+
+
+def _opened(contents: bytes) -> PIL.Image.Image:
+    return PIL.Image.open(io.BytesIO(contents), formats=list(formats()))
 
 
 def decode_record(
@@ -173,69 +227,116 @@ def decode_record(
 
 
 def check(
-    name: str, names: Sequence[str], sizes: np.ndarray, reading: Reading
+    name: str, names: Sequence[str], found: Found, reading: Reading
 ) -> tuple[np.ndarray, tuple[int, int, int] | None, tuple[str, ...]]:
     """Checks that few enough of a dataset's named images are unreadable.
+
+    Warns of images that have 16 bits and use few of them.
 
     Returns:
       (indices of the readable images, their common shape or None, names of the
       unreadable ones).
     """
-    readable, total = sizes[:, 0] > 0, len(sizes)
+    readable, total = found.readable, len(names)
     bad = [names[i] for i in np.flatnonzero(~readable).tolist()]
-    first = ", ".join(bad[:3]) + (", ..." if len(bad) > 3 else "")
+    what = _unreadable(names, found, reading)
     if len(bad) == total:
         raise errors.UserError(
-            f"{name}: none of the {total} images can be read ({first}): use"
-            f" {', '.join(formats())} files of at most"
-            f" {errors.arg('max_image_pixels', reading.max_image_pixels)}"
-            " pixels"
+            f"{name}: none of the {total} images can be read: {what}: use"
+            f" {', '.join(formats())} files"
         )
     if len(bad) > reading.max_bad_images:
         raise errors.UserError(
-            f"{name}: {len(bad)} of {total} images cannot be read ({first}),"
-            " more than"
-            f" {errors.arg('max_bad_images', reading.max_bad_images)}: repair"
-            f" or remove them, or set {errors.arg('max_bad_images', len(bad))}"
-            " to leave them out"
+            f"{name}: {len(bad)} of {total} images cannot be read, more than"
+            f" {errors.arg('max_bad_images', reading.max_bad_images)}: {what}:"
+            " repair or remove them, or set"
+            f" {errors.arg('max_bad_images', len(bad))} to leave them out"
         )
     if bad:
-        logging.warning(
-            "%s: leaving out %d unreadable: %s", name, len(bad), first
-        )
-    distinct = np.unique(sizes[readable], axis=0).tolist()
+        terminal.warning(f"{name}: leaving out {len(bad)} unreadable: {what}")
+    _check_bits(name, names, found)
+    distinct = np.unique(found.sizes[readable], axis=0).tolist()
     shape = (*distinct[0], 3) if len(distinct) == 1 else None
     return np.flatnonzero(readable), shape, tuple(bad)
 
 
-def verify(
-    contents: bytes, max_pixels: int, upright: bool
-) -> tuple[int, int, int]:
-    """Returns (height, width, kind); raises where `decode` would fail."""
-    with PIL.Image.open(io.BytesIO(contents), formats=list(formats())) as image:
+def _unreadable(names: Sequence[str], found: Found, reading: Reading) -> str:
+    """Describes the unreadable images, by reason."""
+    parts = []
+    for number, reason in enumerate(REASONS):
+        rows = np.flatnonzero(~found.readable & (found.formats == number))
+        if len(rows):
+            first = ", ".join(names[i] for i in rows[:_NAMED].tolist())
+            more = ", ..." * (len(rows) > _NAMED)
+            text = reason.format(
+                errors.arg("max_image_pixels", reading.max_image_pixels)
+            )
+            parts.append(f"{len(rows)} {text} ({first}{more})")
+    return ", ".join(parts)
+
+
+def _check_bits(name: str, names: Sequence[str], found: Found) -> None:
+    """Warns of images of 16 bits per channel that are almost black."""
+    is_deep = found.peaks >= 0
+    rows = np.flatnonzero(is_deep & (found.peaks <= _DARK))
+    if 2 * len(rows) > is_deep.sum():
+        peak = int(found.peaks[rows].max())
+        first = ", ".join(names[i] for i in rows[:_NAMED].tolist())
+        first += ", ..." * (len(rows) > _NAMED)
+        terminal.warning(
+            f"{name}: {len(rows):,} images of 16 bits per channel have no value"
+            f" above {256 * peak + 255:,}, as those of a sensor of"
+            f" {8 + peak.bit_length()} bits ({first}): the upper 8 of 16 bits"
+            f" are read, so that they are almost black, at most {peak} of 255:"
+            f" multiply their values by {1 << 8 - peak.bit_length()}"
+        )
+
+
+def verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
+    """Returns what is found of an image; raises where `decode` would fail."""
+    with _opened(contents) as image:
         # From the header: nothing is decoded yet. Of a GIF that is an upper
         # limit of the size of its first image.
         width, height = image.size
-        name = image.format
-        turned = (
-            upright
-            and name == "JPEG"
-            and image.getexif().get(_EXIF_ORIENTATION, 1) in range(5, 9)
-        )
-    if width * height > max_pixels:
-        raise ValueError(f"{width} x {height} pixels")
-    if name not in _NATIVE:
-        height, width, _ = _decode_by_pillow(contents, upright).shape
-        return height, width, _PILLOW
-    if name != "JPEG":
-        image = decode(contents, has_gifs=name == "GIF")
-        height, width, _ = image.shape
-        return height, width, _GIF if name == "GIF" else _TENSORFLOW
-    if image_headers.has_too_many_scans(contents):
-        raise ValueError("too many scans")
-    # An eighth of the size is cheap and still reads every byte, so that a
-    # truncated file fails.
-    tf.io.decode_jpeg(contents, channels=3, ratio=8)
-    if turned:
-        height, width = width, height
-    return height, width, _TENSORFLOW
+        # Phones write JPEGs of several images.
+        name = "JPEG" if image.format == "MPO" else str(image.format)
+        if width * height > max_pixels:
+            raise UnreadableError(_PIXELS)
+        bits = getattr(image, "tag_v2", {}).get(_TIFF_BITS, (8,))
+        is_deep = image.mode.startswith("I") or 16 in bits
+        by_pillow = name not in _NATIVE or not image_headers.is_native(contents)
+        turn = 1
+        if upright and not by_pillow:
+            turn = int(image_headers.orientation(contents))
+            if turn != _orientation(image, contents):
+                raise UnreadableError(_TURN)
+    peak, number = -1, _FORMATS.index(name)
+    if name == "JPEG" and not by_pillow:
+        if image_headers.has_too_many_scans(contents):
+            raise UnreadableError(_SCANS)
+        # An eighth of the size is cheap and still reads every byte, so that a
+        # truncated file fails.
+        tf.io.decode_jpeg(contents, channels=3, ratio=8)
+    else:
+        if by_pillow:
+            pixels = _decode_by_pillow(contents, upright)
+        else:
+            pixels = decode(contents, has_gifs=name == "GIF").numpy()
+            is_deep = name == "PNG" and contents[_PNG_BITS] == 16
+        height, width, _ = pixels.shape
+        peak = int(pixels.max()) if is_deep else -1
+    if turn >= 5:
+        width, height = height, width
+    return Verified(height, width, number, int(by_pillow), peak)
+
+
+def _orientation(image: PIL.Image.Image, contents: bytes) -> int:
+    """Returns the orientation of a JPEG or PNG as Pillow finds it, 1 to 8."""
+    if image.format == "PNG":
+        # It might follow the pixels: Pillow would decode them to find nothing.
+        if not any(mark in contents for mark in image_headers.PNG_METADATA):
+            return 1
+    elif image.format not in ("JPEG", "MPO"):
+        return 1
+    value = image.getexif().get(_EXIF_ORIENTATION, 1)
+    return value if value in range(1, 9) else 1

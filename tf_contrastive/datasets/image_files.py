@@ -113,7 +113,7 @@ def _source(
     paths = rows["path"].tolist()
     found = everything.select(taken) if everything else verified(paths)
     rows["size"] = found.sizes
-    good, shape, bad = decoding.check(name, paths, found.sizes, reading)
+    good, shape, bad = decoding.check(name, paths, found, reading)
     rows = {key: row[good] for key, row in rows.items()}
     info = Info(
         name,
@@ -124,6 +124,7 @@ def _source(
         files.label_names,
         bad,
         by_pillow=found.by_pillow,
+        found=(("files", found.counts()),),
     )
     decode = functools.partial(_decode, decoder=found.decoder(upright))
     source = in_memory(rows, decode, info)

@@ -2,65 +2,61 @@
 
 A file of a few bytes can declare 100,000 x 100,000 pixels, for which a decoder
 would allocate 30 GB. A progressive JPEG can have thousands of scans, and each
-takes as long as the whole image. The functions are TensorFlow operations on the
-bytes of one file. They fail if the bytes are not such a file; the caller drops
-it.
+takes as long as the whole image. Of some subtypes TensorFlow returns other
+pixels than Pillow. The functions are TensorFlow operations on the bytes of one
+file. They fail if the bytes are not such a file; the caller drops it.
 """
 
 import tensorflow as tf
 
-# Limit of the steps over the parts of a GIF before its first image. Ordinary
-# files take some dozens; a malicious one must not keep the server busy.
+# Limit of the steps over the parts of a GIF before its first image, and over
+# the metadata of a JPEG. Ordinary files take some dozens; a malicious one must
+# not keep the server busy.
 _MAX_STEPS = 1000
 # Scans of a JPEG. Encoders write at most about a dozen; a thumbnail in the
 # metadata has its own.
 _MAX_SCANS = 20
 _SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
-_GIF = b"GIF8"
+_JPEG, _PNG, _GIF, _BMP = b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM"
 _FULL = 255  # Bytes of a full block of a GIF.
-# EXIF data are a JPEG's first or second segment, of 64 KB at most.
-_EXIF_BYTES = 1 << 17
+_EXIF_MARK, _XMP_MARK = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
+# The same in a PNG, in which ImageMagick writes EXIF data as a text.
+PNG_METADATA = (
+    _PNG_EXIF := b"eXIf",
+    _PNG_TEXT := b"Raw profile type exif\0",
+    _PNG_XMP := b"XML:com.adobe.xmp\0",
+)
+_MAX_METADATA = 1 << 16  # Bytes, as a JPEG can have in a segment.
 _ORIENTATION = 0x0112  # Its tag.
+_SHORT, _LONG = 3, 4  # Types of its value: 16 or 32 bits.
+_ABSENT = -1
+_ADOBE = b"\xff\xee\0\x0eAdobe"  # Its segment of a JPEG.
+# Of a BMP: sizes of its second header; masks of its colours, if they are in
+# this order or not given, and the compression that has them.
+_BMP_HEADERS = (40, 52, 56, 64, 108, 124)
+_BGR, _NO_MASKS = b"\0\0\xff\0\0\xff\0\0\xff\0\0\0", bytes(12)
+_MASKED = 3
 
 
 def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
     """Returns an image file's bytes, string [], if they may be decoded.
 
-    Those of a GIF are cut off after its first image; see `first_image`.
+    Those of a GIF are of its first image alone; see `first_image`.
 
     Raises:
-      InvalidArgumentError: for another format, an incomplete header, more
-        pixels, or a JPEG of too many scans.
+      InvalidArgumentError: for what is not `is_native`, an incomplete header,
+        more pixels, or a JPEG of too many scans.
     """
 
-    def starts(magic: bytes) -> tf.Tensor:
-        return tf.strings.substr(data, 0, len(magic)) == magic
-
-    def of_jpeg() -> tuple[tf.Tensor, tf.Tensor]:
-        shape = tf.io.extract_jpeg_shape(data, tf.int64)
-        scans = tf.size(tf.strings.split(data, _SCAN)) - 1
-        return data, tf.where(scans <= _MAX_SCANS, shape[0] * shape[1], -1)
-
-    def of_png() -> tuple[tf.Tensor, tf.Tensor]:
-        return data, _number(data, 16, False) * _number(data, 20, False)
-
-    def of_bmp() -> tuple[tf.Tensor, tf.Tensor]:
-        height = _number(data, 22)  # Signed: negative from the top down.
-        height = tf.where(height >= 2**31, 2**32 - height, height)
-        return data, _number(data, 18) * height
-
-    checked, pixels = tf.case(
-        [
-            (starts(b"\xff\xd8\xff"), of_jpeg),
-            (starts(b"\x89PNG"), of_png),
-            (starts(_GIF), lambda: _first_of_gif(data)),
-            (starts(b"BM"), of_bmp),
-        ],
-        default=lambda: (data, tf.constant(-1, tf.int64)),
+    checked, pixels, is_same = _examined(data)
+    scans = tf.cond(
+        _starts(data, _JPEG),
+        lambda: tf.size(tf.strings.split(data, _SCAN)) - 1,
+        lambda: 0,
     )
     fits = tf.debugging.Assert(
-        (pixels > 0) & (pixels <= max_pixels),
-        ["not a JPEG, PNG, GIF or BMP, or too much; pixels:", pixels],
+        is_same & (pixels > 0) & (pixels <= max_pixels) & (scans <= _MAX_SCANS),
+        ["not a usual JPEG, PNG, GIF or BMP, or too much; pixels:", pixels],
     )
     # Decoding must take the result as its input: stateless operations do not
     # wait for an earlier assertion.
@@ -69,45 +65,50 @@ def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
 
 
 def first_image(data: tf.Tensor) -> tf.Tensor:
-    """Cuts the bytes, string [], of a GIF off after its first image.
+    """Reduces the bytes, string [], of a GIF to its first image.
 
-    TensorFlow decodes all images of a GIF, also where it returns only one.
+    TensorFlow decodes all images of a GIF, also where it returns only one, and
+    paints transparent pixels black; the result has no transparent colour.
     Bytes of other formats are returned unchanged.
     """
     return tf.cond(
-        tf.strings.substr(data, 0, len(_GIF)) == _GIF,
-        lambda: _first_of_gif(data)[0],
-        lambda: data,
+        _starts(data, _GIF), lambda: _first_of_gif(data)[0], lambda: data
     )
 
 
+def is_native(data: tf.Tensor) -> tf.Tensor:
+    """Whether TensorFlow decodes a file's bytes, string [], as Pillow does.
+
+    Returns:
+      bool []; False for another format, and for what TensorFlow reads
+      differently: a JPEG in CMYK that Adobe's marker does not explain, a GIF
+      whose first image does not fill its canvas or has no colours, a BMP with
+      a palette of other than grey values, or with other than 8 bits per colour.
+    """
+    return _examined(data)[2]
+
+
 def orientation(data: tf.Tensor) -> tf.Tensor:
-    """Reads the EXIF orientation of a JPEG's bytes, string [].
+    """Reads the orientation of a JPEG's or PNG's bytes, string [].
+
+    It is in the EXIF data or, if those lack it, in the XMP data.
 
     Returns:
       1 to 8, int32 []; 1, which is upright, if there is none.
     """
-    head = tf.strings.substr(data, 0, _EXIF_BYTES)
-    follows = tf.concat([tf.strings.split(head, b"Exif\0\0"), ["", ""]], 0)[1]
-    is_jpeg = tf.strings.substr(data, 0, 2) == b"\xff\xd8"
-    parts = tf.cast(tf.io.decode_raw(follows, tf.uint8), tf.int32)
-    # What lies beyond the end reads as 0.
-    parts = tf.concat([parts, [0]], 0)
-    end = tf.size(parts) - 1
-    is_little = parts[0] == ord("I")
-
-    def number(at: tf.Tensor) -> tf.Tensor:
-        """Returns the 16-bit numbers at some bytes."""
-        first = tf.gather(parts, tf.minimum(at, end))
-        second = tf.gather(parts, tf.minimum(at + 1, end))
-        return tf.where(is_little, first + 256 * second, 256 * first + second)
-
-    # The first directory: its place, the number of entries, and the entries.
-    directory = number(tf.where(is_little, 4, 6))
-    at = directory + 2 + 12 * tf.range(number(directory))
-    found = tf.boolean_mask(number(at + 8), number(at) == _ORIENTATION)
-    value = tf.concat([found, [1]], 0)[0]
-    return tf.where(is_jpeg & (value >= 1) & (value <= 8), value, 1)
+    exif, xmp = tf.case(
+        [
+            (_starts(data, _JPEG), lambda: _jpeg_metadata(data)),
+            (_starts(data, _PNG), lambda: _png_metadata(data)),
+        ],
+        default=lambda: (tf.zeros([0], tf.uint8), tf.constant(b"")),
+    )
+    absent = tf.constant(_ABSENT)
+    value = tf.cond(tf.size(exif) > 0, lambda: _of_exif(exif), lambda: absent)
+    value = tf.cond(
+        (value == _ABSENT) & (xmp != b""), lambda: _of_xmp(xmp), lambda: value
+    )
+    return tf.where((value >= 1) & (value <= 8), value, 1)
 
 
 def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
@@ -130,19 +131,18 @@ def upright(image: tf.Tensor, orientation: tf.Tensor) -> tf.Tensor:
     return turned_image
 
 
-def is_native(data: tf.Tensor) -> tf.Tensor:
-    """Whether TensorFlow decodes the bytes, string [], of a file; bool []."""
-    magic = [b"\xff\xd8\xff", b"\x89PNG", _GIF, b"BM"]
-    starts = [tf.strings.substr(data, 0, len(m)) == m for m in magic]
-    return tf.reduce_any(starts)
-
-
 def has_too_many_scans(contents: bytes) -> bool:
     """Whether the bytes of a JPEG have more scans than an encoder makes."""
     return contents.count(_SCAN) > _MAX_SCANS
 
 
-def _number(data: tf.Tensor, at: int, little_endian: bool = True) -> tf.Tensor:
+def _starts(data: tf.Tensor, magic: bytes) -> tf.Tensor:
+    return tf.strings.substr(data, 0, len(magic)) == magic
+
+
+def _number(
+    data: tf.Tensor, at: int | tf.Tensor, little_endian: bool = True
+) -> tf.Tensor:
     """Returns the unsigned number of 4 bytes at byte `at`, int64 []."""
     text = tf.strings.substr(data, at, 4)
     value = tf.io.decode_raw(text, tf.int32, little_endian)
@@ -151,14 +151,84 @@ def _number(data: tf.Tensor, at: int, little_endian: bool = True) -> tf.Tensor:
     return tf.cast(tf.bitcast(value, tf.uint32), tf.int64)
 
 
+# ---- Subtypes ----------------------------------------------------------------
+
+
+def _examined(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns a file, of a GIF the first image, its pixels and `is_native`.
+
+    The pixels are -1 for other formats. An operation that fails ends this
+    function alone: if others were running at the same time, TensorFlow might
+    report that they are cancelled, which no dataset ignores.
+    """
+
+    def of_jpeg() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        height, width, channels = tf.unstack(
+            tf.io.extract_jpeg_shape(data, tf.int64)
+        )
+        adobe = tf.cond(
+            channels == 4,
+            lambda: tf.size(tf.strings.split(data, _ADOBE)) > 1,
+            lambda: True,
+        )
+        return data, height * width, adobe
+
+    def of_png() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        pixels = _number(data, 16, False) * _number(data, 20, False)
+        return data, pixels, tf.constant(True)
+
+    def of_bmp() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        height = _number(data, 22)  # Signed: negative from the top down.
+        height = tf.where(height >= 2**31, 2**32 - height, height)
+        return data, _number(data, 18) * height, _is_native_bmp(data)
+
+    return tf.case(
+        [
+            (_starts(data, _JPEG), of_jpeg),
+            (_starts(data, _PNG), of_png),
+            (_starts(data, _GIF), lambda: _first_of_gif(data)),
+            (_starts(data, _BMP), of_bmp),
+        ],
+        default=lambda: (data, tf.constant(-1, tf.int64), tf.constant(False)),
+    )
+
+
+def _is_native_bmp(data: tf.Tensor) -> tf.Tensor:
+    start, header = _number(data, 10), _number(data, 14)
+    bits = _number(data, 26) // 2**16  # After the number of planes.
+    compression, end = _number(data, 30), 14 + header
+
+    def is_grey() -> tf.Tensor:
+        colors = _number(data, 46)
+        colors = tf.where(colors > 0, colors, 256)
+        table = tf.strings.substr(data, end, 4 * colors)
+        table = tf.reshape(tf.io.decode_raw(table, tf.uint8), [colors, 4])
+        ramp = tf.range(colors)[:, tf.newaxis]
+        is_ramp = tf.reduce_all(tf.cast(table[:, :3], tf.int64) == ramp)
+        return is_ramp & (compression == 0) & (start >= end + 4 * colors)
+
+    def is_color() -> tf.Tensor:
+        masks = tf.strings.substr(data, 54, 12)
+        usual = (masks == _BGR) | (masks == _NO_MASKS) & (bits == 32)
+        usual = (compression == 0) | (compression == _MASKED) & usual
+        return usual & ((bits == 24) | (bits == 32)) & (start >= end)
+
+    known = tf.reduce_any(header == _BMP_HEADERS)
+    return known & tf.cond(bits == 8, is_grey, is_color)
+
+
 # Not inlined: its loops would cost each image of another format a millisecond.
 @tf.function(
     input_signature=[tf.TensorSpec([], tf.string)],
     autograph=False,
     experimental_attributes={"_noinline": True},
 )
-def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns (a GIF cut off after its first image, that image's pixels)."""
+def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Returns a GIF of the first image alone.
+
+    Also the pixels of that image, or -1 if it is not complete, and whether it
+    fills the canvas and has colours.
+    """
     parts = tf.cast(tf.io.decode_raw(data, tf.uint8), tf.int32)
 
     def pair(at: tf.Tensor) -> tf.Tensor:
@@ -186,17 +256,157 @@ def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         at, steps = tf.while_loop(more, body, [at, steps])
         return [at + 1, steps]
 
+    colors = color_bytes(parts[10])
     at, steps = tf.while_loop(
         lambda at, steps: (parts[at] == 0x21) & (steps < _MAX_STEPS),
         lambda at, steps: skip_blocks(at + 2, steps),
-        [13 + color_bytes(parts[10]), 0],
+        [13 + colors, 0],
     )
     is_image = parts[at] == 0x2C
-    pixels = tf.maximum(pair(6), pair(at + 5)) * tf.maximum(
-        pair(8), pair(at + 7)
-    )
-    flags = parts[at + 9]
-    end, steps = skip_blocks(at + 10 + color_bytes(flags) + 1, steps)
+    left, top, width, height = (pair(at + i) for i in (1, 3, 5, 7))
+    fills = (left + top == 0) & (width >= pair(6)) & (height >= pair(8))
+    pixels = tf.maximum(pair(6), width) * tf.maximum(pair(8), height)
+    local_colors = color_bytes(parts[at + 9])
+    end, steps = skip_blocks(at + 10 + local_colors + 1, steps)
     whole = is_image & (steps < _MAX_STEPS) & (end <= tf.size(parts))
-    first = tf.strings.join([tf.strings.substr(data, 0, end), b"\x3b"])
-    return first, tf.where(whole, pixels, -1)
+    # Without the extensions, which make a colour transparent.
+    places = [(0, 13 + colors), (at, end - at)]
+    kept = [tf.strings.substr(data, *place) for place in places]
+    return (
+        tf.strings.join([*kept, b"\x3b"]),
+        tf.where(whole, pixels, -1),
+        fills & (colors + local_colors > 0),
+    )
+
+
+# ---- Orientation -------------------------------------------------------------
+
+
+# Not inlined, for the same reason.
+@tf.function(
+    input_signature=[tf.TensorSpec([], tf.string)],
+    autograph=False,
+    experimental_attributes={"_noinline": True},
+)
+def _jpeg_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a JPEG's first EXIF data, uint8 [n], and last XMP data."""
+
+    def segment(at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the marker at a byte, and the length of what follows."""
+        head = tf.strings.join([tf.strings.substr(data, at, 4), bytes(4)])
+        parts = tf.cast(tf.io.decode_raw(head, tf.uint8), tf.int32)
+        return 256 * parts[0] + parts[1], 256 * parts[2] + parts[3]
+
+    def more(at: tf.Tensor, steps: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
+        marker, length = segment(at)
+        # Of applications, or a comment.
+        named = (marker // 16 == 0xFFE) | (marker == 0xFFFE)
+        whole = at + 2 + length <= tf.strings.length(data)
+        return named & whole & (steps < _MAX_STEPS)
+
+    def body(
+        at: tf.Tensor, steps: tf.Tensor, exif: tf.Tensor, xmp: tf.Tensor
+    ) -> list[tf.Tensor]:
+        marker, length = segment(at)
+        text = tf.strings.substr(data, at + 4, tf.maximum(length - 2, 0))
+        is_exif = (marker == 0xFFE1) & _starts(text, _EXIF_MARK) & (exif == b"")
+        is_xmp = (marker == 0xFFE1) & _starts(text, _XMP_MARK)
+        return [
+            at + 2 + length,
+            steps + 1,
+            tf.where(is_exif, text, exif),
+            tf.where(is_xmp, text, xmp),
+        ]
+
+    empty = tf.constant(b"")
+    *_, exif, xmp = tf.while_loop(more, body, [2, 0, empty, empty])
+    return _exif(exif), xmp
+
+
+@tf.function(
+    input_signature=[tf.TensorSpec([], tf.string)],
+    autograph=False,
+    experimental_attributes={"_noinline": True},
+)
+def _png_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a PNG's EXIF data, uint8 [n], and XMP data, string []."""
+
+    end = tf.strings.length(data)
+
+    def chunk(mark: bytes) -> tf.Tensor:
+        """Returns what follows in a chunk of this type, and of these bytes."""
+        at = tf.strings.length(tf.strings.split(data, mark, maxsplit=1)[0])
+        length = _number(data, at - 4, little_endian=False) + 4 - len(mark)
+        length = tf.clip_by_value(length, 0, _MAX_METADATA)
+        start = tf.minimum(at + len(mark), end)
+        return tf.strings.substr(data, start, tf.cast(length, tf.int32))
+
+    plain, zipped = chunk(b"tEXt" + _PNG_TEXT), chunk(b"zTXt" + _PNG_TEXT)
+    plain = tf.cond(
+        zipped == b"",
+        lambda: plain,
+        # After the byte that names the method.
+        lambda: tf.io.decode_compressed(
+            tf.strings.substr(zipped, 1, _MAX_METADATA), "ZLIB"
+        ),
+    )
+    # Hexadecimal, after an empty line, the name and the length.
+    lines = tf.strings.split(
+        tf.strings.substr(plain, 0, 2 * _MAX_METADATA), b"\n"
+    )
+    text = tf.strings.reduce_join(lines[3:])
+    text = tf.strings.regex_replace(text, "^(457869660000)+", b"")
+    text = tf.strings.substr(text, 0, _MAX_METADATA)
+    digits = tf.cast(tf.io.decode_raw(text, tf.uint8), tf.int32)
+    digits = tf.where(digits > ord("9"), digits % 32 + 9, digits - ord("0"))
+    pairs = tf.reshape(digits[: tf.size(digits) // 2 * 2], [-1, 2])
+    from_text = tf.cast(16 * pairs[:, 0] + pairs[:, 1], tf.uint8)
+    exif = _exif(chunk(_PNG_EXIF))
+    exif = tf.cond(tf.size(exif) > 0, lambda: exif, lambda: from_text)
+    return exif, chunk(b"iTXt" + _PNG_XMP)
+
+
+def _exif(text: tf.Tensor) -> tf.Tensor:
+    """Returns EXIF data, string [], without their mark, uint8 [n]."""
+    text = tf.strings.regex_replace(text, r"^(Exif\x00\x00)+", b"")
+    return tf.io.decode_raw(text, tf.uint8)
+
+
+def _of_exif(block: tf.Tensor) -> tf.Tensor:
+    """Returns the orientation in EXIF data, uint8 [n]; `_ABSENT` if none."""
+    parts = tf.cast(block, tf.int32)
+    # What lies beyond the end reads as 0.
+    parts = tf.concat([parts, [0]], 0)
+    end = tf.size(parts) - 1
+    is_little = parts[0] == ord("I")
+
+    def number(at: tf.Tensor) -> tf.Tensor:
+        """Returns the 16-bit numbers at some bytes."""
+        first, second = (
+            tf.gather(parts, tf.minimum(at + i, end)) for i in (0, 1)
+        )
+        return tf.where(is_little, first + 256 * second, 256 * first + second)
+
+    def long(at: tf.Tensor) -> tf.Tensor:
+        """Returns the lower half of 32-bit numbers."""
+        return number(at + tf.where(is_little, 0, 2))
+
+    # The first directory: its place, the number of entries, and the entries.
+    directory = long(tf.constant(4))
+    at = directory + 2 + 12 * tf.range(number(directory))
+    at = tf.boolean_mask(at, number(at) == _ORIENTATION)
+    kind, count = number(at + 2), long(at + 4)
+    value = tf.where(kind == _LONG, long(at + 8), number(at + 8))
+    usual = ((kind == _SHORT) | (kind == _LONG)) & (count == 1)
+    return tf.concat([tf.where(usual, value, 1), [_ABSENT]], 0)[0]
+
+
+def _of_xmp(text: tf.Tensor) -> tf.Tensor:
+    """Returns the orientation in XMP data, string []; `_ABSENT` if none."""
+    follow = tf.strings.split(text, b"tiff:Orientation")[1:]
+    follow = tf.strings.substr(follow, 0, 3)
+    form = r'^(="|>)([0-9])\C*$'
+    values = tf.boolean_mask(follow, tf.strings.regex_full_match(follow, form))
+    values = tf.strings.regex_replace(values, form, r"\2")
+    values = tf.strings.to_number(values, tf.int32)
+    return tf.concat([values, [_ABSENT]], 0)[0]

@@ -131,9 +131,8 @@ def tfrecord(
         ) from error
     start, stop = split_spec.bounds(split, len(found.sizes))
     names = [f"record {index}" for index in range(start, stop)]
-    good, shape, bad = decoding.check(
-        name, names, found.sizes[start:stop], reading
-    )
+    taken = found.select(slice(start, stop))
+    good, shape, bad = decoding.check(name, names, taken, reading)
     num_classes = None
     if labelled:
         labels = found.labels
@@ -159,6 +158,7 @@ def tfrecord(
         (),
         bad,
         by_pillow=found.by_pillow,
+        found=(("images", taken.counts()),),
     )
     decode = functools.partial(decoding.decode_record, decoder=found.decoder())
     source = in_files(files.select(start + good), decode, info)

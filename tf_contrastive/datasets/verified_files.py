@@ -25,7 +25,7 @@ from tf_contrastive.datasets.source import Record
 
 T = TypeVar("T")
 # Change it when `decoding` finds something else in the same files.
-_VERSION = 5
+_VERSION = 6
 # Bytes of an image file: 2**27 pixels of four colours with 16 bits.
 _MAX_IMAGE = 1 << 30
 # Requests at a time; object stores take long for each.
@@ -33,9 +33,10 @@ _THREADS = 64
 # TFRecord files read at a time, and images between two looks at the clock.
 _FILES_AT_A_TIME, _BATCH = 16, 256
 _LOG_SECONDS = 10
-_COLUMNS = 5
-# What is found in a file: height, width, kind, digest, label or 0 of the first
-# image, and then of others; in a file whose records are counted, their number.
+_COLUMNS = len(decoding.Verified._fields) + 2
+# What is found in a file: the first image's numbers of `decoding.Verified`, its
+# digest and its label or 0, and then other images'; in a file whose records are
+# counted, their number.
 _Found = list[int]
 # Path -> [length, time of change in ns], and what was found.
 _Known = dict[str, list[int]]
@@ -141,13 +142,19 @@ def _check(
     upright: bool,
     value: bytes,
 ) -> np.ndarray:
-    """Returns height, width, kind and digest; zeros if it is unreadable."""
+    """Returns the numbers of `decoding.Verified`, and the digest or 0."""
+    reason = 0
     try:
         contents = read(value)
         found = decoding.verify(contents, max_pixels, upright)
+        return np.array([*found, _digest(contents)], np.int64)
+    except decoding.UnreadableError as error:
+        reason = error.reason
+    except errors.UserError:
+        reason = decoding.CLOSED
     except Exception:  # Decoders raise errors of any type.
-        return np.zeros([_COLUMNS - 1], np.int64)
-    return np.array([*found, _digest(contents)], np.int64)
+        pass
+    return np.array([*decoding.Verified(0, 0, reason, 0, -1), 0], np.int64)
 
 
 def _digest(contents: bytes) -> int:
@@ -167,7 +174,7 @@ def _verified(
 
     Args:
       records: `image`, `label`, and `file`, the number of its file.
-      check: `image` -> int64 [4]; see `_check`.
+      check: `image` -> int64 [6]; see `_check`.
       files: their number.
       what: describes all images.
     """
@@ -202,8 +209,7 @@ def _logged(items: Iterable[T], what: str, size: int = 1) -> Iterator[T]:
 
 def _found(parts: list[_Found]) -> decoding.Found:
     rows = np.array([*itertools.chain(*parts)], np.int64).reshape(-1, _COLUMNS)
-    sizes, (kinds, digests, labels) = rows[:, :2].astype(np.int32), rows.T[2:]
-    return decoding.Found(sizes, kinds, labels, digests)
+    return decoding.Found(rows[:, :2].astype(np.int32), *rows[:, 2:].T)
 
 
 def _remembered(

@@ -30,7 +30,9 @@ _SIGNATURES = {
     ),
     "serving_bytes": (
         "`bytes`: string `[N]`, JPEG, PNG, GIF (first frame) or BMP of at most"
-        " {max_image_pixels:,} pixels",
+        " {max_image_pixels:,} pixels; not `ok` are a BMP with a palette or of"
+        " less than 8 bits per colour, a GIF whose first frame does not fill"
+        " its canvas, and a JPEG in CMYK that is not of Adobe",
         _EMBEDDING + ", zeros where not `ok`; `ok`: bool `[N]`",
     ),
     "project": (_IMAGES, "`projection`: float32 `[N, {projection_size}]`"),
@@ -51,7 +53,7 @@ The preprocessing is part of the model: it resizes the shorter side to
 {image_size} x {image_size} pixels, and standardizes colours. Do not subtract a
 mean or divide by a deviation yourself.
 `serving_float` fails for values outside [0, 1]. In encoded images, one channel
-is repeated and alpha is dropped; the EXIF orientation of a JPEG is
+is repeated and alpha is dropped; the EXIF orientation of a JPEG or PNG is
 {turned}, as in training. An empty batch gives an empty result."""
 _CARD = """\
 # Image encoder

@@ -23,8 +23,8 @@ class ServingModule(tf.Module):
       float32 [N, D].
     - `serving_float`: the same of float32 in [0, 1]; other values fail.
     - `serving_bytes`: bytes string [N], JPEG, PNG, GIF (first frame) or BMP ->
-      `embedding` and `ok` bool [N]. A file that cannot be decoded gets zeros
-      and False, and does not affect the others.
+      `embedding` and `ok` bool [N]. A file that cannot be decoded, or not as
+      Pillow does, gets zeros and False, and does not affect the others.
     - `project`: images -> `projection` float32 [N, P].
     - `classify`: images -> `labels` int64 [N], class ids, and `probabilities`
       float32 [N, C].
@@ -43,7 +43,7 @@ class ServingModule(tf.Module):
       head: classifier, [N, D] -> probabilities [N, C]; None: no `classify`.
       label_names: path of a file with the names of the classes.
       max_pixels: limit of an encoded image that is decoded.
-      exif: "apply": JPEGs are turned as their EXIF data say; "ignore".
+      exif: "apply": images are turned as their EXIF data say; "ignore".
     """
 
     # `tf.Module` has properties of these names, which a SavedModel would lack.
@@ -209,15 +209,17 @@ class ServingModule(tf.Module):
 
         @tf.autograph.experimental.do_not_convert
         def decode(row: tf.Tensor, data: tf.Tensor) -> tuple:
-            image = tf.io.decode_image(
-                image_headers.check(data, self._max_pixels),
-                channels=3,
-                expand_animations=False,
-            )
-            image = tf.ensure_shape(image, [None, None, 3])
+            checked = image_headers.check(data, self._max_pixels)
+            turn = tf.constant(1)
             if self._exif == "apply":
-                turn = image_headers.orientation(data)
-                image = image_headers.upright(image, turn)
+                turn = image_headers.orientation(checked)
+            # One after the other, so that neither is cancelled.
+            with tf.control_dependencies([turn]):
+                image = tf.io.decode_image(
+                    checked, channels=3, expand_animations=False
+                )
+            image = tf.ensure_shape(image, [None, None, 3])
+            image = image_headers.upright(image, turn)
             pixels = preprocessing.resize_and_crop(
                 image[tf.newaxis], self._size
             )

@@ -1,0 +1,744 @@
+"""Small images of every format and subtype, and their pixels by Pillow."""
+
+import io
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import PIL.features
+from PIL import Image, ImageOps
+
+# Formats that TensorFlow decodes, and the subtypes of which it does not, or not
+# as Pillow does.
+NATIVE = ("JPEG ", "PNG ", "GIF ", "BMP ")
+OF_PILLOW = {
+    "JPEG CMYK without Adobe",
+    "GIF a part at the origin",
+    "GIF a part of the canvas",
+    "GIF a transparent part of the canvas",
+    "GIF beyond the canvas",
+    "GIF no colours",
+    "BMP 1 bit of Pillow",
+    "BMP 1 bit, white first",
+    "BMP 1 bits",
+    "BMP 4 bits",
+    "BMP 4 bits, RLE",
+    "BMP 8 bits",
+    "BMP 8 bits, RLE",
+    "BMP 8 bits, V5",
+    "BMP 8 bits, core header",
+    "BMP 8 bits, few colours",
+    "BMP 8 bits, inverted grey",
+    "BMP 16 bits",
+    "BMP 16 bits, 5-5-5",
+    "BMP 16 bits, 5-6-5",
+    "BMP 16 bits, 5-6-5, V4",
+    "BMP 24 bits, core header",
+    "BMP 32 bits, alpha first",
+    "BMP 32 bits, red first",
+    "BMP 32 bits, shifted masks",
+    "BMP palette of Pillow",
+}
+_WIDTH, _HEIGHT = 14, 11
+_generator = np.random.default_rng(0)
+
+
+def _random(*shape: int, high: int = 256, kind: type = np.uint8) -> np.ndarray:
+    return _generator.integers(0, high, [_HEIGHT, _WIDTH, *shape]).astype(kind)
+
+
+def _smooth(channels: int) -> np.ndarray:
+    """Slow changes, which lossy formats keep; no axis is symmetric."""
+    y, x = np.mgrid[:_HEIGHT, :_WIDTH]
+    planes = [60 + 9 * x + 4 * y, 200 - 8 * x, 30 + 17 * y, 90 + 5 * x + 3 * y]
+    return np.stack(planes[:channels], -1).astype(np.uint8)
+
+
+_PIXELS, _DEEP = _random(3), _random(3, high=1 << 16, kind=np.uint16)
+_RGB = Image.fromarray(_PIXELS)
+_GREY, _ONE = _RGB.convert("L"), _RGB.convert("1")
+_PALETTE = _RGB.convert("P", palette=Image.Palette.ADAPTIVE)
+_RGBA = Image.fromarray(_random(4), "RGBA")
+_LA = _RGBA.convert("LA")
+_GREY16 = Image.fromarray(_DEEP[..., 0])
+_PHOTO, _CMYK = Image.fromarray(_smooth(3)), Image.fromarray(_smooth(4), "CMYK")
+_FRAMES = [Image.fromarray(_random(3)) for _ in range(3)]
+
+
+def _save(image: Image.Image, kind: str, **options: object) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def _exif(orientation: int, endian: str = "<", kind: str = "H") -> bytes:
+    """TIFF's structure of one orientation, after another entry."""
+    number = {"B": 1, "H": 3, "I": 4}[kind]
+    value = struct.pack(endian + kind, orientation).ljust(4, b"\0")
+    mark = b"II*\0" if endian == "<" else b"MM\0*"
+    return (
+        mark
+        + struct.pack(endian + "IH", 8, 2)
+        + struct.pack(endian + "HHI4s", 0x0100, 4, 1, bytes(4))
+        + struct.pack(endian + "HHI", 0x0112, number, 1)
+        + value
+        + bytes(4)
+    )
+
+
+def _xmp(orientation: int, form: str = 'tiff:Orientation="{}"') -> bytes:
+    text = "<x:xmpmeta><rdf:Description {}/></x:xmpmeta>"
+    return text.format(form.format(orientation)).encode()
+
+
+# ---- JPEG --------------------------------------------------------------------
+
+
+def _segment(marker: int, content: bytes) -> bytes:
+    return struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content
+
+
+def _with_segments(jpeg: bytes, *segments: bytes) -> bytes:
+    """Puts segments directly after a JPEG's first two bytes."""
+    return jpeg[:2] + b"".join(segments) + jpeg[2:]
+
+
+def _without(jpeg: bytes, marker: int) -> bytes:
+    """Removes the first segment of a marker."""
+    start = jpeg.index(bytes([0xFF, marker]))
+    return (
+        jpeg[:start]
+        + jpeg[start + 2 + int.from_bytes(jpeg[start + 2 : start + 4]) :]
+    )
+
+
+def _jpegs() -> dict[str, bytes]:
+    photo = _save(_PHOTO, "JPEG", quality=95)
+    cmyk = _save(_CMYK, "JPEG", quality=95)
+    bare = _without(photo, 0xE0)
+    adobe = b"Adobe\0\x64\0\0\0\0"
+    in_rgb = _save(_PHOTO, "JPEG", quality=95, keep_rgb=True)
+    exif = {n: _segment(0xE1, b"Exif\0\0" + _exif(n)) for n in (1, 3, 6, 8)}
+    mark = b"http://ns.adobe.com/xap/1.0/\0"
+    icc = _segment(0xE2, b"ICC_PROFILE\0\1\1" + bytes(60_000))
+    files = {
+        "plain": photo,
+        "progressive": _save(_PHOTO, "JPEG", quality=95, progressive=True),
+        "not subsampled": _save(_PHOTO, "JPEG", quality=95, subsampling=0),
+        "4:2:2": _save(_PHOTO, "JPEG", quality=95, subsampling=1),
+        "4:1:1": _save(_PHOTO, "JPEG", quality=95, subsampling="4:1:1"),
+        "restarts": _save(_PHOTO, "JPEG", restart_marker_blocks=1),
+        "grey": _save(_PHOTO.convert("L"), "JPEG", quality=95),
+        "CMYK of Adobe": cmyk,
+        "CMYK without Adobe": _without(cmyk, 0xEE),
+        "YCCK": cmyk.replace(adobe + b"\0", adobe + b"\2"),
+        "RGB by component names": in_rgb,
+        "RGB of Adobe": _with_segments(bare, _segment(0xEE, adobe + b"\0")),
+        "YCbCr of Adobe": _with_segments(bare, _segment(0xEE, adobe + b"\1")),
+        "neither JFIF nor Adobe": bare,
+        "MPO": _save(
+            _PHOTO, "MPO", save_all=True, append_images=[_PHOTO.rotate(180)]
+        ),
+        "MPO, EXIF 6": _with_segments(
+            _save(_PHOTO, "MPO", save_all=True, append_images=[_PHOTO]), exif[6]
+        ),
+        "EXIF in the second segment": photo[:20] + exif[6] + photo[20:],
+        "EXIF in the third segment": _with_segments(
+            photo, _segment(0xFE, b"comment"), icc, exif[8]
+        ),
+        "EXIF after XMP that names it": _with_segments(
+            photo, _segment(0xE1, mark + b"Exif\0\0" + _xmp(3)), exif[6]
+        ),
+        "EXIF 1, XMP 6": _with_segments(
+            photo, exif[1], _segment(0xE1, mark + _xmp(6))
+        ),
+        "XMP attribute": _with_segments(photo, _segment(0xE1, mark + _xmp(6))),
+        "XMP element": _with_segments(
+            photo,
+            _segment(
+                0xE1,
+                mark + _xmp(8, "><tiff:Orientation>{}</tiff:Orientation><"),
+            ),
+        ),
+        "EXIF without orientation, XMP 3": _with_segments(
+            photo,
+            _segment(
+                0xE1, b"Exif\0\0" + _exif(3).replace(b"\x12\1", b"\x13\1")
+            ),
+            _segment(0xE1, mark + _xmp(3)),
+        ),
+        "two EXIF segments": _with_segments(photo, exif[3], exif[6]),
+        "trailing bytes": photo + bytes(100) + b"Exif\0\0" + _exif(6),
+    }
+    for n in range(1, 9):
+        for endian, name in ("<", "little"), (">", "big"):
+            block = _segment(0xE1, b"Exif\0\0" + _exif(n, endian))
+            files[f"EXIF {n}, {name} endian"] = _with_segments(photo, block)
+    for kind in "BI":
+        for endian in "<>":
+            block = _segment(0xE1, b"Exif\0\0" + _exif(6, endian, kind))
+            files[f"EXIF 6 of type {endian}{kind}"] = _with_segments(
+                photo, block
+            )
+    for n in (0, 9):
+        block = _segment(0xE1, b"Exif\0\0" + _exif(n))
+        files[f"EXIF {n}"] = _with_segments(photo, block)
+    return files
+
+
+# ---- PNG ---------------------------------------------------------------------
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    check = struct.pack(">I", zlib.crc32(name + content))
+    return struct.pack(">I", len(content)) + name + content + check
+
+
+def _png(
+    depth: int,
+    color: int,
+    rows: list[bytes],
+    before: bytes = b"",
+    after: bytes = b"",
+) -> bytes:
+    header = struct.pack(">IIBBBBB", _WIDTH, _HEIGHT, depth, color, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows))
+    parts = _chunk(b"IHDR", header), before, _chunk(b"IDAT", data), after
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts) + _chunk(b"IEND", b"")
+
+
+def _packed(values: np.ndarray, bits: int) -> list[bytes]:
+    """Rows of numbers of 1, 2, 4 or 8 bits."""
+    places = np.arange(bits)[::-1]
+    rows = (values[..., np.newaxis] >> places & 1).reshape(len(values), -1)
+    return [np.packbits(row).tobytes() for row in rows]
+
+
+def _pngs() -> dict[str, bytes]:
+    plain = _save(_RGB, "PNG")
+    rgb = [row.tobytes() for row in _PIXELS]
+    deep = {n: _random(n, high=1 << 16, kind=">u2") for n in (1, 2, 3, 4)}
+    files = {
+        "rgb": plain,
+        "grey": _save(_GREY, "PNG"),
+        "palette": _save(_PALETTE, "PNG"),
+        "palette, transparent": _save(_PALETTE, "PNG", transparency=0),
+        "palette, alphas": _save(_PALETTE, "PNG", transparency=bytes(range(9))),
+        "rgba": _save(_RGBA, "PNG"),
+        "grey and alpha": _save(_LA, "PNG"),
+        "rgb, transparent": _save(_RGB, "PNG", transparency=(1, 2, 3)),
+        "grey, transparent": _save(_GREY, "PNG", transparency=7),
+        "interlaced": _interlaced(),
+        "animated": _save(
+            _FRAMES[0], "PNG", save_all=True, append_images=_FRAMES[1:]
+        ),
+        "animated, other first": _save(
+            _FRAMES[0],
+            "PNG",
+            save_all=True,
+            default_image=True,
+            append_images=_FRAMES[1:],
+        ),
+        "gamma, sRGB": _png(
+            8,
+            2,
+            rgb,
+            _chunk(b"gAMA", struct.pack(">I", 100_000))
+            + _chunk(b"bKGD", bytes(6)),
+        ),
+        "EXIF after the data": _png(
+            8, 2, rgb, after=_chunk(b"eXIf", _exif(6, ">"))
+        ),
+        "EXIF in a text": _png(8, 2, rgb, _raw_profile(False)),
+        "EXIF in a compressed text": _png(8, 2, rgb, _raw_profile(True)),
+        "XMP": _png(
+            8,
+            2,
+            rgb,
+            _chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + _xmp(6)),
+        ),
+        "a text that names EXIF": _png(
+            8, 2, rgb, _chunk(b"tEXt", b"Comment\0eXIf II*\0 Exif\0\0")
+        ),
+        "trailing EXIF": plain + b"Exif\0\0" + _exif(6),
+        "JPEG's header of EXIF": _png(
+            8, 2, rgb, _chunk(b"eXIf", b"Exif\0\0" + _exif(6, ">"))
+        ),
+    }
+    for n, color in ((1, 0), (2, 4), (3, 2), (4, 6)):
+        rows = [row.tobytes() for row in deep[n]]
+        files[f"16 bits, {n} channels"] = _png(16, color, rows)
+    rows = [row.tobytes() for row in deep[1]]
+    files["16 bits, transparent"] = _png(16, 0, rows, _chunk(b"tRNS", b"\0\7"))
+    files["12 of 16 bits"] = _save(Image.fromarray(_DEEP[..., 0] >> 4), "PNG")
+    for bits in (1, 2, 4):
+        values = _random(high=1 << bits)
+        rows = _packed(values, bits)
+        colors = _generator.bytes(3 << bits)
+        files[f"grey of {bits} bits"] = _png(bits, 0, rows)
+        files[f"grey of {bits} bits, transparent"] = _png(
+            bits, 0, rows, _chunk(b"tRNS", b"\0\1")
+        )
+        files[f"palette of {bits} bits"] = _png(
+            bits, 3, rows, _chunk(b"PLTE", colors)
+        )
+    for n in range(1, 9):
+        before = _chunk(b"eXIf", _exif(n, "<>"[n % 2]))
+        files[f"EXIF {n}"] = _png(8, 2, rgb, before)
+    return files
+
+
+def _raw_profile(compressed: bool) -> bytes:
+    """EXIF data as ImageMagick writes them."""
+    block = b"Exif\0\0" + _exif(6, ">")
+    digits = block.hex()
+    lines = "\n".join(digits[i : i + 72] for i in range(0, len(digits), 72))
+    text = f"\nexif\n{len(block):8}\n{lines}\n".encode()
+    name = b"Raw profile type exif\0"
+    if compressed:
+        return _chunk(b"zTXt", name + b"\0" + zlib.compress(text))
+    return _chunk(b"tEXt", name + text)
+
+
+def _interlaced() -> bytes:
+    """Adam7."""
+    data = b""
+    for y, x, dy, dx in (
+        (0, 0, 8, 8),
+        (0, 4, 8, 8),
+        (4, 0, 8, 4),
+        (0, 2, 4, 4),
+        (2, 0, 4, 2),
+        (0, 1, 2, 2),
+        (1, 0, 2, 1),
+    ):
+        for row in _PIXELS[y::dy, x::dx]:
+            data += b"\0" + row.tobytes()
+    header = struct.pack(">IIBBBBB", _WIDTH, _HEIGHT, 8, 2, 0, 0, 1)
+    parts = _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(data))
+    return b"\x89PNG\r\n\x1a\n" + parts + _chunk(b"IEND", b"")
+
+
+# ---- GIF ---------------------------------------------------------------------
+
+
+def _gif_image(gif: bytes) -> int:
+    """Returns where the first image of a GIF starts."""
+    at = 13 + (3 << 1 + (gif[10] & 7) if gif[10] & 0x80 else 0)
+    while gif[at] == 0x21:
+        at += 2
+        while gif[at]:
+            at += gif[at] + 1
+        at += 1
+    return at
+
+
+def _moved(
+    gif: bytes, canvas: tuple[int, int], place: tuple[int, int]
+) -> bytes:
+    """Puts the first image of a GIF on another canvas."""
+    changed, at = bytearray(gif), _gif_image(gif)
+    changed[6:10] = struct.pack("<HH", *canvas)
+    changed[at + 1 : at + 5] = struct.pack("<HH", *place)
+    return bytes(changed)
+
+
+def _local(gif: bytes, keep_global: bool) -> bytes:
+    """Has the first image's colours in a table of its own."""
+    at, size = _gif_image(gif), 3 << 1 + (gif[10] & 7)
+    table, flags = gif[13 : 13 + size], 0x80 | gif[10] & 7
+    head = gif[:at]
+    if keep_global:  # Of other colours.
+        head = gif[:13] + table[::-1] + gif[13 + size : at]
+    else:
+        head = gif[:10] + b"\0" + gif[11:13] + gif[13 + size : at]
+    image = gif[at : at + 9] + bytes([gif[at + 9] & 0x40 | flags]) + table
+    return head + image + gif[at + 10 :]
+
+
+def _gifs() -> dict[str, bytes]:
+    plain = _save(_PALETTE, "GIF", interlace=0)
+    clear = _save(_PALETTE, "GIF", transparency=5, interlace=0)
+    few = _RGB.quantize(4)
+    table = 13 + (3 << 1 + (plain[10] & 7))
+    at = _gif_image(plain)
+    return {
+        "plain": plain,
+        "version 87a": b"GIF87a" + plain[6:],
+        "interlaced": _save(_PALETTE, "GIF", interlace=1),
+        "grey": _save(_GREY, "GIF"),
+        "4 colours": _save(few, "GIF"),
+        "transparent": clear,
+        "comment": _save(_PALETTE, "GIF", comment=b"x" * 700),
+        "animated": _save(
+            _FRAMES[0], "GIF", save_all=True, append_images=_FRAMES[1:], loop=0
+        ),
+        "animated, transparent": _save(
+            _RGBA,
+            "GIF",
+            save_all=True,
+            append_images=[_RGBA.rotate(180)],
+            disposal=2,
+        ),
+        "a part of the canvas": _moved(plain, (20, 17), (3, 4)),
+        "a transparent part of the canvas": _moved(clear, (20, 17), (3, 4)),
+        "a part at the origin": _moved(plain, (20, 17), (0, 0)),
+        "beyond the canvas": _moved(plain, (10, 9), (3, 4)),
+        "canvas of no size": _moved(plain, (0, 0), (0, 0)),
+        "local colours": _local(plain, keep_global=False),
+        "local and global colours": _local(plain, keep_global=True),
+        "no colours": plain[:10] + b"\0" + plain[11:13] + plain[table:],
+        "fewer colours than indices": plain[:10]
+        + bytes([plain[10] & 0xF8 | 1])
+        + plain[11:25]
+        + plain[table:],
+        "without an end": plain[:-1],
+        "text before the image": plain[:at]
+        + b"\x21\x01\x0c"
+        + bytes(12)
+        + b"\1x\0"
+        + plain[at:],
+    }
+
+
+# ---- BMP ---------------------------------------------------------------------
+
+
+def _bmp(
+    bits: int,
+    rows: list[bytes],
+    palette: bytes = b"",
+    *,
+    colors: int = 0,
+    compression: int = 0,
+    masks: tuple[int, ...] = (),
+    header: int = 40,
+    from_top: bool = False,
+    gap: int = 0,
+) -> bytes:
+    if compression in (1, 2):
+        body = b"".join(rows)
+    else:
+        padded = [row + b"\0" * (-len(row) % 4) for row in rows]
+        body = b"".join(padded if from_top else padded[::-1])
+    height = -_HEIGHT if from_top else _HEIGHT
+    if header == 12:
+        info = struct.pack("<IHHHH", 12, _WIDTH, _HEIGHT, 1, bits)
+    else:
+        info = struct.pack(
+            "<IiiHHIIiiII",
+            *(header, _WIDTH, height, 1, bits, compression, len(body)),
+            *(2835, 2835, colors, 0),
+        )
+        info += struct.pack(f"<{len(masks)}I", *masks)
+        info = info.ljust(header, b"\0")
+    start = 14 + len(info) + len(palette) + gap
+    size = start + len(body)
+    head = b"BM" + struct.pack("<IHHI", size, 0, 0, start)
+    return head + info + palette + bytes(gap) + body
+
+
+def _bmps() -> dict[str, bytes]:
+    backward = _PIXELS[..., ::-1]
+    rgb = [row.tobytes() for row in backward]
+    alpha = [row.tobytes() for row in np.dstack([backward, _random(1)])]
+    shifted = [row.tobytes() for row in np.dstack([_random(1), backward])]
+    forward = [row.tobytes() for row in np.dstack([_PIXELS, _random(1)])]
+    red, green, blue = np.moveaxis(_PIXELS.astype(int) >> 3, -1, 0)
+    high = (red << 10 | green << 5 | blue).astype("<u2")
+    high = [row.tobytes() for row in high]
+    higher = red << 11 | _PIXELS[..., 1].astype(int) >> 2 << 5 | blue
+    higher = [row.tobytes() for row in higher.astype("<u2")]
+    usual = (0xFF0000, 0xFF00, 0xFF)
+    grey = bytes(np.repeat(np.arange(256), 4).astype(np.uint8))
+    indices = [row.tobytes() for row in _random()]
+    files = {
+        "24 bits": _save(_RGB, "BMP"),
+        "grey of Pillow": _save(_GREY, "BMP"),
+        "palette of Pillow": _save(_PALETTE, "BMP"),
+        "1 bit of Pillow": _save(_ONE, "BMP"),
+        "32 bits of Pillow": _save(_RGBA, "BMP"),
+        "24 bits from the top": _bmp(24, rgb, from_top=True),
+        "24 bits, core header": _bmp(24, rgb, header=12),
+        "24 bits, OS/2 2": _bmp(24, rgb, header=64),
+        "24 bits, V4": _bmp(24, rgb, header=108),
+        "24 bits, V5": _bmp(24, rgb, header=124),
+        "24 bits, a gap": _bmp(24, rgb, gap=8),
+        "24 bits, a palette": _bmp(24, rgb, bytes(64), colors=16),
+        "24 bits, masks": _bmp(24, rgb, compression=3, masks=usual, header=56),
+        "32 bits": _bmp(32, alpha),
+        "32 bits from the top": _bmp(32, alpha, from_top=True),
+        "32 bits, V5": _bmp(32, alpha, header=124),
+        "32 bits, masks": _bmp(
+            32, alpha, struct.pack("<III", *usual), compression=3
+        ),
+        "32 bits, masks of GIMP": _bmp(
+            32, alpha, compression=3, masks=(*usual, 0xFF000000), header=124
+        ),
+        "32 bits, no masks": _bmp(
+            32, alpha, compression=3, masks=(0, 0, 0, 0), header=108
+        ),
+        "32 bits, shifted masks": _bmp(
+            32,
+            shifted,
+            compression=3,
+            masks=(0xFF000000, 0xFF0000, 0xFF00, 0),
+            header=108,
+        ),
+        "32 bits, alpha first": _bmp(
+            32,
+            shifted,
+            compression=3,
+            masks=(0xFF000000, 0xFF0000, 0xFF00, 0xFF),
+            header=124,
+        ),
+        "32 bits, red first": _bmp(
+            32,
+            forward,
+            compression=3,
+            masks=(0xFF, 0xFF00, 0xFF0000, 0xFF000000),
+            header=108,
+        ),
+        "32 bits, other masks": _bmp(
+            32,
+            alpha,
+            compression=3,
+            masks=(0x3FF00000, 0xFFC00, 0x3FF, 0),
+            header=108,
+        ),
+        "16 bits": _bmp(16, high),
+        "16 bits, 5-5-5": _bmp(
+            16,
+            high,
+            struct.pack("<III", 0x7C00, 0x3E0, 0x1F),
+            compression=3,
+        ),
+        "16 bits, 5-6-5": _bmp(
+            16,
+            higher,
+            struct.pack("<III", 0xF800, 0x7E0, 0x1F),
+            compression=3,
+        ),
+        "16 bits, 5-6-5, V4": _bmp(
+            16, higher, compression=3, masks=(0xF800, 0x7E0, 0x1F), header=108
+        ),
+        "8 bits, core header": _bmp(
+            8, indices, _generator.bytes(768), header=12
+        ),
+        "8 bits, V5": _bmp(8, indices, _generator.bytes(1024), header=124),
+        "8 bits, few colours": _bmp(
+            8, _packed(_random(high=20), 8), _generator.bytes(80), colors=20
+        ),
+        "8 bits, grey of 0": _bmp(8, indices, grey),
+        "8 bits, grey of 255": _bmp(8, indices, grey, colors=256),
+        "8 bits, inverted grey": _bmp(8, indices, grey[::-1]),
+        "8 bits, grey, opaque": _bmp(
+            8, indices, b"".join(bytes([i, i, i, 255]) for i in range(256))
+        ),
+        "8 bits, RLE": _bmp(
+            8,
+            [
+                b"".join(bytes([1, v]) for v in row) + b"\0\0"
+                for row in _random()
+            ]
+            + [b"\0\1"],
+            _generator.bytes(1024),
+            compression=1,
+        ),
+        "4 bits, RLE": _bmp(
+            4,
+            [bytes([_WIDTH, 0x12]) + b"\0\0"] * _HEIGHT + [b"\0\1"],
+            _generator.bytes(64),
+            compression=2,
+        ),
+    }
+    for bits in (1, 2, 4, 8):
+        files[f"{bits} bits"] = _bmp(
+            bits,
+            _packed(_random(high=1 << bits), bits),
+            _generator.bytes(4 << bits),
+        )
+    files["1 bit, white first"] = _bmp(
+        1, _packed(_random(high=2), 1), b"\xff\xff\xff\0\0\0\0\0"
+    )
+    return files
+
+
+# ---- What Pillow decodes -----------------------------------------------------
+
+
+def _tiff(
+    pixels: np.ndarray,
+    endian: str = "<",
+    form: int = 1,
+    white_first: bool = False,
+) -> bytes:
+    """Uncompressed grey; `form`: 1 unsigned, 2 signed, 3 float."""
+    data = pixels.astype(pixels.dtype.newbyteorder(endian)).tobytes()
+    bits = 8 * pixels.dtype.itemsize
+    entries = [
+        (0x100, _WIDTH),
+        (0x101, _HEIGHT),
+        (0x102, bits),
+        (0x103, 1),
+        (0x106, 0 if white_first else 1),
+        (0x111, 8),
+        (0x115, 1),
+        (0x116, _HEIGHT),
+        (0x117, len(data)),
+        (0x153, form),
+    ]
+    mark = b"II*\0" if endian == "<" else b"MM\0*"
+    out = mark + struct.pack(endian + "I", 8 + len(data)) + data
+    out += struct.pack(endian + "H", len(entries))
+    for tag, value in entries:
+        out += struct.pack(endian + "HHII", tag, 4, 1, value)
+    return out + bytes(4)
+
+
+def _tiffs() -> dict[str, bytes]:
+    deep = _DEEP[..., 0]
+    files = {
+        "16 bits, big endian": _tiff(deep, ">"),
+        "16 bits of ImageJ": _tiff(deep, "<"),
+        "16 bits, white first": _tiff(deep, white_first=True),
+        "12 of 16 bits": _tiff(deep >> 4),
+        "16 bits, signed": _tiff(deep.astype(np.int16), form=2),
+        "32 bits": _tiff(deep.astype(np.uint32) << 16),
+        "float": _tiff(deep.astype(np.float32), form=3),
+        "8 bits, white first": _tiff(_PIXELS[..., 0], white_first=True),
+        "LAB": _save(_PHOTO.convert("LAB"), "TIFF"),
+        "YCbCr": _save(_PHOTO.convert("YCbCr"), "TIFF"),
+        "CMYK": _save(_CMYK, "TIFF"),
+        "pages": _save(
+            _FRAMES[0], "TIFF", save_all=True, append_images=_FRAMES[1:]
+        ),
+        "in JPEG": _save(_PHOTO, "TIFF", compression="jpeg", quality=95),
+    }
+    for name, image in {
+        "rgb": _RGB,
+        "grey": _GREY,
+        "palette": _PALETTE,
+        "1 bit": _ONE,
+        "rgba": _RGBA,
+        "grey and alpha": _LA,
+        "16 bits": _GREY16,
+    }.items():
+        files[name] = _save(image, "TIFF")
+    for name in ("tiff_lzw", "tiff_adobe_deflate", "packbits"):
+        files[name] = _save(_RGB, "TIFF", compression=name)
+    files["group4"] = _save(_ONE, "TIFF", compression="group4")
+    for n in range(1, 9):
+        files[f"orientation {n}"] = _save(_RGB, "TIFF", tiffinfo={0x112: n})
+    return files
+
+
+def _pnms() -> dict[str, bytes]:
+    size = f"{_WIDTH} {_HEIGHT}\n"
+
+    def plain(kind: str, top: str, values: np.ndarray) -> bytes:
+        text = " ".join(map(str, values.ravel().tolist()))
+        return f"{kind}\n# text\n{size}{top}{text}\n".encode()
+
+    def raw(kind: str, top: int, values: np.ndarray) -> bytes:
+        form = ">u2" if top > 255 else "u1"
+        head = f"{kind}\n{size}{top}\n".encode()
+        return head + values.astype(form).tobytes()
+
+    files = {
+        "rgb": _save(_RGB, "PPM"),
+        "grey": _save(_GREY, "PPM"),
+        "1 bit": _save(_ONE, "PPM"),
+        "1 bit, plain": plain("P1", "", _random(high=2)),
+        "rgb, plain": plain("P3", "255\n", _PIXELS),
+        "float": f"Pf\n{size}-1.0\n".encode()
+        + _random(kind=np.float32).tobytes(),
+    }
+    for top in (1, 15, 100, 255, 256, 1023, 4095, 65535):
+        grey, rgb = (_random(*c, high=top + 1, kind=int) for c in ((), (3,)))
+        files[f"grey to {top}"] = raw("P5", top, grey)
+        files[f"grey to {top}, plain"] = plain("P2", f"{top}\n", grey)
+        files[f"rgb to {top}"] = raw("P6", top, rgb)
+    files["12 of 16 bits"] = raw("P5", 65535, _DEEP[..., 0] >> 4)
+    return files
+
+
+def _others() -> dict[str, bytes]:
+    deep = Image.fromarray(_DEEP[..., 0])
+    kinds = {
+        "WEBP lossless": _save(_RGB, "WEBP", lossless=True),
+        "WEBP lossy": _save(_PHOTO, "WEBP"),
+        "WEBP rgba": _save(_RGBA, "WEBP", lossless=True),
+        "WEBP lossy, rgba": _save(_RGBA, "WEBP"),
+        "WEBP animated": _save(
+            _FRAMES[0],
+            "WEBP",
+            save_all=True,
+            append_images=_FRAMES[1:],
+            lossless=True,
+        ),
+        "WEBP XMP": _save(_RGB, "WEBP", lossless=True, xmp=_xmp(6)),
+        "JPEG2000 rgb": _save(_RGB, "JPEG2000"),
+        "JPEG2000 rgba": _save(_RGBA, "JPEG2000"),
+        "JPEG2000 grey": _save(_GREY, "JPEG2000"),
+        "JPEG2000 16 bits": _save(deep, "JPEG2000"),
+        "JPEG2000 stream": _save(_RGB, "JPEG2000", no_jp2=True),
+    }
+    if PIL.features.check("avif"):
+        kinds["AVIF rgb"] = _save(_PHOTO, "AVIF")
+        kinds["AVIF rgba"] = _save(_RGBA, "AVIF")
+        kinds["AVIF animated"] = _save(
+            _FRAMES[0], "AVIF", save_all=True, append_images=_FRAMES[1:]
+        )
+    for n in range(1, 9):
+        exif = Image.Exif()
+        exif[0x112] = n
+        kinds[f"WEBP EXIF {n}"] = _save(_RGB, "WEBP", exif=exif, lossless=True)
+        if PIL.features.check("avif"):
+            kinds[f"AVIF EXIF {n}"] = _save(_PHOTO, "AVIF", exif=exif)
+    return kinds
+
+
+_ENDINGS = {"JPEG": "jpg", "JPEG2000": "jp2", "TIFF": "tif", "PPM": "ppm"}
+
+
+def files() -> dict[str, tuple[str, bytes]]:
+    """All images: format and subtype -> (ending of the file's name, bytes)."""
+    tables = {
+        "JPEG": _jpegs(),
+        "PNG": _pngs(),
+        "GIF": _gifs(),
+        "BMP": _bmps(),
+        "TIFF": _tiffs(),
+        "PPM": _pnms(),
+    }
+    named = {f"{k} {n}": b for k, t in tables.items() for n, b in t.items()}
+    named |= _others()
+    return {
+        name: (_ENDINGS.get(kind := name.split()[0], kind.lower()), content)
+        for name, content in named.items()
+    }
+
+
+def by_pillow(content: bytes, upright: bool = True) -> np.ndarray | None:
+    """The pixels of an image, uint8 [h, w, 3]; None if Pillow has none.
+
+    Of 16 bits, those of mode I of a PGM file among them, the upper 8.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = Image.open(io.BytesIO(content))
+            is_deep = image.mode.startswith("I;16") or (
+                image.mode == "I" and image.format == "PPM"
+            )
+            if image.mode in ("I", "F") and not is_deep:
+                return None
+            turned = ImageOps.exif_transpose(image) if upright else image
+            if is_deep:
+                upper = (np.asarray(turned) >> 8).astype(np.uint8)
+                return np.repeat(upper[..., np.newaxis], 3, -1)
+            return np.asarray(turned.convert("RGB"))
+    except Exception:
+        return None
