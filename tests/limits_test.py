@@ -336,7 +336,7 @@ def test_hosts_share_files_if_each_has_eight(files, hosts, shares):
 def test_a_label_has_18_digits(label, fits, tmp_path):
     path = tmp_path / "x.csv"
     path.write_text(f"path,label\na.png,{label}\n")
-    message = "none of the 1 images" if fits else "too large for a label"
+    message = "1 of 1 files do not exist" if fits else "too large for a label"
     with pytest.raises(errors.UserError, match=message):
         datasets.source(f"csv:{path}", "train")
 

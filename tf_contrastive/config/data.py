@@ -94,17 +94,17 @@ class Reading:
     csv_path_column: str = option(
         "",
         "column of a CSV file that has the paths, by its name in the header or"
-        " its number from 1; empty: found by its name, else the first",
+        " its number from 1; empty: found by its name, else by its content",
     )
     csv_label_column: str = option(
         "",
         "column of a CSV file that has the labels; empty: found by its name,"
-        " else the second",
+        " else the only other one",
     )
     first_label: int | None = option(
         None,
-        "number of the first class in TFRecord files, 0 or 1; auto: 0, but"
-        " files whose smallest label is 1 are refused",
+        "number of the first class in CSV and TFRecord files, 0 or 1; auto: 0,"
+        " but files whose smallest label is 1 are refused",
         maximum=1,
         auto=-1,
     )

@@ -14,7 +14,8 @@ from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.datasets import split_spec, unreadable
 from tf_contrastive.datasets.array_source import digits
 from tf_contrastive.datasets.digit_canvases import digit_on_image, multidigits
-from tf_contrastive.datasets.image_files import csv_file, folder
+from tf_contrastive.datasets.image_folders import folder
+from tf_contrastive.datasets.image_lists import csv_file
 from tf_contrastive.datasets.packing import packed
 from tf_contrastive.datasets.random_bits import kbits, randbit
 from tf_contrastive.datasets.source import Access, Info, Source

@@ -415,4 +415,11 @@ def check_scorable(train: Info, test: Info) -> Info:
             f"{train.name}: {train.split} has {train.num_classes} classes and"
             f" {test.split} {test.num_classes}: use splits of the same classes"
         )
+    if train.label_names and test.label_names not in ((), train.label_names):
+        ours, theirs = ({*info.label_names} for info in (train, test))
+        raise errors.UserError(
+            f"{train.name}: {train.split} and {test.split} number different"
+            f" classes, such as {min(ours ^ theirs)}: use splits of the same"
+            " classes"
+        )
     return dataclasses.replace(test, num_classes=train.num_classes)

@@ -4,14 +4,34 @@ import functools
 import hashlib
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tf_contrastive import errors
+from tf_contrastive import errors, terminal
 from tf_contrastive.config.data import Reading
 
 _SPLIT = re.compile(r"([\w-]+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?")
+# Word in the name of a folder or list -> the split that it means.
+_MEANINGS = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "validation": "validation",
+    "valid": "validation",
+    "val": "validation",
+    "evaluation": "validation",
+    "eval": "validation",
+    "development": "validation",
+    "dev": "validation",
+}
+_WORD = "|".join(sorted(_MEANINGS, key=len, reverse=True))
+# Such as Train, test_images, valset and train2017.
+_NAMED = re.compile(
+    rf"({_WORD})[\W_]*(set|split|data|dataset|images?|imgs?|files?|\d{{4}})?"
+)
+_PART = re.compile(rf"(?<![a-z])({_WORD})(?![a-z])")
 
 
 def parse(split: str) -> tuple[str, str | None, str | None]:
@@ -23,6 +43,46 @@ def parse(split: str) -> tuple[str, str | None, str | None]:
             " test, train[:1000] or train[10%:]"
         )
     return match[1], match[2], match[3]
+
+
+def meaning(name: str) -> str | None:
+    """Returns the split that a folder's or list's name means, if any.
+
+    It is "train", "test" or "validation", of any spelling and letter case.
+    """
+    match = _NAMED.fullmatch(name.strip().lower())
+    return _MEANINGS[match[1]] if match else None
+
+
+def look_alikes(names: Iterable[str]) -> list[str]:
+    """Returns names that differ in the word for a split only, or []."""
+    groups: dict[str, dict[str, str]] = {}
+    for name in names:
+        if match := _PART.search(name.lower()):
+            rest = name.lower().replace(match[1], "*")
+            groups.setdefault(rest, {})[_MEANINGS[match[1]]] = name
+    return next((list(g.values()) for g in groups.values() if len(g) > 1), [])
+
+
+def find(name: str, split: str, names: Iterable[str]) -> str | None:
+    """Returns the one of `names` that is, or means, a split; None: absent.
+
+    Raises:
+      UserError: if several mean it, and none has its very name.
+    """
+    base = parse(split)[0]
+    wanted = meaning(base)
+    same = [n for n in names if n == base or (wanted and meaning(n) == wanted)]
+    both = " and ".join(same)
+    if base not in same and len(same) > 1:
+        raise errors.UserError(
+            f"{name}: {both} all mean the split {base}: rename or join them"
+        )
+    if base in same and len(same) > 1:
+        terminal.warning(
+            f"{name}: {both} all mean the split {base}: only {base} is read"
+        )
+    return base if base in same else next(iter(same), None)
 
 
 def bounds(split: str, num_examples: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tf_contrastive import errors
 from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
+    classes,
     decoding,
     record_files,
     split_spec,
@@ -136,17 +137,7 @@ def tfrecord(
     num_classes = None
     if labelled:
         labels = found.labels
-        if labels.min() == 1 and reading.first_label is None:
-            raise errors.UserError(
-                f"{name}: its labels start at 1: set"
-                f" {errors.arg('first_label', '1')}, or"
-                f" {errors.arg('first_label', '0')} if there is a class 0"
-            )
-        if labels.min() < 0:
-            raise errors.UserError(
-                f"{name}: its smallest label is {labels.min()}: write labels of"
-                " at least 0"
-            )
+        classes.check_smallest(name, int(labels.min()), reading)
         # Of the whole split: a slice may lack classes, where files are sorted.
         num_classes = int(labels.max()) + 1
     info = Info(

@@ -1,0 +1,474 @@
+"""Folders of images, with or without classes: `folder:PATH`."""
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tf_contrastive import errors, terminal
+from tf_contrastive.config.data import Reading
+from tf_contrastive.config.dataset import Folder
+from tf_contrastive.datasets import (
+    classes,
+    decoding,
+    image_files,
+    split_spec,
+)
+from tf_contrastive.datasets.image_files import ImageFiles, counts, few
+from tf_contrastive.datasets.source import Access, Source
+
+# Folders that were splits before other spellings: beside folders of images
+# they are refused in any case.
+_COMMON = ("train", "test", "validation", "val")
+# What systems keep beside files, in lower case; RECYCLER is no word of theirs
+# in another one. Names that start with a dot are hidden anyway.
+_SYSTEM = {
+    "@eadir",
+    "@tmp",
+    "@recycle",
+    "@recently-snapshot",
+    "@__thumb",
+    "#recycle",
+    "#snapshot",
+    "$recycle.bin",
+    "RECYCLER",
+    "system volume information",
+    "lost+found",
+    "found.000",
+    "network trash folder",
+    "temporary items",
+    "__macosx",
+    "__pycache__",
+    "thumbs.db",
+    "desktop.ini",
+}
+
+
+# ---- Reading folders ---------------------------------------------------------
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or not _SYSTEM.isdisjoint({name, name.lower()})
+
+
+def _listed(path: str) -> list[str]:
+    """Returns the names in a folder, sorted."""
+    # Object stores end folders by a slash, of which a name may consist.
+    names = {name.rstrip("/") for name in tf.io.gfile.listdir(path)}
+    return sorted(names - {""})
+
+
+def _folders(path: str) -> list[str]:
+    """Returns the names of the folders directly in `path`, sorted."""
+    names = [name for name in _listed(path) if not _is_hidden(name)]
+    return [n for n in names if tf.io.gfile.isdir(os.path.join(path, n))]
+
+
+class _Content(NamedTuple):
+    """What is directly in a folder."""
+
+    path: str
+    files: list[str]
+    hidden: list[str]
+
+
+def _walk(root: str) -> Iterator[_Content]:
+    """Yields the contents of all folders; `root` may be a link.
+
+    No folder comes twice, which other links lead to. Those without permission
+    are left out.
+    """
+    here, seen, waiting = os.path.realpath(root), set(), [root]
+    while waiting:
+        parent = waiting.pop()
+        if parent != root and os.path.islink(parent):
+            real = os.path.realpath(parent)
+            above = os.path.commonpath([here, real]) in (here, real)
+            if above or real in seen:
+                continue
+            seen.add(real)
+        try:
+            listed = _listed(parent)
+        except tf.errors.PermissionDeniedError:
+            terminal.warning(f"{parent} is left out: no permission to read it")
+            continue
+        names = [name for name in listed if not _is_hidden(name)]
+        paths = {name: os.path.join(parent, name) for name in names}
+        folders = {n for n in names if tf.io.gfile.isdir(paths[n])}
+        waiting += [paths[n] for n in reversed(names) if n in folders]
+        files = [name for name in names if name not in folders]
+        yield _Content(parent, files, sorted({*listed} - {*names}))
+
+
+def _has_image(folder: str) -> bool:
+    return any(
+        image_files.is_image(file)
+        for content in _walk(folder)
+        for file in content.files
+    )
+
+
+# ---- Splits ------------------------------------------------------------------
+
+
+class _Place(NamedTuple):
+    """Where the images of a split are.
+
+    Attributes:
+      root: their folder.
+      splits: name -> folder of all splits; that of `root` is `split`.
+      split: the name of the split's folder.
+      held_out: whether the folder is that of both train and test.
+    """
+
+    root: str
+    splits: dict[str, str]
+    split: str
+    held_out: bool
+
+
+def _place(name: str, path: str, split: str, reading: Reading) -> _Place:
+    """Finds the folder of a split."""
+    base = split_spec.parse(split)[0]
+    folders = _folders(path)
+    known = _split_folders(name, path, folders, base)
+    holds_out = image_files.holds_out(split, reading)
+    only_train = {*map(split_spec.meaning, known)} == {"train"}
+    if holds_out and only_train:
+        root = split_spec.find(name, "train", known) or known[0]
+        inside = os.path.join(path, root)
+        return _Place(inside, {root: inside}, root, True)
+    own = split_spec.find(name, base, known)
+    if own is None and base in folders:
+        own = base
+    if own is not None:
+        if own in known:
+            split_spec.refuse_fraction(
+                name, reading, f"its splits are the folders {', '.join(known)}"
+            )
+        every = sorted({*known, own})
+        roots = {folder: os.path.join(path, folder) for folder in every}
+        return _Place(roots[own], roots, own, False)
+    if known:
+        hint = f", or set {errors.arg('test_fraction', '0.2')}" * (only_train)
+        raise errors.AbsentSplitError(
+            f"{name} has no split {base!r}: its folders are"
+            f" {', '.join(known)}: make one of that name{hint}"
+        )
+    if not holds_out:
+        split_spec.only_train(
+            name,
+            split,
+            f"its images are not in folders such as {path}/{base}; make them,"
+            f" or set {errors.arg('test_fraction', '0.2')}",
+        )
+    return _Place(path, {"train": path}, "train", holds_out)
+
+
+def _split_folders(
+    name: str, path: str, folders: list[str], base: str
+) -> list[str]:
+    """Returns the folders in `path` that are its splits.
+
+    Raises:
+      UserError: if they may be splits, or classes.
+    """
+    known = [folder for folder in folders if split_spec.meaning(folder)]
+    if base in folders and base not in known:
+        return known
+    with_images = [
+        folder
+        for folder in folders
+        if folder not in known and _has_image(os.path.join(path, folder))
+    ]
+    if not known:
+        _refuse_look_alikes(name, path, with_images)
+        return []
+    if not with_images:
+        if stray := _layout(path).direct:
+            terminal.warning(
+                f"{name}: {len(stray):,} image(s) beside the folders"
+                f" {few(known)} are in no split, such as {stray[0]}"
+            )
+        return known
+    common = any(folder.lower() in _COMMON for folder in known)
+    if common or len({*map(split_spec.meaning, known)}) > 1:
+        raise errors.UserError(
+            f"{name}: folders {', '.join(known)} beside folders of images"
+            f" {few(with_images)}: if all are classes, rename {known[0]}, such"
+            f" as to {known[0]}_; if {', '.join(known)} are splits, move the"
+            f" others out of {path}"
+        )
+    terminal.warning(
+        f"{name}: {known[0]} is read as a class, like {few(with_images)}; if it"
+        f" is a split, move the others out of {path}"
+    )
+    return []
+
+
+def _refuse_look_alikes(name: str, path: str, folders: list[str]) -> None:
+    if alike := split_spec.look_alikes(folders):
+        raise errors.UserError(
+            f"{name}: the folders {few(alike)} in {path} look like splits: name"
+            " them train, test or validation, or, if they are classes,"
+            " without these words"
+        )
+
+
+def _refuse_inner_splits(name: str, root: str, names: list[str]) -> None:
+    """Raises `UserError` if there are splits inside of folders.
+
+    Args:
+      name: of the dataset.
+      root: the folder that was taken.
+      names: of its images.
+    """
+    inside: dict[str, set[str]] = {}
+    for folder in {os.path.dirname(name) for name in names}:
+        while folder:
+            parent, base = os.path.split(folder)
+            inside.setdefault(parent, set()).add(base)
+            folder = parent
+    around = ""  # Folders that have all others.
+    while len(inside.get(around, ())) == 1:
+        around = os.path.join(around, *inside[around])
+        below = inside.get(around, set())
+        if below and all(map(split_spec.meaning, below)):
+            raise errors.UserError(
+                f"{name}: the splits {few(sorted(below))} are in"
+                f" {root}/{around}: use folder:{root}/{around}"
+            )
+    for parent, folders in sorted(inside.items()):
+        if not parent:
+            continue
+        splits = sorted(filter(split_spec.meaning, folders))
+        if len({*map(split_spec.meaning, splits)}) > 1:
+            raise errors.UserError(
+                f"{name}: {root}/{parent} has the splits {few(splits)}: put"
+                f" splits above classes, as in {root}/{splits[0]}/{parent}"
+            )
+        if splits:
+            terminal.warning(
+                f"{name}: {root}/{parent}/{splits[0]} is read as a part of"
+                f" {parent}, not as a split"
+            )
+        _refuse_look_alikes(name, f"{root}/{parent}", sorted(folders))
+
+
+# ---- Classes -----------------------------------------------------------------
+
+
+class _Layout(NamedTuple):
+    """The folders with images in a split, and the images beside them."""
+
+    folders: list[str]
+    direct: list[str]
+
+
+def _layout(root: str) -> _Layout:
+    folders = _folders(root)
+    images = filter(image_files.is_image, _listed(root))
+    return _Layout(
+        [
+            f
+            for f in folders
+            if not _is_alias(root, f) and _has_image(f"{root}/{f}")
+        ],
+        [f for f in images if f not in folders and not _is_hidden(f)],
+    )
+
+
+def _is_alias(root: str, folder: str) -> bool:
+    """Whether a folder is a link to another one in `root`; see `_walk`."""
+    path, here = os.path.join(root, folder), os.path.realpath(root)
+    real = os.path.realpath(path)
+    return os.path.islink(path) and os.path.commonpath([here, real]) == here
+
+
+def _classes(
+    name: str, place: _Place, own: _Layout, count: int
+) -> tuple[dict[str, list[str]], str]:
+    """Finds the classes of the splits that have labels.
+
+    A split with images beside its folders has none, nor has one with a single
+    folder, unless that is a class of another split.
+
+    Args:
+      name: of the dataset.
+      place: the splits.
+      own: the layout of the one that is opened.
+      count: of its images.
+
+    Returns:
+      (name of a split -> its classes, why the split has no labels).
+    """
+    layouts = {
+        split: own if split == place.split else _layout(root)
+        for split, root in place.splits.items()
+    }
+    several = {
+        folder
+        for layout in layouts.values()
+        if not layout.direct and len(layout.folders) > 1
+        for folder in layout.folders
+    }
+    by_split = {
+        split: layout.folders
+        for split, layout in layouts.items()
+        if not layout.direct
+        and (len(layout.folders) > 1 or several.intersection(layout.folders))
+    }
+    folders, root = own.folders, place.root
+    if place.split in by_split:
+        return by_split, ""
+    if own.direct and (len(folders) > 1 or several):
+        why = (
+            f"{len(own.direct):,} of {count:,} images are directly in {root},"
+            f" such as {own.direct[0]}"
+        )
+        advice = (
+            f": to take the folders {few(folders)} as classes, move them"
+            if folders
+            else f": those of {few(sorted(by_split))} are in folders of classes"
+        )
+    elif own.direct or not folders:
+        return {}, "images directly in the folder"
+    else:
+        below = os.path.join(root, folders[0])
+        why = f"all images are in {below}"
+        inner = _layout(below).folders
+        if len(inner) > 1:
+            advice = f": to take {few(inner)} in it as classes, " + (
+                f"use folder:{below}"
+                if len(place.splits) == 1
+                else f"move them to {root}"
+            )
+        elif by_split:
+            advice = f", which is no class of {few(sorted(by_split))}"
+        else:
+            return {}, why
+    terminal.warning(
+        f"{name}: {place.split} has no labels, since {why}{advice}"
+    )
+    return {}, why
+
+
+def _tree(name: str, path: str, place: _Place) -> ImageFiles:
+    """Lists the images of a split."""
+    root = place.root
+    contents = list(_walk(root))
+    files = [os.path.join(c.path, file) for c in contents for file in c.files]
+    paths = sorted(filter(image_files.is_image, files))
+    others = [
+        image_files.extension(file)
+        for file in files
+        if not image_files.is_image(file)
+    ]
+    hidden = [hidden for content in contents for hidden in content.hidden]
+    left_out = ", ".join(filter(None, (counts(others), counts(hidden))))
+    heic = "; HEIC: pip install pillow-heif" * (".heic" in others)
+    if not paths:
+        raise errors.UserError(
+            f"{name}: no images under {root} ({left_out or 'no files'}{heic}):"
+            f" use a folder of {' '.join(decoding.extensions())} files"
+        )
+    if others:
+        terminal.info(
+            f"{name}: files that are no images: {counts(others)}{heic}"
+        )
+    names = [path[len(root) :].strip("/") for path in paths]
+    _refuse_inner_splits(name, root, names)
+    of = [name.split("/")[0] if "/" in name else "" for name in names]
+    own = _Layout(sorted({*of} - {""}), [n for n in names if "/" not in n])
+    by_split, why = _classes(name, place, own, len(names))
+    found = {"left_out": left_out, "splits": _shown(place)}
+    tree = ImageFiles(path, paths, names, split_spec.random_order(names), ())
+    if by_split:
+        label_names, number = classes.numbered(name, place.split, by_split)
+        labels = [number[label] for label in of]
+        tree = tree._replace(labels=labels, label_names=label_names)
+        found["labels"] = f"names of the folders in {root}"
+        if as_split := few(filter(split_spec.meaning, own.folders)):
+            terminal.warning(f"{name}: {as_split} in {root} is read as a class")
+        deeper = sorted(
+            {"/".join(n.split("/")[:2]) for n in names if n.count("/") > 1}
+        )
+        found["deeper_folders"] = few(deeper)
+        _tell_empty(name, root, own.folders)
+        if lacking := sorted({*label_names} - {label_names[i] for i in labels}):
+            found["classes_elsewhere"] = few(lacking)
+    else:
+        found["labels"] = f"none: {why}"
+    rows = tuple((what, value) for what, value in found.items() if value)
+    return tree._replace(found=rows)
+
+
+def _shown(place: _Place) -> str:
+    return ", ".join(
+        folder
+        if split_spec.meaning(folder) in (folder, None)
+        else f"{split_spec.meaning(folder)} ({folder})"
+        for folder in place.splits
+    )
+
+
+def _tell_empty(name: str, root: str, used: Iterable[str]) -> None:
+    """Warns of folders that are no classes."""
+    empty = sorted({*_folders(root)} - {*used})
+    parts = []
+    for folder in empty:
+        if not _is_alias(root, folder):
+            files = [
+                image_files.extension(file)
+                for content in _walk(os.path.join(root, folder))
+                for file in content.files
+            ]
+            parts.append(f"{folder} ({counts(files) or 'empty'})")
+    if parts:
+        terminal.warning(
+            f"{name}: folders without images are no classes: {few(parts)}"
+        )
+
+
+def folder(name: str, options: Folder, split: str, access: Access) -> Source:
+    """Opens `folder:PATH`.
+
+    The folders in PATH that have images, sorted by name, are the classes;
+    images count at any depth. A PATH with images directly in it, or with a
+    single folder, has no labels. PATH/train, PATH/test, ... are the splits if
+    they exist, in any spelling of `split_spec.meaning`. Without others,
+    `reading.test_fraction` of PATH, or PATH/train, is the split test. A slice
+    is a random sample, always the same.
+    """
+    path = os.path.expanduser(options.path).rstrip("/") or "/"
+    _check_path(name, path)
+    try:
+        place = _place(name, path, split, access.reading)
+        tree = _tree(name, path, place)
+    except UnicodeDecodeError as error:
+        raise errors.UserError(
+            f"{name}: the name of a file or folder is not UTF-8"
+            f" ({error.object!r}): rename it"
+        ) from error
+    return image_files.source(name, split, access, tree, place.held_out)
+
+
+def _check_path(name: str, path: str) -> None:
+    if tf.io.gfile.isdir(path):
+        return
+    if not tf.io.gfile.exists(path):
+        raise errors.AbsentDataError(
+            f"{name}: {path} is absent: use a folder of images"
+        )
+    ending = image_files.extension(path)
+    advice = (
+        f"use its folder, folder:{os.path.dirname(path) or '.'}"
+        if image_files.is_image(path)
+        else f"use csv:{path}"
+        if ending in (".csv", ".tsv", ".txt")
+        else f"use tfrecord:{path}"
+        if "tfrecord" in path
+        else "use a folder of images, unpacked"
+    )
+    raise errors.AbsentDataError(f"{name}: {path} is a file: {advice}")
