@@ -3,7 +3,9 @@
 import json
 
 import numpy as np
+import odd_images
 import pytest
+import tensorflow as tf
 from image_helpers import photos
 from PIL import Image
 
@@ -37,8 +39,16 @@ def _read(folder, name="packed", split="train"):
     return source, list(source.examples().as_numpy_iterator())
 
 
+def _contents(path):
+    """The encoded images in a TFRecord file."""
+    for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+        features = tf.train.Example.FromString(record).features.feature
+        yield features["image"].bytes_list.value[0]
+
+
 def test_images_are_shrunk_once_and_read_in_order(folder):
-    assert _pack(folder) == len(_SIZES)
+    # The first is a PNG; two are not larger than what is packed.
+    assert _pack(folder) == {"kept": 2, "jpeg": 2, "png": 1}
     source, examples = _read(folder)
     original = datasets.source(f"folder:{folder}/images")
     assert source.info.label_names == original.info.label_names == ("a", "b")
@@ -66,17 +76,71 @@ def test_slices_and_splits_are_read(folder):
     _pack(folder)
     _pack(folder, split="test", reading=_held_out())
     _, examples = _read(folder)
-    # Version 0.2.0 wrote more about each file.
-    manifest = folder / "packed" / "train.json"
-    about = json.loads(manifest.read_text())
-    for part in about["files"]:
-        part |= {"bytes": 1, "sha256": "0"}
-    manifest.write_text(json.dumps(about))
     source, part = _read(folder, split="train[1:4]")
     assert source.info.num_examples == 3
     for found, expected in zip(part, examples[1:4], strict=True):
         np.testing.assert_array_equal(found["image"], expected["image"])
     assert len(_read(folder, split="test")[1]) == 2
+
+
+def test_lossless_images_stay_so_and_jpegs_are_copied(tmp_path):
+    by_path = {}
+    for i, (name, (ending, content)) in enumerate(odd_images.files().items()):
+        path = tmp_path / "images" / f"{i:03}.{ending}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        by_path[str(path)] = name, content
+    reading = Reading(max_bad_images=10)
+    source = datasets.source(f"folder:{tmp_path}/images", reading=reading)
+    for path in source.info.bad_images:
+        del by_path[path]
+    _pack(tmp_path, reading=reading)
+    stored = _contents(tmp_path / "packed" / "train-00000.tfrecord")
+    for (name, content), contents, read, packed in zip(
+        by_path.values(),
+        stored,
+        source.examples().as_numpy_iterator(),
+        _read(tmp_path)[1],
+        strict=True,
+    ):
+        upright, lying = (
+            odd_images.by_pillow(content, turn) for turn in (True, False)
+        )
+        is_kept = (
+            name.startswith("JPEG ")
+            and np.array_equal(upright, lying)
+            and name not in odd_images.OF_PILLOW
+        )
+        assert (contents == content) == is_kept, name
+        if is_kept or not name.startswith(("JPEG ", "AVIF", "WEBP lossy")):
+            assert np.array_equal(packed["image"], read["image"]), name
+        else:
+            assert contents.startswith(b"\xff\xd8"), name
+
+
+@pytest.mark.parametrize("encoding", ["jpeg", "png"])
+def test_one_encoding_is_chosen(encoding, folder):
+    source = datasets.source(f"folder:{folder}/images")
+    ways = datasets.pack(source, f"{folder}/packed", 40, encoding)
+    others = {"jpeg": {"kept": 2, "png": 0}, "png": {"kept": 0, "jpeg": 0}}
+    assert ways == others[encoding] | {encoding: len(_SIZES) - ways["kept"]}
+    with pytest.raises(errors.UserError, match=f"encoding={encoding}, not"):
+        datasets.pack(source, f"{folder}/packed", 40)
+
+
+def test_packs_of_version_0_2_0_go_on(folder):
+    source = datasets.source(f"folder:{folder}/images")
+    datasets.pack(source, f"{folder}/packed", 40, "jpeg")
+    manifest = folder / "packed" / "train.json"
+    about = json.loads(manifest.read_text())
+    del about["encoding"], about["files"][-1]
+    for part in about["files"]:
+        part |= {"bytes": 1, "sha256": "0"}
+        del part["jpeg"]
+    manifest.write_text(json.dumps(about))
+    ways = datasets.pack(source, f"{folder}/packed", 40, "jpeg")
+    assert sum(ways.values()) == len(_SIZES)
+    assert len(_read(folder)[1]) == len(_SIZES)
 
 
 def _held_out():
@@ -87,11 +151,11 @@ def test_an_interrupted_pack_goes_on(folder, monkeypatch):
     _pack(folder)
     serialized, calls = packing._serialized, []
 
-    def fail(source, side):
+    def fail(source, *options):
         calls.append(source)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return serialized(source, side)
+        return serialized(source, *options)
 
     monkeypatch.setattr(packing, "_serialized", fail)
     with pytest.raises(KeyboardInterrupt):
@@ -145,7 +209,9 @@ def test_the_command_packs_what_pretrain_reads(folder, monkeypatch, capsys):
     data = f"--dataset=folder:{folder}/images"
     pack = f"--pack={folder}/packed"
     assert main("datasets", data, pack, "--pack_side=32") == 0
-    assert f"--dataset=packed:{folder}/packed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"--dataset=packed:{folder}/packed" in said
+    assert "1 JPEGs unchanged, 3 encoded" in said
     run = [
         f"--dataset=packed:{folder}/packed",
         f"--workdir={folder}/run",

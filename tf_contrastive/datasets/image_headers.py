@@ -88,6 +88,20 @@ def is_native(data: tf.Tensor) -> tf.Tensor:
     return _examined(data)[2]
 
 
+def is_lossy(data: tf.Tensor) -> tf.Tensor:
+    """Whether a file's bytes, string [], are of a lossy format; bool [].
+
+    Those are JPEG, AVIF, HEIC, and WebP but for its lossless kind. JPEG 2000
+    and TIFF count as lossless.
+    """
+    start = tf.strings.substr(data, 0, 12)
+    is_heif = tf.strings.regex_full_match(start, r"\C{4}ftyp\C*")
+    is_webp = tf.strings.regex_full_match(start, r"RIFF\C{4}WEBP")
+    head = tf.strings.substr(data, 0, _MAX_METADATA)
+    is_exact = tf.size(tf.strings.split(head, b"VP8L", maxsplit=1)) > 1
+    return _starts(data, _JPEG) | is_heif | (is_webp & ~is_exact)
+
+
 def orientation(data: tf.Tensor) -> tf.Tensor:
     """Reads the orientation of a JPEG's or PNG's bytes, string [].
 

@@ -1,12 +1,14 @@
 """Packed images: decoded and resized once, then read as fast as small ones.
 
-A folder has, for each split, TFRecord files of JPEGs and a manifest,
-SPLIT.json, with the number of their images and the names of the classes. The
-files can also be read as `tfrecord:`.
+A folder has, for each split, TFRecord files of JPEGs and PNGs and a manifest,
+SPLIT.json, with the number of their images, how they are encoded, and the names
+of the classes. The files can also be read as `tfrecord:`.
 """
 
+import functools
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +17,7 @@ from tf_contrastive import errors, files, terminal
 from tf_contrastive.config.dataset import Packed
 from tf_contrastive.datasets import (
     decoding,
+    image_headers,
     record_files,
     split_spec,
     verified_files,
@@ -31,6 +34,8 @@ from tf_contrastive.datasets.source import (
 # Images of a file.
 _PER_FILE = 1000
 _QUALITY = 95
+# How an image is packed.
+_KEPT, _LOSSY, _LOSSLESS = _WAYS = ("kept", "jpeg", "png")
 # Of a manifest.
 _FORM = {
     "dataset": str,
@@ -50,11 +55,19 @@ def _manifest(folder: str, split: str) -> str:
 # ---- Writing -----------------------------------------------------------------
 
 
-def pack(source: Source, folder: str, side: int) -> int:
-    """Writes a split to a folder; returns the number of images.
+def pack(
+    source: Source, folder: str, side: int, encoding: str = "auto"
+) -> dict[str, int]:
+    """Writes a split to a folder.
 
-    Images whose shorter side is longer than `side` are shrunk to it. A call
-    that was interrupted is repeated: whole files are kept.
+    Images whose shorter side is longer than `side` are shrunk to it. Upright
+    JPEGs that are not are copied. With `encoding` "auto", other images of lossy
+    formats become JPEGs, and all others PNGs, without loss; with "jpeg" or
+    "png" all become that. A call that was interrupted is repeated: whole files
+    are kept.
+
+    Returns:
+      The number of images "kept", and encoded as "jpeg" and "png".
 
     Raises:
       UserError: for data that cannot be packed or read, or if the folder holds
@@ -71,12 +84,15 @@ def pack(source: Source, folder: str, side: int) -> int:
         "dataset": info.name,
         "split": info.split,
         "side": side,
+        "encoding": encoding,
         "examples": info.num_examples,
         "num_classes": info.num_classes,
         "label_names": list(info.label_names),
     }
     path = _manifest(folder, split)
     before = files.read_json(path, about | {"files": []}, _FORM)
+    # Version 0.2.0 wrote JPEGs only.
+    before = {"encoding": "jpeg"} | before
     for key, value in about.items():
         if before[key] != value:
             raise errors.UserError(
@@ -85,6 +101,7 @@ def pack(source: Source, folder: str, side: int) -> int:
             )
     parts = before["files"]
     files.remove_leftovers(folder)
+    encode = _encoder(source, side, encoding)
     for first in range(len(parts) * _PER_FILE, info.num_examples, _PER_FILE):
         done = min(first + _PER_FILE, info.num_examples)
         name = f"{split}-{first // _PER_FILE:05}.tfrecord"
@@ -93,44 +110,105 @@ def pack(source: Source, folder: str, side: int) -> int:
             tf.io.TFRecordWriter(unfinished) as writer,
         ):
             part = source.select(np.arange(first, done))
-            for example in _serialized(part, side):
+            ways = []
+            for example, way in _serialized(part, encode):
                 writer.write(example)
-        parts.append({"name": name, "images": done - first})
+                ways.append(way)
+        about_part = {"name": name, "images": done - first}
+        parts.append(about_part | Counter(ways))
         files.write_json(path, about | {"files": parts})
         terminal.info(f"packed {done:,} of {info.num_examples:,} images")
-    return info.num_examples
+    # Version 0.2.0 did not write how; its images are JPEGs.
+    total = {way: sum(part.get(way, 0) for part in parts) for way in _WAYS}
+    total[_LOSSY] += info.num_examples - sum(total.values())
+    return total
 
 
-def _serialized(source: Source, side: int) -> Iterator[bytes]:
-    """Yields serialized `tf.train.Example`s, in order.
+def _encoder(
+    source: Source, side: int, encoding: str
+) -> Callable[[Record], Record]:
+    """Returns record -> packed `image`, `way` in `_WAYS` and any `label`."""
 
-    Raises:
-      UserError: if an image cannot be read any more.
-    """
-
-    @tf.autograph.experimental.do_not_convert
+    # A function of TensorFlow, so that it is not traced for each file.
+    @functools.partial(tf.function, autograph=False)
     def encode(record: Record) -> Record:
         if "size" in record:
             times = tf.reduce_min(record["size"]) // side
             halvings = tf.reduce_sum(tf.cast(times >= [2, 4, 8], tf.int32))
             record = record | {"halvings": halvings}
         example = source.decode(record)
-        image = _shrunk(example["image"], side)
-        return example | {"image": tf.io.encode_jpeg(image, quality=_QUALITY)}
+        packed, way = _encoded(record, example["image"], side, encoding)
+        return example | {"image": packed, "way": way}
 
+    return encode
+
+
+def _serialized(
+    source: Source, encode: Callable[[Record], Record]
+) -> Iterator[tuple[bytes, str]]:
+    """Yields serialized `tf.train.Example`s and how each is packed, in order.
+
+    Raises:
+      UserError: if an image cannot be read any more.
+    """
     rows = source.records.map(encode, tf.data.AUTOTUNE, deterministic=True)
     try:
         for row in rows.as_numpy_iterator():
             columns = {
                 key: row[key] for key in ("image", "label") if key in row
             }
-            yield record_files.example(columns)
+            yield record_files.example(columns), _WAYS[row["way"]]
     except (OSError, tf.errors.OpError) as error:
         raise errors.UserError(
             f"{source.info.name}: an image cannot be read any more"
             f" ({errors.first_line(error)}): restore or remove it, and repeat"
             " the command"
         ) from error
+
+
+def _encoded(
+    record: Record, image: tf.Tensor, side: int, encoding: str
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns a packed image and its place in `_WAYS`.
+
+    Args:
+      record: of a file's `path`, or of `image`, its bytes or its pixels.
+      image: its pixels, uint8 [h, w, 3].
+      side, encoding: see `pack`.
+    """
+    shorter = tf.reduce_min(tf.shape(image)[:2])
+    contents = tf.constant(b"")
+    if "path" in record:
+        contents = tf.io.read_file(record["path"])
+    elif record["image"].dtype == tf.string:
+        contents = record["image"]
+    same = tf.constant(False)
+    if encoding != "png":
+        is_whole = (shorter <= side) & (record.get("halvings", 0) == 0)
+        same = tf.cond(
+            is_whole & tf.io.is_jpeg(contents),
+            lambda: (
+                image_headers.is_native(contents)
+                & (image_headers.orientation(contents) == 1)
+            ),
+            lambda: False,
+        )
+    lossy = tf.constant(encoding == "jpeg")
+    if encoding == "auto":
+        lossy = image_headers.is_lossy(contents)
+    small = _shrunk(image, side)
+    return tf.cond(
+        same,
+        lambda: (contents, _WAYS.index(_KEPT)),
+        lambda: tf.cond(
+            lossy,
+            lambda: (
+                tf.io.encode_jpeg(small, quality=_QUALITY),
+                _WAYS.index(_LOSSY),
+            ),
+            lambda: (tf.io.encode_png(small), _WAYS.index(_LOSSLESS)),
+        ),
+    )
 
 
 def _shrunk(image: tf.Tensor, side: int) -> tf.Tensor:
