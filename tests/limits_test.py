@@ -205,6 +205,12 @@ _ADVICE = [
         {"expected": _expected(negatives=62)},
         {"expected": _expected(negatives=61.9)},
     ),
+    (
+        "online_knn_size",
+        {},
+        {"online_knn_size": 12_500},
+        {"online_knn_size": 12_501},
+    ),
     ("temperature", {}, {"temperature": 0.03}, {"temperature": 0.029}),
     ("temperature", {}, {"temperature": 1.0}, {"temperature": 1.01}),
     *(

@@ -10,7 +10,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
 
 from tf_contrastive import errors
 
@@ -124,3 +125,25 @@ def format_table(rows: Sequence[Sequence[str]], texts: Container[int]) -> str:
         ).rstrip()
 
     return "\n".join(map(line, rows))
+
+
+def print_sections(sections: Mapping[str, Mapping[str, Any]]) -> None:
+    """Prints headings, with names and values below each; None as "-".
+
+    The items of a list are on lines of their own.
+    """
+    width = max(len(name) for part in sections.values() for name in part)
+    for heading, part in sections.items():
+        print(heading)
+        for name, value in part.items():
+            lines = value if isinstance(value, list) else [value]
+            for line in lines:
+                print(f"  {name:{width}}  {_text(line)}")
+                name = ""
+        print()
+
+
+def _text(value: str | float | None) -> str:
+    if value is None:
+        return "-"
+    return errors.shown(value) if isinstance(value, str) else f"{value:,}"

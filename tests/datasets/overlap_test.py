@@ -243,8 +243,8 @@ def test_copies_in_records_are_found_and_counted(splits):
     warning = datasets.check_disjoint(train, test)
     place = f"record 0 of {splits}/test.tfrecord = record 2 of"
     assert "2 of the 6" in warning and place in warning
-    assert overlap.copies(test) == "0"
-    assert overlap.copies(train).startswith("1 (record 4 of")
+    assert overlap.find_copies(test) == (0, "", 0, "")
+    assert overlap.find_copies(train).names.startswith("record 4 of")
     # Between files of two kinds.
     other = datasets.source(f"folder:{splits}")
     assert overlap.find_overlap(other, test).copies.sum() == 2
@@ -252,14 +252,16 @@ def test_copies_in_records_are_found_and_counted(splits):
 
 def test_copies_within_a_split_are_counted(splits):
     name = f"folder:{splits}"
-    assert overlap.copies(datasets.source(name)) == "0"
+    assert overlap.find_copies(datasets.source(name)).number == 0
     shutil.copy(splits / "train/cat/1.png", splits / "train/cat/9.png")
     shutil.copy(splits / "train/cat/1.png", splits / "train/dog/9.png")
     shutil.copy(splits / "train/dog/2.png", splits / "train/dog/8.png")
-    text = overlap.copies(datasets.source(name))
-    assert text.startswith("3, 2 of them of images in several classes (")
-    assert f"{splits}/train/cat/9.png = {splits}/train/cat/1.png" in text
-    assert overlap.copies(datasets.source("digits")) is None
+    found = overlap.find_copies(datasets.source(name))
+    assert (found.number, found.relabelled) == (3, 1)
+    cats, dogs = splits / "train/cat", splits / "train/dog"
+    assert f"{cats}/9.png = {cats}/1.png" in found.names
+    assert found.relabelled_names == f"{dogs}/9.png = {cats}/1.png"
+    assert overlap.find_copies(datasets.source("digits")) is None
 
 
 @pytest.mark.parametrize("kind", ["folder", "csv"])

@@ -76,6 +76,7 @@ _BAD = [
         {},
         "queue_size=25000",
     ),
+    ("online_knn_size", {"online_knn_size": 20_000}, {}, "at most 12500"),
     ("temperature", {"temperature": 0.01}, {}, "0.05 to 0.5"),
     ("temperature", {"temperature": 5.0}, {}, "0.05 to 0.5"),
     ("loss_normalize", {"loss_normalize": False}, {}, "loss_normalize=True"),

@@ -1,10 +1,8 @@
 """The command's report, and measured input and steps."""
 
-import dataclasses
 import json
 import sys
 
-import doctor_facts
 import pytest
 import small
 import tensorflow as tf
@@ -69,6 +67,8 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     assert report["environment"]["tensorflow"] == tf.__version__
     assert report["devices"]["replicas"] == 1
     assert report["data"]["examples"] == 256
+    assert "0: 27" in report["data"]["class_sizes"]
+    assert report["data"]["test_split"].startswith("test: 360 images, 0 of")
     assert report["model"]["stem"] == "cifar"
     assert report["model"]["probe_parameters"] == 64 * 10 + 10
     assert report["schedule"]["peak_learning_rate"] == pytest.approx(0.075)
@@ -84,6 +84,7 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     printed = capsys.readouterr().out
     assert "warnings: 1\n  few_steps: 4 steps in total" in printed
     assert "a smaller --batch_size" in printed
+    assert "  class_sizes " in printed and "\n  dataset " in printed
 
 
 @pytest.mark.slow
@@ -106,15 +107,6 @@ def test_input_and_step_of_any_run_are_measured(changes):
     assert report.facts.step_speed > 0
     assert report.facts.input_speed > 0
     assert report.facts.hours > 0
-
-
-def test_the_report_tells_how_the_data_were_understood():
-    about = doctor_facts.info(100)
-    rows = (("files", "90 JPEG, 10 PNG"), ("labels", "names of folders"))
-    about = dataclasses.replace(about, found=rows)
-    data = doctor.report.of_data(doctor_facts.facts(info=about))
-    assert rows[0] in data.items() and rows[1] in data.items()
-    assert data["examples"] == 100
 
 
 @small.encoder()

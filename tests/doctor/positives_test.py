@@ -1,13 +1,11 @@
 """Expected positives against all batches."""
 
-import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 from dataset_helpers import columns
 
-from tf_contrastive import datasets
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor import positives
@@ -68,15 +66,6 @@ def test_expected_positives_of_each_kind_of_loss():
         1 - _expected(views=1).without_positives
     )
     assert _expected(loss="cross_entropy") is None
-
-
-def test_labels_in_files_are_counted_for_a_limited_time():
-    labels = np.arange(600) % 3
-    source = datasets.from_arrays(np.zeros([600, 2, 2], np.uint8), labels)
-    assert positives.count_labels(source, 0.0).tolist() == [200] * 3
-    in_files = dataclasses.replace(source, arrays=None)
-    assert positives.count_labels(in_files, 60.0).tolist() == [200] * 3
-    assert positives.count_labels(in_files, 0.0).sum() == 256
 
 
 def test_doctor_counts_images_that_share_a_label(opened):

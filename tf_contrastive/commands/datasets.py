@@ -4,7 +4,7 @@ import dataclasses
 import os
 from typing import Any
 
-from tf_contrastive import files
+from tf_contrastive import files, terminal
 from tf_contrastive.config.data import Reading, split_name
 from tf_contrastive.config.dataset import (
     DATASETS,
@@ -14,6 +14,9 @@ from tf_contrastive.config.dataset import (
 )
 from tf_contrastive.config.fields import Command, Terminal, group, option
 from tf_contrastive.errors import UserError, arg
+
+# Seconds for reading labels from files.
+_LABELS = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +87,7 @@ def run(options: Datasets) -> int:
     if options.packing.pack:
         print(_pack(options))
     elif options.listing.show:
-        print(_show(options))
+        _show(options)
     else:
         for declared in DATASETS.values():
             _describe(declared)
@@ -136,20 +139,22 @@ def _pack(options: Datasets) -> str:
     )
 
 
-def _show(options: Datasets) -> str:
-    """Writes some images as one PNG file; returns a description."""
+def _show(options: Datasets) -> None:
+    """Writes some images as one PNG file, and prints what is known of all."""
     from tf_contrastive import datasets
+    from tf_contrastive.datasets import description
 
     output = options.listing.output
     source = _open(options, options.listing.show)
     sheet = datasets.contact_sheet(source)
     files.write(output, sheet, f"set {arg('output')} to another file")
     info = source.info
-    extra = ""
+    classes = description.count_classes(source, _LABELS)
+    rows = description.describe(source, classes)
+    rows["image_shape"] = str(info.image_shape or "varies")
     if info.extra_channels:
-        extra = f", {info.extra_channels} extra channels (the stripes below)"
-    return (
-        f"{info.name} {info.split}: {info.num_examples:,} images,"
-        f" {info.labelling}, shape {info.image_shape or 'varies'}{extra};"
-        f" contact sheet: {output}"
-    )
+        rows["extra_channels"] = (
+            f"{info.extra_channels} (the stripes below each image)"
+        )
+    rows["contact_sheet"] = output
+    terminal.print_sections({"data": rows})

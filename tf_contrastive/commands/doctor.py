@@ -42,7 +42,7 @@ def run(options: Doctor) -> int:
         sections = tpu.inspect(
             options, compilation.compile_for, compilation.compile_python
         )
-        _show(sections)
+        terminal.print_sections(sections)
         _write(options, sections)
         return 0
     with terminal.without_start_lines():
@@ -53,25 +53,12 @@ def run(options: Doctor) -> int:
         name: flags.with_flags(Doctor, text.marked)
         for name, text in report.warnings.items()
     }
-    _show(report.sections)
+    terminal.print_sections(report.sections)
     print(f"warnings: {len(warnings)}")
     for name, text in warnings.items():
         print(f"  {name}: {text}")
     _write(options, {**report.sections, "warnings": warnings})
     return 0
-
-
-def _show(sections: dict[str, dict[str, Any]]) -> None:
-    width = max(len(name) for part in sections.values() for name in part)
-    for heading, part in sections.items():
-        print(heading)
-        for name, value in part.items():
-            if value is None:
-                value = "-"
-            elif isinstance(value, int | float):
-                value = f"{value:,}"
-            print(f"  {name:{width}}  {value}")
-        print()
 
 
 def _write(options: Doctor, contents: dict[str, Any]) -> None:

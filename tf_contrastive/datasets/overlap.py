@@ -29,6 +29,16 @@ class Overlap(NamedTuple):
 
     same: np.ndarray  # Read from the same places, bool [n].
     copies: np.ndarray  # Of other files with the same bytes, bool [n].
+    compared: bool  # Whether the bytes of both were read.
+
+
+class Copies(NamedTuple):
+    """Images of a split with the bytes of an earlier one."""
+
+    number: int
+    names: str  # Of the first ones, and of what they are copies of.
+    relabelled: int  # Those of an image of another class.
+    relabelled_names: str
 
 
 class _Places(NamedTuple):
@@ -55,8 +65,8 @@ def find_overlap(train: Source, test: Source) -> Overlap:
         same = (others >= 0) & np.isin(others * length + of_test.row, keys)
     ours, theirs = _digests(train), _digests(test)
     if ours is None or theirs is None:
-        return Overlap(same, nothing)
-    return Overlap(same, ~same & np.isin(theirs, ours[ours != 0]))
+        return Overlap(same, nothing, False)
+    return Overlap(same, ~same & np.isin(theirs, ours[ours != 0]), True)
 
 
 def check_disjoint(
@@ -143,38 +153,30 @@ def _is_below(a: str | None, b: str | None) -> bool:
     return not b or low < high
 
 
-def copies(source: Source) -> str | None:
-    """Describes the copies in a split; None if its images are not compared."""
+def find_copies(source: Source) -> Copies | None:
+    """Returns the copies in a split; None if the bytes were not read."""
     digests = _digests(source)
     if digests is None:
         return None
-    order = np.argsort(digests, kind="stable")
-    repeats = (np.diff(digests[order]) == 0) & (digests[order][1:] != 0)
-    # Each that repeats an earlier image, in the order of the images.
-    rows = np.sort(order[1:][repeats])
-    if not len(rows):
-        return "0"
-    text = f"{len(rows):,}"
+    _, first, image = np.unique(digests, True, True)
+    originals = first[image]
+    rows = np.flatnonzero((originals < np.arange(len(image))) & (digests != 0))
+    relabelled = rows[:0]
     if source.arrays is not None and source.info.has_labels:
         labels = source.labels()
-        _, image = np.unique(digests, return_inverse=True)
-        classes = labels.max() + 1
-        classes_of = np.bincount(np.unique(image * classes + labels) // classes)
-        if other := np.count_nonzero(classes_of[image[rows]] > 1):
-            text += f", {other:,} of them of images in several classes"
-    return f"{text} ({_pairs(source, source, rows)})"
+        relabelled = rows[labels[rows] != labels[originals[rows]]]
+    names = (_pairs(source, source, some) for some in (rows, relabelled))
+    return Copies(len(rows), next(names), len(relabelled), next(names))
 
 
 def _pairs(train: Source, test: Source, rows: np.ndarray) -> str:
     """Names the first of some images of `test`, and what they are copies of."""
     assert train.digests is not None and test.digests is not None
-    firsts = [
-        int(np.flatnonzero(train.digests == test.digests[row])[0])
-        for row in rows[:_NAMED]
-    ]
-    named = _names(test, rows[:_NAMED]), _names(train, firsts)
+    rows, more = rows[:_NAMED], ", ..." * (len(rows) > _NAMED)
+    firsts = [np.argmax(train.digests == test.digests[row]) for row in rows]
+    named = _names(test, rows), _names(train, np.array(firsts, np.int64))
     pairs = map(" = ".join, zip(*named, strict=True))
-    return ", ".join(pairs) + ", ..." * (len(rows) > _NAMED)
+    return ", ".join(pairs) + more
 
 
 def _few(source: Source, rows: np.ndarray) -> str:
@@ -182,7 +184,7 @@ def _few(source: Source, rows: np.ndarray) -> str:
     return ", ".join(names) + ", ..." * (len(rows) > _NAMED)
 
 
-def _names(source: Source, rows: Sequence[int] | np.ndarray) -> list[str]:
+def _names(source: Source, rows: np.ndarray) -> list[str]:
     if source.files is not None:
         name, row = source.files.positions()
         files = source.files.names

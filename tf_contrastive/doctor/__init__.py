@@ -8,7 +8,14 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors, schedules, train
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor import advice, memory, positives, report, speed
+from tf_contrastive.doctor import (
+    advice,
+    data,
+    memory,
+    positives,
+    report,
+    speed,
+)
 from tf_contrastive.model import networks
 
 # Seconds for reading labels, for the input, and for the step.
@@ -49,11 +56,13 @@ def inspect(run: Pretrain) -> Report:
     model, _ = prepared.with_options(steps_per_execution=1).build()
     trace_seconds = _TRACE_BY_BUILD * (time.perf_counter() - start)
     predicted = memory.predict(model, run, replicas)
+    examined = data.examine(prepared, _LABELS)
+    classes = examined.classes
     counts = related = None
     if info.multi_label:
         counts, related = positives.count_label_sets(source)
-    elif info.has_labels and run.loss.chosen().needs_labels:
-        counts = positives.count_labels(source, _LABELS)
+    elif classes and run.loss.chosen().needs_labels:
+        counts = classes.sizes[classes.sizes > 0]
     input_speed = speed.measure_input(prepared, _INPUT)
     step = None
     if trace_seconds < _MAX_TRACE:
@@ -87,10 +96,15 @@ def inspect(run: Pretrain) -> Report:
         memory=predicted,
         process_memory=process_memory,
         available_memory=memory.available(),
-        class_sizes=source.class_sizes(),
+        class_sizes=classes.sizes
+        if classes and info.has_labels and classes.examples == info.num_examples
+        else None,
         input_speed=input_speed,
         step_speed=batch_size / step.seconds if step else None,
         half_speed=speed.half_speed(run.views.side),
     )
-    sections = report.sections(facts, prepared.strategy, model, step)
-    return Report(facts, sections, advice.warnings(facts))
+    sections = report.sections(
+        facts, examined.rows, prepared.strategy, model, step
+    )
+    warnings = examined.warnings | advice.warnings(facts)
+    return Report(facts, sections, warnings)

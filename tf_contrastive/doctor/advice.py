@@ -184,6 +184,8 @@ def _faster_input(run: Pretrain) -> str:
 _MAX_WITHOUT_POSITIVES = 0.05
 _MAX_IMBALANCE = 10
 _MIN_NEGATIVES = 62
+# Of the images, in the bank of the online kNN: 3 % then meet themselves.
+_MAX_BANK = 1 / 4
 
 
 def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -199,6 +201,14 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
                 " ever has the small ones: use"
                 f" {errors.arg('sampler', 'class_balanced')}",
             )
+    images, online = facts.info.num_examples, facts.run.probe.online_knn_size
+    if online > _MAX_BANK * images and facts.run.schedule.epochs > 1:
+        yield (
+            "online_knn_size",
+            f"{errors.arg('online_knn_size', online)} of {images:,} images:"
+            " many are classified by themselves, as they were an epoch before:"
+            f" use at most {int(_MAX_BANK * images)}, or 0",
+        )
     if expected is None:
         return
     if expected.without_positives > _MAX_WITHOUT_POSITIVES:
@@ -237,7 +247,6 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('batch_size')} (256 or more), or"
             f" {errors.arg('loss', 'moco')}",
         )
-    images = facts.info.num_examples
     if loss.chosen().takes_keys and loss.queue_size >= images:
         yield (
             "queue_size",

@@ -1,16 +1,12 @@
 """Expected number of positives and negatives of an anchor in a batch."""
 
 import dataclasses
-import time
 
 import numpy as np
 from scipy import stats
 
 from tf_contrastive import datasets
 from tf_contrastive.config.pretrain import Pretrain
-
-# Labels read from files at a time.
-_BATCH = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,25 +23,6 @@ class Expected:
     single_example_classes: int = 0
     # Labels that were counted; 0 where the loss uses none.
     labels: int = 0
-
-
-def count_labels(source: datasets.Source, seconds: float) -> np.ndarray:
-    """Counts the examples of each class that has any, int64 [classes].
-
-    Labels in files are read from the first on, for about `seconds`.
-    """
-    if source.arrays is not None:
-        labels = source.arrays["label"].numpy()
-    else:
-        end = time.perf_counter() + seconds
-        parts: list[np.ndarray] = []
-        dataset = source.records.map(lambda record: record["label"])
-        for batch in dataset.batch(_BATCH).as_numpy_iterator():
-            parts.append(batch)
-            if time.perf_counter() > end:
-                break
-        labels = np.concatenate(parts)
-    return np.unique(labels, return_counts=True)[1]
 
 
 def count_label_sets(source: datasets.Source) -> tuple[np.ndarray, np.ndarray]:

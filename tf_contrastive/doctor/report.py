@@ -9,19 +9,19 @@ from importlib import metadata
 import tensorflow as tf
 
 from tf_contrastive import model as models
+from tf_contrastive.datasets import description
 from tf_contrastive.doctor import advice
 from tf_contrastive.doctor.memory import similarity_block
 from tf_contrastive.doctor.speed import StepTime
 
-Section = dict[str, str | float | None]
+Section = description.Rows
 
-# Unreadable images that are named.
-_NAMED = 10
 _PACKAGES = ("tf_contrastive", "tensorflow", "keras", "tensorflow-datasets")
 
 
 def sections(
     facts: advice.Facts,
+    data: description.Rows,
     strategy: tf.distribute.Strategy,
     model: models.ContrastiveModel,
     step: StepTime | None,
@@ -56,7 +56,11 @@ def sections(
             "augment_on": views.augment_on,
             "wire_dtype": views.wire_dtype,
         },
-        "data": of_data(facts),
+        "data": {
+            **data,
+            "views": f"{views.views} x {views.augmentation}",
+            "image_size": views.image_size,
+        },
         "model": _model(facts, model),
         "schedule": {
             "optimizer": run.optimizer.optimizer,
@@ -94,25 +98,6 @@ def sections(
             if step
             else "nothing: a step takes too long here",
         },
-    }
-
-
-def of_data(facts: advice.Facts) -> Section:
-    """Returns how the data were understood."""
-    info, views = facts.info, facts.run.views
-    counted = facts.class_sizes
-    sizes = None if counted is None else counted.tolist()
-    return {
-        "dataset": f"{info.name} {info.split}",
-        **dict(info.found),
-        "examples": info.num_examples,
-        "classes": info.num_classes,
-        "smallest_class": sizes and min(sizes),
-        "largest_class": sizes and max(sizes),
-        "unreadable_images": len(info.bad_images),
-        "unreadable": ", ".join(info.bad_images[:_NAMED]) or None,
-        "views": f"{views.views} x {views.augmentation}",
-        "image_size": views.image_size,
     }
 
 

@@ -1,0 +1,63 @@
+"""What `doctor` says about the splits of a run."""
+
+import shutil
+
+import pytest
+from dataset_helpers import class_folders
+
+from tf_contrastive import errors, train
+from tf_contrastive.commands.doctor import Doctor
+from tf_contrastive.config import fields
+from tf_contrastive.doctor import data
+
+_COPIES = "2 of the 20 images"
+
+
+def _examined(root, **options):
+    values = {"dataset": f"folder:{root}", "loss": "supcon", "batch_size": 4}
+    run = fields.replace(Doctor(), **(values | options))
+    return data.examine(train.prepare(run), 1.0)
+
+
+@pytest.fixture
+def splits(tmp_path):
+    class_folders(tmp_path / "train", per_class=10)
+    class_folders(tmp_path / "test", per_class=10, start=50)
+    return tmp_path
+
+
+def test_the_test_split_is_described_and_compared(splits):
+    found = _examined(splits)
+    text = "test: 20 images, 0 of them in train, 0 copies"
+    assert found.rows["test_split"] == text and not found.warnings
+    assert found.rows["class_sizes"] == ["cat: 10", "dog: 10"]
+    assert found.rows["copies"] == "0"
+    for i in range(2):
+        old = splits / f"train/cat/{i}.png"
+        shutil.copy(old, splits / f"test/cat/{i}.png")
+    for stage in ({}, {"linear_epochs": 1}):
+        found = _examined(splits, validation_fraction=0.2, **stage)
+        assert "2 copies" in found.rows["test_split"]
+        assert _COPIES in found.warnings["test_split"]
+    shutil.copy(splits / "train/cat/0.png", splits / "train/dog/x.png")
+    warnings = _examined(splits).warnings
+    assert "dog/x.png = " in warnings["copies"]
+    shutil.copytree(splits / "train", splits / "test", dirs_exist_ok=True)
+    assert "are copies" in _examined(splits).warnings["test_split"]
+    with pytest.raises(errors.UserError, match="are copies"):
+        _examined(splits, linear_epochs=1)
+    (splits / "train/dog/x.png").unlink()
+    with pytest.raises(errors.UserError, match="5 images of split=train"):
+        _examined(splits, test_split="train[75%:]")
+
+
+def test_a_test_split_that_is_not_there_or_unlike_is_told(splits):
+    shutil.rmtree(splits / "test")
+    found = _examined(splits)
+    assert found.rows["test_split"] == "none"
+    assert "test_fraction=0.2" in found.warnings["test_split"]
+    # Without labels there is nothing to score by default.
+    shutil.rmtree(splits / "train/dog")
+    found = _examined(splits, loss="ntxent")
+    assert found.rows["test_split"] == "none" and not found.warnings
+    assert "class_sizes" not in found.rows
