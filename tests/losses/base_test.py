@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tf_contrastive import errors, losses
 from tf_contrastive.config import fields
@@ -111,10 +112,29 @@ def test_a_column_of_classes_is_refused(name):
         losses.build(name)(np.ones([4, 2, 3], np.float32), column)
 
 
-@pytest.mark.parametrize("label", [-1, 3])
-def test_a_class_without_a_logit_is_no_number(label):
-    logits = np.zeros([2, 1, 3], np.float32)
-    assert np.isnan(losses.build("cross_entropy")(logits, [0, label]))
+@pytest.mark.parametrize(
+    ("name", "labels", "text"),
+    [
+        ("cross_entropy", [0, -1, 1, 1], "integers from 0 to 1"),
+        ("cross_entropy", [0, 2, 1, 1], "integers from 0 to 1"),
+        ("supcon", [0, -1, 1, 1], "integers from 0 to 2147483647"),
+        ("sincere", [1, 2, 1 + 2**32, 2 + 2**32], "from 0 to 2147483647"),
+        ("triplet", np.uint64([1, 2, 2**63, 2]), "from 0 to 2147483647"),
+        ("supcon", np.full([4, 2], 0.5, np.float32), "0 or 1"),
+        ("npairs", np.full([4, 2], 2), "0 or 1"),
+        ("cross_entropy", np.full([4, 2], 0.1, np.float32), "0 or 1"),
+        ("supcon", np.full([4, 2], np.nan, np.float32), "0 or 1"),
+    ],
+)
+def test_labels_that_make_no_classes_are_refused(name, labels, text):
+    loss, labels = losses.build(name), tf.constant(labels)
+    with pytest.raises(ValueError, match=text):
+        loss(_GOLDEN, labels)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        tf.function(loss)(_GOLDEN, labels)
+    # XLA raises nothing.
+    compiled = tf.function(loss, jit_compile=True)
+    assert np.isnan(compiled(tf.constant(_GOLDEN), labels))
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """Cross entropy, the supervised baseline of the papers."""
 
-import math
-
 import tensorflow as tf
 
 from tf_contrastive.config import loss as declared
 from tf_contrastive.losses import base
+from tf_contrastive.losses import labels as label_checks
 
 
 class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
@@ -40,7 +39,7 @@ class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
         if rank == 1:
             target = tf.one_hot(tf.cast(labels, tf.int32), classes)
         else:
-            target = tf.cast(labels > 0 if rank == 2 else labels, tf.float32)
+            target = tf.cast(labels, tf.float32)
         if rank < 3:
             target = tf.repeat(target[:, tf.newaxis], views, axis=1)
         logits, target = (
@@ -58,8 +57,9 @@ class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
             losses = tf.nn.softmax_cross_entropy_with_logits(target, logits)
         if rank == 1:
             # A class that there is not would have no gradient, unnoticed.
-            known = (labels >= 0) & (labels < classes)
-            losses = tf.where(tf.repeat(known, views), losses, math.nan)
+            losses = label_checks.known(losses, labels, classes)
+        elif rank == 2:
+            losses = label_checks.noticed(losses, labels)
         return losses, tf.ones(tf.shape(logits)[:1], tf.bool)
 
     def _checked_labels(

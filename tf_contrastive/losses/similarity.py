@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_contrastive import distribution
+from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.losses import matrix_products
 
 # Replaces minus infinity in a masked logit. Finite, so that a row without any
@@ -195,8 +196,10 @@ def _gather(
                 "labels of shape [B, 1] would be multi-hot labels of one"
                 " class: pass int [B], such as labels[:, 0]"
             )
-        labels = tf.cast(labels > 0, tf.float32)
+        embeddings = label_checks.noticed(embeddings, labels)
+        labels = tf.cast(labels, tf.float32)
     elif labels is not None:
+        embeddings = label_checks.noticed(embeddings, labels)
         labels = tf.cast(labels, tf.int32)
 
     def embedding_set(

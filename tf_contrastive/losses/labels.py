@@ -1,0 +1,52 @@
+"""What labels must be, in eager code, in graphs, and compiled by XLA."""
+
+import math
+
+import tensorflow as tf
+
+_IDS = "class ids must be integers from 0 to 2147483647"
+_ROWS = "multi-hot labels must be 0 or 1: soft labels make no positives"
+
+
+def is_id(labels: tf.Tensor, classes: int | None = None) -> tf.Tensor:
+    """Whether integers are class ids, bool of the labels' shape."""
+    last = tf.int32.max if classes is None else classes - 1
+    return (labels >= 0) & (labels <= tf.cast(last, labels.dtype))
+
+
+def known(x: tf.Tensor, labels: tf.Tensor, classes: int) -> tf.Tensor:
+    """Returns `x`, which is NaN unless labels [B] are of so many classes.
+
+    Raises:
+      ValueError: as `noticed`.
+    """
+    fine = tf.reduce_all(is_id(labels, classes))
+    return or_nan(x, fine, f"labels must be integers from 0 to {classes - 1}")
+
+
+def noticed(x: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    """Returns `x`, which is NaN if labels [B] or [B, C] are not allowed.
+
+    Raises:
+      ValueError: for those, where the values are known. A graph raises
+        `InvalidArgumentError`, and XLA, which raises nothing, keeps NaN.
+    """
+    if labels.dtype == tf.bool or labels.shape.rank == 3:
+        return x
+    if labels.shape.rank == 1:
+        fine, message = tf.reduce_all(is_id(labels)), _IDS
+    else:
+        fine = tf.reduce_all((labels == 0) | (labels == 1))
+        message = _ROWS
+    return or_nan(x, fine, message)
+
+
+def or_nan(x: tf.Tensor, fine: tf.Tensor, message: str) -> tf.Tensor:
+    """Returns `x`, which is NaN unless `fine`, bool []; see `noticed`."""
+    if tf.executing_eagerly():
+        if not fine:
+            raise ValueError(message)
+        return x
+    check = tf.debugging.Assert(fine, [message])
+    with tf.control_dependencies([check] if check else []):
+        return tf.where(fine, x, tf.constant(math.nan, x.dtype))
