@@ -62,7 +62,8 @@ def _run(arguments: list[str]) -> int:
         print(flags.help_text(config_class, everything=_HELP_FULL in rest))
         return 0
     try:
-        parsed = flags.parse(config_class, _as_flags(config_class, rest))
+        rest = flags.allow_own_modules(_as_flags(config_class, rest))
+        parsed = flags.parse(config_class, rest)
         parsed.validate()
         _configure_logging(parsed.terminal.verbosity)
         with terminal.without_start_lines():

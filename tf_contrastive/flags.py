@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from absl import flags as absl_flags
 
 from tf_contrastive import errors, terminal
-from tf_contrastive.config import fields
+from tf_contrastive.config import fields, own
 from tf_contrastive.config.fields import Command, Option
 
 # Flags of version 0.2.0 -> their names now.
@@ -57,6 +57,11 @@ _FLAGFILE = (
     " after it (# ...) are no part of it"
 )
 
+_OWN_MODULES = (
+    "allow a run to import these modules, which its files name (module:name);"
+    " those of this command line are allowed already"
+)
+
 Config = TypeVar("Config", bound=Command)
 
 
@@ -77,18 +82,28 @@ class _Family(_Text):
 
     def parse(self, argument: str) -> None:
         """Sets the flags. A list of numbers may have commas, too."""
-        pairs = re.split(r",(?=\w+=)", argument) if argument else []
-        for pair in pairs:
+        further = []
+        for pair in fields.split_pairs(argument):
             key, equals, text = pair.partition("=")
             if key not in self._members:
-                what = f"option in --{self.name}"
-                raise errors.unknown(what, key, self._members)
+                if "" not in self._members:
+                    raise self.unknown(key)
+                further.append(pair)  # Of a part of the user's own.
+                continue
             if not equals:
                 raise absl_flags.Error(
                     f"missing value in --{self.name}={key}: use"
                     f" --{self.name}={key}={fields.AUTO}, or another value"
                 )
             self._members[key].parse(text)
+        if further:
+            others = self._members[""]
+            others.parse(",".join([*filter(None, [others.value]), *further]))
+
+    def unknown(self, key: str) -> errors.UserError:
+        """Returns the error for a key that is not one of its flags."""
+        known = filter(None, self._members)
+        return errors.unknown(f"option in --{self.name}", key, known)
 
 
 def _families(options: Iterable[Option]) -> dict[str, dict[str, Option]]:
@@ -141,6 +156,13 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
         for name, option in options.items()
         if values[name].present
     }
+    for option in options.values():
+        kind = option.name.removesuffix("_own")
+        if option.family and not option.key and given.get(option.name):
+            chosen = given.get(kind, options[kind].value)
+            if not fields.module_of(chosen):
+                key = given[option.name].partition("=")[0]
+                raise values[option.family].unknown(key)
     parsed = fields.replace(defaults, **config_class.presets(given) | given)
     fields.validate_fields(parsed)
     return parsed
@@ -285,6 +307,37 @@ def _line_of(flag: str) -> str:
     return f'{name}="{value}"'
 
 
+def allow_own_modules(words: list[str]) -> list[str]:
+    """Allows the modules that a command line names; returns the other words.
+
+    They are the values of `--own_modules=MODULE,...`, or of flags that are
+    `module:name`. Flagfiles, which may be somebody else's, allow none.
+
+    Raises:
+      UserError: for a value that is no list of modules.
+    """
+    flag, rest, before = f"--{own.ARGUMENT}", [], ""
+    for word in words:
+        name, _, value = word.partition("=")
+        if not word.startswith("-"):  # --NAME VALUE
+            name, value = before, word
+        if name == flag and (value or before == flag):
+            if not re.fullmatch(r"[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*", value):
+                raise errors.UserError(
+                    f"{flag}={value}: must be names of modules, such as"
+                    " my_module,other"
+                )
+            own.allow(*value.split(","))
+        elif module := fields.module_of(value):
+            own.allow(module)
+        if name != flag:
+            rest.append(word)
+        before = name if word.startswith("-") else ""
+    if before == flag and not words[-1].partition("=")[2]:
+        raise errors.UserError(f"{flag} needs the names of modules")
+    return rest
+
+
 def help_text(config_class: type[Command], everything: bool = True) -> str:
     """Returns the flags of a command: all, or those in its `COMMON`."""
     options = list(fields.options(config_class()))
@@ -294,16 +347,18 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
     lines: list[str] = []
     for group, members in itertools.groupby(shown, lambda o: o.group):
         lines += ["", f"{group}:"]
-        own = list(members)
-        for option in own:
+        of_group = list(members)
+        for option in of_group:
             if not option.family:
                 lines += _entry(f"--{_usage(option)}", option, 2)
-        for name, family in _families(own).items():
+        for name, family in _families(of_group).items():
             lines += _wrap(f"--{name}=NAME=VALUE,NAME=VALUE", 2, 6)
             lines += ["      options that have no flag of their own:"]
             for key, option in family.items():
-                lines += _entry(f"{key}={_allowed(option)}", option, 6)
+                usage = f"{key or 'NAME'}={_allowed(option)}"
+                lines += _entry(usage, option, 6)
     lines += ["", "  --flagfile=PATH", *_wrap(_FLAGFILE, 6, 6)]
+    lines += [f"  --{own.ARGUMENT}=MODULE,MODULE", *_wrap(_OWN_MODULES, 6, 6)]
     if rest := [o for o in options if o not in shown]:
         count = len(names(config_class)) - len(shown)
         groups = ", ".join(dict.fromkeys(o.group for o in rest))
@@ -359,6 +414,8 @@ def with_flags(config_class: type[Command], marked: str) -> str:
 
     def flag(name: str, value: str | None) -> str:
         option = known.get(name)
+        if name == own.ARGUMENT:
+            return f"--{name}={value}"
         if option is None:
             return f"`{name}`" if value is None else f"{name}={value}"
         boolean = fields.value_type(option.field) is bool
@@ -388,7 +445,7 @@ def write(config: Command) -> str:
             text = fields.written(option.value)
             if option.family and option.value is not None:
                 pairs = shared.setdefault(option.family, [])
-                pairs.append(f"{option.key}={text}")
+                pairs += [f"{option.key}={text}" if option.key else text]
             elif isinstance(option.value, bool):
                 lines.append(f"--{'' if option.value else 'no'}{option.name}")
             elif not option.family:

@@ -7,7 +7,7 @@ from it. Other modules do not compare names: they ask for traits.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from tf_contrastive import errors
@@ -16,9 +16,15 @@ from tf_contrastive.config import fields
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Component:
-    """Base of declarations."""
+    """Base of declarations.
+
+    Attributes:
+      name: of the component.
+      is_own: whether it is a part of the user's own, `module:name`.
+    """
 
     name: ClassVar[str]
+    is_own: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check(type(self), vars(self))
@@ -80,10 +86,15 @@ class Choice:
     _defaults: ClassVar[Mapping[str, Mapping[str, Any]]]
     # Field -> name of the members' option.
     _names: ClassVar[Mapping[str, str]]
+    # Name of a part of the user's own -> its declaration; None: refused.
+    _own: ClassVar[Any] = None
 
     def member(self) -> type[Component]:
         """Returns the declaration of the chosen member."""
-        return self._members[getattr(self, self._kind)]
+        chosen = getattr(self, self._kind)
+        if self._own and chosen not in self._members:
+            return self._own(chosen)
+        return self._members[chosen]
 
     def options(self, prefix: str = "") -> dict[str, Any]:
         """Returns what was set, as options of the chosen member.
@@ -116,7 +127,23 @@ class Choice:
                 )
             read = own[name].metadata["read"]
             given[name] = read(value) if read else value
-        return given
+        return given | self._further()
+
+    def _further(self) -> dict[str, Any]:
+        """Returns the options of a part of the user's own that no member has.
+
+        Raises:
+          UserError: for an option that it does not have.
+        """
+        known, values = self.member().defaults(), {}
+        further = getattr(self, f"{self._kind}_own", None) or ""
+        for pair in fields.split_pairs(further):
+            name, _, text = pair.partition("=")
+            if name not in known:
+                chosen = getattr(self, self._kind)
+                raise errors.unknown(f"option of {chosen}", name, known)
+            values[name] = fields.read_like(name, known[name], text)
+        return values
 
     def _refuses(self, field: str, value: Any) -> bool:
         """Whether a value of an option of other members is an error."""
@@ -140,6 +167,11 @@ class Choice:
         Those that stay `auto` are left out.
         """
         values = self.defaults() | defaults
+        if (member := self.member()).is_own:
+            own = {**member.defaults(), **defaults}
+            for name in self._further():  # Set already.
+                del own[name]
+            values = {f: own[n] for f, n in self._names.items() if n in own}
         missing = {
             name: value
             for name, value in values.items()
@@ -158,6 +190,7 @@ def choice(
     flags: Iterable[str] = (),
     prefixed: Iterable[str] = (),
     defaults: Mapping[str, Mapping[str, Any]] | None = None,
+    own: Callable[[str], Any] | None = None,
 ) -> Any:
     """Makes a frozen dataclass, a `Choice`, of a family's options.
 
@@ -170,9 +203,11 @@ def choice(
       prefixed: options whose field is KIND_OPTION, since OPTION alone says too
         little among the options of a command.
       defaults: member -> defaults that differ from its own.
+      own: name of a part of the user's own, `module:name` -> its declaration;
+        None: such parts are refused.
     """
     defaults = defaults or {}
-    named = fields.option(default, help, choices=members)
+    named = fields.option(default, help, choices=members, own=own is not None)
     rows: list[Any] = [(kind, str, named)]
     names = {}
     for member in members.values():
@@ -190,6 +225,15 @@ def choice(
             value_type: Any = str if about["read"] else field.type
             optional = dataclasses.field(default=None, metadata=about)
             rows.append((flag, value_type | None, optional))
+    if own:
+        further = fields.option(
+            None,
+            f"an option of {kind}=module:name",
+            check=fields.matching(r"\w+=.*", "NAME=VALUE,NAME=VALUE"),
+        )
+        about = {**further.metadata, "family": f"{kind}_options", "key": ""}
+        further = dataclasses.field(default=None, metadata=about)
+        rows.append((f"{kind}_own", str | None, further))
     return dataclasses.make_dataclass(
         f"{kind.title()}Choice",
         rows,
@@ -199,6 +243,7 @@ def choice(
             "_members": members,
             "_defaults": defaults,
             "_names": names,
+            "_own": own and staticmethod(own),
         },
         frozen=True,
     )

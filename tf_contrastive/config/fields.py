@@ -4,6 +4,7 @@ An option whose type has None is `auto` on the command line where it is None:
 its value follows from others, or from the data and the devices.
 """
 
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -27,6 +28,8 @@ _FLOAT32 = "that float32 holds (1.2e-38 to 3.4e38 in size, or 0)"
 # Counts and sizes are int32 in some operations of TensorFlow.
 _INT_MAX = 2**31 - 1
 AUTO = "auto"
+# A part of the user's own, module:name.
+_OWN = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):([A-Za-z_]\w*)")
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 # Type -> how a value is read from text, and what the text must be.
 _READERS: dict[type, tuple[Callable[[str], Any], str]] = {
@@ -51,6 +54,7 @@ def option(
     read: Callable[[str], Any] | None = None,
     auto: float | None = None,
     family: str = "",
+    own: bool = False,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -68,6 +72,8 @@ def option(
       read: text -> value of a protocol, such as the numbers of a list.
       auto: number that was `auto` in version 0.2.0.
       family: see `Option`.
+      own: whether `module:name`, a part of the user's own, is allowed beside
+        the choices.
     """
     metadata = {**locals(), "choices": tuple(choices)}
     del metadata["default"]
@@ -195,6 +201,17 @@ def is_optional(field: dataclasses.Field) -> bool:
     return NoneType in typing.get_args(field.type)
 
 
+def split_pairs(text: str) -> list[str]:
+    """Splits KEY=VALUE,KEY=VALUE; a value may have commas, too."""
+    return re.split(r",(?=\w+=)", text) if text else []
+
+
+def module_of(name: str) -> str | None:
+    """Returns the module of `module:name`, a part of your own, or None."""
+    match = _OWN.fullmatch(name)
+    return match and match[1]
+
+
 def value_type(field: dataclasses.Field) -> type:
     """Returns the type of an option's value other than None."""
     return (typing.get_args(field.type) or (field.type,))[0]
@@ -218,6 +235,24 @@ def read(name: str, field: dataclasses.Field, text: str) -> Any:
     return None if auto and value == field.metadata["auto"] else value
 
 
+def read_like(name: str, default: Any, text: str) -> Any:
+    """Returns a value of a default's type, or of any type for None.
+
+    Raises:
+      UserError: for a text of another type.
+    """
+    kinds = (int, float, bool, str) if default is None else (type(default),)
+    for kind in kinds:
+        reader, allowed = _READERS.get(kind, (None, ""))
+        if reader is None:
+            raise UserError(
+                f"{arg(name, text)}: a {kind.__name__} cannot be given as text"
+            )
+        with contextlib.suppress(KeyError, ValueError):
+            return reader(text)
+    raise UserError(f"{arg(name, text)}: must be {allowed}")
+
+
 def problem(field: dataclasses.Field, value: Any) -> str | None:
     """Returns what `field` allows, or None if `value` is allowed."""
     about = field.metadata
@@ -226,6 +261,8 @@ def problem(field: dataclasses.Field, value: Any) -> str | None:
     if value is None:
         return None if is_optional(field) else "set"
     if about["choices"]:
+        if about["own"] and module_of(value):
+            return None
         return one_of(value, about["choices"])
     if value == field.default == "" and not about["required"]:
         return None

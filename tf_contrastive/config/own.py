@@ -1,0 +1,160 @@
+"""Parts of your own, named `module:name` where a member of a family is.
+
+A run records such a name, and its folder may be somebody else's. So a module is
+imported only if it was allowed: by the command line, which names it itself, or
+by `allow`.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tf_contrastive import errors
+from tf_contrastive.config import fields
+
+_allowed: set[str] = set()
+# Argument of the command line that allows modules.
+ARGUMENT = "own_modules"
+
+
+def allow(*modules: str) -> None:
+    """Allows that runs import these modules, such as "my_module"."""
+    _allowed.update(modules)
+
+
+def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
+    """Returns the object `module:name`, which is used as a `kind`.
+
+    `families` are words before a colon that could have been meant.
+
+    Raises:
+      UserError: if the module is not allowed, cannot be imported, or has no
+        such name.
+    """
+    module, _, attribute = name.partition(":")
+    given = errors.arg(kind, name)
+    if module not in _allowed:
+        raise errors.UserError(
+            f"{given}: {module} may be somebody else's code, and is imported"
+            f" only where you name it: set {errors.arg(ARGUMENT, module)}"
+        )
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:  # Of any type, from the user's code.
+        hint = errors.did_you_mean(module, families)
+        raise errors.UserError(
+            f"{given}: {module} cannot be imported{hint}"
+            f" ({errors.first_line(error)}): start in the folder of"
+            f" {module.partition('.')[0]}, or set PYTHONPATH to it"
+        ) from error
+    if not hasattr(found, attribute):
+        known = [name for name in vars(found) if not name.startswith("_")]
+        raise errors.unknown(f"name in {module}", attribute, known)
+    return getattr(found, attribute)
+
+
+def declare(
+    name: str, base: type, options: Mapping[str, Any], **traits: Any
+) -> Any:
+    """Returns the declaration of the part `module:name`, a subclass of `base`.
+
+    Args:
+      name: `module:name`.
+      base: of the family's declarations.
+      options: of the part, with their defaults.
+      **traits: class variables of the declaration.
+    """
+    rows = [
+        (
+            option,
+            (str if default is None else type(default)) | None,
+            fields.option(default, "", minimum=-math.inf, maximum=math.inf),
+        )
+        for option, default in options.items()
+    ]
+    return dataclasses.make_dataclass(
+        name.rpartition(":")[2],
+        rows,
+        bases=(base,),
+        namespace={**traits, "name": name, "is_own": True},
+        kw_only=True,
+        eq=False,
+    )
+
+
+def name_of(part: Any) -> str:
+    """Returns the name of a function, or of an object's class."""
+    return getattr(part, "__name__", type(part).__name__)
+
+
+def is_layer(part: Any) -> bool:
+    """Whether an object is a Keras layer or model, without importing Keras."""
+    return hasattr(type(part), "trainable_variables")
+
+
+def takes(part: Any, parameter: str) -> bool:
+    """Whether a function or class, and no Keras layer, has a parameter."""
+    return (
+        not is_layer(part) and parameter in inspect.signature(part).parameters
+    )
+
+
+def options_of(
+    part: Callable[..., Any], inputs: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Returns the options of a function or a class, with their defaults.
+
+    They are its parameters with a default that are not among `inputs`.
+
+    Raises:
+      UserError: for another parameter without a default.
+    """
+    found = {}
+    for parameter in inspect.signature(part).parameters.values():
+        name, default = parameter.name, parameter.default
+        if name in inputs or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            continue
+        if default is parameter.empty:
+            raise errors.UserError(
+                f"parameter {name} of {name_of(part)} has no default: give it"
+                " one, or bind it by functools.partial"
+            )
+        found[name] = default
+    return found
+
+
+def network_options(
+    kind: str, part: Any, inputs: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Returns the options of a function that makes a network.
+
+    A Keras layer or model has none.
+
+    Raises:
+      UserError: for something else.
+    """
+    if inspect.isroutine(part) or isinstance(part, type | functools.partial):
+        return options_of(part, inputs)
+    if not is_layer(part):
+        takes = f", which may take {', '.join(inputs)}" if inputs else ""
+        raise errors.UserError(
+            f"{kind} {name_of(part)} is of the wrong form: must be a Keras"
+            f" layer or model, or a function that returns one{takes}"
+        )
+    return {}
+
+
+def check_options(
+    part: Any, given: Iterable[str], known: Iterable[str]
+) -> None:
+    """Raises `UserError` for an option that a part does not have."""
+    for option in given:
+        if option not in known:
+            raise errors.unknown(f"option of {name_of(part)}", option, known)
