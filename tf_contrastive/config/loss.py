@@ -1,9 +1,13 @@
 """Losses: their options, defaults and traits."""
 
 import dataclasses
+import functools
+import inspect
 import math
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
+from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, by_name, choice
 from tf_contrastive.config.fields import option
 from tf_contrastive.errors import UserError, arg
@@ -93,10 +97,10 @@ class LossDeclaration(Component):
       has_one_positive: whether an anchor has one positive, of another image.
     """
 
-    needs_labels: ClassVar[bool] = False
-    takes_logits: ClassVar[bool] = False
-    takes_keys: ClassVar[bool] = False
-    has_one_positive: ClassVar[bool] = False
+    needs_labels = False
+    takes_logits = False
+    takes_keys = False
+    has_one_positive = False
 
     @property
     def compares_two_views(self) -> bool:
@@ -375,6 +379,71 @@ LOSSES: dict[str, type[LossDeclaration]] = by_name(
 )
 
 
+# ---- A loss of your own ------------------------------------------------------
+
+
+def wrong_form(part: Any) -> UserError:
+    """Returns the error for something that is no loss."""
+    return UserError(
+        f"loss {own.name_of(part)} is of the wrong form: must be a function"
+        " (projections, labels) -> loss, or of a subclass of"
+        " losses.ContrastiveLoss with a method call(projections, labels)"
+    )
+
+
+def function_inputs(function: Callable[..., Any]) -> dict[str, Any]:
+    """Returns what a function that is a loss takes.
+
+    Its first parameter is the projections, and a second one without a default,
+    or named `labels`, the labels; `seed` is a seed. Others are its options.
+
+    Returns:
+      "inputs", the names of those, and whether it "needs_labels".
+
+    Raises:
+      UserError: for something else than such a function.
+    """
+    if isinstance(function, type) or not callable(function):
+        raise wrong_form(function)
+    parameters = inspect.signature(function).parameters.values()
+    needed = [
+        p.name for p in parameters if p.default is p.empty and p.name != "seed"
+    ]
+    if not 1 <= len(needed) <= 2 or any(
+        p.kind is p.KEYWORD_ONLY for p in parameters if p.name in needed
+    ):
+        raise wrong_form(function)
+    known = [p.name for p in parameters if p.name in ("labels", "seed")]
+    return {
+        "inputs": tuple(dict.fromkeys([*needed, *known])),
+        "needs_labels": len(needed) == 2,
+    }
+
+
+@functools.cache
+def own_loss(name: str) -> type[LossDeclaration]:
+    """Returns the declaration of a loss of your own, `module:name`."""
+    part = own.load("loss", name)
+    if isinstance(part, type) and issubclass(part, LossDeclaration):
+        names = ("needs_labels", "takes_logits", "takes_keys")
+        traits = {name: getattr(part, name) for name in names}
+        return own.declare(
+            name, LossDeclaration, own.options_of(part), **traits
+        )
+    takes = function_inputs(part)
+    return own.declare(
+        name,
+        LossDeclaration,
+        own.options_of(part, takes["inputs"]),
+        needs_labels=takes["needs_labels"],
+    )
+
+
+def declaration(name: str) -> type[LossDeclaration]:
+    """Returns the declaration of a loss, which may be `module:name`."""
+    return LOSSES[name] if name in LOSSES else own_loss(name)
+
+
 # ---- Options of a run --------------------------------------------------------
 
 
@@ -382,7 +451,8 @@ _Choice: Any = choice(
     "loss",
     LOSSES,
     NTXent.name,
-    "contrastive loss",
+    "contrastive loss; module:name: a function or a class of your own",
+    own=own_loss,
     flags=(
         "temperature",
         "negatives",
@@ -445,7 +515,7 @@ def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:
 
 def check_labels(loss: str, dataset: str, has_labels: bool) -> None:
     """Raises `UserError` if a supervised loss has no labels."""
-    if LOSSES[loss].needs_labels and not has_labels:
+    if declaration(loss).needs_labels and not has_labels:
         others = [n for n, other in LOSSES.items() if not other.needs_labels]
         raise UserError(
             f"{arg('loss', loss)} needs labels, and {dataset} has none: use a"

@@ -1,5 +1,6 @@
 """Base classes of the losses: the call, its checks and the reduction."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,10 @@ class ContrastiveLoss(declared.LossDeclaration):
     Anchors without a positive contribute 0 and are not counted. If none is
     counted, the loss is 0.
 
-    Subclasses also inherit from their declaration in `config.loss`, a dataclass
-    of their options.
+    A loss of your own is a subclass with one method, `call`, or a function of
+    the same arguments (see `of_function`). The losses of the package also
+    inherit from their declaration in `config.loss`, a dataclass of their
+    options.
     """
 
     # The values of losses that do not have the option.
@@ -54,6 +57,27 @@ class ContrastiveLoss(declared.LossDeclaration):
         projections = check_projections(projections)
         return self._reduce(*self._anchor_losses(projections, labels))
 
+    def call(
+        self, projections: tf.Tensor, labels: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """The one method that a loss of your own has to write.
+
+        Args:
+          projections: float [B, V, P] of this replica; `global_batch` has those
+            of all replicas.
+          labels: int [B] or multi-hot [B, C], or None for data without labels.
+            With the class variable `needs_labels = True` it is never None.
+
+        Returns:
+          The loss of each view, [B, V], of which the mean over the global batch
+          is taken; or this replica's loss, [], of which the mean over replicas
+          is taken.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no method call(self, projections,"
+            " labels): write one that returns a loss [B, V], or []"
+        )
+
     def per_anchor(
         self, projections: tf.Tensor, labels: tf.Tensor | None = None
     ) -> tf.Tensor:
@@ -63,6 +87,8 @@ class ContrastiveLoss(declared.LossDeclaration):
         """
         projections = check_projections(projections)
         losses, counted = self._anchor_losses(projections, labels)
+        if counted.shape == []:
+            raise TypeError(f"{type(self).__name__} has no loss for each view")
         values = losses if tf.is_tensor(losses) else losses.values()
         values = tf.where(counted, values, 0.0)
         batch, views = tf.unstack(tf.shape(projections)[:2])
@@ -71,8 +97,9 @@ class ContrastiveLoss(declared.LossDeclaration):
         return tf.pad(values, [[0, 0], [0, missing]])
 
     def get_config(self) -> dict[str, Any]:
-        """Returns all constructor arguments."""
-        return {name: getattr(self, name) for name in self.defaults()}
+        """Returns all constructor arguments, which are attributes, too."""
+        names = inspect.signature(type(self)).parameters
+        return {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "ContrastiveLoss":
@@ -82,8 +109,31 @@ class ContrastiveLoss(declared.LossDeclaration):
     def _anchor_losses(
         self, projections: tf.Tensor, labels: tf.Tensor | None
     ) -> tuple[Losses, tf.Tensor]:
-        """Returns each anchor's loss; bool [A], which anchors are counted."""
-        raise NotImplementedError
+        """Returns each anchor's loss; bool [A], which anchors are counted.
+
+        Both are [] for a loss of the whole replica.
+        """
+        return self._called(self.call, projections, labels)
+
+    def _called(
+        self,
+        call: Callable[..., tf.Tensor],
+        projections: tf.Tensor,
+        labels: tf.Tensor | None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns what `call` computes, as `_anchor_losses`."""
+        if self.needs_labels or labels is not None:
+            labels = self._checked(labels, projections)
+        losses = tf.cast(call(projections, labels), tf.float32)
+        if losses.shape.rank == 2:
+            losses = tf.reshape(losses, [-1])
+        elif losses.shape.rank != 0:
+            raise ValueError(
+                f"{type(self).__name__} returned a tensor of shape"
+                f" {losses.shape}: must be a loss for each view,"
+                f" {projections.shape[:2]}, or []"
+            )
+        return losses, tf.ones_like(losses, tf.bool)
 
     def _reduce(self, losses: Losses, counted: tf.Tensor) -> tf.Tensor:
         """Reduces [A] to this replica's loss, as the class describes."""
@@ -99,8 +149,14 @@ class ContrastiveLoss(declared.LossDeclaration):
     def _checked_labels(
         self, labels: tf.Tensor | None, projections: tf.Tensor
     ) -> tf.Tensor | None:
+        """Returns the labels, or None if the loss ignores them."""
         if not self.needs_labels:
             return None
+        return self._checked(labels, projections)
+
+    def _checked(
+        self, labels: tf.Tensor | None, projections: tf.Tensor
+    ) -> tf.Tensor:
         if labels is None:
             raise ValueError(
                 f"{type(self).__name__} needs labels: int [B] or multi-hot"

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.losses import contrastive_metrics, similarity
+from tf_contrastive.losses import own as losses
 from tf_contrastive.model.running_means import RunningMeans
 from tf_contrastive.views.pixel_dtype import from_wire
 
@@ -85,7 +86,7 @@ class ContrastiveStep(tf.keras.Model):
         super().__init__(**kwargs)
         self.encoder = encoder
         self.projection_head = projection_head
-        self.contrastive_loss = loss
+        self.contrastive_loss = losses.get(loss)
         self.seed = seed
         # All variables are created now, since a checkpoint restores by value.
         projection_head(tf.keras.Input(encoder.output_shape[1:]))

@@ -1,0 +1,156 @@
+"""Losses of your own: their forms, their options, and what is refused."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import errors, heads, losses
+from tf_contrastive.losses import own
+from tf_contrastive.model import ContrastiveModel
+
+_Z = np.random.default_rng(0).normal(size=[4, 2, 3]).astype(np.float32)
+_LABELS = np.array([0, 1, 0, 1])
+
+
+def _gap(z):
+    """The squared distance of the views, for each image: [B, 1]."""
+    return tf.reduce_sum((z[:, :1] - z[:, 1:]) ** 2, -1)
+
+
+_MEAN = ((_Z[:, 0] - _Z[:, 1]) ** 2).sum(-1).mean()
+
+
+class _Gap(losses.ContrastiveLoss):
+    def __init__(self, scale=1.0):
+        self.scale = scale
+
+    def call(self, projections, labels=None):
+        return self.scale * _gap(projections)
+
+
+class _Empty(losses.ContrastiveLoss):
+    pass
+
+
+class _Callable:
+    def __call__(self, z, labels, seed):
+        return tf.cast(seed[1], tf.float32) + 0 * tf.reduce_sum(z)
+
+
+@pytest.mark.parametrize(
+    ("loss", "needs_labels", "expected"),
+    [
+        (losses.FunctionLoss(_gap), False, _MEAN),
+        (losses.FunctionLoss(lambda z: tf.reduce_mean(_gap(z))), False, _MEAN),
+        (losses.FunctionLoss(lambda z, labels: _gap(z)), True, _MEAN),
+        # Any names.
+        (
+            losses.FunctionLoss(lambda a, b: tf.reduce_max(b)),
+            True,
+            1.0,
+        ),
+        (
+            losses.FunctionLoss(lambda z, labels=None: tf.reduce_max(labels)),
+            False,
+            1.0,
+        ),
+        (
+            losses.FunctionLoss(lambda z, weight=1.0: weight * _gap(z)),
+            False,
+            _MEAN,
+        ),
+        (
+            losses.FunctionLoss(
+                lambda z, weight=1.0: weight * _gap(z), weight=2
+            ),
+            False,
+            2 * _MEAN,
+        ),
+        (
+            losses.FunctionLoss(
+                functools.partial(lambda z, weight: weight * _gap(z), weight=3)
+            ),
+            False,
+            3 * _MEAN,
+        ),
+        (losses.FunctionLoss(_Callable()), True, 8.0),
+        (
+            losses.FunctionLoss(lambda z, seed=None, labels=None: seed[0]),
+            False,
+            7.0,
+        ),
+        (_Gap(scale=0.5), False, _MEAN / 2),
+    ],
+)
+def test_the_forms_of_a_loss(loss, needs_labels, expected):
+    assert loss.needs_labels == needs_labels
+    found = loss(_Z, _LABELS, seed=tf.constant([7, 8]))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_each_view_has_its_loss():
+    expected = ((_Z[:, 0] - _Z[:, 1]) ** 2).sum(-1)
+    found = _Gap().per_anchor(_Z)
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-6)
+    with pytest.raises(TypeError, match="no loss for each view"):
+        losses.FunctionLoss(tf.reduce_mean).per_anchor(_Z)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: own.get("supcon"), "loss str is of the wrong form: must be a"),
+        (lambda: own.get(losses.SupCon), "wrong form: must be a function"),
+        (lambda: own.get(lambda: 1.0), "must be a function"),
+        (lambda: own.get(lambda a, b, c: 1.0), "must be a function"),
+        (
+            lambda: own.get(tf.keras.losses.MeanSquaredError()),
+            "loss MeanSquaredError is of the wrong form",
+        ),
+        (lambda: losses.FunctionLoss(_gap, scale=1), "unknown option of _gap"),
+        (lambda: own.of_part(_Gap, scael=1), "did you mean 'scale'"),
+        (lambda: _Empty()(_Z), r"has no method call\(self, projections"),
+        (
+            lambda: losses.FunctionLoss(lambda z: z)(_Z),
+            r"returned a tensor of shape \(4, 2, 3\): must be a loss for each",
+        ),
+        (
+            lambda: losses.FunctionLoss(lambda z, labels: _gap(z))(_Z),
+            "needs labels",
+        ),
+        (lambda: losses.build("my_module:my_loss"), "own_modules=my_module"),
+    ],
+)
+def test_another_form_is_named(call, text):
+    with pytest.raises((ValueError, NotImplementedError), match=text) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+def test_a_loss_is_made_again_from_its_config():
+    again = _Gap.from_config(_Gap(scale=3.0).get_config())
+    assert again.scale == 3.0
+    function = losses.FunctionLoss(lambda z, weight=1.0: _gap(z), weight=2)
+    again = losses.FunctionLoss.from_config(function.get_config())
+    assert again.function is function.function and again.options == {
+        "weight": 2
+    }
+
+
+@pytest.mark.parametrize("loss", [_gap, _Gap(), losses.FunctionLoss(_gap)])
+def test_a_model_trains_by_it(loss):
+    encoder = tf.keras.Sequential([tf.keras.Input([2, 2, 3])])
+    encoder.add(tf.keras.layers.Flatten())
+    encoder.add(tf.keras.layers.Dense(4))
+    model = ContrastiveModel(encoder, heads.build("linear", output=2), loss)
+    model.compile("sgd")
+    views = tf.random.stateless_uniform([8, 2, 2, 2, 3], [1, 2])
+    history = model.fit(views, batch_size=4, epochs=3, verbose=0).history
+    assert history["loss"][-1] < history["loss"][0]
+
+
+def test_of_no_loss_at_all():
+    with pytest.raises(errors.UserError, match="loss NoneType is of the wrong"):
+        own.get(None)

@@ -1,0 +1,134 @@
+"""Losses of your own: functions, and what they need of the other replicas."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tf_contrastive import distribution
+from tf_contrastive.config import loss as declared
+from tf_contrastive.config import own
+from tf_contrastive.losses import labels as label_checks
+from tf_contrastive.losses.base import ContrastiveLoss, check_projections
+
+
+class GlobalBatch(NamedTuple):
+    """The batch of all replicas, in their order.
+
+    Attributes:
+      projections: float32 [G, V, P].
+      labels: [G] or [G, C], or None.
+      first: this replica's first image among them, int32 [].
+    """
+
+    projections: tf.Tensor
+    labels: tf.Tensor | None
+    first: tf.Tensor
+
+
+def global_batch(
+    projections: tf.Tensor, labels: tf.Tensor | None = None
+) -> GlobalBatch:
+    """Gathers the batch of all replicas, for the negatives of a loss.
+
+    Gradients pass through it: those of a loss over the replica's own images
+    are those of the loss over the global batch.
+
+    Args:
+      projections: [B, V, P] of this replica, of the same shape on each.
+      labels: int [B] or multi-hot [B, C] of this replica.
+    """
+    projections = check_projections(projections)
+    concat = distribution.cross_replica_concat
+    if labels is not None:
+        labels = tf.convert_to_tensor(labels)
+        projections = label_checks.noticed(projections, labels)
+        # Numbers that all devices sum.
+        ids = labels.shape.rank == 1
+        labels = concat(tf.cast(labels, tf.int32 if ids else tf.float32))
+    return GlobalBatch(
+        concat(tf.cast(projections, tf.float32)),
+        labels,
+        distribution.replica_id() * tf.shape(projections)[0],
+    )
+
+
+class FunctionLoss(ContrastiveLoss):
+    """A loss that a function of your own computes.
+
+    Args:
+      function: (projections [B, V, P]) or (projections, labels) -> the loss of
+        each view, [B, V], or of this replica, [], as of `ContrastiveLoss.call`.
+        Labels with a default are passed where there are any. A parameter
+        `seed` gets int32 [2], the same on all replicas.
+      **options: its other arguments.
+
+    Raises:
+      UserError: a ValueError, for another form, or an unknown option.
+
+    Example:
+      >>> def gap(projections, weight=1.0):  # Squared distance of two views.
+      ...     first, second = tf.unstack(projections, axis=1)
+      ...     return weight * tf.reduce_mean((first - second) ** 2)
+      >>> z = tf.constant([[[0.0, 1.0], [0.0, 3.0]]])  # [B, V, P]
+      >>> print(f"{FunctionLoss(gap, weight=0.5)(z):.4f}")
+      1.0000
+    """
+
+    def __init__(self, function: Callable[..., Any], **options: Any) -> None:
+        if isinstance(function, tf.keras.losses.Loss):
+            raise declared.wrong_form(function)
+        takes = declared.function_inputs(function)
+        known = own.options_of(function, takes["inputs"])
+        own.check_options(function, options, known)
+        self.function, self.options = function, options
+        self.needs_labels = takes["needs_labels"]
+        self._inputs = takes["inputs"]
+
+    def __call__(
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None = None,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Computes the loss over the global batch, see `ContrastiveLoss`."""
+        call = functools.partial(self.call, seed=seed)
+        projections = check_projections(projections)
+        return self._reduce(*self._called(call, projections, labels))
+
+    def call(
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None = None,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Calls the function."""
+        _, *others = self._inputs
+        further = {name: seed if name == "seed" else labels for name in others}
+        return self.function(projections, **further, **self.options)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the function and its options."""
+        return {"function": self.function, **self.options}
+
+
+def of_part(part: Any, **options: Any) -> ContrastiveLoss:
+    """Makes a loss of a function, or of a subclass of `ContrastiveLoss`.
+
+    Raises:
+      UserError: a ValueError, for something else, or an unknown option.
+    """
+    if isinstance(part, type) and issubclass(part, ContrastiveLoss):
+        own.check_options(part, options, own.options_of(part))
+        return part(**options)
+    return FunctionLoss(part, **options)
+
+
+def get(loss: Any) -> ContrastiveLoss:
+    """Returns a loss; a function of your own becomes one.
+
+    Raises:
+      UserError: a ValueError, for something else.
+    """
+    return loss if isinstance(loss, ContrastiveLoss) else FunctionLoss(loss)
