@@ -1,13 +1,16 @@
 """Augmentation policies and preprocessings: their options and traits."""
 
 import dataclasses
+import functools
+import inspect
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, by_name, choice
 from tf_contrastive.config.dataset import NOT_FLIPPED, facts, image_dataset
 from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
-from tf_contrastive.config.fields import one_of, option
+from tf_contrastive.config.fields import module_of, one_of, option
 from tf_contrastive.errors import UserError, arg, did_you_mean
 
 # Operations of `ablation:OP[+OP]`, and whether SimCLR's policy lacks them, so
@@ -202,6 +205,46 @@ class Ablation(_Jittered):
     )
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
+class OwnViews(Crop):
+    """A function of your own, image -> view, or a Keras layer of images.
+
+    It may take `seed`, int32 [2]. Other parameters are its options.
+    """
+
+    name = "module:name"
+
+    after_crop: bool = option(
+        True,
+        "whether it changes crops, float32 [S, S, 3] in [0, 1]; false: it makes"
+        " a view of a whole image, uint8 [h, w, 3]",
+    )
+
+
+def own_options(part: Any) -> dict[str, Any]:
+    """Returns the options of views of your own.
+
+    Raises:
+      UserError: for something that is none.
+    """
+    if own.is_layer(part):
+        return {}
+    if not callable(part) or isinstance(part, type):
+        raise UserError(
+            f"augmentation {own.name_of(part)} is of the wrong form: must be a"
+            " function image -> view, or a Keras layer of images"
+        )
+    image, *_ = [*inspect.signature(part).parameters, ""]
+    return own.options_of(part, [image, "seed"])
+
+
+@functools.cache
+def own_views(name: str) -> type[OwnViews]:
+    """Returns the declaration of views of your own, `module:name`."""
+    options = own_options(own.load("augmentation", name))
+    return own.declare(name, OwnViews, options)
+
+
 POLICIES: dict[str, type[PolicyDeclaration]] = by_name(
     [
         SimCLR,
@@ -233,7 +276,7 @@ def split_name(augmentation: str) -> tuple[str, tuple[str, ...]]:
 def augmentation_name(value: str) -> str | None:
     """Checks the name of an augmentation policy."""
     name, operations = split_name(value)
-    if name in POLICIES:
+    if name in POLICIES or is_own(value):
         return None
     if name not in LISTING:
         forms = ", ".join(f"{prefix}OP[+OP]" for prefix in LISTING)
@@ -249,8 +292,16 @@ def augmentation_name(value: str) -> str | None:
     )
 
 
+def is_own(augmentation: str) -> bool:
+    """Whether a name is that of views of your own, `module:name`."""
+    name, _ = split_name(augmentation)
+    return name not in LISTING and bool(module_of(name))
+
+
 def declared(augmentation: str) -> type[PolicyDeclaration]:
     """Returns the declaration of a policy, by a name that was checked."""
+    if is_own(augmentation):
+        return own_views(augmentation)
     return (POLICIES | LISTING)[split_name(augmentation)[0]]
 
 
@@ -317,6 +368,7 @@ _Choice: Any = choice(
     SimCLR.name,
     "",
     flags=("min_crop_area", "flip", "color_jitter_strength", "blur"),
+    own=own_views,
 )
 
 
@@ -332,7 +384,8 @@ class Views(_Choice):
         f"augmentation policy: {', '.join(POLICIES)}; ablation:OP[+OP]:"
         f" operations on cropped views out of {', '.join(Ablation.listable)};"
         " or simclr+OP[+OP]: simclr, then some of"
-        f" {', '.join(SimCLRPlus.listable)}",
+        f" {', '.join(SimCLRPlus.listable)}; or module:name, a function or a"
+        " Keras layer of your own",
         check=augmentation_name,
     )
     augment_on: str = option(

@@ -13,8 +13,17 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config import components
+from tf_contrastive.config import own as own_parts
 from tf_contrastive.config import views as declared
-from tf_contrastive.views import ablation, autoaugment, color, crops, prng, warp
+from tf_contrastive.views import (
+    ablation,
+    autoaugment,
+    color,
+    crops,
+    own,
+    prng,
+    warp,
+)
 from tf_contrastive.views.gaussian_blur import GaussianBlur
 from tf_contrastive.views.preprocessing import check_images
 from tf_contrastive.views.selection import RandomApply
@@ -335,6 +344,69 @@ class StackedRandAugment(declared.StackedRandAugment, SimAugment):
         return (random, *super()._colors)
 
 
+class OwnViews(declared.OwnViews, Crop):
+    """Views of your own, of crops or of whole images.
+
+    Args:
+      image_size: side of a view in pixels, S.
+      part: a function, image -> view float32 [S, S, 3] in [0, 1], that may take
+        `seed`, int32 [2]; or a Keras layer of images.
+      min_crop_area, flip: of the crop before it.
+      after_crop: whether the image is a crop, float32 [S, S, 3] in [0, 1];
+        otherwise it is whole, uint8 [h, w, 3].
+      **options: of the function.
+
+    Raises:
+      UserError: a ValueError, for something else, or an unknown option.
+    """
+
+    def __init__(
+        self,
+        image_size: int,
+        part: Any,
+        *,
+        min_crop_area: float = declared.OwnViews.min_crop_area,
+        flip: bool = declared.OwnViews.flip,
+        after_crop: bool = declared.OwnViews.after_crop,
+        **options: Any,
+    ) -> None:
+        own_parts.check_options(part, options, declared.own_options(part))
+        self.part, self.options, self.after_crop = part, options, after_crop
+        Crop.__init__(self, image_size, min_crop_area=min_crop_area, flip=flip)
+
+    @property
+    def _own(self) -> own.OwnOperation:
+        return own.OwnOperation(self.part, self.options, self.image_size)
+
+    @property
+    def _operations(self) -> tuple[Photometric, ...]:
+        return (self._own,) if self.after_crop else ()
+
+    @tf.autograph.experimental.do_not_convert
+    def geometric(
+        self, images: tf.Tensor, image_ids: tf.Tensor, seeds: tf.Tensor
+    ) -> tf.Tensor:
+        """Crops, or makes the whole view."""
+        if self.after_crop:
+            return super().geometric(images, image_ids, seeds)
+        images = tf.gather(check_images(images, 4), image_ids)
+        return self._own(images, _random_numbers(seeds, self._own))
+
+    @tf.autograph.experimental.do_not_convert
+    def halvings(
+        self, height: tf.Tensor, width: tf.Tensor, seeds: tf.Tensor
+    ) -> tf.Tensor:
+        """A whole image is never halved."""
+        if self.after_crop:
+            return super().halvings(height, width, seeds)
+        return tf.constant(0)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments."""
+        config = super().get_config()
+        return {**config, **config.pop("options")}
+
+
 @dataclasses.dataclass(eq=False)
 class _Listing(Policy):
     """A policy of which `names` lists operations, keys of `OPERATIONS`."""
@@ -419,18 +491,25 @@ def _check_name(augmentation: str) -> None:
         )
 
 
-def build(name: str, *, image_size: int, **options: Any) -> Policy:
-    """Builds an augmentation policy by its name.
+def build(name: Any, *, image_size: int, **options: Any) -> Policy:
+    """Builds an augmentation policy by its name, or of views of your own.
 
     Args:
-      name: a key of `POLICIES`, `ablation:OP[+OP]` or `simclr+OP[+OP]`.
+      name: a key of `POLICIES`, `ablation:OP[+OP]` or `simclr+OP[+OP]`; or a
+        function or Keras layer of your own, or its `module:name`; see
+        `OwnViews`.
       image_size: side of a view in pixels, S.
       **options: arguments of the policy, such as `flip=False`.
 
     Raises:
       UserError: for an unknown name, option or value.
     """
+    if not isinstance(name, str):
+        return OwnViews(image_size, name, **options)
     _check_name(name)
+    if declared.is_own(name):
+        part = own_parts.load("augmentation", name)
+        return OwnViews(image_size, part, **options)
     prefix, names = declared.split_name(name)
     members = POLICIES | _LISTING
     policy = components.pick("augmentation", prefix, members, options)

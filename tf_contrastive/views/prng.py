@@ -32,6 +32,7 @@ STREAMS = {
     "mixing": 14,
     "random_apply": 15,
     "second_crop": 16,
+    "own": 17,
 }
 
 # Stream -> uniform numbers float32 [m, k].
