@@ -10,9 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive.config import components
+from tf_contrastive import errors
+from tf_contrastive.config import components, fields, own
 from tf_contrastive.config import projection as declared
-from tf_contrastive.distribution import do_not_convert_self
+from tf_contrastive.distribution import do_not_convert_self, own_network
 from tf_contrastive.distribution.batch_normalization import BatchNormalization
 
 
@@ -183,6 +184,81 @@ def _identity(
     return tf.keras.Sequential([layer], name=name)
 
 
+@tf.keras.utils.register_keras_serializable("tf_contrastive")
+class OwnHead(tf.keras.Model):
+    """A head of your own: a Keras layer, or a function that returns one.
+
+    Args:
+      part: the layer, or the function.
+      synchronized: whether its BatchNormalization spans all replicas.
+      normalize_input: whether the features are l2-normalized first.
+      **options: of the function.
+
+    Raises:
+      UserError: a ValueError, for something else, or an unknown option.
+    """
+
+    def __init__(
+        self,
+        part: Any,
+        synchronized: bool = True,
+        normalize_input: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(name="projection")
+        known = own.network_options("projection", part)
+        own.check_options(part, options, known)
+        # Not an attribute, whose weights Keras would count as the head's.
+        self._part, self._part_options = (lambda: part), options
+        self._synchronized, self._normalizes = synchronized, normalize_input
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the layer for features [N, D]."""
+        features = tf.keras.Input(tf.TensorShape(input_shape)[1:])
+        self._network, projections = own_network.apply(
+            f"projection {own.name_of(self._part())}",
+            self._part(),
+            self._part_options,
+            features,
+            self._synchronized,
+        )
+        if projections.shape.rank != 2:
+            raise errors.UserError(
+                f"projection {own.name_of(self._part())} returns projections of"
+                f" shape {projections.shape}: must be [N, P]"
+            )
+        self.built = True
+
+    @do_not_convert_self
+    def call(
+        self, features: tf.Tensor, training: bool | tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Projects `features` [N, D] to float32 [N, P]."""
+        del training  # Keras passes it on to layers that take it.
+        x = unit(features) if self._normalizes else features
+        return tf.cast(self._network(x), tf.float32)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the constructor's arguments; a function stays one."""
+        part = self._part()
+        if isinstance(part, tf.keras.layers.Layer):
+            part = tf.keras.saving.serialize_keras_object(part)
+        return {
+            "part": part,
+            "synchronized": self._synchronized,
+            "normalize_input": self._normalizes,
+            **self._part_options,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], **kwargs: Any) -> "OwnHead":
+        """Makes the head that `get_config` describes."""
+        part = config["part"]
+        if isinstance(part, dict):
+            part = tf.keras.saving.deserialize_keras_object(part)
+        return cls(**{**config, "part": part})
+
+
 _MAKERS: dict[str, Callable[..., tf.keras.Model]] = {
     declared.Identity.name: _identity,
     declared.Linear.name: functools.partial(MLP, 1),
@@ -191,7 +267,7 @@ _MAKERS: dict[str, Callable[..., tf.keras.Model]] = {
 
 
 def build(
-    name: str = declared.MLP.name,
+    name: Any = declared.MLP.name,
     *,
     synchronized: bool = True,
     normalize_input: bool = False,
@@ -203,13 +279,19 @@ def build(
     the last one. SimCLR, section 4.2, figure 8.
 
     Args:
-      name: one of them.
+      name: one of them; or a Keras layer of your own, a function that returns
+        one, or its `module:name`.
       synchronized, normalize_input: as for `MLP`.
       **options: other arguments of `MLP`, if the head has them.
 
     Raises:
       UserError: for an unknown name, option or value.
     """
+    if not isinstance(name, str):
+        return OwnHead(name, synchronized, normalize_input, **options)
+    if name not in declared.HEADS and fields.module_of(name):
+        part = own.load("projection", name)
+        return OwnHead(part, synchronized, normalize_input, **options)
     components.pick("projection", name, declared.HEADS, options)(**options)
     return _MAKERS[name](
         synchronized=synchronized,

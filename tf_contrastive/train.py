@@ -527,7 +527,7 @@ def _announce(run: PreparedRun, start_step: int) -> None:
         if alpha
     )
     own = options.encoder.options()
-    if "width" in own:
+    if "stem" in own:
         encoder += f", width {own['width']:g}, {own['stem']} stem"
     resumed = f", resumed at step {start_step:,}" if start_step else ""
     lines = [

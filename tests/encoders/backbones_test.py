@@ -51,7 +51,7 @@ def test_other_backbones_change_nothing_but_the_normalization(
 ):
     """The oracle is the network as its library makes it."""
     with monkeypatch.context() as patch:
-        patch.setattr(backbones, "replace_normalization", lambda *_: None)
+        patch.setattr(backbones, "synchronize", lambda *_: None)
         theirs = _moved(encoders.build(name, image_shape=(64, 64, 3)))
     ours = encoders.build(name, image_shape=(64, 64, 3))
     assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
@@ -97,7 +97,7 @@ def test_normalization_inside_of_layers_spans_all_replicas():
         with strategy.scope():
             inputs = tf.keras.Input([5])
             model = tf.keras.Model(inputs, _Composite()(inputs))
-            backbones.replace_normalization(model, synchronized)
+            backbones.synchronize(model, synchronized)
         share = 8 // replicas
         parts = strategy.experimental_distribute_values_from_function(
             lambda c: tf.constant(

@@ -86,10 +86,10 @@ def check_model(run: Pretrain, machine: Machine) -> None:
       machine: its devices; accelerators have memory of their own.
     """
     copies = machine.replicas // machine.hosts if machine.on_cpu else 1
-    projection, width = run.projection, run.encoder.options().get("width")
+    projection, width = run.projection, _width(run)
     features = _RESNET_FEATURES * width if width else FEATURES
     hidden = projection.projection_hidden or features
-    output = projection.projection_output
+    output = projection.projection_output or 0  # 0: a head of the user's own.
     head = _TRAINED * hidden * (features + output)
     is_wide = hidden / features > output / 128
     bank, epochs = run.probe.online_knn_size, run.linear.schedule.epochs
@@ -109,6 +109,12 @@ def check_model(run: Pretrain, machine: Machine) -> None:
     check(allocations)
 
 
+def _width(run: Pretrain) -> float | None:
+    """Returns the width of a residual network; None for others."""
+    own = run.encoder.member().is_own
+    return None if own else run.encoder.options().get("width")
+
+
 def check_batch(run: Pretrain, machine: Machine) -> None:
     """Raises `UserError` if a host's part of a batch does not fit into memory.
 
@@ -124,7 +130,7 @@ def check_batch(run: Pretrain, machine: Machine) -> None:
     number = _FLOAT if machine.on_cpu else _WIRE[run.views.wire_dtype]
     channels = run.data.channels
     size = number * images * count * channels * side**2
-    width = run.encoder.options().get("width")
+    width = _width(run)
     if machine.on_cpu and width:
         stride = 2 if run.encoder.stem == "imagenet" else 1
         encoded = images / run.loss.grad_cache_chunks

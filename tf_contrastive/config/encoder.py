@@ -1,12 +1,14 @@
 """Encoders: their options and traits."""
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, choice
 from tf_contrastive.config.data import STANDARDIZE_EXAMPLES, standardization
-from tf_contrastive.config.fields import one_of, option
+from tf_contrastive.config.fields import module_of, one_of, option
 from tf_contrastive.errors import UserError, arg, unknown
 
 STEMS = ("auto", "imagenet", "cifar")
@@ -246,6 +248,30 @@ class KerasCV(EncoderDeclaration):
         return self.networks[self.network].can_be_copied
 
 
+# What a function that makes an encoder may take beside its options.
+OWN_INPUTS = ("image_shape",)
+
+
+class OwnEncoder(EncoderDeclaration):
+    """A network of your own: a Keras model, or a function that returns one.
+
+    A function may take `image_shape`, (height, width, channels). Other
+    parameters are its options.
+    """
+
+    networks: ClassVar[Mapping[str, Any]] = {}
+    rounds_its_input = False
+
+
+@functools.cache
+def own_encoder(name: str) -> type[OwnEncoder]:
+    """Returns the declaration of an encoder of your own, `module:name`."""
+    options = own.network_options(
+        "encoder", own.load("encoder", name), OWN_INPUTS
+    )
+    return own.declare(name, OwnEncoder, options)
+
+
 def by_network(families: Iterable[type[EncoderDeclaration]]) -> dict[str, Any]:
     """Returns the name of an encoder -> its family, of declarations or not."""
     return {
@@ -261,6 +287,7 @@ ENCODERS: dict[str, type[EncoderDeclaration]] = by_network(
 # Short, for help and errors: names, and libraries' prefixes.
 _NAMES = [name for name in ENCODERS if ":" not in name]
 _FORMS = [*_NAMES, f"{Keras.prefix}NAME", f"{KerasCV.prefix}NAME"]
+_PREFIXES = (Keras.prefix, KerasCV.prefix)
 
 
 def split_name(name: str) -> str:
@@ -274,6 +301,11 @@ def _known(name: str) -> list[str]:
     return [known for known in ENCODERS if known.startswith(prefix)] or _FORMS
 
 
+def is_own(name: str) -> bool:
+    """Whether a name is that of an encoder of your own, `module:name`."""
+    return bool(module_of(name)) and not name.startswith(_PREFIXES)
+
+
 def check_encoder_name(name: str) -> None:
     """Raises `UserError` for a name that is not an encoder's."""
     if name not in ENCODERS:
@@ -284,7 +316,12 @@ def check_encoder_name(name: str) -> None:
 
 
 _Choice: Any = choice(
-    "encoder", ENCODERS, "resnet50", "", flags=ResNet.defaults()
+    "encoder",
+    ENCODERS,
+    "resnet50",
+    "",
+    flags=ResNet.defaults(),
+    own=own_encoder,
 )
 
 
@@ -298,9 +335,13 @@ class Encoder(_Choice):
     encoder: str = option(
         "resnet50",
         f"encoder: {', '.join(_NAMES)} (three convolutions, for MNIST);"
-        " or keras:NAME or keras_cv:NAME, with random weights",
+        " or keras:NAME or keras_cv:NAME, with random weights; or"
+        " module:name, a Keras model of your own or a function that returns"
+        " one",
         check=lambda name: (
-            None if name in ENCODERS else one_of(name, _known(name))
+            None
+            if name in ENCODERS or is_own(name)
+            else one_of(name, _known(name))
         ),
     )
     init_from: str = option(

@@ -1,8 +1,10 @@
 """Projection heads: their options and traits."""
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
+from tf_contrastive.config import own
 from tf_contrastive.config.components import Component, by_name, choice
 from tf_contrastive.config.fields import option
 
@@ -70,13 +72,22 @@ class MLP(Linear):
         return [features, *hidden, self.output]
 
 
+@functools.cache
+def own_head(name: str) -> type[HeadDeclaration]:
+    """Returns the declaration of a head of your own, `module:name`."""
+    options = own.network_options("projection", own.load("projection", name))
+    return own.declare(name, HeadDeclaration, options)
+
+
 HEADS: dict[str, type[HeadDeclaration]] = by_name([Identity, Linear, MLP])
 
 _Choice: Any = choice(
     "projection",
     HEADS,
     MLP.name,
-    "projection head",
+    "projection head; module:name: a Keras layer of your own, or a function"
+    " that returns one",
+    own=own_head,
     flags=("output", "layers"),
     prefixed=MLP.defaults(),
 )

@@ -108,6 +108,10 @@ def smoke(
         for name, size in memories.items()
         if size
     }
+    network: dict[str, Any] = {}
+    if not run.encoder.member().is_own:
+        width = min(0.25, encoder.width)
+        network = {"encoder": "resnet10", "width": width, "stem": stem}
     views = resolve_views(run.views, run.data.dataset, side)
     return replace(
         dataclasses.replace(run, views=views),
@@ -116,10 +120,8 @@ def smoke(
         validation_fraction=cut,
         data_service="",
         image_size=min(_SIDE[stem], side),
-        encoder="resnet10",
         init_from="",
-        width=min(0.25, encoder.width),
-        stem=stem,
+        **network,
         grad_cache_chunks=chunks,
         batch_size=batch,
         **_shortened(run.schedule),

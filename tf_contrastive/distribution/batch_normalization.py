@@ -209,6 +209,21 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 # ---- Parts that read whole activations ---------------------------------------
 
 
+def synchronize(
+    model: tf.keras.layers.Layer, synchronized: bool = True
+) -> None:
+    """Turns Keras' batch normalization in a model into ours, in place.
+
+    This includes layers inside of layers, which cloning does not reach, and
+    keeps the variables.
+    """
+    for layer in model.submodules:
+        # Subclasses may behave differently.
+        if type(layer) is tf.keras.layers.BatchNormalization:
+            layer.__class__ = BatchNormalization
+            layer.synchronized = synchronized
+
+
 def _has_gpus() -> bool:
     return bool(tf.config.list_logical_devices("GPU"))
 

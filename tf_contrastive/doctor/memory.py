@@ -74,7 +74,8 @@ def predict(
     side = run.views.side
     channels = run.data.channels
     rows, candidates = similarity_block(run, replicas)
-    width = run.projection.projection_output
+    features = tf.keras.Input(model.encoder.output_shape[1:])
+    width = model.projection_head(features).shape[-1]
     numbers = _BLOCK_MATRICES * rows * candidates + 3 * candidates * width
     return Memory(
         parameters=_bytes(v for x in networks for v in x.variables),

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.config import encoder as declared
-from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.distribution.batch_normalization import synchronize
 
 
 class _Backbone(declared.EncoderDeclaration):
@@ -33,7 +33,7 @@ class _Backbone(declared.EncoderDeclaration):
                 f"{self.prefix}{self.network} does not accept images of {side}:"
                 f" use a larger {errors.arg('image_size')}"
             ) from error
-        replace_normalization(model, synchronized)
+        synchronize(model, synchronized)
         return x
 
 
@@ -72,16 +72,3 @@ class KerasCV(declared.KerasCV, _Backbone):
             backbone.inputs, backbone.outputs, name=self.network
         )
         return model, model(images)
-
-
-def replace_normalization(model: tf.keras.Model, synchronized: bool) -> None:
-    """Turns Keras' batch normalization in a built model into ours, in place.
-
-    This includes layers inside of layers, which cloning does not reach, and
-    keeps the variables.
-    """
-    for layer in model.submodules:
-        # Subclasses may behave differently.
-        if type(layer) is tf.keras.layers.BatchNormalization:
-            layer.__class__ = BatchNormalization
-            layer.synchronized = synchronized

@@ -1,17 +1,19 @@
 """Builds an encoder by its name."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config import components
+from tf_contrastive.config import components, own
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
 from tf_contrastive.config.dataset import IMAGENET_STATISTICS
 from tf_contrastive.encoders.backbones import Keras, KerasCV
 from tf_contrastive.encoders.convnet import ConvNet
+from tf_contrastive.encoders.own import OwnEncoder
 from tf_contrastive.encoders.resnet import ResNet
 
 ENCODERS = declared.by_network([ResNet, ConvNet, Keras, KerasCV])
@@ -37,7 +39,7 @@ def _standardize(
 
 
 def build(
-    name: str = declared.Encoder.encoder,
+    name: Any = declared.Encoder.encoder,
     *,
     image_shape: tuple[int, int, int] = (
         DEFAULT_IMAGE_SIZE,
@@ -56,7 +58,9 @@ def build(
 
     Args:
       name: a key of `config.encoder.ENCODERS`, such as "resnet50", "convnet"
-        or "keras:MobileNetV2".
+        or "keras:MobileNetV2"; or a Keras model of your own, a function that
+        returns one, or its `module:name`. Keras' BatchNormalization in it
+        becomes synchronized.
       image_shape: (height, width, channels), in pixels.
       mean, std: of each of the three colours, to standardise them; images of
         fewer channels are not standardised.
@@ -68,9 +72,7 @@ def build(
       UserError: for an unknown name, option or value, or images too small for
         the network.
     """
-    declared.check_encoder_name(name)
-    kind = components.pick("encoder", name, ENCODERS, options)
-    network = kind(network=declared.split_name(name), **options)
+    network = _network(name, options)
     if len(image_shape) != 3 or not all(image_shape):
         raise errors.UserError(
             f"image_shape={tuple(image_shape)}: must be (height, width,"
@@ -86,4 +88,19 @@ def build(
             "linear", dtype="float32", name="features"
         )
     )
-    return tf.keras.Model(images, last(x), name=name.replace(":", "_"))
+    return tf.keras.Model(images, last(x), name=_model_name(name))
+
+
+def _network(name: Any, options: dict[str, Any]) -> Any:
+    if not isinstance(name, str):
+        return OwnEncoder(name, options)
+    if declared.is_own(name):
+        return OwnEncoder(own.load("encoder", name), options)
+    declared.check_encoder_name(name)
+    kind = components.pick("encoder", name, ENCODERS, options)
+    return kind(network=declared.split_name(name), **options)
+
+
+def _model_name(name: Any) -> str:
+    text = name if isinstance(name, str) else own.name_of(name)
+    return re.sub(r"\W", "_", text).strip("_") or "encoder"

@@ -1,0 +1,169 @@
+"""Encoders and heads of your own."""
+
+import functools
+
+import numpy as np
+import pytest
+import replicas
+import tensorflow as tf
+
+from tf_contrastive import encoders, errors, heads
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
+
+_layers = tf.keras.layers
+_IMAGES = np.random.default_rng(0).uniform(size=[8, 6, 6, 3]).astype(np.float32)
+_RAW = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+
+
+def _sequential(width=4):
+    return tf.keras.Sequential(
+        [_layers.Conv2D(width, 3), _layers.BatchNormalization()]
+    )
+
+
+def _functional():
+    images = tf.keras.Input([6, 6, 3])
+    x = _layers.BatchNormalization()(_layers.Conv2D(4, 3)(images))
+    return tf.keras.Model(images, _layers.GlobalAveragePooling2D()(x))
+
+
+class _Subclass(tf.keras.Model):
+    def __init__(self, width=4, **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+        self.inner = _sequential(width)
+
+    def call(self, images, training=None):
+        return tf.reduce_mean(self.inner(images, training=training), [1, 2])
+
+    def get_config(self):
+        return {"width": self.width}
+
+
+def _of_shape(image_shape, width=2):
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input(image_shape),
+            _layers.Flatten(),
+            _layers.Dense(width * image_shape[0]),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "features"),
+    [
+        (_sequential, {}, 4),
+        (_sequential, {"width": 8}, 8),
+        (functools.partial(_sequential, width=3), {}, 3),
+        (_sequential(), {}, 4),
+        (_functional, {}, 4),
+        (_functional(), {}, 4),
+        (_Subclass, {"width": 5}, 5),
+        (_Subclass(), {}, 4),
+        (_of_shape, {"width": 3}, 18),
+        (_layers.Conv2D(7, 3), {}, 7),
+    ],
+)
+def test_the_forms_of_an_encoder(part, options, features):
+    encoder = encoders.build(part, image_shape=(6, 6, 3), **options)
+    assert encoder.output_shape == (None, features)
+    assert encoder(_IMAGES).dtype == tf.float32
+    norms = [
+        layer
+        for layer in encoder.submodules
+        if isinstance(layer, _layers.BatchNormalization)
+    ]
+    assert all(type(n) is BatchNormalization and n.synchronized for n in norms)
+    other = encoders.build(part, image_shape=(6, 6, 3), **options)
+    ids = {id(v) for v in encoder.variables}
+    assert not any(id(v) in ids for v in other.variables)
+
+
+def test_a_model_keeps_its_weights_and_its_outputs():
+    model = _functional()
+    encoder = encoders.build(model, image_shape=(6, 6, 3), **_RAW)
+    np.testing.assert_allclose(encoder(_IMAGES), model(_IMAGES), rtol=1e-6)
+    assert type(model.layers[-2]) is _layers.BatchNormalization
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_normalization_spans_the_replicas(count):
+    tf.keras.utils.set_random_seed(1)
+    alone = encoders.build(_sequential, image_shape=(6, 6, 3))
+    weights = alone.get_weights()
+    expected = alone(_IMAGES, training=True)
+    strategy = replicas.strategy(count)
+    with strategy.scope():
+        encoder = encoders.build(_sequential, image_shape=(6, 6, 3))
+    encoder.set_weights(weights)
+    data = tf.data.Dataset.from_tensor_slices(_IMAGES)
+    images = next(iter(replicas.share(data, len(_IMAGES), strategy)))
+    found = strategy.run(
+        tf.function(lambda x: encoder(x, training=True)), args=(images,)
+    )
+    found = tf.concat(strategy.experimental_local_results(found), 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    for a, b in zip(alone.get_weights(), encoder.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def _pair():
+    images = tf.keras.Input([6, 6, 3])
+    return tf.keras.Model(images, [images, images])
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "text"),
+    [
+        (3, {}, "encoder int is of the wrong form: must be a Keras layer"),
+        (lambda: 3, {}, "returns a int: must be a Keras layer"),
+        (lambda size: _sequential(), {}, "parameter size of <lambda> has no"),
+        (_sequential, {"widht": 3}, "did you mean 'width'"),
+        (_sequential(), {"width": 3}, "unknown option of"),
+        (_pair, {}, "returns a list: must be one tensor"),
+        (lambda: _layers.Reshape([3, 36]), {}, r"shape \(None, 3, 36\): must"),
+        (lambda: _layers.Conv2D(4, 9), {}, "does not take inputs of 6 x 6 x 3"),
+        ("my_module:my_encoder", {}, "own_modules=my_module"),
+    ],
+)
+def test_another_form_of_encoder_is_named(part, options, text):
+    with pytest.raises(errors.UserError, match=text) as error:
+        encoders.build(part, image_shape=(6, 6, 3), **options)
+    assert "\n" not in str(error.value)
+
+
+def _head(size=4):
+    return tf.keras.Sequential(
+        [_layers.Dense(8), _layers.BatchNormalization(), _layers.Dense(size)]
+    )
+
+
+@pytest.mark.parametrize("normalize_input", [False, True])
+@pytest.mark.parametrize("part", [_head, _head(), _layers.Dense(4)])
+def test_the_forms_of_a_head(part, normalize_input):
+    head = heads.build(part, normalize_input=normalize_input)
+    features = np.random.default_rng(0).normal(size=[6, 5]).astype(np.float32)
+    z = head(features)
+    assert z.shape == [6, 4] and z.dtype == tf.float32
+    for layer in head.submodules:
+        if isinstance(layer, _layers.BatchNormalization):
+            assert type(layer) is BatchNormalization
+    scaled = head(3 * features)
+    same = np.allclose(scaled, z, rtol=1e-4, atol=1e-5)
+    assert same == normalize_input
+    again = type(head).from_config(head.get_config())
+    assert again(features).shape == z.shape
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "text"),
+    [
+        (4, {}, "projection int is of the wrong form"),
+        (_head, {"sise": 3}, "did you mean 'size'"),
+        (lambda: _layers.Reshape([5, 1]), {}, r"must be \[N, P\]"),
+    ],
+)
+def test_another_form_of_head_is_named(part, options, text):
+    with pytest.raises(errors.UserError, match=text):
+        heads.build(part, **options)(tf.ones([2, 5]))
