@@ -10,7 +10,12 @@ import re
 import typing
 from typing import Any, ClassVar, NamedTuple
 
-from tf_contrastive.config.fields import matching, option, problem
+from tf_contrastive.config.fields import (
+    matching,
+    module_of,
+    option,
+    problem,
+)
 from tf_contrastive.errors import UserError, did_you_mean
 
 # Appended to the name where MNIST is not available.
@@ -149,6 +154,21 @@ class Prepared(DatasetDeclaration):
             known = did_you_mean(dataset_family(name), DATASETS)
             raise ValueError(f"{FORMS}{hint or known}")
         return cls()
+
+
+@dataclasses.dataclass(frozen=True)
+class Own(DatasetDeclaration):
+    """Data of your own: a tf.data.Dataset, arrays, or a function of these."""
+
+    name = "module"
+    form = "module:name"
+
+    part: str
+
+    @classmethod
+    def read(cls, name: str) -> "Own":
+        """Parses MODULE:NAME."""
+        return cls(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -499,6 +519,7 @@ DATASETS: dict[str, type[DatasetDeclaration]] = {
         CSV,
         Packed,
         TFRecord,
+        Own,
         Prepared,
         Cifar2,
         ImageNet100,
@@ -528,7 +549,8 @@ FORMS = (
 
 
 def _declaration(name: str) -> type[DatasetDeclaration]:
-    return DATASETS.get(dataset_family(name), Prepared)
+    other = Own if module_of(name) else Prepared
+    return DATASETS.get(dataset_family(name), other)
 
 
 def read(name: str) -> DatasetDeclaration:

@@ -259,10 +259,10 @@ class Evaluate(_Groups):
             )
         self.devices.check()
         sizes = {}
-        for name, protocol in PROTOCOLS.items():
-            getattr(self, name).check()
-            for own, size in protocol.memory.items():
-                sizes[protocol.prefix + own] = size
+        for kind, protocol in PROTOCOLS.items():
+            getattr(self, kind).check()
+            for name, size in protocol.memory.items():
+                sizes[protocol.prefix + name] = size
         # Beside the least that an encoder's features need.
         allocations.check(
             allocations.Allocation(

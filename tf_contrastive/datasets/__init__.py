@@ -18,6 +18,7 @@ from tf_contrastive.datasets.overlap import (
     check_disjoint,
     find_overlap,
 )
+from tf_contrastive.datasets.own_data import from_dataset
 from tf_contrastive.datasets.packing import pack
 from tf_contrastive.datasets.pipeline import (
     ViewMaker,
@@ -46,6 +47,7 @@ __all__ = [
     "evaluation_part",
     "find_overlap",
     "from_arrays",
+    "from_dataset",
     "from_folder",
     "in_memory",
     "load",

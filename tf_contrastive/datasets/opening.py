@@ -16,6 +16,7 @@ from tf_contrastive.datasets.array_source import digits
 from tf_contrastive.datasets.digit_canvases import digit_on_image, multidigits
 from tf_contrastive.datasets.image_folders import folder
 from tf_contrastive.datasets.image_lists import csv_file
+from tf_contrastive.datasets.own_data import own_data
 from tf_contrastive.datasets.packing import packed
 from tf_contrastive.datasets.random_bits import kbits, randbit
 from tf_contrastive.datasets.source import Access, Info, Source
@@ -31,6 +32,7 @@ OPENERS = {
     dataset.CSV: csv_file,
     dataset.Packed: packed,
     dataset.TFRecord: tfrecord,
+    dataset.Own: own_data,
     dataset.Prepared: open_tfds,
     dataset.Cifar2: of_classes,
     dataset.ImageNet100: of_classes,

@@ -1,0 +1,153 @@
+"""Data of your own: datasets and arrays, as they are and as they are wrong."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import datasets, errors
+from tf_contrastive.config import own
+
+_RNG = np.random.default_rng(0)
+_GREY = _RNG.integers(0, 256, [20, 6, 5], np.uint8)
+_COLOR = _RNG.integers(0, 256, [20, 6, 5, 3], np.uint8)
+_LABELS = np.arange(20) % 4
+_slices = tf.data.Dataset.from_tensor_slices
+
+
+def _uneven():
+    for i in range(6):
+        yield np.full([3 + i, 4, 3], i, np.uint8), i
+
+
+_UNEVEN = tf.data.Dataset.from_generator(
+    _uneven,
+    output_signature=(
+        tf.TensorSpec([None, None, 3], tf.uint8),
+        tf.TensorSpec([], tf.int64),
+    ),
+)
+
+
+def _tiled(grey):
+    return np.repeat(grey[..., None], 3, -1)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "images", "labels"),
+    [
+        (_slices((_COLOR, _LABELS)), _COLOR, _LABELS),
+        (_slices((_GREY, _LABELS)), _tiled(_GREY), _LABELS),
+        (_slices((_GREY[..., None], _LABELS)), _tiled(_GREY), _LABELS),
+        (_slices((_COLOR / 255, _LABELS)), _COLOR, _LABELS),
+        (_slices((_COLOR, np.eye(4)[_LABELS])), _COLOR, _LABELS),
+        (_slices({"image": _COLOR, "label": _LABELS}), _COLOR, _LABELS),
+        (
+            _slices({"label": _LABELS, "image": _COLOR, "id": _LABELS}),
+            _COLOR,
+            _LABELS,
+        ),
+        (_slices(_COLOR), _COLOR, None),
+        (_slices((_COLOR,)), _COLOR, None),
+        (_slices({"image": _COLOR}), _COLOR, None),
+    ],
+)
+def test_the_forms_of_a_dataset(dataset, images, labels):
+    source = datasets.from_dataset(dataset)
+    rows = list(source.examples().as_numpy_iterator())
+    np.testing.assert_array_equal([row["image"] for row in rows], images)
+    assert source.info.num_examples == 20
+    assert source.info.image_shape == (6, 5, 3)
+    if labels is None:
+        assert not source.info.has_labels and "label" not in rows[0]
+    else:
+        assert source.info.num_classes == 4
+        np.testing.assert_array_equal([row["label"] for row in rows], labels)
+        np.testing.assert_array_equal(source.labels(), labels)
+
+
+def test_images_of_several_shapes():
+    source = datasets.from_dataset(_UNEVEN)
+    assert source.info.image_shape is None and source.info.num_examples == 6
+    half = source.select(np.array([1, 4]))
+    shapes = [row["image"].shape[0] for row in half.examples()]
+    assert shapes == [4, 7]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "text"),
+    [
+        (_slices((_COLOR, _LABELS)).repeat(), "is endless: remove its repeat"),
+        (_slices((_COLOR, _LABELS)).batch(2), "remove its batch"),
+        (_slices((_COLOR, _LABELS, _LABELS)), "has elements of image, label"),
+        (_slices((_COLOR, _LABELS)).take(0), "has no elements"),
+        (_slices((_COLOR.astype(np.int32), _LABELS)), "images of int32"),
+        (_slices((_RNG.normal(size=[4, 6, 5, 4]),)), "must be uint8, or float"),
+        (_slices((_COLOR * 1.0, _LABELS)), r"element 0 .*not in \[0, 1\]"),
+        (_slices((_COLOR, _LABELS - 1)), "labels from -1 to 2: must be from 0"),
+        (_slices((_COLOR, _LABELS + 0.5)), "labels of float64"),
+        (_slices((_COLOR, np.full([20, 3], 0.3))), "not one-hot rows"),
+        (_slices({"label": _LABELS}), "must be a tf.data.Dataset of"),
+    ],
+)
+def test_other_elements_are_named(dataset, text):
+    with pytest.raises(errors.UserError, match=text) as error:
+        datasets.from_dataset(dataset)
+    assert "\n" not in str(error.value)
+
+
+def test_another_order_is_warned_of(capsys):
+    datasets.from_dataset(_slices((_COLOR, _LABELS)))
+    assert "another order" not in capsys.readouterr().err
+    datasets.from_dataset(_slices((_COLOR, _LABELS)).shuffle(20))
+    assert "another order" in capsys.readouterr().err
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """A module of the user's, with a dataset for each split."""
+    (tmp_path / "bench_data.py").write_text(
+        "import numpy as np, tensorflow as tf\n"
+        "images = np.arange(40 * 16 * 3).reshape(40, 4, 4, 3) % 251\n"
+        "images = images.astype(np.uint8)\n"
+        "rows = {'train': slice(0, 30), 'test': slice(30, 40)}\n"
+        "def both(split):\n"
+        "    if split not in rows: return None\n"
+        "    part = images[rows[split]], np.arange(40)[rows[split]] % 5\n"
+        "    return tf.data.Dataset.from_tensor_slices(part)\n"
+        "def arrays(): return images, np.arange(40) % 5\n"
+        "fixed = tf.data.Dataset.from_tensor_slices(images)\n"
+        "def needs(split, size): return None\n"
+        "text = 'cifar10'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(own, "_allowed", {"bench_data"})
+    return "bench_data"
+
+
+def test_a_module_has_splits_and_slices(module):
+    train = datasets.source(f"{module}:both", "train[10:]")
+    test = datasets.source(f"{module}:both", "test")
+    assert (train.info.num_examples, test.info.num_examples) == (20, 10)
+    labels = [row["label"] for row in train.examples()]
+    np.testing.assert_array_equal(labels, np.arange(10, 30) % 5)
+    assert datasets.check_disjoint(train, test) is None
+    whole = datasets.source(f"{module}:both", "train")
+    with pytest.raises(errors.UserError, match=r"train\[10:\] has 20 images"):
+        datasets.check_disjoint(whole, train)
+    assert datasets.source(f"{module}:arrays").info.num_examples == 40
+    assert not datasets.source(f"{module}:fixed", "train[:8]").info.has_labels
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "text"),
+    [
+        ("both", "validation", "has no split 'validation'"),
+        ("arrays", "test", "only train: give its function a parameter"),
+        ("needs", "train", "parameter size of needs has no default"),
+        ("text", "train", "is a str: it must be"),
+        ("boht", "train", "did you mean 'both'"),
+    ],
+)
+def test_other_data_of_a_module_are_named(module, name, split, text):
+    with pytest.raises(errors.UserError, match=text):
+        datasets.source(f"{module}:{name}", split)

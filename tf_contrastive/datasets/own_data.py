@@ -1,0 +1,230 @@
+"""Data of your own: a `tf.data.Dataset`, arrays, or a function of these."""
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_contrastive import errors, terminal
+from tf_contrastive.config import own
+from tf_contrastive.config.dataset import DATASETS, Own
+from tf_contrastive.datasets import split_spec
+from tf_contrastive.datasets.array_source import from_arrays
+from tf_contrastive.datasets.source import (
+    Access,
+    Files,
+    Info,
+    Record,
+    Source,
+    in_files,
+)
+
+_FORM = (
+    "must be a tf.data.Dataset of (image, label), of images, or of"
+    " {'image': ..., 'label': ...}; arrays (images, labels); or a function of"
+    " these, which may take split"
+)
+# Images that are read twice, to see whether they come in the same order.
+_AGAIN = 32
+
+
+def from_dataset(
+    dataset: tf.data.Dataset,
+    label_names: tuple[str, ...] | None = None,
+    *,
+    name: str = "dataset",
+    split: str = "train",
+) -> Source:
+    """Makes a source of a dataset, which is read once to count it.
+
+    Its order should be the same whenever it is read: this package shuffles. One
+    that is not is warned of, since a resumed run does not repeat its order.
+
+    Args:
+      dataset: of (image, label), of images, or of {"image", "label"}; not
+        batched. Images are [h, w], [h, w, 1] or [h, w, 3]; uint8, or float in
+        [0, 1]. Labels are integers of at least 0, or one-hot rows.
+      label_names: a name per class.
+      name, split: for messages.
+
+    Raises:
+      UserError: for other elements, an endless or an empty dataset.
+    """
+    records = _records(dataset, name)
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise errors.UserError(
+            f"{name} is endless: remove its repeat(), or use take(n)"
+        )
+    shapes, digests = set(), []
+    labels: list[int] = []
+    try:
+        for record in records.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
+            shapes.add(record["image"].shape)
+            digests.append(_digest(record["image"]))
+            if "label" in record:
+                labels.append(int(record["label"]))
+    except tf.errors.InvalidArgumentError as error:
+        raise errors.UserError(
+            f"{name} {split}: element {len(digests)} (from 0) cannot be read"
+            f" ({errors.first_line(error)})"
+        ) from error
+    if not digests:
+        raise errors.UserError(f"{name} {split} has no elements")
+    again = records.take(_AGAIN).as_numpy_iterator()
+    if [_digest(record["image"]) for record in again] != digests[:_AGAIN]:
+        terminal.warning(
+            f"{name} {split} gives other images, or another order, when it is"
+            " read again: a resumed run does not repeat them; leave shuffling"
+            " and augmentation to the options of the run"
+        )
+    names = tuple(label_names or ())
+    classes = len(names) or max(labels, default=-1) + 1
+    if labels and not 0 <= min(labels) <= max(labels) < classes:
+        raise errors.UserError(
+            f"{name} {split} has labels from {min(labels)} to {max(labels)}:"
+            f" must be from 0 to {classes - 1}"
+        )
+    info = Info(
+        name,
+        split,
+        len(digests),
+        classes if labels else None,
+        shapes.pop() if len(shapes) == 1 else None,
+        names,
+        found=(("order", "that of a tf.data.Dataset, read once to count it"),),
+    )
+    # A split is a file of its own.
+    place = f"{name} {split_spec.parse(split)[0]}"
+    files = Files([place], [0], [len(digests)], lambda _: records)
+    source = in_files(files, lambda record: record, info)
+    return dataclasses.replace(source, digests=np.array(digests, np.int64))
+
+
+def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
+    """Returns {"image": uint8 [h, w, 3], "label": int64 []} of its elements."""
+    spec = dataset.element_spec
+    if not isinstance(spec, Mapping):
+        spec = spec if isinstance(spec, tuple) else (spec,)
+        dataset = dataset.map(
+            lambda *parts: dict(zip(("image", "label"), parts, strict=False))
+        )
+        spec = dict(zip(("image", "label", "more"), spec, strict=False))
+    if "image" not in spec or "more" in spec:
+        raise errors.UserError(
+            f"{name} has elements of {', '.join(map(str, spec))}: it {_FORM}"
+        )
+    image, label = spec["image"], spec.get("label")
+    if image.shape.rank == 4:
+        raise errors.UserError(
+            f"{name} has images of shape {image.shape}: remove its batch(), or"
+            " use unbatch()"
+        )
+    is_image = image.shape.rank in (2, 3) and (
+        image.dtype == tf.uint8 or image.dtype.is_floating
+    )
+    channels = image.shape[2] if image.shape.rank == 3 else 1
+    if not is_image or channels not in (1, 3, None):
+        raise errors.UserError(
+            f"{name} has images of {image.dtype.name} and shape {image.shape}:"
+            " must be uint8, or float in [0, 1], of shape [h, w], [h, w, 1] or"
+            " [h, w, 3]"
+        )
+    if label is not None and not (
+        (label.shape.rank == 0 and label.dtype.is_integer)
+        or label.shape.rank == 1
+    ):
+        raise errors.UserError(
+            f"{name} has labels of {label.dtype.name} and shape {label.shape}:"
+            " must be integers, or one-hot rows"
+        )
+
+    def record(element: Record) -> Record:
+        found = {"image": _pixels(element["image"], name)}
+        if label is not None:
+            found["label"] = _class(element["label"], name)
+        return found
+
+    return dataset.map(record, tf.data.AUTOTUNE, deterministic=True)
+
+
+def _pixels(image: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns an image as uint8 [h, w, 3]."""
+    if image.dtype.is_floating:
+        low, high = tf.reduce_min(image), tf.reduce_max(image)
+        check = tf.debugging.Assert(
+            (low >= 0) & (high <= 1),
+            [f"{name} has float images that are not in [0, 1]:", low, high],
+        )
+        with tf.control_dependencies([check]):
+            image = tf.cast(tf.round(image * 255), tf.uint8)
+    image = image[..., tf.newaxis] if image.shape.rank == 2 else image
+    if image.shape[2] == 3:
+        return image
+    return tf.image.grayscale_to_rgb(image)
+
+
+def _class(label: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns a label as int64 []."""
+    if label.shape.rank == 0:
+        return tf.cast(label, tf.int64)
+    is_one = tf.cast(label == 1, tf.int64)
+    check = tf.debugging.Assert(
+        (tf.reduce_sum(is_one) == 1)
+        & tf.reduce_all((label == 0) | (label == 1)),
+        [f"{name} has labels that are not one-hot rows:", label],
+    )
+    with tf.control_dependencies([check]):
+        return tf.argmax(is_one)
+
+
+def _digest(image: np.ndarray) -> int:
+    """Returns a number that is different for other pixels, and not 0."""
+    text = str(image.shape).encode() + image.tobytes()
+    digest = hashlib.blake2b(text, digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True) or 1
+
+
+def own_data(name: str, options: Own, split: str, access: Access) -> Source:
+    """Opens `module:name`; without a parameter `split` it is all train."""
+    del access
+    part = own.load("dataset", options.part, DATASETS)
+    base = split_spec.parse(split)[0]
+    is_function = callable(part)
+    by_split = is_function and own.takes(part, "split")
+    if not by_split:
+        split_spec.only_train(
+            name, split, "give its function a parameter `split` for more"
+        )
+    data = part
+    if is_function:
+        own.options_of(part, ["split"])  # Others must have defaults.
+        data = part(split=base) if by_split else part()
+    source = _source(name, data, split)
+    rows = np.arange(*split_spec.bounds(split, source.info.num_examples))
+    if len(rows) < source.info.num_examples:
+        source = source.select(rows)
+    return source
+
+
+def _source(name: str, data: Any, split: str) -> Source:
+    """Makes a source of what a user's function returned."""
+    if isinstance(data, Source):
+        return dataclasses.replace(
+            data, info=dataclasses.replace(data.info, name=name, split=split)
+        )
+    if isinstance(data, tf.data.Dataset):
+        return from_dataset(data, name=name, split=split)
+    if data is None:
+        raise errors.AbsentSplitError(
+            f"{name} has no split {split_spec.parse(split)[0]!r}: its function"
+            " returned None"
+        )
+    if isinstance(data, Mapping):
+        data = (data.get("image"), data.get("label"))
+    arrays = data if isinstance(data, tuple) else (data,)
+    if not 1 <= len(arrays) <= 2 or not hasattr(arrays[0], "shape"):
+        raise errors.UserError(f"{name} is a {type(data).__name__}: it {_FORM}")
+    return from_arrays(*arrays, name=name, split=split)
