@@ -82,6 +82,15 @@ def test_each_refused_image_has_its_reason(odd, tmp_path):
             refused(_REFUSED[name], name=f"folder:{copy.parent}")
 
 
+def test_a_damaged_gif_is_refused(tmp_path):
+    """TensorFlow decodes it as far as it can, and Pillow fails."""
+    _, content = odd_images.files()["GIF plain"]
+    damaged = bytearray(content)
+    damaged[-116] ^= 0xFF
+    write(tmp_path / "a.gif", bytes(damaged))
+    refused("damaged", name=f"folder:{tmp_path}")
+
+
 def test_usual_files_need_no_pillow(odd, tmp_path):
     """The hosts of a TPU and of a data service have none."""
     usual = {}

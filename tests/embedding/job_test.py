@@ -4,6 +4,7 @@ import json
 import os
 
 import numpy as np
+import odd_images
 import PIL.Image
 import pytest
 import saved_run
@@ -81,6 +82,26 @@ def test_every_format_has_the_same_columns(workdir, digits, format, tmp_path):
     np.testing.assert_array_equal(columns["labels"], digits[1])
     np.testing.assert_array_equal(columns["indices"], np.arange(360))
     assert os.listdir(tmp_path) == [f"digits{ending}"]
+
+
+def test_images_of_every_format_are_those_of_pillow(workdir, tmp_path):
+    pixels = []
+    for name, (ending, content) in odd_images.files().items():
+        image = odd_images.by_pillow(content)
+        # TensorFlow decodes JPEGs by another transform, and one GIF not at all.
+        if image is None or name.startswith("JPEG ") or "fewer" in name:
+            continue
+        (tmp_path / f"{len(pixels):03}.{ending}").write_bytes(content)
+        pixels.append(job.views.evaluation(8)(image))
+    _embed(
+        workdir, tmp_path / "a.npz", input=f"folder:{tmp_path}", split="train"
+    )
+    encoder = exporting.load(workdir)
+    np.testing.assert_allclose(
+        np.load(tmp_path / "a.npz")["embeddings"],
+        encoder(tf.stack(pixels), training=False),
+        atol=1e-5,
+    )
 
 
 def test_shards_add_up_to_the_whole(workdir, digits, tmp_path, capsys):

@@ -322,6 +322,11 @@ def verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
             pixels = _decode_by_pillow(contents, upright)
         else:
             pixels = decode(contents, has_gifs=name == "GIF").numpy()
+            # TensorFlow decodes a damaged GIF as far as it can.
+            if name == "GIF" and not np.array_equal(
+                pixels, _decode_by_pillow(contents, upright)
+            ):
+                raise UnreadableError(_DAMAGED)
             is_deep = name == "PNG" and contents[_PNG_BITS] == 16
         height, width, _ = pixels.shape
         peak = int(pixels.max()) if is_deep else -1
