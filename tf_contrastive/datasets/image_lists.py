@@ -3,6 +3,8 @@
 import codecs
 import contextlib
 import csv
+import dataclasses
+import functools
 import io
 import os
 import re
@@ -72,7 +74,8 @@ class _Row(NamedTuple):
         return self.cells[column] if column < len(self.cells) else ""
 
 
-class _Table(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Table:
     """A list.
 
     Attributes:
@@ -87,7 +90,7 @@ class _Table(NamedTuple):
     rows: list[_Row]
     about: str
 
-    @property
+    @functools.cached_property
     def width(self) -> int:
         """The number of columns."""
         widths = Counter(len(row.cells) for row in self.rows)
@@ -189,14 +192,15 @@ def _read(path: str, reading: Reading) -> _Table:
         header = rows[0].cells
         # Lists that were joined have several.
         rows = [row for row in rows if row.cells != header]
-        table = table._replace(header=header, rows=rows)
+        table = _Table(path, header, rows, "")
     if not rows:
         raise errors.UserError(f"{path} is empty: write lines of path,label")
     of_columns = f"separated by {separator}" if table.width > 1 else ""
     names = f"header {', '.join(table.header)}" if table.header else "no header"
     left_out = f"{len(comments)} comments" if comments else ""
     parts = (f"{len(rows):,} lines", of_columns, names, left_out)
-    return table._replace(about=", ".join(filter(None, parts)))
+    about = ", ".join(filter(None, parts))
+    return dataclasses.replace(table, about=about)
 
 
 def _records(
@@ -308,7 +312,7 @@ def _is_header(table: _Table, reading: Reading) -> bool:
     if any(pattern.fullmatch(name) for pattern in known for name in names):
         return True
     # Of other names: a line without an image before those that have one.
-    images = _columns_of_images(table._replace(rows=others))
+    images = _columns_of_images(dataclasses.replace(table, rows=others))
     return bool(images) and not _exists(table, first.cell(images[0]))
 
 
