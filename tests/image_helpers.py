@@ -63,22 +63,29 @@ def within(fraction, expected, count=DRAWS):
     return abs(fraction - expected) <= 3 * error
 
 
-def write_records(path, rows, options=None):
-    """Writes TFRecords of dicts of bytes, or integers."""
+def serialized(row):
+    """A `tf.train.Example` of bytes, integers, floats, or lists of those."""
 
     def feature(value):
-        if isinstance(value, bytes):
-            values = tf.train.BytesList(value=[value])
-            return tf.train.Feature(bytes_list=values)
-        values = tf.train.Int64List(value=[int(value)])
-        return tf.train.Feature(int64_list=values)
+        values = value if isinstance(value, list) else [value]
+        if values and isinstance(values[0], bytes):
+            return tf.train.Feature(bytes_list={"value": values})
+        if values and isinstance(values[0], float):
+            return tf.train.Feature(float_list={"value": values})
+        return tf.train.Feature(int64_list={"value": map(int, values)})
 
+    features = {name: feature(value) for name, value in row.items()}
+    features = tf.train.Features(feature=features)
+    return tf.train.Example(features=features).SerializeToString()
+
+
+def write_records(path, rows, options=None):
+    """Writes TFRecords of dicts, or of bytes as they are."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path), options) as writer:
         for row in rows:
-            features = {name: feature(value) for name, value in row.items()}
-            features = tf.train.Features(feature=features)
-            example = tf.train.Example(features=features)
-            writer.write(example.SerializeToString())
+            whole = row if isinstance(row, bytes) else serialized(row)
+            writer.write(whole)
 
 
 def write_prepared(root, features, splits, name="mine", **options):

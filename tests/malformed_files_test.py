@@ -200,7 +200,7 @@ def test_the_lengths_of_known_files_are_not_read_again(tmp_path, monkeypatch):
 
     _, named = packed(tmp_path)
     datasets.source(**named)
-    monkeypatch.setattr(record_files, "count", None)
+    monkeypatch.setattr(record_files, "inspect", None)
     assert datasets.source(**named).info.num_examples == _COUNT
 
 

@@ -1,14 +1,16 @@
 """Prepared datasets of TensorFlow Datasets."""
 
+import json
 import socket
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from dataset_helpers import read, refused
+from dataset_helpers import prepare, read, refused
 from image_helpers import PREPARED, needs_prepared, write_prepared
 
 from tf_contrastive import datasets, errors
+from tf_contrastive.config.data import Reading
 
 
 @needs_prepared
@@ -137,6 +139,192 @@ def test_datasets_of_other_layouts(tmp_path):
         assert [e["extra"].tolist() for e in read(kind)] == bits.tolist()
     named = prepared(lambda f: {"text": f.Text()}, text=[b"x"])
     refused("no feature that is an image", "features present: text", **named)
+
+
+# ---- Labels ------------------------------------------------------------------
+
+
+def _features(kinds):
+    """Features of each type that people take for a label."""
+    few = kinds.ClassLabel(num_classes=3)
+    return {
+        "label": few,
+        "fine_label": few,
+        "coarse_label": few,
+        "text": kinds.Text(),
+        "text as label": kinds.Text(),
+        "number as label": kinds.Scalar(np.int64),
+        "labels": kinds.Sequence(few),
+        "objects": kinds.Sequence({"label": few}),
+    }
+
+
+_VALUES = {
+    "label": [0, 1, 2, 0],
+    "fine_label": [1, 2, 0, 1],
+    "coarse_label": [0, 1, 1, 0],
+    "text": [b"a", b"b", b"c", b"d"],
+    "text as label": [b"a", b"b", b"c", b"d"],
+    "number as label": [5, 1, 2, 0],
+    "labels": [[0, 1]] * 4,
+    "objects": {"label": [[0, 1]] * 4},
+}
+# Features besides the image; supervised keys; --label_feature -> the feature
+# that is read, None: no labels, or what an error says.
+_CHOICES = [
+    ("label", None, "", "label"),
+    ("label, coarse_label", None, "", "label"),
+    ("label, coarse_label", None, "coarse_label", "coarse_label"),
+    ("label", None, "none", None),
+    ("fine_label, text", "fine_label", "", "fine_label"),
+    ("fine_label, coarse_label", "coarse_label", "", "coarse_label"),
+    ("fine_label", None, "", ["label_feature=fine_label"]),
+    ("fine_label", None, "fine_label", "fine_label"),
+    ("fine_label, coarse_label", None, "", ["fine_label", "coarse_label"]),
+    ("fine_label, coarse_label", None, "none", None),
+    ("text", "text", "", None),
+    ("text as label", None, "", ["label (Text)", "label_feature=none"]),
+    ("number as label", None, "", ["label (Scalar)", "label_feature=none"]),
+    ("number as label", None, "none", None),
+    ("labels", None, "", None),
+    ("objects", None, "", None),
+    ("objects, label", None, "objects", ["objects"]),
+    ("label", None, "lable", ["lable", "label_feature=label"]),
+]
+
+
+@pytest.mark.parametrize(("names", "key", "given", "expected"), _CHOICES)
+def test_labels_are_those_of_the_dataset_or_named(
+    names, key, given, expected, tmp_path, caplog
+):
+    pixels = np.random.default_rng(0).integers(0, 256, [4, 6, 5, 3], "uint8")
+    kinds = names.split(", ")
+    columns = {k.split()[-1]: _VALUES[k] for k in kinds}
+    write_prepared(
+        tmp_path,
+        lambda f: (
+            {"image": f.Image(shape=(6, 5, 3))}
+            | {k.split()[-1]: _features(f)[k] for k in kinds}
+        ),
+        {"train": {"image": pixels} | columns},
+    )
+    (path,) = tmp_path.rglob("dataset_info.json")
+    about = json.loads(path.read_text())
+    if key:
+        items = [{"featureKey": "image"}, {"featureKey": key}]
+        about["supervisedKeys"] = {"tuple": {"items": items}}
+        path.write_text(json.dumps(about))
+    named = {"name": "mine", "data_dir": str(tmp_path)}
+    reading = Reading(label_feature=given)
+    if isinstance(expected, list):
+        refused(*expected, **named, reading=reading)
+        return
+    source = datasets.source(**named, reading=reading)
+    if expected:
+        assert source.labels().tolist() == columns[expected]
+        assert expected in dict(source.info.found)["labels"]
+    else:
+        assert not source.info.has_labels and "label" not in read(source)[0]
+        assert dict(source.info.found)["labels"] == "none"
+    others = dict(source.info.found)["other features"].split(", ")
+    assert all((name in others) == (name != expected) for name in columns)
+
+
+_BLACK = np.zeros([4, 6, 5, 3], np.uint8)
+
+
+def test_several_images_are_not_chosen_in_silence(tmp_path):
+    write_prepared(
+        tmp_path,
+        lambda f: dict.fromkeys(("left", "right"), f.Image(shape=(6, 5, 3))),
+        {"train": dict.fromkeys(("left", "right"), _BLACK[:2])},
+    )
+    named = {"name": "mine", "data_dir": str(tmp_path)}
+    refused("image_feature=left", **named)
+    reading = Reading(image_feature="right")
+    source = datasets.source(**named, reading=reading)
+    assert dict(source.info.found)["images"] == "feature 'right'"
+
+
+@pytest.mark.parametrize("lacking", [[0], [3], [1, 2], range(4)], ids=str)
+def test_splits_of_which_a_part_has_labels_are_an_error(lacking, tmp_path):
+    labels = [-1 if i in lacking else i for i in range(4)]
+    write_prepared(
+        tmp_path,
+        lambda f: {
+            "image": f.Image(shape=(6, 5, 3)),
+            "label": f.ClassLabel(num_classes=4),
+        },
+        {"train": {"image": _BLACK, "label": labels}},
+    )
+    source = datasets.source("mine", data_dir=str(tmp_path))
+    if len(lacking) == 4:
+        assert not source.info.has_labels and len(read(source)) == 4
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        read(source)
+    message = str(datasets.name_unreadable(caught.value))
+    first = lacking[0] or 1  # The first record decides.
+    assert f"record {first} (from 0)" in message and "label" in message
+
+
+def test_files_with_and_without_labels_are_refused_at_the_start(tmp_path):
+    images = _BLACK
+    prepare(
+        tmp_path,
+        "mine",
+        {"train": images, "unlabelled": images},
+        {"train": np.arange(4), "unlabelled": np.full(4, -1)},
+        "abcd",
+    )
+    here = {"name": "mine", "data_dir": str(tmp_path)}
+    refused("label -1", split="train+unlabelled", **here)
+    assert not datasets.source(split="unlabelled", **here).info.has_labels
+
+
+def test_files_that_tensorflow_does_not_read_are_named(tmp_path):
+    splits = {"train": _BLACK}
+    prepare(tmp_path, "mine", splits, {"train": np.arange(4)}, "abcd")
+    (path,) = tmp_path.rglob("dataset_info.json")
+    text = path.read_text().replace('"tfrecord"', '"array_record"')
+    path.write_text(text)
+    refused("ArrayRecord", name="mine", data_dir=str(tmp_path))
+
+
+# ---- Places ------------------------------------------------------------------
+
+
+def test_the_right_folder_is_named(tmp_path, no_network):
+    images = _BLACK[:2]
+    root = tmp_path / "data"
+    for name in ("mnist", "mine"):
+        splits = {"train": images, "test": images}
+        classes = dict.fromkeys(splits, np.arange(2))
+        prepare(root, name, splits, classes, "ab")
+    for name in ("mnist", "mine"):
+        for place in (
+            tmp_path,
+            root / name,
+            root / name / "1.0.0",
+            f"{root}/{name}/1.0.0/",
+        ):
+            right = f"data_dir={root}, which has it"
+            refused(right, name=name, data_dir=str(place))
+        refused(f"{name}:1.0.0", name=f"{name}:9.9.9", data_dir=str(root))
+        for files in ("", "/*"):
+            wrong = f"tfrecord:{root}/{name}/1.0.0{files}"
+            refused(f"dataset={name} with", f"data_dir={root}", name=wrong)
+        wrong = f"tfrecord:{root}/{name}"
+        refused(f"dataset={name} with", f"data_dir={root}", name=wrong)
+    refused("with data_dir=", name=f"tfrecord:{root}")
+    for place in (root / "mine", root / "mine/1.0.0"):
+        refused(f"mean mine with data_dir={root}?", name=str(place))
+    (file,) = (root / "mine/1.0.0").glob("*test*")
+    refused(f"mean tfrecord:{file}?", name=str(file))
+    # Without both splits, they are files as any.
+    one = datasets.source(f"tfrecord:{root}/mine/1.0.0/mine-test*")
+    assert one.labels().tolist() == [0, 1]
+    refused("several splits", name=f"tfrecord:{root}/mine/1.0.0/mine-*")
 
 
 _FEATURES = """

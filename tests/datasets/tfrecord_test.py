@@ -1,5 +1,10 @@
 """TFRecord files."""
 
+import io
+import random
+import re
+import tarfile
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -90,5 +95,330 @@ def test_a_record_that_is_no_example_is_refused(tmp_path):
         with tf.io.TFRecordWriter(path) as writer:
             writer.write(good)
             writer.write(record)
-        message = refused("write it again", name=f"tfrecord:{path}")
-        assert "{{" not in message
+        refused(f"record 1 (from 0) of {path}", name=f"tfrecord:{path}")
+
+
+# ---- Features ----------------------------------------------------------------
+
+_IMAGES = [encoded(picture(i)) for i in range(6)]
+
+
+def rows(image="image", label="label", **more):
+    """Six records with labels 0, 1, 2, 0, 1, 2."""
+    named = enumerate(_IMAGES)
+    return [{image: x, label: i % 3, "height": 12} | more for i, x in named]
+
+
+def changed(indices, **features):
+    """Six records; `indices` have other features, or lack those of None."""
+    return [
+        {k: v for k, v in (row | features).items() if v is not None}
+        if i in indices
+        else row
+        for i, row in enumerate(rows())
+    ]
+
+
+_SEQUENCE = tf.train.SequenceExample(
+    feature_lists=tf.train.FeatureLists(
+        feature_list={"frames": tf.train.FeatureList(feature=[{}])}
+    )
+).SerializeToString()
+_ALL = range(6)
+_LABELS = [0, 1, 2, 0, 1, 2]
+# Records, options -> their labels, None without labels, or what an error says.
+_RECORDS = {
+    "usual": (rows(), {}, _LABELS),
+    "slim": (rows("image/encoded", "image/class/label"), {}, _LABELS),
+    "none": (changed(_ALL, label=None), {}, None),
+    "none wanted": (rows(), {"label_feature": "none"}, None),
+    "boxes": (changed(_ALL, label=None, **{"object/label": 3}), {}, None),
+    "a part": (
+        changed([3, 5], label=None),
+        {},
+        "2 of 6 .* no feature 'label'.* record 3",
+    ),
+    "an empty one": (changed([4], label=[]), {}, "1 of 6 .* no .* record 4"),
+    "not the first": (changed([0], label=None), {}, "5 of 6 .* record 1"),
+    "-1 in a part": (changed([2], label=-1), {}, "1 of 6 .* record 2"),
+    "text": (changed(_ALL, label=b"cat"), {}, "label .bytes"),
+    "one text": (changed([1], label=b"1"), {}, "1 of 6 .* integer.* record 1"),
+    "floats": (changed(_ALL, label=1.0), {}, "label .float"),
+    "several": (changed(_ALL, label=[0, 1]), {}, "label .2 x int64"),
+    "several once": (
+        changed([5], label=[0, 1]),
+        {},
+        "single integer.* record 5",
+    ),
+    "a part, but none wanted": (
+        changed([3], label=None),
+        {"label_feature": "none"},
+        None,
+    ),
+    "no such feature": (rows(), {"label_feature": "lable"}, "'lable'.* label "),
+    "text of a class": (
+        changed(_ALL, label=None, **{"class/text": b"cat"}),
+        {},
+        "class/text .bytes.*label_feature=class/text",
+    ),
+    "raw pixels": (
+        changed(_ALL, image=bytes(12 * 10 * 3), width=10),
+        {},
+        "image.* 360 .* 12 x 10 x 3 ",
+    ),
+    "raw digits": ([{"image_raw": bytes(784)}], {}, "28 x 28 x 1"),
+    "floats of pixels": (changed(_ALL, image=[0.5] * 4), {}, "4 x float"),
+    "no image in a part": (changed([2], image=None), {}, "1 of 6 .* record 2"),
+    "no image in the first": (changed([0], image=None), {}, "label .int64"),
+    "two images in one": (changed([1], image=_IMAGES[:2]), {}, "record 1"),
+    "image of another name": (rows("jpg"), {}, "image_feature=jpg"),
+    "image of a given name": (rows("jpg"), {"image_feature": "jpg"}, _LABELS),
+    "sequences": ([_SEQUENCE], {}, "SequenceExample, of frames"),
+    "one sequence": ([*rows(), _SEQUENCE], {}, "1 of 7 .* record 6"),
+    "files": (_IMAGES, {}, "are not tf.train.Example"),
+    "one file": ([*rows(), _IMAGES[0]], {}, "1 of 7 .* record 6"),
+}
+for _name in ("class", "target", "fine_label", "y", "class_id", "cow"):
+    _RECORDS[_name] = (
+        rows(label=_name),
+        {},
+        f"{_name} .int64.*label_feature={_name}",
+    )
+    given = {"label_feature": _name}
+    _RECORDS[f"{_name} given"] = (rows(label=_name), given, _LABELS)
+
+
+@pytest.mark.parametrize(
+    ("records", "options", "expected"), _RECORDS.values(), ids=list(_RECORDS)
+)
+def test_labels_are_read_or_their_absence_is_named(
+    records, options, expected, tmp_path, monkeypatch
+):
+    def place(match):
+        number = int(match[1])
+        file, number = (0, number) if number < 2 else (1, number - 2)
+        return f"record {number} .from 0. of {tmp_path}/{file}.tfrecord"
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_records(tmp_path / "0.tfrecord", records[:2])
+    write_records(tmp_path / "1.tfrecord", records[2:])
+    reading = Reading(**options)
+    name = f"tfrecord:{tmp_path}/*.tfrecord"
+    if isinstance(expected, str):
+        for _ in range(2):  # The second start remembers what it found.
+            with pytest.raises(errors.UserError) as caught:
+                datasets.source(name, reading=reading)
+            message = str(caught.value)
+            assert re.search(re.sub(r"record (\d)", place, expected), message)
+        return
+    source = datasets.source(name, reading=reading)
+    got = [e["image"].tobytes() for e in read(source)]
+    assert got == [np.asarray(picture(i)).tobytes() for i in range(6)]
+    assert source.info.has_labels == (expected is not None)
+    if expected:
+        assert labels(source) == expected
+
+
+def test_two_labels_or_images_are_a_warning(tmp_path, caplog):
+    more = {"image/label": 5, "image/encoded": _IMAGES[0]}
+    write_records(tmp_path / "a.tfrecord", rows(**more))
+    source = datasets.source(f"tfrecord:{tmp_path}")
+    assert labels(source) == _LABELS
+    for used, other in ("label", "image/label"), ("image", "image/encoded"):
+        assert f"feature {used!r}, and not {other}" in caplog.text
+        assert other in dict(source.info.found)["other features"]
+
+
+def test_doctor_is_told_how_records_were_understood(tmp_path):
+    write_records(tmp_path / "a.tfrecord", rows())
+    write_records(tmp_path / "b.tfrecord", rows(), "GZIP")
+    (tmp_path / "c.tfrecord").touch()
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    assert datasets.source(f"tfrecord:{tmp_path}").info.found == (
+        ("files", "3 TFRecord, 1 gzip, 1 empty"),
+        ("left out", "labels.txt"),
+        ("records", "12"),
+        ("images", "12 PNG, feature 'image'"),
+        ("labels", "feature 'label' (int64), from 0 to 2"),
+        ("other features", "height"),
+    )
+
+
+# ---- Files -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+@pytest.mark.parametrize("ending", ["tfrecord", "tfrecord.gz", "gz", "0-of-2"])
+def test_compression_is_recognized_by_the_bytes(compression, ending, tmp_path):
+    write_records(tmp_path / f"a.{ending}", rows(), compression)
+    write_records(tmp_path / f"b.{ending}", [], compression)
+    for scheme in ("", "file://"):  # As of an object store.
+        assert (
+            labels(datasets.source(f"tfrecord:{scheme}{tmp_path}")) == _LABELS
+        )
+    content = (tmp_path / f"a.{ending}").read_bytes()
+    for size in (-2, -20, len(content) // 2 - 1, 9):
+        (tmp_path / f"a.{ending}").write_bytes(content[:size])
+        refused(f"{tmp_path}/a.{ending}", name=f"tfrecord:{tmp_path}")
+
+
+def tar(kind=""):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode=f"w:{kind}") as archive:
+        about = tarfile.TarInfo("0.png")
+        about.size = len(_IMAGES[0])
+        archive.addfile(about, io.BytesIO(_IMAGES[0]))
+    return stream.getvalue()
+
+
+def npz():
+    stream = io.BytesIO()
+    np.savez(stream, images=np.zeros([2, 3]))
+    return stream.getvalue()
+
+
+_FOREIGN = {
+    "tar archive": tar(),
+    "tar archive compressed by gzip": tar("gz"),
+    "Parquet": b"PAR1" + bytes(40),
+    "Arrow file": b"ARROW1" + bytes(40),
+    "ZIP": npz(),
+    "text": b"a.png,cat\n",
+    "PNG": _IMAGES[0],
+    "damaged": bytes(40),
+    "damaged, or": bytes(range(1, 9)),
+}
+
+
+@pytest.mark.parametrize(("kind", "content"), _FOREIGN.items(), ids=str)
+def test_files_without_records_are_named(kind, content, tmp_path):
+    write_records(tmp_path / "a.tfrecord", rows())
+    (tmp_path / "b.tfrecord").write_bytes(content)
+    refused(kind, "1 of 2 files", "b.tfrecord", name=f"tfrecord:{tmp_path}")
+    refused(kind, name=f"tfrecord:{tmp_path}/b.tfrecord")
+    (tmp_path / "a.tfrecord").unlink()
+    (tmp_path / "b.tfrecord").rename(tmp_path / "b.bin")
+    refused(kind, "b.bin", name=f"tfrecord:{tmp_path}")
+
+
+def test_other_files_beside_records_are_left_out(tmp_path):
+    write_records(tmp_path / "a.tfrecord", rows())
+    others = ["labels.txt", "about.json", "README"]
+    for name in (*others, ".a.tfrecord.crc", "_SUCCESS"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "._a.tfrecord").write_bytes(bytes(40))  # Of macOS.
+    (tmp_path / "folder").mkdir()
+    for name in ("", "/*"):
+        source = datasets.source(f"tfrecord:{tmp_path}{name}")
+        assert labels(source) == _LABELS
+        left_out = dict(source.info.found)["left out"]
+        assert all(other in left_out for other in others)
+
+
+# Files, what is opened -> how many files are read, or what an error says.
+_TREES = {
+    "a folder": ("a.tfrecord b.tfrecord", "", 2),
+    "brackets": ("run[1]/a.tfrecord run[1]/b.tfrecord", "run[1]", 2),
+    "shards": ("a-00000-of-00002 a-00001-of-00002", "a-*", 2),
+    "a split": ("train-0.tfrecord test-0.tfrecord", "{split}-*", 1),
+    "folders": ("train/0.tfrecord test/0.tfrecord", "{split}", 1),
+    "twice": ("train/train-0 test/test-0", "{split}/{split}-*", 1),
+    "other spelling": ("Training/0 testing/0", "{split}", 1),
+    "both": ("train-0-of-1 test-0-of-2 test-1-of-2", "", "several splits"),
+    "both in folders": ("train/0 validation/0", "*/*", "several splits"),
+    "only folders": ("train/0 test/0", "", "{split}"),
+    "no such": ("val-0 test-0", "{split}-0", "splits are test, val"),
+    "nothing": ("a-0", "b-*", "no file matches"),
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "expected"), _TREES.values(), ids=list(_TREES)
+)
+def test_files_of_one_split_are_read(files, path, expected, tmp_path):
+    for file in files.split():
+        write_records(tmp_path / file, rows())
+    name = f"tfrecord:{tmp_path}/{path}"
+    if isinstance(expected, str):
+        refused(expected, name=name)
+    else:
+        assert labels(datasets.source(name)) == _LABELS * expected
+
+
+# ---- What was written comes back ---------------------------------------------
+
+
+def test_what_was_written_comes_back_or_an_error_says_why_not(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    generator = random.Random(0)
+    outcomes = set()
+    for case in range(60):
+        choose = generator.choice
+        folder = tmp_path / str(case)
+        image = choose(["image", "image/encoded", "image_raw", "photo"])
+        label = choose(["label", "image/class/label", "target", "cow", None])
+        first = choose([0, 1, None])
+        lacking = choose([0, 0, 0, 1, 3]) if label else 0
+        written = {}
+        for split in ("train", "test"):
+            of_split = [(number, generator.randrange(3)) for number in range(8)]
+            generator.shuffle(of_split)
+            of_split[0] = (of_split[0][0], 0)
+            written[split] = of_split
+            lack = set(generator.sample(range(8), lacking))
+            whole = [
+                {image: encoded(picture(n)), "height": 12}
+                | ({label: c + (first or 0)} if label and i not in lack else {})
+                for i, (n, c) in enumerate(of_split)
+            ]
+            shards = choose([1, 3])
+            ending = choose(["", ".tfrecord", ".gz"])
+            for shard in range(shards):
+                write_records(
+                    folder / f"{split}-{shard}-of-{shards}{ending}",
+                    whole[shard * 8 // shards : (shard + 1) * 8 // shards],
+                    choose([None, "GZIP", "ZLIB"]),
+                )
+        (folder / "labels.txt").write_text("cat\ndog\n")
+        options = {"first_label": first}
+        if image == "photo":
+            options["image_feature"] = image
+        if label and choose([True, False]):
+            options["label_feature"] = label
+        path = choose(["{split}-*", "{split}*-of-*", "train-*", ""])
+        named = {"name": f"tfrecord:{folder}/{path}"}
+        split = choose(["train", "test"]) if "{" in path else "train"
+        try:
+            source = datasets.source(
+                split=split, reading=Reading(**options), **named
+            )
+        except errors.UserError as error:
+            # Each reason that an error may have.
+            reasons = {
+                "several splits": path == "",
+                f"{lacking} of 8 records": lacking > 0,
+                f"{8 - lacking} of 8 records": lacking > 0,
+                f"no feature {label!r} in the first": lacking > 0,
+                f"label_feature={label}": "label_feature" not in options
+                and label in ("target", "cow"),
+            }
+            assert any(
+                holds and reason in str(error)
+                for reason, holds in reasons.items()
+            ), error
+            outcomes.add("refused")
+            continue
+        assert path and not lacking
+        images = {np.asarray(picture(n)).tobytes(): n for n in range(8)}
+        got = [
+            (images[e["image"].tobytes()], e.get("label")) for e in read(source)
+        ]
+        expected = written[split]
+        if not label:
+            assert not source.info.has_labels
+            expected = [(n, None) for n, _ in expected]
+        assert got == expected
+        outcomes.add(label)
+    assert outcomes > {"refused", "label", "target", None}

@@ -124,4 +124,5 @@ def test_only_changed_files_of_records_are_verified_again(
     bad = {"image": truncated_jpeg(), "label": 0}
     write_records(tmp_path / "3.tfrecord", [bad])
     for _ in range(2):
-        assert opened(1).info.bad_images == ("record 10",)
+        (named,) = opened(1).info.bad_images
+        assert named == f"record 0 (from 0) of {tmp_path}/3.tfrecord"

@@ -75,6 +75,12 @@ split_name = matching(
 )
 
 
+# The check of the name of a feature or column, as one of a flag's options.
+name_in_list = matching(r"[^,]+", "a name without a comma")
+# A value of `label_feature`: labels are not read.
+NO_FEATURE = "none"
+
+
 def without_slice(split: str) -> str:
     """Returns a split's name without its slice."""
     return split.partition("[")[0]
@@ -95,11 +101,27 @@ class Reading:
         "",
         "column of a CSV file that has the paths, by its name in the header or"
         " its number from 1; empty: found by its name, else by its content",
+        check=name_in_list,
+        family="reading_options",
     )
     csv_label_column: str = option(
         "",
         "column of a CSV file that has the labels; empty: found by its name,"
         " else the only other one",
+    )
+    label_feature: str = option(
+        "",
+        "feature of TFRecord files or of a TensorFlow dataset that has the"
+        f" labels; {NO_FEATURE}: read no labels; empty: found by its name, such"
+        " as label",
+        check=name_in_list,
+    )
+    image_feature: str = option(
+        "",
+        "feature of TFRecord files or of a TensorFlow dataset that has the"
+        " images; empty: found by its name, such as image",
+        check=name_in_list,
+        family="reading_options",
     )
     first_label: int | None = option(
         None,

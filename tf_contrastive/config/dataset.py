@@ -5,6 +5,8 @@ some facts are known, too. `datasets.opening` has the function that opens each.
 """
 
 import dataclasses
+import glob
+import json
 import os
 import re
 import typing
@@ -16,8 +18,11 @@ from tf_contrastive.config.fields import (
     option,
     problem,
 )
-from tf_contrastive.errors import UserError, did_you_mean
+from tf_contrastive.errors import UserError, arg, did_you_mean
 
+# The file that each dataset has which TensorFlow Datasets has prepared.
+PREPARED_INFO = "dataset_info.json"
+_MAX_INFO = 1 << 26
 # Appended to the name where MNIST is not available.
 EMBEDDED_NOTE = " (digits instead of mnist)"
 
@@ -127,12 +132,14 @@ class DatasetDeclaration:
       facts: about its images.
       has_fixed_splits: whether `test_fraction` has no effect, and is refused.
         Otherwise it makes splits, here or in the dataset of the images.
+      has_features: whether `label_feature` and `image_feature` choose some.
     """
 
     name: ClassVar[str]
     form: ClassVar[str]
     facts: ClassVar[Facts] = Facts()
     has_fixed_splits: ClassVar[bool] = True
+    has_features: ClassVar[bool] = False
 
     @classmethod
     def read(cls, name: str) -> "DatasetDeclaration":
@@ -144,6 +151,7 @@ class Prepared(DatasetDeclaration):
     """Any prepared dataset of TensorFlow Datasets, such as cifar10."""
 
     name = form = "NAME"
+    has_features = True
 
     @classmethod
     def read(cls, name: str) -> "Prepared":
@@ -234,6 +242,7 @@ class TFRecord(AtPath):
 
     name = "tfrecord"
     form = "tfrecord:GLOB"
+    has_features = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -570,11 +579,36 @@ def dataset_name(value: str) -> str | None:
 
 
 def path_with_scheme(path: str) -> str | None:
-    """Returns the name of the dataset at a path, if there is any."""
-    if not os.path.exists(path):
+    """Returns the dataset at a path, if there is any, as an option's value."""
+    if os.path.isfile(path):
+        is_records = ".tfrec" in os.path.basename(path)
+        return f"{(TFRecord if is_records else CSV).name}:{path}"
+    if not os.path.isdir(path):
         return None
-    declared: type[DatasetDeclaration] = Folder if os.path.isdir(path) else CSV
-    return f"{declared.name}:{path}"
+    for below in ("", "*", "*/*"):
+        place = os.path.join(glob.escape(os.path.abspath(path)), below)
+        for info in glob.glob(os.path.join(place, PREPARED_INFO)):
+            with open(info, "rb") as file:
+                if found := prepared_at(info, file.read(_MAX_INFO)):
+                    name, root = found
+                    return f"{name} with {arg('data_dir', root)}"
+    return f"{Folder.name}:{path}"
+
+
+def prepared_at(info: str, content: bytes) -> tuple[str, str] | None:
+    """Returns (name, data_dir) of a prepared dataset.
+
+    Args:
+      info: the path of its `PREPARED_INFO`.
+      content: of that file.
+    """
+    *parts, _, _ = info.split("/")  # All but the version, and the file.
+    try:
+        base = json.loads(content)["name"]
+        at = len(parts) - 1 - parts[::-1].index(base)
+    except (ValueError, KeyError, TypeError):
+        return None
+    return "/".join(parts[at:]), "/".join(parts[:at])
 
 
 def dataset_family(name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import errors, terminal
 from tf_contrastive.config import dataset
 from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.datasets import split_spec, unreadable
@@ -96,6 +96,15 @@ def _open(
             f"{name} cannot be read ({errors.first_line(error)}): check that"
             " its files are complete, and that you may read them"
         ) from error
+    if not declared.has_features and not isinstance(
+        declared, dataset.WithOptions
+    ):
+        for option in ("label_feature", "image_feature"):
+            if feature := getattr(reading, option):
+                terminal.warning(
+                    f"{name} has no features: {errors.arg(option, feature)} has"
+                    " no effect"
+                )
     # After opening, so that an absent split is reported as such.
     if declared.has_fixed_splits:
         reason = "the splits of such a dataset are fixed"

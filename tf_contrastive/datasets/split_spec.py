@@ -54,6 +54,12 @@ def meaning(name: str) -> str | None:
     return _MEANINGS[match[1]] if match else None
 
 
+def mentioned(text: str) -> str | None:
+    """Returns the split, as of `meaning`, for which a text has a word."""
+    match = _PART.search(text.lower())
+    return _MEANINGS[match[1]] if match else None
+
+
 def look_alikes(names: Iterable[str]) -> list[str]:
     """Returns names that differ in the word for a split only, or []."""
     groups: dict[str, dict[str, str]] = {}

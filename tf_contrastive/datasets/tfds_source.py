@@ -7,23 +7,25 @@ which would wait for the network. TFDS is imported late: it takes a second.
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files
-from tf_contrastive.config.data import without_slice
+from tf_contrastive import errors, files, terminal
+from tf_contrastive.config.data import NO_FEATURE, Reading, without_slice
 from tf_contrastive.config.dataset import (
     DATASETS,
     FORMS,
+    PREPARED_INFO,
     Prepared,
     dataset_family,
     path_with_scheme,
+    prepared_at,
 )
-from tf_contrastive.datasets import decoding, verified_files
+from tf_contrastive.datasets import decoding, record_features, verified_files
 from tf_contrastive.datasets import source as sources
 from tf_contrastive.datasets.source import Files, Record
 
@@ -98,6 +100,18 @@ def _classes(content: Any) -> Iterator[Any]:
 def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
     known = tfds.list_builders(with_community_datasets=False)
     base = dataset_family(name)
+    if versions := _versions(place, base):
+        return errors.AbsentDataError(
+            f"dataset {name} is not found in {place}, which has"
+            f" {', '.join(versions)}: use one of them, or set another"
+            f" {errors.arg('data_dir')}"
+        )
+    for root in _around(place):
+        if _versions(root, base):
+            return errors.AbsentDataError(
+                f"dataset {name} is not found in {place}: set"
+                f" {errors.arg('data_dir', root)}, which has it"
+            )
     if base not in known:
         match = path_with_scheme(name)
         match = match or errors.nearest(base, [*DATASETS, *known])
@@ -115,28 +129,123 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
     )
 
 
-def _image_and_label(
-    tfds: ModuleType, builder: "DatasetBuilder"
+def _versions(root: str, base: str) -> list[str]:
+    """Returns the versions of a dataset in a folder of prepared datasets."""
+    infos = [
+        path
+        for below in ("*", "*/*")
+        for path in tf.io.gfile.glob(
+            os.path.join(root, base, below, PREPARED_INFO)
+        )
+    ]
+    places = [os.path.relpath(os.path.dirname(path), root) for path in infos]
+    return [":".join(place.rsplit("/", 1)) for place in sorted(places)]
+
+
+def _around(place: str) -> Iterator[str]:
+    """Yields the folders above and below one, where users may mean them."""
+    above = place.rstrip("/")
+    for _ in range(3):  # A dataset's configuration and version.
+        above = os.path.dirname(above)
+        if above.strip("/"):
+            yield above
+    if tf.io.gfile.isdir(place):
+        for name in sorted(tf.io.gfile.listdir(place)):
+            yield os.path.join(place, name.rstrip("/"))
+
+
+def refuse_prepared(
+    name: str, place: str, found: list[str], deep: bool
+) -> None:
+    """Raises `UserError` if files are of a prepared dataset.
+
+    Args:
+      name: of a dataset of files.
+      place: its path, or a pattern.
+      found: the files and folders that are there.
+      deep: whether to look into the folders, too.
+    """
+    infos = [path for path in found if os.path.basename(path) == PREPARED_INFO]
+    for below in ("*", "*/*") if deep else ():
+        infos += tf.io.gfile.glob(os.path.join(place, below, PREPARED_INFO))
+    for path in infos:
+        if prepared := prepared_at(path, files.read(path)):
+            own, root = prepared
+            raise errors.UserError(
+                f"{name}: {place} has {own} as TensorFlow Datasets prepares it:"
+                f" use {errors.arg('dataset', own)} with"
+                f" {errors.arg('data_dir', root)}"
+            )
+
+
+def _choose(
+    tfds: ModuleType, builder: "DatasetBuilder", reading: Reading
 ) -> tuple[str, str | None]:
-    """Returns the names of the features that are the image and its class."""
-    features = dict(builder.info.features)
+    """Returns the names of the features that are the image and its class.
+
+    Raises:
+      UserError: if there is no image, or another feature may be the class.
+    """
+    name, kinds = f"dataset {builder.info.full_name}", tfds.features
+    features = builder.info.features
+    present = ", ".join(
+        f"{n} ({type(x).__name__})" for n, x in features.items()
+    )
     keys = (builder.info.supervised_keys or ())[:2]
     if not all(isinstance(key, str) for key in keys):
         keys = ()
-
-    def first(kind: type, *names: str) -> str | None:
-        matches = [n for n in names if isinstance(features.get(n), kind)]
-        return matches[0] if matches else None
-
-    image = first(tfds.features.Image, *keys[:1], "image", *features)
-    label = first(tfds.features.ClassLabel, *keys[1:], "label")
-    if image is None or features[image].np_dtype.kind != "u":
+    images = [
+        n
+        for n, x in features.items()
+        if isinstance(x, kinds.Image) and x.np_dtype.kind == "u"
+    ]
+    wanted = reading.image_feature
+    named = [wanted] if wanted else [*keys[:1], "image"]
+    named = [n for n in named if n in images] or [
+        n for n in images if not wanted
+    ]
+    if not named:
         raise errors.UserError(
-            f"dataset {builder.info.full_name} has no feature that is an"
-            " image of unsigned integers; features present:"
-            f" {', '.join(features)}"
+            f"{name} has no feature{f' {wanted}' if wanted else ''} that is an"
+            f" image of unsigned integers; features present: {present}"
         )
-    return image, label
+    if len(named) > 1 and named == images:
+        raise errors.UserError(
+            f"{name} has several images: set"
+            f" {errors.arg('image_feature', images[0])}, or another one of"
+            f" {', '.join(images)}"
+        )
+    image, wanted = named[0], reading.label_feature
+    if wanted == NO_FEATURE:
+        return image, None
+    classes = [
+        n
+        for n, x in features.items()
+        if isinstance(x, kinds.ClassLabel) and x.num_classes
+    ]
+    named = [wanted] if wanted else [*keys[1:], "label"]
+    if label := next((n for n in named if n in classes), None):
+        return image, label
+    scalars = [
+        n
+        for n, x in features.items()
+        if isinstance(x, kinds.Tensor) and x.shape == ()
+    ]
+    if wanted or classes or any(map(record_features.is_label, scalars)):
+        raise errors.UserError(
+            f"{name} has no feature {wanted or 'label'} that is the class of an"
+            f" image (ClassLabel); features present: {present}: set"
+            f" {errors.arg('label_feature', (classes or ['NAME'])[0])}, or"
+            f" {errors.arg('label_feature', NO_FEATURE)} to read no labels"
+        )
+    # What a feature holds is in its description only.
+    several = [n for n, x in features.items() if "ClassLabel" in repr(x)]
+    if several:
+        terminal.info(
+            f"{name} has no labels: an image has several of"
+            f" {', '.join(several)}"
+        )
+    return image, None
 
 
 def _num_examples(builder: "DatasetBuilder", split: str) -> int:
@@ -165,6 +274,12 @@ def _files(
     """The files of a split, as serialized examples."""
     from tensorflow_datasets.core import file_adapters
 
+    if builder.info.file_format is file_adapters.FileFormat.ARRAY_RECORD:
+        raise errors.UserError(
+            f"dataset {builder.info.full_name} is of ArrayRecord files, which"
+            " TensorFlow does not read: prepare it again with"
+            " tfds.builder(NAME, file_format='tfrecord')"
+        )
     parts = builder.info.splits[split].file_instructions
     paths = [os.fspath(part.filename) for part in parts]
     if builder.info.file_format is file_adapters.FileFormat.TFRECORD:
@@ -197,7 +312,7 @@ def open_tfds(
 
     del options
     builder = _builder(tfds, name, access.data_dir)
-    image, label = _image_and_label(tfds, builder)
+    image, label = _choose(tfds, builder, access.reading)
     count = _num_examples(builder, split)
     features = builder.info.features
     files = _files(builder, split, access.verify_all)
@@ -213,21 +328,14 @@ def open_tfds(
         example = partial.deserialize_example(serialized, decoders=encoded)
         return {key: example[feature] for key, feature in names.items()}
 
-    # Splits without labels are stored with label -1 throughout.
+    labels = "none"
+    read_record: Callable[[tf.Tensor], Record] = parse
     if label:
-        stored = files.numbered().take(1).map(lambda _, text: parse(text))
-        try:
-            first = next(stored.as_numpy_iterator())
-        # TensorFlow's message may quote the record.
-        except (tf.errors.OpError, UnicodeDecodeError) as error:
-            record = files.unreadable(parse) or errors.first_line(error)
-            raise errors.UserError(
-                f"{name}: {record}: copy the file again, or prepare the dataset"
-                " again"
-            ) from error
-        if first["label"] < 0:
-            del names["label"]
-            label = None
+        has_labels = _has_labels(name, files, parse)
+        read_record = _checked(parse, has_labels)
+        labels = f"feature {label!r}, {features[label].num_classes} classes"
+        if not has_labels:
+            label, labels = None, f"none: feature {label!r} is -1"
     height, width, _ = features[image].shape
     info = sources.Info(
         name,
@@ -237,10 +345,72 @@ def open_tfds(
         (height, width, 3) if height and width else None,
         tuple(features[label].names) if label else (),
         extra_channels=features["extra"].shape[-1] if "extra" in names else 0,
+        found=(
+            ("prepared", f"{builder.info.full_name} in {builder.data_dir}"),
+            ("images", f"feature {image!r}"),
+            ("labels", labels),
+            ("other features", ", ".join({*features} - {image, label})),
+        ),
     )
     read = files.read
-    files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
+    files = dataclasses.replace(
+        files, read=lambda file: read(file).map(read_record)
+    )
     return sources.in_files(files, decoding.decode_record, info)
+
+
+def _has_labels(
+    name: str, files: Files, parse: Callable[[tf.Tensor], Record]
+) -> bool:
+    """Whether a split has labels: one without has -1 in their place.
+
+    The first records of the first and of the last file are read.
+
+    Raises:
+      UserError: if one has a label and the other does not.
+    """
+    found = []
+    for part in {0, len(files.names) - 1}:
+        one = dataclasses.replace(
+            files,
+            names=files.names[part : part + 1],
+            skips=files.skips[part : part + 1],
+            counts=[1],
+        )
+        try:
+            stored = one.numbered().map(lambda _, text: parse(text))
+            found += [int(r["label"]) >= 0 for r in stored.as_numpy_iterator()]
+        # TensorFlow's message may quote the record.
+        except (tf.errors.OpError, UnicodeDecodeError) as error:
+            record = files.unreadable(parse) or errors.first_line(error)
+            raise errors.UserError(
+                f"{name}: {record}: copy the file again, or prepare the dataset"
+                " again"
+            ) from error
+    if len({*found}) > 1:
+        raise errors.UserError(
+            f"{name}: a part of the split has label -1, which is none: use"
+            " splits with labels, or without"
+        )
+    return found[0]
+
+
+def _checked(
+    parse: Callable[[tf.Tensor], Record], has_labels: bool
+) -> Callable[[tf.Tensor], Record]:
+    """Returns `parse` that fails where only a part of a split has labels."""
+
+    def parse_and_check(serialized: tf.Tensor) -> Record:
+        record = parse(serialized)
+        label = record["label"] if has_labels else record.pop("label")
+        expected = (label >= 0) == has_labels
+        what = "it has no label, and others have"
+        if not has_labels:
+            what = "it has a label, and the first record has none"
+        with tf.control_dependencies([tf.debugging.Assert(expected, [what])]):
+            return {k: tf.identity(v) for k, v in record.items()}
+
+    return parse_and_check
 
 
 def label_sets(

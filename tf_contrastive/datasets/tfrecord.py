@@ -3,7 +3,9 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable
+import re
+from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,78 +15,163 @@ from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
     classes,
     decoding,
+    record_features,
     record_files,
     split_spec,
+    tfds_source,
     verified_files,
 )
 from tf_contrastive.datasets.source import (
     Access,
     Files,
     Info,
-    Record,
     Source,
     in_files,
 )
 
-_ENCODED = ("image/encoded", "image_encoded", "image_raw", "encoded")
-IMAGE_FEATURES = ("image", *_ENCODED)
-LABEL_FEATURES = ("label", "image/class/label", "class/label", "image/label")
+# In a path: the name of the split.
+_SPLIT = "{split}"
 
 
-def _read(file: tf.Tensor) -> tf.data.Dataset:
-    zipped = tf.strings.regex_full_match(file, record_files.ZIPPED)
-    kind = tf.where(zipped, "GZIP", "")
-    return tf.data.TFRecordDataset(file, compression_type=kind)
+# ---- Files -------------------------------------------------------------------
 
 
-def _parser(
-    name: str, paths: list[str], first_label: int
-) -> tuple[Callable[[tf.Tensor], Record], bool]:
-    """Returns (serialized -> record, whether the first record has a label)."""
-    serialized = tf.data.Dataset.from_tensor_slices(paths).flat_map(_read)
-    first = list(serialized.take(1).as_numpy_iterator())
-    if not first:
-        raise errors.UserError(
-            f"{name}: no record in {len(paths)} file(s): write them again"
+class _Listing(NamedTuple):
+    """Files of records, and the names of others beside them."""
+
+    place: str  # The path or pattern.
+    paths: list[str]
+    contents: list[record_files.Contents]
+    left_out: str
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Returns what was found, for `Info`."""
+        kinds = Counter(x.compression.lower() for x in self.contents)
+        empty = sum(x.records == 0 for x in self.contents)
+        about = [f"{n:,} {kind}" for kind, n in sorted(kinds.items()) if kind]
+        about += [f"{empty:,} empty"] * bool(empty)
+        files = ", ".join([f"{len(self.paths):,} TFRecord", *about])
+        return [("files", files), ("left out", self.left_out)]
+
+
+def _few(names: list[str]) -> str:
+    more = f", ... ({len(names):,})" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _found(path: str) -> list[str]:
+    """Returns what is in a folder, or matches a pattern, in order."""
+    gfile = tf.io.gfile
+    if gfile.isdir(path):
+        names = [name.rstrip("/") for name in gfile.listdir(path)]
+        return sorted(os.path.join(path, name) for name in names)
+    return [path] if gfile.exists(path) else sorted(gfile.glob(path))
+
+
+def _splits(pattern: str) -> set[str]:
+    """Returns the names of splits that are in matches of a pattern."""
+    wildcards = {r"\*": "[^/]*", r"\?": "[^/]"}
+    regex = re.sub(r"\\[*?]", lambda m: wildcards[m[0]], re.escape(pattern))
+    regex = regex.replace(re.escape(_SPLIT), r"([\w-]+?)", 1)
+    regex = regex.replace(re.escape(_SPLIT), r"\1")
+    matches = tf.io.gfile.glob(pattern.replace(_SPLIT, "*"))
+    names = [re.fullmatch(regex, path.rstrip("/")) for path in matches]
+    return {m[1] for m in names if m and split_spec.meaning(m[1])}
+
+
+def _of_split(name: str, pattern: str, split: str) -> tuple[str, list[str]]:
+    """Returns a split's path or pattern, and what is there."""
+    if _SPLIT not in pattern:
+        hint = f"put {_SPLIT} into the path for more"
+        split_spec.only_train(name, split, hint)
+        return pattern, _found(pattern)
+    base = split_spec.parse(split)[0]
+    place = pattern.replace(_SPLIT, base)
+    if found := _found(place):
+        return place, found
+    known = sorted(_splits(pattern))
+    if other := split_spec.find(name, split, known):
+        place = pattern.replace(_SPLIT, other)
+        return place, _found(place)
+    if known:
+        raise errors.AbsentSplitError(
+            f"{name} has no split {base!r}: its splits are {', '.join(known)}"
         )
-    try:
-        present = tf.train.Example.FromString(first[0]).features.feature
-    except Exception as error:  # protobuf's DecodeError is a private class.
-        raise errors.UserError(
-            f"{name}: its records are not tf.train.Example: write them with"
-            " an encoded image in feature 'image'"
-        ) from error
-    image = next((f for f in IMAGE_FEATURES if f in present), None)
-    if image is None or present[image].WhichOneof("kind") != "bytes_list":
-        raise errors.UserError(
-            f"{name}: no feature {', '.join(IMAGE_FEATURES)} with an encoded"
-            f" image; features present: {', '.join(sorted(present))}"
+    return place, []
+
+
+def _list(name: str, pattern: str, split: str, verify_all: bool) -> _Listing:
+    """Returns the files of a split.
+
+    Raises:
+      UserError: if there are none, or others that should be; or if they are of
+        several splits.
+    """
+    place, found = _of_split(name, pattern, split)
+    folders = [path for path in found if tf.io.gfile.isdir(path)]
+    hidden = [
+        path
+        for path in found
+        if os.path.basename(path).startswith((".", "_")) and path not in folders
+    ]
+    others = set() if found == [place] else {*folders, *hidden}
+    paths = [path for path in found if path not in others]
+    inspected = verified_files.inspect_records(paths, place, verify_all)
+    files = {p: x for p, x in zip(paths, inspected, strict=True) if x}
+    tfds_source.refuse_prepared(name, place, found, deep=not files)
+    if not paths:
+        inside = f", only {_few(folders)}" if folders else ""
+        is_split = any(map(split_spec.meaning, map(os.path.basename, folders)))
+        advice = "use the path of TFRecord files, with or without wildcards"
+        if is_split:
+            advice = f"use tfrecord:{os.path.join(place, _SPLIT)}"
+        raise errors.AbsentDataError(
+            f"{name}: no file matches {place}{inside}: {advice}"
         )
-    features = {image: tf.io.FixedLenFeature([], tf.string)}
-    label = next((f for f in LABEL_FEATURES if f in present), None)
-    if label is not None:
-        if present[label].WhichOneof("kind") != "int64_list":
-            raise errors.UserError(
-                f"{name}: feature {label!r} is not an integer: write labels as"
-                " int64"
-            )
-        features[label] = tf.io.FixedLenFeature([], tf.int64)
-    names = {"image": image} | ({"label": label} if label else {})
+    endings = set(map(_ending, files))
+    foreign = [path for path in paths if path not in files]
+    wrong = [p for p in foreign if not files or _ending(p) in endings]
+    if wrong:
+        count = f"{len(wrong):,} of {len(paths):,} files hold no records: "
+        reason = record_files.foreign(wrong[0]).marked
+        raise errors.UserError(f"{name}: {count * (len(paths) > 1)}{reason}")
+    _check_one_split(name, place, list(files))
+    left_out = [_few([os.path.basename(path) for path in foreign])]
+    left_out += [f"{len(hidden):,} hidden"] * bool(hidden)
+    left_out += [f"{len(folders):,} folder(s)"] * bool(folders)
+    about = ", ".join(filter(None, left_out)) or "none"
+    return _Listing(place, list(files), list(files.values()), about)
 
-    def parse(serialized: tf.Tensor) -> Record:
-        parsed = tf.io.parse_single_example(serialized, features)
-        record = {key: parsed[name] for key, name in names.items()}
-        if label:
-            record["label"] -= first_label
-        return record
 
-    return parse, label is not None
+def _ending(path: str) -> str:
+    """Returns the end of a file's name, which all its shards share."""
+    name = re.sub(r"\.gz(ip)?$", "", os.path.basename(path))
+    return re.sub(r"\d+", "", os.path.splitext(name)[1])
+
+
+def _check_one_split(name: str, place: str, paths: list[str]) -> None:
+    """Raises `UserError` for files that differ in the name of a split."""
+    top = place
+    if not tf.io.gfile.isdir(place):
+        top = os.path.dirname(re.split(r"[*?[]", place)[0])
+    rest = [os.path.relpath(path, top or ".") for path in paths]
+    examples = {split_spec.mentioned(path): path for path in reversed(rest)}
+    examples.pop(None, None)
+    if len(examples) > 1:
+        raise errors.UserError(
+            f"{name}: its files are of several splits, such as"
+            f" {' and '.join(sorted(examples.values()))}: put {_SPLIT} in the"
+            " place of the split's name, or move the others"
+        )
+
+
+# ---- Records -----------------------------------------------------------------
 
 
 def tfrecord(
     name: str, options: TFRecord, split: str, access: Access
 ) -> Source:
-    """Opens `tfrecord:GLOB`: files of tf.train.Example, gzip by their ending.
+    """Opens `tfrecord:GLOB`: files of tf.train.Example, gzip and zlib too.
 
     GLOB may be a folder of such files. Image and label are found by the names
     of their features; labels are integers of at least 0. `{split}` in GLOB
@@ -92,31 +179,32 @@ def tfrecord(
     """
     reading = access.reading
     pattern = os.path.expanduser(options.path)
-    matching = pattern.replace("{split}", split_spec.parse(split)[0])
-    if matching == pattern:
-        split_spec.only_train(name, split, "put {split} into the path for more")
-    if tf.io.gfile.isdir(matching):
-        matching = os.path.join(matching, "*")
-    paths = sorted(tf.io.gfile.glob(matching))
-    paths = [path for path in paths if not tf.io.gfile.isdir(path)]
-    if not paths:
-        raise errors.AbsentDataError(
-            f"{name}: no file matches {matching}: use the path of TFRecord"
-            " files, with or without wildcards"
+    listing = _list(name, pattern, split, access.verify_all)
+    paths = listing.paths
+    counts = np.array([x.records for x in listing.contents], np.int64)
+    if not counts.sum():
+        raise errors.UserError(
+            f"{name}: no record in {len(paths):,} file(s), such as {paths[0]}:"
+            " write them again"
         )
-    counts = verified_files.count_records(paths, matching, access.verify_all)
-    files = Files(paths, np.zeros_like(counts), counts, _read)
-    first = reading.first_label or 0
+    places = [
+        f"record {number} (from 0) of {path}"
+        for path, count in zip(paths, counts.tolist(), strict=True)
+        for number in range(count)
+    ]
+    read = record_files.reader(paths, listing.contents)
+    files = Files(paths, np.zeros_like(counts), counts, read)
     try:
-        parse, labelled = _parser(name, paths, first)
-        files = dataclasses.replace(
-            files, read=lambda file: _read(file).map(parse)
-        )
+        serialized = tf.data.Dataset.from_tensor_slices(paths).flat_map(read)
+        first = next(serialized.as_numpy_iterator())
+        chosen = record_features.choose(name, first, reading)
+        examine = record_features.reader(chosen, reading)
         found = verified_files.read_records(
             paths,
-            files.read,
+            lambda file: read(file).map(examine),
             reading.max_image_pixels,
-            f"{matching} {first}",
+            f"{listing.place} {chosen.image} {chosen.label}"
+            f" {reading.label_feature}",
             access.verify_all,
         )
     except (
@@ -130,16 +218,22 @@ def tfrecord(
             f"{name}: {record}: it is damaged, or not a TFRecord of image and"
             " label; write it again"
         ) from error
-    start, stop = split_spec.bounds(split, len(found.sizes))
-    names = [f"record {index}" for index in range(start, stop)]
+    record_features.check(name, chosen, found.labels, places)
+    if not found.readable.any():
+        record_features.check_encoded(name, chosen, first)
+    start, stop = split_spec.bounds(split, len(places))
     taken = found.select(slice(start, stop))
-    good, shape, bad = decoding.check(name, names, taken, reading)
-    num_classes = None
-    if labelled:
-        labels = found.labels
-        classes.check_smallest(name, int(labels.min()), reading)
+    good, shape, bad = decoding.check(name, places[start:stop], taken, reading)
+    first_label = reading.first_label or 0
+    num_classes, about = None, "none"
+    if chosen.label is not None:
         # Of the whole split: a slice may lack classes, where files are sorted.
-        num_classes = int(labels.max()) + 1
+        known = np.unique(found.labels - first_label).tolist()
+        num_classes = classes.integers(name, split, {split: known}, reading)
+        about = (
+            f"feature {chosen.label!r} (int64), from {found.labels.min()} to"
+            f" {found.labels.max()}"
+        )
     info = Info(
         name,
         split,
@@ -149,8 +243,16 @@ def tfrecord(
         (),
         bad,
         by_pillow=found.by_pillow,
-        found=(("images", taken.counts()),),
+        found=(
+            *listing.rows(),
+            ("records", f"{len(places):,}"),
+            ("images", f"{taken.counts()}, feature {chosen.image!r}"),
+            ("labels", about),
+            ("other features", _few(list(chosen.others)) or "none"),
+        ),
     )
+    parse = record_features.parser(chosen, first_label)
+    files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
     decode = functools.partial(decoding.decode_record, decoder=found.decoder())
     source = in_files(files.select(start + good), decode, info)
     return dataclasses.replace(source, digests=found.digests[start + good])

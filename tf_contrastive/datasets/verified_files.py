@@ -34,9 +34,11 @@ _THREADS = 64
 _FILES_AT_A_TIME, _BATCH = 16, 256
 _LOG_SECONDS = 10
 _COLUMNS = len(decoding.Verified._fields) + 2
+# Numbers of a file's compression.
+_COMPRESSIONS = ("", "GZIP", "ZLIB")
 # What is found in a file: the first image's numbers of `decoding.Verified`, its
-# digest and its label or 0, and then other images'; in a file whose records are
-# counted, their number.
+# digest and its label or 0, and then other images'; of a file that is inspected
+# the number of its records and its compression.
 _Found = list[int]
 # Path -> [length, time of change in ns], and what was found.
 _Known = dict[str, list[int]]
@@ -112,10 +114,10 @@ def read_records(
     return _found(_remembered(paths, store, verify, verify_all))
 
 
-def count_records(
+def inspect_records(
     paths: list[str], place: str, verify_all: bool = False
-) -> np.ndarray:
-    """Counts the records of TFRecord files, int64 [n]; see `record_files`.
+) -> list[record_files.Contents | None]:
+    """Returns what TFRecord files hold; None of one that holds no records.
 
     Call it before TensorFlow reads the files. `place` is what they are of.
 
@@ -123,17 +125,53 @@ def count_records(
       UserError: for a file that is damaged.
     """
 
+    def inspect(path: str) -> _Found:
+        try:
+            records, compression = record_files.inspect(path)
+            return [records, _COMPRESSIONS.index(compression)]
+        except record_files.ForeignFileError:
+            return [0, len(_COMPRESSIONS)]
+
     def verify(files: list[str]) -> list[_Found]:
         threads = _THREADS if "://" in files[0] else _FILES_AT_A_TIME
         what = f"lengths of {len(files):,} TFRecord files"
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            counts = _logged(pool.map(record_files.count, files), what)
-            return [[count] for count in counts]
+            return [*_logged(pool.map(inspect, files), what)]
 
     # Nobody can set the time of the status: a wrong length ends the process.
-    store = _store(place, "lengths")
+    store = _store(place, "contents")
     parts = _remembered(paths, store, verify, verify_all, "st_ctime_ns")
-    return np.array([count for (count,) in parts], np.int64)
+    return [
+        record_files.Contents(records, _COMPRESSIONS[kind])
+        if kind < len(_COMPRESSIONS)
+        else None
+        for records, kind in parts
+    ]
+
+
+def count_records(
+    paths: list[str], place: str, verify_all: bool = False
+) -> np.ndarray:
+    """Counts the records of uncompressed files, int64 [n].
+
+    Args:
+      paths, place, verify_all: as of `inspect_records`.
+
+    Raises:
+      UserError: for a file that is damaged, or not of uncompressed records.
+    """
+    counts = []
+    every = inspect_records(paths, place, verify_all)
+    for path, contents in zip(paths, every, strict=True):
+        if contents is None:
+            raise record_files.foreign(path)
+        if contents.compression:
+            raise errors.UserError(
+                f"{path} is compressed by {contents.compression.lower()}: copy"
+                " it again"
+            )
+        counts.append(contents.records)
+    return np.array(counts, np.int64)
 
 
 def _check(
