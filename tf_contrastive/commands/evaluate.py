@@ -67,15 +67,14 @@ def run(options: Evaluate) -> int:
 
 
 def _inherited(given: Reading, run: Reading) -> Reading:
-    """Returns how to read the data of a run: as it did, within given limits."""
-    limits = {
+    """Returns how to read the data of a run: as it did, but for what is set."""
+    changed = {
         field.name: getattr(given, field.name)
         for field in dataclasses.fields(given)
-        if not field.metadata["identity"]
-        and getattr(given, field.name) != field.default
+        if getattr(given, field.name) != field.default
     }
     fraction = run.test_fraction or given.test_fraction
-    return dataclasses.replace(run, test_fraction=fraction, **limits)
+    return dataclasses.replace(run, **changed | {"test_fraction": fraction})
 
 
 def _strategy(options: Evaluate) -> tf.distribute.Strategy:
