@@ -134,7 +134,13 @@ def test_a_module_has_splits_and_slices(module):
     whole = datasets.source(f"{module}:both", "train")
     with pytest.raises(errors.UserError, match=r"train\[10:\] has 20 images"):
         datasets.check_disjoint(whole, train)
-    assert datasets.source(f"{module}:arrays").info.num_examples == 40
+    arrays = f"{module}:arrays"
+    assert datasets.source(arrays).info.num_examples == 40
+    parts = (datasets.source(arrays, s) for s in ("train[:21]", "train[20:]"))
+    with pytest.raises(
+        errors.UserError, match=r"has 1 image .*: use split=train\[:20\]"
+    ):
+        datasets.check_disjoint(*parts)
     assert not datasets.source(f"{module}:fixed", "train[:8]").info.has_labels
 
 

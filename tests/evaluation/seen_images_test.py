@@ -91,6 +91,12 @@ def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
     exporting.export(folders[0], str(tmp_path / "export"))
     card = next((tmp_path / "export").rglob("*.md")).read_text()
     assert f"Warning: {seen}" in card
+    # What its encoder started from has seen more.
+    saved_run.make(
+        folders[1], source, loss=_UNLABELLED, split=split, init_from=folders[0]
+    )
+    _evaluate(workdir=folders[1], **slices)
+    assert results.read(folders[1])["seen"] == seen
     # Whatever the encoder has seen, classifiers do not learn what is scored.
     for given in (
         {"workdir": folders[1]},

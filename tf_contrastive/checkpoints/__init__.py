@@ -31,6 +31,7 @@ from tf_contrastive.checkpoints.workdir import (
     check_run,
     check_workdir,
     is_run,
+    lineage,
 )
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "damage_of",
     "is_present",
     "is_run",
+    "lineage",
     "load",
     "load_encoder",
     "load_heads",

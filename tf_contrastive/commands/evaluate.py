@@ -245,17 +245,19 @@ class _Scorer:
             test = dataclasses.replace(test, info=info)
         names = fields.split_list(evaluation.protocols)
         names = [*PROTOCOLS] if "all" in names else names
-        if run and (trained := self._trained_on(run.config, data_dir)):
-            self._recorder.seen = seen_images.of_encoder(
-                run.config,
+        for config in checkpoints.lineage(run.config) if run else ():
+            trained = self._trained_on(config, data_dir)
+            seen = trained and seen_images.of_encoder(
+                config,
                 trained,
                 test,
                 names,
-                are_held_out=name == run.config.data.dataset
-                and reading.test_fraction > run.config.reading.test_fraction,
+                are_held_out=name == config.data.dataset
+                and reading.test_fraction > config.reading.test_fraction,
             )
-            if self._recorder.seen:
-                terminal.warning(self._recorder.seen)
+            if seen:
+                self._recorder.seen = seen
+                terminal.warning(seen)
         seen_images.check(train, test, names)
         return train, test
 

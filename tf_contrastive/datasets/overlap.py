@@ -1,8 +1,8 @@
 """Images that two splits share, and copies of images within a split.
 
 Images are the same if they are read from the same place: a file, or a record
-of a file. Copies are files, or images of TFRecord files, with the same bytes;
-those of other datasets are not read for this.
+of a file. Copies are files, images of TFRecord files, or arrays, with the same
+bytes; those of other datasets are not read for this.
 """
 
 import functools
@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.datasets import split_spec
+from tf_contrastive.datasets import split_spec, verified_files
 from tf_contrastive.datasets.source import Source
 
 # Copies from which a test split is refused, as a fraction of its images: its
@@ -57,16 +57,16 @@ def find_overlap(train: Source, test: Source) -> Overlap:
     if of_train and of_test:
         number = {name: i for i, name in enumerate(of_train.names)}
         known = np.array([number.get(name, -1) for name in of_test.names])
-        # Links and lists may name a place twice.
+        # A file may be named twice, for two parts of it.
         own = np.array([number[name] for name in of_train.names])
         length = 1 + max(of_train.row.max(), of_test.row.max())
         keys = own[of_train.name] * length + of_train.row
         others = known[of_test.name]
-        same = (others >= 0) & np.isin(others * length + of_test.row, keys)
+        same = np.isin(others * length + of_test.row, keys)
     ours, theirs = _digests(train), _digests(test)
     if ours is None or theirs is None:
         return Overlap(same, nothing, False)
-    return Overlap(same, ~same & np.isin(theirs, ours[ours != 0]), True)
+    return Overlap(same, ~same & np.isin(theirs, ours), True)
 
 
 def check_disjoint(
@@ -160,7 +160,7 @@ def find_copies(source: Source) -> Copies | None:
         return None
     _, first, image = np.unique(digests, True, True)
     originals = first[image]
-    rows = np.flatnonzero((originals < np.arange(len(image))) & (digests != 0))
+    rows = np.flatnonzero(originals < np.arange(len(image)))
     relabelled = rows[:0]
     if source.arrays is not None and source.info.has_labels:
         labels = source.labels()
@@ -171,9 +171,10 @@ def find_copies(source: Source) -> Copies | None:
 
 def _pairs(train: Source, test: Source, rows: np.ndarray) -> str:
     """Names the first of some images of `test`, and what they are copies of."""
-    assert train.digests is not None and test.digests is not None
+    ours, theirs = _digests(train), _digests(test)
+    assert ours is not None and theirs is not None
     rows, more = rows[:_NAMED], ", ..." * (len(rows) > _NAMED)
-    firsts = [np.argmax(train.digests == test.digests[row]) for row in rows]
+    firsts = [np.argmax(ours == theirs[row]) for row in rows]
     named = _names(test, rows), _names(train, np.array(firsts, np.int64))
     pairs = map(" = ".join, zip(*named, strict=True))
     return ", ".join(pairs) + more
@@ -196,8 +197,12 @@ def _names(source: Source, rows: np.ndarray) -> list[str]:
 
 
 def _digests(source: Source) -> np.ndarray | None:
-    """Returns the digests of images that are in files; None: not known."""
-    is_made = source.files is None and "path" not in (source.arrays or {})
+    """Returns digests of the images' bytes; None: they were not read."""
+    arrays = source.arrays or {}
+    if source.decoded:
+        images = arrays["image"].numpy()
+        return np.array([verified_files.digest(image) for image in images])
+    is_made = source.files is None and "path" not in arrays
     return None if is_made else source.digests
 
 

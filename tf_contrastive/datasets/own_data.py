@@ -203,6 +203,10 @@ def own_data(name: str, options: Own, split: str, access: Access) -> Source:
         own.options_of(part, ["split"])  # Others must have defaults.
         data = part(split=base) if by_split else part()
     source = _source(name, data, split)
+    if source.files is None and source.digests is None:
+        numbers = np.arange(source.info.num_examples)
+        numbers = split_spec.numbered(f"{name} {base}", numbers)
+        source = dataclasses.replace(source, digests=numbers)
     rows = np.arange(*split_spec.bounds(split, source.info.num_examples))
     if len(rows) < source.info.num_examples:
         source = source.select(rows)

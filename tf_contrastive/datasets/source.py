@@ -202,8 +202,7 @@ class Source:
       decoded: whether `arrays` hold the pixels themselves.
       files: the files of the records, if there are no `arrays`.
       digests: int64 [n], equal for images of files with the same bytes; of
-        images that are no files a number for each; 0: unknown. None: not
-        computed.
+        images that are no files a number for each. None: not computed.
     """
 
     records: tf.data.Dataset

@@ -185,7 +185,7 @@ def _check(
     try:
         contents = read(value)
         found = decoding.verify(contents, max_pixels, upright)
-        return np.array([*found, _digest(contents)], np.int64)
+        return np.array([*found, digest(contents)], np.int64)
     except decoding.UnreadableError as error:
         reason = error.reason
     except errors.UserError:
@@ -195,7 +195,7 @@ def _check(
     return np.array([*decoding.Verified(0, 0, reason, 0, -1), 0], np.int64)
 
 
-def _digest(contents: bytes) -> int:
+def digest(contents: bytes) -> int:
     """Returns 64 bits that equal contents share, and others do not."""
     # Not for security: hosts in FIPS mode refuse it otherwise.
     short = hashlib.blake2b(contents, digest_size=8, usedforsecurity=False)
