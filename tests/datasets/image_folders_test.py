@@ -344,7 +344,7 @@ _TREES = {
         (
             "train",
             {"Cat": [0], "cat": [1], "dog": [2]},
-            ["Cat and cat are different classes"],
+            ["'Cat' and 'cat' are different classes"],
         ),
     ),
     "letter case in different splits": (
@@ -354,11 +354,11 @@ _TREES = {
             "test/cat/1.png",
             "test/dog/1.png",
         ),
-        ("train", {}, ["Cat and cat are in different splits"]),
+        ("train", {}, ["'Cat' and 'cat' are in different splits"]),
     ),
     "separators in different splits": (
         ("train/a b/1.png", "train/c/1.png", "test/a_b/1.png", "test/c/1.png"),
-        ("test", {}, ["a b and a_b are in different splits"]),
+        ("test", {}, ["'a b' and 'a_b' are in different splits"]),
     ),
     "full-width letters in different splits": (
         (
@@ -368,6 +368,10 @@ _TREES = {
             "test/c/1.png",
         ),
         ("test", {}, ["in different splits"]),
+    ),
+    "characters that nobody sees": (
+        ("a/1.png", "a\u200b/2.png"),
+        ("train", {"a": [0], "a\u200b": [1]}, ["'a' and 'a\\u200b'"]),
     ),
     "forms of Unicode": (
         ("caf\u00e9/1.png", "cafe\u0301/2.png", "tea/3.png"),
@@ -413,6 +417,14 @@ _TREES = {
     "classes that are never tested": (
         ("train/a/1.png", "train/b/1.png", "test/a/1.png"),
         ("test", {"a": [2]}, []),
+    ),
+    "a split in a split": (
+        ("train/a/1.png", "train/train/1.png", "test/a/1.png"),
+        ("train", {"a": [0], "train": [1]}, ["train in {root}/train is read"]),
+    ),
+    "a split in a class": (
+        ("a/1.png", "b/train/1.png"),
+        ("train", {"a": [0], "b": [1]}, ["b/train is read as a part of b"]),
     ),
     "no images": (("a/x.txt", "b/y.txt"), ("train", {}, ["(2 .txt)"])),
 }

@@ -175,6 +175,36 @@ _LISTS = {
         _AB,
         [],
     ),
+    "spaces in names and labels": (
+        "{p}0.png hot dog\n{p}1.png  b\n",
+        {},
+        {0: "hot dog", 1: "b"},
+        [],
+    ),
+    "names without extension below a header": (
+        "ID,breed\n{p}0,a\n{p}1,b\n",
+        {},
+        {},
+        ["2 of 2 files lack their extension"],
+    ),
+    "names of rows": (
+        "path,label\n1,{p}0.png,a\n2,{p}1.png,b\n",
+        {},
+        {},
+        ["more than 2 columns", "name every column"],
+    ),
+    "splits in some lines": (
+        "path,label,split\n{p}0.png,a,train\n{p}1.png,b,\n",
+        {},
+        {},
+        ["1 of 2 lines have no name of a split in column split", "line 3"],
+    ),
+    "a column of splits without a header": (
+        "{p}0.png,a,train\n{p}1.png,b,test\n",
+        {},
+        {0: "a"},
+        ["column 3", "read as the names of splits"],
+    ),
     "empty cells at the end": (
         "path,label,,\n{p}0.png,a,,\n{p}1.png,b,,",
         {},
@@ -342,7 +372,7 @@ _LISTS = {
         "{p}0.png,A\n{p}1.png,a\n",
         {},
         {0: "A", 1: "a"},
-        ["A and a are different classes"],
+        ["'A' and 'a' are different classes"],
     ),
     "several classes of an image": (
         "{p}0.png,a\n{p}1.png,b\n{p}2.png,a|b\n",
@@ -429,6 +459,9 @@ def test_names_of_files_may_have_any_character(five):
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]
     text = "".join(f"{name},{i % 2}\n" for i, name in enumerate(quoted))
     assert understood(csv(five / "list.csv", text)) == {0: 0, 1: 1, 2: 0, 3: 1}
+    write(five / "bare", encoded(picture(2)))
+    name = csv(five / "bare.csv", "photograph,kind\nbare,a\n")
+    assert understood(name) == {2: "a"}
     unquoted = "#0.png,0\n#1.png,0\nimages/1.png,1\n"
     assert understood(csv(five / "hash.csv", unquoted)) == {0: 0, 1: 1}
 
@@ -475,20 +508,24 @@ def test_lists_of_splits_have_many_spellings(five):
     assert understood(f"csv:{five}/{{split}}/{{split}}.csv", "test") == {3: "b"}
 
 
-def test_a_column_has_the_splits(five):
+def test_a_column_has_the_splits(five, caplog):
     text = (
         "path,label,Split\nimages/0.png,a,train\nimages/1.png,b,Train\n"
         "images/2.png,a,test\nimages/3.png,,val\n"
     )
-    name = csv(five / "list.csv", text.replace("Train", "train"))
+    name = csv(five / "list.csv", text)
     assert understood(name) == {0: "a", 1: "b"}
     assert understood(name, "test") == {2: "a"}
     assert understood(name, "validation") == {3: None}
     refused("no split 'holdout'", "test, train", name=name, split="holdout")
     refused("test_fraction", name=name, reading=Reading(test_fraction=0.2))
-    refused(
-        "Train", "train", name=csv(five / "two.csv", text), split="training"
-    )
+    name = csv(five / "list.csv", text + "images/4.png,,dev\n")
+    assert understood(name, "dev") == {3: None, 4: None}
+    assert "dev, test, train, val" in caplog.text
+    csv(five / "train.csv", text.replace(",,", ",b,"))
+    together = {0: "a", 1: "b", 2: "a", 3: "b"}
+    assert understood(f"csv:{five}/{{split}}.csv") == together
+    assert "column Split of" in caplog.text and "is not read" in caplog.text
 
 
 def test_classes_that_a_train_list_lacks_are_told(five, caplog):
@@ -500,7 +537,7 @@ def test_classes_that_a_train_list_lacks_are_told(five, caplog):
         "1 of the 2 classes of test are not in train, such as c" in caplog.text
     )
     csv(five / "test.csv", "path,label\nimages/2.png,A\n")
-    refused("A and a are in different splits", name=name, split="test")
+    refused("'A' and 'a' are in different splits", name=name, split="test")
 
 
 # Paths in a list beside images/ -> words of the error.

@@ -141,7 +141,7 @@ def _places(written: str, folder: str) -> Iterator[str]:
     """Yields where a file may be instead."""
     parts = written.strip("/").split("/")
     if os.path.isabs(written) or ":" in parts[0] or "//" in written:
-        for first in range(len(parts)):
+        for first in range(len(parts) - 1):  # Many are called 1.png.
             yield os.path.join(folder, *parts[first:])
         return
     above = os.path.dirname(folder.rstrip("/"))

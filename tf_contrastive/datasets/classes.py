@@ -15,9 +15,11 @@ def _written(name: str) -> str:
 
 
 def _spoken(name: str) -> str:
-    """Returns a name without letter case, width and kind of separator."""
-    plain = unicodedata.normalize("NFKC", name).casefold()
-    return re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", plain)).strip()
+    """Returns a name as it is spoken: letter case and separators differ."""
+    shown = (c for c in name if unicodedata.category(c) != "Cf")
+    folded = unicodedata.normalize("NFKC", "".join(shown)).casefold()
+    plain = unicodedata.normalize("NFKC", folded)
+    return re.sub(r"[\s_-]+", " ", plain).strip()
 
 
 def _alike(names: Iterable[str], form: Callable[[str], str]) -> list[list[str]]:
@@ -63,7 +65,7 @@ def numbered(
         if len(group) == 1:
             continue
         same = {number[label] for label in group}
-        spellings = " and ".join(group)
+        spellings = " and ".join(map(repr, group))
         if not any(len(same & held) > 1 for held in numbers.values()):
             raise errors.UserError(
                 f"{name}: {spellings} are in different splits, and differ in"

@@ -389,7 +389,8 @@ def _tree(name: str, path: str, place: _Place) -> ImageFiles:
         labels = [number[label] for label in of]
         tree = tree._replace(labels=labels, label_names=label_names)
         found["labels"] = f"names of the folders in {root}"
-        if as_split := few(filter(split_spec.meaning, own.folders)):
+        as_split = few(filter(split_spec.meaning, own.folders))
+        if as_split and root != path:
             terminal.warning(f"{name}: {as_split} in {root} is read as a class")
         deeper = sorted(
             {"/".join(n.split("/")[:2]) for n in names if n.count("/") > 1}

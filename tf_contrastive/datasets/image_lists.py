@@ -1,125 +1,42 @@
 """Lists of images and labels in text files: `csv:PATH`."""
 
-import codecs
-import contextlib
-import csv
-import dataclasses
-import functools
-import io
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors, files, terminal
+from tf_contrastive import errors, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import CSV
-from tf_contrastive.datasets import (
-    classes,
-    decoding,
-    image_files,
-    split_spec,
+from tf_contrastive.datasets import classes, image_files, split_spec
+from tf_contrastive.datasets.image_files import ImageFiles, few
+from tf_contrastive.datasets.list_tables import (
+    LABEL_COLUMN,
+    PATH_COLUMN,
+    ROW_COLUMN,
+    SPLIT_COLUMN,
+    Row,
+    Table,
+    columns_of_images,
+    exists,
+    plain,
+    read,
 )
-from tf_contrastive.datasets.image_files import ImageFiles, few, is_image
 from tf_contrastive.datasets.source import Access, Source
 
 # Of a label: more do not fit into any integer of TensorFlow.
 _MAX_DIGITS = 18
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?", re.ASCII)
 _INTEGER = re.compile(r"([-+]?)0*(\d+)(\.0*)?", re.ASCII)
-# The mark that spreadsheets write before the text -> its encoding.
-_ENCODINGS = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-_DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-# Characters in which the delimiter is found.
-_SAMPLE = 1 << 16
-# Names of columns, in lower case, with "_" for spaces and hyphens.
-_PATH_COLUMN = re.compile(
-    r"((full|relative|rel|local|absolute|abs)_?)?(file|image|img|photo|picture)?"
-    r"_?(path|file|filename|file_name|file_?path|fname|image|img|photo|picture"
-    r"|url|uri|(?<=.)name|(?<=.)id)s?"
-)
-_LABEL_COLUMN = re.compile(
-    r"(label|class|category)(e?s|_?(name|id|idx|index|no|number)s?)?|categories"
-    r"|targets?|ground_?truth"
-)
-_SPLIT_COLUMN = re.compile(r"splits?|(data_?)?(sub)?set|partition|phase|usage")
 # Such as is_train, fold, split_id: they may be splits, and are not read.
 _MAY_BE_SPLIT = re.compile(r".*(train|test|valid|split|fold|partition).*")
-_ROW_COLUMN = re.compile(r"|ids?|idx|index|no|nr|row|number|unnamed:_\d+|uu?id")
 # So many different labels of as many images are no surprise.
 _FEW = 10
 # What data frames write where there is no value.
 _MISSING = {"", "nan", "<na>", "null", "n/a", "#n/a"}
 _BOOLEANS = {"0", "1", "0.0", "1.0", "true", "false"}
-
-
-class _Row(NamedTuple):
-    """A line, or several if a cell has line breaks; `line` is from 1."""
-
-    line: int
-    cells: list[str]
-
-    def cell(self, column: int) -> str:
-        """Returns a cell, or an empty text."""
-        return self.cells[column] if column < len(self.cells) else ""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Table:
-    """A list.
-
-    Attributes:
-      file: its path.
-      header: names of columns, or [].
-      rows: the lines below it.
-      about: how they are written.
-    """
-
-    file: str
-    header: list[str]
-    rows: list[_Row]
-    about: str
-
-    @functools.cached_property
-    def width(self) -> int:
-        """The number of columns."""
-        widths = Counter(len(row.cells) for row in self.rows)
-        most = max(widths, key=lambda width: (widths[width], width))
-        return len(self.header) or most
-
-    def named(self, column: int) -> str:
-        """Returns the name of a column, or its number."""
-        name = self.header[column] if self.header else ""
-        return name or str(column + 1)
-
-    def matching(self, names: re.Pattern[str]) -> list[int]:
-        """Returns the columns whose name in the header matches."""
-        return [
-            column
-            for column, name in enumerate(self.header)
-            if names.fullmatch(_plain(name))
-        ]
-
-    def column(self, number: int) -> list[str]:
-        """Returns a column."""
-        return [row.cell(number) for row in self.rows]
-
-    def path(self, written: str) -> str:
-        """Returns the path that a list means."""
-        if "://" in written:
-            return written
-        here = os.path.dirname(self.file)
-        return os.path.join(here, os.path.expanduser(written))
 
 
 class _Columns(NamedTuple):
@@ -141,209 +58,26 @@ class _Lines(NamedTuple):
       found: rows of `Info.found`.
     """
 
-    table: _Table
-    rows: list[_Row]
+    table: Table
+    rows: list[Row]
     named: list[str]
     labels: list[str] | None
     found: tuple[tuple[str, str], ...]
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[\s-]+", "_", name.strip().lower())
-
-
-# ---- Text --------------------------------------------------------------------
-
-
-def _read(path: str, reading: Reading) -> _Table:
-    """Reads a list.
-
-    Raises:
-      UserError: if it is no text, or has no lines.
-    """
-    try:
-        content = files.read(path)
-        marks = (mark for mark in _ENCODINGS if content.startswith(mark))
-        encoding = _ENCODINGS.get(next(marks, b""), "utf-8")
-        text = content.decode(encoding)
-        if "\0" in text:  # Pythons differ in it.
-            raise ValueError("it has zero bytes")
-        # As Excel tells itself the delimiter.
-        if match := re.match(r"sep=(.)\r?(?=\n)", text):
-            text = text[match.end() :]
-        delimiter = match[1] if match else _delimiter(text, path)
-        comments: list[str] = []
-        rows = list(_records(text, delimiter, path, comments))
-    except (ValueError, csv.Error) as error:
-        raise errors.UserError(
-            f"{path} is not a CSV file ({errors.first_line(error)}): write"
-            " lines of path,label, in UTF-8"
-        ) from error
-    if rows_like := [line for line in comments if _names_image(line)]:
-        terminal.warning(
-            f"{path}: {len(rows_like):,} line(s) that start with # are"
-            f" comments, such as {rows_like[0]}: a name that does needs quotes"
-        )
-    separator = _DELIMITERS.get(delimiter, repr(delimiter))
-    if rows and max(len(row.cells) for row in rows) == 1:
-        rows, separator = _split_at_space(rows)
-    table = _Table(path, [], rows, "")
-    if rows and _is_header(table, reading):
-        header = rows[0].cells
-        # Lists that were joined have several.
-        rows = [row for row in rows if row.cells != header]
-        table = _Table(path, header, rows, "")
-    if not rows:
-        raise errors.UserError(f"{path} is empty: write lines of path,label")
-    of_columns = f"separated by {separator}" if table.width > 1 else ""
-    names = f"header {', '.join(table.header)}" if table.header else "no header"
-    left_out = f"{len(comments)} comments" if comments else ""
-    parts = (f"{len(rows):,} lines", of_columns, names, left_out)
-    about = ", ".join(filter(None, parts))
-    return dataclasses.replace(table, about=about)
-
-
-def _records(
-    text: str, delimiter: str, path: str, comments: list[str]
-) -> Iterator[_Row]:
-    """Yields the lines of a list; adds those that are comments to `comments`.
-
-    Raises:
-      ValueError, csv.Error: for lines that are not understood.
-    """
-    number = start = 0
-    is_begun = False
-
-    def lines() -> Iterator[str]:
-        nonlocal number, start, is_begun
-        for line in io.StringIO(text, newline=""):
-            number += 1
-            if is_begun:  # In quotes.
-                yield line
-            elif _is_comment(line, delimiter, path):
-                comments.append(line.strip())
-            else:
-                start, is_begun = number, True
-                yield line
-        if is_begun:
-            raise ValueError(f"a quote in line {start} is not closed")
-
-    reader = csv.reader(lines(), delimiter=delimiter, skipinitialspace=True)
-    for row in reader:
-        is_begun = False
-        cells = [cell.strip() for cell in row]
-        while cells and not cells[-1]:  # Spreadsheets fill lines up.
-            cells.pop()
-        if cells:
-            yield _Row(start, cells)
-
-
-def _is_comment(line: str, delimiter: str, path: str) -> bool:
-    """Whether a line starts with "#", which is not that of a file's name."""
-    line = line.strip()
-    name = line.split(delimiter)[0].rstrip()
-    return line.startswith("#") and not (
-        is_image(name)
-        and tf.io.gfile.exists(os.path.join(os.path.dirname(path), name))
-    )
-
-
-def _names_image(comment: str) -> bool:
-    return any(map(is_image, re.split(r"[,;\t|\s\"]", comment)))
-
-
-def _delimiter(text: str, path: str) -> str:
-    """Returns what separates the columns of a text.
-
-    It leaves most cells with the name of an image, of which the first exists,
-    and then most lines with equally many columns.
-    """
-
-    def score(delimiter: str) -> tuple[int, bool, int]:
-        rows = []
-        # The sample may end in quotes.
-        with contextlib.suppress(ValueError, csv.Error):
-            for row in _records(text[:_SAMPLE], delimiter, path, []):
-                rows.append(row)
-        table = _Table(path, [], [r for r in rows if len(r.cells) > 1], "")
-        images = [next(filter(is_image, r.cells), "") for r in table.rows]
-        named = [image for image in images if image]
-        exists = bool(named) and tf.io.gfile.exists(table.path(named[0]))
-        widths = Counter(len(row.cells) for row in table.rows)
-        return len(named), exists, max(widths.values(), default=0)
-
-    return max(_DELIMITERS, key=score)
-
-
-def _split_at_space(rows: list[_Row]) -> tuple[list[_Row], str]:
-    """Splits lines such as "a b.png 3" into path and label.
-
-    Returns:
-      (rows, what separates them).
-    """
-    split = [row._replace(cells=row.cells[0].rsplit(None, 1)) for row in rows]
-    are_spaced = [is_image(row.cells[0]) for row in split if len(row.cells) > 1]
-    # The first line may be a header.
-    if len(are_spaced) == len(rows) and all(are_spaced[1:]) and any(are_spaced):
-        return split, "spaces"
-    return rows, ""
-
-
 # ---- Columns -----------------------------------------------------------------
 
 
-def _is_header(table: _Table, reading: Reading) -> bool:
-    """Whether the first row of a list names its columns."""
-    first, *others = table.rows
-    names = [*map(_plain, first.cells)]
-    chosen = (reading.csv_path_column, reading.csv_label_column)
-    if any(_plain(c) in names for c in chosen if c and not c.isdecimal()):
-        return True
-    for column, cell in enumerate(first.cells):
-        # Whole lines that recur are those of joined lists.
-        same = (
-            row.cell(column) == cell
-            for row in others
-            if row.cells != first.cells
-        )
-        if is_image(cell) or (cell and any(same)):
-            return False
-    known = (_PATH_COLUMN, _LABEL_COLUMN, _SPLIT_COLUMN)
-    if any(pattern.fullmatch(name) for pattern in known for name in names):
-        return True
-    # Of other names: a line without an image before those that have one.
-    images = _columns_of_images(dataclasses.replace(table, rows=others))
-    return bool(images) and not _exists(table, first.cell(images[0]))
-
-
-def _columns_of_images(table: _Table) -> list[int]:
-    """Returns the columns in which most cells name an image."""
-    if not table.rows:
-        return []
-    return [
-        column
-        for column in range(table.width)
-        if 2 * sum(map(is_image, table.column(column))) > len(table.rows)
-    ]
-
-
-def _exists(table: _Table, written: str) -> bool:
-    """Whether a file exists, possibly with an extension."""
-    path = table.path(written)
-    endings = ("", *decoding.extensions())
-    return any(tf.io.gfile.exists(path + ending) for ending in endings)
-
-
-def _chosen(table: _Table, option: str, reading: Reading) -> int | None:
+def _chosen(table: Table, option: str, reading: Reading) -> int | None:
     """Returns the column that an option names; None: the option is empty."""
     name = getattr(reading, option)
     if not name:
         return None
     if name.isdecimal() and 0 < int(name) <= table.width:
         return int(name) - 1
-    names = [*map(_plain, table.header)]
-    if _plain(name) in names:
-        return names.index(_plain(name))
+    names = [*map(plain, table.header)]
+    if plain(name) in names:
+        return names.index(plain(name))
     named = f" ({', '.join(table.header)})" if names else ", and no header"
     raise errors.UserError(
         f"{table.file}: there is no column {errors.arg(option, name)}: it has"
@@ -352,7 +86,7 @@ def _chosen(table: _Table, option: str, reading: Reading) -> int | None:
 
 
 def _undecided(
-    table: _Table, what: str, columns: list[int], option: str
+    table: Table, what: str, columns: list[int], option: str
 ) -> errors.UserError:
     names = ", ".join(map(table.named, columns))
     return errors.UserError(
@@ -361,16 +95,16 @@ def _undecided(
     )
 
 
-def _names_labels(table: _Table, reading: Reading) -> bool:
+def _names_labels(table: Table, reading: Reading) -> bool:
     """Whether the header of a list names the column of labels."""
     option = reading.csv_label_column
     if option and not option.isdecimal():
-        return _plain(option) in map(_plain, table.header)
-    return not option and bool(table.matching(_LABEL_COLUMN))
+        return plain(option) in map(plain, table.header)
+    return not option and bool(table.matching(LABEL_COLUMN))
 
 
 def _columns(
-    table: _Table, reading: Reading, is_named: bool = False
+    table: Table, reading: Reading, is_named: bool = False
 ) -> _Columns:
     """Finds the columns; `is_named`: a header without labels has none."""
     path = _path_column(table, reading)
@@ -381,34 +115,34 @@ def _columns(
     return _Columns(path, label, split)
 
 
-def _path_column(table: _Table, reading: Reading) -> int:
+def _path_column(table: Table, reading: Reading) -> int:
     option = "csv_path_column"
     if (chosen := _chosen(table, option, reading)) is not None:
         return chosen
-    named, images = table.matching(_PATH_COLUMN), _columns_of_images(table)
+    named, images = table.matching(PATH_COLUMN), columns_of_images(table)
     candidates = [c for c in named if c in images] or images or named or [0]
     if len(candidates) > 1:
         first = table.rows[0]
-        present = [c for c in candidates if _exists(table, first.cell(c))]
+        present = [c for c in candidates if exists(table, first.cell(c))]
         if len(present) > 1:
             raise _undecided(table, "paths", present, option)
         candidates = present or candidates
     return candidates[0]
 
 
-def _label_column(table: _Table, path: int, reading: Reading) -> int | None:
+def _label_column(table: Table, path: int, reading: Reading) -> int | None:
     """Returns the column of the labels; None: there is none."""
     option = "csv_label_column"
     if (chosen := _chosen(table, option, reading)) is not None:
         return chosen
-    named = [c for c in table.matching(_LABEL_COLUMN) if c != path]
+    named = [c for c in table.matching(LABEL_COLUMN) if c != path]
     if named:
         pairs = {tuple(map(row.cell, named)) for row in table.rows}
         values = [{*table.column(column)} for column in named]
         if any(len(each) != len(pairs) for each in values):
             raise _undecided(table, "labels", named, option)
         return named[0]
-    rows = table.matching(_ROW_COLUMN)
+    rows = table.matching(ROW_COLUMN)
     others = [
         column
         for column in range(table.width)
@@ -446,10 +180,10 @@ def _numbers_lines(cells: list[str]) -> bool:
     return len(cells) > 1 and cells in counts
 
 
-def _is_of_splits(table: _Table, column: int) -> bool:
+def _is_of_splits(table: Table, column: int) -> bool:
     """Whether a column has the name of a split in each line."""
     meanings = {*map(split_spec.meaning, table.column(column))}
-    is_named = column in table.matching(_SPLIT_COLUMN)
+    is_named = column in table.matching(SPLIT_COLUMN)
     return None not in meanings and (is_named or len(meanings) > 1)
 
 
@@ -494,7 +228,7 @@ def _of_lists(
         )
     reason = "its splits are the files of {split}"
     split_spec.refuse_fraction(name, reading, reason)
-    tables = {key: _read(file, reading) for key, file in lists.items()}
+    tables = {key: read(file, reading) for key, file in lists.items()}
     # A test list has the columns of a train list but for that of the labels.
     is_named = any(_names_labels(t, reading) for t in tables.values())
     by_split = {}
@@ -513,7 +247,7 @@ def _of_list(
       (the name of the split, lines by split).
     """
     _check_file(name, path)
-    table = _read(path, reading)
+    table = read(path, reading)
     columns = _columns(table, reading)
     if columns.split is None:
         if not image_files.holds_out(split, reading):
@@ -524,10 +258,19 @@ def _of_list(
                 f" {errors.arg('test_fraction', '0.2')}",
             )
         return "train", {"train": _lines(name, table, columns, table.rows)}
-    groups: dict[str, list[_Row]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in table.rows:
-        groups.setdefault(row.cell(columns.split), []).append(row)
+        means = split_spec.meaning(row.cell(columns.split))
+        groups.setdefault(str(means), []).append(row)
+    words = sorted({cell.lower() for cell in table.column(columns.split)})
     where = f"column {table.named(columns.split)} of {path}"
+    if columns.split not in table.matching(SPLIT_COLUMN):
+        terminal.warning(f"{name}: {where} is read as the names of splits")
+    if len(words) > len(groups):
+        terminal.warning(
+            f"{name}: {', '.join(words)} in {where} are read as"
+            f" {', '.join(sorted(groups))}"
+        )
     own = split_spec.find(name, split_spec.parse(split)[0], sorted(groups))
     if own is None:
         raise errors.AbsentSplitError(
@@ -555,7 +298,7 @@ def _check_file(name: str, path: str) -> None:
 
 
 def _lines(
-    name: str, table: _Table, columns: _Columns, rows: list[_Row]
+    name: str, table: Table, columns: _Columns, rows: list[Row]
 ) -> _Lines:
     """Returns paths and labels of a split.
 
@@ -576,7 +319,8 @@ def _lines(
     refuse(
         f"have more than {table.width} columns",
         wide,
-        'put quotes around a cell that has a delimiter, such as "a,b.png"',
+        'put quotes around a cell that has a delimiter, such as "a,b.png", or'
+        " name every column in the header",
     )
     pathless = [i for i, p in enumerate(named) if not p or "\n" in p]
     refuse("have no path, or a line break in it", pathless, "write one")
@@ -590,12 +334,23 @@ def _lines(
         else:
             refuse("have no label", bare, "label every line, or none")
     unread = [c for c in range(table.width) if c not in columns]
-    of_splits = (*map(table.matching, (_MAY_BE_SPLIT, _SPLIT_COLUMN)),)
-    for column in unread:
-        if any(column in matching for matching in of_splits):
+    may_be_split = {
+        *table.matching(_MAY_BE_SPLIT),
+        *table.matching(SPLIT_COLUMN),
+    }
+    for column in sorted(may_be_split.intersection(unread)):
+        meanings = [split_spec.meaning(row.cell(column)) for row in rows]
+        called = f"column {table.named(column)}"
+        if any(meanings):
+            refuse(
+                f"have no name of a split in {called}",
+                [i for i, meaning in enumerate(meanings) if not meaning],
+                "write train, test or validation in every line",
+            )
+        if len({*meanings}) > 1 or None in meanings:
             terminal.warning(
-                f"{name}: column {table.named(column)} of {file} is not read:"
-                " its lines are of one split"
+                f"{name}: {called} of {file} is not read: its lines are of one"
+                " split"
             )
     found = {
         "list": f"{file}: {table.about}",
@@ -712,12 +467,12 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
     """
     reading = access.reading
     path = os.path.expanduser(options.path)
-    read = _of_lists if "{split}" in path else _of_list
-    own, by_split = read(name, path, split, reading)
+    of = _of_lists if "{split}" in path else _of_list
+    own, by_split = of(name, path, split, reading)
     lines = by_split[own]
     splits = ", ".join(
-        f"{key} ({'no labels' if of.labels is None else 'labelled'})"
-        for key, of in by_split.items()
+        f"{key} ({'no labels' if x.labels is None else 'labelled'})"
+        for key, x in by_split.items()
     )
     paths = list(map(lines.table.path, lines.named))
     found = ImageFiles(
