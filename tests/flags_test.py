@@ -299,6 +299,7 @@ pretrain --epochs=x
 pretrain --noprobe=3
 pretrain --smoke=2
 pretrain --learning_rate=inf
+pretrain --workdir --epochs=3 -> --workdir=
 pretrain --flagfile=nowhere
 pretrain --flagfile
 doctor --loss=supcn -> mean supcon?

@@ -141,6 +141,14 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
         if name in options:
             absl_flags.DEFINE_alias(old, name, flag_values=values)
     words = _inlined(arguments)
+    for word, following in itertools.pairwise(words):
+        name = word.lstrip("-")
+        takes_value = name in values and not values[name].boolean
+        # absl takes the next flag as the value.
+        if takes_value and word[:1] == "-" and following[:2] == "--":
+            raise errors.UserError(
+                f"missing value of --{name}: use --{name}=VALUE"
+            )
     try:
         rest = values(["", *words], known_only=True)[1:]
     # absl raises a plain ValueError for --noNAME=VALUE.
