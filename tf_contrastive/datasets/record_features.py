@@ -6,7 +6,7 @@ is lost.
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,7 +109,10 @@ def _listed(features: Mapping[str, _Feature]) -> str:
 
 
 def _image(
-    name: str, known: Mapping[str, _Feature], serialized: bytes, wanted: str
+    name: str,
+    known: Mapping[str, _Feature],
+    serialized: bytes,
+    wanted: str | None,
 ) -> str:
     names = [wanted] if wanted else list(IMAGE_FEATURES)
     named = {n: known[n] for n in names if n in known}
@@ -143,7 +146,9 @@ def _image(
     )
 
 
-def _label(name: str, known: Mapping[str, _Feature], wanted: str) -> str | None:
+def _label(
+    name: str, known: Mapping[str, _Feature], wanted: str | None
+) -> str | None:
     if wanted == NO_FEATURE:
         return None
     none = errors.arg("label_feature", NO_FEATURE)
@@ -225,7 +230,7 @@ def reader(chosen: Chosen, reading: Reading) -> Callable[[tf.Tensor], Record]:
 
 
 def check(
-    name: str, chosen: Chosen, labels: np.ndarray, places: list[str]
+    name: str, chosen: Chosen, labels: np.ndarray, places: Sequence[str]
 ) -> None:
     """Raises `UserError` for records without an image or a label.
 

@@ -148,13 +148,14 @@ class Files:
             reason = errors.first_line(error)
         if self.mask is not None:
             position = int(np.flatnonzero(self.mask)[position])
+        return f"{self.place(position)} cannot be read ({reason})"
+
+    def place(self, row: int) -> str:
+        """Says where a record is; `row` counts those without the mask, too."""
         firsts = np.cumsum([0, *self.counts[:-1]])
-        file = int(np.searchsorted(firsts, position, "right")) - 1
-        number = position - firsts[file] + self.skips[file]
-        return (
-            f"record {number} (from 0) of {self.names[file]} cannot be read"
-            f" ({reason})"
-        )
+        file = int(np.searchsorted(firsts, row, "right")) - 1
+        number = row - firsts[file] + self.skips[file]
+        return f"record {number} (from 0) of {self.names[file]}"
 
     def select(self, indices: np.ndarray) -> "Files":
         """Returns only the records at `indices` (int [m], increasing)."""

@@ -5,7 +5,8 @@ import functools
 import os
 import re
 from collections import Counter
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -168,6 +169,21 @@ def _check_one_split(name: str, place: str, paths: list[str]) -> None:
 # ---- Records -----------------------------------------------------------------
 
 
+class _Places(Sequence[str]):
+    """Says where each record is; a million of texts would fill the memory."""
+
+    def __init__(self, files: Files, rows: range) -> None:
+        self._files, self._rows = files, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Places(self._files, self._rows[index])
+        return self._files.place(self._rows[index])
+
+
 def tfrecord(
     name: str, options: TFRecord, split: str, access: Access
 ) -> Source:
@@ -187,13 +203,9 @@ def tfrecord(
             f"{name}: no record in {len(paths):,} file(s), such as {paths[0]}:"
             " write them again"
         )
-    places = [
-        f"record {number} (from 0) of {path}"
-        for path, count in zip(paths, counts.tolist(), strict=True)
-        for number in range(count)
-    ]
     read = record_files.reader(paths, listing.contents)
     files = Files(paths, np.zeros_like(counts), counts, read)
+    places = _Places(files, range(int(counts.sum())))
     try:
         serialized = tf.data.Dataset.from_tensor_slices(paths).flat_map(read)
         first = next(serialized.as_numpy_iterator())
