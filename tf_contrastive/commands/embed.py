@@ -7,7 +7,11 @@ from typing import ClassVar
 
 from tf_contrastive import errors, terminal
 from tf_contrastive.config import allocations, dataset
-from tf_contrastive.config.data import Reading, check_encoder_channels
+from tf_contrastive.config.data import (
+    Reading,
+    check_encoder_channels,
+    inherited,
+)
 from tf_contrastive.config.dataset import AtPath
 from tf_contrastive.config.embed import Embedding
 from tf_contrastive.config.fields import Command, Terminal, group
@@ -31,6 +35,7 @@ class Embed(Command):
         "exif",
         "csv_path_column",
         "csv_label_column",
+        "label_feature",
         "max_bad_images",
         "runner",
     )
@@ -163,9 +168,7 @@ def _input(options: Embed) -> tuple[str, str, Reading]:
         run = checkpoints.load_run(settings.workdir).config
         data = run.data
         if not name:
-            reading = dataclasses.replace(
-                run.reading, max_bad_images=reading.max_bad_images
-            )
+            reading = inherited(reading, run.reading)
         name, data_dir = name or data.dataset, data_dir or data.data_dir
     images = dataset.image_dataset(name)
     declared = dataset.read(images)

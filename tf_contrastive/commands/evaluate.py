@@ -20,7 +20,7 @@ from tf_contrastive import (
 )
 from tf_contrastive.commands import watch
 from tf_contrastive.config import fields
-from tf_contrastive.config.data import Data, Reading, check_pod
+from tf_contrastive.config.data import Data, Reading, check_pod, inherited
 from tf_contrastive.config.evaluate import Evaluate, Evaluation, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import PROTOCOLS
@@ -64,17 +64,6 @@ def run(options: Evaluate) -> int:
     for name in scorer.bad_images:
         terminal.info(f"left out, cannot be read: {name}")
     return 0
-
-
-def _inherited(given: Reading, run: Reading) -> Reading:
-    """Returns how to read the data of a run: as it did, but for what is set."""
-    changed = {
-        field.name: getattr(given, field.name)
-        for field in dataclasses.fields(given)
-        if getattr(given, field.name) != field.default
-    }
-    fraction = run.test_fraction or given.test_fraction
-    return dataclasses.replace(run, **changed | {"test_fraction": fraction})
 
 
 def _strategy(options: Evaluate) -> tf.distribute.Strategy:
@@ -216,7 +205,7 @@ class _Scorer:
         if run:
             name = name or run.config.data.dataset
             if name == run.config.data.dataset:
-                reading = _inherited(reading, run.config.reading)
+                reading = inherited(reading, run.config.reading)
             data_dir = data_dir or run.config.data.data_dir
         if distribution.is_pod(self._strategy):
             check_pod(evaluation.workdir, Data(dataset=name, data_dir=data_dir))
@@ -265,15 +254,17 @@ class _Scorer:
         self, run: Pretrain, data_dir: str
     ) -> datasets.Source | None:
         """Opens what a run was trained on, if it is here."""
-        limits = _inherited(self._options.reading, run.reading)
         own = self._options.evaluation.dataset in ("", run.data.dataset)
+        reading = run.reading
+        if own:
+            reading = inherited(self._options.reading, reading)
         try:
             return self._source(
                 run.data.dataset,
                 run.data.split,
                 data_dir if own else run.data.data_dir,
                 dataclasses.replace(
-                    limits, test_fraction=run.reading.test_fraction
+                    reading, test_fraction=run.reading.test_fraction
                 ),
             )
         except errors.UserError as error:

@@ -109,17 +109,17 @@ class Reading:
         "column of a CSV file that has the labels; empty: found by its name,"
         " else the only other one",
     )
-    label_feature: str = option(
-        "",
+    label_feature: str | None = option(
+        None,
         "feature of TFRecord files or of a TensorFlow dataset that has the"
-        f" labels; {NO_FEATURE}: read no labels; empty: found by its name, such"
+        f" labels; {NO_FEATURE}: read no labels; auto: found by its name, such"
         " as label",
         check=name_in_list,
     )
-    image_feature: str = option(
-        "",
+    image_feature: str | None = option(
+        None,
         "feature of TFRecord files or of a TensorFlow dataset that has the"
-        " images; empty: found by its name, such as image",
+        " images; auto: found by its name, such as image",
         check=name_in_list,
         family="reading_options",
     )
@@ -157,6 +157,17 @@ class Reading:
         identity=False,
         family="reading_options",
     )
+
+
+def inherited(given: Reading, run: Reading) -> Reading:
+    """Returns how to read the data of a run: as it did, but for what is set."""
+    changed = {
+        field.name: getattr(given, field.name)
+        for field in dataclasses.fields(given)
+        if getattr(given, field.name) != field.default
+    }
+    fraction = run.test_fraction or given.test_fraction
+    return dataclasses.replace(run, **changed | {"test_fraction": fraction})
 
 
 @dataclasses.dataclass(frozen=True)
