@@ -418,13 +418,25 @@ _TREES = {
         ("train/a/1.png", "train/b/1.png", "test/a/1.png"),
         ("test", {"a": [2]}, []),
     ),
+    "pictures that are not read": (
+        ("a/1.png", "b/2.png", "b/3.heic"),
+        ("train", {"a": [0], "b": [1]}, ["not read: 1 .heic"]),
+    ),
+    "names without extension": (
+        ("a/1.png", "b/2.png", "a/3", "a/4", "b/5"),
+        ("train", {"a": [0], "b": [1]}, ["not read: 3 without extension"]),
+    ),
     "a split in a split": (
         ("train/a/1.png", "train/train/1.png", "test/a/1.png"),
         ("train", {"a": [0], "train": [1]}, ["train in {root}/train is read"]),
     ),
     "a split in a class": (
         ("a/1.png", "b/train/1.png"),
-        ("train", {"a": [0], "b": [1]}, ["b/train is read as a part of b"]),
+        (
+            "train",
+            {"a": [0], "b": [1]},
+            ["1 folder(s) inside of others are no splits, such as b/train"],
+        ),
     ),
     "no images": (("a/x.txt", "b/y.txt"), ("train", {}, ["(2 .txt)"])),
 }
@@ -445,6 +457,17 @@ def test_trees_are_read_in_one_way_or_tell_of_both(about, tmp_path, caplog):
     for word in words:
         assert any(word in line for line in warnings), warnings
     assert words or not warnings, warnings
+
+
+def test_folders_of_other_classes_are_no_splits_of_one_another(tmp_path):
+    class_folders(tmp_path / "one", ("a", "b"))
+    class_folders(tmp_path / "two", ("b", "c"), start=50)
+    one, two = (
+        datasets.source(f"folder:{tmp_path}", split).info
+        for split in ("one", "two")
+    )
+    with pytest.raises(errors.UserError, match="such as a and b of the same"):
+        datasets.check_scorable(one, two)
 
 
 def test_a_class_of_unreadable_images_is_named(tmp_path, caplog):

@@ -30,6 +30,7 @@ from tf_contrastive.datasets.source import (
     in_memory,
 )
 
+NO_EXTENSION = "without extension"
 # Classes whose sizes are listed in `Info.found`.
 _LISTED = 10
 
@@ -81,7 +82,7 @@ def few(names: Iterable[str], most: int = 3) -> str:
 
 def extension(name: str) -> str:
     """Returns a file's extension, in words."""
-    return os.path.splitext(name)[1].lower() or "without extension"
+    return os.path.splitext(name)[1].lower() or NO_EXTENSION
 
 
 def holds_out(split: str, reading: Reading) -> bool:

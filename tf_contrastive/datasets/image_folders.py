@@ -43,6 +43,11 @@ _SYSTEM = {
     "thumbs.db",
     "desktop.ini",
 }
+# Extensions of pictures that are not read, or not without a package.
+_PICTURES = {
+    *(".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".ico", ".tga"),
+    *(".exr", ".hdr", ".dng", ".cr2", ".nef", ".arw", ".dcm", ".nii"),
+}
 
 
 # ---- Reading folders ---------------------------------------------------------
@@ -239,21 +244,22 @@ def _refuse_inner_splits(name: str, root: str, names: list[str]) -> None:
                 f"{name}: the splits {few(sorted(below))} are in"
                 f" {root}/{around}: use folder:{root}/{around}"
             )
+    inside.pop("", None)
+    inner = []
     for parent, folders in sorted(inside.items()):
-        if not parent:
-            continue
         splits = sorted(filter(split_spec.meaning, folders))
         if len({*map(split_spec.meaning, splits)}) > 1:
             raise errors.UserError(
                 f"{name}: {root}/{parent} has the splits {few(splits)}: put"
                 f" splits above classes, as in {root}/{splits[0]}/{parent}"
             )
-        if splits:
-            terminal.warning(
-                f"{name}: {root}/{parent}/{splits[0]} is read as a part of"
-                f" {parent}, not as a split"
-            )
         _refuse_look_alikes(name, f"{root}/{parent}", sorted(folders))
+        inner += [f"{parent}/{folder}" for folder in splits]
+    if inner:
+        terminal.warning(
+            f"{name}: {len(inner):,} folder(s) inside of others are no splits,"
+            f" such as {inner[0]}"
+        )
 
 
 # ---- Classes -----------------------------------------------------------------
@@ -374,9 +380,10 @@ def _tree(name: str, path: str, place: _Place) -> ImageFiles:
             f" use a folder of {' '.join(decoding.extensions())} files"
         )
     if others:
-        terminal.info(
-            f"{name}: files that are no images: {counts(others)}{heic}"
-        )
+        bare = others.count(image_files.NO_EXTENSION)
+        are_images = bare > len(paths) or not _PICTURES.isdisjoint(others)
+        tell = terminal.warning if are_images else terminal.info
+        tell(f"{name}: files that are not read: {counts(others)}{heic}")
     names = [path[len(root) :].strip("/") for path in paths]
     _refuse_inner_splits(name, root, names)
     of = [name.split("/")[0] if "/" in name else "" for name in names]

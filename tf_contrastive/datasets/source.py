@@ -403,8 +403,9 @@ def check_scorable(train: Info, test: Info) -> Info:
         if not info.has_labels:
             raise errors.UserError(
                 f"{info.name} {info.split} has no labels to score against, one"
-                f" per image: set {errors.arg('dataset', 'NAME')} of a labelled"
-                " dataset"
+                f" per image: set {errors.arg('test_split', 'NAME')} to a"
+                f" labelled split, or {errors.arg('dataset', 'NAME')} to a"
+                " labelled dataset"
             )
     # Without names, the largest label is all that is known of the classes.
     lacks = not test.label_names and (
@@ -416,10 +417,11 @@ def check_scorable(train: Info, test: Info) -> Info:
             f" {test.split} {test.num_classes}: use splits of the same classes"
         )
     if train.label_names and test.label_names not in ((), train.label_names):
-        ours, theirs = ({*info.label_names} for info in (train, test))
+        pairs = zip(train.label_names, test.label_names, strict=False)
+        ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
         raise errors.UserError(
-            f"{train.name}: {train.split} and {test.split} number different"
-            f" classes, such as {min(ours ^ theirs)}: use splits of the same"
-            " classes"
+            f"{train.name}: {train.split} and {test.split} have other classes,"
+            f" such as {ours} and {theirs} of the same number: use splits of"
+            " the same classes"
         )
     return dataclasses.replace(test, num_classes=train.num_classes)
