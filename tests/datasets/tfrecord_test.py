@@ -159,7 +159,7 @@ _RECORDS = {
     "text of a class": (
         changed(_ALL, label=None, **{"class/text": b"cat"}),
         {},
-        "class/text .bytes.*label_feature=class/text",
+        "class/text .bytes.*int64.*label_feature=none",
     ),
     "raw pixels": (
         changed(_ALL, image=bytes(12 * 10 * 3), width=10),
@@ -235,7 +235,7 @@ def test_doctor_is_told_how_records_were_understood(tmp_path):
     (tmp_path / "c.tfrecord").touch()
     (tmp_path / "labels.txt").write_text("cat\ndog\n")
     assert datasets.source(f"tfrecord:{tmp_path}").info.found == (
-        ("files", "3 TFRecord, 1 gzip, 1 empty"),
+        ("files", "3 TFRecord (1 gzip, 1 empty)"),
         ("left out", "labels.txt"),
         ("records", "12"),
         ("images", "12 PNG, feature 'image'"),
@@ -343,6 +343,21 @@ def test_files_of_one_split_are_read(files, path, expected, tmp_path):
         refused(expected, name=name)
     else:
         assert labels(datasets.source(name)) == _LABELS * expected
+
+
+def test_shards_that_are_empty_or_absent_are_a_warning(tmp_path, caplog):
+    for number in (0, 2, 3):
+        file = tmp_path / f"a-0000{number}-of-00005"
+        write_records(file, rows() if number else [])
+    name = f"tfrecord:{tmp_path}/a-*"
+    assert labels(datasets.source(name)) == _LABELS * 2
+    assert f"1 of 3 files are empty, such as {tmp_path}/a-00000" in caplog.text
+    assert (
+        f"2 of 5 shards are absent, such as {tmp_path}/a-00001" in caplog.text
+    )
+    caplog.clear()
+    datasets.source(f"{name[:-1]}00002-of-00005")  # It was meant alone.
+    assert not caplog.text
 
 
 # ---- What was written comes back ---------------------------------------------

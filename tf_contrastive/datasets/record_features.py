@@ -139,8 +139,8 @@ def _image(
         )
     maybe = next((n for n, x in known.items() if str(x) == "bytes"), "NAME")
     raise errors.UserError(
-        f"{name}: no feature {', '.join(names)} with an encoded image; features"
-        f" present: {_listed(known)}: set"
+        f"{name}: its records have no encoded image in feature"
+        f" {' or '.join(names)}; features present: {_listed(known)}: set"
         f" {errors.arg('image_feature', maybe)}, or write the first record"
         " again"
     )
@@ -184,11 +184,14 @@ def _label(
             " read no labels"
         )
     if others:
-        first = next(iter(others))
+        usable = [n for n, x in others.items() if str(x) == "int64"]
+        advice = "write the number of the class as int64"
+        if usable:
+            advice = f"set {errors.arg('label_feature', usable[0])}"
         raise errors.UserError(
-            f"{name}: no feature {', '.join(names)}, and {_listed(others)} may"
-            f" be the label: set {errors.arg('label_feature', first)}, or"
-            f" {none} to read no labels"
+            f"{name}: its records have no feature {' or '.join(names)}, and"
+            f" {_listed(others)} may be the label: {advice}, or {none} to read"
+            " no labels"
         )
     return None
 

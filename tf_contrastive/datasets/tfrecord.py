@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import errors, terminal
 from tf_contrastive.config.dataset import TFRecord
 from tf_contrastive.datasets import (
     classes,
@@ -32,6 +32,7 @@ from tf_contrastive.datasets.source import (
 
 # In a path: the name of the split.
 _SPLIT = "{split}"
+_SHARD = re.compile(r"(.*-)(\d{5})-of-(\d{5})(.*)")
 
 
 # ---- Files -------------------------------------------------------------------
@@ -51,7 +52,9 @@ class _Listing(NamedTuple):
         empty = sum(x.records == 0 for x in self.contents)
         about = [f"{n:,} {kind}" for kind, n in sorted(kinds.items()) if kind]
         about += [f"{empty:,} empty"] * bool(empty)
-        files = ", ".join([f"{len(self.paths):,} TFRecord", *about])
+        files = f"{len(self.paths):,} TFRecord"
+        if about:
+            files += f" ({', '.join(about)})"
         return [("files", files), ("left out", self.left_out)]
 
 
@@ -137,11 +140,45 @@ def _list(name: str, pattern: str, split: str, verify_all: bool) -> _Listing:
         reason = record_files.foreign(wrong[0]).marked
         raise errors.UserError(f"{name}: {count * (len(paths) > 1)}{reason}")
     _check_one_split(name, place, list(files))
+    empty = [path for path, contents in files.items() if not contents.records]
+    if len(empty) < len(files):
+        _warn(name, "files are empty", empty, len(files))
+    _warn(name, "shards are absent", *_absent_shards(list(files)))
     left_out = [_few([os.path.basename(path) for path in foreign])]
     left_out += [f"{len(hidden):,} hidden"] * bool(hidden)
     left_out += [f"{len(folders):,} folder(s)"] * bool(folders)
     about = ", ".join(filter(None, left_out)) or "none"
     return _Listing(place, list(files), list(files.values()), about)
+
+
+def _warn(name: str, what: str, paths: list[str], total: int) -> None:
+    if paths:
+        terminal.warning(
+            f"{name}: {len(paths):,} of {total:,} {what}, such as {paths[0]}:"
+            " copy or write them again, unless that is right"
+        )
+
+
+def _absent_shards(paths: list[str]) -> tuple[list[str], int]:
+    """Returns the shards of a set that are not there, and their number in all.
+
+    Names such as train-00001-of-00003 say it; one file alone was meant alone.
+    """
+    sets: dict[tuple[str, ...], set[int]] = {}
+    for match in map(_SHARD.fullmatch, paths):
+        if match:
+            head, number, total, tail = match.groups()
+            sets.setdefault((head, total, tail), set()).add(int(number))
+    absent, every = [], 0
+    for (head, total, tail), numbers in sets.items():
+        if len(numbers) > 1:
+            every += int(total)
+            absent += [
+                f"{head}{number:0{len(total)}}-of-{total}{tail}"
+                for number in range(int(total))
+                if number not in numbers
+            ]
+    return absent, every
 
 
 def _ending(path: str) -> str:
