@@ -47,7 +47,8 @@ def test_the_small_network():
         ),
         ({"image_shape": (7, 7, 3)}, "too small for the cifar stem"),
         ({"name": "keras:MobilNetV2"}, "did you mean 'keras:MobileNetV2'"),
-        ({"name": "torch:resnet18"}, "keras:NAME"),
+        ({"name": "torch:resnet18"}, "own_modules=torch"),
+        ({"name": "kears:VGG16"}, "did you mean keras"),
         ({"name": "keras:MobileNetV2", "width": 2.0}, "'width'"),
         ({"name": "keras:VGG16", "stem": "cifar"}, "'stem'"),
         (

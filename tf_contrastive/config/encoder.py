@@ -267,7 +267,7 @@ class OwnEncoder(EncoderDeclaration):
 def own_encoder(name: str) -> type[OwnEncoder]:
     """Returns the declaration of an encoder of your own, `module:name`."""
     options = own.network_options(
-        "encoder", own.load("encoder", name), OWN_INPUTS
+        "encoder", own.load("encoder", name, PREFIXES), OWN_INPUTS
     )
     return own.declare(name, OwnEncoder, options)
 
@@ -287,7 +287,7 @@ ENCODERS: dict[str, type[EncoderDeclaration]] = by_network(
 # Short, for help and errors: names, and libraries' prefixes.
 _NAMES = [name for name in ENCODERS if ":" not in name]
 _FORMS = [*_NAMES, f"{Keras.prefix}NAME", f"{KerasCV.prefix}NAME"]
-_PREFIXES = (Keras.prefix, KerasCV.prefix)
+PREFIXES = (Keras.prefix, KerasCV.prefix)
 
 
 def split_name(name: str) -> str:
@@ -303,7 +303,7 @@ def _known(name: str) -> list[str]:
 
 def is_own(name: str) -> bool:
     """Whether a name is that of an encoder of your own, `module:name`."""
-    return bool(module_of(name)) and not name.startswith(_PREFIXES)
+    return bool(module_of(name)) and not name.startswith(PREFIXES)
 
 
 def check_encoder_name(name: str) -> None:

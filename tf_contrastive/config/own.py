@@ -38,9 +38,11 @@ def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
     module, _, attribute = name.partition(":")
     given = errors.arg(kind, name)
     if module not in _allowed:
+        hint = errors.did_you_mean(module, families)
         raise errors.UserError(
-            f"{given}: {module} may be somebody else's code, and is imported"
-            f" only where you name it: set {errors.arg(ARGUMENT, module)}"
+            f"{given}: {module}{hint} may be the code of somebody else, and is"
+            " imported only where you name it: set"
+            f" {errors.arg(ARGUMENT, module)}"
         )
     try:
         found = importlib.import_module(module)

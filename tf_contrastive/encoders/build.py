@@ -95,7 +95,7 @@ def _network(name: Any, options: dict[str, Any]) -> Any:
     if not isinstance(name, str):
         return OwnEncoder(name, options)
     if declared.is_own(name):
-        return OwnEncoder(own.load("encoder", name), options)
+        return OwnEncoder(own.load("encoder", name, declared.PREFIXES), options)
     declared.check_encoder_name(name)
     kind = components.pick("encoder", name, ENCODERS, options)
     return kind(network=declared.split_name(name), **options)
