@@ -45,6 +45,8 @@ INSTALL_REQUIRES = [
     "threadpoolctl>=2,<4",
     "Pillow>=10",
     "psutil>=5",
+    # Required by tensorflow, and also used directly, when it is imported.
+    "wrapt>=1.11",
     # TensorBoard imports pkg_resources, which later versions removed.
     "setuptools>=78.1.1,<81",
 ]

@@ -39,6 +39,7 @@ from tf_contrastive.datasets import (
     sampler,
 )
 from tf_contrastive.doctor import advice
+from tf_contrastive.encoders import checked_input
 from tf_contrastive.evaluation import (
     classification_metrics,
     finetune,
@@ -50,7 +51,7 @@ from tf_contrastive.evaluation import (
 )
 from tf_contrastive.evaluation.corruptions import severities
 from tf_contrastive.evaluation.data import Data
-from tf_contrastive.exporting import serving_module, tflite_onnx
+from tf_contrastive.exporting import tflite_onnx
 from tf_contrastive.lab.claims import verdicts
 from tf_contrastive.losses import contrastive_metrics, similarity
 from tf_contrastive.tensorboard import histograms, projector
@@ -374,10 +375,10 @@ def test_a_pixel_may_be_a_thousandth_out_of_range(edge, sign):
     def pixel(distance):
         return tf.fill([1, 1, 1, 3], edge + sign * distance)
 
-    served = serving_module._check_range(pixel(0.0009))
+    served = checked_input.check_range(pixel(0.0009))
     np.testing.assert_array_equal(served, pixel(0.0))
     with pytest.raises(tf.errors.InvalidArgumentError):
-        serving_module._check_range(pixel(0.0011))
+        checked_input.check_range(pixel(0.0011))
 
 
 @pytest.mark.parametrize(

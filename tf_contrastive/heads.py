@@ -242,7 +242,7 @@ class OwnHead(tf.keras.Model):
         """Returns the constructor's arguments; a function stays one."""
         part = self._part()
         if isinstance(part, tf.keras.layers.Layer):
-            part = tf.keras.saving.serialize_keras_object(part)
+            part = tf.keras.layers.serialize(part)
         return {
             "part": part,
             "synchronized": self._synchronized,
@@ -255,7 +255,7 @@ class OwnHead(tf.keras.Model):
         """Makes the head that `get_config` describes."""
         part = config["part"]
         if isinstance(part, dict):
-            part = tf.keras.saving.deserialize_keras_object(part)
+            part = tf.keras.layers.deserialize(part)
         return cls(**{**config, "part": part})
 
 

@@ -72,12 +72,18 @@ class BatchNormalization(tf.keras.layers.BatchNormalization):
 
     @distribution.do_not_convert_self
     def call(
-        self, inputs: tf.Tensor, training: bool | tf.Tensor | None = False
+        self,
+        inputs: tf.Tensor,
+        training: bool | tf.Tensor | None = False,
+        mask: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Normalizes inputs [N, ..., C], in the layer's compute dtype.
 
-        In training by the batch's statistics, which update the moving ones.
+        In training by the batch's statistics, which update the moving ones; a
+        mask is not supported.
         """
+        if mask is not None:
+            raise ValueError("BatchNormalization of masked inputs")
         if not self.trainable:
             training = False
         normalize_by_moving = super().call

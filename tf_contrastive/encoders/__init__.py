@@ -5,5 +5,6 @@ batch normalization. Every encoder standardises its input in its first layer.
 """
 
 from tf_contrastive.encoders.build import build
+from tf_contrastive.encoders.checked_input import Encoder
 
-__all__ = ["build"]
+__all__ = ["Encoder", "build"]

@@ -4,15 +4,12 @@ A run is data: it is read, never executed. An export is a program.
 """
 
 import os
-from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors
-from tf_contrastive.encoders import pretrained
+from tf_contrastive.encoders import checked_input, pretrained
 from tf_contrastive.exporting import versioning
-from tf_contrastive.exporting.serving_module import pixels
 
 
 def kind_of(path: str) -> str:
@@ -44,16 +41,6 @@ def kind_of(path: str) -> str:
 def find(path: str) -> str | None:
     """Returns the export at `path` or its newest version, or None."""
     return None if checkpoints.is_run(path) else versioning.newest(path)
-
-
-class _Encoder(tf.keras.Model):
-    """An encoder that refuses what are not pixels."""
-
-    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        # Not where it becomes a part of another Keras model.
-        if isinstance(inputs, tf.Tensor | np.ndarray):
-            inputs = pixels(tf.convert_to_tensor(inputs))
-        return super().__call__(inputs, *args, **kwargs)
 
 
 def load(path: str) -> tf.Module:
@@ -97,7 +84,9 @@ def load_run(workdir: str) -> tf.keras.Model:
 
 
 def _checked(encoder: tf.keras.Model) -> tf.keras.Model:
-    return _Encoder(encoder.inputs, encoder.outputs, name=encoder.name)
+    return checked_input.Encoder(
+        encoder.inputs, encoder.outputs, name=encoder.name
+    )
 
 
 def copy_weights(path: str, encoder: tf.keras.Model) -> None:

@@ -7,11 +7,9 @@ import tensorflow as tf
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.datasets import image_headers
+from tf_contrastive.encoders.checked_input import check_range, pixels
 from tf_contrastive.exporting.exported_networks import image_shape
 from tf_contrastive.views import preprocessing
-
-# How far outside of [0, 1] the rounding of a client's resize may be.
-_RANGE_TOLERANCE = 1e-3
 
 
 class ServingModule(tf.Module):
@@ -124,8 +122,8 @@ class ServingModule(tf.Module):
             def function(images: tf.Tensor) -> dict[str, tf.Tensor]:
                 count = tf.shape(images)[0]
                 with tf.device("CPU:0"):
-                    pixels = prepare(images)
-                return outputs(self.encode(pixels)[:count])
+                    prepared = prepare(images)
+                return outputs(self.encode(prepared)[:count])
 
             return tf.function(function, input_signature=[spec])
 
@@ -137,7 +135,7 @@ class ServingModule(tf.Module):
             signatures["serving_float"] = of_images(
                 embedding,
                 tf.TensorSpec(spec.shape, tf.float32, "images"),
-                lambda images: self._resize(_check_range(images)),
+                lambda images: self._resize(check_range(images)),
             )
             signatures["serving_bytes"] = tf.function(
                 self._embed_bytes,
@@ -182,8 +180,8 @@ class ServingModule(tf.Module):
             return preprocessing.resize_and_crop(whole, size)
 
         def resized() -> tf.Tensor:
-            pixels = images * 255.0 if is_float else images
-            return preprocessing.resize_and_crop(pixels, size)
+            values = images * 255.0 if is_float else images
+            return preprocessing.resize_and_crop(values, size)
 
         return tf.case(
             [
@@ -242,39 +240,3 @@ class ServingModule(tf.Module):
         ok = tf.scatter_nd(rows, tf.ones([tf.shape(rows)[0]], tf.int32), [n])
         shape = tf.stack([n, self._size, self._size, 3])
         return tf.scatter_nd(rows, pixels, shape), ok > 0
-
-
-def pixels(images: tf.Tensor) -> tf.Tensor:
-    """Returns uint8 or float images [N, S, S, K] as float32 in [0, 1].
-
-    Raises:
-      InvalidArgumentError: for colours outside of [0, 1].
-      TypeError: for other types.
-    """
-    if images.dtype == tf.uint8:
-        return tf.cast(images, tf.float32) / 255
-    if not images.dtype.is_floating:
-        raise TypeError(
-            f"images of type {images.dtype.name}: pass uint8, or float in"
-            " [0, 1]"
-        )
-    images = tf.cast(images, tf.float32)
-    colors = _check_range(images[..., :3])
-    return tf.concat([colors, images[..., 3:]], -1)
-
-
-def _check_range(images: tf.Tensor) -> tf.Tensor:
-    """Returns images in [0, 1]; fails for any other value, including NaN."""
-    low, high = -_RANGE_TOLERANCE, 1 + _RANGE_TOLERANCE
-    check = tf.debugging.Assert(
-        tf.reduce_all((images >= low) & (images <= high)),
-        [
-            "images must be float32 in [0, 1], but are in",
-            tf.reduce_min(images),
-            tf.reduce_max(images),
-            "divide bytes by 255, or send uint8 to serving_default; do not"
-            " standardize, the model does",
-        ],
-    )
-    with tf.control_dependencies([check]):
-        return tf.clip_by_value(images, 0.0, 1.0)

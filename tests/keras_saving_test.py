@@ -1,0 +1,209 @@
+"""What users put into a Keras model is saved with it, and loaded again."""
+
+import inspect
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tf_contrastive import encoders, heads, losses, optimizers, schedules
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.model import ContrastiveModel
+
+_EXTENSIONS = ("m.keras", "m.h5", "m")
+
+
+def _small(name="resnet10", **options):
+    return encoders.build(name, image_shape=(16, 16, 3), **options)
+
+
+def _layers():
+    """Keras' batch normalization, which becomes synchronized."""
+    layers = tf.keras.layers
+    return tf.keras.Sequential(
+        [layers.Conv2D(4, 3), layers.BatchNormalization(), layers.ReLU()]
+    )
+
+
+def _loaded():
+    encoder = _small(_layers)
+    return encoders.Encoder(encoder.inputs, encoder.outputs)
+
+
+# Name -> (makes it, shape of its input).
+_PARTS = {
+    "loaded": (_loaded, (16, 16, 3)),
+    "resnet": (lambda: _small(width=0.125), (16, 16, 3)),
+    "convnet": (lambda: _small("convnet"), (16, 16, 3)),
+    "own": (lambda: _small(_layers), (16, 16, 3)),
+    "mlp": (lambda: heads.build("mlp", output=4, layers=3), (12,)),
+    "linear": (lambda: heads.build("linear", output=4), (12,)),
+    "identity": (lambda: heads.build("identity"), (12,)),
+    "own_head": (lambda: heads.build(tf.keras.layers.Dense(4)), (12,)),
+    "probe": (lambda: heads.LinearProbe(3, normalize_input=True), (12,)),
+    "batch_normalization": (BatchNormalization, (12,)),
+}
+
+
+def _user_model(name):
+    """A model of the user's around a part, and images or features for it."""
+    make, shape = _PARTS[name]
+    inputs = tf.keras.Input(shape)
+    outputs = tf.keras.layers.Dense(3)(make()(inputs))
+    x = np.random.default_rng(0).uniform(size=(2, *shape))
+    return tf.keras.Model(inputs, outputs), x.astype(np.float32)
+
+
+@pytest.mark.parametrize("name", _PARTS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_part_of_a_users_model_is_saved_with_it(name, tmp_path):
+    model, x = _user_model(name)
+    for file in _EXTENSIONS:
+        model.save(tmp_path / file)
+        again = tf.keras.models.load_model(tmp_path / file)
+        np.testing.assert_allclose(again(x), model(x), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_checks_of_a_loaded_encoder_are_saved_with_it(tmp_path):
+    saved, x = _user_model("loaded")
+    models = [saved]
+    for file in _EXTENSIONS:
+        saved.save(tmp_path / file)
+        models.append(tf.keras.models.load_model(tmp_path / file))
+    for model in models:
+        encoder = model.layers[1]
+        levels = np.uint8(np.rint(x * 255))
+        expected = encoder(levels / np.float32(255))
+        np.testing.assert_allclose(encoder(levels), expected, rtol=1e-5)
+        for wrong, text in (
+            (x.astype(np.int32), "images of type int32: pass uint8"),
+            (x * 255, r"must be float32 in \[0, 1\]"),
+            (x[:0], r"must be at least one of \[16, 16, 3\]"),
+            (x[..., :1], r"images of shape \[2, 16, 16, 1\]: must be"),
+            (np.concatenate([x, x[..., :1]], -1), r"\[2, 16, 16, 4\]: must be"),
+            (x[0], r"images of shape \[16, 16, 3\]: must be"),
+        ):
+            with pytest.raises(
+                (ValueError, TypeError, tf.errors.InvalidArgumentError),
+                match=text,
+            ):
+                encoder(wrong)
+        # Keras makes floats of them before the encoder sees them.
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be"):
+            model(levels)
+
+
+_PROGRAM = """
+import sys
+{imports}
+import numpy as np
+import tensorflow as tf
+for path in sys.argv[1:]:
+    model = tf.keras.models.load_model(path)
+    assert type(model.layers[1]).__name__ == "Encoder", path
+    model(np.full([1, 16, 16, 3], 0.5, np.float32))
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import tf_contrastive",
+        "import tensorflow; import tf_contrastive",
+        "import tf_contrastive.losses",
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_another_process_that_has_imported_the_package_loads_it(
+    imports, tmp_path
+):
+    model, _ = _user_model("loaded")
+    paths = [str(tmp_path / file) for file in _EXTENSIONS]
+    for path in paths:
+        model.save(path)
+    program = _PROGRAM.format(imports=imports)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *paths], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_an_optimizer_of_a_users_model_is_saved_with_it(name, tmp_path):
+    x, y = np.ones([2, 4], np.float32), np.ones([2, 3], np.float32)
+    model = tf.keras.Sequential([tf.keras.Input([4]), tf.keras.layers.Dense(3)])
+    model.compile(optimizers.build(name, learning_rate=0.1), "mse")
+    path = str(tmp_path / "c.keras")
+    checkpoint = tf.keras.callbacks.ModelCheckpoint(path)
+    model.fit(x, y, epochs=2, verbose=0, callbacks=[checkpoint])
+    again = tf.keras.models.load_model(path)
+    assert type(again.optimizer) is type(model.optimizer)
+    assert again.optimizer.get_config() == model.optimizer.get_config()
+    for m in (model, again):
+        m.fit(x, y, verbose=0)
+    np.testing.assert_allclose(again(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", schedules.SCHEDULES)
+def test_a_schedule_is_made_again_from_its_config(name):
+    rate = schedules.build(
+        name,
+        base_learning_rate=0.1,
+        batch_size=8,
+        steps_per_epoch=4,
+        epochs=100,
+        warmup_epochs=1,
+    )
+    config = tf.keras.saving.serialize_keras_object(rate)
+    again = tf.keras.saving.deserialize_keras_object(
+        json.loads(json.dumps(config))
+    )
+    steps = [0, 1, 5, 130, 250, 399]
+    np.testing.assert_array_equal(
+        [again(step) for step in steps], [rate(step) for step in steps]
+    )
+
+
+@pytest.mark.parametrize("name", losses.LOSSES)
+def test_a_loss_is_made_again_from_its_config(name):
+    changed = {"scale": 2.0, "temperature": 0.3, "weight": 0.7, "margin": 0.3}
+    known = losses.LOSSES[name].defaults()
+    loss = losses.build(name, **{k: changed[k] for k in changed if k in known})
+    config = tf.keras.saving.serialize_keras_object(loss)
+    again = tf.keras.saving.deserialize_keras_object(config)
+    assert type(again) is type(loss)
+    assert again.get_config() == loss.get_config()
+
+
+@pytest.mark.parametrize("file", ["m.keras", "m"])
+def test_a_contrastive_model_is_saved(file, tmp_path):
+    model = ContrastiveModel(
+        _small(_layers),
+        heads.build("mlp", output=8),
+        losses.build("supcon", temperature=0.2),
+        heads.LinearProbe(4),
+    )
+    model.compile(optimizers.build("lars", learning_rate=0.1))
+    views = np.random.default_rng(0).uniform(size=[8, 2, 16, 16, 3])
+    views = views.astype(np.float32)
+    model.fit(views, np.arange(8) % 4, verbose=0)
+    model.save(tmp_path / file)
+    again = tf.keras.models.load_model(tmp_path / file)
+    images = views[:, 0]
+    np.testing.assert_allclose(again(images), model(images), atol=1e-5)
+
+
+def test_every_layer_is_tried():
+    """A new public layer must be added to the list."""
+    layers = [
+        x
+        for module in (heads, encoders)
+        for x in vars(module).values()
+        if inspect.isclass(x) and issubclass(x, tf.keras.layers.Layer)
+    ]
+    tried = {type(make()) for make, _ in _PARTS.values()}
+    assert {*layers} <= tried
