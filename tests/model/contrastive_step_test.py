@@ -472,3 +472,99 @@ def test_a_mixing_model_is_made_again_from_its_config():
     head, loss = heads.build("linear", output=4), losses.build("cross_entropy")
     model = ContrastiveModel(encoder, head, loss, mix=mix)
     assert ContrastiveModel.from_config(model.get_config()).mix == mix
+
+
+def test_a_batch_counts_by_its_images():
+    """Losses whose mean over batches is known: 32, 32 and 6 images."""
+    sizes = (32, 32, 6)
+
+    def loss(projections):
+        # 1 for the small batch.
+        small = tf.shape(projections)[0] < 32
+        return tf.cast(small, tf.float32) + 0 * tf.reduce_sum(projections)
+
+    model = ContrastiveModel(_encoder(), heads.build("linear", output=4), loss)
+    model.compile("sgd")
+    views = np.random.default_rng(0).uniform(size=[70, 2, _SIDE, _SIDE, 3])
+    views = tf.data.Dataset.from_tensor_slices(views.astype(np.float32))
+    data = views.batch(32)
+    assert [len(batch) for batch in data] == list(sizes)
+    expected = pytest.approx(6 / 70, rel=1e-5)
+    assert model.evaluate(data, return_dict=True, verbose=0)["loss"] == expected
+    history = model.fit(data, validation_data=data, verbose=0).history
+    assert history["loss"] == [expected]
+    assert history["val_loss"] == [expected]
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize(
+    ("views", "labels", "text"),
+    [
+        ("float", None, None),
+        ("uint8", None, None),
+        ("255", None, "and are floats"),
+        ("int32", None, "views of type int32: must be floats"),
+        ("float", "one_hot", "the probe takes integers"),
+        ("float", "float", "the probe takes integers|must be int"),
+        ("float", "from_1", "labels must be integers from 0 to"),
+        ("float", "from_-1", "class ids must be|must be integers from 0"),
+    ],
+)
+def test_other_values_are_refused(views, labels, text, jit_compile):
+    pixels, ids = _data()
+    given = {
+        "float": pixels,
+        "uint8": np.uint8(pixels * 255),
+        "255": pixels * np.float32(255),
+        "int32": np.int32(pixels * 255),
+    }[views]
+    targets = {
+        None: ids,
+        "one_hot": np.eye(_CLASSES, dtype=np.float32)[ids],
+        "float": ids.astype(np.float32),
+        "from_1": ids + 1,
+        "from_-1": ids - 1,
+    }[labels]
+    model = _model()
+    model.compile("sgd", jit_compile=jit_compile)
+    if text is None:
+        assert np.isfinite(model.train_on_batch(given, targets)).all()
+        return
+    raised = (ValueError, tf.errors.InvalidArgumentError)
+    static = "int32" in views or labels in ("one_hot", "float")
+    if jit_compile and not static:  # XLA raises nothing.
+        found = model.train_on_batch(given, targets, return_dict=True)
+        losses_ = found["loss"], found["probe_loss"]
+        assert not np.isfinite(losses_).all()
+        return
+    with pytest.raises(raised, match=text):
+        model.train_on_batch(given, targets)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"loss": "mse"}, {"metrics": ["mae"]}, {"loss_weights": [1]}]
+)
+def test_losses_and_metrics_of_keras_are_refused(arguments):
+    (name,) = arguments
+    with pytest.raises(ValueError, match=rf"compile\({name}=...\) is not used"):
+        _model().compile("sgd", **arguments)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_keras_normalization_becomes_synchronized(replicas):
+    strategy = on_replicas.strategy(replicas)
+    kind = tf.keras.layers.BatchNormalization
+    with strategy.scope():
+        encoder = tf.keras.Sequential(
+            [
+                tf.keras.Input([_SIDE, _SIDE, 3]),
+                tf.keras.layers.Conv2D(4, 3),
+                kind(),
+                tf.keras.layers.GlobalAveragePooling2D(),
+            ]
+        )
+        head = tf.keras.Sequential([tf.keras.layers.Dense(4), kind()])
+        ContrastiveModel(encoder, head, losses.build("ntxent"))
+    for network in (encoder, head):
+        (layer,) = (x for x in network.layers if isinstance(x, kind))
+        assert getattr(layer, "synchronized", False) == (replicas > 1)

@@ -33,9 +33,12 @@ class ContrastiveModel(
     the step's random operations: ((views, seeds [B, V, 2]), labels).
 
     Args:
-      encoder: images float32 [N, H, W, K] in [0, 1] -> features h [N, D].
-      projection_head: h [N, D] -> z [N, P].
-      loss: of `losses`: (z [B, V, P], labels, seed) -> float32 [].
+      encoder: any Keras model, images float32 [N, H, W, K] in [0, 1] ->
+        features h [N, D]. On several replicas, Keras' BatchNormalization in it
+        becomes synchronized, as in the head.
+      projection_head: any Keras layer, h [N, D] -> z [N, P].
+      loss: of `losses`, or a function of your own, see `losses.FunctionLoss`:
+        (z [B, V, P], labels, seed) -> float32 [].
       probe: h [N, D] -> logits [N, C], trained behind a stop-gradient (Chen et
         al. 2020, appendix B.6); None: no probe.
       momentum: of the key encoder's moving average, in [0, 1), for the loss

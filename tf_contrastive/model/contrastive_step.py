@@ -17,7 +17,9 @@ import tensorflow as tf
 
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
+from tf_contrastive.distribution.batch_normalization import synchronize
 from tf_contrastive.losses import contrastive_metrics, similarity
+from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.losses import own as losses
 from tf_contrastive.model.running_means import RunningMeans
 from tf_contrastive.views.pixel_dtype import from_wire
@@ -34,6 +36,11 @@ _TASK_METRICS = {
 }
 
 
+# A view's pixels are in [0, 1]. Augmentation of one's own may leave that a bit,
+# and others standardise them; 0..255 is always a mistake.
+_LARGEST_PIXEL = 16.0
+
+
 class Batch(NamedTuple):
     """One replica's part of a batch."""
 
@@ -46,6 +53,11 @@ class Batch(NamedTuple):
     seeds: tf.Tensor | None = None
     # Projections [B, 1, P] of further views by another encoder.
     keys: tf.Tensor | None = None
+
+    @property
+    def images(self) -> tf.Tensor:
+        """The number of images B, float32 []."""
+        return tf.cast(tf.shape(self.views)[0], tf.float32)
 
 
 class Trained(NamedTuple):
@@ -84,6 +96,9 @@ class ContrastiveStep(tf.keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            for network in (encoder, projection_head):
+                synchronize(network)
         self.encoder = encoder
         self.projection_head = projection_head
         self.contrastive_loss = losses.get(loss)
@@ -91,6 +106,8 @@ class ContrastiveStep(tf.keras.Model):
         # All variables are created now, since a checkpoint restores by value.
         projection_head(tf.keras.Input(encoder.output_shape[1:]))
         self.built = True
+        # Steps do not call the model, from which Keras learns what it saves.
+        self._set_save_spec(tf.TensorSpec(encoder.input_shape))
         if encoder.losses or projection_head.losses:
             raise ValueError(
                 "the encoder or the projection head has regularizers, which"
@@ -198,7 +215,17 @@ class ContrastiveStep(tf.keras.Model):
     # ---- The step ----
 
     def compile(self, optimizer: Any, **kwargs: Any) -> None:
-        """Sets the optimizer; the rest is `tf.keras.Model.compile`'s."""
+        """Sets the optimizer; the rest is `tf.keras.Model.compile`'s.
+
+        Raises:
+          ValueError: for losses and metrics, which are the constructor's.
+        """
+        for name in ("loss", "loss_weights", "metrics", "weighted_metrics"):
+            if kwargs.get(name) is not None:
+                raise ValueError(
+                    f"compile({name}=...) is not used: the loss and the probe"
+                    " are arguments of ContrastiveModel, which measures them"
+                )
         kwargs.setdefault("jit_compile", False)
         super().compile(optimizer=optimizer, **kwargs)
         self.optimizer.build(self.pretrained_variables)
@@ -231,6 +258,11 @@ class ContrastiveStep(tf.keras.Model):
                 " compares images: pass (views, labels), or views"
             )
         views, seeds = views if isinstance(views, tuple) else (views, None)
+        if not (views.dtype.is_floating or views.dtype == tf.uint8):
+            raise ValueError(
+                f"views of type {views.dtype.name}: must be floats in [0, 1],"
+                " or uint8 in 0..255"
+            )
         if views.shape.rank != 5:
             raise ValueError(
                 f"views of shape {views.shape}: must be [B, V, H, W, K]"
@@ -312,6 +344,14 @@ class ContrastiveStep(tf.keras.Model):
         The random numbers of a loss follow from `step`.
         """
         seed = tf.stack([self.seed, tf.cast(step, tf.int32)])
+        # Of one image, which costs nothing.
+        largest = tf.reduce_max(tf.abs(batch.views[:1]))
+        projections = label_checks.or_nan(
+            projections,
+            tf.logical_not(largest > _LARGEST_PIXEL),  # NaN is left alone.
+            "views must be floats in [0, 1], or uint8 in 0..255, and are floats"
+            " in 0..255",
+        )
         with similarity.share_gathered():
             loss = self.contrastive_loss(
                 projections, batch.targets, seed, **self.loss_arguments(batch)
@@ -363,10 +403,11 @@ class ContrastiveStep(tf.keras.Model):
     ) -> list[str]:
         """Adds results, float32 [], to the running means; returns the names.
 
-        The features are [B, V, D] of a training step; None: of a test step.
+        A smaller batch, such as the last one, counts by its images. The
+        features are [B, V, D] of a training step; None: of a test step.
         """
-        del batch, features
-        return self.means.update(results)
+        del features
+        return self.means.update(results, weight=batch.images)
 
     @property
     def metrics(self) -> list[tf.keras.metrics.Metric]:

@@ -83,7 +83,7 @@ class LossScaling(ContrastiveStep):
         if not _skips_updates(self.optimizer):
             return super().record(results, batch, features)
         weights = {
-            name: tf.cast(tf.math.is_finite(value), tf.float32)
+            name: batch.images * tf.cast(tf.math.is_finite(value), tf.float32)
             for name, value in results.items()
         }
         finite = {

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tf_contrastive import heads, optimizers
 from tf_contrastive.config.linear import Probe
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.model.contrastive_step import (
     Batch,
     ContrastiveStep,
@@ -118,7 +119,17 @@ class OnlineProbe(ContrastiveStep):
             return {}
         flat = tf.reshape(features, [-1, features.shape[-1]])  # [B * V, D]
         logits = self.probe(tf.stop_gradient(flat), training=training)
-        labels = tf.cast(batch.labels, tf.int32)
+        given = tf.convert_to_tensor(batch.labels)
+        if given.shape.rank != 1 or not given.dtype.is_integer:
+            raise ValueError(
+                f"labels of shape {given.shape} and type {given.dtype.name}:"
+                " the probe takes integers [B], one class per image; without a"
+                " probe, multi-hot [B, C] are allowed, too"
+            )
+        classes = logits.shape[-1]
+        known = label_checks.is_id(given, classes)
+        # Of another label the operation fails without saying so.
+        labels = tf.cast(tf.where(known, given, 0), tf.int32)
         labels = tf.repeat(labels, features.shape[1])  # [B * V]
         targets = tf.convert_to_tensor(batch.targets)
         if targets.shape.rank == 3:
@@ -128,6 +139,7 @@ class OnlineProbe(ContrastiveStep):
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
                 labels, logits
             )
+        losses = label_checks.known(losses, given, classes)
         hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
         return {
             "probe_loss": tf.reduce_mean(losses),

@@ -30,14 +30,15 @@ class RunningMeans:
         self,
         values: dict[str, tf.Tensor],
         weights: dict[str, tf.Tensor] | None = None,
+        weight: tf.Tensor | float = 1.0,
     ) -> list[str]:
         """Adds values [] to the means of their names, and returns the names.
 
-        The weights, by name, are 1 by default.
+        The weights, by name, are `weight` by default.
         """
         for name, value in values.items():
-            weight = (weights or {}).get(name, 1.0)
-            self._means[name].update_state(value, weight)
+            own = (weights or {}).get(name, weight)
+            self._means[name].update_state(value, own)
         return list(values)
 
     def read(self, names: Iterable[str]) -> dict[str, tf.Tensor]:
