@@ -294,6 +294,15 @@ def test_files_that_tensorflow_does_not_read_are_named(tmp_path):
 # ---- Places ------------------------------------------------------------------
 
 
+def test_a_folder_may_start_at_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    splits = {"train": _BLACK}
+    prepare(tmp_path / "data", "mine", splits, {"train": np.arange(4)}, "abcd")
+    source = datasets.source("mine", data_dir="~/data")
+    assert source.labels().tolist() == [0, 1, 2, 3]
+    refused("data_dir=", "which has it", name="mine", data_dir="~/data/mine")
+
+
 def test_the_right_folder_is_named(tmp_path, no_network):
     images = _BLACK[:2]
     root = tmp_path / "data"

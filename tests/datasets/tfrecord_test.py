@@ -164,9 +164,14 @@ _RECORDS = {
     "raw pixels": (
         changed(_ALL, image=bytes(12 * 10 * 3), width=10),
         {},
-        "image.* 360 .* 12 x 10 x 3 ",
+        "image.* 360 .* 12 x 10 x 3:",
     ),
     "raw digits": ([{"image_raw": bytes(784)}], {}, "28 x 28 x 1"),
+    "a tensor": (
+        changed(_ALL, image=tf.io.serialize_tensor([[[1, 2]]]).numpy()),
+        {},
+        "1 x 1 x 2",
+    ),
     "floats of pixels": (changed(_ALL, image=[0.5] * 4), {}, "4 x float"),
     "no image in a part": (changed([2], image=None), {}, "1 of 6 .* record 2"),
     "no image in the first": (changed([0], image=None), {}, "label .int64"),

@@ -4,6 +4,7 @@ The first record decides, and all others are compared with it, so that no label
 is lost.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -283,9 +284,26 @@ def check(
 
 
 def check_encoded(name: str, chosen: Chosen, serialized: bytes) -> None:
-    """Raises `UserError` if the image of a record is raw pixels."""
+    """Raises `UserError` if the image of a record is pixels."""
     present = _features(serialized)
-    length = len(present[chosen.image].values[0])
+    content = present[chosen.image].values[0]
+    if shape := _pixels(content, present):
+        raise errors.UserError(
+            f"{name}: feature {chosen.image!r} of the first record is no"
+            f" encoded image: its {len(content):,} bytes seem to be the pixels"
+            f" of {' x '.join(map(str, shape))}: write the bytes of a JPEG or"
+            " PNG file, such as of tf.io.encode_png"
+        )
+
+
+def _pixels(content: bytes, present: Mapping[str, _Feature]) -> list[int]:
+    """Returns the shape of what seems to be pixels, or []."""
+    with contextlib.suppress(Exception):  # As above.
+        # The type has no public name.
+        tensor = type(tf.make_tensor_proto(0)).FromString(content)
+        shape = [side.size for side in tensor.tensor_shape.dim]
+        if tensor.dtype and tensor.tensor_content and len(shape) in (2, 3):
+            return shape
     sides = {
         side: feature.values[0]
         for side in (_HEIGHT, _WIDTH)
@@ -293,15 +311,11 @@ def check_encoded(name: str, chosen: Chosen, serialized: bytes) -> None:
         if _words(n)[-1] in side and str(feature) == "int64"
     }
     for channels in (1, 3, 4):
-        square = math.isqrt(length // channels)
+        square = math.isqrt(len(content) // channels)
         height, width = sides.get(_HEIGHT, square), sides.get(_WIDTH, square)
-        if length == height * width * channels > 0:
-            raise errors.UserError(
-                f"{name}: feature {chosen.image!r} of the first record is no"
-                f" encoded image: its {length:,} bytes are as many as pixels of"
-                f" {height} x {width} x {channels} have: write the bytes of a"
-                " JPEG or PNG file, such as of tf.io.encode_png"
-            )
+        if len(content) == height * width * channels > 0:
+            return [height, width, channels]
+    return []
 
 
 def parser(chosen: Chosen, first_label: int) -> Callable[[tf.Tensor], Record]:

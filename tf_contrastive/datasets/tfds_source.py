@@ -44,7 +44,11 @@ def _builder(
     place = os.path.expanduser(place)
     _check_features(name, place)
     try:
-        return read_only_builder.builder_from_files(name, data_dir=data_dir)
+        return read_only_builder.builder_from_files(
+            name,
+            # None: TFDS has several folders.
+            data_dir=data_dir and place,
+        )
     except tfds.core.DatasetNotFoundError as error:
         raise _not_found(tfds, name, place) from error
     except (ValueError, AssertionError, json_format.Error) as error:
