@@ -320,6 +320,15 @@ def test_other_files_beside_records_are_left_out(tmp_path):
         assert all(other in left_out for other in others)
 
 
+def test_a_folder_of_records_is_named_as_such(tmp_path):
+    write_records(tmp_path / "0.tfrecord-00000-of-00001", rows())
+    refused(f"use tfrecord:{tmp_path}", name=f"folder:{tmp_path}")
+    refused(
+        f"mean tfrecord:{tmp_path}/0",
+        name=f"{tmp_path}/0.tfrecord-00000-of-00001",
+    )
+
+
 # Files, what is opened -> how many files are read, or what an error says.
 _TREES = {
     "a folder": ("a.tfrecord b.tfrecord", "", 2),

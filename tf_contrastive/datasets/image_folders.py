@@ -375,9 +375,12 @@ def _tree(name: str, path: str, place: _Place) -> ImageFiles:
     left_out = ", ".join(filter(None, (counts(others), counts(hidden))))
     heic = "; HEIC: pip install pillow-heif" * (".heic" in others)
     if not paths:
+        advice = f"use a folder of {' '.join(decoding.extensions())} files"
+        if any(".tfrec" in extension for extension in others):
+            advice = f"use tfrecord:{root}"
         raise errors.UserError(
             f"{name}: no images under {root} ({left_out or 'no files'}{heic}):"
-            f" use a folder of {' '.join(decoding.extensions())} files"
+            f" {advice}"
         )
     if others:
         bare = others.count(image_files.NO_EXTENSION)
