@@ -507,7 +507,6 @@ def test_the_report_says_how_a_folder_was_understood(tmp_path):
     assert found["splits"] == "test (Test), train (Train)"
     assert found["labels"] == f"names of the folders in {tmp_path}/Train"
     assert found["deeper_folders"] == "a/deep"
-    assert found["class_sizes"] == "a 2, b 1, c 0"
     assert found["classes_elsewhere"] == "c"
     direct = datasets.source(tree(tmp_path / "direct", "1.png")).info.found
     assert ("labels", "none: images directly in the folder") in direct

@@ -31,8 +31,6 @@ from tf_contrastive.datasets.source import (
 )
 
 NO_EXTENSION = "without extension"
-# Classes whose sizes are listed in `Info.found`.
-_LISTED = 10
 
 
 class ImageFiles(NamedTuple):
@@ -151,11 +149,6 @@ def source(
     every = {key: row[good] for key, row in rows.items()}
     about = (("files", found.counts()), *files.found)
     if "label" in rows and files.label_names:
-        sizes = np.bincount(every["label"], minlength=len(files.label_names))
-        of_class = dict(zip(files.label_names, sizes.tolist(), strict=True))
-        largest = sorted(of_class.items(), key=lambda item: -item[1])
-        listed = few((f"{label} {n:,}" for label, n in largest), _LISTED)
-        about = (*about, ("class_sizes", listed))
         lost = np.setdiff1d(rows["label"], every["label"]).tolist()
         if lost:
             terminal.warning(

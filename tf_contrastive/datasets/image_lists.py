@@ -201,11 +201,14 @@ def _lists(path: str, base: str) -> dict[str, str]:
         return re.sub(r"\d+", "0", split)
 
     literal = re.sub(r"([*?\[\]\\])", r"\\\1", path)
-    first, *others = map(re.escape, path.split("{split}"))
+    # TensorFlow begins relative paths with it, where a pattern is their start.
+    here = "./"
+    parts = path.removeprefix(here).split("{split}")
+    first, *others = map(re.escape, parts)
     pattern = rf"{first}(?P<split>[^/]*){'(?P=split)'.join(others)}"
     lists = {}
     for file in sorted(tf.io.gfile.glob(literal.replace("{split}", "*"))):
-        match = re.fullmatch(pattern, file, re.DOTALL)
+        match = re.fullmatch(pattern, file.removeprefix(here), re.DOTALL)
         if match and not tf.io.gfile.isdir(file):
             key = match["split"]
             if split_spec.meaning(key) or kind(key) == kind(base):

@@ -51,9 +51,15 @@ class _Places(NamedTuple):
 
 def find_overlap(train: Source, test: Source) -> Overlap:
     """Returns the images of `test` that are also in `train`."""
-    nothing = np.zeros([test.info.num_examples], bool)
+    copies = same = np.zeros([test.info.num_examples], bool)
+    ours, theirs = _digests(train), _digests(test)
+    compared = False
+    if ours is not None and theirs is not None:
+        compared = True
+        copies = np.isin(theirs, ours)
+        if not copies.any():  # The usual case, in which no path is looked at.
+            return Overlap(same, copies, compared)
     of_train, of_test = _places(train), _places(test)
-    same = nothing
     if of_train and of_test:
         number = {name: i for i, name in enumerate(of_train.names)}
         known = np.array([number.get(name, -1) for name in of_test.names])
@@ -63,10 +69,7 @@ def find_overlap(train: Source, test: Source) -> Overlap:
         keys = own[of_train.name] * length + of_train.row
         others = known[of_test.name]
         same = np.isin(others * length + of_test.row, keys)
-    ours, theirs = _digests(train), _digests(test)
-    if ours is None or theirs is None:
-        return Overlap(same, nothing, False)
-    return Overlap(same, ~same & np.isin(theirs, ours), True)
+    return Overlap(same, copies & ~same, compared)
 
 
 def check_disjoint(
