@@ -181,6 +181,20 @@ def test_decays_tend_towards_the_floor():
         np.testing.assert_allclose(last, 0.06, rtol=0.05)
 
 
+@pytest.mark.parametrize(
+    ("warmup_epochs", "steps_per_epoch", "first"),
+    [(0.9, 1, 0.6), (0.2, 4, 0.6), (0.25, 4, 0.0), (1, 1, 0.0), (0.0, 4, 0.6)],
+)
+def test_a_warm_up_of_less_than_a_step_is_none(
+    warmup_epochs, steps_per_epoch, first
+):
+    schedule = _simclr(
+        warmup_epochs=warmup_epochs, steps_per_epoch=steps_per_epoch
+    )
+    np.testing.assert_allclose(schedule(0), first, rtol=1e-6)
+    np.testing.assert_allclose(schedule(1), 0.6, rtol=1e-2)
+
+
 def test_a_run_that_is_all_warm_up_is_finite():
     schedule = _simclr(warmup_epochs=100)
     np.testing.assert_allclose(schedule(4850), 0.3, rtol=1e-6)

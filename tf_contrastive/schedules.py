@@ -53,7 +53,7 @@ class _Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
     @property
     def _warmup_steps(self) -> int:
-        return self._steps(self.warmup_epochs)
+        return warmup_steps(self.warmup_epochs, self.steps_per_epoch)
 
     def _steps(self, epochs: float) -> int:
         return round(epochs * self.steps_per_epoch)
@@ -165,6 +165,15 @@ def peak(
     if scaling == "sqrt":
         return base_learning_rate * math.sqrt(batch_size)
     return base_learning_rate
+
+
+def warmup_steps(warmup_epochs: float, steps_per_epoch: int) -> int:
+    """Returns the steps of a warm-up, 0 for one of less than a step.
+
+    A step would only be trained at the lowest rate, perhaps a whole epoch.
+    """
+    steps = warmup_epochs * steps_per_epoch
+    return round(steps) if steps >= 1 else 0
 
 
 def build(

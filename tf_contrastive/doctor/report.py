@@ -9,6 +9,7 @@ from importlib import metadata
 import tensorflow as tf
 
 from tf_contrastive import model as models
+from tf_contrastive import schedules
 from tf_contrastive.datasets import description
 from tf_contrastive.doctor import advice
 from tf_contrastive.doctor.memory import similarity_block
@@ -70,8 +71,8 @@ def sections(
             "schedule": schedule.schedule,
             "steps_per_epoch": facts.steps_per_epoch,
             "steps": schedule.epochs * facts.steps_per_epoch,
-            "warmup_steps": round(
-                (schedule.warmup_epochs or 0) * facts.steps_per_epoch
+            "warmup_steps": schedules.warmup_steps(
+                schedule.warmup_epochs or 0, facts.steps_per_epoch
             ),
         },
         "batch": {
