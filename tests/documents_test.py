@@ -115,11 +115,18 @@ def test_every_page_is_linked_from_the_guide():
 @of_each_document
 def test_command_lines_parse(name, monkeypatch, capsys):
     monkeypatch.chdir(_ROOT)
+    monkeypatch.syspath_prepend(_ROOT / "examples")
     command = types.SimpleNamespace(run=lambda options: 0)
+    really = importlib.import_module
+
+    def import_module(name):
+        is_command = name.startswith("tf_contrastive.commands.")
+        return command if is_command else really(name)
+
     for words in _command_lines(_DOCUMENTS[name]):
         monkeypatch.setattr(sys, "argv", ["tf_contrastive", *words])
         with monkeypatch.context() as patch:
-            patch.setattr(importlib, "import_module", lambda name: command)
+            patch.setattr(importlib, "import_module", import_module)
             status = __main__.main()
         assert status == 0, (words, capsys.readouterr().err)
 
@@ -128,7 +135,7 @@ def test_command_lines_parse(name, monkeypatch, capsys):
 def test_flags_exist(name):
     if name in _WITH_OTHER_NAMES:
         return
-    known = {"help", "helpfull", "flagfile", "logdir"}
+    known = {"help", "helpfull", "flagfile", "own_modules", "logdir"}
     for config_class in __main__.COMMANDS.values():
         names = flags.names(config_class)
         known.update(names, (f"no{name}" for name in names))

@@ -1,5 +1,6 @@
 """The scripts in examples/ run and print good results."""
 
+import json
 import os
 import re
 import subprocess
@@ -108,3 +109,47 @@ def test_the_curves_of_runs_are_drawn_in_columns(tmp_path):
     assert width("one", "two") == 2 * width("one") > 300
     absent = _run("draw_curves", tmp_path, "three", check=False)
     assert absent.returncode != 0 and "three: no run" in absent.stderr
+
+
+_OWN = ("own_loss", "own_views", "own_encoder", "own_data")
+
+
+@pytest.mark.parametrize("name", _OWN)
+def test_a_part_of_your_own_runs(name, tmp_path):
+    printed = _printed(name, tmp_path)
+    if name == "own_loss":
+        values = [float(x) for x in re.findall(r"- loss: ([\d.]+)", printed)]
+        assert values[-1] < values[0] - 0.5
+    elif name == "own_data":
+        assert printed.splitlines()[0] == "1397 10"
+    elif name == "own_encoder":
+        assert printed.splitlines()[-1] == "(1, 16)"
+
+
+@pytest.mark.parametrize("name", _OWN)
+def test_a_part_of_your_own_is_the_guides_and_the_notebooks(name):
+    program = (_EXAMPLES / f"{name}.py").read_text()
+    guide = _EXAMPLES.parent / "docs" / "guide" / "own_parts.md"
+    assert f"```python\n{program}```" in guide.read_text()
+    assert len(program.strip().splitlines()) <= 40
+    code = [line for line in program.splitlines() if line.strip()]
+    assert len(code) <= 25
+    cells = json.loads((_EXAMPLES / f"{name}.ipynb").read_text())["cells"]
+    notebook = "\n".join(
+        "".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"
+    )
+    _, _, body = program.partition('"""\n\n')
+    body = body.replace('if __name__ == "__main__":\n', "")
+    plain = [line.strip() for line in body.splitlines() if line.strip()]
+    found = [line.strip() for line in notebook.splitlines() if line.strip()]
+    assert found == plain
+
+
+@pytest.mark.parametrize("name", _OWN)
+def test_a_notebook_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((_EXAMPLES / f"{name}.ipynb").read_text())["cells"]
+    names = {"__name__": "notebook"}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
