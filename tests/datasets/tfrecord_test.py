@@ -267,6 +267,20 @@ def test_compression_is_recognized_by_the_bytes(compression, ending, tmp_path):
         refused(f"{tmp_path}/a.{ending}", name=f"tfrecord:{tmp_path}")
 
 
+@pytest.mark.parametrize("compression", [None, "GZIP", "ZLIB"])
+@pytest.mark.parametrize("more", [b"text" * 8, bytes(64), None], ids=str)
+def test_what_follows_the_records_is_read_or_named(compression, more, tmp_path):
+    path = tmp_path / "a.tfrecord"
+    write_records(path, rows(), compression)
+    content = path.read_bytes()
+    path.write_bytes(content + (content if more is None else more))
+    name = f"tfrecord:{tmp_path}"
+    if more is None and compression != "ZLIB":
+        assert labels(datasets.source(name)) == _LABELS * 2
+    else:
+        refused(str(path), name=name)
+
+
 def tar(kind=""):
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode=f"w:{kind}") as archive:

@@ -214,6 +214,10 @@ class _Zlib:
             if not data:
                 raise EOFError("it is cut off")
             content += self._stream.decompress(data, size - len(content))
+        if self._stream.eof and (
+            self._stream.unused_data or self._file.read(1)
+        ):
+            raise zlib.error("there are data after its end")
         self._position += len(content)
         return content
 

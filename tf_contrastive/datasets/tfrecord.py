@@ -5,7 +5,7 @@ import functools
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,6 +206,19 @@ def _check_one_split(name: str, place: str, paths: list[str]) -> None:
 # ---- Records -----------------------------------------------------------------
 
 
+def _damaged_end(
+    paths: list[str], read: Callable[[tf.Tensor], tf.data.Dataset]
+) -> str:
+    """Describes the file that cannot be read after its last record."""
+    for path in paths:
+        try:
+            for _ in read(tf.constant(path)):
+                pass
+        except tf.errors.OpError as error:
+            return f"{path} cannot be read ({errors.first_line(error)})"
+    return f"one of {len(paths):,} files cannot be read"
+
+
 class _Places(Sequence[str]):
     """Says where each record is; a million of texts would fill the memory."""
 
@@ -262,11 +275,16 @@ def tfrecord(
         UnicodeDecodeError,  # TensorFlow's message quotes the record.
     ) as error:
         record = files.unreadable(lambda record: record)
-        record = record or f"one of {len(paths)} files cannot be read"
+        record = record or _damaged_end(paths, read)
         raise errors.UserError(
             f"{name}: {record}: it is damaged, or not a TFRecord of image and"
             " label; write it again"
         ) from error
+    if len(found.labels) != len(places):
+        raise errors.UserError(
+            f"{name}: {len(found.labels):,} of {len(places):,} records are"
+            " read: its files have changed, or are damaged: copy them again"
+        )
     record_features.check(name, chosen, found.labels, places)
     if not found.readable.any():
         record_features.check_encoded(name, chosen, first)
