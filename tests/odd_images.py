@@ -181,6 +181,24 @@ def _jpegs() -> dict[str, bytes]:
             files[f"EXIF 6 of type {endian}{kind}"] = _with_segments(
                 photo, block
             )
+    entry = struct.pack("<HHI", 0x0112, 3, 1)
+    for name, other in {
+        "two values": (0x0112, 3, 2),
+        "no values": (0x0112, 3, 0),
+        "a text": (0x0112, 2, 1),
+        "signed": (0x0112, 8, 1),
+    }.items():
+        block = _exif(6).replace(entry, struct.pack("<HHI", *other))
+        block = _segment(0xE1, b"Exif\0\0" + block)
+        files[f"EXIF 6 of {name}"] = _with_segments(photo, block)
+    for name, block in {
+        "empty": b"",
+        "of another start": b"II\x55\0" + _exif(6)[4:],
+        "cut off": _exif(6)[:20],
+        "that starts twice": b"Exif\0\0" + _exif(6),
+    }.items():
+        block = _segment(0xE1, b"Exif\0\0" + block)
+        files[f"EXIF {name}"] = _with_segments(photo, b"\xff", block)
     for n in (0, 9):
         block = _segment(0xE1, b"Exif\0\0" + _exif(n))
         files[f"EXIF {n}"] = _with_segments(photo, block)

@@ -7,6 +7,8 @@ pixels than Pillow. The functions are TensorFlow operations on the bytes of one
 file. They fail if the bytes are not such a file; the caller drops it.
 """
 
+import functools
+
 import tensorflow as tf
 
 # Limit of the steps over the parts of a GIF before its first image, and over
@@ -19,6 +21,9 @@ _MAX_SCANS = 20
 _SCAN = b"\xff\xda"  # Starts a scan; it cannot occur within one.
 _JPEG, _PNG, _GIF, _BMP = b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM"
 _FULL = 255  # Bytes of a full block of a GIF.
+_XMP_ORIENTATION = b"tiff:Orientation"
+# Bytes at the start and at the end of a file that may have these data.
+_METADATA_PLACE = 1 << 17
 _EXIF_MARK, _XMP_MARK = b"Exif\0\0", b"http://ns.adobe.com/xap/1.0/\0"
 # The same in a PNG, in which ImageMagick writes EXIF data as a text.
 PNG_METADATA = (
@@ -28,7 +33,8 @@ PNG_METADATA = (
 )
 _MAX_METADATA = 1 << 16  # Bytes, as a JPEG can have in a segment.
 _ORIENTATION = 0x0112  # Its tag.
-_SHORT, _LONG = 3, 4  # Types of its value: 16 or 32 bits.
+# Types of its value, of 16 and of 32 bits, and what TIFF starts with.
+_SHORTS, _LONGS, _TIFF = (3, 8), (4, 9), 42
 _ABSENT = -1
 _ADOBE = b"\xff\xee\0\x0eAdobe"  # Its segment of a JPEG.
 # Of a BMP: sizes of its second header; masks of its colours, if they are in
@@ -36,6 +42,9 @@ _ADOBE = b"\xff\xee\0\x0eAdobe"  # Its segment of a JPEG.
 _BMP_HEADERS = (40, 52, 56, 64, 108, 124)
 _BGR, _NO_MASKS = b"\0\0\xff\0\0\xff\0\0\xff\0\0\0", bytes(12)
 _MASKED = 3
+# Of a JPEG: what it starts with if it has JFIF's segment, of 16 bytes; the
+# marker of a table of numbers, and the one of a byte that fills a gap.
+_JFIF, _TABLE, _FILL = b"\xff\xd8\xff\xe0\0\x10", b"\xff\xdb", 0xFFFF
 
 
 def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
@@ -47,13 +56,15 @@ def check(data: tf.Tensor, max_pixels: int) -> tf.Tensor:
       InvalidArgumentError: for what is not `is_native`, an incomplete header,
         more pixels, or a JPEG of too many scans.
     """
-
     checked, pixels, is_same = _examined(data)
-    scans = tf.cond(
-        _starts(data, _JPEG),
-        lambda: tf.size(tf.strings.split(data, _SCAN)) - 1,
-        lambda: 0,
-    )
+    # One after the other: what runs while another fails is cancelled, and
+    # TensorFlow might report that, which no dataset ignores.
+    with tf.control_dependencies([pixels]):
+        scans = tf.cond(
+            _starts(data, _JPEG),
+            lambda: tf.size(tf.strings.split(data, _SCAN)) - 1,
+            lambda: 0,
+        )
     fits = tf.debugging.Assert(
         is_same & (pixels > 0) & (pixels <= max_pixels) & (scans <= _MAX_SCANS),
         ["not a usual JPEG, PNG, GIF or BMP, or too much; pixels:", pixels],
@@ -85,7 +96,21 @@ def is_native(data: tf.Tensor) -> tf.Tensor:
       whose first image does not fill its canvas or has no colours, a BMP with
       a palette of other than grey values, or with other than 8 bits per colour.
     """
-    return _examined(data)[2]
+
+    def other() -> tf.Tensor:
+        return _examined(data)[2]
+
+    def of_jpeg() -> tf.Tensor:
+        channels = tf.io.extract_jpeg_shape(data)[2]
+        return tf.cond(channels < 4, lambda: True, other)
+
+    return tf.case(
+        [
+            (_starts(data, _PNG), lambda: tf.constant(True)),
+            (_starts(data, _JPEG), of_jpeg),
+        ],
+        default=other,
+    )
 
 
 def is_lossy(data: tf.Tensor) -> tf.Tensor:
@@ -98,8 +123,7 @@ def is_lossy(data: tf.Tensor) -> tf.Tensor:
     is_heif = tf.strings.regex_full_match(start, r"\C{4}ftyp\C*")
     is_webp = tf.strings.regex_full_match(start, r"RIFF\C{4}WEBP")
     head = tf.strings.substr(data, 0, _MAX_METADATA)
-    is_exact = tf.size(tf.strings.split(head, b"VP8L", maxsplit=1)) > 1
-    return _starts(data, _JPEG) | is_heif | (is_webp & ~is_exact)
+    return _starts(data, _JPEG) | is_heif | (is_webp & ~_has(head, b"VP8L"))
 
 
 def orientation(data: tf.Tensor) -> tf.Tensor:
@@ -110,17 +134,31 @@ def orientation(data: tf.Tensor) -> tf.Tensor:
     Returns:
       1 to 8, int32 []; 1, which is upright, if there is none.
     """
-    exif, xmp = tf.case(
-        [
-            (_starts(data, _JPEG), lambda: _jpeg_metadata(data)),
-            (_starts(data, _PNG), lambda: _png_metadata(data)),
-        ],
-        default=lambda: (tf.zeros([0], tf.uint8), tf.constant(b"")),
-    )
-    absent = tf.constant(_ABSENT)
-    value = tf.cond(tf.size(exif) > 0, lambda: _of_exif(exif), lambda: absent)
-    value = tf.cond(
-        (value == _ABSENT) & (xmp != b""), lambda: _of_xmp(xmp), lambda: value
+
+    def of_jpeg() -> tf.Tensor:
+        # Most have no metadata but JFIF's.
+        follows = tf.strings.substr(data, len(_JFIF) + _JFIF[-1] - 2, 2)
+        return tf.cond(
+            _starts(data, _JFIF) & (follows == _TABLE),
+            lambda: 1,
+            lambda: _jpeg_orientation(data),
+        )
+
+    def of_png() -> tf.Tensor:
+        size = _METADATA_PLACE
+        end = tf.maximum(tf.strings.length(data) - size, 0)
+        edges = [tf.strings.substr(data, at, size) for at in (0, end)]
+        edges = tf.strings.join(edges)
+        marks = (_PNG_EXIF, _PNG_TEXT, _XMP_ORIENTATION)
+        return tf.cond(
+            tf.reduce_any([_has(edges, mark) for mark in marks]),
+            lambda: _png_orientation(data),
+            lambda: 1,
+        )
+
+    value = tf.case(
+        [(_starts(data, _JPEG), of_jpeg), (_starts(data, _PNG), of_png)],
+        default=lambda: tf.constant(1),
     )
     return tf.where((value >= 1) & (value <= 8), value, 1)
 
@@ -150,8 +188,24 @@ def has_too_many_scans(contents: bytes) -> bool:
     return contents.count(_SCAN) > _MAX_SCANS
 
 
+# Not inlined: what few files need would cost all others time, since operations
+# take some even if they are not executed.
+_on_bytes = functools.partial(
+    tf.function,
+    input_signature=[tf.TensorSpec([], tf.string)],
+    autograph=False,
+    experimental_attributes={"_noinline": True},
+)
+
+
 def _starts(data: tf.Tensor, magic: bytes) -> tf.Tensor:
     return tf.strings.substr(data, 0, len(magic)) == magic
+
+
+def _has(data: tf.Tensor, mark: bytes) -> tf.Tensor:
+    # Fewer operations than those of `tf.strings.split`.
+    parts = tf.raw_ops.StringSplitV2(input=[data], sep=mark, maxsplit=1)
+    return tf.size(parts.values) > 1
 
 
 def _number(
@@ -168,12 +222,11 @@ def _number(
 # ---- Subtypes ----------------------------------------------------------------
 
 
+@_on_bytes
 def _examined(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns a file, of a GIF the first image, its pixels and `is_native`.
 
-    The pixels are -1 for other formats. An operation that fails ends this
-    function alone: if others were running at the same time, TensorFlow might
-    report that they are cancelled, which no dataset ignores.
+    The pixels are -1 for other formats.
     """
 
     def of_jpeg() -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -182,7 +235,7 @@ def _examined(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         )
         adobe = tf.cond(
             channels == 4,
-            lambda: tf.size(tf.strings.split(data, _ADOBE)) > 1,
+            lambda: _has(data, _ADOBE),
             lambda: True,
         )
         return data, height * width, adobe
@@ -231,12 +284,7 @@ def _is_native_bmp(data: tf.Tensor) -> tf.Tensor:
     return known & tf.cond(bits == 8, is_grey, is_color)
 
 
-# Not inlined: its loops would cost each image of another format a millisecond.
-@tf.function(
-    input_signature=[tf.TensorSpec([], tf.string)],
-    autograph=False,
-    experimental_attributes={"_noinline": True},
-)
+@_on_bytes
 def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns a GIF of the first image alone.
 
@@ -296,37 +344,41 @@ def _first_of_gif(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 # ---- Orientation -------------------------------------------------------------
 
 
-# Not inlined, for the same reason.
-@tf.function(
-    input_signature=[tf.TensorSpec([], tf.string)],
-    autograph=False,
-    experimental_attributes={"_noinline": True},
-)
-def _jpeg_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a JPEG's first EXIF data, uint8 [n], and last XMP data."""
+def _segment(data: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the marker of a JPEG's segment at a byte, and the segment's end.
 
-    def segment(at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the marker at a byte, and the length of what follows."""
-        head = tf.strings.join([tf.strings.substr(data, at, 4), bytes(4)])
-        parts = tf.cast(tf.io.decode_raw(head, tf.uint8), tf.int32)
-        return 256 * parts[0] + parts[1], 256 * parts[2] + parts[3]
+    Beyond the file's end the marker is 0.
+    """
+    text = tf.strings.substr(data, tf.minimum(at, tf.strings.length(data)), 4)
+    parts = tf.io.decode_raw(tf.strings.join([text, bytes(4)]), tf.uint8)
+    parts = tf.cast(parts, tf.int32)
+    marker = 256 * parts[0] + parts[1]
+    end = at + 2 + 256 * parts[2] + parts[3]
+    return marker, tf.where(marker == _FILL, at + 1, end)
+
+
+def _is_metadata(marker: tf.Tensor) -> tf.Tensor:
+    """Whether a marker is of an application, a comment, or fills a gap."""
+    return (marker // 16 == 0xFFE) | (marker == 0xFFFE) | (marker == _FILL)
+
+
+@_on_bytes
+def _jpeg_orientation(data: tf.Tensor) -> tf.Tensor:
+    """Returns that of a JPEG's first EXIF data, or of its last XMP data."""
 
     def more(at: tf.Tensor, steps: tf.Tensor, *_: tf.Tensor) -> tf.Tensor:
-        marker, length = segment(at)
-        # Of applications, or a comment.
-        named = (marker // 16 == 0xFFE) | (marker == 0xFFFE)
-        whole = at + 2 + length <= tf.strings.length(data)
-        return named & whole & (steps < _MAX_STEPS)
+        return _is_metadata(_segment(data, at)[0]) & (steps < _MAX_STEPS)
 
     def body(
         at: tf.Tensor, steps: tf.Tensor, exif: tf.Tensor, xmp: tf.Tensor
     ) -> list[tf.Tensor]:
-        marker, length = segment(at)
-        text = tf.strings.substr(data, at + 4, tf.maximum(length - 2, 0))
+        marker, end = _segment(data, at)
+        start = tf.minimum(at + 4, tf.strings.length(data))
+        text = tf.strings.substr(data, start, tf.maximum(end - start, 0))
         is_exif = (marker == 0xFFE1) & _starts(text, _EXIF_MARK) & (exif == b"")
         is_xmp = (marker == 0xFFE1) & _starts(text, _XMP_MARK)
         return [
-            at + 2 + length,
+            tf.maximum(end, at + 1),
             steps + 1,
             tf.where(is_exif, text, exif),
             tf.where(is_xmp, text, xmp),
@@ -334,17 +386,12 @@ def _jpeg_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
     empty = tf.constant(b"")
     *_, exif, xmp = tf.while_loop(more, body, [2, 0, empty, empty])
-    return _exif(exif), xmp
+    return _first(_exif(exif), xmp)
 
 
-@tf.function(
-    input_signature=[tf.TensorSpec([], tf.string)],
-    autograph=False,
-    experimental_attributes={"_noinline": True},
-)
-def _png_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns a PNG's EXIF data, uint8 [n], and XMP data, string []."""
-
+@_on_bytes
+def _png_orientation(data: tf.Tensor) -> tf.Tensor:
+    """Returns that of a PNG's EXIF data, or of its XMP data."""
     end = tf.strings.length(data)
 
     def chunk(mark: bytes) -> tf.Tensor:
@@ -377,7 +424,21 @@ def _png_metadata(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     from_text = tf.cast(16 * pairs[:, 0] + pairs[:, 1], tf.uint8)
     exif = _exif(chunk(_PNG_EXIF))
     exif = tf.cond(tf.size(exif) > 0, lambda: exif, lambda: from_text)
-    return exif, chunk(b"iTXt" + _PNG_XMP)
+    return _first(exif, chunk(b"iTXt" + _PNG_XMP))
+
+
+def _first(exif: tf.Tensor, xmp: tf.Tensor) -> tf.Tensor:
+    """Returns the orientation in EXIF data or, if those lack it, in XMP data.
+
+    Args:
+      exif: uint8 [n].
+      xmp: string [].
+
+    Returns:
+      int32 [], any number; 1 if neither has it.
+    """
+    value = _of_exif(exif)
+    return tf.cond(value == _ABSENT, lambda: _of_xmp(xmp), lambda: value)
 
 
 def _exif(text: tf.Tensor) -> tf.Tensor:
@@ -408,19 +469,24 @@ def _of_exif(block: tf.Tensor) -> tf.Tensor:
     # The first directory: its place, the number of entries, and the entries.
     directory = long(tf.constant(4))
     at = directory + 2 + 12 * tf.range(number(directory))
-    at = tf.boolean_mask(at, number(at) == _ORIENTATION)
-    kind, count = number(at + 2), long(at + 4)
-    value = tf.where(kind == _LONG, long(at + 8), number(at + 8))
-    usual = ((kind == _SHORT) | (kind == _LONG)) & (count == 1)
-    return tf.concat([tf.where(usual, value, 1), [_ABSENT]], 0)[0]
+    is_entry = (number(at) == _ORIENTATION) & (number(2) == _TIFF)
+    at = tf.boolean_mask(at, is_entry)
+    kind, count = number(at + 2)[:, tf.newaxis], long(at + 4)
+    is_short = tf.reduce_any(kind == _SHORTS, 1)
+    is_long = tf.reduce_any(kind == _LONGS, 1)
+    value = tf.where(is_short, number(at + 8), long(at + 8))
+    # Of several values the first, if they are not elsewhere.
+    usual = is_short & (count <= 2) | is_long & (count <= 1)
+    value = tf.where(usual & (count > 0), value, 1)
+    return tf.concat([value, [_ABSENT]], 0)[0]
 
 
 def _of_xmp(text: tf.Tensor) -> tf.Tensor:
-    """Returns the orientation in XMP data, string []; `_ABSENT` if none."""
-    follow = tf.strings.split(text, b"tiff:Orientation")[1:]
+    """Returns the orientation in XMP data, string []; 1 if none."""
+    follow = tf.strings.split(text, _XMP_ORIENTATION)[1:]
     follow = tf.strings.substr(follow, 0, 3)
     form = r'^(="|>)([0-9])\C*$'
     values = tf.boolean_mask(follow, tf.strings.regex_full_match(follow, form))
     values = tf.strings.regex_replace(values, form, r"\2")
     values = tf.strings.to_number(values, tf.int32)
-    return tf.concat([values, [_ABSENT]], 0)[0]
+    return tf.concat([values, [1]], 0)[0]
