@@ -475,7 +475,7 @@ def test_a_class_of_unreadable_images_is_named(tmp_path, caplog):
     write(tmp_path / "elk" / "1.png", b"no image")
     source = datasets.source(f"folder:{tmp_path}")
     assert source.info.label_names == ("cat", "dog", "elk")
-    assert "of 1 classes, such as elk" in caplog.text
+    assert "of 1 of the classes, such as elk" in caplog.text
 
 
 def test_what_is_no_folder_is_told(tmp_path):

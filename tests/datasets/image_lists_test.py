@@ -592,6 +592,8 @@ def test_few_absent_files_are_left_out_with_a_warning(five, caplog):
         str(five / "images/3.png"),
     )
     assert "1 of 5 files do not exist, such as none.png" in caplog.text
+    found = dict(source.info.found)
+    assert found["absent_files"] == f"1: {five}/none.png"
     none = Reading(max_bad_images=0)
     refused("1 of 5 files do not exist", name=name, reading=none)
 

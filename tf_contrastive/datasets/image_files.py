@@ -148,12 +148,15 @@ def source(
     )
     every = {key: row[good] for key, row in rows.items()}
     about = (("files", found.counts()), *files.found)
-    if "label" in rows and files.label_names:
+    if absent:
+        about = (*about, ("absent_files", f"{len(absent):,}: {few(absent)}"))
+    if "label" in rows:
         lost = np.setdiff1d(rows["label"], every["label"]).tolist()
+        names = files.label_names
         if lost:
             terminal.warning(
-                f"{name}: no image can be read of {len(lost)} classes, such as"
-                f" {files.label_names[lost[0]]}"
+                f"{name}: no image can be read of {len(lost)} of the classes,"
+                f" such as {names[lost[0]] if names else lost[0]}"
             )
     info = Info(
         name,

@@ -159,7 +159,8 @@ def _place(name: str, path: str, split: str, reading: Reading) -> _Place:
         hint = f", or set {errors.arg('test_fraction', '0.2')}" * (only_train)
         raise errors.AbsentSplitError(
             f"{name} has no split {base!r}: its folders are"
-            f" {', '.join(known)}: make one of that name{hint}"
+            f" {', '.join(known)}: use one of these, or make one of that"
+            f" name{hint}"
         )
     if not holds_out:
         split_spec.only_train(
