@@ -1,5 +1,6 @@
 """Datasets by name: options, paths, and what is refused for all kinds."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from dataset_helpers import (
 from image_helpers import write_records
 
 from tf_contrastive import datasets
-from tf_contrastive.config.data import Reading
+from tf_contrastive.config.data import Reading, inherited
 from tf_contrastive.config.dataset import DATASETS, Cifar2, MultiDigits
 from tf_contrastive.config.dataset import read as read_name
 from tf_contrastive.datasets import opening
@@ -122,6 +123,24 @@ def test_a_fraction_that_cannot_be_held_out_is_refused(name, tmp_path):
     datasets.source(name)
     reading = Reading(test_fraction=0.2)
     refused("test_fraction=0.2 has no effect", name=name, reading=reading)
+
+
+def test_options_of_features_have_an_effect_or_a_warning(tmp_path, caplog):
+    write_records(tmp_path / "a.tfrecord", [{"image": encoded(picture(0))}])
+    reading = Reading(label_feature="none", image_feature="image")
+    datasets.source(f"tfrecord:{tmp_path}", reading=reading)
+    assert "no effect" not in caplog.text
+    datasets.source("subset:fraction=0.5,of=digits", reading=reading)
+    for option in ("label_feature=none", "image_feature=image"):
+        assert f"digits has no features: {option} has no effect" in caplog.text
+
+
+def test_options_of_reading_that_are_set_replace_those_of_a_run():
+    run = Reading(label_feature="a", first_label=1, test_fraction=0.2)
+    assert inherited(Reading(), run) == run
+    given = Reading(label_feature="none", max_bad_images=7, test_fraction=0.5)
+    expected = {"label_feature": "none", "max_bad_images": 7}
+    assert inherited(given, run) == dataclasses.replace(run, **expected)
 
 
 def test_paths_without_a_scheme_get_one(tmp_path):
