@@ -551,6 +551,7 @@ _ABSENT = {
     ("0.png", "1.png"): ["2 of 2", "{root}/images/0.png exists"],
     ("images/0", "images/1"): ["lack their extension", "images/0.png exists"],
     ("images/0.PNG",): ["another letter case", "images/0.png exists"],
+    ("Images/0.png",): ["do not exist", "Images/0.png (images/0.png exists)"],
     ("images/0.jpg",): ["another extension", "images/0.png exists"],
     ("images/cafe\u0301.png",): ["another form of Unicode"],
     ("images\\0.png", "images\\1.png"): [

@@ -126,15 +126,32 @@ def _present(
     path: str, folder: str, entries: Callable[[str], _Entries | None]
 ) -> str:
     """Returns the file that an absent one may be, or an empty text."""
-    written = _written(path, folder).replace("\\", "/")
-    parent, base = os.path.split(os.path.join(folder, written))
-    present = entries(parent)
-    if present and (near := present.similar(base)):
-        return os.path.join(os.path.dirname(written), near)
+    given = _written(path, folder)
+    written = given.replace("\\", "/")
+    if near := _similar(written, folder, entries):
+        return near if near != given else ""
     for place in _places(written, folder):
         if tf.io.gfile.exists(place):
             return place
     return ""
+
+
+def _similar(
+    written: str, folder: str, entries: Callable[[str], _Entries | None]
+) -> str | None:
+    """Returns the path of a file whose names differ little."""
+    *above, base = written.split("/")
+    here = folder
+    for name in above:
+        present = entries(here)
+        if name not in (".", "..") and present and name not in present.names:
+            name = present.by_form.get(_form(name), name)
+        here = os.path.join(here, name)
+    present = entries(here)
+    near = present and (
+        base if base in present.names else present.similar(base)
+    )
+    return _written(os.path.join(here, near), folder) if near else None
 
 
 def _places(written: str, folder: str) -> Iterator[str]:
