@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from tf_contrastive.config import components, fields
+from tf_contrastive.config import components, fields, keywords
 from tf_contrastive.config import optimizer as declared
 from tf_contrastive.distribution import all_finite
 
@@ -45,6 +45,7 @@ class _L2Decay(tf.keras.optimizers.Optimizer):
         name: str | None = None,
         **options: Any,
     ) -> None:
+        keywords.check(type(self), options, "is_legacy_optimizer")
         if options.get("amsgrad"):
             raise ValueError("amsgrad=True: is not supported")
         components.check(self.declaration, options)
@@ -356,6 +357,7 @@ def biases_and_scales(*models: tf.Module) -> list[tf.Variable]:
     return list(unique.values())
 
 
+@keywords.named
 def build(
     name: str = declared.LARS.name,
     *,
@@ -377,8 +379,13 @@ def build(
     Raises:
       UserError: for an unknown name, option or value.
     """
-    known = components.pick("optimizer", name, declared.OPTIMIZERS, options)
+    known = components.pick(
+        "optimizer", name, declared.OPTIMIZERS, options, keywords.of(build)
+    )
     options = known.defaults() | options
     optimizer = OPTIMIZERS[name](learning_rate, **options)
     optimizer.exempt(exempt)
     return optimizer
+
+
+components.list_members(build, declared.OPTIMIZERS)

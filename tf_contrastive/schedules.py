@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors
-from tf_contrastive.config import components, fields
+from tf_contrastive.config import components, fields, keywords
 from tf_contrastive.config import schedule as declared
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.schedule import (
@@ -176,6 +176,7 @@ def warmup_steps(warmup_epochs: float, steps_per_epoch: int) -> int:
     return round(steps) if steps >= 1 else 0
 
 
+@keywords.named
 def build(
     name: str = Schedule.schedule,
     *,
@@ -206,7 +207,9 @@ def build(
         does not hold, a warm-up beyond the end, or boundaries that are not
         between the warm-up and the end.
     """
-    kind = components.pick("schedule", name, SCHEDULES, options)
+    kind = components.pick(
+        "schedule", name, SCHEDULES, options, keywords.of(build)
+    )
     warmup_epochs = resolve_warmup(warmup_epochs, epochs)
     if not 0 <= warmup_epochs <= epochs:
         raise errors.UserError(
@@ -230,3 +233,6 @@ def build(
         floor=floor,
         **options,
     )
+
+
+components.list_members(build, SCHEDULES)

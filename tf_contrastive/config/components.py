@@ -7,15 +7,16 @@ from it. Other modules do not compare names: they ask for traits.
 """
 
 import dataclasses
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from tf_contrastive import errors
-from tf_contrastive.config import fields
+from tf_contrastive.config import fields, keywords
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class Component:
+class Component(keywords.Checked):
     """Base of declarations.
 
     Attributes:
@@ -58,9 +59,15 @@ def by_name(members: Iterable[type[Component]]) -> dict[str, Any]:
 
 
 def pick(
-    kind: str, name: str, members: Mapping[str, Any], options: Iterable[str]
+    kind: str,
+    name: str,
+    members: Mapping[str, Any],
+    options: Iterable[str],
+    others: Iterable[str] = (),
 ) -> Any:
     """Returns a member of a family, which must have the options.
+
+    `others` are arguments that could have been meant instead.
 
     Raises:
       UserError: for an unknown name or option.
@@ -70,8 +77,31 @@ def pick(
     known = members[name].defaults()
     for option in options:
         if option not in known:
+            known = [*known, *others]
             raise errors.unknown(f"option of {name}", option, known)
     return members[name]
+
+
+def list_members(
+    function: Callable[..., Any], members: Mapping[str, Any]
+) -> None:
+    """Adds the names and options of a family to a docstring, for `help`."""
+    lines = []
+    for name, member in members.items():
+        options = [f"{n}={x!r}" for n, x in member.defaults().items()]
+        lines.append(f"{name}({', '.join(options)})")
+    wrapped = [
+        textwrap.fill(
+            line,
+            80,
+            initial_indent="      ",
+            subsequent_indent="          ",
+            break_on_hyphens=False,
+        )
+        for line in lines
+    ]
+    text = "\n".join(["    Names and options:", "", *wrapped, ""])
+    function.__doc__ = f"{function.__doc__}\n{text}    "
 
 
 class Choice:

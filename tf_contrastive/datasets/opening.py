@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
-from tf_contrastive.config import dataset
+from tf_contrastive.config import dataset, keywords
 from tf_contrastive.config.data import Data, Reading
 from tf_contrastive.datasets import split_spec, unreadable
 from tf_contrastive.datasets.array_source import digits
@@ -150,6 +150,7 @@ def from_folder(
     Raises:
       UserError: as of `source`.
     """
+    keywords.check(Reading, options)
     reading = Reading(**options)
     return source(f"folder:{os.fspath(path)}", split, reading=reading)
 

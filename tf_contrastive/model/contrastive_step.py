@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
+from tf_contrastive.config import keywords
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import synchronize
@@ -95,6 +96,7 @@ class ContrastiveStep(tf.keras.Model):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
+        keywords.check(type(self), kwargs)
         super().__init__(**kwargs)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for network in (encoder, projection_head):
@@ -226,6 +228,9 @@ class ContrastiveStep(tf.keras.Model):
                     f"compile({name}=...) is not used: the loss and the probe"
                     " are arguments of ContrastiveModel, which measures them"
                 )
+        keywords.check(
+            type(self).compile, kwargs, *keywords.of(super().compile)
+        )
         kwargs.setdefault("jit_compile", False)
         super().compile(optimizer=optimizer, **kwargs)
         self.optimizer.build(self.pretrained_variables)
