@@ -15,6 +15,7 @@ from tf_contrastive.datasets.opening import (
 )
 from tf_contrastive.datasets.overlap import (
     MAX_COPIES,
+    apart,
     check_disjoint,
     find_overlap,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "Order",
     "Source",
     "ViewMaker",
+    "apart",
     "channel_statistics",
     "check_disjoint",
     "check_scorable",

@@ -97,7 +97,7 @@ def check_disjoint(
         images = f"{count:,} image{'s' * (count > 1)}"
         one = f"{test.info.name}: {theirs} has {images} of {ours}"
         covers = count == train.info.num_examples
-        base, advised = _apart(train.info.split, test.info.split, covers)
+        base, advised = apart(train.info.split, test.info.split, covers)
         if advised == train.info.split or not base:
             names = _few(test, np.flatnonzero(found.same))
             raise errors.UserError(
@@ -124,9 +124,7 @@ def check_disjoint(
     return errors.Message(text)
 
 
-def _apart(
-    train: str, test: str, covers: bool
-) -> tuple[str | None, str | None]:
+def apart(train: str, test: str, covers: bool) -> tuple[str | None, str | None]:
     """Returns (the whole split of both, the slice of train outside of test).
 
     Each is None if there is none, or if it cannot be told. `covers` is whether

@@ -61,11 +61,14 @@ def of_encoder(
     )
     few = not found.same.any() and seen < datasets.MAX_COPIES * total
     if labelled and scored and not (few or are_held_out):
-        split = errors.arg("test_split", test.info.split)
+        ours, theirs = trained.info.split, test.info.split
+        covers = seen == trained.info.num_examples
+        _, others = datasets.apart(ours, theirs, covers)
+        how = "without them"
+        if others and trained.info.name == test.info.name:
+            how = f"with {errors.arg('split', others)}"
         raise errors.UserError(
-            f"{test.info.name}: {split}: {text}: set another"
-            f" {errors.arg('test_split')}, or repeat pretrain with a"
-            f" {errors.arg('split')} that leaves them out of"
-            f" {trained.info.split}"
+            f"{test.info.name}: {errors.arg('test_split', theirs)}: {text}: set"
+            f" another {errors.arg('test_split')}, or repeat pretrain {how}"
         )
     return text
