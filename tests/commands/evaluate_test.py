@@ -296,7 +296,8 @@ def test_all_leaves_out_protocols_without_data(trained, tmp_path, capsys):
     _evaluate(
         saved_model=str(tmp_path / "export"),
         dataset=f"folder:{folder}",
-        test_split="train",
+        train_split="train[:50%]",
+        test_split="train[50%:]",
         output_dir=str(tmp_path / "out"),
         protocols="all",
         kmeans_images=2,

@@ -97,8 +97,8 @@ class Evaluation:
     )
     test_split: str = option(
         "",
-        "split to score; empty: the run's, and test for exports and other"
-        " datasets",
+        "split to score, of other images than train_split; empty: the run's,"
+        " and test for exports and other datasets",
         check=split_name,
     )
     features: str = option(
