@@ -226,6 +226,7 @@ def test_labels_are_those_of_the_dataset_or_named(
     else:
         assert not source.info.has_labels and "label" not in read(source)[0]
         assert dict(source.info.found)["labels"] == "none"
+    assert dict(source.info.found)["splits"] == "train (4)"
     others = dict(source.info.found)["other features"].split(", ")
     assert all((name in others) == (name != expected) for name in columns)
 

@@ -355,6 +355,7 @@ def open_tfds(
         extra_channels=features["extra"].shape[-1] if "extra" in names else 0,
         found=(
             ("prepared", f"{builder.info.full_name} in {builder.data_dir}"),
+            ("splits", _splits(builder)),
             ("images", f"feature {image!r}"),
             ("labels", labels),
             ("other features", ", ".join({*features} - {image, label})),
@@ -365,6 +366,12 @@ def open_tfds(
         files, read=lambda file: read(file).map(read_record)
     )
     return sources.in_files(files, decoding.decode_record, info)
+
+
+def _splits(builder: "DatasetBuilder") -> str:
+    """Lists the splits with their numbers of examples."""
+    splits = builder.info.splits.items()
+    return ", ".join(f"{name} ({x.num_examples:,})" for name, x in splits)
 
 
 def _has_labels(
