@@ -150,6 +150,7 @@ def _features(kinds):
     return {
         "label": few,
         "fine_label": few,
+        "species": few,
         "coarse_label": few,
         "text": kinds.Text(),
         "text as label": kinds.Text(),
@@ -162,6 +163,7 @@ def _features(kinds):
 _VALUES = {
     "label": [0, 1, 2, 0],
     "fine_label": [1, 2, 0, 1],
+    "species": [1, 2, 0, 1],
     "coarse_label": [0, 1, 1, 0],
     "text": [b"a", b"b", b"c", b"d"],
     "text as label": [b"a", b"b", b"c", b"d"],
@@ -180,6 +182,8 @@ _CHOICES = [
     ("fine_label, coarse_label", "coarse_label", "", "coarse_label"),
     ("fine_label", None, "", ["label_feature=fine_label"]),
     ("fine_label", None, "fine_label", "fine_label"),
+    ("species", None, "", ["label_feature=species"]),
+    ("species", None, "species", "species"),
     ("fine_label, coarse_label", None, "", ["fine_label", "coarse_label"]),
     ("fine_label, coarse_label", None, "none", None),
     ("text", "text", "", None),
