@@ -693,6 +693,14 @@ def test_the_metadata_of_a_png_have_64_kb():
         assert image_headers.orientation(data) == expected
 
 
+@pytest.mark.parametrize("before,expected", [((1 << 17) - 4, 6), (1 << 17, 1)])
+def test_the_metadata_of_a_png_are_in_128_kb_at_its_start(before, expected):
+    block = _exif(6)[6:]
+    start = b"\x89PNG".ljust(before - 4, b"x") + struct.pack(">I", len(block))
+    data = tf.constant(start + b"eXIf" + block + b"x" * (1 << 17))
+    assert image_headers.orientation(data) == expected
+
+
 def test_a_maximum_is_subtracted_below_a_temperature_of_a_fiftieth():
     batch = similarity.Batch(None, None, 2, False, True)
     assert batch.bounded(0.02) and not batch.bounded(0.0199)
