@@ -24,17 +24,19 @@ class Encoder(tf.keras.Model):
         # Not where it becomes a part of another Keras model.
         if isinstance(inputs, tf.Tensor | np.ndarray):
             images = tf.convert_to_tensor(inputs)
-            self._check_shape(images.shape)
+            check_shape(images.shape, self.input_shape)
+            if images.shape[0] == 0:
+                raise ValueError("no images: must be at least one")
             inputs = pixels(images)
         return super().__call__(inputs, *args, **kwargs)
 
-    def _check_shape(self, shape: tf.TensorShape) -> None:
-        expected = tf.TensorShape(self.input_shape)
-        if not shape.is_compatible_with(expected) or shape[:1] == [0]:
-            raise ValueError(
-                f"images of shape {list(shape)}: must be at least one of"
-                f" {list(expected[1:])}"
-            )
+
+def check_shape(shape: tf.TensorShape, expected: Any) -> None:
+    """Raises `ValueError` unless images have a shape [N, H, W, K]."""
+    if not shape.is_compatible_with(expected):
+        raise ValueError(
+            f"images of shape {shape}: must be {tf.TensorShape(expected)}"
+        )
 
 
 def pixels(images: tf.Tensor) -> tf.Tensor:

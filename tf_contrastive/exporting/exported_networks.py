@@ -39,7 +39,7 @@ def num_features(encoder: Any) -> int:
 
 def _function(encoder: Any) -> Any:
     """Returns a traced function of a loaded export's images."""
-    return encoder.__call__.concrete_functions[0]
+    return encoder.loaded.__call__.concrete_functions[0]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,6 +4,7 @@ A run is data: it is read, never executed. An export is a program.
 """
 
 import os
+from typing import Any
 
 import tensorflow as tf
 
@@ -43,6 +44,36 @@ def find(path: str) -> str | None:
     return None if checkpoints.is_run(path) else versioning.newest(path)
 
 
+class Export:
+    """A loaded export, which names images that it does not take.
+
+    Its other attributes are those of `loaded`, the object of
+    `tf.saved_model.load`.
+    """
+
+    def __init__(self, loaded: Any) -> None:
+        self.loaded = loaded
+
+    def __call__(self, images: Any, training: bool = False) -> tf.Tensor:
+        """Encodes images [N, S, S, K], uint8 or float in [0, 1].
+
+        Raises:
+          TypeError: for another type.
+          ValueError: for another shape.
+          InvalidArgumentError: for colours outside of [0, 1].
+        """
+        images = tf.convert_to_tensor(images)
+        function = self.loaded.__call__.concrete_functions[0]
+        spec = function.structured_input_signature[0][0]
+        checked_input.check_shape(images.shape, spec.shape)
+        return self.loaded(checked_input.pixels(images), training)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loaded":  # While it is copied.
+            raise AttributeError(name)
+        return getattr(self.loaded, name)
+
+
 def load(path: str) -> tf.Module:
     """Loads the encoder of a run or of an export, or one of the package.
 
@@ -75,7 +106,7 @@ def load(path: str) -> tf.Module:
             f"{saved_model} is a SavedModel, but not an export of"
             " tf_contrastive: write one by `python -m tf_contrastive export`"
         )
-    return encoder
+    return Export(encoder)
 
 
 def load_run(workdir: str) -> tf.keras.Model:
