@@ -16,7 +16,7 @@ def _source(labels, names=None):
 
 def test_classes_are_counted_in_memory_and_for_a_time_in_files():
     source = _source(np.arange(600) % 3)
-    in_files = dataclasses.replace(source, arrays=None)
+    in_files = dataclasses.replace(source, arrays=None, decoded=False)
     for each, seconds in ((source, 0.0), (in_files, 60.0)):
         found = description.count_classes(each, seconds)
         assert found.sizes.tolist() == [200] * 3 and found.examples == 600
