@@ -206,10 +206,16 @@ def test_only_the_first_image_of_a_gif_is_decoded(tmp_path):
     # Different images, or Pillow merges them; together 86 MB.
     others = [Image.fromarray(first[::-1]), Image.fromarray(first)] * 30
     image = Image.fromarray(first)
-    image.save(tmp_path / "a.gif", save_all=True, append_images=others)
+    write(tmp_path / "warm" / "a.gif", encoded(picture(0), "GIF"))
+    read(datasets.source(f"folder:{tmp_path}/warm"))
+    image.save(
+        write(tmp_path / "b" / "a.gif", b""),
+        save_all=True,
+        append_images=others,
+    )
     Path("/proc/self/clear_refs").write_text("5")  # Forgets earlier peaks.
     before = memory.peak_resident()
-    (example,) = read(datasets.source(f"folder:{tmp_path}"))
+    (example,) = read(datasets.source(f"folder:{tmp_path}/b"))
     assert memory.peak_resident() - before < 60e6
     assert (example["image"] == first[..., np.newaxis]).all()
 
