@@ -184,6 +184,7 @@ def test_modules_have_names(words, capsys):
         ("--loss_options=pull=much", "pull=much: must be a number"),
         ("--encoder=parts_of_mine:np", "encoder numpy is of the wrong form"),
         ("--dataset=foldr:data", "did you mean folder"),
+        ("--width=0.5", "--width=0.5: must be an integer"),
         ("--loss=supcon", "unknown option in --loss_options 'pull'"),
     ],
 )

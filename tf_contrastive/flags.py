@@ -336,7 +336,8 @@ def allow_own_modules(words: list[str]) -> list[str]:
                     " my_module,other"
                 )
             own.allow(*value.split(","))
-        elif module := fields.module_of(value):
+        # Also of the dataset that another one is made of.
+        elif module := fields.module_of(re.split("of=", value)[-1]):
             own.allow(module)
         if name != flag:
             rest.append(word)

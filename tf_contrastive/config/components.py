@@ -136,7 +136,8 @@ class Choice:
             `prefix` is that of this group's options on the command line.
         """
         chosen = getattr(self, self._kind)
-        own = _options(self.member())
+        member = self.member()
+        own = _options(member)
         given = dict(self._defaults.get(chosen, {}))
         for field, name in self._names.items():
             value = getattr(self, field)
@@ -157,6 +158,10 @@ class Choice:
                 )
             read = own[name].metadata["read"]
             given[name] = read(value) if read else value
+            if member.is_own:  # Of the type of its own default.
+                text = f"{value:.12g}" if isinstance(value, float) else value
+                default = own[name].default
+                given[name] = fields.read_like(field, default, str(text))
         return given | self._further()
 
     def _further(self) -> dict[str, Any]:
