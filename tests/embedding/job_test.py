@@ -88,8 +88,8 @@ def test_images_of_every_format_are_those_of_pillow(workdir, tmp_path):
     pixels = []
     for name, (ending, content) in odd_images.files().items():
         image = odd_images.by_pillow(content)
-        # TensorFlow decodes JPEGs by another transform, and one GIF not at all.
-        if image is None or name.startswith("JPEG ") or "fewer" in name:
+        # TensorFlow converts CMYK with other rounding, and one GIF not at all.
+        if image is None or "CMYK" in name or "CCK" in name or "fewer" in name:
             continue
         (tmp_path / f"{len(pixels):03}.{ending}").write_bytes(content)
         pixels.append(job.views.evaluation(8)(image))

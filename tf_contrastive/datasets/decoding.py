@@ -161,18 +161,10 @@ def decode(
     def native() -> tf.Tensor:
         data = image_headers.first_image(contents) if has_gifs else contents
         turn = image_headers.orientation(data) if upright else tf.constant(1)
-        whole = functools.partial(
-            tf.io.decode_image, data, channels=3, expand_animations=False
-        )
         # One after the other: what runs while another fails is cancelled, and
         # TensorFlow might report that instead of the reason.
         with tf.control_dependencies([turn]):
-            if halvings is None:
-                image = whole()
-            else:
-                half = functools.partial(_decode_halved, data, halvings)
-                image = tf.cond(tf.io.is_jpeg(data), half, whole)
-        image.set_shape([None, None, 3])
+            image = image_headers.decode(data, halvings)
         return image_headers.upright(image, turn) if upright else image
 
     def other() -> tf.Tensor:
@@ -184,19 +176,6 @@ def decode(
     image = tf.cond(image_headers.is_native(contents), native, other)
     image.set_shape([None, None, 3])
     return image
-
-
-def _decode_halved(contents: tf.Tensor, halvings: tf.Tensor) -> tf.Tensor:
-    """Decodes a JPEG, string [], at 1, 1/2, 1/4 or 1/8 of its size."""
-    return tf.switch_case(
-        halvings,
-        [
-            functools.partial(
-                tf.io.decode_jpeg, contents, channels=3, ratio=2**number
-            )
-            for number in range(4)
-        ],
-    )
 
 
 def _decode_by_pillow(contents: bytes, upright: bool) -> np.ndarray:

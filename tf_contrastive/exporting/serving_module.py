@@ -213,10 +213,7 @@ class ServingModule(tf.Module):
                 turn = image_headers.orientation(checked)
             # One after the other, so that neither is cancelled.
             with tf.control_dependencies([turn]):
-                image = tf.io.decode_image(
-                    checked, channels=3, expand_animations=False
-                )
-            image = tf.ensure_shape(image, [None, None, 3])
+                image = image_headers.decode(checked)
             image = image_headers.upright(image, turn)
             pixels = preprocessing.resize_and_crop(
                 image[tf.newaxis], self._size
