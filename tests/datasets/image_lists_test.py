@@ -578,8 +578,10 @@ _ABSENT = {
 @pytest.mark.parametrize("paths", _ABSENT)
 def test_absent_files_have_their_number_a_name_and_a_reason(paths, five):
     write(five / "images" / "caf\u00e9.png", encoded(picture(4)))
-    name = csv(five / "list.csv", "path\n" + "\n".join(paths))
-    refused(*(w.format(root=five) for w in _ABSENT[paths]), name=name)
+    for head, label in (("path", ""), ("path,label", ",a")):
+        lines = [head, *(f"{path}{label}" for path in paths)]
+        name = csv(five / "list.csv", "\n".join(lines))
+        refused(*(w.format(root=five) for w in _ABSENT[paths]), name=name)
 
 
 def test_few_absent_files_are_left_out_with_a_warning(five, caplog):

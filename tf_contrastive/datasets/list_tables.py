@@ -200,9 +200,16 @@ def _is_comment(line: str, delimiter: str, path: str) -> bool:
     line = line.strip()
     name = line.split(delimiter)[0].rstrip()
     return line.startswith("#") and not (
-        is_image(name)
-        and tf.io.gfile.exists(os.path.join(os.path.dirname(path), name))
+        is_image(name) and _exists(os.path.join(os.path.dirname(path), name))
     )
+
+
+def _exists(path: str) -> bool:
+    """Whether a file exists; not, if its scheme is unknown, such as https."""
+    try:
+        return tf.io.gfile.exists(path)
+    except tf.errors.OpError:
+        return False
 
 
 def _names_image(comment: str) -> bool:
@@ -225,7 +232,7 @@ def _delimiter(text: str, path: str) -> str:
         table = Table(path, [], [r for r in rows if len(r.cells) > 1], "")
         images = [next(filter(is_image, r.cells), "") for r in table.rows]
         named = [image for image in images if image]
-        exists = bool(named) and tf.io.gfile.exists(table.path(named[0]))
+        exists = bool(named) and _exists(table.path(named[0]))
         widths = Counter(len(row.cells) for row in table.rows)
         return len(named), exists, max(widths.values(), default=0)
 
