@@ -7,6 +7,7 @@ import pytest
 import saved_run
 
 from tf_contrastive import checkpoints, errors, flags
+from tf_contrastive.config import fields
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,3 +69,14 @@ def test_runs_of_version_0_2_0_are_read_whole_only(stack, tmp_path):
     for count in range(len(lines)):
         path.write_text("".join(lines[:count]))
         _refused(run)
+
+
+def test_how_data_are_read_may_be_said_later(original):
+    """Data that were read by default may now have to be told how."""
+    run = checkpoints.check_run(str(original))
+    assert run.reading.first_label is None
+    told = fields.replace(run, first_label=0, label_feature="none")
+    checkpoints.check_workdir(told)
+    changed = fields.replace(told, exif="ignore")
+    with pytest.raises(errors.UserError, match="exif=ignore, there apply"):
+        checkpoints.check_workdir(changed)

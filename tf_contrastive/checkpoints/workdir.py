@@ -28,7 +28,11 @@ def check_workdir(run: Pretrain) -> None:
             f"{errors.arg(own.name, fields.written(own.value))}, there"
             f" {fields.written(there[own.name])}"
             for own in fields.options(run)
-            if own.identity and own.value != there[own.name]
+            if own.identity
+            and own.value != there[own.name]
+            # How data are read may have to be said now: what `auto` read is
+            # compared with the data, by its classes.
+            and not (own.group == "reading" and there[own.name] is None)
         ]
         if differences:
             raise errors.UserError(
