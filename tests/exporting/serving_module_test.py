@@ -325,3 +325,16 @@ def test_malformed_files_do_not_affect_others(signatures):
     embeddings = served["embedding"].numpy()
     assert not embeddings[~ok].any()
     np.testing.assert_allclose(embeddings[ok], alone, atol=1e-6)
+
+
+def test_images_of_other_channels_are_named(saved):
+    served = tf.saved_model.load(saved)
+    for signature in ("serving_default", "serving_float"):
+        dtype = tf.uint8 if signature == "serving_default" else tf.float32
+        for channels in (1, 4):
+            images = tf.zeros([2, 9, 7, channels], dtype)
+            with pytest.raises(
+                tf.errors.InvalidArgumentError,
+                match=rf"must have 3 channels, not\] \[{channels}\]",
+            ):
+                served.signatures[signature](images=images)

@@ -122,7 +122,7 @@ class ServingModule(tf.Module):
             def function(images: tf.Tensor) -> dict[str, tf.Tensor]:
                 count = tf.shape(images)[0]
                 with tf.device("CPU:0"):
-                    prepared = prepare(images)
+                    prepared = prepare(_with_channels(images, spec.shape[-1]))
                 return outputs(self.encode(prepared)[:count])
 
             return tf.function(function, input_signature=[spec])
@@ -237,3 +237,23 @@ class ServingModule(tf.Module):
         ok = tf.scatter_nd(rows, tf.ones([tf.shape(rows)[0]], tf.int32), [n])
         shape = tf.stack([n, self._size, self._size, 3])
         return tf.scatter_nd(rows, pixels, shape), ok > 0
+
+
+def _with_channels(images: tf.Tensor, channels: int) -> tf.Tensor:
+    """Returns images [N, H, W, K], which have so many channels.
+
+    A signature says so, but a server does not check it.
+
+    Raises:
+      InvalidArgumentError: for others.
+    """
+    # By the sizes: TensorFlow removes what it thinks to know of a shape.
+    count = tf.reduce_prod(tf.shape(images, tf.int64)[:3])
+    values = tf.size(images, tf.int64)
+    found = values // tf.maximum(count, 1)
+    check = tf.debugging.Assert(
+        values == channels * count,
+        [f"images must have {channels} channels, not", found],
+    )
+    with tf.control_dependencies([check]):
+        return tf.identity(images)
