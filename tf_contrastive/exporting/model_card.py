@@ -211,13 +211,13 @@ def _evaluation(run: checkpoints.Run | None) -> str:
         )
         rows.append([str(cell) for cell in row])
     heading = ("protocol", "version", "dataset", "top-1", "95 %", "images")
+    # Earlier versions did not look for it.
+    seen = report.get("seen")
     return (
         _table(heading, rows)
         + f"\n\nOf step {report.get('step')} (the export: step {run.step});"
         f" {report.get('dataset')} by its split {report.get('test_split')}; the"
-        " encoder was frozen."
-        + f"\n\nWarning: {report['seen']}."
-        * bool(report.get("seen"))
+        " encoder was frozen." + f"\n\nWarning: {seen}." * bool(seen)
     )
 
 

@@ -353,7 +353,7 @@ class ContrastiveStep(tf.keras.Model):
         largest = tf.reduce_max(tf.abs(batch.views[:1]))
         projections = label_checks.or_nan(
             projections,
-            tf.logical_not(largest > _LARGEST_PIXEL),  # NaN is left alone.
+            (largest <= _LARGEST_PIXEL) | tf.math.is_nan(largest),
             "views must be floats in [0, 1], or uint8 in 0..255, and are floats"
             " in 0..255",
         )
