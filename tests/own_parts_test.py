@@ -162,6 +162,15 @@ def test_code_that_a_run_names_is_not_imported(
     assert "set --own_modules=parts_of_mine" in capsys.readouterr().err
 
 
+def test_a_part_that_is_named_allows_no_other(folder, capsys):
+    # A word like the module's name is no permission.
+    words = ("--flagfile=run/config.flags", "--workdir", "parts_of_mine")
+    assert _run("pretrain", *words, "--loss=parts_of_mine:loss") != 0
+    error = capsys.readouterr().err
+    assert "--loss" not in error
+    assert ": parts_of_mine may be the code of somebody else" in error
+
+
 def test_modules_in_a_flagfile_are_not_allowed(folder, capsys):
     (folder / "theirs.flags").write_text("--own_modules=parts_of_mine\n")
     words = ("evaluate", "--flagfile=theirs.flags", "--workdir=run")

@@ -316,7 +316,7 @@ def _line_of(flag: str) -> str:
 
 
 def allow_own_modules(words: list[str]) -> list[str]:
-    """Allows the modules that a command line names; returns the other words.
+    """Allows the parts that a command line names; returns the other words.
 
     They are the values of `--own_modules=MODULE,...`, or of flags that are
     `module:name`. Flagfiles, which may be somebody else's, allow none.
@@ -329,6 +329,7 @@ def allow_own_modules(words: list[str]) -> list[str]:
         name, _, value = word.partition("=")
         if not word.startswith("-"):  # --NAME VALUE
             name, value = before, word
+        part = value.rpartition("of=")[2]  # Or of a dataset that is made of it.
         if name == flag and (value or before == flag):
             if not re.fullmatch(r"[A-Za-z_][\w.]*(,[A-Za-z_][\w.]*)*", value):
                 raise errors.UserError(
@@ -336,9 +337,8 @@ def allow_own_modules(words: list[str]) -> list[str]:
                     " my_module,other"
                 )
             own.allow(*value.split(","))
-        # Also of the dataset that another one is made of.
-        elif module := fields.module_of(re.split("of=", value)[-1]):
-            own.allow(module)
+        elif fields.module_of(part):
+            own.allow(part)
         if name != flag:
             rest.append(word)
         before = name if word.startswith("-") else ""

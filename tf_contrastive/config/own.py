@@ -21,9 +21,9 @@ _allowed: set[str] = set()
 ARGUMENT = "own_modules"
 
 
-def allow(*modules: str) -> None:
-    """Allows that runs import these modules, such as "my_module"."""
-    _allowed.update(modules)
+def allow(*names: str) -> None:
+    """Allows that runs import "my_module", or one part, "my_module:name"."""
+    _allowed.update(names)
 
 
 def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
@@ -37,7 +37,7 @@ def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
     """
     module, _, attribute = name.partition(":")
     given = errors.arg(kind, name)
-    if module not in _allowed:
+    if _allowed.isdisjoint({module, name}):
         hint = errors.did_you_mean(module, families)
         raise errors.UserError(
             f"{given}: {module}{hint} may be the code of somebody else, and is"
