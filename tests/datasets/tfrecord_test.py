@@ -309,7 +309,9 @@ _FOREIGN = {
 }
 
 
-@pytest.mark.parametrize(("kind", "content"), _FOREIGN.items(), ids=str)
+@pytest.mark.parametrize(
+    ("kind", "content"), _FOREIGN.items(), ids=map(repr, _FOREIGN)
+)
 def test_files_without_records_are_named(kind, content, tmp_path):
     write_records(tmp_path / "a.tfrecord", rows())
     (tmp_path / "b.tfrecord").write_bytes(content)
