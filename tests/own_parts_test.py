@@ -204,6 +204,16 @@ def test_a_wrong_part_is_one_line(folder, word, text, capsys):
     assert not os.path.exists("new")
 
 
+def test_a_module_beside_an_installed_command_is_found(tmp_path, monkeypatch):
+    (tmp_path / "beside.py").write_text("def loss(z): return z\n")
+    monkeypatch.chdir(tmp_path)
+    others = [p for p in sys.path if p not in ("", os.getcwd())]
+    monkeypatch.setattr(sys, "path", [*others])
+    own.allow("beside:loss")
+    assert own.load("loss", "beside:loss")(3) == 3
+    assert sys.path[:-1] == others
+
+
 def test_a_name_of_a_part():
     assert fields.module_of("a.b_c:d") == "a.b_c"
     for name in ("cifar10:3.0.2", "folder:/data", "csv:a.csv", "a:", ":b", "a"):

@@ -10,6 +10,8 @@ import functools
 import importlib
 import inspect
 import math
+import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -44,6 +46,8 @@ def load(kind: str, name: str, families: Iterable[str] = ()) -> Any:
             " imported only where you name it: set"
             f" {errors.arg(ARGUMENT, module)}"
         )
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())  # An installed command has not done so.
     try:
         found = importlib.import_module(module)
     except Exception as error:  # Of any type, from the user's code.

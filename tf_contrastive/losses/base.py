@@ -25,7 +25,7 @@ class ContrastiveLoss(declared.LossDeclaration):
     counted, the loss is 0.
 
     A loss of your own is a subclass with one method, `call`, or a function of
-    the same arguments (see `of_function`). The losses of the package also
+    the same arguments (see `FunctionLoss`). The losses of the package also
     inherit from their declaration in `config.loss`, a dataclass of their
     options.
     """
