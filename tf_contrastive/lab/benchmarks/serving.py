@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_contrastive import encoders, errors, exporting, files, heads, terminal
 from tf_contrastive.config import fields
 from tf_contrastive.config.encoder import resolve_stem
+from tf_contrastive.datasets import image_headers
 from tf_contrastive.lab.benchmarks import measure
 from tf_contrastive.lab.benchmarks.options import Common, Serving
 
@@ -114,7 +115,7 @@ def make(case: Case) -> measure.Call:
     path, name, count = case
     size = exporting.details(path)["image_size"]
     files = exporting.as_jpeg(exporting.photographs(count, size))
-    images = np.stack([tf.io.decode_jpeg(file).numpy() for file in files])
+    images = np.stack([image_headers.decode(file).numpy() for file in files])
     floats = (images / 255.0).astype(np.float32)
     if name in (BARE, PREDICT):
         encoder = tf.keras.models.load_model(
