@@ -274,6 +274,22 @@ def test_the_launched_service_stops_cleanly(launched):
             os.kill(server, 0)
 
 
+@pytest.mark.slow
+def test_a_worker_that_waits_for_its_dispatcher_can_be_stopped():
+    with socket.create_server(("", 0)) as free:
+        address = f"localhost:{free.getsockname()[1]}"
+    module = "tf_contrastive.datasets.data_service_server"
+    worker = subprocess.Popen(
+        [sys.executable, "-m", module, f"--dispatcher={address}"],
+        cwd=_ROOT,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(10)  # It imports TensorFlow, and then waits.
+    assert worker.poll() is None
+    worker.terminate()
+    assert worker.wait(timeout=10) == -signal.SIGTERM
+
+
 # The command, of a smaller patience, in a process that can be stuck.
 _SOON_LOST = """
 import sys

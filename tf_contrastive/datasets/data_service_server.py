@@ -28,9 +28,6 @@ def main() -> int:
         "--host", default="localhost", help="how trainers reach a worker"
     )
     flags = parser.parse_args()
-    stopped = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stopped.set())
     service = tf.data.experimental.service
     try:
         if flags.dispatcher:
@@ -53,6 +50,11 @@ def main() -> int:
             file=sys.stderr,
         )
         return 1
+    # From now on. Until here a signal ends the process: a worker may wait for
+    # a dispatcher that is gone, and Python would not get to a handler.
+    stopped = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stopped.set())
     stopped.wait()
     # The destructor of the server would wait for the runs that read from it.
     os._exit(0)
