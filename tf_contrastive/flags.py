@@ -132,9 +132,10 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
     values = absl_flags.FlagValues()
     for name, option in options.items():
         values[name] = _Text(name, fields.value_type(option.field) is bool)
+    families = {}
     for name, members in _families(options.values()).items():
         known = {key: values[o.name] for key, o in members.items()}
-        values[name] = _Family(name, known)
+        values[name] = families[name] = _Family(name, known)
     for name in _IGNORED:
         values[name] = _Text(name)
     for old, name in _RENAMED.items():
@@ -170,7 +171,7 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
             chosen = given.get(kind, options[kind].value)
             if not fields.module_of(chosen):
                 key = given[option.name].partition("=")[0]
-                raise values[option.family].unknown(key)
+                raise families[option.family].unknown(key)
     parsed = fields.replace(defaults, **config_class.presets(given) | given)
     fields.validate_fields(parsed)
     return parsed

@@ -94,7 +94,7 @@ def check_disjoint(
     ours = errors.arg(learn, train.info.split)
     theirs = errors.arg(score, test.info.split)
     if count := np.count_nonzero(found.same):
-        images = f"{count:,} image{'s' * (count > 1)}"
+        images = f"{count:,} image{'s' * bool(count > 1)}"
         one = f"{test.info.name}: {theirs} has {images} of {ours}"
         covers = count == train.info.num_examples
         base, advised = apart(train.info.split, test.info.split, covers)
