@@ -88,7 +88,10 @@ def test_every_operation_of_a_step_has_a_gpu_kernel(loss):
     missing = {
         (node.op, node.name)
         for node in nodes
-        if node.op not in _CALLS and not _has_gpu_kernel(node)
+        if node.op not in _CALLS
+        and not _has_gpu_kernel(node)
+        # The texts of assertions, which XLA drops.
+        and node.attr["dtype"].type != tf.string.as_datatype_enum
     }
     assert len(nodes) > 1000 and not missing
     # These would live on the CPU.
