@@ -1,4 +1,4 @@
-"""Networks of your own: made anew, with synchronized batch normalization."""
+"""Makes networks of your own, with synchronized batch normalization."""
 
 from collections.abc import Mapping
 from typing import Any

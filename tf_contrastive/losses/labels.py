@@ -47,6 +47,6 @@ def or_nan(x: tf.Tensor, fine: tf.Tensor, message: str) -> tf.Tensor:
         if not fine:
             raise ValueError(message)
         return x
-    check = tf.debugging.Assert(fine, [message])
-    with tf.control_dependencies([check] if check else []):
+    check = tf.raw_ops.Assert(condition=fine, data=[message])
+    with tf.control_dependencies([check]):
         return tf.where(fine, x, tf.constant(math.nan, x.dtype))
