@@ -249,11 +249,16 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
     tmp_path, monkeypatch, capsys
 ):
     # Images are noise; only the extra channels tell the classes.
+    images = np.stack(_images(96))
     labels = np.arange(48) % CLASSES
-    source = datasets.from_arrays(
-        np.stack(_images(48)), labels, extra=np.eye(CLASSES)[labels] * 4
+    bits = np.eye(CLASSES)[labels] * 4
+    sources = {
+        split: datasets.from_arrays(part, labels, split=split, extra=bits)
+        for split, part in (("train", images[:48]), ("test", images[48:]))
+    }
+    monkeypatch.setattr(
+        datasets, "source", lambda name, split, **_: sources[split]
     )
-    monkeypatch.setattr(datasets, "source", lambda *_, **__: source)
     run = _run(
         augment_on="device",
         augmentation="crop",
@@ -273,8 +278,7 @@ def test_a_run_with_extra_channels_is_evaluated_with_them(
     )
     assert evaluate.run(options) == 0
     assert re.search(r"trained +knn k=5 +1 +1\.0000", capsys.readouterr().out)
-    without = datasets.from_arrays(np.stack(_images(48)), labels)
-    monkeypatch.setattr(datasets, "source", lambda *_, **__: without)
+    sources["test"] = datasets.from_arrays(images[48:], labels, split="test")
     with pytest.raises(errors.UserError, match="takes 3 channels"):
         evaluate.run(options)
 
