@@ -1,4 +1,4 @@
-"""Writes docs/recipes.md: each recipe's resolved options beside its authors'.
+"""Writes docs/recipes.md: where recipes differ from their authors'.
 
 Use: python launch/recipes.py
 
@@ -28,61 +28,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
 DATA = CONFIGS / "authors.json"
 DOCUMENT = ROOT / "docs" / "recipes.md"
-# Columns of each table, with their headings.
-TABLES = {
-    "Views": {
-        "augmentation": "policy",
-        "views": "views",
-        "image_size": "side",
-        "standardize": "standardized by",
-        "crop_area": "smallest crop",
-        "flip": "flip",
-        "jitter": "colour jitter",
-        "blur": "blur",
-        "operations": "further operations",
-    },
-    "Network": {
-        "encoder": "encoder",
-        "stem": "stem",
-        "zero_scale": "zero scales",
-        "normalize_features": "normalized features",
-        "head": "head",
-        "head_batch_norm": "BatchNorm in the head",
-        "head_bias": "last bias",
-    },
-    "Loss": {
-        "loss": "loss",
-        "temperature": "temperature",
-        "scale_by_temperature": "times temperature",
-        "loss_options": "other options",
-    },
-    "Training": {
-        "sampler": "sampler",
-        "batch": "batch",
-        "epochs": "epochs",
-        "optimizer": "optimizer",
-        "peak_rate": "peak rate",
-        "schedule": "schedule",
-        "warmup": "warm-up epochs",
-        "floor": "floor",
-        "weight_decay": "weight decay",
-        "decay_all": "decay of all",
-    },
-    "Linear stage": {
-        "linear_epochs": "epochs",
-        "linear_batch": "batch",
-        "linear_augmentation": "policy",
-        "linear_normalize_features": "normalized features",
-        "linear_label_smoothing": "label smoothing",
-        "linear_optimizer": "optimizer",
-        "linear_epsilon": "epsilon",
-        "linear_peak_rate": "peak rate",
-        "linear_schedule": "schedule",
-        "linear_warmup": "warm-up epochs",
-        "linear_weight_decay": "weight decay",
-        "linear_decay_all": "decay of all",
-    },
-}
 # Its own policy or none: no value.
 _NONE = "-"
 # Options of losses, at the values that need no mention.
@@ -105,13 +50,12 @@ _PLAIN = {
 _INTRODUCTION = """\
 # Recipes
 
-What each flagfile of `configs/` resolves to, beside its authors' values.
-`python launch/recipes.py` writes this page; a test compares every value.
+Where the flagfiles of `configs/` differ from their authors' settings, and what
+they set where the authors state nothing. Every other option is as stated:
+`configs/authors.json` has each with its value and source, and a test compares
+them. `python launch/recipes.py` writes this page.
 
-A cell is the flagfile's value and, in brackets, where the authors' equal value
-is stated: a paper's section or table, or a file or flag of their code. **Bold**
-is a value that differs from the authors', or that they do not state; a number
-refers to the notes under the table. `-`: no such option.
+Numbers are of the notes below the table.
 """
 
 
@@ -321,7 +265,7 @@ def authors(name: str, content: dict[str, Any]) -> dict[str, list[Any]]:
 
 def differences(name: str, content: dict[str, Any]) -> list[str]:
     """Returns how a recipe differs from the authors' code beyond options."""
-    recipe = content["recipes"][name]
+    recipe = content["recipes"].get(name, {})
     if "differences" not in recipe and "base" in recipe:
         return differences(recipe["base"], content)
     keys = recipe.get("differences", [])
@@ -348,102 +292,55 @@ def differs_field(name: str, content: dict[str, Any]) -> str:
 # ---- The page ----------------------------------------------------------------
 
 
-def _table(
-    columns: dict[str, str], names: list[str], content: dict[str, Any]
-) -> list[str]:
-    notes: list[str] = []
-    lines = [
-        "| recipe | " + " | ".join(columns.values()) + " |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
-    for name in names:
-        entries, cells = authors(name, content), []
-        for column in columns:
-            entry = entries.get(column)
-            if entry is None:
-                cells.append(_NONE)
-            elif len(entry) == 2:
-                cells.append(f"{_text(entry[0])} ({entry[1]})")
-            else:
-                theirs, source, value, reason = entry
-                said = "not stated" if theirs is None else _text(theirs)
-                note = f"{source}: {said}. Here: {reason}."
-                if note not in notes:
-                    notes.append(note)
-                cells.append(f"**{_text(value)}** [{notes.index(note) + 1}]")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += ["", *(f"{i}. {note}" for i, note in enumerate(notes, start=1))]
-    return lines
-
-
-def _summary(names: list[str], content: dict[str, Any]) -> list[str]:
-    """How many options of each recipe are its authors'."""
-    lines = [
-        "| recipe | options | as stated | different, explained | not stated |"
-        " unexplained |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name in names:
-        entries = list(authors(name, content).values())
-        reasons = [entry for entry in entries if len(entry) == 4]
-        silent = sum(entry[0] is None for entry in reasons)
-        counts = (
-            len(entries),
-            len(entries) - len(reasons),
-            len(reasons) - silent,
-            silent,
-            len(unexplained(name, content)),
-        )
-        lines.append(f"| {name} | " + " | ".join(map(str, counts)) + " |")
-    return lines
-
-
-def _evaluations(content: dict[str, Any]) -> list[str]:
-    lines = ["| flagfile | flag | value | authors' |", "|---|---|---|---|"]
-    for name, entries in content["evaluations"].items():
-        for flag, entry in entries.items():
-            value = expected(entry)
-            theirs = entry[1]
-            if len(entry) == 4:
-                said = "not stated" if entry[0] is None else _text(entry[0])
-                value, theirs = f"**{value}**", f"{theirs}: {said}; {entry[3]}"
-            shown = flags.with_flags(Evaluate, errors.arg(flag))
-            lines.append(f"| {name} | `{shown}` | {value} | {theirs} |")
-    return lines
+def _options(name: str, content: dict[str, Any]) -> list[str]:
+    """Describes the options that differ or are not stated, one reason each."""
+    if name in content["recipes"]:
+        entries = {
+            column.replace("_", " "): entry
+            for column, entry in authors(name, content).items()
+        }
+    else:
+        entries = {
+            f"`{flags.with_flags(Evaluate, errors.arg(flag))}`": entry
+            for flag, entry in content["evaluations"][name].items()
+        }
+    settings: dict[str, list[str]] = {}
+    for option, entry in entries.items():
+        if len(entry) == 4:
+            theirs, source, value, reason = entry
+            said = "not stated" if theirs is None else _text(theirs)
+            why = f"({source}: {said}): {reason}"
+            settings.setdefault(why, []).append(f"{option} **{_text(value)}**")
+    return [f"{', '.join(given)} {why}" for why, given in settings.items()]
 
 
 def document(content: dict[str, Any]) -> str:
     """Returns the text of docs/recipes.md."""
-    names = list(content["recipes"])
-    lines = _INTRODUCTION.splitlines()
-    for key, source in content["sources"].items():
-        lines.append(f"- {key}: {source}" if key else "")
-    lines.insert(-len(content["sources"]), "")
-    lines += ["", "## Summary", "", *_summary(names, content)]
-    for title, columns in TABLES.items():
-        rows = names
-        if title == "Linear stage":
-            rows = [n for n in names if len(_stage(n, content)) > 1]
-        lines += ["", f"## {title}", "", *_table(columns, rows, content)]
-    lines += ["", "## Evaluation", "", *_evaluations(content)]
-    lines += [
+    texts = {
+        name: (_options(name, content), differences(name, content))
+        for name in (*content["recipes"], *content["evaluations"])
+    }
+    # Those of options first.
+    kinds = zip(*texts.values(), strict=True)
+    notes = [*dict.fromkeys(x for kind in kinds for part in kind for x in part)]
+    rows: dict[str, list[str]] = {}
+    for name, parts in texts.items():
+        numbers = [sorted(notes.index(x) + 1 for x in part) for part in parts]
+        cells = [", ".join(map(str, part)) or _NONE for part in numbers]
+        rows.setdefault(" | ".join(cells), []).append(name)
+    lines = [
+        *_INTRODUCTION.splitlines(),
         "",
-        "## Differences that are not options",
-        "",
-        "Each flagfile's header has the same list.",
-        "",
+        "| recipes | options | other differences |",
+        "|---|---|---|",
     ]
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        text = "; ".join(differences(name, content))
-        groups.setdefault(text, []).append(name)
-    for text, members in groups.items():
-        lines += [f"- {', '.join(members)}: {text}."]
-    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
-
-
-def _stage(name: str, content: dict[str, Any]) -> list[str]:
-    return [k for k in authors(name, content) if k.startswith("linear_")]
+    for cells, names in rows.items():
+        lines.append(f"| {', '.join(names)} | {cells} |")
+    lines += ["", *(f"{i}. {note}." for i, note in enumerate(notes, start=1))]
+    lines += ["", "Sources:", ""]
+    for key, source in content["sources"].items():
+        lines.append(f"- {key}: {source}")
+    return "\n".join(lines) + "\n"
 
 
 def unexplained(name: str, content: dict[str, Any]) -> list[str]:
