@@ -15,8 +15,8 @@ import textwrap
 from typing import Any
 
 from tf_contrastive import errors, flags, schedules
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import pretrain
-from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.fields import values
 from tf_contrastive.config.linear import LinearStage
 from tf_contrastive.config.optimizer import OPTIMIZERS

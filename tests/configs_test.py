@@ -20,9 +20,9 @@ from tf_contrastive import (
 )
 from tf_contrastive.commands import evaluate as evaluating
 from tf_contrastive.commands import pretrain as pretraining
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data
-from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.smoke import SMOKE_STEPS, smoke, substitute
 from tf_contrastive.config.views import Views

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.evaluation import plots, protocols
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
@@ -19,7 +19,7 @@ _OF_SUBJECT = {field.name for field in dataclasses.fields(Subject)}
 def make(encoder, train, test, options=None, **given):
     """Makes a context, out of arguments of `Subject` and its own."""
     context = EvaluationContext(
-        Subject(encoder), Data(train, test), options or Evaluate()
+        Subject(encoder), Data(train, test), options or Scoring()
     )
     return changed(context, **given)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets
-from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 
 # Of fine-tuning: a part with and a part without the encoder's weights.
@@ -79,7 +79,7 @@ def subject(train=None, test=None, strategy=None, **given):
         encoder,
         train or source(slice(800, 1300)),
         test or source(slice(1300, 1797)),
-        evaluate(scale="cpu", **given),
+        Scoring.of(scale="cpu", **given),
         run=Pretrain(),
         make_encoder=fresh,
         strategy=strategy,

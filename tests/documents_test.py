@@ -13,7 +13,7 @@ import pytest
 
 from tf_contrastive import __main__, flags
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.evaluate import Scoring
 
 _ROOT = Path(__file__).resolve().parents[1]
 _DOCUMENTS = {
@@ -153,7 +153,7 @@ def test_defaults_of_protocols_are_documented():
     def shown(options):
         return {k: _shown(v) for k, v in fields.values(options).items()}
 
-    paper, cpu = shown(evaluate()), shown(evaluate(scale="cpu"))
+    paper, cpu = shown(Scoring.of()), shown(Scoring.of(scale="cpu"))
     rows = re.findall(
         r"^\| `--(\w+)` \| (.*?) \| ?(.*?) ?\|$",
         _DOCUMENTS["docs/protocols.md"],

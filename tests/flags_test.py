@@ -13,13 +13,13 @@ import pytest
 
 from tf_contrastive import __main__, errors, flags
 from tf_contrastive.commands.doctor import Doctor
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import (
     ChannelStatistics,
     channel_statistics,
     write_statistics,
 )
-from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.schedule import Schedule
 from tf_contrastive.errors import arg

@@ -10,7 +10,7 @@ from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets, encoders, heads
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.evaluate import Scoring
 
 
 def photographs(count=64, side=16):
@@ -57,7 +57,7 @@ def context(network=None, labelled=True, projection=None, **options):
         network or encoder(),
         train,
         test,
-        fields.replace(Evaluate(), embedding_batch_size=32),
+        fields.replace(Scoring(), embedding_batch_size=32),
         run=fields.replace(small.RUN, image_size=16),
         projection=projection,
         **options,

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from tf_contrastive import checkpoints, datasets, exporting
 from tf_contrastive.commands import evaluate, export
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.evaluation import results
 
 pytestmark = pytest.mark.usefixtures("small_encoder")

@@ -18,10 +18,10 @@ from tf_contrastive.commands.datasets import Datasets
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.commands.embed import Embed
 from tf_contrastive.commands.encoders import Encoders
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.export import Export
 from tf_contrastive.commands.quickstart import Quickstart
 from tf_contrastive.commands.reproduce import Reproduce
-from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.fields import Command
 from tf_contrastive.config.pretrain import Pretrain
 

@@ -13,9 +13,9 @@ from tf_contrastive.commands import embed
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
 from tf_contrastive.commands.embed import Embed
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.embedding import job
 
 
@@ -96,7 +96,7 @@ def test_export_and_load_take_it(pruned, monkeypatch):
 
 def test_evaluate_records_the_step_that_it_read(pruned):
     folder = pruned("load_encoder")
-    options = evaluate(
+    options = Evaluate.of(
         workdir=str(folder),
         protocols="prototype",
         scale="cpu",

@@ -28,15 +28,15 @@ from tf_contrastive import (
     train,
 )
 from tf_contrastive.commands import evaluate as command
-from tf_contrastive.commands import watch
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
     make_context,
     protocols,
     results,
+    watch,
 )
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
@@ -56,7 +56,7 @@ _RUN = {
 
 
 def _options(**values):
-    options = evaluate(**{"scale": "cpu", **values})
+    options = Evaluate.of(**{"scale": "cpu", **values})
     options.validate()
     return options
 

@@ -9,7 +9,7 @@ import replicas as on_replicas
 import tensorflow as tf
 
 from tf_contrastive import datasets, embedding, errors
-from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.protocols import LINEAR_RECIPES
 from tf_contrastive.evaluation import classification, context, protocols
 
@@ -33,7 +33,7 @@ def _subject(encoder=None, train=None, test=None, strategy=None, **options):
         encoder or _encoder(),
         train or _numbered(),
         test or _numbered(20, first=100),
-        evaluate(scale="cpu", **options),
+        Scoring.of(scale="cpu", **options),
         strategy=strategy or tf.distribute.get_strategy(),
     )
 
@@ -300,14 +300,14 @@ def test_a_learning_rate_that_diverges_is_not_chosen():
     ],
 )
 def test_recipes_are_the_papers_and_options_override_them(recipe, told):
-    hyperparameters = evaluate(linear_recipe=recipe).linear.hyperparameters()
+    hyperparameters = Scoring.of(linear_recipe=recipe).linear.hyperparameters()
     found = (
         *(hyperparameters[k] for k in ("optimizer", "epochs", "learning_rate")),
         hyperparameters["schedule"],
         hyperparameters["optimizer_options"].get("nesterov"),
     )
     assert found == told
-    other = evaluate(
+    other = Scoring.of(
         linear_recipe=recipe, linear_epochs=7, linear_optimizer="adam"
     )
     other.linear.check()

@@ -16,7 +16,7 @@ from tf_contrastive import (
     errors,
     exporting,
 )
-from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.evaluation import finetune, make_context, protocols
 from tf_contrastive.lab.claims import protocol_numbers
@@ -49,7 +49,7 @@ def test_a_trained_encoder_gains_from_few_labels():
     )
     assert list(parts) == ["10%", "10% scratch"]
     declared = protocol_numbers.names(
-        "finetune", evaluate(finetune_fractions="0.1", finetune_scratch=True)
+        "finetune", Scoring.of(finetune_fractions="0.1", finetune_scratch=True)
     )
     for name in declared:
         variant, metric = name.split("/")
@@ -263,7 +263,7 @@ def test_an_export_is_fine_tuned_as_its_run_is(tmp_path):
         digit_networks.source(slice(0, 200)),
         digit_networks.source(slice(200, 400)),
     )
-    options = evaluate(scale="cpu")
+    options = Scoring.of(scale="cpu")
     of_run = make_context.from_run(found, *data, options)
     of_export = make_context.from_export(
         str(tmp_path / "export"), *data, options

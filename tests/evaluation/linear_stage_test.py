@@ -26,8 +26,8 @@ from tf_contrastive import (
 from tf_contrastive import train as training
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import pretrain as command
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.embedding import Embedder
 from tf_contrastive.evaluation import linear_stage, make_context, protocols
 

@@ -24,10 +24,11 @@ from tf_contrastive.commands import embed as embed_command
 from tf_contrastive.commands import evaluate as evaluate_command
 from tf_contrastive.commands import export as export_command
 from tf_contrastive.commands.embed import Embed
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.export import Export
 from tf_contrastive.config import fields
 from tf_contrastive.config.data import Data
-from tf_contrastive.config.evaluate import Evaluate, evaluate, resolve_splits
+from tf_contrastive.config.evaluate import resolve_splits
 from tf_contrastive.config.export import Exporting
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import protocols, results
@@ -56,7 +57,7 @@ def _subject(encoder, train=None, test=None, **options):
         encoder,
         train or datasets.source("digits", "train"),
         test or datasets.source("digits", "test"),
-        evaluate(scale="cpu", **options),
+        Evaluate.of(scale="cpu", **options),
         name="random",
     )
 
@@ -188,7 +189,7 @@ def test_splits_are_those_of_the_run():
     run = Data(dataset="cifar10", split="train[:100]", test_split="x")
 
     def splits(run, **given):
-        e = resolve_splits(evaluate(**given), run).evaluation
+        e = resolve_splits(Evaluate.of(**given), run).evaluation
         return e.train_split, e.test_split
 
     assert splits(run) == ("train[:100]", "x")
@@ -199,7 +200,7 @@ def test_splits_are_those_of_the_run():
 
 
 def test_a_scale_is_a_version_of_its_own():
-    paper, cpu = Evaluate(), evaluate(scale="cpu")
+    paper, cpu = Evaluate(), Evaluate.of(scale="cpu")
     for name in PROTOCOLS:
         # Where the scale changes nothing the results do compare.
         equal = paper.hyperparameters(name) == cpu.hyperparameters(name)
@@ -237,7 +238,7 @@ def workdir(tmp_path_factory):
 
 
 def _evaluate(**values):
-    options = evaluate(**{"scale": "cpu", **values})
+    options = Evaluate.of(**{"scale": "cpu", **values})
     options.validate()
     return evaluate_command.run(options)
 

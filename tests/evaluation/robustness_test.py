@@ -9,7 +9,7 @@ import tensorflow as tf
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive import datasets, files
-from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import (
     classification,
@@ -37,7 +37,7 @@ def _subject(name="arrays", split="test", **options):
         _encoder(),
         _digits(slice(0, 1000)),
         _digits(slice(1000, 1200), name, split),
-        evaluate(
+        Scoring.of(
             scale="cpu", linear_epochs=20, embedding_batch_size=64, **options
         ),
     )

@@ -9,8 +9,8 @@ from dataset_helpers import class_folders
 
 from tf_contrastive import datasets, errors, exporting
 from tf_contrastive.commands import evaluate as command
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.evaluation import comparison, results, seen_images
 
@@ -72,7 +72,9 @@ def test_copies_in_other_files_are_seen_too(tmp_path):
 
 
 def _evaluate(**values):
-    options = evaluate(scale="cpu", protocols="knn", untrained=False, **values)
+    options = Evaluate.of(
+        scale="cpu", protocols="knn", untrained=False, **values
+    )
     options.validate()
     assert command.run(options) == 0
 

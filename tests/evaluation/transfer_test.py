@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn import linear_model
 
 from tf_contrastive import datasets, embedding, errors, evaluation, views
-from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import Transfer
 from tf_contrastive.config.transfer import SUITES
@@ -368,7 +368,7 @@ def test_multi_label_are_learned_by_a_sigmoid_each(_voc):
         network(True),
         digit_networks.source(slice(0, 40)),
         digit_networks.source(slice(40, 80)),
-        evaluate(data_dir=_voc),
+        Scoring.of(data_dir=_voc),
         run=Pretrain(),
         make_encoder=network,
     )
@@ -403,7 +403,7 @@ def test_multi_label_are_scored_by_mean_average_precision(_voc):
         encoder,
         digit_networks.source(slice(0, 40)),
         digit_networks.source(slice(40, 80)),
-        evaluate(data_dir=_voc, logistic_penalties=3),
+        Scoring.of(data_dir=_voc, logistic_penalties=3),
     )
     assert protocols.missing("transfer", scored) is None
     parts = dict(contexts.measure("transfer", scored))

@@ -6,7 +6,7 @@ import photographs
 import pytest
 
 from tf_contrastive import errors
-from tf_contrastive.config.evaluate import evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.evaluation import transformations
 
 
@@ -53,7 +53,7 @@ def test_classes_are_predicted_only_from_features_that_hold_them():
     least = transformations.predict(noise[:40], kinds[:40], noise, kinds)
     assert least["predictions"].shape == (900,)
     with pytest.raises(errors.UserError, match="transforms_train=30"):
-        evaluate(transforms_train=30).validate()
+        Scoring.of(transforms_train=30).validate()
 
 
 def test_transforms():

@@ -11,8 +11,8 @@ from PIL import Image
 from tf_contrastive import datasets, errors, heads, losses, train
 from tf_contrastive import model as models
 from tf_contrastive.commands import evaluate
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.runtime import Machine
 from tf_contrastive.model import networks
 from tf_contrastive.views import RunViews

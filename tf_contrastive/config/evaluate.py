@@ -1,14 +1,13 @@
-"""The options of `evaluate` and its presets."""
+"""How encoders are scored: the options of protocols, and their presets."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 from tf_contrastive.config import allocations, fields
 from tf_contrastive.config.data import Data, Reading, split_name
 from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import (
     Command,
-    Terminal,
     group,
     list_of,
     option,
@@ -22,12 +21,11 @@ from tf_contrastive.config.protocols import (
     ProtocolDeclaration,
     read_values,
 )
-from tf_contrastive.config.runtime import STRATEGIES, Devices
 from tf_contrastive.config.views import (
     DEFAULT_PREPROCESSING,
     PREPROCESSINGS,
 )
-from tf_contrastive.errors import UserError, arg
+from tf_contrastive.errors import arg
 
 # Resamples of confidence intervals, and draws of permutation tests.
 BOOTSTRAP_RESAMPLES = 1000
@@ -136,6 +134,7 @@ class Evaluation:
     )
 
 
+_Options = TypeVar("_Options", bound="Scoring")
 # A group of options for each protocol, by its name.
 _Groups: Any = dataclasses.make_dataclass(
     "_Groups",
@@ -152,43 +151,10 @@ _Groups: Any = dataclasses.make_dataclass(
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluationDevices(Devices):
-    """Devices that share the images."""
-
-    strategy: str = option(
-        "auto",
-        "tf.distribute strategy, whose replicas share the images; auto: chosen"
-        " by the available devices, and default with --watch, beside a running"
-        " job",
-        choices=STRATEGIES,
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluate(_Groups):
-    """Score a run or an export by the papers' protocols; --compare A B."""
-
-    COMMON: ClassVar = (
-        "workdir",
-        "saved_model",
-        "output_dir",
-        "compare",
-        "protocols",
-        "scale",
-        "watch",
-        "untrained",
-        "dataset",
-        "data_dir",
-        "train_split",
-        "test_split",
-        "knn_k",
-        "strategy",
-        "verbosity",
-    )
+class Scoring(_Groups):
+    """How encoders are scored: data, protocols, and their options."""
 
     reading: Reading = group(Reading())
-    devices: EvaluationDevices = group(EvaluationDevices())
-    terminal: Terminal = group(Terminal())
 
     @classmethod
     def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
@@ -197,6 +163,11 @@ class Evaluate(_Groups):
         for protocol in PROTOCOLS.values():
             preset |= protocol.presets(given)
         return preset
+
+    @classmethod
+    def of(cls: type[_Options], **given: Any) -> _Options:
+        """Returns options by name, with the presets' values."""
+        return replace(cls(), **(cls.presets(given) | given))
 
     def hyperparameters(self, name: str) -> dict[str, Any]:
         """Returns the keyword arguments of a protocol's `measure`."""
@@ -224,40 +195,6 @@ class Evaluate(_Groups):
         return f"{protocol.version}{f'-{scale}' if scaled else ''}"
 
     def _check(self) -> None:
-        e = self.evaluation
-        if e.compare:
-            for name in ("workdir", "saved_model", "watch"):
-                if value := getattr(e, name):
-                    text = arg(name, None if value is True else value)
-                    raise UserError(
-                        f"{arg('compare', e.compare)} and {text}: set one of"
-                        f" them; {arg('compare')} reads results of earlier"
-                        " evaluations"
-                    )
-            return
-        if bool(e.workdir) == bool(e.saved_model):
-            raise UserError(
-                f"set one of {arg('workdir', 'RUN')} and"
-                f" {arg('saved_model', 'EXPORT/VERSION')}, or {arg('compare')}"
-                " A B"
-            )
-        if e.saved_model and not e.dataset:
-            raise UserError(
-                f"{arg('saved_model', e.saved_model)} needs"
-                f" {arg('dataset', 'NAME')}: an export does not name its"
-                " dataset"
-            )
-        if e.watch and not e.workdir:
-            raise UserError(
-                f"{arg('watch')} needs {arg('workdir', 'RUN')}: an export gets"
-                " no new checkpoints"
-            )
-        if e.watch and self.devices.strategy == "multiworker":
-            raise UserError(
-                f"{arg('watch')} and {arg('strategy', 'multiworker')}: new"
-                " checkpoints are scored by one process: set another strategy"
-            )
-        self.devices.check()
         sizes = {}
         for kind, protocol in PROTOCOLS.items():
             getattr(self, kind).check()
@@ -273,7 +210,7 @@ class Evaluate(_Groups):
         )
 
 
-def resolve_splits(options: Evaluate, run: Data | None) -> Evaluate:
+def resolve_splits(options: _Options, run: Data | None) -> _Options:
     """Returns options with the splits of the run that made the encoder.
 
     `run` holds the run's options of data; None: an export.
@@ -286,8 +223,3 @@ def resolve_splits(options: Evaluate, run: Data | None) -> Evaluate:
         train_split=e.train_split or train,
         test_split=e.test_split or test,
     )
-
-
-def evaluate(**given: Any) -> Evaluate:
-    """Returns options of `evaluate`, by name, with the presets' values."""
-    return replace(Evaluate(), **(Evaluate.presets(given) | given))

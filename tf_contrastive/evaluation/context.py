@@ -17,7 +17,7 @@ import tensorflow as tf
 from tf_contrastive import classifiers, datasets, distribution, errors
 from tf_contrastive.config import allocations
 from tf_contrastive.config.data import check_encoder_channels
-from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.views import DEFAULT_PREPROCESSING
 from tf_contrastive.evaluation.data import (
@@ -38,7 +38,7 @@ class EvaluationContext:
 
     subject: Subject
     data: Data
-    options: Evaluate = dataclasses.field(default_factory=Evaluate)
+    options: Scoring = dataclasses.field(default_factory=Scoring)
     _: dataclasses.KW_ONLY
     # Preprocessing of evaluated images where the options have `auto`.
     default_preprocessing: str = DEFAULT_PREPROCESSING

@@ -24,7 +24,7 @@ from tf_contrastive import (
     terminal,
 )
 from tf_contrastive.checkpoints import preemption
-from tf_contrastive.config.evaluate import Evaluate, Evaluation
+from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import Linear
 from tf_contrastive.evaluation import make_context, protocols, results
@@ -66,7 +66,7 @@ def run(
     distribution.any_worker(strategy, False)
     saved = checkpoints.load_run(workdir)
     opened = checkpoints.OpenedRun(workdir)
-    options = Evaluate(
+    options = Scoring(
         evaluation=Evaluation(
             workdir=workdir,
             protocols=Linear.name,

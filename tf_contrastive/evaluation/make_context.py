@@ -5,7 +5,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, datasets, exporting
-from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
@@ -15,7 +15,7 @@ def from_run(
     run: checkpoints.Run,
     train: datasets.Source,
     test: datasets.Source,
-    options: Evaluate | None = None,
+    options: Scoring | None = None,
     *,
     trained: bool = True,
     strategy: tf.distribute.Strategy | None = None,
@@ -50,14 +50,14 @@ def from_run(
         strategy=strategy,
     )
     data = Data(train, test)
-    return EvaluationContext(subject, data, options or Evaluate(), **arguments)
+    return EvaluationContext(subject, data, options or Scoring(), **arguments)
 
 
 def from_export(
     path: str,
     train: datasets.Source,
     test: datasets.Source,
-    options: Evaluate | None = None,
+    options: Scoring | None = None,
     *,
     strategy: tf.distribute.Strategy | None = None,
     **arguments: Any,
@@ -77,4 +77,4 @@ def from_export(
         strategy=strategy,
     )
     data = Data(train, test)
-    return EvaluationContext(subject, data, options or Evaluate(), **arguments)
+    return EvaluationContext(subject, data, options or Scoring(), **arguments)

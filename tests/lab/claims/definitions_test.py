@@ -6,9 +6,9 @@ import pytest
 
 from tf_contrastive import flags
 from tf_contrastive.commands import reproduce
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.reproduce import Reproduce
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.lab.claims import definitions, measures, runs, verdicts
 

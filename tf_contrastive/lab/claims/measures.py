@@ -21,7 +21,7 @@ from tf_contrastive import (
     views,
 )
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate, resolve_splits
+from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import linear_stage, protocols, results
@@ -42,7 +42,7 @@ from tf_contrastive.tensorboard import scalars
 FINAL_LOSS, COLLAPSED = "loss/contrastive/last_epoch", "collapsed"
 
 
-class Scoring(NamedTuple):
+class Evaluated(NamedTuple):
     """The flags of an `evaluate`, and the folder of its results."""
 
     flags: Sequence[str]
@@ -60,7 +60,7 @@ class Unit(NamedTuple):
     workdir: str = ""  # Of its run; empty without one.
     pretrain: Sequence[str] = ()  # The flags of its run.
     # By their names, see `definitions.Settings`.
-    evaluations: Mapping[str, Scoring] = {}
+    evaluations: Mapping[str, Evaluated] = {}
 
     @property
     def commands(self) -> list[tuple[str, ...]]:
@@ -93,7 +93,7 @@ def _evaluation(unit: Unit, name: str) -> Measured | None:
     if scoring is None or not unit.commands:
         return None
     return Measured(
-        _written_rows(flags.parse(Evaluate, [*scoring.flags])),
+        _written_rows(flags.parse(Scoring, [*scoring.flags])),
         lambda: _read(os.path.join(scoring.folder, results.RESULTS_FILE)),
     )
 
@@ -137,7 +137,7 @@ def _numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return numbers
 
 
-def _written_rows(options: Evaluate) -> set[str]:
+def _written_rows(options: Scoring) -> set[str]:
     """Returns the names of `_numbers` that an evaluation will have."""
     known, written = PROTOCOLS, set()
     names = fields.split_list(options.evaluation.protocols)
@@ -243,12 +243,12 @@ def _vae(unit: Unit, name: str) -> Measured | None:
     if definitions.VAE not in unit.settings:
         return None
     run = flags.parse(Pretrain, [*unit.pretrain])
-    options = flags.parse(Evaluate, [*unit.evaluations[""].flags])
+    options = flags.parse(Scoring, [*unit.evaluations[""].flags])
     written = _written_rows(options) | {FINAL_LOSS, COLLAPSED}
     return Measured(written, lambda: _of_vae(unit.workdir, run, options))
 
 
-def _of_vae(workdir: str, run: Pretrain, options: Evaluate) -> dict[str, float]:
+def _of_vae(workdir: str, run: Pretrain, options: Scoring) -> dict[str, float]:
     path = os.path.join(workdir, "vae.json")
     if tf.io.gfile.exists(path):
         return files.read_json(path)

@@ -7,13 +7,13 @@ runs begin. Tests hold these names to what the protocols write.
 from collections.abc import Callable, Iterable
 
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.transfer import SUITES
 from tf_contrastive.evaluation import classification, transformations
 from tf_contrastive.evaluation.corruptions import SEVERITIES
 
 
-def names(protocol: str, options: Evaluate) -> set[str]:
+def names(protocol: str, options: Scoring) -> set[str]:
     """Returns the numbers in a protocol's rows: METRIC or VARIANT/METRIC.
 
     `*` stands for any part; lists are METRIC/1, METRIC/2, ...
@@ -36,7 +36,7 @@ def _spaces(*metrics: str) -> list[str]:
     return [f"{metric}_{space}" for metric in metrics for space in ("h", "z")]
 
 
-def _features(options: Evaluate, variants: Iterable[str] = ("",)) -> list[str]:
+def _features(options: Scoring, variants: Iterable[str] = ("",)) -> list[str]:
     """Returns the variants of results of the features to classify."""
     return [
         classification.variant(space, variant)
@@ -45,20 +45,20 @@ def _features(options: Evaluate, variants: Iterable[str] = ("",)) -> list[str]:
     ]
 
 
-def _knn(options: Evaluate) -> list[str]:
+def _knn(options: Scoring) -> list[str]:
     numbers = fields.read_counts(options.knn.k)
     variants = _features(options, [f"k={k}" for k in numbers])
     return of_variants("top1", variants=variants)
 
 
-def _linear(options: Evaluate) -> list[str]:
+def _linear(options: Scoring) -> list[str]:
     metrics = ["top1", "top5", "loss"]
     if options.linear.learning_rates:
         metrics.append("learning_rate")
     return of_variants(*metrics, variants=_features(options))
 
 
-def _finetune(options: Evaluate) -> list[str]:
+def _finetune(options: Scoring) -> list[str]:
     fractions = fields.read_numbers(options.finetune.fractions)
     suffixes = ("", " scratch") if options.finetune.scratch else ("",)
     return of_variants(
@@ -71,14 +71,14 @@ def _finetune(options: Evaluate) -> list[str]:
     )
 
 
-def _transfer(options: Evaluate) -> list[str]:
+def _transfer(options: Scoring) -> list[str]:
     methods = fields.split_list(options.transfer.methods)
     targets = SUITES[options.transfer.suite].targets
     variants = [f"{x} {method}" for x in targets for method in methods]
     return of_variants("top1", "score", variants=variants)
 
 
-def _robustness(options: Evaluate) -> list[str]:
+def _robustness(options: Scoring) -> list[str]:
     names = ["top1", "clean_top1", "mean_error", "mce", "relative_mce"]
     by_severity = ["accuracy"]
     if options.robustness.is_calibrated:
@@ -90,7 +90,7 @@ def _robustness(options: Evaluate) -> list[str]:
 
 
 _SEPARATION = ("margin", "margin_of_medians", "target_median", "noise_median")
-_NUMBERS: dict[str, Callable[[Evaluate], Iterable[str]]] = {
+_NUMBERS: dict[str, Callable[[Scoring], Iterable[str]]] = {
     "knn": _knn,
     "linear": _linear,
     "logistic": lambda o: ("top1", "top5", "mean_per_class", "penalty"),

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive import errors, files, flags, terminal
-from tf_contrastive.config.evaluate import Evaluate
+from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.fields import Command
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.lab.claims import definitions, measures, verdicts
@@ -47,7 +47,7 @@ _TEXTS = (
 
 _OPTIONS: dict[str, type[Command]] = {
     definitions.PRETRAIN: Pretrain,
-    definitions.EVALUATE: Evaluate,
+    definitions.EVALUATE: Scoring,
 }
 
 
@@ -158,7 +158,7 @@ def _unit(
         folder = os.path.join(unit.workdir, f"evaluation-{digest}")
         options = [f"--workdir={unit.workdir}", f"--output_dir={folder}"]
         words = [*folders.flags(given), *data, *options]
-        evaluations[name] = measures.Scoring(words, folder)
+        evaluations[name] = measures.Evaluated(words, folder)
     return unit._replace(evaluations=evaluations)
 
 

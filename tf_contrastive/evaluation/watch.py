@@ -9,7 +9,7 @@ import tensorflow as tf
 from tf_contrastive import checkpoints, errors, files, terminal
 from tf_contrastive.checkpoints import preemption
 from tf_contrastive.config import fields
-from tf_contrastive.config.evaluate import Evaluate, resolve_splits
+from tf_contrastive.config.evaluate import Scoring, resolve_splits
 from tf_contrastive.evaluation import results
 
 # Seconds between two checks for a signal while waiting.
@@ -32,7 +32,7 @@ class Watch:
     """
 
     def __init__(
-        self, options: Evaluate, folder: str | None, score: Score
+        self, options: Scoring, folder: str | None, score: Score
     ) -> None:
         self._options = options
         self._folder = folder or ""
