@@ -20,15 +20,15 @@ from tf_contrastive.commands.embed import Embed
 from tf_contrastive.commands.encoders import Encoders
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.export import Export
+from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.commands.quickstart import Quickstart
 from tf_contrastive.commands.reproduce import Reproduce
 from tf_contrastive.config.fields import Command
-from tf_contrastive.config.pretrain import Pretrain
 
 # Command -> options, whose docstring describes the command.
 COMMANDS: dict[str, type[Command]] = {
     "quickstart": Quickstart,
-    "pretrain": Pretrain,
+    "pretrain": PretrainCommand,
     "doctor": Doctor,
     "evaluate": Evaluate,
     "export": Export,

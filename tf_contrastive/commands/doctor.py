@@ -5,9 +5,9 @@ import os
 from typing import Any
 
 from tf_contrastive import errors, files, flags, terminal
+from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.config.compilation import Compilation
 from tf_contrastive.config.fields import group, option, plain_path
-from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Runtime
 
 
@@ -24,7 +24,7 @@ class CheckedRuntime(Runtime):
 
 
 @dataclasses.dataclass(frozen=True)
-class Doctor(Pretrain):
+class Doctor(PretrainCommand):
     """Check a pretrain command: memory, speed, known problems."""
 
     runtime: CheckedRuntime = group(CheckedRuntime())

@@ -1,19 +1,50 @@
 """`pretrain`: trains an encoder; prints and writes the results."""
 
+import dataclasses
 import math
 import os
 import shlex
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import tensorflow as tf
-
-from tf_contrastive import checkpoints, files, terminal, train
+from tf_contrastive import files, terminal
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.evaluation import linear_stage, results
+
+if TYPE_CHECKING:
+    from tf_contrastive import train
 
 
-def run(options: Pretrain) -> int:
+@dataclasses.dataclass(frozen=True)
+class PretrainCommand(Pretrain):
+    """Train an encoder; the same command resumes it."""
+
+    COMMON: ClassVar = (
+        "dataset",
+        "data_dir",
+        "augmentation",
+        "image_size",
+        "encoder",
+        "init_from",
+        "loss",
+        "temperature",
+        "learning_rate",
+        "batch_size",
+        "epochs",
+        "warmup_epochs",
+        "linear_epochs",
+        "workdir",
+        "strategy",
+        "precision",
+        "smoke",
+        "verbosity",
+    )
+
+
+def run(options: PretrainCommand) -> int:
     """Runs the command and returns its exit status."""
+    with terminal.without_start_lines():
+        from tf_contrastive import checkpoints, train
+        from tf_contrastive.evaluation import linear_stage
+
     result = train.pretrain(options)
     trained = result.run
     path = os.path.join(options.runtime.workdir, "pretrain.json")
@@ -41,7 +72,7 @@ def run(options: Pretrain) -> int:
     return 0
 
 
-def _rows(result: train.Result) -> dict[str, Any]:
+def _rows(result: "train.Result") -> dict[str, Any]:
     return {
         "loss_function": result.run.options.loss.loss,
         "steps": result.step,
@@ -51,9 +82,13 @@ def _rows(result: train.Result) -> dict[str, Any]:
 
 
 def _print_results(
-    result: train.Result, report: dict[str, Any] | None, path: str
+    result: "train.Result", report: dict[str, Any] | None, path: str
 ) -> None:
     """Prints the results, and adds those of the linear stage to the file."""
+    import tensorflow as tf
+
+    from tf_contrastive.evaluation import results
+
     workdir = result.run.options.runtime.workdir
     if result.start_step == result.step:
         print(

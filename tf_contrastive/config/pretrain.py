@@ -1,7 +1,7 @@
 """The options of a run, how they go together, and `auto`."""
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import Any
 
 from tf_contrastive.config.data import (
     DEFAULT_IMAGE_SIZE,
@@ -49,28 +49,7 @@ _ONE_CPU = Machine()
 
 @dataclasses.dataclass(frozen=True)
 class Pretrain(Command):
-    """Train an encoder; the same command resumes it."""
-
-    COMMON: ClassVar = (
-        "dataset",
-        "data_dir",
-        "augmentation",
-        "image_size",
-        "encoder",
-        "init_from",
-        "loss",
-        "temperature",
-        "learning_rate",
-        "batch_size",
-        "epochs",
-        "warmup_epochs",
-        "linear_epochs",
-        "workdir",
-        "strategy",
-        "precision",
-        "smoke",
-        "verbosity",
-    )
+    """A run: its data, views, networks, loss, optimizer and machine."""
 
     data: Data = group(Data())
     reading: Reading = group(Reading())
