@@ -351,6 +351,10 @@ evaluate --workdir=w --compare a -> --compare=a
 evaluate --workdir=w --compare a b -> --workdir=w
 evaluate --workdir=w --linear_learning_rate=1 --linear_learning_rates=1
 evaluate --workdir=w --protocols=knn,linaer -> mean linear?
+evaluate --workdir=w --knn_weights=rank
+evaluate --workdir=w --knn_weights=exp --knn_temperature=0
+evaluate --workdir=w --knn_temperature=0.1 -> --knn_weights=exp
+evaluate --workdir=w --robustness_k=1 -> --robustness_classifier=knn
 evaluate --workdir=w --finetune_epochs=3,4
 evaluate --workdir=w --logistic_lowest_penalty=1e6 -> --logistic_highest
 embed --output=o -> --workdir

@@ -71,6 +71,7 @@ _COUNTS = {
         " transfer_batch_size transfer_steps transfer_scratch_steps"
         " random_directions transforms_hidden tsne_classes kmeans_images"
         " repeats queries bank neighbors seeds path_penalties path_steps"
+        " robustness_k"
     ),
     (2, 2**31 - 1): (
         "projection_output batch_size view_examples contrastive_batch_size"
@@ -101,6 +102,7 @@ _NUMBERS = {
         " linear_decay_epochs linear_trust_coefficient"
         " linear_optimizer_epsilon watch_every_seconds logistic_lowest_penalty"
         " logistic_highest_penalty seconds end_to_end_seconds serving_seconds"
+        " knn_temperature"
     ),
     (0, 3.4e38): (
         "color_jitter_strength mixup_alpha cutmix_alpha epsilon margin"

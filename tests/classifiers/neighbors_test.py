@@ -8,8 +8,15 @@ import pytest
 
 from tf_contrastive import classifiers, errors
 
+# Vote of a neighbour with cosine s, at a temperature t.
+_VOTES = {
+    "cosine": lambda s, t: s,
+    "uniform": lambda s, t: 1.0,
+    "exp": lambda s, t: np.exp(np.longdouble(s) / t),
+}
 
-def _slow_knn(train, train_labels, test, k):
+
+def _slow_knn(train, train_labels, test, k, weights="cosine", temperature=0.07):
     predictions = []
     for x in test.astype(np.float64):
         cosines = []
@@ -19,31 +26,64 @@ def _slow_knn(train, train_labels, test, k):
         votes = {}
         for i in nearest:
             label = train_labels[i]
-            votes[label] = votes.get(label, 0.0) + cosines[i]
+            vote = _VOTES[weights](cosines[i], temperature)
+            votes[label] = votes.get(label, 0.0) + vote
         predictions.append(max(sorted(votes), key=votes.get))
     return np.array(predictions)
 
 
-@pytest.mark.parametrize("k", [1, 2, 5, 33, 200])
-def test_knn_equals_a_double_loop_across_blocks(k, monkeypatch):
+@pytest.mark.parametrize(
+    ("weights", "temperature"),
+    [
+        ("cosine", 0.07),
+        ("uniform", 0.07),
+        ("exp", 0.07),
+        ("exp", 1.0),
+        # exp(s / temperature) is infinite in float64.
+        ("exp", 1e-3),
+    ],
+)
+def test_knn_equals_a_double_loop_across_blocks(
+    weights, temperature, monkeypatch
+):
     monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 7)
     monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 13)
     train, train_labels = blobs.blobs(60, spread=2.0)
     test, _ = blobs.blobs(40, spread=2.0, seed=1)
-    found = classifiers.knn(train, train_labels, test, k)
-    expected = _slow_knn(train, train_labels, test, min(k, 60))
-    np.testing.assert_array_equal(found, expected)
+    votes = {"weights": weights, "temperature": temperature}
+    ks = (5, 1, 60, 2, 33)
+    several = classifiers.knn(train, train_labels, test, ks, **votes)
+    for k, found in zip(ks, several, strict=True):
+        alone = classifiers.knn(train, train_labels, test, k, **votes)
+        np.testing.assert_array_equal(found, alone)
+        expected = _slow_knn(train, train_labels, test, k, **votes)
+        np.testing.assert_array_equal(found, expected)
 
 
-def test_several_k_are_each_what_they_are_alone():
+def test_the_nearest_alone_votes_at_the_lowest_temperature():
     train, train_labels = blobs.blobs(60, spread=2.0)
     test, _ = blobs.blobs(40, spread=2.0, seed=1)
-    several = classifiers.knn(train, train_labels, test, (5, 1, 200, 7))
-    assert len(several) == 4
-    for k, found in zip((5, 1, 200, 7), several, strict=True):
-        alone = classifiers.knn(train, train_labels, test, k)
-        np.testing.assert_array_equal(found, alone)
-    assert (several[0] != several[1]).any()
+    found = classifiers.knn(
+        train, train_labels, test, 20, weights="exp", temperature=1.2e-38
+    )
+    nearest = classifiers.knn(train, train_labels, test, 1)
+    np.testing.assert_array_equal(found, nearest)
+
+
+def test_votes_by_cosine_by_count_and_by_exp_differ():
+    # Cosines 0.9, 0.5, 0.5 and 0.1, 0.1, 0.1 of classes 3, 1 and 0.
+    cosines = np.array([0.9, 0.5, 0.5, 0.1, 0.1, 0.1])
+    train = np.stack([cosines, np.sqrt(1 - cosines**2)], axis=1)
+    arrays = train, np.array([3, 1, 1, 0, 0, 0]), [[1.0, 0.0]], 6
+    found = {
+        weights: classifiers.knn(*arrays, weights=weights)
+        for weights in ("cosine", "uniform", "exp")
+    }
+    assert found == {"cosine": 1, "uniform": 0, "exp": 3}
+    # exp(0.9 / t) = 2 exp(0.5 / t) at t = 0.4 / ln 2 = 0.577.
+    for temperature, winner in ((0.57, 3), (0.585, 1)):
+        votes = {"weights": "exp", "temperature": temperature}
+        assert classifiers.knn(*arrays, **votes) == winner
 
 
 def test_neighbours_and_products_equal_a_sort_across_blocks(monkeypatch):
@@ -95,7 +135,11 @@ def test_ties_go_to_the_first_neighbour_and_the_smallest_class():
     train = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
     labels = np.array([9, 2, 5])
     assert classifiers.knn(train, labels, [[1.0, 0.0]], k=1)[0] == 9
-    assert classifiers.knn(train, labels, [[1.0, 0.0]], k=3)[0] == 2
+    for weights in ("cosine", "uniform", "exp"):
+        [found] = classifiers.knn(
+            train, labels, [[1.0, 0.0]], k=3, weights=weights
+        )
+        assert found == 2
 
 
 def test_lengths_do_not_matter_to_cosines():
@@ -123,6 +167,11 @@ def test_lengths_do_not_matter_to_cosines():
         ({"k": 0}, "k="),
         ({"k": (1, 0)}, "k="),
         ({"k": ()}, "k="),
+        ({"k": (1, 4)}, "k=.* 3 training examples"),
+        ({"weights": "rank"}, "unknown weights .rank"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"temperature": -0.07}, "temperature=-0.07"),
+        ({"temperature": np.nan}, "temperature=nan"),
     ],
 )
 def test_what_cannot_be_classified_is_refused(change, message):

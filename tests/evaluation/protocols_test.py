@@ -116,6 +116,50 @@ def test_protocols_score_a_frozen_encoder():
         assert results[f"knn k={k}"]["top1"] == classified["top1"]
 
 
+@pytest.mark.parametrize(
+    ("options", "name", "recorded"),
+    [
+        ({}, "k=9", {}),
+        ({"knn_weights": "cosine"}, "k=9", {}),
+        ({"knn_weights": "uniform"}, "k=9 uniform", {"weights": "uniform"}),
+        (
+            {"knn_weights": "exp"},
+            "k=9 exp 0.07",
+            {"weights": "exp", "temperature": 0.07},
+        ),
+        (
+            {"knn_weights": "exp", "knn_temperature": 0.5},
+            "k=9 exp 0.5",
+            {"weights": "exp", "temperature": 0.5},
+        ),
+    ],
+)
+def test_votes_are_in_the_name_and_the_record(options, name, recorded):
+    subject = _subject(_encoder(), knn_k="9", **options)
+    [row] = protocols.run(subject, ["knn"])["results"]
+    assert row["variant"] == name
+    assert row["hyperparameters"] == {"k": [9], **recorded}
+    four = subject.labelled_embeddings()
+    assert row["top1"] == evaluation.knn(*four, k=9, **recorded)["top1"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "flag"),
+    [
+        ("knn", {"knn_k": "1,21"}, "knn_k=21"),
+        (
+            "robustness",
+            {"robustness_classifier": "knn", "robustness_k": 21},
+            "robustness_k=21",
+        ),
+    ],
+)
+def test_more_neighbours_than_images_are_refused(protocol, options, flag):
+    few = datasets.source("digits", "train[:20]")
+    with pytest.raises(errors.UserError, match=f"{flag}: digits .* at most 20"):
+        protocols.run(_subject(_encoder(), few, **options), [protocol])
+
+
 def test_projections_are_classified_beside_embeddings():
     encoder = _encoder()
     subject = _subject(encoder, features="h,z", linear_epochs=5, knn_k="3")

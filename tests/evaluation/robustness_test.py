@@ -222,22 +222,34 @@ def test_the_runs_own_head_is_scored():
         protocols.run(bare, ["robustness"])
 
 
-def test_neighbors_of_corrupted_images():
-    scored = _subject()
-    found = contexts.measure(
-        "robustness", scored, corruptions=["contrast"], classifier="knn"
-    )["metrics"]
+@pytest.mark.parametrize(
+    ("options", "votes"),
+    [
+        ({}, {"k": 5, "weights": "cosine"}),
+        ({"robustness_k": 1}, {"k": 1}),
+        (
+            {"robustness_k": 20, "knn_weights": "exp", "knn_temperature": 0.5},
+            {"k": 20, "weights": "exp", "temperature": 0.5},
+        ),
+    ],
+)
+def test_neighbors_of_corrupted_images(options, votes):
+    scored = _subject(robustness_classifier="knn", **options)
+    found = contexts.measure("robustness", scored, corruptions=["contrast"])
+    found = found["metrics"]
     images = np.stack(
         [e["image"] for e in scored.data.test.examples().as_numpy_iterator()]
     )
     labels = scored.embeddings("test")[1]
+    train = scored.embeddings("train")
     for severity in corruptions.SEVERITIES:
         made = corruptions.corrupt_batch(images, "contrast", severity, 0)
         rows = made[..., 0].reshape(len(made), -1).astype(np.float32) / 255
-        scores = classification.knn(*scored.embeddings("train"), rows, labels)
+        scores = classification.knn(*train, rows, labels, **votes)
         error = found["error_contrast"][severity - 1]
         assert error == pytest.approx(1 - scores["top1"])
     assert "ece" not in found
+    assert found["neighbors"] == votes["k"]
 
 
 def test_unlabelled_data_and_unknown_names_are_told():

@@ -1,6 +1,6 @@
 """Exact nearest neighbours, block by block; kNN and prototype classifiers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -11,7 +11,7 @@ from tf_contrastive.classifiers.embedding_arrays import (
     check_train_and_test,
     normalize,
 )
-from tf_contrastive.config.protocols import KNN_K
+from tf_contrastive.config.protocols import KNN, KNN_K, KNN_WEIGHTS
 
 # Sides of the blocks of similarities, 16 MiB of float32 each, small enough for
 # the processor's caches.
@@ -69,41 +69,70 @@ def _search(
     return best, rows
 
 
+# Cosines float32 [b, k] of neighbours, best first, and a temperature -> weights
+# of their votes. A common factor of a row's weights does not matter.
+_WEIGHTS: dict[str, Callable[[np.ndarray, float], np.ndarray]] = {
+    "cosine": lambda cosines, temperature: cosines,
+    "uniform": lambda cosines, temperature: np.ones_like(cosines),
+    # Relative to the nearest one, so that none overflows.
+    "exp": lambda cosines, temperature: np.exp(
+        (cosines - cosines[:, :1]).astype(np.float64) / temperature
+    ),
+}
+
+
 def knn(
     train_embeddings: np.ndarray,
     train_labels: np.ndarray,
     test_embeddings: np.ndarray,
     k: int | Sequence[int] = KNN_K,
+    *,
+    weights: str = KNN.weights,
+    temperature: float = KNN.temperature,
 ) -> np.ndarray | list[np.ndarray]:
-    """Predicts the class whose neighbours have the largest sum of cosines.
+    """Predicts the class whose neighbours have the largest sum of weights.
 
-    The k nearest training rows by cosine vote with their cosine as weight. A
-    class without a neighbour never wins, even against negative sums; of equal
+    The k nearest training rows by cosine vote. The weight of a vote with cosine
+    s is s (`weights="cosine"`), 1 ("uniform") or exp(s / temperature) ("exp").
+    A class without a neighbour never wins, even against negative sums; of equal
     sums the smallest class id wins. Embeddings [m, D] and [n, D] are
-    l2-normalized inside; labels [m] are int, from 0.
+    l2-normalized inside; labels [m] are int, from 0; k is at most m.
 
-    Returns int64 [n], class ids. k is capped at m; for several k, which share
-    one search, the result is a list in their order.
+    Returns int64 [n], class ids; for several k, which share one search, a list
+    in their order.
 
-    Feeney and Hughes 2024 (SINCERE), appendix M, k = 1 and 5.
+    Feeney and Hughes 2024 (SINCERE), appendix M: s, k = 1 and 5. Wu et al.
+    2018, section 3.4: exp(s / 0.07), k = 200.
     """
     ks = [k] if isinstance(k, (int, np.integer)) else list(k)
     if not ks or min(ks) < 1:
         raise errors.UserError(f"k={k}: use at least 1 neighbour")
+    if weights not in KNN_WEIGHTS:
+        raise errors.unknown("weights", weights, KNN_WEIGHTS)
+    if not temperature > 0:
+        raise errors.UserError(
+            f"{errors.arg('temperature', temperature)}: must be above 0"
+        )
     train, labels, test = check_train_and_test(
         train_embeddings, train_labels, test_embeddings
     )
+    if max(ks) > len(train):
+        raise errors.UserError(
+            f"k={k}: {len(train)} training examples have at most {len(train)}"
+            " neighbours: use a smaller k"
+        )
     classes, index = np.unique(labels, return_inverse=True)
-    counts = [min(count, len(train)) for count in ks]
     votes = [
         _votes(
-            cosines[start : start + _QUERY_BLOCK],
+            _WEIGHTS[weights](
+                cosines[start : start + _QUERY_BLOCK], temperature
+            ),
             index[rows[start : start + _QUERY_BLOCK]],
             len(classes),
-            counts,
+            ks,
         )
         for cosines, rows in nearest_neighbors(
-            train, test, max(counts), cosine=True
+            train, test, max(ks), cosine=True
         )
         for start in range(0, len(rows), _QUERY_BLOCK)
     ]
@@ -112,20 +141,21 @@ def knn(
 
 
 def _votes(
-    cosines: np.ndarray,
+    weights: np.ndarray,
     neighbors: np.ndarray,
     num_classes: int,
     counts: Sequence[int],
 ) -> np.ndarray:
     """Returns the winning class of each row for each count, int [counts, b].
 
-    Cosines are float [b, k], best first; neighbors int [b, k], their classes.
+    Weights are float [b, k], of the nearest first; neighbors int [b, k], their
+    classes.
     """
-    votes = np.zeros([len(cosines), num_classes], np.float32)
+    votes = np.zeros([len(weights), num_classes], weights.dtype)
     present = np.zeros(votes.shape, bool)
-    rows = np.arange(len(cosines))
-    winners = np.empty([len(counts), len(cosines)], np.int64)
-    pairs = zip(cosines.T, neighbors.T, strict=True)
+    rows = np.arange(len(weights))
+    winners = np.empty([len(counts), len(weights)], np.int64)
+    pairs = zip(weights.T, neighbors.T, strict=True)
     for voters, (weight, label) in enumerate(pairs, 1):
         votes[rows, label] += weight
         present[rows, label] = True

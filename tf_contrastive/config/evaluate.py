@@ -174,10 +174,13 @@ class Scoring(_Groups):
         protocol: ProtocolDeclaration = getattr(self, name)
         shared = read_values(self.evaluation)
         shared["linear"] = LinearStage.hyperparameters(self.linear)
+        scored_by_knn = not self.robustness.is_calibrated
+        shared["neighbors"] = self.knn.votes() if scored_by_knn else {}
         values = {name: shared[name] for name in protocol.shared}
-        if values.get("features") == ["h"]:
-            # Only what was set, so that earlier results stay comparable.
-            del values["features"]
+        for added, usual in (("features", ["h"]), ("neighbors", {})):
+            if values.get(added) == usual:
+                # Only what was set, so that earlier results stay comparable.
+                del values[added]
         return protocol.hyperparameters() | values
 
     def recorded(self, name: str) -> dict[str, Any]:

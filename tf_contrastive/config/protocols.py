@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from tf_contrastive.config.allocations import FEATURES
 from tf_contrastive.config.fields import (
@@ -29,6 +29,20 @@ from tf_contrastive.errors import UserError, arg
 
 # Neighbours that vote, where one number is needed (SINCERE, appendix M).
 KNN_K = 5
+
+
+class Votes(NamedTuple):
+    """How a neighbour's vote follows from its cosine s."""
+
+    help: str
+    has_temperature: bool = False
+
+
+KNN_WEIGHTS = {
+    "cosine": Votes("s (SINCERE, appendix M)"),
+    "uniform": Votes("1"),
+    "exp": Votes("exp(s / temperature) (Wu et al. 2018)", True),
+}
 SCALES = ("paper", "cpu")
 
 
@@ -106,6 +120,44 @@ class KNN(ProtocolDeclaration):
         check=positive_integers("1,5", distinct=True),
         read=read_counts,
     )
+    weights: str = option(
+        "cosine",
+        "vote of a neighbour with cosine s; "
+        + "; ".join(f"{name}: {x.help}" for name, x in KNN_WEIGHTS.items()),
+        choices=KNN_WEIGHTS,
+    )
+    temperature: float = option(
+        0.07, "temperature of the weights exp (Wu et al. 2018)", above=0.0
+    )
+
+    def votes(self) -> dict[str, Any]:
+        """Returns the options of votes, but none where they are SINCERE's.
+
+        Earlier results do not have them, and stay comparable.
+        """
+        if self.weights == KNN.weights:
+            return {}
+        options = {"weights": self.weights, "temperature": self.temperature}
+        if not KNN_WEIGHTS[self.weights].has_temperature:
+            del options["temperature"]
+        return options
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Returns the keyword arguments of its `measure`, except shared."""
+        return {"k": read_counts(self.k), **self.votes()}
+
+    def check(self) -> None:
+        """Raises `UserError` for a temperature that has no effect."""
+        if (
+            self.temperature != KNN.temperature
+            and not KNN_WEIGHTS[self.weights].has_temperature
+        ):
+            tempered = [x for x, v in KNN_WEIGHTS.items() if v.has_temperature]
+            raise UserError(
+                f"{arg('knn_temperature', f'{self.temperature:g}')} has no"
+                f" effect on {arg('knn_weights', self.weights)}: set"
+                f" {arg('knn_weights', '|'.join(tempered))}"
+            )
 
 
 class Prototype(ProtocolDeclaration):
@@ -438,7 +490,7 @@ class Robustness(ProtocolDeclaration):
     name = "robustness"
     version = 3
     prefix = "robustness_"
-    shared = ("linear", "seed")
+    shared = ("linear", "neighbors", "seed")
     # A noise, a blur and a digital corruption.
     cpu: ClassVar = {
         "corruptions": "gaussian_noise,defocus_blur,contrast",
@@ -451,9 +503,15 @@ class Robustness(ProtocolDeclaration):
     classifier: str = option(
         "auto",
         "what is scored: head, the run's own classifier; linear, a new one on"
-        " the frozen encoder; knn, five neighbours, without calibration; auto:"
-        " head where the run has one, else linear",
+        " the frozen encoder; knn, --robustness_k neighbours, without"
+        " calibration; auto: head where the run has one, else linear",
         choices=("auto", "head", "linear", "knn"),
+    )
+    k: int = option(
+        KNN_K,
+        "neighbours that vote, as --knn_weights says, for"
+        " --robustness_classifier=knn",
+        minimum=1,
     )
     corruptions: str = option(
         ",".join(CORRUPTIONS),
@@ -476,6 +534,23 @@ class Robustness(ProtocolDeclaration):
     def is_calibrated(self) -> bool:
         """Whether the classifier has confidences, as all but neighbours."""
         return self.classifier != "knn"
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Returns the keyword arguments of its `measure`, except shared."""
+        values = super().hyperparameters()
+        if self.k == Robustness.k:
+            # Earlier results do not have it, and stay comparable.
+            del values["k"]
+        return values
+
+    def check(self) -> None:
+        """Raises `UserError` for neighbours that have no effect."""
+        if self.k != Robustness.k and self.is_calibrated:
+            raise UserError(
+                f"{arg('robustness_k', self.k)} has no effect on"
+                f" {arg('robustness_classifier', self.classifier)}: set"
+                f" {arg('robustness_classifier', 'knn')}"
+            )
 
 
 # ---- Measures of the representations -----------------------------------------

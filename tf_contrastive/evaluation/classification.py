@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import classifiers, errors, optimizers, schedules
+from tf_contrastive.config import fields
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
 from tf_contrastive.config.optimizer import resolve_learning_rate
@@ -71,11 +72,15 @@ def knn(
     test_embeddings: np.ndarray,
     test_labels: np.ndarray,
     k: int = declared.KNN_K,
+    *,
+    weights: str = declared.KNN.weights,
+    temperature: float = declared.KNN.temperature,
 ) -> Measurement:
-    """Accuracy of the cosine-weighted vote of the k nearest neighbours.
+    """Accuracy of the vote of the k nearest neighbours by cosine.
 
     Embeddings are float [m, D] and [n, D], l2-normalized inside; labels are
-    int, from 0. See `classifiers.knn`. k = 1 is plain 1NN.
+    int, from 0. Weights and temperature: see `classifiers.knn`. k = 1 is plain
+    1NN.
 
     Feeney and Hughes 2024 (SINCERE), appendix M.
     """
@@ -83,7 +88,12 @@ def knn(
         "test_labels", test_labels, test_embeddings
     )
     [predictions] = classifiers.knn(
-        train_embeddings, train_labels, test_embeddings, [k]
+        train_embeddings,
+        train_labels,
+        test_embeddings,
+        [k],
+        weights=weights,
+        temperature=temperature,
     )
     return {"top1": top1(predictions, labels), "predictions": predictions}
 
@@ -200,12 +210,37 @@ def lacks_features(context: EvaluationContext) -> str | None:
     return None
 
 
+def lacks_neighbors(
+    context: EvaluationContext, name: str, k: int
+) -> str | None:
+    """Returns why an option's k neighbours are too many, or None."""
+    info = context.data.train.info
+    if k > info.num_examples:
+        return (
+            f"{errors.arg(name, k)}: {info.name} {info.split} has"
+            f" {info.num_examples} images: set at most {info.num_examples}"
+        )
+    return None
+
+
+def lacks_for_knn(context: EvaluationContext) -> str | None:
+    """Returns what `knn` lacks, or None."""
+    most = max(fields.read_counts(context.options.knn.k))
+    return lacks_features(context) or lacks_neighbors(context, "knn_k", most)
+
+
 def measure_knn(
     context: EvaluationContext,
     k: Sequence[int],
     features: Sequence[str] = ("h",),
+    **votes: Any,
 ) -> Measurement:
-    """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z."""
+    """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z.
+
+    Votes other than by cosine, `KNN.votes`, are part of the names, such as
+    "k=200 exp 0.07".
+    """
+    suffix = "".join(f" {value}" for value in votes.values())
     train, train_labels, test, labels = context.labelled_embeddings()
     parts: dict[str, Measurement] = {}
     for space in features:
@@ -214,10 +249,11 @@ def measure_knn(
             train_labels,
             context.features(space, test),
             k,
+            **votes,
         )
         for count, row in zip(k, predictions, strict=True):
             correct = row == labels
-            parts[variant(space, f"k={count}")] = {
+            parts[variant(space, f"k={count}{suffix}")] = {
                 "top1": float(correct.mean()),
                 "predictions": row,
                 "correct": correct,

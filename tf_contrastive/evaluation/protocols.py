@@ -58,7 +58,7 @@ MEASURES: dict[str, Measure] = {
 }
 # Context -> what a protocol lacks besides what its declaration needs, or None.
 _LACKS: dict[str, Callable[[EvaluationContext], str | None]] = {
-    declared.KNN.name: classification.lacks_features,
+    declared.KNN.name: classification.lacks_for_knn,
     declared.Head.name: classification.lacks_head,
     declared.Linear.name: classification.lacks_features,
     declared.Finetune.name: finetune.lacks_copy,

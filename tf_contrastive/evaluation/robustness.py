@@ -18,7 +18,7 @@ import tensorflow as tf
 from tf_contrastive import classifiers, datasets, files
 from tf_contrastive.config.data import without_slice
 from tf_contrastive.config.dataset import facts
-from tf_contrastive.config.protocols import KNN_K
+from tf_contrastive.config.protocols import Robustness
 from tf_contrastive.errors import UserError, arg, first_line
 from tf_contrastive.evaluation import (
     classification,
@@ -71,6 +71,7 @@ class _Predictions(NamedTuple):
     correct: np.ndarray
 
 
+_Options = dict[str, Any]
 # Embeddings [n, D] -> (confidences [n] or [0], predicted classes [n]).
 _Classify = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -85,11 +86,14 @@ def measure(
     baseline: str,
     linear: dict[str, Any],
     seed: int,
+    k: int = Robustness.k,
+    neighbors: Mapping[str, Any] | None = None,
 ) -> Measurement:
     """Scores a classifier on corrupted test images.
 
-    Hyperparameters are those of `config.protocols.Robustness`, and `linear`,
-    options of `classification.fit_linear`.
+    Hyperparameters are those of `config.protocols.Robustness`, `linear`,
+    options of `classification.fit_linear`, and `neighbors`, of
+    `classifiers.knn`.
 
     Returns:
       "top1", the mean accuracy over corruptions and severities, "correct", each
@@ -98,7 +102,8 @@ def measure(
       "mce" and "relative_mce" (percent; None without a baseline),
       "error_CORRUPTION" by severity, the "classifier", and the names of the
       corruptions that were "prepared" and "generated"; the "stand_ins" among
-      the latter are not the published ones. Neighbours have no "ece".
+      the latter are not the published ones. Neighbours have no "ece", but
+      their number, "neighbors".
 
     Raises:
       UserError: for a baseline that cannot be read.
@@ -110,7 +115,10 @@ def measure(
             for name, kind in _CLASSIFIERS.items()
             if not kind.lacks(context)
         )
-    classify = _CLASSIFIERS[classifier].make(context, linear, seed)
+    voters = {"k": k, **(neighbors or {})}
+    classify = _CLASSIFIERS[classifier].make(
+        context, linear | {"seed": seed}, voters
+    )
     prepared = _prepared_sources(context, corruptions)
     generated = [name for name in corruptions if name not in prepared]
     context.log(
@@ -163,6 +171,8 @@ def measure(
     }
     if clean.confidences.size:
         _add_calibration(measurement, clean, table, bins)
+    else:
+        measurement["metrics"]["neighbors"] = k
     return measurement
 
 
@@ -223,8 +233,8 @@ def _add_calibration(
 class _Classifier(NamedTuple):
     """A classifier, trained on clean images: see `_Classify`."""
 
-    # (context, options of the linear classifier, seed) -> classifier.
-    make: Callable[[EvaluationContext, dict[str, Any], int], _Classify]
+    # (context, options of the linear classifier, of neighbours) -> classifier.
+    make: Callable[[EvaluationContext, _Options, _Options], _Classify]
     lacks: Callable[[EvaluationContext], str | None] = lambda context: None
 
 
@@ -240,28 +250,29 @@ def _confident(scores: Callable[[np.ndarray], classifiers.Scores]) -> _Classify:
 
 
 def _head(
-    context: EvaluationContext, linear: dict[str, Any], seed: int
+    context: EvaluationContext, linear: _Options, neighbors: _Options
 ) -> _Classify:
-    del linear, seed
+    del linear, neighbors
     return _confident(lambda h: classification.head_scores(context, h))
 
 
 def _linear(
-    context: EvaluationContext, linear: dict[str, Any], seed: int
+    context: EvaluationContext, linear: _Options, neighbors: _Options
 ) -> _Classify:
+    del neighbors
     train = context.embeddings("train")
-    model, _ = classification.fit_linear(*train, **linear, seed=seed)
+    model, _ = classification.fit_linear(*train, **linear)
     return _confident(model.scores)
 
 
 def _neighbors(
-    context: EvaluationContext, linear: dict[str, Any], seed: int
+    context: EvaluationContext, linear: _Options, neighbors: _Options
 ) -> _Classify:
-    del linear, seed
+    del linear
     train = context.embeddings("train")
     return lambda h: (
         np.empty(0),
-        np.asarray(classifiers.knn(*train, h, KNN_K)),
+        np.asarray(classifiers.knn(*train, h, **neighbors)),
     )
 
 
@@ -269,7 +280,12 @@ def _neighbors(
 _CLASSIFIERS = {
     "head": _Classifier(_head, classification.lacks_head),
     "linear": _Classifier(_linear),
-    "knn": _Classifier(_neighbors),
+    "knn": _Classifier(
+        _neighbors,
+        lambda context: classification.lacks_neighbors(
+            context, "robustness_k", context.options.robustness.k
+        ),
+    ),
 }
 
 
