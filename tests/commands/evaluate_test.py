@@ -523,6 +523,13 @@ def test_every_checkpoint_is_scored_once_until_the_run_has_ended(run, capsys):
     assert "3 checkpoint(s) scored" in capsys.readouterr().err
 
 
+def test_watch_leaves_out_checkpoints_before_one_that_is_scored(run, capsys):
+    assert command.run(_options(workdir=str(run), protocols="prototype")) == 0
+    assert command.run(_watch(run)) == 0
+    assert "0 checkpoint(s) scored" in capsys.readouterr().err
+    assert _steps(run) == [15]
+
+
 def test_watch_goes_on_after_a_divergence(run, monkeypatch, capsys):
     error = errors.DivergedError("1% diverged")
     _stub(monkeypatch, "finetune", ("1%", error))

@@ -1,5 +1,6 @@
 """`evaluate --watch`: scores each new checkpoint of a running job."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -26,9 +27,10 @@ class _CancelledError(Exception):
 class Watch:
     """Scores each new checkpoint of a run, once, until the run has ended.
 
-    The run has ended with the checkpoint of its last step. A checkpoint that
-    is deleted before it is read is skipped. `score` writes `evaluation.json` in
-    `folder`, whose history is used to resume.
+    New are those after the newest that has been scored. The run has ended with
+    the checkpoint of its last step. A checkpoint that is deleted before it is
+    read is skipped. `score` writes `evaluation.json` in `folder`, whose history
+    is used to resume.
     """
 
     def __init__(
@@ -87,11 +89,14 @@ class Watch:
                 f"{workdir} holds another run than at the start of the watch:"
                 " start it again"
             )
-        for path in paths:
+        # Results of a later step are not replaced by those of an earlier one.
+        new = itertools.takewhile(
+            lambda run: not self._is_done(run),
+            map(self._run.at, reversed(paths)),
+        )
+        for run in reversed([*new]):
             self._raise_if_cancelled()
-            run = self._run.at(path)
-            if not self._is_done(run):
-                self._score_one(run)
+            self._score_one(run)
         return self._is_done(self._run, self._run.last_step)
 
     def _is_done(self, run: checkpoints.Run, step: int | None = None) -> bool:
