@@ -41,6 +41,62 @@ def test_the_papers_numbers():
         items["SC-T1"].cell([], "4")
 
 
+def _planned(claim):
+    """The options of the runs of a claim at paper scale, by arm."""
+    recipe = definitions.claims()[claim].recipes["paper"]
+    kinds = {"pretrain": Pretrain, "evaluate": Evaluate}
+    return {
+        unit.arm: [flags.parse(kinds[n], words) for n, *words in unit.commands]
+        for unit in runs.plan(recipe, runs.Folders("w", "d"), 1)
+    }
+
+
+def test_losses_are_tuned_by_the_grids_of_simclrs_appendix_b_10():
+    recipe = definitions.claims()["SR-T3"].recipes["paper"]
+    rates = {0.01, 0.1, 0.3, 0.5, 1.0}
+    margins, temperatures = {0.0, 0.4, 0.8, 1.6}, {0.1, 0.2, 0.5, 1.0}
+    grids = {
+        "Margin": (rates, margins),
+        "Margin (sh)": (rates, margins),
+        "NT-Logi.": (rates, temperatures),
+        "NT-Logi. (sh)": (rates, temperatures),
+    }
+    found = {arm: [] for arm in grids}
+    for unit, _ in runs.candidates(recipe, runs.Folders("w", "d")):
+        run = flags.parse(Pretrain, unit.commands[0][1:])
+        chosen = fields.values(run.loss.chosen())
+        other = chosen["margin" if "Margin" in unit.arm else "temperature"]
+        found[unit.arm].append((run.schedule.learning_rate, other))
+    for arm, (first, second) in grids.items():
+        pairs = {(x, y) for x in first for y in second}
+        assert set(found[arm]) == pairs
+        assert len(found[arm]) == len(pairs)
+
+
+@pytest.mark.parametrize(("claim", "width"), [("SR-X1", None), ("SR-X4", 4)])
+def test_supervised_baselines_are_those_of_simclrs_appendix_b_8(claim, width):
+    run = _planned(claim)["Supervised"][0]
+    assert run.loss.loss == "cross_entropy"
+    assert (run.encoder.encoder, run.encoder.width) == ("resnet50", width)
+    assert run.schedule.epochs == 1000
+    views = run.views
+    assert views.augmentation == "simclr"
+    assert views.blur is True
+    assert views.color_jitter_strength == 1.0
+
+
+def test_sinceres_figure_3_is_of_1_neighbour():
+    for commands in _planned("SI-F3").values():
+        [corrupted] = [
+            each
+            for each in commands[1:]
+            if each.evaluation.protocols == "robustness"
+        ]
+        assert corrupted.robustness.classifier == "knn"
+        assert corrupted.robustness.k == 1
+        assert corrupted.knn.weights == "cosine"
+
+
 def test_every_claim_has_valid_commands_and_values_that_are_written():
     known = definitions.claims()
     assert {"SI-T1", "SI-T4", "SC-T1"} <= set(known)
