@@ -121,10 +121,13 @@ def _network(run: Pretrain) -> dict[str, Any]:
     else:
         sizes = [str(size) for size in head.chosen().sizes(features)]
     classifier = run.loss.chosen().takes_logits
+    stem = own.get("stem", _NONE)
+    if stem == "imagenet":
+        stem += f", pool {own['pool_padding']}"
     width = "" if encoder.width == 1 else f" {encoder.width:g}x"
     return {
         "encoder": f"{encoder.encoder}{width}",
-        "stem": own.get("stem", _NONE),
+        "stem": stem,
         "zero_scale": own.get("zero_init_residual", _NONE),
         "normalize_features": head.l2_normalize_features,
         "head": "-".join(sizes),

@@ -52,7 +52,7 @@ def make(folder, source=None, *, branches=False, **options):
     saved = checkpoints.Checkpoints(network, run, source.info)
     batches = datasets.evaluation_batches(
         source,
-        views.evaluation(8),
+        views.evaluation(run.views.side),
         batch_size=100,
         extra_channels=run.data.extra_channels,
     )

@@ -374,6 +374,7 @@ def prepare(
     Raises:
       UserError: for options that cannot work.
     """
+    run = checkpoints.continued(run)
     run.validate()
     if run.runtime.smoke:
         run = shrink(run)

@@ -3,11 +3,22 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import saved_run
+from image_helpers import noise
 
-from tf_contrastive import checkpoints, errors, flags
+import tf_contrastive
+from tf_contrastive import (
+    checkpoints,
+    encoders,
+    errors,
+    exporting,
+    flags,
+    train,
+)
 from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,3 +91,80 @@ def test_how_data_are_read_may_be_said_later(original):
     changed = fields.replace(told, exif="ignore")
     with pytest.raises(errors.UserError, match="exif=ignore, there apply"):
         checkpoints.check_workdir(changed)
+
+
+@pytest.fixture
+def old_pool(tmp_path):
+    """A run of version 0.2.0 with its ImageNet stem."""
+    folder = tmp_path / "old"
+    options = {"width": 0.03125, "stem": "imagenet", "image_size": 32}
+    saved_run.make(folder, branches=True, pool_padding="symmetric", **options)
+    text = _ROOT / "tests" / "testdata" / "config_0_2_0_imagenet.flags"
+    shutil.copy(text, folder / "config.flags")
+    return folder
+
+
+# The command that it was trained by.
+_COMMAND = """
+    --dataset=digits --encoder=resnet10 --width=0.03125 --stem=imagenet
+    --image_size=32 --nozero_init_residual --epochs=2 --batch_size=359
+    --optimizer=sgd --learning_rate=0.1 --projection_output=16 --loss=supcon
+    --temperature=0.1 --histograms_every_epochs=0 --projector_examples=0
+    --checkpoint_every_steps=4
+"""
+
+
+def test_a_run_of_0_2_0_keeps_its_pool(old_pool, tmp_path):
+    images, features = noise(2, 32), {}
+    for padding in ("same", "symmetric"):
+        encoder = encoders.build(
+            "resnet10",
+            width=0.03125,
+            stem="imagenet",
+            image_shape=(32, 32, 3),
+            pool_padding=padding,
+        )
+        encoder.set_weights(tf_contrastive.load(old_pool).get_weights())
+        features[padding] = encoder(images).numpy()
+    found = tf_contrastive.load(old_pool)(images)
+    np.testing.assert_array_equal(found, features["symmetric"])
+    assert np.abs(found - features["same"]).max() > 1e-2
+
+    def pool(*words):
+        return flags.parse(Pretrain, list(words)).encoder.pool_padding
+
+    again = f"--flagfile={old_pool}/config.flags"
+    assert pool(again, "--workdir=w") == "symmetric"
+    assert pool(again, "--pool_padding=same", "--workdir=w") == "same"
+    assert pool(*_COMMAND.split(), "--workdir=w") is None
+
+
+def test_a_run_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
+    command = flags.parse(
+        Pretrain, [*_COMMAND.split(), f"--workdir={old_pool}"]
+    )
+    run = train.prepare(command).options
+    assert run.encoder.pool_padding == "symmetric"
+    checkpoints.check_workdir(run)
+    run = train.prepare(fields.replace(command, pool_padding="same")).options
+    with pytest.raises(
+        errors.UserError, match=r"^\S+ holds.*pool_padding=same"
+    ):
+        checkpoints.check_workdir(run)
+    elsewhere = fields.replace(command, workdir=str(tmp_path / "new"))
+    run = train.prepare(elsewhere).options
+    assert run.encoder.pool_padding == "same"
+
+
+@pytest.mark.parametrize("kind", ["run", "export"])
+def test_weights_of_another_pool_are_refused(kind, old_pool, tmp_path):
+    path = str(old_pool)
+    if kind == "export":
+        path = exporting.export(path, str(tmp_path / "export"))
+    command = flags.parse(
+        Pretrain,
+        [*_COMMAND.split(), f"--workdir={tmp_path}/new", f"--init_from={path}"],
+    )
+    with pytest.raises(errors.UserError, match="pool_padding=symmetric"):
+        train.prepare(command).build()
+    train.prepare(fields.replace(command, pool_padding="symmetric")).build()

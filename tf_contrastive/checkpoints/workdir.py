@@ -49,6 +49,18 @@ def check_workdir(run: Pretrain) -> None:
     files.check_writable(probe, ADVICE)
 
 
+def continued(run: Pretrain) -> Pretrain:
+    """Returns the options, with the pool of the run that they continue, if any.
+
+    A command that does not set it continues runs of version 0.2.0, too.
+    """
+    workdir, pool = run.runtime.workdir, run.encoder.pool_padding
+    previous = _read_config(workdir) if workdir and pool is None else None
+    if previous is None:
+        return run
+    return fields.replace(run, pool_padding=previous.encoder.pool_padding)
+
+
 def is_run(path: str) -> bool:
     """Whether a folder has files of a run, damaged or incomplete ones too."""
     names = (storage.CONFIG_FILE, storage.CHECKPOINTS)

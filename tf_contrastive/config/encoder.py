@@ -12,6 +12,7 @@ from tf_contrastive.config.fields import module_of, one_of, option
 from tf_contrastive.errors import UserError, arg, unknown
 
 STEMS = ("auto", "imagenet", "cifar")
+POOL_PADDINGS = ("same", "symmetric")
 # Stem `auto` is cifar (3x3/1, no pooling) up to this image side: imagenet would
 # cost accuracy below it, cifar would cost memory above it.
 CIFAR_STEM_MAX_SIDE = 64
@@ -98,6 +99,13 @@ class ResNet(EncoderDeclaration):
         "first layers (resnet): cifar (3x3, no pooling) or imagenet (7x7/2,"
         f" pooling); auto: cifar up to {CIFAR_STEM_MAX_SIDE} pixels",
         choices=STEMS,
+    )
+    pool_padding: str = option(
+        "same",
+        "padding of the imagenet stem's max-pool (resnet): same, a pixel at the"
+        " end of an even side (SimCLR's and SupCon's code); or symmetric, a"
+        " pixel at each end (PyTorch, Keras, and version 0.2.0)",
+        choices=POOL_PADDINGS,
     )
     zero_init_residual: bool = option(
         True,
@@ -320,7 +328,7 @@ _Choice: Any = choice(
     ENCODERS,
     "resnet50",
     "",
-    flags=ResNet.defaults(),
+    flags=("width", "stem", "zero_init_residual"),
     own=own_encoder,
 )
 

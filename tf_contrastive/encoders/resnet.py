@@ -165,9 +165,14 @@ class ResNet(declared.ResNet):
         x = layers.convolution(images, self.channels, side, stride, "stem_conv")
         x = layers.normalization(x, "stem_norm")
         if stem != "cifar":
-            # After a ReLU, padding a maximum with zeros equals minus infinity.
-            x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
-            x = tf.keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
+            padding = self.pool_padding
+            if padding == "symmetric":
+                # After a ReLU, a maximum with zeros is that with -infinity.
+                x = tf.keras.layers.ZeroPadding2D(1, name="stem_pool_pad")(x)
+                padding = "valid"
+            x = tf.keras.layers.MaxPooling2D(
+                3, 2, padding=padding, name="stem_pool"
+            )(x)
         block = _bottleneck if self.blocks.bottleneck else _basic
         for stage, count in enumerate(self.blocks.repeats):
             for i in range(count):

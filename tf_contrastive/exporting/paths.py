@@ -122,7 +122,8 @@ def _checked(encoder: tf.keras.Model) -> tf.keras.Model:
 
 def copy_weights(path: str, encoder: tf.keras.Model) -> None:
     """Copies weights and moving statistics of a run or export: all, or none."""
-    theirs = {v.name: v for v in load(path).variables}
+    other = load(path)
+    theirs = {v.name: v for v in other.variables}
     mine = {v.name: v for v in encoder.variables}
     differing = [
         name
@@ -139,5 +140,21 @@ def copy_weights(path: str, encoder: tf.keras.Model) -> None:
             f" {errors.arg('width')}, {errors.arg('stem')} and"
             f" {errors.arg('image_size')}"
         )
+    if _pads_evenly(other) != _pads_evenly(encoder):
+        padding = "symmetric" if _pads_evenly(other) else "same"
+        raise errors.UserError(
+            f"{errors.arg('init_from', path)} pools otherwise: set"
+            f" {errors.arg('pool_padding', padding)}"
+        )
     for name, variable in mine.items():
         variable.assign(theirs[name])
+
+
+def _pads_evenly(encoder: Any) -> bool:
+    """Whether an encoder has the layer of a symmetric pool."""
+    if isinstance(encoder, Export):
+        function = encoder.loaded.__call__.concrete_functions[0]
+        names = [node.name for node in function.graph.get_operations()]
+    else:
+        names = [layer.name for layer in encoder.layers]
+    return any("stem_pool_pad" in name for name in names)
