@@ -102,6 +102,10 @@ def test_small_digits_cover_the_papers_share_of_an_image():
         for side, digit in ((32, 4), (224, 28), (32, 0))
     ]
     assert shares[0] == shares[1] == 9 / 64
+    large = digits_module._nine_times(ink, tf.constant([224, 224]), 28)
+    starts = np.diff(np.any(large, axis=0).astype(int), prepend=0) > 0
+    # As in the authors' notebook: 15, 45 and 75 % of the side.
+    assert np.flatnonzero(starts).tolist() == [33, 100, 168]
     assert shares[2] == 4 * shares[0]  # Legible ones, without the option.
 
 

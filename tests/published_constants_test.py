@@ -1,0 +1,450 @@
+"""Constants of the papers and of their authors' code, as numbers typed here.
+
+No expected number is read from the package, so that one that moves fails a
+test. Recipes have their own table, `configs/authors.json`; probabilities and
+ranges of augmentation are measured in `views/`.
+
+Papers: SR SimCLR, SC SupCon (supplement), IP Intriguing Properties of
+Contrastive Losses, SI SINCERE.
+"""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from tf_contrastive import __main__, schedules
+from tf_contrastive.config import (
+    dataset,
+    encoder,
+    fields,
+    linear,
+    loss,
+    optimizer,
+    projection,
+    protocols,
+    schedule,
+    views,
+)
+from tf_contrastive.distribution.batch_normalization import BatchNormalization
+from tf_contrastive.evaluation import (
+    classification_metrics,
+    logistic,
+    separation,
+    transformations,
+)
+from tf_contrastive.evaluation.corruptions import severities
+
+# ---- Defaults ----------------------------------------------------------------
+
+_COMPONENTS = [
+    # SR table 5 (l2, 64.4 % at 0.1); SC 6 (best for ResNet-50).
+    (loss.NTXent, {"temperature": 0.1}),
+    (loss.SupCon, {"temperature": 0.1}),
+    # SC eq. 21.
+    (loss.NPairs, {"temperature": 1.0}),
+    # The authors' revised_losses.py, one of the three of SI J.
+    (loss.EpsSupInfoNCE, {"epsilon": 0.25, "epsilon_in": "logit"}),
+    # Of the grids that SR B.10 tunes on, which prints no best values.
+    (loss.Margin, {"margin": 0.4, "negatives": "other_view"}),
+    (loss.NTLogistic, {"temperature": 0.1, "negatives": "other_view"}),
+    # Schroff et al. 2015 (FaceNet), 5: alpha.
+    (loss.Triplet, {"margin": 0.2}),
+    # Wang and Isola 2020: exp(-2 |x - y|^2) has a temperature of 1/2.
+    (loss.AlignUniform, {"temperature": 0.5, "weight": 1.0}),
+    # IP A: lambda, and the factor of losses of normalized vectors.
+    (loss.SWDHypersphere, {"weight": 5.0, "scale": 1000.0, "normalize": True}),
+    (loss.SWDNormal, {"weight": 5.0, "scale": 1.0, "normalize": False}),
+    (loss.SWDHypercube, {"weight": 5.0, "scale": 1.0, "normalize": False}),
+    (loss.CrossEntropy, {"label_smoothing": 0.0}),
+    # SR 2.2 and lars_optimizer.py of its code.
+    (
+        optimizer.LARS,
+        {
+            "learning_rate": 0.3,
+            "momentum": 0.9,
+            "weight_decay": 1e-6,
+            "trust_coefficient": 0.001,
+            "nesterov": False,
+        },
+    ),
+    (optimizer.SGD, {"learning_rate": 0.1, "momentum": 0.9}),
+    # hparams.py of SupCon's code: of the first stage.
+    (optimizer.RMSProp, {"momentum": 0.9, "rho": 0.9, "epsilon": 1.0}),
+    # Kingma and Ba 2015, algorithm 1.
+    (
+        optimizer.Adam,
+        {
+            "learning_rate": 0.001,
+            "beta_1": 0.9,
+            "beta_2": 0.999,
+            "epsilon": 1e-8,
+        },
+    ),
+    # PyTorch's decay.
+    (optimizer.AdamW, {"learning_rate": 0.001, "weight_decay": 0.01}),
+    # The linear stage of SupCon's code.
+    (schedule.Exponential, {"decay_rate": 0.97, "decay_epochs": 0.5}),
+    # He et al. 2016.
+    (schedule.Piecewise, {"decay_rate": 0.1, "boundaries": (30, 60, 90)}),
+    # SR 2.1 and 4.2.
+    (projection.MLP, {"output": 128, "layers": 2, "hidden": None}),
+    # SR A; SupCon's code (preprocessing.py); TensorFlow's RandAugment.
+    (
+        views.SimCLR,
+        {
+            "min_crop_area": 0.08,
+            "flip": True,
+            "color_jitter_strength": 1.0,
+            "blur": True,
+        },
+    ),
+    (views.SimAugment, {"warp_probability": 0.5}),
+    (
+        views.RandAugment,
+        {"randaugment_layers": 2, "randaugment_magnitude": 10.0},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "published"),
+    _COMPONENTS,
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_components_have_the_published_defaults(declaration, published):
+    component = declaration()
+    assert {name: getattr(component, name) for name in published} == published
+
+
+@pytest.mark.parametrize(
+    ("command", "published"),
+    [
+        (
+            "pretrain",
+            {
+                "loss": "ntxent",
+                "optimizer": "lars",
+                "schedule": "cosine",
+                "views": 2,
+                "epochs": 100,  # SR 2.2.
+                "learning_rate_floor": 0.0,
+                # He et al. 2020 (MoCo), 4.
+                "key_momentum": 0.999,
+                "queue_size": 65_536,
+                "probe_learning_rate": 0.1,  # SR B.6.
+            },
+        ),
+        (
+            "evaluate",
+            {
+                # SR B.6.
+                "linear_epochs": 90,
+                "linear_batch_size": 4096,
+                "linear_augmentation": "crop",
+                "linear_warmup_epochs": 0.0,
+                # SR B.8.
+                "logistic_penalties": 45,
+                "transfer_batch_size": 256,
+                "transfer_steps": 20_000,
+                "transfer_scratch_steps": 40_000,
+                # SR B.5; the paper prints no epochs for all labels.
+                "finetune_fractions": "0.01,0.1,1",
+                "finetune_epochs": "60,30,30",
+                "finetune_batch_size": 4096,
+                "finetune_learning_rates": "0.05",
+                "finetune_augmentation": "crop",
+                # SR table 4: all images of a batch are candidates.
+                "contrastive_batch_size": 4096,
+                "kl_batch_size": 512,  # SI J.
+                "tsne_classes": 10,  # SR B.4.
+                "kmeans_scale": 2,  # IP 3.2: 448 pixels, of 224.
+            },
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_commands_have_the_published_defaults(command, published):
+    values = fields.values(__main__.COMMANDS[command]())
+    assert {name: values[name] for name in published} == published
+
+
+def test_a_linear_classifier_is_not_regularized():
+    """SR B.6; of RMSProp, hparams.py of SupCon's code has another epsilon."""
+    options = linear.LINEAR_OPTIMIZER_OPTIONS
+    assert {o["weight_decay"] for o in options.values()} == {0.0}
+    assert options["sgd"]["nesterov"] and options["rmsprop"]["epsilon"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "published"),
+    [
+        # SR B.6: the numbers of pretraining.
+        ("simclr_lars", ("lars", 0.3, 1e-6, 10.0, None, None)),
+        # SI J.
+        ("sincere", (None, None, 1e-4, None, 100, 128)),
+        # SC 10.1, and the linear stage of SupCon's code.
+        ("supcon", ("rmsprop", 0.05, 1e-6, 12.0, 350, 2048)),
+    ],
+)
+def test_recipes_of_linear_classifiers(recipe, published):
+    names = "optimizer learning_rate weight_decay warmup_epochs epochs"
+    own = protocols.LINEAR_RECIPES[recipe]
+    names = [f"linear_{name}" for name in f"{names} batch_size".split()]
+    assert tuple(own.get(name) for name in names) == published
+
+
+def test_transformations_have_the_published_chance_levels():
+    """SR table 2: 80, 25, 50 and 50 %."""
+    tasks = transformations.TASKS.items()
+    assert {name: max(task.fractions) for name, task in tasks} == {
+        "color": 0.8,
+        "rotation": 0.25,
+        "noise": 0.5,
+        "sobel": 0.5,
+    }
+
+
+def test_histograms_of_neighbours_have_sincere_s_bins():
+    """embed_stats.py of its code: binrange and bins."""
+    found = separation.neighbor_histograms(np.ones(3), np.zeros(3))
+    np.testing.assert_allclose(found["edges"], np.linspace(-0.1, 1, 101))
+
+
+# ---- Grids and schedules -----------------------------------------------------
+
+
+def test_penalties_are_a_quarter_of_a_decade_apart():
+    """SR B.8: 45 of 1e-6 to 1e5."""
+    path = logistic.path_of()
+    assert path[0] == pytest.approx(1e5) and path[-1] == pytest.approx(1e-6)
+    np.testing.assert_allclose(path[:-1] / path[1:], 1.778279, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("grid", "rates", "decays"),
+    [
+        (
+            "grid",
+            [1e-4, 3.162e-4, 1e-3, 3.162e-3, 0.01, 0.03162, 0.1],
+            [0, 1e-6, 3.162e-6, 1e-5, 3.162e-5, 1e-4, 3.162e-4, 1e-3],
+        ),
+        (
+            "scratch_grid",
+            [1e-3, 3.162e-3, 0.01, 0.03162, 0.1, 0.3162, 1.0],
+            [1e-5, 3.162e-5, 1e-4, 3.162e-4, 1e-3, 3.162e-3, 0.01, 0.03162],
+        ),
+    ],
+)
+def test_transfer_searches_the_published_grids(grid, rates, decays):
+    """SR B.8; three digits are kept."""
+    found = protocols.Transfer().hyperparameters()[grid]
+    np.testing.assert_allclose(found["learning_rates"], rates, rtol=2e-3)
+    np.testing.assert_allclose(found["weight_decays"], decays, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "base", "peaks"),
+    [
+        ("linear", 0.3, {256: 0.3, 512: 0.6, 4096: 4.8, 8192: 9.6}),
+        # SR B.1: 0.075 sqrt(B), equal to linear scaling at 4096.
+        ("sqrt", 0.075, {256: 1.2, 1024: 2.4, 4096: 4.8, 8192: 6.788225}),
+    ],
+)
+def test_learning_rates_scale_as_published(scaling, base, peaks):
+    assert optimizer.resolve_learning_rate(None, "lars", scaling) == base
+    for batch, peak in peaks.items():
+        assert schedules.peak(base, batch, scaling) == pytest.approx(peak)
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(1000, 10), (100, 10), (50, 5)])
+def test_a_warm_up_has_ten_epochs(epochs, warmup):
+    """SR 2.2; at most a tenth of a shorter run is a choice of this package."""
+    assert schedule.resolve_warmup(None, epochs) == warmup
+
+
+# ---- Networks ----------------------------------------------------------------
+
+
+def test_batch_normalization_has_the_constants_of_simclr_s_code():
+    """tf2/resnet.py and run.py: batch_norm_decay."""
+    layer = BatchNormalization()
+    assert (layer.momentum, layer.epsilon) == (0.9, 1e-5)
+
+
+def test_networks_have_the_published_blocks():
+    """He et al. 2016, table 1, and He et al. 2016b for 200; IP's notebook."""
+    repeats = {n: b.repeats for n, b in encoder.ResNet.networks.items()}
+    assert repeats.pop("resnet10") == (1, 1, 1, 1)  # Of this package.
+    assert repeats == {
+        "resnet18": (2, 2, 2, 2),
+        "resnet34": (3, 4, 6, 3),
+        "resnet50": (3, 4, 6, 3),
+        "resnet101": (3, 4, 23, 3),
+        "resnet152": (3, 8, 36, 3),
+        "resnet200": (3, 24, 36, 3),
+    }
+    assert encoder.ConvNet.networks == {"convnet": (32, 64, 64, 128)}
+
+
+# ---- Data --------------------------------------------------------------------
+
+
+def test_imagenet100_is_the_list_of_cmc():
+    """The file imagenet100.txt of HobbitLong/CMC, byte by byte."""
+    content = "".join(f"{name}\n" for name in dataset.ImageNet100.classes)
+    assert hashlib.sha256(content.encode()).hexdigest() == (
+        "79f3f1552ccc478ce24bd934b4573625db584ddc1f4643ae23c994a94cb11397"
+    )
+
+
+def test_cifar2_is_cats_and_dogs():
+    """SI 4."""
+    assert (dataset.Cifar2.of, dataset.Cifar2.classes) == (
+        "cifar10",
+        ("cat", "dog"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        # torchvision's; the others are those of the training split.
+        ("imagenet2012", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("cifar10", (0.49140, 0.48216, 0.44653), (0.24703, 0.24349, 0.26159)),
+        ("cifar100", (0.50708, 0.48655, 0.44092), (0.26733, 0.25644, 0.27615)),
+        ("mnist", (0.13066,) * 3, (0.30811,) * 3),
+    ],
+)
+def test_colours_of_datasets(name, mean, std):
+    found = dataset.facts(name).statistics
+    np.testing.assert_allclose(found.mean, mean, atol=6e-5)
+    np.testing.assert_allclose(found.std, std, atol=6e-5)
+
+
+# ---- Corruptions -------------------------------------------------------------
+
+
+def test_alexnet_has_the_published_errors():
+    """ALEXNET_ERR of AugMix's imagenet.py, in its order of corruptions."""
+    assert classification_metrics.ALEXNET == {
+        "gaussian_noise": 0.886428,
+        "shot_noise": 0.894468,
+        "impulse_noise": 0.922640,
+        "defocus_blur": 0.819880,
+        "glass_blur": 0.826268,
+        "motion_blur": 0.785948,
+        "zoom_blur": 0.798360,
+        "snow": 0.866816,
+        "frost": 0.826572,
+        "fog": 0.819324,
+        "brightness": 0.564592,
+        "contrast": 0.853204,
+        "elastic_transform": 0.646056,
+        "pixelate": 0.717840,
+        "jpeg_compression": 0.606500,
+    }
+    # torchvision's AlexNet: 56.52 % right.
+    assert classification_metrics.ALEXNET_CLEAN == 0.4348
+
+
+# make_imagenet_c.py and make_cifar_c.py of hendrycks/robustness.
+_IMAGENET_C = {
+    "gaussian_noise": [0.08, 0.12, 0.18, 0.26, 0.38],
+    "shot_noise": [60, 25, 12, 5, 3],
+    "impulse_noise": [0.03, 0.06, 0.09, 0.17, 0.27],
+    "defocus_blur": [(3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)],
+    "glass_blur": [
+        (0.7, 1, 2),
+        (0.9, 2, 1),
+        (1, 2, 3),
+        (1.1, 3, 2),
+        (1.5, 4, 2),
+    ],
+    "motion_blur": [(10, 3), (15, 5), (15, 8), (15, 12), (20, 15)],
+    "snow": [
+        (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+        (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+        (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+        (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+        (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+    ],
+    "frost": [(1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)],
+    "fog": [(1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)],
+    "brightness": [0.1, 0.2, 0.3, 0.4, 0.5],
+    "contrast": [0.4, 0.3, 0.2, 0.1, 0.05],
+    "elastic_transform": [
+        (488, 170.8, 24.4),
+        (488, 19.52, 48.8),
+        (12.2, 2.44, 4.88),
+        (17.08, 2.44, 4.88),
+        (29.28, 2.44, 4.88),
+    ],
+    "pixelate": [0.6, 0.5, 0.4, 0.3, 0.25],
+    "jpeg_compression": [25, 18, 15, 10, 7],
+}
+_CIFAR_C = {
+    "gaussian_noise": [0.04, 0.06, 0.08, 0.09, 0.10],
+    "shot_noise": [500, 250, 100, 75, 50],
+    "impulse_noise": [0.01, 0.02, 0.03, 0.05, 0.07],
+    "defocus_blur": [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)],
+    "glass_blur": [
+        (0.05, 1, 1),
+        (0.25, 1, 1),
+        (0.4, 1, 1),
+        (0.25, 1, 2),
+        (0.4, 1, 2),
+    ],
+    "motion_blur": [(6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)],
+    "snow": [
+        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+    ],
+    "frost": [(1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)],
+    "fog": [(0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)],
+    "brightness": [0.05, 0.1, 0.15, 0.2, 0.3],
+    "contrast": [0.75, 0.5, 0.4, 0.3, 0.15],
+    "elastic_transform": [
+        (0, 0, 2.56),
+        (1.6, 6.4, 2.24),
+        (2.56, 1.92, 1.92),
+        (3.2, 1.28, 1.6),
+        (3.2, 0.96, 0.96),
+    ],
+    "pixelate": [0.95, 0.9, 0.85, 0.75, 0.65],
+    "jpeg_compression": [80, 65, 58, 50, 40],
+}
+# Zoom factors: (first beyond, step) from 1 on.
+_ZOOMS = {
+    "imagenet": [
+        (1.11, 0.01),
+        (1.16, 0.01),
+        (1.21, 0.02),
+        (1.26, 0.02),
+        (1.31, 0.03),
+    ],
+    "cifar": [(end, 0.01) for end in (1.06, 1.11, 1.16, 1.21, 1.26)],
+}
+
+
+@pytest.mark.parametrize(
+    "kind,table,side", [("imagenet", _IMAGENET_C, 512), ("cifar", _CIFAR_C, 32)]
+)
+def test_corruptions_have_the_published_levels(kind, table, side):
+    filters = {"imagenet": "BICUBIC", "cifar": "BOX"}
+    found = dict(severities.LEVELS[kind])
+    zooms = found.pop("zoom_blur")
+    for factors, (end, step) in zip(zooms, _ZOOMS[kind], strict=True):
+        np.testing.assert_allclose(factors, np.arange(1, end, step))
+    assert found.keys() == table.keys()
+    for name, expected in table.items():
+        for own, theirs in zip(found[name], expected, strict=True):
+            if name == "fog":
+                theirs = (*theirs, side)
+            if name == "pixelate":
+                assert own[1] == filters[kind]
+                own = own[0]
+            assert np.ravel(own) == pytest.approx(np.ravel(theirs)), name
