@@ -19,7 +19,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _DOCUMENTS = {
     str(path.relative_to(_ROOT)): path.read_text("utf-8")
     for path in [*_ROOT.glob("*.md"), *sorted(_ROOT.glob("docs/**/*.md"))]
-    if path.name != "RESULTS.md"  # `reproduce --report` writes it.
+    # `reproduce --report` writes the results.
+    if path.name != "RESULTS.md" and path.parent.name != "results"
 }
 # These have names of other projects, and of other versions.
 _WITH_OTHER_NAMES = {"CHANGELOG.md", "docs/migrating.md"}

@@ -76,8 +76,8 @@ def run(options: Reproduce) -> int:
     """Prints a list, a plan, or the tables of a claim that it runs.
 
     A claim's result is written to `<workdir>/<claim>/result.json`, and the runs
-    of all claims to `<workdir>/runs`. Returns 1 if a claim that was run is
-    contradicted or invalid.
+    of all claims to `<workdir>/runs`. Returns 1 if the opposite of a claim that
+    was run is seen, or if it is invalid.
     """
     chosen = options.reproduction
     known = definitions.claims(chosen.claims)
@@ -91,7 +91,12 @@ def run(options: Reproduce) -> int:
     recipe = claim.recipe(chosen.scale) if claim else None
     # Here, so that the list and errors need not wait for TensorFlow.
     with terminal.without_start_lines():
-        from tf_contrastive.lab.claims import results_document, runs, verdicts
+        from tf_contrastive.lab.claims import (
+            results_document,
+            results_page,
+            runs,
+            verdicts,
+        )
 
     if claim is None or recipe is None:
         if chosen.list:
@@ -108,6 +113,6 @@ def run(options: Reproduce) -> int:
         print(results_document.plan(runs.plan(recipe, folders, seeds)))
         return 0
     result = runs.run(claim, chosen.scale, folders, chosen.seeds)
-    print(results_document.tables(recipe, result))
+    print(results_page.tables(recipe, result))
     terminal.info(f"written: {os.path.join(chosen.workdir, claim.name)}")
-    return int(result["verdict"] in (verdicts.CONTRADICTED, verdicts.INVALID))
+    return int(result["verdict"] in (verdicts.OPPOSITE, verdicts.INVALID))

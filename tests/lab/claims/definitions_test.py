@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tf_contrastive import flags
+from tf_contrastive import errors, flags
 from tf_contrastive.commands import reproduce
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.commands.reproduce import Reproduce
@@ -17,7 +17,8 @@ _ROOT = Path(__file__).resolve().parents[3]
 
 def test_the_list_shows_landed_results_and_reasons(capsys, tmp_path):
     docs = _ROOT / "docs"
-    for folder, verdict in ((docs, "holds (cpu)"), (tmp_path, " - ")):
+    for folder, verdict in ((docs, "invalid (cpu)"), (tmp_path, " - ")):
+        # SI-T4: SupCon did not train on CIFAR-2.
         options = {"list": True, "report_dir": str(folder)}
         assert reproduce.run(fields.replace(Reproduce(), **options)) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -103,9 +104,9 @@ def test_every_claim_has_valid_commands_and_values_that_are_written():
     kinds = {"pretrain": Pretrain, "evaluate": Evaluate}
     for claim in known.values():
         for scale, recipe in claim.recipes.items():
+            assert any(not x.also for x in recipe.relations), claim.name
             if scale == "cpu":
                 assert recipe.seeds >= verdicts.MIN_SEEDS
-                assert recipe.judged, claim.name
             units = list(runs.plan(recipe, runs.Folders("w", "d"), 2))
             assert len(units) == 2 * len(list(recipe.units()))
             for name, *words in [c for u in units for c in u.commands]:
@@ -122,3 +123,28 @@ def test_every_claim_has_valid_commands_and_values_that_are_written():
                         recipe.paper_value(case, arm, table.value)
                         for case in recipe.cases
                     )
+
+
+@pytest.mark.parametrize(
+    ("relation", "message"),
+    [
+        ({"not_judged": "small"}, "unknown field of a relation 'not_judged'"),
+        ({"part": "p", "also": "small"}, "not both"),
+        ({"at_most": 1}, "one of at_least, at_most, within"),
+    ],
+)
+def test_a_relation_with_other_fields_is_refused(relation, message):
+    claim = definitions.claims()["SC-NP"]
+    given = {
+        "claim": claim.claim,
+        "items": claim.items,
+        "cpu": {
+            "arms": {"a": {}, "b": {}},
+            "values": {"x": ["training", "loss"]},
+            "relations": [
+                {"left": "x of a", "right": "x of b", "at_least": 0} | relation
+            ],
+        },
+    }
+    with pytest.raises(errors.UserError, match=message):
+        definitions.claims_from({"A": given}, "claims.json")

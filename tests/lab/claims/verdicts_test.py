@@ -28,34 +28,43 @@ def test_many_pairs_approximate_the_t_test():
 
 
 @pytest.mark.parametrize(
-    ("left", "bound", "at_least", "verdict"),
+    ("left", "bound", "kind", "verdict"),
     [
-        ([3, 4, 3, 5, 4], 2.0, True, "holds"),
-        ([3, 4, 3, 5, 4], 5.5, True, verdicts.SMALLER),
-        ([3, 4, 3, 5, 4], 4.0, True, verdicts.SMALLER),
-        ([3, 4, -3, 5, 4], 4.0, True, verdicts.NONE_FOUND),
-        ([-3, -4, -3, -5, -4], 1.0, True, "contradicted"),
+        ([3, 4, 3, 5, 4], 2.0, "at_least", "holds"),
+        ([3, 4, 3, 5, 4], 5.5, "at_least", verdicts.SMALLER),
+        ([3, 4, 3, 5, 4], 4.0, "at_least", verdicts.SMALLER),
+        ([3, 4, -3, 5, 4], 4.0, "at_least", verdicts.NONE_FOUND),
+        ([-3, -4, -3, -5, -4], 1.0, "at_least", "contradicted"),
+        ([-3, -4, -3, -5, -4], -1.0, "at_most", "holds"),
+        ([3, 4, 3, 5], 2.0, "at_least", verdicts.NONE_FOUND),  # 1/16 at best.
         # Ties: a difference of at most 5.5, of at least -1.
-        ([3, 4, 3, 5, 4], 5.5, False, "holds"),
-        ([3, 4, 3, 5, 4], 2.0, False, "contradicted"),
-        ([3, 4, 3, 5, 4], 4.0, False, "undecided"),
-        ([0.5, -0.4, 0.1, 0.2, -0.3], -1.0, True, "holds"),
-        ([3, 4, 3, 5], 2.0, True, verdicts.NONE_FOUND),  # 1/16 at best.
+        ([3, 4, 3, 5, 4], 5.5, "at_most", "holds"),
+        ([3, 4, 3, 5, 4], 2.0, "at_most", "contradicted"),
+        ([3, 4, 3, 5, 4], 4.0, "at_most", "undecided"),
+        ([0.5, -0.4, 0.1, 0.2, -0.3], -1.0, "at_least", "holds"),
+        # On both sides.
+        ([3, 4, 3, 5, 4], 5.5, "within", "holds"),
+        ([-3, -4, -3, -5, -4], 5.5, "within", "holds"),
+        ([3, 4, 3, 5, 4], 2.0, "within", "contradicted"),
+        ([-3, -4, -3, -5, -4], 2.0, "within", "contradicted"),
+        ([3, 4, 3, 5, 4], 4.0, "within", "undecided"),
+        ([3, -4, 3, -5, 4], 3.5, "within", "undecided"),
     ],
 )
 def test_a_relation_is_tested_against_zero_and_its_bound(
-    left, bound, at_least, verdict
+    left, bound, kind, verdict
 ):
-    judged = verdicts.judge(left, [0.0] * len(left), bound, at_least)
+    judged = verdicts.judge(left, [0.0] * len(left), bound, kind)
     assert judged["verdict"] == verdict
 
 
-def _judged(*lefts, bound=2.0, gates=(), **relation):
+def _judged(*lefts, gates=(), **relation):
     """Rows of relations on made-up units, one arm per relation."""
     arms = [str(number) for number in range(len(lefts))]
+    left = {arm: (definitions.Term("x", (arm,), ""),) for arm in arms}
     relations = [
         definitions.Relation(
-            arm, (definitions.Term("x", (arm,), ""),), (), bound, True, ("",)
+            arm, left[arm], (), 2.0, "at_least", ("",), **relation
         )
         for arm in arms
     ]
@@ -69,41 +78,104 @@ def _judged(*lefts, bound=2.0, gates=(), **relation):
     return verdicts.judge_all(relations, units, len(lefts[0]))
 
 
-def test_p_values_are_corrected_for_the_number_of_relations():
+_HOLDS, _SMALLER, _NONE = "holds", verdicts.SMALLER, verdicts.NONE_FOUND
+_AGAINST, _TIE = "contradicted", "undecided"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "untested", "parts", "verdict"),
+    [
+        # Of one part, of two; all relations hold.
+        ({"a": [_HOLDS]}, [], ["shown"], "shown"),
+        ({"a": [_HOLDS] * 2, "b": [_HOLDS]}, [], ["shown"] * 2, "shown"),
+        # Some hold, in one part, or in one of them.
+        ({"a": [_HOLDS, _SMALLER]}, [], ["partly shown"], "partly shown"),
+        ({"a": [_HOLDS, _AGAINST]}, [], ["partly shown"], "partly shown"),
+        (
+            {"a": [_AGAINST], "b": [_HOLDS]},
+            [],
+            ["opposite seen", "shown"],
+            "partly shown",
+        ),
+        (
+            {"a": [_NONE], "b": [_HOLDS, _NONE]},
+            [],
+            ["not shown", "partly shown"],
+            "partly shown",
+        ),
+        # None holds: one contradiction is the opposite.
+        ({"a": [_AGAINST]}, [], ["opposite seen"], "opposite seen"),
+        ({"a": [_SMALLER, _AGAINST]}, [], ["opposite seen"], "opposite seen"),
+        (
+            {"a": [_SMALLER], "b": [_AGAINST]},
+            [],
+            ["not shown", "opposite seen"],
+            "opposite seen",
+        ),
+        # The right direction alone shows nothing, nor does a tie.
+        ({"a": [_SMALLER]}, [], ["not shown"], "not shown"),
+        ({"a": [_TIE, _NONE]}, [], ["not shown"], "not shown"),
+        # Parts without a relation.
+        ({}, [], [], "not tested"),
+        ({}, ["u"], ["not tested"], "not tested"),
+        ({"a": [_HOLDS]}, ["u"], ["shown", "not tested"], "partly shown"),
+        (
+            {"a": [_AGAINST]},
+            ["u"],
+            ["opposite seen", "not tested"],
+            "opposite seen",
+        ),
+        ({"a": [_SMALLER]}, ["u"], ["not shown", "not tested"], "not shown"),
+        # Invalid before incomplete, and both before the rest.
+        (
+            {"a": [_HOLDS], "b": [_HOLDS, "invalid"]},
+            [],
+            ["shown", "invalid"],
+            "invalid",
+        ),
+        (
+            {"a": ["incomplete"], "b": ["invalid"]},
+            [],
+            ["incomplete", "invalid"],
+            "invalid",
+        ),
+        (
+            {"a": [_AGAINST], "b": ["incomplete"]},
+            ["u"],
+            ["opposite seen", "incomplete", "not tested"],
+            "incomplete",
+        ),
+    ],
+)
+def test_the_verdict_follows_from_the_parts(outcomes, untested, parts, verdict):
+    rows = [
+        {"part": part, "verdict": outcome}
+        for part, listed in outcomes.items()
+        for outcome in listed
+    ]
+    # What supports no part decides nothing, whatever it is.
+    for outcome in (_HOLDS, _AGAINST, "invalid", "incomplete"):
+        rows.append({"also": "weaker", "verdict": outcome})
+        judged, of_claim = verdicts.judge_claim(rows, untested)
+        assert list(judged.values()) == parts
+        assert list(judged) == [*outcomes, *untested]
+        assert of_claim == verdict
+
+
+def test_a_network_that_did_not_train_makes_its_relations_invalid():
     above = [3, 4, 3, 5, 4]
-    # Significant together: only the observed signs reach both sums.
-    assert verdicts.corrected([above, above]) == [1 / 32, 1 / 32]
-    # Other signs make the second as large as the first is.
-    mixed = [3, 4, -3, 5, 4]
-    assert verdicts.corrected([above, mixed]) == [2 / 32, 3 / 32]
-    # At least the uncorrected ones, at most Bonferroni's.
-    random = np.random.RandomState(0).normal(0.5, 1.0, (4, 8))
-    alone = np.array([verdicts.sign_flip(row) for row in random])
-    both = np.array(verdicts.corrected(random))
-    assert (alone <= both).all()
-    assert (both <= np.minimum(1, 4 * alone) + 1e-9).all()
-    # Of nothing, a relation of eight is significant as often as the level.
-    draws = np.random.RandomState(1).normal(size=(300, 8, 8))
-    false = [min(verdicts.corrected(draw)) <= 0.05 for draw in draws]
-    assert np.mean(false) < 0.08
-
-
-def test_the_verdict_on_a_claim():
-    above, smaller = [3, 4, 3, 5, 4], [1, 3, 1, 1, 3]
-    mixed, below = [1, -1, 1, 2, -2], [-1, -2, -1, -1, -3]
-
-    def verdict(*lefts, **options):
-        return verdicts.combine(_judged(*lefts, **options))
-
-    assert verdict(above, above) == "holds"
-    assert verdict(above, smaller) == verdicts.SMALLER
-    assert verdict(above, mixed) == verdicts.NONE_FOUND
-    assert verdict(below, below) == "contradicted"
-    # Of one among two relations, five seeds show it at 2/32 only.
-    assert verdict(above, below) == "undecided"
-    assert verdict([*above, 4], [*below, -2]) == "contradicted"
-    assert verdict(above, [3, 4, 3, 5, None]) == "incomplete"
-    assert verdicts.combine([]) == "no relation"
+    # SI-T4 on CIFAR-2: 5.3, where equal embeddings have ln(127).
+    gates = [{"final": 5.3, "collapsed": math.log(127)}]
+    for relation in ({}, {"part": "a"}, {"also": "weaker"}):
+        for left in (above, [*above[:4], None]):
+            (row,) = _judged(left, gates=gates, **relation)
+            assert row["verdict"] == "invalid"
+        (row,) = _judged([*above[:4], None], **relation)
+        assert row["verdict"] == "incomplete"
+        (row,) = _judged(above, gates=[gates[0] | {"final": 4.8}], **relation)
+        assert row["verdict"] == "holds"
+    (row,) = _judged(above, gates=[{"final": math.nan, "collapsed": 4.8}])
+    assert row["verdict"] == "invalid"
 
 
 def test_sums_and_spreads():
@@ -136,15 +208,3 @@ def test_sums_and_spreads():
     few = [u for u in units if (u["arm"], u["case"]) != ("c", "long")]
     rows = verdicts.judge_all(relations, few, 5)
     assert [row["verdict"] for row in rows] == ["incomplete", "holds"]
-
-
-def test_an_arm_that_did_not_train_makes_a_claim_invalid():
-    # SI-T1 on CIFAR-2: 5.3, where equal embeddings have ln(127).
-    gates = [{"final": 5.3, "collapsed": math.log(127)}]
-    rows = _judged([3, 4, 3, 5, 4], gates=gates)
-    assert verdicts.combine(rows) == "invalid"
-    assert rows[0]["mean"] == 3.8
-    gates = [{"final": 4.8, "collapsed": math.log(127)}]
-    assert verdicts.combine(_judged([3, 4, 3, 5, 4], gates=gates)) == "holds"
-    gates = [{"final": math.nan, "collapsed": 4.8}]
-    assert verdicts.combine(_judged([3, 4, 3, 5, 4], gates=gates)) == "invalid"

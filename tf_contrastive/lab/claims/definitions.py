@@ -56,22 +56,31 @@ class Term(NamedTuple):
     case: str  # Empty: the case in which the relation is tested.
 
 
+AT_LEAST, AT_MOST, WITHIN = "at_least", "at_most", "within"
+# Kinds of a relation -> their signs in its text.
+_KINDS = {AT_LEAST: ">=", AT_MOST: "<=", WITHIN: "within"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """left - right >= bound, or <= bound, in each of `cases`.
+    """left - right >= bound, <= bound, or within it, in each of `cases`.
 
     A bound on the claimed side of 0 is the smallest effect that counts; one on
-    the other side is a tolerance: the claim is that there is no more.
+    the other side, or on both, is a tolerance: that there is no more.
+
+    A relation supports a part of the paper's claim if a reader of the paper
+    would accept it as that part. Weaker relations, those that cannot fail, and
+    those in another direction are measured in addition.
     """
 
     text: str
     left: tuple[Term, ...]  # Their sum.
     right: tuple[Term, ...]
     bound: float
-    at_least: bool
+    kind: str
     cases: tuple[str, ...]
-    # Why it is reported only; empty: it is judged.
-    not_judged: str = ""
+    part: str = ""  # Which it supports; empty: the claim itself.
+    also: str = ""  # Why it supports none; empty: it supports `part`.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,10 +123,11 @@ class Recipe:
     select: Select | None = None
     seeds: int = 5
     minutes: float | None = None  # Of one seed, all cases and arms.
-    judged: str = ""  # The relations that are judged, in words.
+    # Parts of the paper's claim that no relation tests.
+    untested: Sequence[str] = ()
     note: str = ""  # Differences from the paper.
     tried: Sequence[str] = ()  # Earlier settings, and their results.
-    diagnosis: str = ""  # What to know of its result.
+    diagnosis: str = ""  # Why its result may be what it is.
     plots: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def settings(self, case: str, arm: str) -> Settings:
@@ -159,9 +169,16 @@ class Claim:
     """A claim, the tables and figures that it covers, and its recipes."""
 
     name: str
-    claim: str
+    claim: str  # The paper's, in our words; at most twelve.
     items: Sequence[str]
     recipes: Mapping[str, Recipe]  # Scale -> recipe.
+
+    @property
+    def reference(self) -> str:
+        """The paper, with the claim's tables and figures."""
+        covered = [items()[name] for name in self.items]
+        places = dict.fromkeys(item.where for item in covered)
+        return f"{covered[0].authors}, {', '.join(places)}"
 
     def recipe(self, scale: str) -> Recipe:
         """Returns the recipe at a scale, or raises `UserError`."""
@@ -185,6 +202,11 @@ class Item:
     note: str = ""  # What is to know; why there is no recipe.
     columns: Sequence[str] = ()
     rows: Sequence[list[Any]] = ()
+
+    @property
+    def authors(self) -> str:
+        """Those of the paper, and its year."""
+        return papers()[self.name.partition("-")[0]].partition(",")[0]
 
     def cell(self, row: list[Any], column: str) -> Any:
         """Returns a number of the row that starts with these cells."""
@@ -341,6 +363,10 @@ def _relation(
     A term is VALUE of ARM, or with " on CASE"; or "spread of VALUE", over all
     arms.
     """
+    fields = ["left", "right", *_KINDS, "cases", "part", "also"]
+    _check_known("field of a relation", given, fields)
+    if given.get("part") and given.get("also"):
+        raise ValueError(f"{given['also']!r}: set part or also, not both")
 
     def term(text: str) -> Term:
         match = re.fullmatch(r"(.+) of (.+?)(?: on (.+))?", text)
@@ -360,17 +386,20 @@ def _relation(
         return [terms] if isinstance(terms, str) else terms
 
     left, right = side("left"), side("right")
-    at_least = "at_least" in given
-    bound = given["at_least"] if at_least else given["at_most"]
+    kinds = [kind for kind in _KINDS if kind in given]
+    if len(kinds) != 1:
+        raise ValueError(f"a relation has one of {', '.join(_KINDS)}")
+    bound = given[kinds[0]]
     difference = " - ".join([" + ".join(left), *right])
     return Relation(
-        f"{difference} {'>=' if at_least else '<='} {bound:g}",
+        f"{difference} {_KINDS[kinds[0]]} {bound:g}",
         tuple(map(term, left)),
         tuple(map(term, right)),
         float(bound),
-        at_least,
+        kinds[0],
         tuple(given.get("cases", cases)),
-        given.get("not_judged", ""),
+        given.get("part", ""),
+        given.get("also", ""),
     )
 
 

@@ -33,7 +33,7 @@ _THERE = "reproduction"
 # Fields of a recipe that do not change what is run and measured. Reading a
 # result tests its relations again.
 _TEXTS = (
-    "judged",
+    "untested",
     "note",
     "tried",
     "minutes",
@@ -102,10 +102,11 @@ def read_all(
 def judge(
     recipe: definitions.Recipe, result: dict[str, Any], seeds: int
 ) -> None:
-    """Sets "seeds", "relations" and "verdict" of a result, from its units."""
+    """Sets what follows from a result's units, "seeds" to "verdict"."""
     rows = verdicts.judge_all(recipe.relations, result["units"], seeds)
+    parts, verdict = verdicts.judge_claim(rows, recipe.untested)
     result["seeds"], result["relations"] = seeds, rows
-    result["verdict"] = verdicts.combine(rows)
+    result["parts"], result["verdict"] = parts, verdict
 
 
 def plan(
@@ -194,7 +195,7 @@ def run(
       "registered" (the relations when it was begun), "selection" (units) and
       "chosen" (case and arm -> flags) if arms are tuned, "units" (case, arm,
       seed, values, gate, commands, evaluation, minutes), "seeds", "relations"
-      (see `verdicts.judge_all`) and "verdict".
+      (see `verdicts.judge_all`), "parts" and "verdict" (`judge_claim`).
     """
     recipe = claim.recipe(scale)
     seeds = seeds or recipe.seeds

@@ -1,4 +1,20 @@
-"""Verdicts on claimed relations: paired tests over seeds, and a gate."""
+"""Outcomes of relations, and the verdict on a paper's claim by them.
+
+A relation is tested over the seeds (`judge`). It supports a named part of the
+paper's claim, or is measured in addition and decides nothing. `judge_claim`
+derives the verdict on the claim from the supporting relations alone:
+
+- A part is shown if all of its relations hold, partly shown if some do. If none
+  holds, the opposite is seen if one is contradicted; otherwise it is not shown.
+- The claim's verdict follows from its parts by the same rule. A part without
+  relations is not tested, and a claim with one is at most partly shown.
+- Before all that, a part or claim is invalid if a network that one of its
+  relations reads did not train, and else incomplete if runs are missing.
+
+Relations are tested at 5 % each. That all relations hold needs no correction
+for their number (Berger 1982); a claim that is partly shown states each of its
+parts by itself.
+"""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -9,6 +25,8 @@ import numpy as np
 from tf_contrastive import errors
 from tf_contrastive.lab.claims import definitions
 
+# ---- Outcomes of a relation --------------------------------------------------
+
 HOLDS = "holds"
 # Significantly above 0, but not above the bound.
 SMALLER = "right direction, smaller than the bound"
@@ -17,11 +35,28 @@ NONE_FOUND = "no difference found"
 UNDECIDED = "undecided"
 # Significantly on the other side of 0, or a claimed tie beyond its bound.
 CONTRADICTED = "contradicted"
+
+# ---- Of both -----------------------------------------------------------------
+
 # Reads a network that was not trained.
 INVALID = "invalid"
 INCOMPLETE = "incomplete"
-NOT_JUDGED = "not judged"
-NO_RELATION = "no relation"
+
+# ---- Verdicts on a claim, and on its parts -----------------------------------
+
+SHOWN = "shown"
+PARTLY = "partly shown"
+NOT_SHOWN = "not shown"
+OPPOSITE = "opposite seen"
+NOT_TESTED = "not tested"
+
+# A relation's outcome -> what it says of the part that it supports.
+_SUPPORT = {
+    HOLDS: SHOWN,
+    CONTRADICTED: OPPOSITE,
+    INVALID: INVALID,
+    INCOMPLETE: INCOMPLETE,
+}
 # Highest p at which a relation holds. The smallest p of n seeds is 2^-n, so
 # that a test needs five.
 LEVEL = 0.05
@@ -40,99 +75,67 @@ def sign_flip(differences: Sequence[float] | np.ndarray) -> float:
     mean is at least the observed one: in [2^-n, 1]; exact up to 16 pairs,
     otherwise of 100,000 draws. Fisher 1935, section 21.
     """
-    return corrected([differences])[0]
-
-
-def corrected(
-    relations: Sequence[Sequence[float] | np.ndarray],
-) -> list[float]:
-    """p-values of `sign_flip`, corrected for the number of relations.
-
-    Each relation has a difference per seed, of the same seeds. By the step-down
-    maxT procedure of Westfall and Young 1993: a sign is drawn per seed for all
-    relations together, and a relation's statistic, its sum of signed
-    differences over that of their magnitudes, is compared with the largest one
-    of the relations that are no more significant. The family-wise error is at
-    most the level, and 2^-n remains the smallest p, while Holm's correction
-    would let no two relations hold with five seeds.
-    """
-    values = np.asarray(relations, np.float64)
-    if values.ndim != 2 or not values.size or not np.isfinite(values).all():
+    values = np.asarray(differences, np.float64)
+    if values.ndim != 1 or not values.size or not np.isfinite(values).all():
         raise errors.UserError(
             f"differences are {values.tolist()}: pass one number per seed"
         )
-    seeds = values.shape[1]
-    if seeds <= _MAX_ENUMERATED:
-        signs = np.array(list(itertools.product((1, -1), repeat=seeds)))
+    if len(values) <= _MAX_ENUMERATED:
+        signs = np.array(list(itertools.product((1, -1), repeat=len(values))))
     else:
         random = np.random.RandomState(0)
-        signs = random.choice((1, -1), (_DRAWS, seeds))
+        signs = random.choice((1, -1), (_DRAWS, len(values)))
         signs[0] = 1  # The observed signs.
-    magnitudes = np.abs(values).sum(axis=1)
-    statistics = values @ signs.T / np.where(magnitudes, magnitudes, 1)[:, None]
-    order = np.argsort(-statistics[:, 0], kind="stable")
-    p_values = np.empty(len(values))
-    highest = 0.0
-    for rank, relation in enumerate(order):
-        largest = statistics[order[rank:]].max(axis=0)
-        reached = largest >= statistics[relation, 0] - _ROUNDING
-        highest = p_values[relation] = max(highest, float(reached.mean()))
-    return p_values.tolist()
-
-
-# What is tested of a relation, each with its own correction.
-_TESTS = ("p_zero", "p_bound", "p_against")
-
-
-def _tested(row: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns, of each test, the differences whose mean is above 0 if it is so.
-
-    A claimed tie, whose bound is beyond 0, is not tested against 0.
-    """
-    sign = 1.0 if row["at_least"] else -1.0
-    differences = sign * np.asarray(row["differences"], np.float64)
-    bound = sign * row["bound"]
-    tested = {
-        "p_bound": differences - bound,
-        "p_against": min(bound, 0.0) - differences,
-    }
-    return tested if bound < 0 else {"p_zero": differences} | tested
-
-
-def _verdict(row: Mapping[str, Any], p_values: Mapping[str, float]) -> str:
-    if p_values["p_bound"] <= LEVEL:
-        return HOLDS
-    if p_values["p_against"] <= LEVEL:
-        return CONTRADICTED
-    if "p_zero" not in p_values:
-        return UNDECIDED
-    return SMALLER if p_values["p_zero"] <= LEVEL else NONE_FOUND
+    rounding = _ROUNDING * np.abs(values).sum()
+    return float((signs @ values >= values.sum() - rounding).mean())
 
 
 def judge(
     left: Sequence[float] | np.ndarray,
     right: Sequence[float] | np.ndarray,
     bound: float,
-    at_least: bool,
+    kind: str,
 ) -> dict[str, Any]:
-    """Tests that left - right [seeds] is at least (or at most) a bound.
+    """Tests left - right [seeds] against a bound and against 0.
+
+    `kind` is "at_least" or "at_most" the bound, or "within" it on both sides
+    of 0, which holds if both sides do and is contradicted if one is.
 
     Returns:
-      {"differences" [seeds], "mean", "bound", "at_least", "p_bound" (that the
+      {"differences" [seeds], "mean", "bound", "kind", "p_bound" (that the
       bound is exceeded), "p_zero" (that 0 is, in the claimed direction; not of
       a tie, whose bound is beyond 0), "p_against" (that the difference has the
       other direction; of a tie, that it is beyond the bound), "verdict" by
       these p-values}.
     """
     differences = np.subtract(left, right, dtype=np.float64)
-    row: dict[str, Any] = {
+    if kind == definitions.WITHIN:
+        sides = [(differences, -bound), (-differences, -bound)]
+    else:
+        sign = 1.0 if kind == definitions.AT_LEAST else -1.0
+        sides = [(sign * differences, sign * bound)]
+    row = {
         "differences": differences.tolist(),
         "mean": float(differences.mean()),
         "bound": bound,
-        "at_least": at_least,
+        "kind": kind,
+        "p_bound": max(sign_flip(x - least) for x, least in sides),
+        "p_against": min(sign_flip(min(least, 0.0) - x) for x, least in sides),
     }
-    p_values = {name: sign_flip(x) for name, x in _tested(row).items()}
-    return row | p_values | {"verdict": _verdict(row, p_values)}
+    ((claimed, least), *_) = sides
+    if least >= 0:
+        row["p_zero"] = sign_flip(claimed)
+    return row | {"verdict": _outcome(row)}
+
+
+def _outcome(row: Mapping[str, Any]) -> str:
+    if row["p_bound"] <= LEVEL:
+        return HOLDS
+    if row["p_against"] <= LEVEL:
+        return CONTRADICTED
+    if "p_zero" not in row:
+        return UNDECIDED
+    return SMALLER if row["p_zero"] <= LEVEL else NONE_FOUND
 
 
 def judge_all(
@@ -142,13 +145,13 @@ def judge_all(
 ) -> list[dict[str, Any]]:
     """Judges every relation in each of its cases.
 
-    Relations that lack one of `seeds` in the units of a result are incomplete;
-    those that read a unit that `is_untrained` are invalid.
+    Relations that read a unit that `is_untrained` are invalid, whatever else
+    they are; those that lack one of `seeds` in the units are incomplete.
 
     Returns:
-      A row for each relation and case: "relation", "case", what `judge`
-      returns, and of judged relations "corrected": the p-values for their
-      number. Rows of relations that cannot fail have the reason "not_judged".
+      A row for each relation and case: "relation", "case", "part" (of the
+      paper's claim, that it supports) or "also" (why it supports none), and
+      what `judge` returns.
     """
     table = {(u["case"], u["arm"], u["seed"]): u for u in units}
 
@@ -177,30 +180,17 @@ def judge_all(
             left, left_trained = read(relation.left, case)
             right, right_trained = read(relation.right, case)
             row: dict[str, Any] = {"relation": relation.text, "case": case}
-            judged: dict[str, Any] = {"verdict": INCOMPLETE}
+            if relation.also:
+                row["also"] = relation.also
+            else:
+                row["part"] = relation.part
+            row["verdict"] = INCOMPLETE
             if left is not None and right is not None:
-                judged = judge(left, right, relation.bound, relation.at_least)
-                if not (left_trained and right_trained):
-                    judged["verdict"] = INVALID
-            if relation.not_judged:
-                row["not_judged"] = relation.not_judged
-                judged["verdict"] = NOT_JUDGED
-            rows.append(row | judged)
-    _correct(rows)
+                row |= judge(left, right, relation.bound, relation.kind)
+            if not (left_trained and right_trained):
+                row["verdict"] = INVALID
+            rows.append(row)
     return rows
-
-
-def _correct(rows: Sequence[dict[str, Any]]) -> None:
-    """Adds "corrected" to the judged rows, in place."""
-    without = (INCOMPLETE, INVALID, NOT_JUDGED)
-    judged = [row for row in rows if row["verdict"] not in without]
-    for name in _TESTS:
-        tested = [(row, _tested(row).get(name)) for row in judged]
-        family = [(row, x) for row, x in tested if x is not None]
-        if family:
-            p_values = corrected([x for _, x in family])
-            for (row, _), p_value in zip(family, p_values, strict=True):
-                row.setdefault("corrected", {})[name] = p_value
 
 
 def is_untrained(unit: Mapping[str, Any]) -> bool:
@@ -212,27 +202,34 @@ def is_untrained(unit: Mapping[str, Any]) -> bool:
     return gate is not None and not gate["final"] < gate["collapsed"]
 
 
-def combine(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the verdict on a claim, of the rows of `judge_all`.
+def judge_claim(
+    rows: Sequence[Mapping[str, Any]], untested: Sequence[str]
+) -> tuple[dict[str, str], str]:
+    """Returns the verdict on each part of a claim, and on the claim.
 
-    It holds if all judged relations do, and is contradicted if one is, both by
-    the corrected p-values. Otherwise it is smaller than the bound if every
-    relation is at least that, which needs no correction: a statement about all
-    relations is tested at the level of each (Berger 1982).
+    Args:
+      rows: Of `judge_all`; those of relations that support no part are left
+        out.
+      untested: Parts of the paper's claim that have no relation.
     """
-    verdicts = {row["verdict"] for row in rows} - {NOT_JUDGED}
-    for verdict in (INCOMPLETE, INVALID):
+    supported: dict[str, list[str]] = {}
+    for row in rows:
+        if "part" in row:
+            said = _SUPPORT.get(row["verdict"], NOT_SHOWN)
+            supported.setdefault(row["part"], []).append(said)
+    parts = {part: combine(said) for part, said in supported.items()}
+    parts |= dict.fromkeys(untested, NOT_TESTED)
+    return parts, combine(list(parts.values()))
+
+
+def combine(verdicts: Sequence[str]) -> str:
+    """Returns the verdict on the whole, of those on its parts."""
+    for verdict in (INVALID, INCOMPLETE):
         if verdict in verdicts:
             return verdict
-    if not verdicts:
-        return NO_RELATION
-    corrected_verdicts = {
-        _verdict(row, row["corrected"]) for row in rows if "corrected" in row
-    }
-    if corrected_verdicts == {HOLDS}:
-        return HOLDS
-    if CONTRADICTED in corrected_verdicts:
-        return CONTRADICTED
-    if SMALLER in verdicts and verdicts <= {HOLDS, SMALLER}:
-        return SMALLER
-    return NONE_FOUND if NONE_FOUND in verdicts else UNDECIDED
+    for verdict in (NOT_TESTED, SHOWN):
+        if set(verdicts) <= {verdict}:
+            return verdict
+    if SHOWN in verdicts or PARTLY in verdicts:
+        return PARTLY
+    return OPPOSITE if OPPOSITE in verdicts else NOT_SHOWN

@@ -1,0 +1,231 @@
+"""The results in docs, and what is said of them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tf_contrastive.lab.claims import (
+    definitions,
+    results_document,
+    results_page,
+    runs,
+)
+
+_DOCS = Path(__file__).resolve().parents[3] / "docs"
+_KNOWN = definitions.claims()
+_LANDED = definitions.landed(str(_DOCS / "results"))
+
+
+def test_results_are_of_their_recipes():
+    assert len(_LANDED) == 21
+    for name, result in _LANDED.items():
+        recipe = _KNOWN[name].recipe(result["scale"])
+        fingerprint = runs.recipe_fingerprint(recipe, result["scale"])
+        assert result["recipe"] == fingerprint, name
+
+
+def test_the_pages_are_those_that_the_results_give(tmp_path, monkeypatch):
+    """And the results have the outcomes that the recipes give."""
+    monkeypatch.setattr(results_page, "plot", lambda *_: None)
+    shutil.copytree(_DOCS / "results", tmp_path / "results")
+    for page in tmp_path.glob("**/*.md"):
+        page.unlink()
+    results_document.write(_KNOWN, str(tmp_path / "empty"), str(tmp_path))
+    for kind in ("*.md", "*/result.json"):
+        paths = [*(_DOCS / "results").glob(kind), _DOCS / "RESULTS.md"]
+        assert len(paths) > len(_LANDED)
+        for path in paths:
+            written = tmp_path / path.relative_to(_DOCS)
+            assert written.read_text() == path.read_text(), path
+
+
+def test_the_summary_is_read_in_a_minute():
+    lines = (_DOCS / "RESULTS.md").read_text().splitlines()
+    assert len(lines) <= 60
+    for name, claim in _KNOWN.items():
+        assert len(claim.claim.split()) <= 12, name
+
+
+# Verdicts by a reading of the papers beside the numbers of each seed.
+_SHOWN = {"SC-T1", "SC-NP", "SR-F6", "IP-F7", "IP-FB1"}
+_OPPOSITE = {"SI-T5", "SC-T3", "IP-T3"}
+_PARTS = {
+    "SI-T1": {
+        "on MNIST": "shown",
+        "on CIFAR-2": "opposite seen",
+        "on CIFAR-10": "not shown",
+        "on CIFAR-100": "not tested",
+        "on ImageNet-100": "not tested",
+    },
+    "SC-SPEED": {
+        "than RandAugment": "not shown",
+        "than SimAugment": "shown",
+        "than Stacked RandAugment": "shown",
+    },
+    "SR-T1": {
+        "helps SimCLR": "opposite seen",
+        "does not help supervised learning": "shown",
+    },
+    "SR-T2": {
+        "rotation": "not shown",
+        "noise": "not shown",
+        "Sobel filtering": "not shown",
+        "colour or gray": "shown",
+    },
+    "SR-T4": {
+        "a suitable temperature": "shown",
+        "normalization": "not shown",
+        "the contrastive task is solved better without normalization": (
+            "opposite seen"
+        ),
+    },
+    "SR-F5": {
+        "this pair is better than either alone": "shown",
+        "other operations and pairs": "not tested",
+    },
+    "SR-T6": {
+        "with 1 %": "shown",
+        "with 10 %": "shown",
+        "most at 1 %": "not shown",
+    },
+    "SR-F8": {
+        "nonlinear better than linear": "not shown",
+        "better than none": "not shown",
+        "h better than z": "shown",
+    },
+    "IP-T4": {
+        "SimCLR loses the small digit": "shown",
+        "supervised learning keeps it": "opposite seen",
+        "a lower temperature helps": "opposite seen",
+    },
+    "IP-D1": {
+        "Decoupled NT-Xent": "shown",
+        "SWD hypersphere": "shown",
+        "SWD hypercube": "not shown",
+        "SWD normal": "opposite seen",
+        "the spread shrinks with epochs": "not shown",
+    },
+    "IP-FC1": {
+        "LogSumExp": "shown",
+        "sliced Wasserstein distance": "not tested",
+    },
+}
+
+
+@pytest.mark.parametrize("name", _LANDED)
+def test_a_verdict_says_no_more_than_was_shown(name):
+    result = _LANDED[name]
+    if name in _PARTS:
+        assert result["verdict"] == "partly shown"
+        assert result["parts"] == _PARTS[name]
+    elif name in _SHOWN | _OPPOSITE:
+        verdict = "shown" if name in _SHOWN else "opposite seen"
+        assert result["verdict"] == verdict
+        assert set(result["parts"].values()) <= {verdict, "not tested"}
+    else:
+        assert (
+            result["verdict"]
+            == {"SI-T4": "invalid", "IP-F6": "not shown"}[name]
+        )
+
+
+# Differences of each seed that contradict the papers, and how RESULTS.md has
+# their mean.
+_AGAINST = {
+    ("SI-T1", "margin of SINCERE - margin of SupCon", "CIFAR-2"): (
+        [-0.3086, -0.1491, -0.1564, -0.3056, -0.1797],
+        "on CIFAR-2: -0.220 in 5 of 5 seeds",
+    ),
+    ("SI-T5", "linear of SINCERE - linear of SupCon", "CIFAR-10"): (
+        [0.0277, 0.0119, 0.0246, 0.0216, 0.0181],
+        "on CIFAR-10: +0.021 in 5 of 5 seeds",
+    ),
+    ("SC-T3", "top-1 of SupCon - top-1 of CE 1 stage", ""): (
+        [-0.0174, -0.0168, -0.0273, -0.0232, -0.0222],
+        "more accurate: -0.021 in 5 of 5 seeds",
+    ),
+    ("SR-T1", "top-1 of SimCLR on 1 - top-1 of SimCLR on 1/8", "1"): (
+        [-0.0276, -0.0279, -0.0097, -0.0238, -0.0387],
+        "helps SimCLR: -0.026 in 5 of 5 seeds",
+    ),
+    (
+        "SR-T4",
+        "contrastive accuracy of 0.05 - contrastive accuracy of 0.1",
+        "",
+    ): (
+        [-0.0312, -0.0105, -0.0275, -0.0267, -0.0210],
+        "also contrastive accuracy of 0.05 - contrastive accuracy of 0.1: -0.0",
+    ),
+    ("IP-T3", "top-1 of SimCLR on 8 - top-1 of SimCLR on 1", "8"): (
+        [-0.3585, -0.2983, -0.3451, -0.3251, -0.3112],
+        "at random places: -0.328 in 5 of 5 seeds",
+    ),
+    (
+        "IP-T4",
+        "small digit of Supervised on 56 - small digit of Supervised on 20",
+        "56",
+    ): (
+        [-0.0491, -0.0575, -0.0513, -0.0528, -0.0617],
+        "supervised learning keeps it: -0.054 in 5 of 5 seeds",
+    ),
+    (
+        "IP-T4",
+        "small digit of SimCLR 0.05 - small digit of SimCLR 0.2",
+        "56",
+    ): (
+        [-0.0574, -0.0521, -0.0501, -0.0242, -0.0382],
+        "a lower temperature helps: -0.044 in 5 of 5 seeds",
+    ),
+}
+
+
+@pytest.mark.parametrize("key", _AGAINST)
+def test_what_contradicts_a_paper_is_in_the_summary(key):
+    name, compared, case = key
+    differences, text = _AGAINST[key]
+    (row,) = [
+        row
+        for row in _LANDED[name]["relations"]
+        if row["relation"].startswith(f"{compared} ") and row["case"] == case
+    ]
+    assert row["differences"] == pytest.approx(differences, abs=6e-5)
+    assert row["verdict"] == "contradicted"
+    lines = (_DOCS / "RESULTS.md").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"| [{name}]")]
+    assert text in line
+
+
+def test_networks_that_did_not_train_are_named():
+    """SI-T4, C4 of the review: SupCon on CIFAR-2 ends above ln(127)."""
+    outcomes = {
+        (row["relation"], row["case"]): row["verdict"]
+        for row in _LANDED["SI-T4"]["relations"]
+    }
+    assert [k for k, v in outcomes.items() if v == "invalid"] == [
+        ("final of SupCon - final of SINCERE >= 1", "CIFAR-2"),
+        (
+            "final of SupCon on CIFAR-2 - final of SupCon on CIFAR-10 >= 0.5",
+            "CIFAR-2",
+        ),
+        ("final of SupCon - ln(positives) of SupCon >= 0", "CIFAR-2"),
+    ]
+    text = "CIFAR-2, SupCon not trained: final losses are 5.23 to 5.35"
+    assert text in (_DOCS / "RESULTS.md").read_text()
+
+
+def test_measured_values_are_those_of_the_runs():
+    """Of each claim a mean, as the first report had it."""
+    means = {
+        ("SI-T1", "MNIST", "SINCERE", "margin"): 0.7796,
+        ("SC-T3", "", "SupCon", "ECE at 5"): 0.1965,
+        ("IP-T3", "2", "SimCLR", "top-1"): 0.5990,
+        ("IP-FC1", "18", "uniformity", "loss"): 7.3360,
+    }
+    for (name, case, arm, value), mean in means.items():
+        numbers = [
+            unit["values"][value]
+            for unit in _LANDED[name]["units"]
+            if (unit["case"], unit["arm"]) == (case, arm)
+        ]
+        assert sum(numbers) / 5 == pytest.approx(mean, abs=6e-5)
