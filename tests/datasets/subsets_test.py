@@ -6,7 +6,7 @@ from image_helpers import PREPARED, needs_prepared
 
 from tf_contrastive import datasets
 from tf_contrastive.config.dataset import ImageNet100
-from tf_contrastive.evaluation import finetune
+from tf_contrastive.datasets.subsets import balanced_rows
 
 
 def test_cifar2_is_cats_and_dogs(opened):
@@ -67,7 +67,7 @@ def test_a_subset_has_as_many_labels_of_every_class(opened):
         expected = [round(10 * fraction)] * 10
         assert np.bincount(found["label"]).tolist() == expected
         # Those on which the protocol finetune trains.
-        same = finetune.balanced_rows(whole["label"], fraction, seed=0)
+        same = balanced_rows(whole["label"], fraction, seed=0)
         np.testing.assert_array_equal(found["image"], whole["image"][same])
     tenth, third = (
         {image.tobytes() for image in found["image"]} for found in rows.values()

@@ -175,6 +175,8 @@ class Head(ProtocolDeclaration):
     needs_labels = True
 
 
+# Of `finetune_lists`: labels are drawn.
+DRAWN = "drawn"
 # The options that `linear_recipe` sets.
 LINEAR_RECIPES: dict[str, dict[str, Any]] = {
     # Appendix B.6: Nesterov momentum, which is the default.
@@ -339,8 +341,8 @@ class Finetune(ProtocolDeclaration):
 
     fractions: str = option(
         "0.01,0.1,1",
-        "comma-separated fractions of the training labels, with the same number"
-        " of each class",
+        "comma-separated fractions of the training labels; see"
+        " --finetune_lists",
         check=numbers(
             "distinct fractions above 0 and at most 1",
             "0.01,0.1",
@@ -368,6 +370,20 @@ class Finetune(ProtocolDeclaration):
         check=augmentation_name,
     )
     scratch: bool = option(True, "also train a random encoder, for comparison")
+    lists: str = option(
+        "",
+        "SimCLR's lists of 1 % and 10 % of ImageNet's training images: the"
+        " folder of 1percent.txt and 10percent.txt; empty: the prepared"
+        f" imagenet2012_subset, for imagenet2012; {DRAWN}: drawn, as for"
+        " other data and fractions, the same number of each class",
+    )
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Returns the keyword arguments of its `measure`, except shared."""
+        values = super().hyperparameters()
+        # Where the lists are changes nothing; results say which they have.
+        del values["lists"]
+        return values
 
     def check(self) -> None:
         """Raises `UserError` for values that do not go together."""

@@ -17,7 +17,7 @@ Record = dict[str, tf.Tensor]
 # Rows decoded at a time when a dataset is put into memory.
 _ROWS = 256
 # Files read at a time where the order of the records does not matter.
-_FILES_AT_A_TIME = 16
+FILES_AT_A_TIME = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Source:
         if self.arrays is not None:
             return self.arrays["label"].numpy()
         labels = np.empty([self.info.num_examples], np.int64)
-        numbered = self.record_files().numbered(at_a_time=_FILES_AT_A_TIME)
+        numbered = self.record_files().numbered(at_a_time=FILES_AT_A_TIME)
         rows = numbered.map(lambda index, record: (index, record["label"]))
         for index, label in rows.batch(_ROWS).as_numpy_iterator():
             labels[index] = label

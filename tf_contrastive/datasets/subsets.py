@@ -1,22 +1,43 @@
 """Datasets made from others: some of their classes, some of their labels."""
 
 import dataclasses
+import os
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import errors, files
+from tf_contrastive.config import dataset
 from tf_contrastive.config.dataset import (
     EMBEDDED_NOTE,
     OfClasses,
     Subset,
     dataset_family,
 )
-from tf_contrastive.datasets import split_spec
+from tf_contrastive.datasets import split_spec, tfds_source
 from tf_contrastive.datasets.source import Access, Info, Source
 
-# Fractions of imagenet2012 that are datasets of their own.
-_IMAGENET_SUBSETS = {0.01: "1pct", 0.1: "10pct"}
+
+class Published(NamedTuple):
+    """SimCLR's choice of labels of ImageNet (its footnote 5)."""
+
+    dataset: str  # In TensorFlow Datasets.
+    file: (
+        str  # Of google-research/simclr, in imagenet_subsets: names of images.
+    )
+
+
+# By fraction of the labels.
+PUBLISHED = {
+    0.01: Published("imagenet2012_subset/1pct", "1percent.txt"),
+    0.1: Published("imagenet2012_subset/10pct", "10percent.txt"),
+}
+
+
+def is_imagenet(info: Info) -> bool:
+    """Whether images are the training images of the published choices."""
+    return dataset_family(info.name) == "imagenet2012" and info.split == "train"
 
 
 def note_of(inner: Source) -> str:
@@ -49,17 +70,68 @@ def balanced_rows(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     return np.sort(np.concatenate(rows))
 
 
+def listed_rows(path: str, source: Source, data_dir: str | None) -> np.ndarray:
+    """Returns the rows of the images that a file names, int64, increasing.
+
+    The file has a name a line, such as n01440764_10026.JPEG. The source is of
+    files of images, or of TFDS with the feature `file_name`.
+
+    Raises:
+      UserError: for a name that none, or more than one of the images has.
+    """
+    info = source.info
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(_image_names(source, data_dir)):
+        rows.setdefault(os.path.basename(name), []).append(row)
+    names = read_names(path)
+    found = [rows.get(name, []) for name in names]
+    if wrong := [n for n, r in zip(names, found, strict=True) if len(r) != 1]:
+        raise errors.UserError(
+            f"{path}: {len(wrong):,} of its {len(names):,} images are not in"
+            f" {info.name} {info.split}, or several times, such as {wrong[0]}:"
+            " use the list of these images"
+        )
+    return np.unique(np.concatenate(found))
+
+
+def read_names(path: str) -> list[str]:
+    """Reads a list of images; `UserError` if there is none."""
+    try:
+        names = files.read(path).decode().split()
+    except (OSError, tf.errors.OpError, UnicodeDecodeError) as error:
+        raise errors.UserError(
+            f"the list of images {path} cannot be read"
+            f" ({errors.first_line(error)}): copy it again"
+        ) from error
+    if not names:
+        raise errors.UserError(f"{path} names no image: copy it again")
+    return names
+
+
+def _image_names(source: Source, data_dir: str | None) -> list[str]:
+    """Returns the names of the files that images are from, in order."""
+    info = source.info
+    if source.arrays and "path" in source.arrays:
+        paths = source.arrays["path"].numpy().tolist()
+        return list(map(tf.compat.as_str_any, paths))
+    if isinstance(dataset.read(info.name), dataset.Prepared):
+        return tfds_source.file_names(info.name, info.split, data_dir)
+    raise errors.UserError(
+        f"the images of {info.name} have no file names: use a folder, a list,"
+        " or a prepared dataset"
+    )
+
+
 def subset(name: str, options: Subset, split: str, access: Access) -> Source:
     """A balanced fraction of train; other splits whole."""
-    published = _IMAGENET_SUBSETS.get(options.fraction)
+    published = PUBLISHED.get(options.fraction)
     if published and dataset_family(options.of) == "imagenet2012":
-        published = f"imagenet2012_subset/{published}"
         try:
-            inner = access.open(published, split)
+            inner = access.open(published.dataset, split)
         except errors.AbsentDataError:
             pass
         else:
-            return inner.renamed(f"{name} ({published})")
+            return inner.renamed(f"{name} ({published.dataset})")
     if split_spec.parse(split)[0] != "train":
         inner = access.open(options.of, split)
         return inner.renamed(name + note_of(inner))

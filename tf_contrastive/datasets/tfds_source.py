@@ -436,6 +436,25 @@ def label_sets(
     The rows have the order of `open_tfds`. `feature` is a sequence of class
     labels, such as VOC's `labels`.
     """
+    builder, values = _feature(name, split, data_dir, feature)
+    rows = np.zeros(
+        [len(values), builder.info.features[feature].num_classes], bool
+    )
+    for row, classes in enumerate(values):
+        rows[row, classes] = True
+    return rows
+
+
+def file_names(name: str, split: str, data_dir: str | None) -> list[str]:
+    """Reads the feature `file_name` of each example, in `open_tfds`' order."""
+    _, values = _feature(name, split, data_dir, "file_name")
+    return [tf.compat.as_str_any(value) for value in values]
+
+
+def _feature(
+    name: str, split: str, data_dir: str | None, feature: str
+) -> tuple["DatasetBuilder", list[Any]]:
+    """Reads a feature of each example, without images: (builder, values)."""
     import tensorflow_datasets as tfds
 
     builder = _builder(tfds, name, data_dir or None)
@@ -445,15 +464,16 @@ def label_sets(
             f"dataset {builder.info.full_name} has no feature {feature!r}, only"
             f" {', '.join(features)}"
         )
-    rows = np.zeros(
-        [_num_examples(builder, split), features[feature].num_classes], bool
-    )
     partial = tfds.decode.PartialDecoding({feature: True})
     parser = partial.extract_features(features)
-    sets = _files(builder, split).numbered()
-    sets = sets.map(
-        lambda row, text: (row, parser.deserialize_example(text)[feature])
+    values: list[Any] = [None] * _num_examples(builder, split)
+    numbered = _files(builder, split).numbered(
+        at_a_time=sources.FILES_AT_A_TIME
     )
-    for row, classes in sets.as_numpy_iterator():
-        rows[row, classes] = True
-    return rows
+    numbered = numbered.map(
+        lambda row, text: (row, parser.deserialize_example(text)[feature]),
+        tf.data.AUTOTUNE,
+    )
+    for row, value in numbered.as_numpy_iterator():
+        values[row] = value
+    return builder, values

@@ -229,6 +229,11 @@ def lacks_for_knn(context: EvaluationContext) -> str | None:
     return lacks_features(context) or lacks_neighbors(context, "knn_k", most)
 
 
+def neighbors_name(k: int, votes: Mapping[str, Any]) -> str:
+    """Returns the name of k neighbours' result: "k=5", "k=200 exp 0.07"."""
+    return " ".join([f"k={k}", *map(str, votes.values())])
+
+
 def measure_knn(
     context: EvaluationContext,
     k: Sequence[int],
@@ -237,10 +242,8 @@ def measure_knn(
 ) -> Measurement:
     """The protocol `knn`: "k=K" for each k of h, "z k=K" of projections z.
 
-    Votes other than by cosine, `KNN.votes`, are part of the names, such as
-    "k=200 exp 0.07".
+    Votes other than by cosine, `KNN.votes`, are part of the names.
     """
-    suffix = "".join(f" {value}" for value in votes.values())
     train, train_labels, test, labels = context.labelled_embeddings()
     parts: dict[str, Measurement] = {}
     for space in features:
@@ -253,7 +256,7 @@ def measure_knn(
         )
         for count, row in zip(k, predictions, strict=True):
             correct = row == labels
-            parts[variant(space, f"k={count}{suffix}")] = {
+            parts[variant(space, neighbors_name(count, votes))] = {
                 "top1": float(correct.mean()),
                 "predictions": row,
                 "correct": correct,

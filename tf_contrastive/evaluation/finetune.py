@@ -2,8 +2,8 @@
 
 Chen et al. 2020 (SimCLR), appendix B.5: the whole network and a new linear
 layer are trained on 1 %, 10 % or all of the labels, class-balanced; for
-comparison, so is a network with random weights. `transfer` trains by the same
-functions.
+comparison, so is a network with random weights. The labels of ImageNet are
+those of the published lists. `transfer` trains by the same functions.
 """
 
 import dataclasses
@@ -24,9 +24,8 @@ from tf_contrastive import (
 from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.config.optimizer import REFERENCE_BATCH_SIZE
 from tf_contrastive.config.protocols import Finetune, Transfer
-from tf_contrastive.datasets.subsets import balanced_rows
 from tf_contrastive.distribution import all_finite
-from tf_contrastive.evaluation import classification
+from tf_contrastive.evaluation import classification, few_labels
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.images import Batches
 from tf_contrastive.evaluation.results import Measurement
@@ -321,14 +320,14 @@ def score_by(context: EvaluationContext, metric: str) -> Score:
 # ---- The protocol ------------------------------------------------------------
 
 
-def lacks_copy(context: EvaluationContext) -> str | None:
-    """Returns why there is no network for `finetune` to train, or None."""
+def lacks_copy_or_labels(context: EvaluationContext) -> str | None:
+    """Returns which network or labels `finetune` lacks, or None."""
     if not context.subject.has_new_encoder():
         return (
             f"the encoder has no trainable copy: set {errors.arg('workdir')} to"
             " a run"
         )
-    return None
+    return few_labels.lacks(context)
 
 
 def measure(
@@ -350,15 +349,16 @@ def measure(
     network is not trained if the encoder is untrained itself.
 
     Yields:
-      (variant, such as "1%" and "1% scratch", its measurement).
+      (variant, such as "1%" and "1% scratch", its measurement). Metric "subset"
+      says which labels they are: "imagenet2012_subset/1pct", "1percent.txt",
+      "drawn" or "all".
 
     Raises:
-      UserError: if there is no copy to train.
+      UserError: if there is no copy to train, or no list of labels.
       DivergedError: after the last variant, if the training of some diverged.
     """
     if len(epochs) == 1:
         epochs = list(epochs) * len(fractions)
-    train_labels = context.labels("train")
     test_labels = context.labels("test")
     starts = {"": True}
     has_random = context.subject.has_new_encoder(trained=False)
@@ -366,7 +366,8 @@ def measure(
         starts[" scratch"] = False
     diverged: list[str] = []
     for fraction, passes in zip(fractions, epochs, strict=True):
-        rows = balanced_rows(train_labels, fraction, seed)
+        labels = few_labels.choose(context, fraction, seed)
+        rows = labels.rows
         batch = min(batch_size, len(rows))
         recipes = [
             Recipe(
@@ -380,16 +381,18 @@ def measure(
         ]
         for suffix, trained in starts.items():
             name = f"{100 * fraction:g}%{suffix}"
-            context.log(f"fine-tuning, {name}: {len(rows):,} labels")
+            context.log(
+                f"fine-tuning, {name}: {len(rows):,} labels, {labels.subset}"
+            )
             try:
                 recipe, validation = select_recipe(
-                    context,
+                    labels.context,
                     rows,
                     recipes,
                     trained=trained,
                     fraction=validation_fraction,
                 )
-                model = train(context, rows, recipe, trained=trained)
+                model = train(labels.context, rows, recipe, trained=trained)
             except errors.DivergedError as error:
                 context.log(f"fine-tuning, {name}: left out: {error}")
                 diverged.append(name)
@@ -401,8 +404,12 @@ def measure(
                 name,
                 {
                     **classification.accuracies(scores, test_labels),
+                    "resolved": {"subset": "published"}
+                    if labels.is_published
+                    else {},
                     "metrics": {
                         "labels": len(rows),
+                        "subset": labels.subset,
                         "learning_rate": recipe.learning_rate,
                         "validation": validation,
                         "losses": model.losses,

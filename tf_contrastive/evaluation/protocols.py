@@ -61,7 +61,7 @@ _LACKS: dict[str, Callable[[EvaluationContext], str | None]] = {
     declared.KNN.name: classification.lacks_for_knn,
     declared.Head.name: classification.lacks_head,
     declared.Linear.name: classification.lacks_features,
-    declared.Finetune.name: finetune.lacks_copy,
+    declared.Finetune.name: finetune.lacks_copy_or_labels,
     declared.Transfer.name: transfer.lacks_datasets,
     declared.Robustness.name: robustness.lacks_classifier,
     declared.KLBound.name: projections.lacks_classes,

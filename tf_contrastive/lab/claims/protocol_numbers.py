@@ -46,9 +46,12 @@ def _features(options: Scoring, variants: Iterable[str] = ("",)) -> list[str]:
 
 
 def _knn(options: Scoring) -> list[str]:
-    numbers = fields.read_counts(options.knn.k)
-    variants = _features(options, [f"k={k}" for k in numbers])
-    return of_variants("top1", variants=variants)
+    votes = options.knn.votes()
+    names = [
+        classification.neighbors_name(k, votes)
+        for k in fields.read_counts(options.knn.k)
+    ]
+    return of_variants("top1", variants=_features(options, names))
 
 
 def _linear(options: Scoring) -> list[str]:
@@ -84,6 +87,8 @@ def _robustness(options: Scoring) -> list[str]:
     if options.robustness.is_calibrated:
         names.append("ece_clean")
         by_severity.append("ece")
+    else:
+        names.append("neighbors")
     corruptions = fields.split_list(options.robustness.corruptions)
     by_severity += [f"error_{name}" for name in corruptions]
     return names + [f"{x}/{s}" for x in by_severity for s in SEVERITIES]

@@ -1,0 +1,170 @@
+"""The labels that fine-tuning learns from."""
+
+import contexts
+import digit_networks
+import numpy as np
+import pytest
+from dataset_helpers import encoded, picture, write
+from image_helpers import write_prepared
+
+from tf_contrastive import datasets, errors
+from tf_contrastive.evaluation import few_labels, protocols
+
+_IDS = ["n01440764", "n01443537", "n01484850", "n01491361"]
+_NAMES = [f"{_IDS[i % 4]}_{10026 + 7 * i}.JPEG" for i in range(40)]
+# As in SimCLR's lists: in no order.
+_LISTED = [31, 4, 17, 2, 38, 9, 12, 23]
+
+
+def _prepare(root, rows, name, **options):
+    """Prepares images of the form of imagenet2012."""
+    images, _ = digit_networks.digits()
+    columns = {
+        "image": np.repeat(images[rows, ..., np.newaxis], 3, -1),
+        "label": np.array(rows) % 4,
+        "file_name": [_NAMES[i] for i in rows],
+    }
+    write_prepared(
+        root,
+        lambda f: {
+            "image": f.Image(shape=(8, 8, 3)),
+            "label": f.ClassLabel(names=_IDS),
+            "file_name": f.Text(),
+        },
+        {"train": columns, "validation": columns},
+        name,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    root = tmp_path_factory.mktemp("prepared")
+    _prepare(root, list(range(40)), "imagenet2012")
+    return root
+
+
+@pytest.fixture
+def lists(tmp_path):
+    text = "\n".join(_NAMES[i] for i in _LISTED) + "\n"
+    write(tmp_path / "lists" / "1percent.txt", text.encode())
+    return tmp_path / "lists"
+
+
+def _context(data_dir, name="imagenet2012", split="train", **options):
+    opened = [
+        datasets.source(name, part, data_dir=str(data_dir))
+        for part in (split, "validation")
+    ]
+    return digit_networks.subject(
+        *opened, data_dir=str(data_dir), finetune_scratch=False, **options
+    )
+
+
+def _pixels(labels):
+    chosen = labels.context.data.train.select(labels.rows)
+    examples = chosen.examples().as_numpy_iterator()
+    return np.stack([example["image"][..., 0] for example in examples])
+
+
+def test_images_are_those_of_the_list(data_dir, lists):
+    context = _context(data_dir, finetune_lists=str(lists))
+    chosen = few_labels.choose(context, 0.01, seed=0)
+    assert chosen.rows.tolist() == sorted(_LISTED)
+    assert (chosen.subset, chosen.is_published) == ("1percent.txt", True)
+    images, _ = digit_networks.digits()
+    np.testing.assert_array_equal(_pixels(chosen), images[sorted(_LISTED)])
+    # There is no list of this fraction.
+    drawn = few_labels.choose(context, 0.2, seed=0)
+    assert (drawn.subset, drawn.is_published) == ("drawn", False)
+    assert np.bincount(context.labels("train")[drawn.rows]).tolist() == [2] * 4
+
+
+def test_images_in_folders_are_those_of_the_list(tmp_path, lists):
+    for i, name in enumerate(_NAMES):
+        contents = encoded(picture(i, (8, 8)), "JPEG")
+        for split in ("train", "validation"):
+            write(tmp_path / "images" / split / _IDS[i % 4] / name, contents)
+    name = f"folder:{tmp_path}/images"
+    context = _context(tmp_path, name, finetune_lists=str(lists))
+    chosen = few_labels.choose(context, 0.01, seed=0)
+    paths = context.data.train.select(chosen.rows).arrays["path"].numpy()
+    found = {path.decode().rpartition("/")[2] for path in paths}
+    assert found == {_NAMES[i] for i in _LISTED}
+
+
+def test_the_prepared_subset_is_used_for_imagenet_alone(tmp_path):
+    _prepare(tmp_path, list(range(40)), "imagenet2012")
+    _prepare(tmp_path, sorted(_LISTED), "imagenet2012_subset", config="1pct")
+    _prepare(tmp_path, list(range(40)), "other")
+    images, _ = digit_networks.digits()
+    chosen = few_labels.choose(_context(tmp_path), 0.01, seed=0)
+    assert chosen.subset == "imagenet2012_subset/1pct"
+    np.testing.assert_array_equal(_pixels(chosen), images[sorted(_LISTED)])
+    for context in (
+        _context(tmp_path, "other"),
+        _context(tmp_path, split="train[:80%]"),
+        _context(tmp_path, finetune_lists="drawn"),
+    ):
+        assert protocols.missing("finetune", context) is None
+        chosen = few_labels.choose(context, 0.01, seed=0)
+        assert (chosen.subset, len(chosen.rows)) == ("drawn", 4)
+    assert few_labels.choose(context, 1.0, seed=0).subset == "all"
+
+
+def test_results_say_which_labels_they_are_of(data_dir, lists, tmp_path):
+    options = {
+        "finetune_fractions": "0.01,1",
+        "finetune_epochs": "1",
+        "finetune_augmentation": "none",
+    }
+    parts = {}
+    for folder in (str(lists), "drawn"):
+        context = _context(data_dir, finetune_lists=folder, **options)
+        parts[folder] = dict(contexts.measure("finetune", context))
+    published, drawn = (part["1%"] for part in parts.values())
+    assert published["metrics"]["subset"] == "1percent.txt"
+    assert published["metrics"]["labels"] == len(_LISTED)
+    assert drawn["metrics"]["subset"] == "drawn"
+    # Results of both are not compared.
+    assert published["resolved"] != drawn["resolved"] == {}
+    for part in parts.values():
+        assert part["100%"]["metrics"]["subset"] == "all"
+        assert part["100%"]["resolved"] == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("n01440764_1.JPEG\n", ["1 of its 1 images", "n01440764_1.JPEG"]),
+        ("", ["names no image"]),
+        (None, ["cannot be read", "1percent.txt"]),
+        (b"\xff\xfe", ["cannot be read"]),
+    ],
+)
+def test_a_list_of_other_images_is_refused(text, words, data_dir, lists):
+    path = lists / "1percent.txt"
+    path.unlink()
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    context = _context(data_dir, finetune_lists=str(lists))
+    with pytest.raises(errors.UserError) as caught:
+        few_labels.choose(context, 0.01, seed=0)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_labels_that_are_not_here_are_an_error_that_says_what_to_do(data_dir):
+    context = _context(data_dir, finetune_fractions="1,0.1")
+    for word in ("imagenet2012_subset/10pct", "10percent.txt", "=drawn"):
+        assert word in protocols.missing("finetune", context)
+    with pytest.raises(errors.UserError, match="imagenet2012_subset/10pct"):
+        protocols.run(context, ["finetune"])
+    whole = _context(data_dir, finetune_fractions="1")
+    assert protocols.missing("finetune", whole) is None
+
+
+def test_images_without_file_names_are_refused(lists):
+    context = digit_networks.subject(finetune_lists=str(lists))
+    with pytest.raises(errors.UserError, match="digits have no file names"):
+        few_labels.choose(context, 0.01, seed=0)
