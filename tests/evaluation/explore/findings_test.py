@@ -1,0 +1,158 @@
+"""Neighbours, groups and votes against double loops in float64."""
+
+from collections import Counter
+
+import blobs
+import numpy as np
+import pytest
+
+from tf_contrastive import classifiers, errors
+from tf_contrastive.evaluation.explore import findings
+
+
+def _cosines(h):
+    h = h.astype(np.float64)
+    h /= np.linalg.norm(h, axis=1, keepdims=True)
+    return h @ h.T
+
+
+def test_neighbors_are_those_of_all_pairs_across_blocks(monkeypatch):
+    monkeypatch.setattr(classifiers.neighbors, "_QUERY_BLOCK", 7)
+    monkeypatch.setattr(classifiers.neighbors, "_BANK_BLOCK", 13)
+    monkeypatch.setattr(classifiers.neighbors, "_QUERIES", 20)
+    h, _ = blobs.blobs(75)
+    done = []
+    found = findings.neighbors(h, 5, lambda *numbers: done.append(numbers))
+    cosines = _cosines(h)
+    np.fill_diagonal(cosines, -2)
+    expected = np.argsort(-cosines, axis=1, kind="stable")[:, :5]
+    np.testing.assert_array_equal(found.rows, expected)
+    np.testing.assert_allclose(
+        found.cosines, np.take_along_axis(cosines, expected, 1), atol=1e-6
+    )
+    assert done == [(20, 75), (40, 75), (60, 75), (75, 75)]
+
+
+def test_no_row_is_its_own_neighbor_among_equal_ones():
+    h = np.ones([9, 3])
+    found = findings.neighbors(h, 2)
+    assert found.rows.tolist() == [[1, 2], [0, 2]] + [[0, 1]] * 7
+    assert findings.neighbors(h, 8).rows[4].tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+    with pytest.raises(errors.UserError, match="embeddings"):
+        findings.neighbors(np.full([3, 2], np.nan), 1)
+
+
+def test_distinct_images_and_groups():
+    keys = np.array([7, 3, 7, 9, 3, 7])
+    images = findings.distinct(keys)
+    assert images.rows.tolist() == [0, 1, 3]
+    assert images.place.tolist() == [0, 1, 0, 2, 1, 0]
+    parts = [part.tolist() for part in findings.groups(keys)]
+    assert parts == [[0, 2, 5], [1, 4]]
+    # Copies with several classes have none.
+    labels = np.array([0, 1, 0, 2, 2, 0])
+    assert images.labels(labels).tolist() == [0, -1, 2]
+    first, second = np.array([0, 4, 2]), np.array([4, 3, 5])
+    numbers = findings.components(6, first, second)
+    parts = [part.tolist() for part in findings.groups(numbers)]
+    assert parts == [[0, 3, 4], [2, 5]]
+
+
+def _slow_vote(labels, keys, rows, near):
+    """The votes on each image, by the definition."""
+    order = list(dict.fromkeys(keys))
+    places = [order.index(key) for key in keys]
+    classes = [
+        {labels[i] for i, key in enumerate(keys) if key == one} for one in order
+    ]
+    voters = [min(each) if len(each) == 1 else -1 for each in classes]
+    for i, own in enumerate(labels):
+        place = places[i]
+        votes = [
+            voters[j]
+            for j in rows[place]
+            if voters[j] >= 0 and near[j] != near[place]
+        ]
+        counts = Counter(votes)
+        # Of equal numbers, the first to be counted is the nearest.
+        winner, most = counts.most_common(1)[0] if votes else (-1, 0)
+        others = voters.count(own) - (voters[place] == own)
+        possible = min(others, len(votes))
+        missing = np.nan
+        if own >= 0 and possible:
+            missing = 1 - min(counts[own] / possible, 1)
+        yield winner, most / max(len(votes), 1), missing
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_votes_equal_a_slow_count(seed, monkeypatch):
+    monkeypatch.setattr(findings, "_ROWS", 11)
+    random = np.random.RandomState(seed)
+    keys = random.randint(60, size=80)
+    labels = random.randint(-1, 4, size=80)
+    labels[0] = 4  # The only one of its class.
+    images = findings.distinct(keys)
+    count = len(images.rows)
+    h = random.normal(size=(count, 5))
+    found = findings.neighbors(h, 6)
+    near = random.randint(count // 2, size=count)
+    votes = findings.vote(labels, images, found, near)
+    expected = _slow_vote(labels.tolist(), keys.tolist(), found.rows, near)
+    winner, support, missing = map(np.array, zip(*expected, strict=True))
+    np.testing.assert_array_equal(votes.winner, winner)
+    np.testing.assert_allclose(votes.support, support)
+    np.testing.assert_allclose(votes.missing, missing)
+    suspects = votes.suspects(labels)
+    judged = {*np.flatnonzero((winner != labels) & ~np.isnan(missing))}
+    assert {*suspects} == judged
+    ranks = [(-missing[i], -support[i], i) for i in suspects]
+    assert ranks == sorted(ranks)
+
+
+def test_planted_wrong_labels_are_the_first_suspects():
+    h, labels = blobs.blobs(400, spread=0.3)
+    given = labels.copy()
+    given[:20] = (given[:20] + 1) % 4
+    images = findings.distinct(np.arange(400))
+    found = findings.neighbors(h, findings.usual_votes(400, 4))
+    votes = findings.vote(given, images, found, np.arange(400))
+    assert {*votes.suspects(given)[:20]} == {*range(20)}
+
+
+@pytest.mark.parametrize(
+    ("count", "classes", "votes"),
+    [(1000, 10, 50), (999, 10, 49), (80, 10, 5), (4, 1, 3), (1, 1, 0)],
+)
+def test_usual_votes(count, classes, votes):
+    assert findings.usual_votes(count, classes) == votes
+
+
+def test_outliers_are_far_from_their_nearest():
+    h, _ = blobs.blobs(50, spread=0.1)
+    h[17] = -h.sum(0)
+    order, scores = findings.outliers(findings.neighbors(h, 6), 3)
+    assert order[0] == 17
+    cosines = np.sort(_cosines(h), axis=1)[:, ::-1][:, 1:4].mean(1)
+    np.testing.assert_allclose(scores, np.sort(cosines), atol=1e-6)
+    np.testing.assert_array_equal(order, np.argsort(cosines, kind="stable"))
+
+
+def test_mixing_counts_the_classes_of_neighbors():
+    h, labels = blobs.blobs(60, spread=2.0)
+    labels[5] = -1
+    found = findings.neighbors(h, 4)
+    mixed = findings.mixing(labels, found, 3)
+    counts = Counter(
+        (labels[i], labels[j])
+        for i in range(60)
+        for j in found.rows[i, :3]
+        if labels[i] >= 0 and labels[j] >= 0
+    )
+    totals = Counter()
+    for (of, _), count in counts.items():
+        totals[of] += count
+    pairs = [*zip(mixed.of, mixed.to, strict=True)]
+    assert dict(zip(pairs, mixed.counts, strict=True)) == counts
+    shares = [counts[pair] / totals[pair[0]] for pair in pairs]
+    np.testing.assert_allclose(mixed.shares, shares)
+    assert (np.diff(mixed.shares) <= 0).all()

@@ -1,0 +1,97 @@
+"""Near copies of photographs, with copies made by Pillow."""
+
+import io
+
+import numpy as np
+import pytest
+from image_helpers import photos
+from PIL import Image, ImageEnhance
+
+from tf_contrastive.evaluation.explore import near_copies
+
+_SIDE = 71
+
+
+def _jpeg(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=40)
+    return Image.open(buffer)
+
+
+def _crop(image):
+    return image.crop((7, 0, _SIDE, _SIDE - 7)).resize((64, 64))
+
+
+_COPIES = {
+    "jpeg": _jpeg,
+    "resized": lambda image: image.resize((40, 56)),
+    "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.3),
+    "grey": lambda image: image.convert("L").convert("RGB"),
+    "mirrored": lambda image: image.transpose(Image.FLIP_LEFT_RIGHT),
+    "cropped": _crop,
+}
+
+
+def _pictures(images):
+    return np.stack(
+        [near_copies.small_picture(np.asarray(x)).numpy() for x in images]
+    )
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    tiles = [
+        np.split(row, 6, axis=1)
+        for photo in photos()
+        for row in np.split(photo[1:, 1:], 6)
+    ]
+    tiles = [tile for row in tiles for tile in row]
+    # Those of the sky alone have no details.
+    return [
+        Image.fromarray(x) for x in tiles if np.diff(x / 1.0, axis=0).std() > 10
+    ]
+
+
+def test_a_small_picture_is_close_to_that_of_pillow(photographs):
+    found = _pictures(photographs)
+    expected = np.stack(
+        [
+            x.convert("L").resize((near_copies.SIDE,) * 2, Image.BILINEAR)
+            for x in photographs
+        ]
+    )
+    assert found.dtype == np.uint8
+    assert np.abs(found.astype(int) - expected).max() <= 2
+
+
+@pytest.mark.parametrize("kind", _COPIES)
+def test_copies_correlate_and_other_photographs_do_not(kind, photographs):
+    originals = _pictures(photographs)
+    copies = _pictures(map(_COPIES[kind], photographs))
+    assert near_copies.correlations(originals, copies).min() > 0.75
+    others = np.roll(originals, 1, axis=0)
+    assert near_copies.correlations(others, copies).max() < 0.75
+
+
+def test_pairs_are_found_once_in_both_directions(photographs, monkeypatch):
+    monkeypatch.setattr(near_copies, "_PAIRS", 7)
+    originals = _pictures(photographs[:10])
+    pictures = np.concatenate([originals, originals[::-1, :, ::-1]])
+    others = np.arange(20)[np.newaxis].repeat(20, 0)
+    done = []
+    pairs = near_copies.find(
+        pictures, others, 0.9, lambda *numbers: done.append(numbers)
+    )
+    found = [*zip(pairs.first, pairs.second, strict=True)]
+    assert found == [(i, 19 - i) for i in range(10)]
+    np.testing.assert_allclose(pairs.correlations, 1, atol=1e-5)
+    assert done[-1] == (190, 190)
+
+
+def test_images_without_details_are_no_near_copies():
+    noise = np.random.default_rng(0).integers(0, 2, [4, 32, 32])
+    grey = (100 + noise).astype(np.uint8)
+    assert near_copies.correlations(grey[:2], grey[2:]).tolist() == [0, 0]
+    assert near_copies.correlations(grey, grey).tolist() == [0] * 4
+    none = near_copies.find(grey[:1], np.zeros([1, 0], int), 0.5)
+    assert len(none.first) == 0

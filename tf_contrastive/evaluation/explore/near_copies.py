@@ -1,0 +1,127 @@
+"""Near copies: images of the same picture, found by their details.
+
+Cosines of encoders do not tell a copy that was encoded again from another
+photograph of the same kind: neighbours of one encoder are above those of
+copies of another. So neighbours are only candidates, and their pixels decide.
+"""
+
+import concurrent.futures
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+# Sides in pixels of the grey pictures that are kept, and compared.
+SIDE, _COMPARED = 32, 16
+# Sides of the parts of an image that are compared with all of another one.
+_SCALES = (1.0, 0.95, 0.9, 0.85, 0.8)
+# Pairs at a time.
+_PAIRS = 1024
+# Standard deviation of details, of 255, below which an image has none.
+_FLAT = 0.5
+
+
+class Pairs(NamedTuple):
+    """Pairs of near copies: rows int [p], first < second."""
+
+    first: np.ndarray
+    second: np.ndarray
+    correlations: np.ndarray  # Of their details, float32 [p].
+
+
+def small_picture(image: tf.Tensor) -> tf.Tensor:
+    """Returns an image uint8 [h, w, 3] as grey uint8 [SIDE, SIDE]."""
+    grey = tf.image.rgb_to_grayscale(tf.cast(image, tf.float32))
+    small = tf.image.resize(grey, [SIDE, SIDE], antialias=True)[..., 0]
+    return tf.cast(tf.clip_by_value(tf.round(small), 0.0, 255.0), tf.uint8)
+
+
+def find(
+    pictures: np.ndarray,
+    candidates: np.ndarray,
+    limit: float,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Pairs:
+    """Finds near copies among candidates.
+
+    A pair is compared in every alignment of one with a part of the other,
+    mirrored or not; the best correlation of details (what is left of the
+    pictures without their local means) counts.
+
+    Args:
+      pictures: uint8 [n, SIDE, SIDE].
+      candidates: int [n, k], rows that may be copies of each row.
+      limit: least correlation.
+      progress: takes the pairs that are compared, and all.
+
+    """
+    first = np.repeat(np.arange(len(candidates)), candidates.shape[1])
+    second = candidates.ravel()
+    pairs = np.unique(np.stack([first, second], 1).astype(np.int64), axis=0)
+    low, high = pairs.min(1), pairs.max(1)
+    pairs = np.unique(np.stack([low, high], 1)[low < high], axis=0)
+
+    def compare(start: int) -> np.ndarray:
+        i, j = pairs[start : start + _PAIRS].T
+        return correlations(pictures[i], pictures[j])
+
+    starts = range(0, len(pairs), _PAIRS)
+    parts = [np.zeros([0], np.float32)]
+    # NumPy computes such small products on one core.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        for part in threads.map(compare, starts):
+            parts.append(part)
+            progress(min(_PAIRS * (len(parts) - 1), len(pairs)), len(pairs))
+    values = np.concatenate(parts)
+    near = values >= limit
+    first, second = pairs[near].T
+    return Pairs(first, second, values[near])
+
+
+def correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Returns the best correlations of pictures, uint8 [p, SIDE, SIDE]."""
+    best = np.full([len(a)], -1.0, np.float32)
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    for one, other in ((a, b), (b, a)):
+        (whole,) = _parts(other, (1.0,))
+        # Mirrored, so that each part is made once.
+        wholes = np.stack([_details(whole), _details(whole[:, :, ::-1])], 1)
+        for part in _parts(one, _SCALES):
+            products = wholes @ _details(part)[:, :, np.newaxis]
+            best = np.maximum(best, products.max(axis=(1, 2)))
+    return best
+
+
+def _parts(pictures: np.ndarray, scales: tuple[float, ...]) -> Iterator:
+    """Yields parts of pictures, float32 [p, _COMPARED, _COMPARED]."""
+    for scale in scales:
+        length = SIDE * scale
+        starts = {0.0, (SIDE - length) / 2, SIDE - length}
+        weights = [_shrinking(start, length) for start in sorted(starts)]
+        for rows in weights:
+            shrunk = rows @ pictures
+            for columns in weights:
+                yield shrunk @ columns.T
+
+
+def _shrinking(start: float, length: float) -> np.ndarray:
+    """Returns weights that shrink [start, start + length) of SIDE pixels."""
+    step = length / _COMPARED
+    centers = start + (np.arange(_COMPARED) + 0.5) * step
+    distances = np.abs(np.arange(SIDE) + 0.5 - centers[:, np.newaxis])
+    weights = np.maximum(0.0, 1 - distances / max(step, 1.0))
+    return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+
+
+def _details(pictures: np.ndarray) -> np.ndarray:
+    """Returns pictures without their local means, as rows of length 1."""
+    padded = np.pad(pictures, ((0, 0), (1, 1), (1, 1)), "edge")
+    rows = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+    means = (rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:]) / 9
+    details = (pictures - means).reshape(len(pictures), -1)
+    details -= details.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(details, axis=1, keepdims=True)
+    flat = norms < _FLAT * _COMPARED
+    return np.where(flat, 0.0, details / np.maximum(norms, 1e-6))
