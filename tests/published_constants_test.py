@@ -169,6 +169,12 @@ def test_commands_have_the_published_defaults(command, published):
     assert {name: values[name] for name in published} == published
 
 
+def test_small_images_have_the_policy_of_cifar10():
+    """SR B.9."""
+    strength = views.SMALL_DEFAULTS["color_jitter_strength"]
+    assert strength == 0.5 and not views.SMALL_DEFAULTS["blur"]
+
+
 def test_a_linear_classifier_is_not_regularized():
     """SR B.6; of RMSProp, hparams.py of SupCon's code has another epsilon."""
     options = linear.LINEAR_OPTIMIZER_OPTIONS

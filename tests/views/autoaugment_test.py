@@ -104,6 +104,30 @@ def test_autoaugment_draws_pairs_and_operations_as_published():
             assert within(happened, fraction, len(chosen))
 
 
+@pytest.mark.parametrize(
+    ("operation", "name", "filled"),
+    [
+        # Level 9 of 250 pixels of 224 is beyond the view.
+        (autoaugment.AutoAugment(), "TranslateY", 56 * 56),
+        # 100 pixels, and a square of twice 40.
+        (autoaugment.RandAugment(1, 10.0), "TranslateY", 25 * 56),
+        (autoaugment.RandAugment(1, 10.0), "Cutout", 20 * 20),
+    ],
+)
+def test_lengths_are_the_published_ones(operation, name, filled):
+    uniforms = uniforms_of(operation, 500)
+    result = operation(pixel_patches(500, 56), uniforms).numpy()
+    # Of AutoAugment, the second of two operations.
+    *_, choices = tf.nest.flatten(operation.choices(uniforms))
+    chosen = choices[:, -1] == autoaugment.OPERATIONS.index(name)
+    areas = np.all(np.round(result[chosen] * 255) == 128, -1).sum(axis=(1, 2))
+    # A pixel may have been grey, and a cutout may reach beyond the view.
+    assert len(areas) > 10
+    assert filled <= areas.max() <= filled + 3
+    if name != "Cutout":
+        assert filled <= areas.min()
+
+
 def test_randaugment_applies_operations_equally_often():
     # Recognized by what they do to an image of four colours.
     side = 20
