@@ -28,7 +28,7 @@ from tf_contrastive import (
     losses,
     views,
 )
-from tf_contrastive.checkpoints import loading
+from tf_contrastive.checkpoints import loading, preemption
 from tf_contrastive.commands import quickstart_serve
 from tf_contrastive.config import encoder, fields, runtime
 from tf_contrastive.datasets import (
@@ -354,6 +354,19 @@ def test_a_label_has_18_digits(label, fits, tmp_path):
     message = "1 of 1 files do not exist" if fits else "too large for a label"
     with pytest.raises(errors.UserError, match=message):
         datasets.source(f"csv:{path}", "train")
+
+
+@pytest.mark.parametrize("images", [9_999, 10_001])
+def test_colours_are_those_of_ten_thousand_images(images, capsys):
+    source = datasets.from_arrays(np.zeros([images, 1, 1, 3], np.uint8))
+    datasets.channel_statistics(source)
+    read = f"{min(images, 10_000):,} of {images:,} images"
+    assert read in capsys.readouterr().err
+
+
+def test_a_cloud_s_notice_leaves_time_to_save():
+    """30 s on Google Cloud; two questions may wait for their answers."""
+    assert preemption._POLL_SECONDS + 2 * preemption._TIMEOUT_SECONDS <= 15
 
 
 def test_histograms_are_of_128_views_or_32_of_224_pixels():
