@@ -557,7 +557,7 @@ def test_added_operations_act_on_half_of_the_views():
 def test_a_claim_is_judged_at_five_percent():
     def verdict(**p_values):
         others = {"p_bound": 1.0, "p_against": 1.0, "p_zero": 1.0}
-        return verdicts._verdict({}, others | p_values)
+        return verdicts._outcome(others | p_values)
 
     for name in ("p_bound", "p_against", "p_zero"):
         assert verdict(**{name: 0.05}) != verdict()
