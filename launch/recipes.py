@@ -82,7 +82,7 @@ def _views(run: Pretrain) -> dict[str, Any]:
     views = run.views
     policy = views.augmentation
     own = views.options()
-    jittered = "blur" in own or "color_jitter" in policy
+    jittered = "blur" in own or "color" in policy
     operations = []
     if "stacked_randaugment_order" in own:
         order = {"paper": "before", "code": "after"}
@@ -93,7 +93,10 @@ def _views(run: Pretrain) -> dict[str, Any]:
             f"warp {views.warp_probability:g}",
         ]
     if "ablation_branch" in own:
-        operations = [f"{views.ablation_branch} branch"]
+        operations = [
+            f"{views.ablation_branch} branch",
+            "same crop" if views.chosen().shares_crop else "own crops",
+        ]
     cropped = "min_crop_area" in own
     flipped = own.get("flip", False)
     return {

@@ -168,6 +168,31 @@ def test_a_run_of_0_2_0_has_the_same_options(caplog):
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "given", "option", "value"),
+    [
+        ("--stem=cifar", "--stem=imagenet", "pool_padding", "symmetric"),
+        ("--stem=cifar", "--stem=cifar", "pool_padding", None),
+        (
+            "--augmentation=stacked_randaugment",
+            "--augmentation=ablation:crop+rotate",
+            "ablation_form",
+            "0.2.0",
+        ),
+    ],
+)
+def test_a_run_of_0_2_0_keeps_what_it_did_without_a_flag(
+    before, given, option, value, tmp_path
+):
+    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
+    path = tmp_path / "config.flags"
+    path.write_text(text.replace(f"\n{before}\n", f"\n{given}\n"))
+    again = _parse(f"--flagfile={path}", "--workdir=w")
+    assert fields.values(again)[option] == value
+    # A new run of the same flag has the default.
+    assert fields.values(_parse(given, "--workdir=w"))[option] is None
+
+
 # ---- Flagfiles ---------------------------------------------------------------
 
 

@@ -34,7 +34,11 @@ _FIRST_LINE = "# All options of a run, in as many lines as the last one says."
 # Version 0.2.0 wrote no such lines, and no quotes.
 _END_OF_0_2_0 = re.compile(r"\n# terminal\n--verbosity=\w+\n\Z")
 _UNQUOTED = re.compile(rf"(?s)\n--cross_device_ops=.*{_END_OF_0_2_0.pattern}")
-_POOL_OF_0_2_0 = "--pool_padding=symmetric"
+# Flag of a run of version 0.2.0 -> what that version did without a flag.
+_ALWAYS_IN_0_2_0 = {
+    "--stem=imagenet": "--pool_padding=symmetric",
+    "--augmentation=ablation:": "--ablation_form=0.2.0",
+}
 # A line of a flagfile, and its parts.
 _LINE = re.compile(r"(--?\w[^\s=]*)(?:\s*(=)|(?=\s)|$)(.*)")
 _QUOTED = re.compile(
@@ -278,8 +282,9 @@ def _flags_in(text: str) -> list[str]:
             flags.append(line if is_plain else _flag_in(line))
         except ValueError as error:
             raise ValueError(f"line {number}, {line}: {error}") from error
-    if is_plain and "--stem=imagenet" in flags:
-        flags.append(_POOL_OF_0_2_0)
+    for given, implied in _ALWAYS_IN_0_2_0.items():
+        if is_plain and any(flag.startswith(given) for flag in flags):
+            flags.append(implied)
     return flags
 
 

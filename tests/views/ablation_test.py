@@ -1,5 +1,7 @@
 """Operations of ablations, each against an oracle."""
 
+import colorsys
+
 import image_helpers
 import numpy as np
 import pytest
@@ -40,32 +42,54 @@ def test_broader_applies_each_operation_to_a_fraction_of_views():
     np.testing.assert_allclose(result, expected, atol=1e-6)
 
 
-def test_rotations_are_quarter_turns():
-    pixels = pixel_patches(40, 16)
-    operation = ablation.Rotate()
-    uniforms = uniforms_of(operation, 40)
-    turns = np.floor(uniforms["rotate"].numpy()[:, 0] * 4).astype(int)
-    assert set(turns) == {0, 1, 2, 3}
-    result = operation(pixels, uniforms)
-    for view, image, turn in zip(result, pixels, turns, strict=True):
-        np.testing.assert_array_equal(view, np.rot90(image, turn))
-    many = uniforms_of(operation, DRAWS)["rotate"].numpy()[:, 0]
-    counts = np.bincount((many * 4).astype(int))
-    assert all(within(count / DRAWS, 1 / 4) for count in counts)
+@pytest.mark.parametrize(
+    ("policy", "degrees"),
+    [
+        # Chen et al. 2020, figure 4, and table 3.
+        (views.build("ablation:rotate", image_size=8), (90, 180, 270)),
+        (views.build("simclr+rotate", image_size=8), (0, 90, 180, 270)),
+        (
+            views.build("ablation:rotate", image_size=8, ablation_form="0.2.0"),
+            (0, 90, 180, 270),
+        ),
+    ],
+)
+def test_rotations_are_quarter_turns(policy, degrees):
+    [operation] = [
+        each for each in policy._operations if isinstance(each, ablation.Rotate)
+    ]
+    pixels = np.tile(pixel_patches(1, 8), (DRAWS, 1, 1, 1))
+    result = operation(tf.constant(pixels), uniforms_of(operation, DRAWS))
+    # Pillow turns counter-clockwise.
+    image = Image.fromarray((pixels[0] * 255).round().astype(np.uint8))
+    shares = [
+        np.all(
+            result == np.asarray(image.rotate(d)) / np.float32(255), (1, 2, 3)
+        )
+        for d in degrees
+    ]
+    assert all(within(s.mean(), 1 / len(degrees)) for s in shares)
+    assert np.all(np.any(shares, axis=0))
 
 
+@pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("static", [False, True])
-def test_a_second_crop_equals_slicing_and_tf_image_resize(static):
+def test_a_second_crop_equals_slicing_and_tf_image_resize(static, flip):
     pixels = pixel_patches(30, 24)
-    operation = ablation.SecondCrop(min_area=0.1)
+    operation = ablation.SecondCrop(min_area=0.1, flip=flip)
     uniforms = uniforms_of(operation, 30)
     boxes = crops.random_boxes(uniforms["second_crop"], 24, 24, 0.1)
     result = operation(pixels, uniforms, static)
+    flipped = 0
     for view, image, box in zip(result, pixels, boxes, strict=True):
         top, left, height, width = box.numpy().astype(int)
         part = image[top : top + height, left : left + width]
-        expected = tf.image.resize(part, [24, 24])
+        expected = tf.image.resize(part, [24, 24]).numpy()
+        mirror = expected[:, ::-1]
+        if np.abs(view - mirror).max() < np.abs(view - expected).max():
+            expected, flipped = mirror, flipped + 1
         np.testing.assert_allclose(view, expected, atol=1e-5)
+    assert within(flipped / 30, 0.5, 30) if flip else not flipped
     # It is not the crop that the view got before.
     first = prng.uniform(seeds(30), crops.RandomCrop.streams)["crop"]
     assert not np.any(first == uniforms["second_crop"])
@@ -77,8 +101,9 @@ def test_a_crop_pair_crops_then_changes_one_branch():
     result = views.Views(policy, 2)(images, seeds(6))
     identity = views.build("crop", image_size=32, flip=False)
     cropped = views.Views(identity, 2)(images, seeds(6))
-    np.testing.assert_array_equal(result[:, 1], cropped[:, 1])
-    operation = ablation.SecondCrop(0.08)
+    # t(x) = x of the other branch, with the same x.
+    np.testing.assert_array_equal(result[:, 1], cropped[:, 0])
+    operation = ablation.SecondCrop(0.08, flip=True)
     folded = prng.fold(seeds(6), 2)[:, 0]
     uniforms = prng.uniform(folded, operation.streams)
     expected = ablation.SOLARIZE(operation(cropped[:, 0], uniforms), {})
@@ -199,7 +224,8 @@ def test_an_ablation_changes_one_branch_or_both(branch):
     )
     result = views.Views(policy, 3)(images, seeds(6))
     identity = views.build("crop", image_size=32, flip=False)
-    cropped = views.Views(identity, 3)(images, seeds(6))
+    cropped = views.Views(identity, 1)(images, seeds(6))
+    cropped = np.repeat(cropped, 3, axis=1)
     changed = np.any(result != cropped, axis=(2, 3, 4))
     expected = [True, branch == "both", branch == "both"]
     np.testing.assert_array_equal(changed, [expected] * 6)
@@ -208,3 +234,75 @@ def test_an_ablation_changes_one_branch_or_both(branch):
     np.testing.assert_array_equal(
         result[:, 0], tf.reshape(both, result.shape)[:, 0]
     )
+
+
+def test_an_ablation_of_0_2_0_crops_each_view():
+    images = image_helpers.patches(6, 40)
+    options = {"image_size": 32, "ablation_form": "0.2.0"}
+    maker = views.Views(views.build("ablation:solarize", **options), 2)
+    identity = views.build("crop", image_size=32, flip=False)
+    cropped = views.Views(identity, 2)(images, seeds(6))
+    np.testing.assert_array_equal(maker(images, seeds(6))[:, 1], cropped[:, 1])
+    # The second crop does not flip.
+    policy = views.build("ablation:crop", **options)
+    uniforms = prng.uniform(seeds(6), policy._operations[0].streams)
+    np.testing.assert_array_equal(
+        policy.photometric(cropped[:, 0], seeds(6), view=[0] * 6),
+        ablation.SecondCrop(0.08, flip=False)(cropped[:, 0], uniforms),
+    )
+
+
+def _distorted(image, jitter, gray):
+    """SimCLR's listing of color_distortion(s=1), in float64.
+
+    `jitter`: uniform numbers for the coin, brightness, hue, contrast and
+    saturation; `gray`: for the other coin.
+    """
+    image = image.astype(np.float64)
+    if jitter[0] < 0.8:
+        brightness, hue = 0.8 * (2 * jitter[1] - 1), 0.2 * (2 * jitter[2] - 1)
+        contrast, saturation = (0.2 + 1.6 * u for u in jitter[3:])
+        image = image + brightness
+        mean = image.mean(axis=(0, 1))
+        image = mean + contrast * (image - mean)
+        for pixel in image.reshape(-1, 3):
+            h, s, v = colorsys.rgb_to_hsv(*pixel)
+            s = np.clip(s * saturation, 0, 1)
+            pixel[:] = colorsys.hsv_to_rgb((h + hue) % 1, s, v)
+        image = np.clip(image, 0, 1)
+    if gray < 0.2:
+        image = np.repeat(
+            image @ np.array([[0.2989], [0.587], [0.114]]), 3, axis=-1
+        )
+    return image
+
+
+def test_color_is_the_colour_distortion_of_simclrs_appendix_a():
+    count = DRAWS // 2
+    # Neither white nor black after the contrast: hues stay defined.
+    pixels = 0.9 + 0.05 * np.random.default_rng(0).random((count, 2, 2, 3))
+    pixels = tf.constant(pixels, tf.float32)
+    policy = views.build("ablation:color", image_size=2)
+    result = policy.photometric(pixels, seeds(count), view=[0] * count)
+    numbers = prng.uniform(seeds(count), {"jitter": 5, "gray": 1})
+    jitter, gray = (numbers[k].numpy() for k in ("jitter", "gray"))
+    expected = [
+        _distorted(image, coins, coin)
+        for image, coins, [coin] in zip(
+            pixels.numpy(), jitter, gray, strict=True
+        )
+    ]
+    np.testing.assert_allclose(result, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("style", ["tensorflow", "linear", "pytorch"])
+def test_color_has_the_papers_probabilities(style):
+    pixels = tf.tile([[[[0.3, 0.5, 0.6]]]], [DRAWS, 1, 1, 1])
+    # A weak jitter makes no grey by itself.
+    options = {"color_jitter_strength": 0.125, "color_jitter_style": style}
+    policy = views.build("ablation:color", image_size=1, **options)
+    result = policy.photometric(pixels, seeds(DRAWS), view=[0] * DRAWS)
+    gray = np.ptp(result, axis=3)[:, 0, 0] < 1e-6
+    same = np.abs(result - pixels).max(axis=(1, 2, 3)) < 1e-5
+    assert within(gray.mean(), 0.2)
+    assert within(same.mean(), (1 - 0.8) * (1 - 0.2))

@@ -22,6 +22,7 @@ OPERATIONS = {
     "noise": True,
     "sobel": True,
     "blur": False,
+    "color": False,
     "color_drop": False,
     "color_jitter": False,
     "equalize": True,
@@ -47,6 +48,11 @@ class PolicyDeclaration(Component):
 
     augments: ClassVar[bool] = True
     listable: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def shares_crop(self) -> bool:
+        """Whether all views of an image begin with the same crop."""
+        return False
 
     def sends_levels(self, on_device: bool) -> bool:
         """Whether the host's views keep their values in 256 levels.
@@ -192,7 +198,7 @@ class SimCLRPlus(SimCLR):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class Ablation(_Jittered):
+class Ablation(_Jittered, Crop):
     """Operations on cropped views."""
 
     name = "ablation:"
@@ -203,6 +209,24 @@ class Ablation(_Jittered):
         "views that an ablation changes: one (the first) or both",
         choices=("one", "both"),
     )
+    ablation_form: str = option(
+        "figure",
+        "figure: as in SimCLR's figure 5, all views of an image begin with the"
+        " same crop, crop also flips, and rotate turns by 90, 180 or 270"
+        " degrees; 0.2.0: as in version 0.2.0, each view begins with its own"
+        " crop, crop does not flip, and rotate turns by 0 degrees, too",
+        choices=("figure", "0.2.0"),
+    )
+
+    @property
+    def of_figure(self) -> bool:
+        """Whether the operations are those of figure 5."""
+        return self.ablation_form == "figure"
+
+    @property
+    def shares_crop(self) -> bool:
+        """Whether all views of an image begin with the same crop."""
+        return self.of_figure
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)

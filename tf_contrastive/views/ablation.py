@@ -61,16 +61,18 @@ SOBEL, EQUALIZE, SOLARIZE = Fixed(sobel), Fixed(equalize), Fixed(solarize)
 
 @dataclasses.dataclass(frozen=True)
 class SecondCrop:
-    """Random crop of a view, resized to the view's size.
+    """Random crop of a view, resized to the view's size; half are flipped.
 
     Figure 5 has the crop as an operation of its own, after the crop that every
     view gets. Bilinear, as `tf.image.resize` of the box.
     """
 
     min_area: float
+    flip: bool
 
     streams: ClassVar[dict[str, int]] = {
-        "second_crop": crops.RandomCrop.streams["crop"]
+        "second_crop": crops.RandomCrop.streams["crop"],
+        "flip": 1,
     }
 
     def __call__(
@@ -83,6 +85,9 @@ class SecondCrop:
         )
         top, left, heights, widths = tf.unstack(boxes, axis=1)
         row, column = _samples(top, heights, size), _samples(left, widths, size)
+        if self.flip:
+            mirrored = uniforms["flip"] < 0.5
+            column = tf.where(mirrored, column[:, ::-1], column)
         if static and distribution.on_tpu():
             shape = tf.shape(pixels)[:3]
             row = tf.broadcast_to(row[:, :, tf.newaxis], shape)
@@ -129,13 +134,17 @@ def _neighbours(
 class Rotate:
     """Rotates views by 0, 90, 180 or 270 degrees, counter-clockwise."""
 
+    turned: bool = False  # By 0 degrees never.
+
     streams: ClassVar[dict[str, int]] = {"rotate": 1}
 
     def __call__(
         self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
     ) -> tf.Tensor:
         """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
-        quarters = tf.cast(uniforms["rotate"][:, 0] * 4, tf.int32)
+        least = 1 if self.turned else 0
+        quarters = uniforms["rotate"][:, 0] * (4 - least)
+        quarters = least + tf.cast(quarters, tf.int32)
         turns = [lambda x, _, k=k: tf.image.rot90(x, k) for k in (1, 2, 3)]
         return selection.apply_choice(
             quarters, turns, pixels, uniforms["rotate"], static

@@ -31,6 +31,7 @@ class Views:
                 f"{errors.arg('views', count)}: must be at least 1"
             )
         self.policy, self.count = policy, count
+        self._crops = 1 if policy.shares_crop else count
 
     @_without_autograph
     def __call__(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
@@ -44,11 +45,13 @@ class Views:
     def geometric(self, images: tf.Tensor, seeds: tf.Tensor) -> tf.Tensor:
         """Makes the first part of the views: crop, resize and flip."""
         images = tf.convert_to_tensor(images)
-        image_ids = tf.repeat(tf.range(tf.shape(images)[0]), self.count)
-        seeds = tf.reshape(prng.fold(seeds, self.count), [-1, 2])
+        image_ids = tf.repeat(tf.range(tf.shape(images)[0]), self._crops)
+        seeds = tf.reshape(prng.fold(seeds, self._crops), [-1, 2])
         pixels = self.policy.geometric(images, image_ids, seeds)
         side = self.policy.image_size
-        pixels = tf.reshape(pixels, [-1, self.count, side, side, 3])
+        pixels = tf.reshape(pixels, [-1, self._crops, side, side, 3])
+        if self._crops < self.count:
+            pixels = tf.repeat(pixels, self.count, axis=1)
         return tf.ensure_shape(pixels, [images.shape[0], *pixels.shape[1:]])
 
     @_without_autograph
@@ -85,7 +88,7 @@ class Views:
         Each of its views, by `geometric`, is then still made of at least S x S
         pixels. Height and width are int32 [2], as is the image's seed.
         """
-        seeds = tf.reshape(prng.fold(seed[tf.newaxis], self.count), [-1, 2])
+        seeds = tf.reshape(prng.fold(seed[tf.newaxis], self._crops), [-1, 2])
         return self.policy.halvings(size[0], size[1], seeds)
 
 

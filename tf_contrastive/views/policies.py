@@ -26,7 +26,7 @@ from tf_contrastive.views import (
 )
 from tf_contrastive.views.gaussian_blur import GaussianBlur
 from tf_contrastive.views.preprocessing import check_images
-from tf_contrastive.views.selection import RandomApply
+from tf_contrastive.views.selection import InOrder, RandomApply
 
 # Of each further operation of `Broader`; the paper does not state it.
 _BROADER_PROBABILITY = 0.2
@@ -254,6 +254,14 @@ class Crop(declared.Crop, Policy):
         return crops.RandomCrop(self.image_size, self.min_crop_area, self.flip)
 
 
+def _color_distortion(policy: Any) -> tuple[Photometric, ...]:
+    """Colour jitter and grayscale; one operation where it is linear."""
+    gray, strength = color.Grayscale(), policy.color_jitter_strength
+    if policy.color_jitter_style == "linear":
+        return (color.LinearColorJitter(strength, gray=gray.probability),)
+    return color.JITTERS[policy.color_jitter_style](strength), gray
+
+
 @dataclasses.dataclass(eq=False)
 class SimCLR(declared.SimCLR, Crop):
     """Crop, flip, colour jitter, grayscale, blur (Chen et al. 2020)."""
@@ -264,11 +272,7 @@ class SimCLR(declared.SimCLR, Crop):
 
     @property
     def _colors(self) -> tuple[Photometric, ...]:
-        """Colour jitter and grayscale; one operation where it is linear."""
-        gray, strength = color.Grayscale(), self.color_jitter_strength
-        if self.color_jitter_style == "linear":
-            return (color.LinearColorJitter(strength, gray=gray.probability),)
-        return color.JITTERS[self.color_jitter_style](strength), gray
+        return _color_distortion(self)
 
     @property
     def _before_blur(self) -> tuple[Photometric, ...]:
@@ -455,12 +459,15 @@ class Ablation(declared.Ablation, _Listing):
 
 
 OPERATIONS: dict[str, Callable[[Any], Photometric]] = {
-    "crop": lambda policy: ablation.SecondCrop(policy.min_crop_area),
-    "rotate": lambda policy: ablation.Rotate(),
+    "crop": lambda policy: ablation.SecondCrop(
+        policy.min_crop_area, flip=policy.of_figure and policy.flip
+    ),
+    "rotate": lambda policy: ablation.Rotate(turned=policy.of_figure),
     "cutout": lambda policy: ablation.Cutout(),
     "noise": lambda policy: ablation.Noise(policy.image_size),
     "sobel": lambda policy: ablation.SOBEL,
     "blur": lambda policy: GaussianBlur(probability=1.0),
+    "color": lambda policy: InOrder(_color_distortion(policy)),
     "color_drop": lambda policy: color.Grayscale(probability=1.0),
     "color_jitter": lambda policy: color.JITTERS[policy.color_jitter_style](
         policy.color_jitter_strength, probability=1.0

@@ -100,6 +100,27 @@ def apply_choice(
 
 
 @dataclasses.dataclass(frozen=True)
+class InOrder:
+    """Operations in a row, as one."""
+
+    operations: tuple[Any, ...]  # `policies.Photometric`.
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """Uniform numbers per view, by stream."""
+        parts = (operation.streams for operation in self.operations)
+        return {stream: n for part in parts for stream, n in part.items()}
+
+    def __call__(
+        self, pixels: tf.Tensor, uniforms: prng.Uniforms, static: bool = False
+    ) -> tf.Tensor:
+        """Changes pixels float32 [m, S, S, 3] in [0, 1]."""
+        for operation in self.operations:
+            pixels = operation(pixels, uniforms, static)
+        return pixels
+
+
+@dataclasses.dataclass(frozen=True)
 class RandomApply:
     """Operations in a row, each with a probability of its own draw."""
 

@@ -1,5 +1,6 @@
 """Claims and the papers' numbers, as the package has them."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,22 @@ def test_supervised_baselines_are_those_of_simclrs_appendix_b_8(claim, width):
     assert views.augmentation == "simclr"
     assert views.blur is True
     assert views.color_jitter_strength == 1.0
+
+
+def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
+    operations = ["crop", "cutout", "color", "sobel", "noise", "blur", "rotate"]
+    expected = set(operations)
+    expected |= {f"{a}+{b}" for a, b in itertools.permutations(operations, 2)}
+    planned = _planned("SR-F5")
+    assert set(planned) == expected and len(planned) == 7 + 42
+    for arm, (run, evaluated) in planned.items():
+        views = run.views
+        assert views.augmentation == f"ablation:{arm}"
+        declared = views.chosen()
+        assert (declared.ablation_branch, declared.flip) == ("one", True)
+        assert declared.shares_crop
+        assert (run.schedule.batch_size, run.schedule.epochs) == (4096, 100)
+        assert evaluated.evaluation.protocols == "linear"
 
 
 def test_sinceres_figure_3_is_of_1_neighbour():
