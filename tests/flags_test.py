@@ -163,6 +163,7 @@ def test_a_run_of_0_2_0_has_the_same_options(caplog):
             "--linear_optimizer_options=momentum=0.8,nesterov=false",
             "--linear_l2_normalize_features",
             *("--strategy=mirrored", "--virtual_devices=2"),
+            "--log_every_steps=50",
             *("--precision=float32", "--xla=off"),
         )
     )

@@ -42,12 +42,18 @@ from tf_contrastive.config.runtime import (
     Machine,
     check_profile_steps,
     read_step_window,
+    resolve_log_every,
     skipped_steps,
 )
 from tf_contrastive.config.smoke import smoke, substitute
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import build_model, precision
-from tf_contrastive.tensorboard import projector, run_summary, scalars
+from tf_contrastive.tensorboard import (
+    hparams,
+    projector,
+    run_summary,
+    scalars,
+)
 from tf_contrastive.views import RunViews
 
 # Encoded examples among which those are chosen whose views TensorBoard shows.
@@ -123,13 +129,14 @@ def pretrain(options: Pretrain) -> Result:
         if not runtime.steps_per_execution:
             # First, so that it times the step without the other callbacks.
             adaptive = callbacks.AdaptiveStepsPerExecution(
-                saved, runtime, run.strategy
+                saved, runtime, run.log_every_steps, run.strategy
             )
             watchers.insert(0, adaptive)
         summaries = None
         if run.is_chief and start_step < run.total_steps:
             summaries = _summaries(run, model, rates, host_copy)
-            watchers += [summaries, *_reports(run, summaries)]
+            row = hparams.HParams(run.events, run.options)
+            watchers += [summaries, row, *_reports(run, summaries)]
         with _saving_on_error(run, saved):
             seconds, metrics = fit(run, model, start_step, watchers)
         keeper.check_trained()
@@ -138,7 +145,8 @@ def pretrain(options: Pretrain) -> Result:
                 host_copy.update(model)
                 shown = (run.validation or run).source
                 projector.write(run.events, host_copy, shown, run.options)
-            summaries.close(run_summary.write_end)
+            summaries.close()
+            row.close()
     return Result(run, start_step, saved.step, seconds, metrics)
 
 
@@ -193,6 +201,12 @@ class PreparedRun:
     def total_steps(self) -> int:
         """Steps of all epochs."""
         return self.steps_per_epoch * self.options.schedule.epochs
+
+    @property
+    def log_every_steps(self) -> int:
+        """Steps between points in TensorBoard."""
+        given = self.options.runtime.log_every_steps
+        return resolve_log_every(given, self.total_steps)
 
     @property
     def events(self) -> str:
@@ -567,9 +581,10 @@ def _summaries(
     pixels, labels = run.example_views()
     return tensorboard.TensorBoard(
         run.events,
-        every_steps=run.options.runtime.log_every_steps,
+        every_steps=run.log_every_steps,
         batch_size=run.options.schedule.batch_size,
         schedules=curves,
+        chance=_chance(run),
         first_summaries=[
             lambda: tf.summary.image("views", tensorboard.view_grid(pixels)),
             lambda: scalars.write_layout(
@@ -577,7 +592,6 @@ def _summaries(
                 ranks=bool(every_epochs),
             ),
             lambda: run_summary.write_texts(run.options, model),
-            lambda: run_summary.write_hparams(run.options),
         ],
         histograms=(
             tensorboard.Histograms(host_copy, model, pixels, labels)
@@ -586,6 +600,21 @@ def _summaries(
         ),
         histograms_every_epochs=every_epochs,
     )
+
+
+def _chance(run: PreparedRun) -> dict[str, float]:
+    """Returns metric -> its value for an encoder that distinguishes nothing."""
+    options = run.options
+    loss = options.loss.chosen()
+    candidates = options.views.views * options.schedule.batch_size - 1
+    levels = {}
+    if (level := loss.chance_level(candidates)) is not None:
+        levels["loss"] = level
+        if not loss.needs_labels:
+            levels["contrastive_accuracy"] = 1 / candidates
+    if options.probe.probe and (sizes := run.source.class_sizes()) is not None:
+        levels["probe_accuracy"] = float(sizes.max() / sizes.sum())
+    return levels
 
 
 def _reports(
@@ -601,9 +630,7 @@ def _reports(
             batch_size=batch_size,
             excluded_seconds=summaries.histogram_seconds,
         )
-    yield callbacks.CollapseWarning(
-        options.loss.chosen().chance_level(options.views.views * batch_size - 1)
-    )
+    yield callbacks.CollapseWarning(_chance(run).get("loss"))
     if window := read_step_window(options.runtime.profile_steps):
         yield tensorboard.Profile(run.events, *window)
     if run.service:

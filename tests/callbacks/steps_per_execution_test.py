@@ -53,6 +53,7 @@ def _looks(seconds, **options):
     pacer = callbacks.AdaptiveStepsPerExecution(
         kept,
         runtime,
+        runtime.log_every_steps,
         tf.distribute.get_strategy(),
         clock=lambda: seconds(kept.step),
     )

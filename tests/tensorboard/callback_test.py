@@ -3,6 +3,7 @@
 import html
 import io
 import json
+import math
 import shlex
 import shutil
 import sys
@@ -22,7 +23,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 from tf_contrastive import checkpoints, datasets, errors, train, views
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.tensorboard import projector, run_summary, scalars
+from tf_contrastive.tensorboard import hparams, projector, scalars
 
 pytestmark = pytest.mark.usefixtures("small_encoder")
 
@@ -131,7 +132,8 @@ def _points(server, run, tag):
 
 def test_scalars_are_in_groups(server):
     tags = set(server.get("plugin/scalars/tags")["a/events"])
-    trained = {tag for tag in tags if not tag.startswith("validation/")}
+    apart = ("validation/", "chance/")
+    trained = {tag for tag in tags if not tag.startswith(apart)}
     groups = {tag.split("/")[0] for tag in trained}
     assert groups == {
         "input",
@@ -191,7 +193,12 @@ def test_the_custom_page_shows_curves_that_the_run_has(server):
         for expression in chart["multiline"]["tag"]
     ]
     assert all(shown)
-    assert set(shown[0]) == {"loss/contrastive", "validation/loss/contrastive"}
+    prefixes = "", "validation/", "chance/"
+    assert set(shown[0]) == {f"{prefix}loss/contrastive" for prefix in prefixes}
+    # Of 64 views, an anchor has 63 candidates.
+    chance = _points(server, "a/events", "chance/loss/contrastive")
+    assert list(chance) == [0, _STEPS, 2 * _STEPS]
+    assert [*chance.values()] == pytest.approx([math.log(63)] * 3, rel=1e-6)
 
 
 def test_the_layout_omits_curves_that_a_run_lacks():
@@ -205,7 +212,8 @@ def test_the_layout_omits_curves_that_a_run_lacks():
                 lambda pb, step: written.update({(probe, ranks): pb}),  # noqa: B023
             )
             scalars.write_layout(
-                (*means, *("probe_loss", "probe_accuracy") * probe), ranks=ranks
+                (*means, *("probe_loss", "probe_accuracy") * probe),
+                ranks=ranks,
             )
     assert b"embedding_std" in written[False, False]
     assert b"effective_rank" not in written[False, False]
@@ -352,9 +360,21 @@ def test_hparams_compare_runs(server, runs):
     experiment = server.post(
         "plugin/hparams/experiment", {"experimentName": ""}
     )
-    names = [info["name"] for info in experiment["hparamInfos"]]
-    assert set(names) == set(run_summary.COMPARED)
+    infos = {info["name"]: info for info in experiment["hparamInfos"]}
+    differing = {name for name, info in infos.items() if info["differs"]}
+    assert differing == {"loss", "epochs", "warmup_epochs"}
+    # The first columns are those that differ.
+    assert set([*infos][: len(differing)]) == differing
     columns = experiment["metricInfos"]
+    tags = [info["name"]["tag"] for info in columns]
+    assert sorted(tags) == [
+        "last/contrastive_accuracy",
+        "last/loss",
+        "last/online_knn_top1",
+        "last/probe_accuracy",
+        "last/val_loss",
+    ]
+    assert not set(tags) & set(infos)
     answer = server.post(
         "plugin/hparams/session_groups",
         {
@@ -370,10 +390,11 @@ def test_hparams_compare_runs(server, runs):
         },
     )
     groups = {
-        group["sessions"][0]["name"]: group for group in answer["sessionGroups"]
+        group["sessions"][0]["name"].split("/")[0]: group
+        for group in answer["sessionGroups"]
     }
-    assert set(groups) == {"a/events", "b/events"}
-    a, b = (groups[f"{name}/events"] for name in "ab")
+    assert set(groups) == {"a", "b"}
+    a, b = groups["a"], groups["b"]
     assert (a["hparams"]["loss"], b["hparams"]["loss"]) == ("supcon", "ntxent")
     # The default of the loss, which was not given.
     assert a["hparams"]["temperature"] == pytest.approx(0.1)
@@ -382,21 +403,20 @@ def test_hparams_compare_runs(server, runs):
         value["name"]["tag"]: value["value"]
         for value in a["sessions"][0]["metricValues"]
     }
-    assert values["validation/loss/contrastive"] == pytest.approx(
-        result.metrics["val_loss"], rel=1e-5
-    )
-    assert {"loss/contrastive", "probe/accuracy", "probe/online_knn_top1"} <= {
-        *values
-    }
+    # What the run printed.
+    for name in ("loss", "val_loss", "probe_accuracy"):
+        assert values[f"last/{name}"] == pytest.approx(
+            result.metrics[name], rel=1e-5
+        )
 
 
 def test_compared_options_have_their_defaults():
-    known = set(fields.values(Pretrain()))
-    assert set(run_summary.COMPARED) <= known
     run = fields.replace(Pretrain(), loss="triplet", optimizer="adamw")
-    found = run_summary.compared_options(run)
+    found = hparams.compared(run)
     # There is none; and AdamW's own default.
     assert "temperature" not in found and found["weight_decay"] == 0.01
+    # Where and how long, not what.
+    assert not {"workdir", "checkpoint_every_steps", "strategy"} & set(found)
 
 
 def test_texts_are_flags_command_and_model(server, runs):

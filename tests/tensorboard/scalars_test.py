@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tf_contrastive import tensorboard
+from tf_contrastive.config.runtime import resolve_log_every
 from tf_contrastive.tensorboard import scalars
 
 
@@ -26,6 +27,41 @@ def test_a_point_is_the_mean_over_the_steps_since_the_last(tmp_path):
     assert _points(tmp_path, "loss/contrastive") == {2: 2, 4: 7, 6: 3, 8: 7}
     # The rate that the last step used, not that of the next.
     assert _points(tmp_path, "optimizer/learning_rate")[4] == 30
+
+
+def test_every_epoch_ends_with_a_point(tmp_path):
+    callback = tensorboard.TensorBoard(
+        str(tmp_path),
+        every_steps=2,
+        batch_size=10,
+        schedules={},
+        chance={"loss": 4.0},
+    )
+    counting_model.fit([1, 3, 5, 9, 2, 4, 7, 8, 9], 3, callback)
+    points = {2: 2, 3: 5, 4: 9, 6: 3, 8: 7.5, 9: 9}
+    assert _points(tmp_path, "loss/contrastive") == points
+    assert _points(tmp_path, "chance/loss/contrastive") == {
+        0: 4,
+        3: 4,
+        6: 4,
+        9: 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "steps", "expected"),
+    [
+        (None, 1, 1),
+        (None, 16, 1),
+        (None, 100, 2),
+        (None, 2499, 49),
+        (None, 2500, 50),
+        (None, 10**6, 50),
+        (7, 16, 7),
+    ],
+)
+def test_a_short_run_has_fifty_points(given, steps, expected):
+    assert resolve_log_every(given, steps) == expected
 
 
 def test_the_grid_has_a_column_per_image_and_a_row_per_view():

@@ -29,25 +29,26 @@ class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
         self,
         checkpoints: Checkpoints,
         runtime: Runtime,
+        log_every_steps: int,
         strategy: tf.distribute.Strategy,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__()
         self._checkpoints = checkpoints
         self._checkpoint_every = runtime.checkpoint_every_steps
-        self._log_every = runtime.log_every_steps
+        self._log_every = log_every_steps
         self._profiled = read_step_window(runtime.profile_steps)
         self._strategy = strategy
         self._clock = clock
         self._max_steps = 1
         self._traced = False
-        self._first_step = self._last_step = 0
+        self._last_step = 0
         self._started = 0.0
         self._before_test = 1
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Notes the step from which points in TensorBoard are counted."""
-        self._first_step = self._last_step = self._checkpoints.step
+        """Plans the first execution."""
+        self._last_step = self._checkpoints.step
         self._plan(self.params["steps"])
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -75,7 +76,7 @@ class AdaptiveStepsPerExecution(tf.keras.callbacks.Callback):
         limits = [self._max_steps, left_of_epoch]
         last_saved = self._checkpoints.last_saved or 0
         for every, since in (
-            (self._log_every, self._first_step),
+            (self._log_every, 0),
             (self._checkpoint_every, last_saved),
         ):
             if every:

@@ -16,6 +16,9 @@ STRATEGIES = ("auto", "default", "mirrored", "multiworker", "tpu")
 PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")
 # Compute capability of GPUs -> precision that their tensor cores have.
 _GPU_PRECISIONS = {(8, 0): "mixed_bfloat16", (7, 0): "mixed_float16"}
+# Steps between points in TensorBoard, and the least number of points, where
+# `log_every_steps` is auto.
+_LOG_EVERY_STEPS, _LOG_POINTS = 50, 50
 # An option that may change when a run is resumed.
 _setting = functools.partial(option, identity=False)
 
@@ -115,8 +118,13 @@ class Runtime(Devices):
         " newest; 0: none",
     )
     keep_checkpoints: int = _setting(3, "newest checkpoints to keep", minimum=1)
-    log_every_steps: int = _setting(
-        50, "steps between scalars in TensorBoard", minimum=1
+    log_every_steps: int | None = _setting(
+        None,
+        f"steps between scalars in TensorBoard, beside those at the end of"
+        f" every epoch; auto: {_LOG_EVERY_STEPS}, or less where a run would"
+        f" have fewer than {_LOG_POINTS} points",
+        minimum=1,
+        auto=0,
     )
     histograms_every_epochs: int = _setting(
         5,
@@ -189,6 +197,11 @@ def resolve_precision(precision: str, machine: Machine) -> str:
         if capability is not None and capability >= least:
             return name
     return "float32"
+
+
+def resolve_log_every(steps: int | None, total_steps: int) -> int:
+    """Returns `log_every_steps` of a run of so many steps."""
+    return steps or min(_LOG_EVERY_STEPS, max(1, total_steps // _LOG_POINTS))
 
 
 def check_profile_steps(value: str, steps: int) -> None:

@@ -17,11 +17,16 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import embedding, errors, files
+from tf_contrastive.config import fields
+from tf_contrastive.config.evaluate import Evaluation
 from tf_contrastive.evaluation import plots, results
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.results import Measurement
+from tf_contrastive.tensorboard import hparams
 
 _DOTS_PER_INCH = 120
+# Protocols whose accuracies are columns of the HParams page: the default ones.
+_COLUMNS = fields.split_list(Evaluation.protocols)
 # The npz entry that describes the other entries, in JSON.
 _ABOUT = "about"
 
@@ -130,6 +135,14 @@ class Recorder:
                     tag = f"{prefix}{context.subject.name}/{protocol}/{plot}"
                     tf.summary.image(tag, pixels[tf.newaxis])
             self._writer.flush()
+            if own and context.subject.name == "trained":
+                scores = {
+                    results.row_name(row): row["top1"]
+                    for row in rows
+                    if protocol in _COLUMNS and row["top1"] is not None
+                }
+                run_events = os.path.dirname(self._events)
+                hparams.write_scores(run_events, scores, self.step)
 
 
 def _entry_name(variant: str, name: str) -> str:

@@ -28,6 +28,7 @@ from tf_contrastive.config.evaluate import Evaluation, Scoring
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.protocols import Linear
 from tf_contrastive.evaluation import make_context, protocols, results
+from tf_contrastive.tensorboard import hparams
 
 RESULT_FILE = "linear.json"
 # Folder of an unfinished stage, and the file in it that identifies the stage.
@@ -123,6 +124,9 @@ def run(
     if is_chief:
         opened.check()
         files.write_json(path, report, advice=_ADVICE)
+        events = os.path.join(workdir, tensorboard.EVENTS)
+        (row,) = report["results"]
+        hparams.write_scores(events, {"linear_stage": row["top1"]}, saved.step)
     return report
 
 

@@ -20,9 +20,11 @@ class TensorBoard(tf.keras.callbacks.Callback):
 
     Args:
       logdir: folder of the event files.
-      every_steps: steps between two points; each is a mean over them.
+      every_steps: steps between two points; each is a mean since the last one.
+        Every epoch ends with a point, too.
       batch_size: the global batch, images.
       schedules: tag -> learning rate as a function of the step.
+      chance: metric -> value of an encoder that distinguishes nothing.
       first_summaries: called before the first step, with the default writer.
       histograms: measures histograms, if there are any.
       histograms_every_epochs: epochs between two histograms; the start and the
@@ -36,6 +38,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         every_steps: int,
         batch_size: int,
         schedules: dict[str, Callable[[int], Any]],
+        chance: dict[str, float] | None = None,
         first_summaries: Sequence[Callable[[], None]] = (),
         histograms: Histograms | None = None,
         histograms_every_epochs: int = Runtime.histograms_every_epochs,
@@ -45,6 +48,10 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._every_steps = every_steps
         self._batch_size = batch_size
         self._schedules = schedules
+        self._chance = {
+            scalars.CHANCE + scalars.TAGS[name]: value
+            for name, value in (chance or {}).items()
+        }
         self._first_summaries = first_summaries
         self._histograms = histograms
         self._every_epochs = histograms_every_epochs
@@ -70,6 +77,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
             with self._writer.as_default(step=0):
                 for write in self._first_summaries:
                     write()
+            self._write_scalars(step, self._chance)
             self._write_histograms(step)
             self._writer.flush()
 
@@ -79,7 +87,9 @@ class TensorBoard(tf.keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Writes a point if one is due."""
         step = self._step()
-        if step - self._last_written < self._every_steps:
+        every = self._every_steps
+        is_due = step // every > self._last_written // every
+        if not is_due and batch + 1 < self.params["steps"]:
             return
         self._last_written = step
         rate, wait = self._throughput.read()
@@ -117,7 +127,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
             for name, mean in logs.items()
             if name.startswith("val_")
         }
-        self._write_scalars(step, validation)
+        self._write_scalars(step, validation | self._chance)
         done = epoch + 1
         if self._every_epochs and (
             done % self._every_epochs == 0 or done == self.params["epochs"]
@@ -144,11 +154,9 @@ class TensorBoard(tf.keras.callbacks.Callback):
         """Flushes the writer."""
         self._writer.flush()
 
-    def close(self, write: Callable[[], None]) -> None:
-        """Calls `write` with the default writer; closes it, if it was used."""
+    def close(self) -> None:
+        """Closes the writer, if it was used."""
         if self._writer is not None:
-            with self._writer.as_default():
-                write()
             self._writer.close()
 
 

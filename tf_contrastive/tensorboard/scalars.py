@@ -28,6 +28,8 @@ TAGS = {
     "online_knn_top1": "probe/online_knn_top1",
 }
 VALIDATION = "validation/"
+# Before a metric: the value of an encoder that distinguishes nothing.
+CHANCE = "chance/"
 FEATURE_STD = "similarity/feature_std"
 FEATURE_RANK = "similarity/feature_effective_rank"
 
@@ -51,8 +53,9 @@ _GROUPS = ("input", "loss", "similarity", "optimizer", "probe", "system")
 def write_layout(metrics: Iterable[str], *, ranks: bool) -> None:
     """Writes the custom-scalars page: five curves, then groups in data order.
 
-    Curves of training and validation share a chart. A curve is left out if the
-    run does not have its metric, or does not measure the ranks of features.
+    Curves of training, validation and chance share a chart. A curve is left out
+    if the run does not have its metric, or does not measure the ranks of
+    features.
     """
     curves = _CURVES if ranks else _CURVES | _SPREAD_CURVE
     measured = {TAGS[metric] for metric in metrics}
@@ -77,8 +80,9 @@ def write_layout(metrics: Iterable[str], *, ranks: bool) -> None:
 
 
 def _chart(title: str, tags: tuple[str, ...]) -> layout_pb2.Chart:
-    # A chart that compares two curves leaves those of validation out.
-    prefix = f"({VALIDATION})?" if len(tags) == 1 else ""
+    # A chart that compares two curves leaves those of validation out. Charts
+    # are the same for all runs: TensorBoard shows each of other curves apart.
+    prefix = f"({VALIDATION}|{CHANCE})?" if len(tags) == 1 else ""
     expressions = [f"^{prefix}{tag}$" for tag in tags]
     return layout_pb2.Chart(
         title=title, multiline=layout_pb2.MultilineChartContent(tag=expressions)
