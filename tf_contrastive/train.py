@@ -46,6 +46,7 @@ from tf_contrastive.config.runtime import (
     skipped_steps,
 )
 from tf_contrastive.config.smoke import smoke, substitute
+from tf_contrastive.config.views import Views, resolve_views
 from tf_contrastive.model import ContrastiveModel
 from tf_contrastive.model.networks import build_model, precision
 from tf_contrastive.tensorboard import (
@@ -270,6 +271,19 @@ class PreparedRun:
 
     def example_views(self) -> tuple[tf.Tensor, tf.Tensor | None]:
         """A small batch (views [B, V, S, S, K], labels or None), not mixed."""
+        first = self._example_batch()
+        return first if isinstance(first, tuple) else (first, None)
+
+    def originals(self) -> tf.Tensor:
+        """The images of `example_views`, not augmented, [B, 1, S, S, K]."""
+        plain = Views(augmentation="none", flip=False, views=1)
+        side = self.options.views.side
+        views = resolve_views(plain, self.source.info.name, side)
+        options = dataclasses.replace(self.options, views=views)
+        first = dataclasses.replace(self, options=options)._example_batch()
+        return first[0] if isinstance(first, tuple) else first
+
+    def _example_batch(self) -> Any:
         views, images = self.options.views, tensorboard.GRID_IMAGES
         if self.options.runtime.histograms_every_epochs:
             images = tensorboard.images_per_batch(views.side, views.views)
@@ -288,8 +302,7 @@ class PreparedRun:
         # In this process alone.
         local = tf.distribute.get_strategy()
         few = dataclasses.replace(few, strategy=local, service=None)
-        first = next(iter(few.batches()))
-        return first if isinstance(first, tuple) else (first, None)
+        return next(iter(few.batches()))
 
     def build(self) -> tuple[ContrastiveModel, Schedules]:
         """Returns the compiled model, and TensorBoard tag -> learning rate.
@@ -579,6 +592,7 @@ def _summaries(
         )
     every_epochs = run.options.runtime.histograms_every_epochs
     pixels, labels = run.example_views()
+    originals = run.originals()
     return tensorboard.TensorBoard(
         run.events,
         every_steps=run.log_every_steps,
@@ -586,7 +600,9 @@ def _summaries(
         schedules=curves,
         chance=_chance(run),
         first_summaries=[
-            lambda: tf.summary.image("views", tensorboard.view_grid(pixels)),
+            lambda: tf.summary.image(
+                "views", tensorboard.view_grid(originals, pixels)
+            ),
             lambda: scalars.write_layout(
                 [mean.name for mean in model.metrics],
                 ranks=bool(every_epochs),

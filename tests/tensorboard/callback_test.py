@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import small
 import tensorflow as tf
+from dataset_helpers import columns
 from PIL import Image
 from tensorboard import default, program
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
@@ -221,15 +222,23 @@ def test_the_layout_omits_curves_that_a_run_lacks():
     assert b"probe/accuracy" in written[True, True]
 
 
-def test_views_are_a_grid(server):
+def test_views_are_below_their_images(server, runs):
     tags = server.get("plugin/images/tags")
     (about_grid,) = server.get(
         "plugin/images/images", run="a/events", tag="views", sample=0
     )
     assert "views" in tags["a/events"] and about_grid["step"] == 0
     png = server.bytes(f"plugin/images/individualImage?{about_grid['query']}")
-    # 8 images of 8 pixels, 2 views.
-    assert Image.open(io.BytesIO(png)).size == (64, 16)
+    shown = Image.open(io.BytesIO(png))
+    # 8 images of 8 pixels, and 2 views.
+    assert shown.size == (8 * 9 - 1, 3 * 9 - 1 + 2)
+    # The first row has images of the dataset.
+    pixels = np.asarray(shown.convert("RGB"))[:8]
+    images = columns(datasets.source("digits", "train[:200]"))["image"]
+    for place in range(8):
+        original = pixels[:, place * 9 : place * 9 + 8]
+        distance = np.abs(images.astype(int) - original).max(axis=(1, 2, 3))
+        assert distance.min() <= 1, place
 
 
 def test_histograms_are_written_at_start_and_each_epoch(server, runs):

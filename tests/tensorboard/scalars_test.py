@@ -65,12 +65,20 @@ def test_a_short_run_has_fifty_points(given, steps, expected):
 
 
 def test_the_grid_has_a_column_per_image_and_a_row_per_view():
-    views = np.zeros([3, 2, 4, 5, 3], np.float32)
-    views[2, 1] = 1.0
-    grid = tensorboard.view_grid(views).numpy()
-    assert grid.shape == (1, 8, 15, 3)
-    assert grid[0, 4:, 10:].min() == 1.0
-    assert grid.sum() == 4 * 5 * 3
+    originals = np.full([3, 1, 4, 4, 5], 0.5, np.float32)
+    views = np.zeros([3, 2, 4, 4, 5], np.float32)
+    views[2, 1] = 0.25
+    grid = tensorboard.view_grid(originals, views).numpy()
+    # One pixel between images, and three below the originals.
+    assert grid.shape == (1, 3 * 4 + 3 + 1, 3 * 4 + 2, 3)
+    (grid,) = grid
+    for column in (0, 5, 10):
+        right = column + 4
+        assert (grid[:4, column:right] == 0.5).all()
+        assert (grid[7:11, column:right] == 0.0).all()
+        assert (grid[12:, column:right] == (column == 10) * 0.25).all()
+    # The rest is white.
+    assert (grid == 1.0).sum() == grid.size - 9 * 4 * 4 * 3
 
 
 class _SlowHistograms:

@@ -13,6 +13,8 @@ from tf_contrastive.tensorboard.histograms import Histograms
 
 # Images whose views are shown.
 GRID_IMAGES = 8
+# The space between two of them is their side divided by this.
+_GAPS = 32
 
 
 class TensorBoard(tf.keras.callbacks.Callback):
@@ -198,12 +200,30 @@ class Profile(tf.keras.callbacks.Callback):
             self._running = False
 
 
-def view_grid(views: tf.Tensor, images: int = GRID_IMAGES) -> tf.Tensor:
-    """Tiles views, a column per image: [B, V, H, W, 3] -> [1, V*H, b*W, 3].
+def view_grid(
+    originals: tf.Tensor, views: tf.Tensor, images: int = GRID_IMAGES
+) -> tf.Tensor:
+    """Tiles images and their views, a column per image, white between them.
 
-    TensorBoard scales an image to the width of its card.
+    Args:
+      originals: [B, 1, S, S, K].
+      views: [B, V, S, S, K].
+      images: columns, at most.
+
+    Returns:
+      [1, height, width, 3]; TensorBoard scales it to the width of its card.
     """
-    shown = views[:images, ..., :3]
+    shown = tf.concat([originals[:images], views[:images]], axis=1)[..., :3]
+    gap = max(shown.shape[2] // _GAPS, 1)
+    shown = tf.pad(
+        shown,
+        [[0, 0], [0, 0], [0, gap], [0, gap], [0, 0]],
+        constant_values=1.0,
+    )
     b, v, h, w, k = shown.shape
-    columns = tf.transpose(shown, [1, 2, 0, 3, 4])  # [V, H, b, W, 3]
-    return tf.reshape(columns, [1, v * h, b * w, k])
+    columns = tf.transpose(shown, [1, 2, 0, 3, 4])  # [1 + V, H, b, W, 3]
+    grid = tf.reshape(columns, [1, v * h, b * w, k])
+    # A wider space between the originals and their views.
+    rows = tf.split(grid, [h, (v - 1) * h], axis=1)
+    space = tf.ones_like(rows[0][:, : 2 * gap])
+    return tf.concat([rows[0], space, rows[1]], axis=1)[:, :-gap, :-gap]
