@@ -8,6 +8,7 @@ import pytest
 from sklearn import metrics
 
 from tf_contrastive import classifiers, errors, evaluation
+from tf_contrastive.evaluation import classification
 
 _arrays = functools.partial(
     blobs.blobs, n=240, features=6, classes=8, spread=1.3
@@ -91,3 +92,49 @@ def test_views_of_another_encoder_are_refused():
             labels,
             views=lambda step: [(train[:, :4], labels)] * 9,
         )
+
+
+def _softmax_regression_by_lars(x, labels, *, steps, batch, rate, decay, seed):
+    """Kernel, bias and losses after so many steps of LARS, as in SupCon's code.
+
+    The kernel starts by Glorot's rule and is adapted with eta 0.001; the bias
+    is neither adapted nor decayed.
+    """
+    n, features = x.shape
+    x, onehot = x.astype(np.float64), np.eye(labels.max() + 1)[labels]
+    limit = np.sqrt(6 / (features + onehot.shape[1]))
+    size = (features, onehot.shape[1])
+    w = np.random.default_rng(seed).uniform(-limit, limit, size)
+    b, v, u = np.zeros(size[1]), np.zeros(size), np.zeros(size[1])
+    generator, losses, rows = np.random.default_rng(seed), [], []
+    for step in range(steps):
+        if len(rows) == 0:
+            rows = generator.permutation(n)[: n // batch * batch]
+        now, rows = rows[:batch], rows[batch:]
+        logits = x[now] @ w + b
+        p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        losses.append(-np.mean(np.log(p[onehot[now] > 0])))
+        error = (p - onehot[now]) / batch
+        lr = rate * batch / 256 * 0.5 * (1 + np.cos(np.pi * step / steps))
+        g = x[now].T @ error + decay * w
+        trust = 0.001 * np.linalg.norm(w) / np.linalg.norm(g)
+        v = 0.9 * v + lr * trust * g
+        u = 0.9 * u + lr * error.sum(0)
+        w, b = w - v, b - u
+    return w, b, losses
+
+
+def test_lars_adapts_the_kernel_of_the_linear_classifier():
+    x, labels = _arrays(n=70)
+    options = {"epochs": 5, "batch_size": 16, "seed": 2}
+    decayed = {"optimizer_options": {"weight_decay": 0.05}}
+    model, losses = classification.fit_linear(
+        x, labels, optimizer="lars", learning_rate=16, **options, **decayed
+    )
+    kernel, bias, expected = _softmax_regression_by_lars(
+        x, labels, steps=20, batch=16, rate=16, decay=0.05, seed=2
+    )
+    np.testing.assert_allclose(model.kernel, kernel, atol=1e-5)
+    np.testing.assert_allclose(model.bias, bias, atol=1e-5)
+    of_epochs = np.mean(np.reshape(expected, [5, 4]), axis=1)
+    np.testing.assert_allclose(losses, of_epochs, rtol=1e-5)

@@ -293,10 +293,10 @@ def test_a_learning_rate_that_diverges_is_not_chosen():
 @pytest.mark.parametrize(
     ("recipe", "told"),
     [
-        ("simclr", ("sgd", 90, 0.1, "cosine", True)),
-        ("simclr_lars", ("lars", 90, 0.3, "cosine", None)),
-        ("sincere", ("sgd", 100, 0.1, "cosine", False)),
-        ("supcon", ("rmsprop", 350, 0.05, "exponential", None)),
+        ("simclr", ("sgd", 90, 0.1, "cosine", True, None)),
+        ("simclr_lars", ("lars", 90, 0.3, "cosine", None, False)),
+        ("sincere", ("sgd", 100, 0.1, "cosine", False, None)),
+        ("supcon", ("rmsprop", 350, 0.05, "exponential", None, None)),
     ],
 )
 def test_recipes_are_the_papers_and_options_override_them(recipe, told):
@@ -305,6 +305,7 @@ def test_recipes_are_the_papers_and_options_override_them(recipe, told):
         *(hyperparameters[k] for k in ("optimizer", "epochs", "learning_rate")),
         hyperparameters["schedule"],
         hyperparameters["optimizer_options"].get("nesterov"),
+        hyperparameters.get("starts_at_zero"),
     )
     assert found == told
     other = Scoring.of(

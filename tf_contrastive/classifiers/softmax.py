@@ -70,13 +70,14 @@ def train_linear(
     label_smoothing: float = protocols.Linear.label_smoothing,
     normalize_features: bool = protocols.Linear.l2_normalize_features,
     seed: int = Evaluation.seed,
+    starts_at_zero: bool = True,
     views: Callable[[int], Batches] | None = None,
     observer: TrainingObserver | None = None,
 ) -> tuple[Linear, list[float]]:
     """Trains softmax regression on frozen embeddings.
 
-    Weights start at zero. The training runs on one device, outside of the scope
-    of any strategy. Embeddings are float [m, D], labels int [m], from 0.
+    The training runs on one device, outside of the scope of any strategy.
+    Embeddings are float [m, D], labels int [m], from 0.
 
     Args:
       train_embeddings, train_labels: the training rows.
@@ -86,6 +87,8 @@ def train_linear(
       label_smoothing: fraction of the target spread over all classes.
       normalize_features: whether to l2-normalize all embeddings first.
       seed: seed of the order of rows; equal seeds give equal scores.
+      starts_at_zero: whether the kernel starts at zero, not by Glorot's uniform
+        rule. The bias does.
       views: first step -> endless batches (embeddings [batch_size, D], labels
         [batch_size]) of augmented images, to train on instead of the training
         rows, as in Khosla et al. 2020 (SupCon), table 5. None: the training
@@ -106,7 +109,10 @@ def train_linear(
     batch_size = min(batch_size, len(train))
     steps = len(train) // batch_size
     observer = observer or TrainingObserver()
-    kernel = tf.Variable(tf.zeros([train.shape[1], len(classes)]))
+    shape = train.shape[1], len(classes)
+    limit = 0.0 if starts_at_zero else math.sqrt(6 / sum(shape))
+    start = np.random.default_rng(seed).uniform(-limit, limit, shape)
+    kernel = tf.Variable(start, dtype=tf.float32)
     bias = tf.Variable(tf.zeros([len(classes)]))
     losses = tf.Variable(tf.zeros([epochs]))
     keras_optimizer = optimizer(batch_size, steps)

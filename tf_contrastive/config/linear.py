@@ -17,9 +17,7 @@ from tf_contrastive.errors import UserError, arg
 # Defaults of the linear classifier that differ from the optimizers' own
 # (SimCLR, appendix B.6).
 LINEAR_OPTIMIZER_OPTIONS: dict[str, dict[str, Any]] = {
-    # SimCLR's code excludes the classifier from the adaptation: it starts at
-    # zero, and LARS divides by the norm of the weights.
-    "lars": {"weight_decay": 0.0, "trust_coefficient": None},
+    "lars": {"weight_decay": 0.0},
     "sgd": {"weight_decay": 0.0, "nesterov": True},
     # The second stage of SupCon's code.
     "rmsprop": {"weight_decay": 0.0, "epsilon": 0.001},
@@ -109,9 +107,13 @@ class LinearStage:
     def hyperparameters(self) -> dict[str, Any]:
         """Returns the keyword arguments of `evaluation.linear_probe`."""
         schedule, optimizer = self.schedule, self.optimizer.optimizer
-        # Only where it is set, so that earlier results stay comparable.
-        normalized = {"normalize_features": True}
-        return (normalized if self.l2_normalize_features else {}) | {
+        # Only what is unusual, so that earlier results stay comparable.
+        unusual: dict[str, Any] = {}
+        if self.l2_normalize_features:
+            unusual["normalize_features"] = True
+        if self.optimizer.member().scales_by_weights:
+            unusual["starts_at_zero"] = False
+        return unusual | {
             "epochs": schedule.epochs,
             "batch_size": schedule.batch_size,
             "label_smoothing": self.label_smoothing,

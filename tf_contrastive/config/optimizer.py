@@ -41,10 +41,13 @@ class OptimizerDeclaration(Component):
       learning_rate: its usual base learning rate, per 256 images.
       peak_rates: the lowest and highest peak that trains; weights hardly move
         below, and diverge above.
+      scales_by_weights: whether its steps are in proportion to the weights,
+        which must not start at zero then.
     """
 
     learning_rate: ClassVar[float]
     peak_rates: ClassVar[tuple[float, float]]
+    scales_by_weights: ClassVar[bool] = False
 
     weight_decay: float = _weight_decay(1e-6)
     decay_all: bool = option(
@@ -79,6 +82,7 @@ class LARS(SGD):
     learning_rate = 0.3
     # It moves a weight by a thousandth of its rate.
     peak_rates = 0.05, math.inf
+    scales_by_weights = True
 
     trust_coefficient: float = option(
         0.001, "trust coefficient (eta)", above=0.0

@@ -14,7 +14,7 @@ from tf_contrastive import classifiers, errors, optimizers, schedules
 from tf_contrastive.config import fields
 from tf_contrastive.config import protocols as declared
 from tf_contrastive.config.linear import LINEAR_OPTIMIZER_OPTIONS
-from tf_contrastive.config.optimizer import resolve_learning_rate
+from tf_contrastive.config.optimizer import OPTIMIZERS, resolve_learning_rate
 from tf_contrastive.config.views import declared as declared_policy
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
 from tf_contrastive.evaluation.results import Measurement
@@ -167,8 +167,9 @@ def fit_linear(
       learning_rate: peak, per 256 rows; None: the optimizer's default.
       schedule, schedule_options: name and options for `schedules.build`.
       warmup_epochs: epochs of linear warm-up; None: 10, at most a tenth.
-      **training: batch_size, label_smoothing, normalize_features, seed, views
-        and observer of `classifiers.train_linear`.
+      **training: batch_size, label_smoothing, normalize_features, seed,
+        starts_at_zero (by default, except with LARS), views and observer of
+        `classifiers.train_linear`.
     """
     if optimizer not in LINEAR_OPTIMIZER_OPTIONS:
         known = LINEAR_OPTIMIZER_OPTIONS
@@ -190,6 +191,9 @@ def fit_linear(
         )
         return optimizers.build(optimizer, learning_rate=rate, **options)
 
+    training.setdefault(
+        "starts_at_zero", not OPTIMIZERS[optimizer].scales_by_weights
+    )
     return classifiers.train_linear(
         embeddings, labels, optimizer=make, epochs=epochs, **training
     )
