@@ -197,7 +197,6 @@ class Item:
 
     name: str
     where: str
-    replicable: str  # "cpu": by a small run; "paper": at full scale; "none".
     claim: str
     note: str = ""  # What is to know; why there is no recipe.
     columns: Sequence[str] = ()

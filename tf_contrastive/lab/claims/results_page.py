@@ -187,7 +187,8 @@ def page(claim: definitions.Claim, result: dict[str, Any], folder: str) -> str:
     parts = [
         f"# {claim.name}",
         f"The paper's claim ({claim.reference}): {claim.claim}",
-        f"Verdict at this scale: **{result['verdict']}** ({count},"
+        "Verdict at this scale, by the [rule](../RESULTS.md):"
+        f" **{result['verdict']}** ({count},"
         f" {minutes(result):.0f} minutes).",
         markdown(_parts(recipe, result)),
         *filter(None, [recipe.diagnosis, *_gate(result), _added(result)]),
