@@ -90,8 +90,11 @@ def _views(run: Pretrain) -> dict[str, Any]:
             f"RandAugment {views.randaugment_layers} x"
             f" {views.randaugment_magnitude:g}"
             f" {order[views.stacked_randaugment_order]} the jitter",
-            f"warp {views.warp_probability:g}",
         ]
+    if own.get("rotate"):
+        operations.append("quarter turns")
+    if "warp_probability" in own:
+        operations.append(f"warp {views.warp_probability:g}")
     if "ablation_branch" in own:
         operations = [
             f"{views.ablation_branch} branch",

@@ -48,6 +48,15 @@ def test_broader_applies_each_operation_to_a_fraction_of_views():
         # Chen et al. 2020, figure 4, and table 3.
         (views.build("ablation:rotate", image_size=8), (90, 180, 270)),
         (views.build("simclr+rotate", image_size=8), (0, 90, 180, 270)),
+        # Khosla et al. 2020, supplement, 10.2, without angles.
+        (
+            views.build("simaugment", image_size=8, rotate=True),
+            (0, 90, 180, 270),
+        ),
+        (
+            views.build("stacked_randaugment", image_size=8, rotate=True),
+            (0, 90, 180, 270),
+        ),
         (
             views.build("ablation:rotate", image_size=8, ablation_form="0.2.0"),
             (0, 90, 180, 270),

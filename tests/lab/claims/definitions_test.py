@@ -103,6 +103,15 @@ def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
         assert evaluated.evaluation.protocols == "linear"
 
 
+def test_supcons_table_5_has_the_rotations_of_section_10_2():
+    planned = _planned("SC-T5")
+    for arm in ("SimAugment", "Stacked RandAugment"):
+        # In the linear stage, too: it has the options of the run.
+        assert planned[arm][0].views.chosen().rotate, arm
+    # A linear stage of SimAugment after another policy, too.
+    assert planned["AutoAugment"][0].views.rotate
+
+
 def test_sinceres_figure_3_is_of_1_neighbour():
     for commands in _planned("SI-F3").values():
         [corrupted] = [
