@@ -214,6 +214,18 @@ def test_networks_that_did_not_train_are_named():
     assert text in (_DOCS / "RESULTS.md").read_text()
 
 
+def test_relations_that_were_added_after_a_run_are_named():
+    def added(name):
+        text = (_DOCS / "results" / f"{name}.md").read_text()
+        return text.partition("Relations added after the run: ")[2][:40]
+
+    assert added("IP-T3").startswith("top-1 of SimCLR on 2 - top-1 of SimCLR")
+    assert added("SR-T1").startswith("top-1 of SimCLR on 1 - top-1 of SimCLR")
+    assert not added("SC-NP")
+    # Both of its sides were written before.
+    assert not added("SI-T5")
+
+
 def test_measured_values_are_those_of_the_runs():
     """Of each claim a mean, as the first report had it."""
     means = {

@@ -285,11 +285,15 @@ def _gate(result: dict[str, Any]) -> Iterator[str]:
 
 def _added(result: dict[str, Any]) -> str:
     """Returns which supporting relations were not written before the run."""
-    added = {
-        _shortened(row["relation"])
-        for row in result["relations"]
-        if row["relation"] not in result["registered"] and "part" in row
-    }
+    registered = set(result["registered"])
+    added = set()
+    for row in result["relations"]:
+        text, _, bound = row["relation"].partition(" within ")
+        # Once a relation of each side.
+        sides = {f"{text} >= -{bound}", f"{text} <= {bound}"}
+        before = row["relation"] in registered or sides <= registered
+        if "part" in row and not before:
+            added.add(_shortened(row["relation"]))
     if not added:
         return ""
     return f"Relations added after the run: {'; '.join(sorted(added))}."
