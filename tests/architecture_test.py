@@ -16,7 +16,7 @@ _PACKAGE = _ROOT / "tf_contrastive"
 # above its own. Parts of the same line are independent of each other.
 _LAYERS = """
 errors
-files terminal
+files processes terminal
 config distribution
 classifiers datasets encoders flags heads losses optimizers schedules views
 model

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tf_contrastive import __main__, flags
+from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
 from tf_contrastive.config.evaluate import Scoring
 
@@ -140,6 +141,7 @@ def test_flags_exist(name):
     for config_class in __main__.COMMANDS.values():
         names = flags.names(config_class)
         known.update(names, (f"no{name}" for name in names))
+    known.update(f"evaluate_{name}" for name in flags.names(Evaluate))
     scripts = [p for p in (_ROOT / "launch").iterdir() if p.is_file()]
     for script in (*scripts, _ROOT / "tests" / "conftest.py"):
         known.update(re.findall(r"--(\w+)", script.read_text("utf-8")))

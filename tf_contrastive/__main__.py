@@ -23,6 +23,7 @@ from tf_contrastive.commands.export import Export
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.commands.quickstart import Quickstart
 from tf_contrastive.commands.reproduce import Reproduce
+from tf_contrastive.commands.sweep import Sweep
 from tf_contrastive.config.fields import Command
 
 # Command -> options, whose docstring describes the command.
@@ -31,6 +32,7 @@ COMMANDS: dict[str, type[Command]] = {
     "pretrain": PretrainCommand,
     "doctor": Doctor,
     "evaluate": Evaluate,
+    "sweep": Sweep,
     "export": Export,
     "embed": Embed,
     "reproduce": Reproduce,
@@ -90,7 +92,11 @@ def _run_command(module: types.ModuleType, parsed: Command) -> int:
 
 
 def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
-    """Writes a bare word and `--compare A B` as flags with one value."""
+    """Writes words that are no flags of the command as values of its flags.
+
+    These are a bare word, the runs of `--compare A B`, and the flags of another
+    command.
+    """
     words = list(words)
     name = config_class.BARE_WORD
     if name and words and not words[0].startswith("-"):
@@ -100,6 +106,8 @@ def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
         pair = words[place + 1 : place + 3]
         if not any(word.startswith("-") for word in pair):
             words[place : place + 3] = [f"--compare={','.join(pair)}"]
+    if config_class.OTHERS:
+        words = flags.with_others(config_class, words)
     return words
 
 

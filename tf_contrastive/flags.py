@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
@@ -134,13 +135,70 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
     """
     defaults = config_class()
     options = {option.name: option for option in fields.options(defaults)}
+    values = _values(config_class, arguments)
+    given = {
+        name: fields.read(name, option.field, str(values[name].value))
+        for name, option in options.items()
+        if values[name].present
+    }
+    for option in options.values():
+        kind = option.name.removesuffix("_own")
+        if option.family and not option.key and given.get(option.name):
+            chosen = given.get(kind, options[kind].value)
+            if not fields.module_of(chosen):
+                key = given[option.name].partition("=")[0]
+                family: Any = values[option.family]
+                raise family.unknown(key)
+    parsed = fields.replace(defaults, **config_class.presets(given) | given)
+    fields.validate_fields(parsed)
+    return parsed
+
+
+def texts(config_class: type[Command], arguments: list[str]) -> dict[str, str]:
+    """Returns the texts that a command's flags give to options, by name.
+
+    Raises:
+      UserError: for an unknown flag, or a word that is not a flag.
+    """
+    values = _values(config_class, arguments)
+    return {
+        option.name: str(values[option.name].value)
+        for option in fields.options(config_class())
+        if values[option.name].present
+    }
+
+
+def with_others(config_class: type[Command], words: list[str]) -> list[str]:
+    """Returns words with those of other commands in the option `OTHERS`."""
+    known = set(names(config_class))
+    parts: dict[bool, list[str]] = {True: [], False: []}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word[:1] == "-" and "=" not in word and rest and rest[0][:1] != "-":
+            word = f"{word}={rest.pop(0)}"
+        is_own = not known.isdisjoint(named(word))
+        parts[is_own].append(word)
+    return [*parts[True], f"--{config_class.OTHERS}={shlex.join(parts[False])}"]
+
+
+def named(word: str) -> tuple[str, str]:
+    """Returns the flags that a word may give: --NAME, or --noNAME as NAME."""
+    name = word.lstrip("-").partition("=")[0]
+    return name, name.removeprefix("no")
+
+
+def _values(
+    config_class: type[Command], arguments: list[str]
+) -> absl_flags.FlagValues:
+    """Returns the flags of a command, with the texts of those given."""
+    options = {o.name: o for o in fields.options(config_class())}
     values = absl_flags.FlagValues()
     for name, option in options.items():
         values[name] = _Text(name, fields.value_type(option.field) is bool)
-    families = {}
     for name, members in _families(options.values()).items():
         known = {key: values[o.name] for key, o in members.items()}
-        values[name] = families[name] = _Family(name, known)
+        values[name] = _Family(name, known)
     for name in _IGNORED:
         values[name] = _Text(name)
     for old, name in _RENAMED.items():
@@ -165,21 +223,7 @@ def parse(config_class: type[Config], arguments: list[str]) -> Config:
     for name, default in _IGNORED.items():
         if values[name].value not in (None, default):
             terminal.warning(f"--{name}={values[name].value} is ignored")
-    given = {
-        name: fields.read(name, option.field, str(values[name].value))
-        for name, option in options.items()
-        if values[name].present
-    }
-    for option in options.values():
-        kind = option.name.removesuffix("_own")
-        if option.family and not option.key and given.get(option.name):
-            chosen = given.get(kind, options[kind].value)
-            if not fields.module_of(chosen):
-                key = given[option.name].partition("=")[0]
-                raise families[option.family].unknown(key)
-    parsed = fields.replace(defaults, **config_class.presets(given) | given)
-    fields.validate_fields(parsed)
-    return parsed
+    return values
 
 
 def _unexpected(word: str, known: Iterable[str]) -> errors.UserError:
@@ -196,7 +240,8 @@ def _unexpected(word: str, known: Iterable[str]) -> errors.UserError:
 def names(config_class: type[Command]) -> list[str]:
     """Returns the names of a command's flags, as `--helpfull` lists them."""
     options = fields.options(config_class())
-    return list(dict.fromkeys(o.family or o.name for o in options))
+    found = dict.fromkeys(o.family or o.name for o in options)
+    return [name for name in found if name != config_class.OTHERS]
 
 
 def _inlined(arguments: list[str], files: tuple[str, ...] = ()) -> list[str]:
@@ -367,7 +412,9 @@ def help_text(config_class: type[Command], everything: bool = True) -> str:
         lines += ["", f"{group}:"]
         of_group = list(members)
         for option in of_group:
-            if not option.family:
+            if option.name == config_class.OTHERS:
+                lines += _entry("[--FLAG=VALUE,VALUE ...]", option, 2)
+            elif not option.family:
                 lines += _entry(f"--{_usage(option)}", option, 2)
         for name, family in _families(of_group).items():
             lines += _wrap(f"--{name}=NAME=VALUE,NAME=VALUE", 2, 6)

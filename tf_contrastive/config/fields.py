@@ -447,6 +447,9 @@ class Command:
     COMMON: ClassVar[tuple[str, ...]] = ()
     # Option that a bare word after the command sets.
     BARE_WORD: ClassVar[str] = ""
+    # Option that takes all flags that are not of this command, as a shell's
+    # words.
+    OTHERS: ClassVar[str] = ""
 
     terminal: Terminal
 

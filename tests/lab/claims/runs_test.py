@@ -2,13 +2,12 @@
 
 import json
 import math
-import subprocess
 import sys
 
 import pytest
 import small
 
-from tf_contrastive import __main__, errors
+from tf_contrastive import __main__, errors, processes
 from tf_contrastive.commands import reproduce
 from tf_contrastive.commands.reproduce import Reproduce
 from tf_contrastive.config import fields
@@ -167,9 +166,9 @@ def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
     """
     calls = []
 
-    def call(words, **_):
-        calls.append(words[3:])
-        return subprocess.CompletedProcess(words, 0)
+    def call(words):
+        calls.append(words)
+        return 0, ""
 
     def top1(unit):
         best = {"a": 0.3, "b": 1.0, "c": 0.3}[unit.arm]
@@ -181,7 +180,7 @@ def test_arms_are_tuned_on_a_cut_of_train(run, tmp_path, monkeypatch):
         final = 9.0 if failed else 1.0
         return {"final": final, "collapsed": 5.0}
 
-    monkeypatch.setattr(subprocess, "run", call)
+    monkeypatch.setattr(processes, "run", call)
     _patch(monkeypatch, top1, "evaluation", "knn:k=1/top1")
     monkeypatch.setattr(measures, "gate", gate)
     rates = [[f"--learning_rate={rate}"] for rate in (0.1, 0.3, 1.0)]
@@ -241,19 +240,18 @@ _DIGITS = [
 ]
 
 
-def _in_this_process(words, **_):
+def _in_this_process(words):
     """Runs `python -m tf_contrastive ...` here, with a smaller encoder."""
-    assert words[1:3] == ["-m", "tf_contrastive"]
     with pytest.MonkeyPatch.context() as patch, small.encoder():
-        patch.setattr(sys, "argv", words[2:])
-        return subprocess.CompletedProcess(words, __main__.main())
+        patch.setattr(sys, "argv", ["tf_contrastive", *words])
+        return __main__.main(), ""
 
 
 @pytest.mark.slow
 def test_runs_are_shared_and_can_be_repeated_by_hand(
     run, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(subprocess, "run", _in_this_process)
+    monkeypatch.setattr(processes, "run", _in_this_process)
     recipe = {
         "seeds": 1,
         "shared": {
@@ -283,10 +281,10 @@ def test_runs_are_shared_and_can_be_repeated_by_hand(
     assert values["loss"] == pytest.approx(loss, rel=1e-3)
     # The recorded command gives the same loss.
     assert str(tmp_path) not in json.dumps(first)
-    words = first["units"][0]["commands"][0].split()[1:]
+    words = first["units"][0]["commands"][0].split()[3:]
     assert words[-1].startswith("--workdir=reproduction/runs/")
     words[-1] = f"--workdir={tmp_path / 'by_hand'}"
-    assert _in_this_process([sys.executable, *words]).returncode == 0
+    assert _in_this_process(words) == (0, "")
     again = json.loads((tmp_path / "by_hand/pretrain.json").read_text())
     assert again["loss"] == loss
 
@@ -304,8 +302,7 @@ def test_a_command_that_fails_ends_the_claim(
         "values": {"loss": ["training", "loss/contrastive/last_epoch"]},
     }
     claims = {"A": {"claim": "A", "items": ["SI-T4"], "cpu": recipe}}
-    process = subprocess.CompletedProcess([], returned)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: process)
+    monkeypatch.setattr(processes, "run", lambda words: (returned, ""))
     with pytest.raises(errors.UserError, match=message) as error:
         run(claims, claim="A")
     assert error.value.status == status

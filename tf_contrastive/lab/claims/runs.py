@@ -8,8 +8,6 @@ import dataclasses
 import itertools
 import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -17,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors, files, flags, terminal
+from tf_contrastive import errors, files, flags, processes, terminal
 from tf_contrastive.config.evaluate import Scoring
 from tf_contrastive.config.fields import Command
 from tf_contrastive.config.pretrain import Pretrain
@@ -330,14 +328,7 @@ def _call(words: Sequence[str]) -> None:
     """Runs a command, whose own output goes to stderr."""
     line = command_line(words)
     terminal.info(f"  {line}")
-    try:
-        status = subprocess.run(
-            [sys.executable, "-m", "tf_contrastive", *words],
-            stdout=sys.stderr,
-            check=False,
-        ).returncode
-    except KeyboardInterrupt:
-        status = errors.EXIT_RESUME
+    status, _ = processes.run(words)
     hint = "results so far are saved; repeat the same `reproduce` to resume"
     if status == errors.EXIT_RESUME:
         raise errors.InterruptedRunError(

@@ -1,0 +1,387 @@
+"""Grids of runs: values, folders, failures, resuming, tables."""
+
+import csv
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tf_contrastive import __main__, errors, processes
+from tf_contrastive.commands import sweep
+
+_ROOT = Path(__file__).resolve().parents[2]
+_GRID = ("--learning_rate=0.1,0.3", "--temperature=0.2,0.5")
+
+
+class _Commands:
+    """Stands for the processes: records commands, and writes results."""
+
+    def __init__(self):
+        self.calls = []
+        # Part of a command -> what `processes.run` returns for it.
+        self.ends = {}
+        self.scores = itertools.count(1)
+
+    def __call__(self, words):
+        self.calls.append(words)
+        for part, ended in self.ends.items():
+            if part in " ".join(words):
+                return ended
+        folder = Path(words[-1].partition("=")[2])
+        if words[0] == "pretrain":
+            result = {"steps": 8, "seconds": 1.0, "loss": 1.5, "val_loss": None}
+            (folder / "pretrain.json").write_text(json.dumps(result))
+            return 0, ""
+        rows = [
+            {
+                "encoder": encoder,
+                "protocol": "knn",
+                "variant": f"k={k}",
+                "version": "1",
+                "top1": next(self.scores) / 100,
+                "top1_interval": [0.0, 1.0],
+                "top5": None,
+                "top5_interval": None,
+                "metrics": {},
+                "examples": 9,
+                "seconds": 1.0,
+            }
+            for encoder in ("trained", "untrained")
+            for k in (1, 5)
+        ]
+        report = {"results": rows, "history": []}
+        (folder / "evaluation.json").write_text(json.dumps(report))
+        return 0, ""
+
+    def take(self):
+        """Returns the commands since the last call, as command and swept."""
+        calls, self.calls = self.calls, []
+        return [
+            (
+                words[0],
+                Path(words[-1].partition("=")[2]).name.rpartition("-")[0],
+            )
+            for words in calls
+        ]
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    stub = _Commands()
+    monkeypatch.setattr(processes, "run", stub)
+    return stub
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    def call(*words):
+        argv = ["tf_contrastive", "sweep", f"--workdir={tmp_path / 's'}"]
+        monkeypatch.setattr(sys, "argv", [*argv, *words])
+        return __main__.main()
+
+    return call
+
+
+def _table(folder):
+    return json.loads((folder / sweep.TABLE).read_text())
+
+
+def _options(capsys, name, option):
+    """Returns the values of a flag in the commands that are printed."""
+    lines = capsys.readouterr().out.splitlines()
+    words = [line.split() for line in lines if f" {name} " in line]
+    return [
+        [w.partition("=")[2] for w in line if w.startswith(f"--{option}=")]
+        for line in words
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "values"),
+    [
+        (["--learning_rate=0.1,0.3"], "learning_rate", ["0.1", "0.3"]),
+        (["--learning_rate=0.1;0.3"], "learning_rate", ["0.1", "0.3"]),
+        (["--learning_rate", "0.1, 0.3"], "learning_rate", ["0.1", "0.3"]),
+        (["--learning_rate=auto,0.3"], "learning_rate", ["auto", "0.3"]),
+        (["--loss=supcon,ntxent"], "loss", ["supcon", "ntxent"]),
+        (["--encoder=resnet10,convnet"], "encoder", ["resnet10", "convnet"]),
+        (["--flip=true,false"], "flip", ["true", "false"]),
+        (["--seed=0,1", "--seed=7"], "seed", ["7"]),
+        # Values with commas.
+        (["--profile_steps=1,2"], "profile_steps", ["1,2"]),
+        (["--profile_steps=1,2;3,4"], "profile_steps", ["1,2", "3,4"]),
+        (["--init_from=a;b"], "init_from", ["a", "b"]),
+        (["--init_from=;b"], "init_from", ["", "b"]),
+        (["--init_from=a,b;"], "init_from", ["a,b"]),
+        # Of families, whose keys are flags of their own.
+        (
+            ["--loss=supcon", "--loss_options=positives_cap=1,2"],
+            "loss_options",
+            ["positives_cap=1", "positives_cap=2"],
+        ),
+        (
+            [
+                "--warmup_epochs=0",
+                "--schedule=piecewise",
+                "--schedule_options=boundaries=1,2;3",
+            ],
+            "schedule_options",
+            ["boundaries=1,2", "boundaries=3"],
+        ),
+    ],
+)
+def test_values_of_a_flag(run, capsys, words, flag, values):
+    assert run("--print=commands", *words) == 0
+    given = _options(capsys, "pretrain", flag)
+    # Of a family, the last pair decides.
+    assert [line[-1].strip("'") for line in given] == values
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ([], ["no flags of pretrain"]),
+        (["--learning_rate=0.1,x"], ["--learning_rate=x"]),
+        (["--temprature=0.1,0.2"], ["--temprature"]),
+        (["--metrc=loss", "--seed=1"], ["--metrc"]),
+        (["--seed=0,"], ["--seed="]),
+        (["--init_from=a,b"], ["'a;b'", "'a,b;'"]),
+        (["--learning_rate=0.1,0.10"], ["learning_rate=0.10", "same run"]),
+        # A pair of values that do not go together, of several that do.
+        (
+            ["--batch_size=64,8", "--loss=ntxent,moco", "--queue_size=32"],
+            ["batch_size=64, loss=moco", "--queue_size=32"],
+        ),
+        (["--seed=0,1", "--run=2"], ["--run=2"]),
+        ([f"--seed={','.join(map(str, range(1001)))}"], ["1,001", "1,000"]),
+        (["--seed=1", "--evaluate_protocls=knn"], ["--protocls"]),
+        (["--seed=1", "--evaluate_knn_k=0"], ["--knn_k=0"]),
+        (["--seed=1", "--evaluate_output_dir=x"], ["--evaluate_output_dir"]),
+        (["--seed=1", "--flagfile=FILE"], ["--learning_rate=0.1,0.3"]),
+        (["--print=table"], ["no runs"]),
+    ],
+)
+def test_a_grid_that_cannot_work_runs_nothing(
+    run, commands, capsys, tmp_path, words, parts
+):
+    file = tmp_path / "grid.flags"
+    file.write_text("--learning_rate=0.1,0.3\n")
+    assert run(*(word.replace("FILE", str(file)) for word in words)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(part in line for part in parts), line
+    assert not commands.calls
+    assert not (tmp_path / "s").exists()
+
+
+def test_parts_of_a_flagfile_are_not_allowed(run, commands, capsys, tmp_path):
+    (tmp_path / "parts.flags").write_text("--encoder=my_parts:network\n")
+    assert run("--seed=0,1", f"--flagfile={tmp_path / 'parts.flags'}") == 2
+    assert "--own_modules=my_parts" in capsys.readouterr().err
+    assert not commands.calls
+
+
+def test_every_combination_is_trained_and_scored(run, commands, tmp_path):
+    assert run(*_GRID, "--dataset=digits", "--noevaluate_untrained") == 0
+    pretrain, evaluate = commands.calls[:2]
+    assert pretrain[:-1] == [
+        "pretrain",
+        "--dataset=digits",
+        "--learning_rate=0.1",
+        "--temperature=0.2",
+    ]
+    assert evaluate[:-1] == ["evaluate", "--protocols=knn", "--nountrained"]
+    assert pretrain[-1] == evaluate[-1]
+    names = [
+        f"learning_rate={rate},temperature={temperature}"
+        for rate in ("0.1", "0.3")
+        for temperature in ("0.2", "0.5")
+    ]
+    done = [(c, name) for name in names for c in ("pretrain", "evaluate")]
+    assert commands.take() == done
+    # The last had the highest numbers.
+    report = _table(tmp_path / "s")
+    assert report["metric"] == "knn/k=5/top1"
+    rows = report["runs"]
+    assert [row["name"].rpartition("-")[0] for row in rows] == names[::-1]
+    assert [row["metrics"]["knn/k=5/top1"] for row in rows] == [
+        0.14,
+        0.10,
+        0.06,
+        0.02,
+    ]
+    assert {row["status"] for row in rows} == {"finished"}
+    text = (tmp_path / "s" / sweep.TABLE_CSV).read_text().splitlines()
+    first = next(csv.DictReader(text))
+    assert (first["--learning_rate"], first["--temperature"]) == ("0.3", "0.5")
+    assert (first["loss"], first["knn/k=5/top1"]) == ("1.5", "0.14")
+
+
+def test_what_is_finished_is_not_repeated(run, commands, tmp_path, capsys):
+    rates = ("--learning_rate=0.1,0.3", "--dataset=digits")
+    assert run(*rates) == 0
+    assert len(commands.take()) == 4
+    assert run(*rates) == 0
+    assert commands.take() == []
+    # Runs are added; those that an earlier grid has named are known.
+    assert run("--dataset=digits", "--learning_rate=0.3", "--seed=0,1") == 0
+    assert commands.take() == [("pretrain", "seed=1"), ("evaluate", "seed=1")]
+    # Only the scoring has changed, and how often it logs.
+    again = ("--evaluate_knn_k=3", "--dataset=digits", "--learning_rate=0.1")
+    assert run(*again) == 0
+    assert commands.take() == [("evaluate", "learning_rate=0.1")]
+    assert run(*again, "--log_every_steps=1") == 0
+    assert [name for name, _ in commands.take()] == ["pretrain", "evaluate"]
+    # Runs that were scored otherwise are marked.
+    rows = _table(tmp_path / "s")["runs"]
+    assert len(rows) == 3
+    assert "--evaluate" in capsys.readouterr().out.splitlines()[-6]
+    assert run("--print=table") == 0
+    assert commands.take() == []
+
+
+def test_a_failure_is_named_and_stops_no_other(run, commands, tmp_path, capsys):
+    why = "tf_contrastive: the loss is not finite"
+    commands.ends = {"--learning_rate=0.1 --temperature=0.2": (2, why)}
+    assert run(*_GRID) == 1
+    assert len(commands.take()) == 7
+    output = capsys.readouterr().out
+    assert "pretrain: the loss is not finite (status 2)" in output
+    last = _table(tmp_path / "s")["runs"][-1]
+    assert (last["status"], last["metrics"]) == ("failed", {})
+    # It is tried again, and the others are not.
+    commands.ends = {}
+    assert run(*_GRID) == 0
+    assert len(commands.take()) == 2
+    # A failed evaluation does not repeat the training, nor show old numbers.
+    commands.ends = {"evaluate": (2, "no labels")}
+    assert run(*_GRID, "--evaluate_knn_k=3") == 1
+    assert {name for name, _ in commands.take()} == {"evaluate"}
+    for row in _table(tmp_path / "s")["runs"]:
+        assert row["metrics"] == {"loss": 1.5}
+        assert row["status"] == "failed"
+    assert run(*_GRID, "--noevaluate") == 0
+    assert commands.take() == []
+
+
+def test_an_interrupted_sweep_resumes(run, commands, tmp_path):
+    commands.ends = {
+        "--learning_rate=0.3 --temp": (errors.EXIT_RESUME, "saved")
+    }
+    assert run(*_GRID) == errors.EXIT_RESUME
+    assert len(commands.take()) == 5
+    commands.ends = {}
+    assert run(*_GRID) == 0
+    assert [name for name, _ in commands.take()] == ["pretrain", "evaluate"] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        (["--metric=loss"], [0, 1, 2]),
+        (["--metric=loss", "--nominimize"], [1, 0, 2]),
+        (["--metric=knn/k=1/top1"], [1, 0, 2]),
+        (["--metric=knn/k=1/top1", "--minimize"], [0, 1, 2]),
+    ],
+)
+def test_the_order_of_the_table(run, commands, tmp_path, words, order):
+    """The first has the lower loss and accuracy, the third has no results."""
+    commands.ends = {"seed=2": (2, "")}
+    assert run("--seed=0,1,2") == 1
+    for path in (tmp_path / "s").glob("seed=1*/pretrain.json"):
+        path.write_text('{"loss": 2.0}')
+    assert run("--print=table", *words) == 0
+    rows = _table(tmp_path / "s")["runs"]
+    assert [int(row["name"][5]) for row in rows] == order
+
+
+def test_an_unknown_metric_ends_the_sweep_after_a_run(run, commands, capsys):
+    assert run(*_GRID, "--metric=knn/k=5/top") == 2
+    assert len(commands.take()) == 2
+    assert "knn/k=5/top1" in capsys.readouterr().err
+    assert run(*_GRID, "--metric=loss") == 0
+    assert len(commands.take()) == 6
+
+
+def test_losses_of_other_kinds_do_not_compare(run, commands, capsys):
+    assert run("--noevaluate", "--loss=supcon,ntxent", "--seed=0,1") == 0
+    assert "does not compare runs that differ in loss:" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_slurm_array_runs_the_grid(run, commands, capfd, tmp_path):
+    awkward = 'it\'s $HOME & "x" *'
+    assert run(*_GRID, f"--data_dir={awkward}", "--print=slurm") == 0
+    script = tmp_path / "array.sh"
+    script.write_text(capfd.readouterr().out)
+    assert "#SBATCH --array=0-3\n" in script.read_text()
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", script], check=True)
+    # A task of the array, with the words that a stub of Python gets.
+    stub = tmp_path / "python"
+    stub.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
+    stub.chmod(0o700)
+    text = script.read_text().replace(sys.executable, str(stub))
+    environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "2"}
+    done = subprocess.run(
+        ["bash", "-c", text], env=environment, capture_output=True, check=True
+    )
+    words = done.stdout.decode().split("\0")[:-1]
+    assert words[:3] == ["-m", "tf_contrastive", "sweep"]
+    assert f"--data_dir={awkward}" in words
+    assert run(*words[3:]) == 0
+    assert commands.take() == [
+        ("pretrain", "learning_rate=0.3,temperature=0.2"),
+        ("evaluate", "learning_rate=0.3,temperature=0.2"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_of_digits_resumes(tmp_path):
+    """Killed in the second of four runs; one of them diverges."""
+    command = [
+        *(sys.executable, "-m", "tf_contrastive", "sweep"),
+        "--workdir=s",
+        "--dataset=digits",
+        "--split=train[:256]",
+        "--encoder=resnet10",
+        "--width=0.125",
+        "--batch_size=64",
+        "--epochs=3",
+        "--histograms_every_epochs=0",
+        "--projector_examples=0",
+        "--learning_rate=0.3,1e30",
+        "--temperature=0.2,0.5",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    second = "learning_rate=0.3,temperature=0.5-*"
+    sweeping = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, start_new_session=True
+    )
+    with sweeping:
+        until = time.monotonic() + 300
+        while not list(tmp_path.glob(f"s/{second}/checkpoints/*.index")):
+            assert sweeping.poll() is None and time.monotonic() < until
+            time.sleep(0.1)
+        os.killpg(sweeping.pid, signal.SIGKILL)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    rows = _table(tmp_path / "s")["runs"]
+    assert [row["status"] for row in rows] == [
+        *["finished"] * 2,
+        *["failed"] * 2,
+    ]
+    assert all("not finite" in row["reason"] for row in rows[2:])
+    assert "resumed at step" in done.stderr
+    # The first run was done already; the others began or went on.
+    assert done.stderr.count("tf_contrastive pretrain") == 3
+    assert rows[0]["metrics"]["knn/k=5/top1"] > 0.3

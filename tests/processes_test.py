@@ -1,0 +1,78 @@
+"""Commands in processes of their own."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tf_contrastive import processes
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "last"),
+    [
+        (["--help"], 0, ""),
+        (["nope"], 2, "unknown command 'nope'"),
+        (["export", "--nope"], 2, "unknown flag --nope"),
+    ],
+)
+def test_a_command_returns_its_status_and_last_line(words, status, last, capfd):
+    ended = processes.run(words)
+    assert ended[0] == status
+    assert last in ended[1]
+    assert ended[1] in capfd.readouterr().err
+
+
+_COMMAND = """
+import signal, sys
+def save(number, frame):
+    print(f"saved after {signal.Signals(number).name}", file=sys.stderr)
+    sys.exit(42)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, save)
+print("ready", file=sys.stderr, flush=True)
+signal.pause()
+"""
+_PARENT = """
+from tf_contrastive import processes
+print(*processes.run([]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_may_save_before_it_ends(number, tmp_path):
+    """The terminal interrupts both processes; SIGTERM comes to the parent."""
+    package = tmp_path / "fake.py"
+    package.write_text(_COMMAND)
+    code = _PARENT.replace(
+        "print", f"processes.sys.executable = {str(tmp_path / 'run')!r}\nprint"
+    )
+    script = tmp_path / "run"
+    script.write_text(f"#!/bin/sh\nexec {sys.executable} {package}\n")
+    script.chmod(0o700)
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stderr.readline() == "ready\n"
+        if number == signal.SIGINT:
+            os.killpg(parent.pid, number)
+        else:
+            parent.send_signal(number)
+        output, _ = parent.communicate(timeout=60)
+    assert output == f"42 saved after {number.name}\n"
+
+
+def test_a_killed_command_is_named(monkeypatch, tmp_path):
+    script = tmp_path / "run"
+    script.write_text("#!/bin/sh\necho last >&2\nkill -KILL $$\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(processes.sys, "executable", str(script))
+    with open(os.devnull, "w") as stderr:
+        monkeypatch.setattr(processes.sys, "stderr", stderr)
+        assert processes.run([]) == (-9, "ended by SIGKILL")
