@@ -5,6 +5,7 @@ The flags are checked before the command's module imports TensorFlow, so that
 """
 
 import importlib
+import itertools
 import os
 import sys
 import types
@@ -94,8 +95,8 @@ def _run_command(module: types.ModuleType, parsed: Command) -> int:
 def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
     """Writes words that are no flags of the command as values of its flags.
 
-    These are a bare word, the runs of `--compare A B`, and the flags of another
-    command.
+    These are a bare word, the runs of `--compare A B ...`, and the flags of
+    another command.
     """
     words = list(words)
     name = config_class.BARE_WORD
@@ -103,9 +104,11 @@ def _as_flags(config_class: type[Command], words: list[str]) -> list[str]:
         words[0] = f"--{name}={words[0]}"
     if "--compare" in words:
         place = words.index("--compare")
-        pair = words[place + 1 : place + 3]
-        if not any(word.startswith("-") for word in pair):
-            words[place : place + 3] = [f"--compare={','.join(pair)}"]
+        after = words[place + 1 :]
+        names = [*itertools.takewhile(lambda x: not x.startswith("-"), after)]
+        if len(names) > 1:
+            value = f"--compare={','.join(names)}"
+            words[place : place + 1 + len(names)] = [value]
     if config_class.OTHERS:
         words = flags.with_others(config_class, words)
     return words

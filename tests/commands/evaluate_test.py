@@ -170,6 +170,9 @@ def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
             "knn/k=5/top1",
             "prototype/top1",
             "prototype/top5",
+            "knn/k=1/balanced_accuracy",
+            "knn/k=5/balanced_accuracy",
+            "prototype/balanced_accuracy",
         )
     }
     (knn,) = [
@@ -401,6 +404,49 @@ def test_comparison_finds_better_worse_and_tied(tmp_path, capsys):
     # Within 4 standard errors of 100,000 draws.
     assert rows["near"]["p_value"] == pytest.approx(0.0922851563, abs=0.0037)
     assert f"A: {a}" in out and "better" in out and "worse" in out
+
+
+def test_several_encoders_are_compared_with_a_correction(tmp_path, capsys):
+    hits = {
+        "a": [True] * 40 + [False] * 20,
+        "b": [True] * 34 + [False] * 26,
+        "c": [True] * 40 + [False] * 20,
+        "d": [True] * 30 + [False] * 30,
+    }
+    names = [
+        _record(tmp_path / name, linear=right) for name, right in hits.items()
+    ]
+    options = _options(compare=",".join(names), output_dir=str(tmp_path))
+    assert command.run(options) == 0
+    out = capsys.readouterr().out
+    report = json.loads((tmp_path / "comparison.json").read_text())
+    rows = {
+        (Path(row["a"]).name, Path(row["b"]).name): row
+        for row in report["results"]
+    }
+    # Only one of two has 6, 10 or 4 answers right: p = 2 / 2^k. Of six pairs
+    # the smallest is multiplied by 6, the next, its equal, by 5 but no less
+    # than the one before, and so on.
+    p_values = {pair: row["p_value"] for pair, row in rows.items()}
+    assert p_values == pytest.approx(
+        {
+            **{("a", "b"): 2**-5, ("a", "c"): 1, ("a", "d"): 2**-9},
+            **{("b", "c"): 2**-5, ("b", "d"): 2**-3, ("c", "d"): 2**-9},
+        }
+    )
+    corrected = {pair: row["p_corrected"] for pair, row in rows.items()}
+    assert corrected == pytest.approx(
+        {
+            **{("a", "b"): 4 * 2**-5, ("a", "c"): 1, ("a", "d"): 6 * 2**-9},
+            **{("b", "c"): 4 * 2**-5, ("b", "d"): 0.25, ("c", "d"): 6 * 2**-9},
+        }
+    )
+    # Alone, A would be better than B.
+    (alone,) = comparison.compare(*names[:2])["results"]
+    assert alone["verdict"] == "better"
+    assert rows["a", "b"]["verdict"] == "tied"
+    assert rows["a", "d"]["verdict"] == "better"
+    assert f"D: {names[3]}" in out and "C - D" in out and "Holm" in out
 
 
 def test_other_datasets_compare_whatever_the_split_of_the_own(tmp_path):

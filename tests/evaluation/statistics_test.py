@@ -133,6 +133,16 @@ def test_one_seed_gives_one_result():
 # ---- The verdict -------------------------------------------------------------
 
 
+def test_holms_correction():
+    # Each p times those that are left, and no less than the one before.
+    assert statistics.holm([0.01, 0.04, 0.03]) == pytest.approx(
+        [0.03, 0.06, 0.06]
+    )
+    assert statistics.holm([0.02]) == [0.02]
+    assert statistics.holm([0.9, 0.8]) == [1.0, 1.0]
+    assert statistics.holm([]) == []
+
+
 def test_verdicts():
     a, b = _answers(2000, gain=0.1)
     assert evaluation.compare(a, b)["verdict"] == "better"

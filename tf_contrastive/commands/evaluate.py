@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import string
 from typing import TYPE_CHECKING, ClassVar
 
 from tf_contrastive import files, terminal
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 COMPARISON_FILE = "comparison.json"
+_LETTERS = string.ascii_uppercase
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,35 +141,44 @@ def _strategy(options: Evaluate) -> "tf.distribute.Strategy":
 
 
 def _compare(evaluation: Evaluation) -> int:
-    """Prints which of two encoders is better, by each protocol."""
+    """Prints which of each two encoders is better, by each protocol."""
     from tf_contrastive.evaluation import comparison, results
 
-    a, b = fields.split_list(evaluation.compare)
-    report = comparison.compare(a, b, evaluation.seed)
-    headings = ("protocol", "version", "A is", "A", "B", "A - B", "95 %", "p")
+    names = fields.split_list(evaluation.compare)
+    report = comparison.compare_all(names, evaluation.seed)
+    letters = dict(zip(names, _LETTERS, strict=False))
+    headings = ("protocol", "version", "encoders", "the first is")
+    numbers = ("first", "second", "difference", "95 %", "p", "images")
     rows = [
         (
             results.row_name(row),
             row["version"],
+            f"{letters[row['a']]} - {letters[row['b']]}",
             row["verdict"],
             f"{row['top1_a']:.4f}",
             f"{row['top1_b']:.4f}",
             f"{row['difference']:+.4f}",
             f"{row['low']:+.4f}..{row['high']:+.4f}",
-            f"{row['p_value']:.5f}",
+            f"{row['p_corrected']:.5f}",
             f"{row['examples']:,}",
         )
         for row in report["results"]
     ]
     for line in report["warnings"]:
         terminal.warning(line)
-    print(f"A: {a}\nB: {b}")
-    print(terminal.format_table([(*headings, "images"), *rows], texts=range(3)))
+    for name, letter in letters.items():
+        print(f"{letter}: {name}")
+    print(terminal.format_table([(*headings, *numbers), *rows], texts=range(4)))
     for row in report["left_out"]:
-        print(f"left out: {results.row_name(row)} ({row['reason']})")
+        print(
+            f"left out: {letters[row['a']]} - {letters[row['b']]}"
+            f" {results.row_name(row)} ({row['reason']})"
+        )
     print(
         "better, worse: the 95 % interval of a paired bootstrap excludes 0, and"
-        " a paired permutation test has p <= 0.05; otherwise tied"
+        " a paired permutation test has p <= 0.05"
+        + " by Holm's correction for the pairs of a protocol" * (len(names) > 2)
+        + "; otherwise tied"
     )
     if evaluation.output_dir:
         path = os.path.join(evaluation.output_dir, COMPARISON_FILE)

@@ -102,7 +102,8 @@ def _print_results(
     if report:
         (scores,) = report["results"]
         rows["linear_top1"] = round(scores["top1"], 4)
-        rows["linear_top5"] = round(scores["top5"], 4)
+        if (top5 := results.shown_top5(scores)) is not None:
+            rows["linear_top5"] = round(top5, 4)
         files.write_json(path, rows)
     width = max(map(len, rows))
     for name, value in rows.items():

@@ -30,15 +30,19 @@ from tf_contrastive.errors import arg
 # Resamples of confidence intervals, and draws of permutation tests.
 BOOTSTRAP_RESAMPLES = 1000
 PERMUTATION_DRAWS = 100_000
+# Runs that one command compares, a letter for each.
+MAX_COMPARED = 26
 # Splits for training and for scoring where there is no run to take them from.
 _SPLITS = ("train", "test")
 
 
-def _two_names(value: str) -> str | None:
-    if len(split_list(value)) == 2:
+def _several_names(value: str) -> str | None:
+    names = split_list(value)
+    if 1 < len(set(names)) == len(names) <= MAX_COMPARED:
         return None
     return (
-        f"two runs or files of results, such as {arg('compare')} runs/a runs/b"
+        f"2 to {MAX_COMPARED} different runs or files of results, such as"
+        f" {arg('compare')} runs/a runs/b"
     )
 
 
@@ -59,10 +63,10 @@ class Evaluation:
     )
     compare: str = option(
         "",
-        "A,B or --compare A B: two runs, or results within them"
-        " (RUN:untrained, RUN/evaluation/trained-knn.npz), to compare by"
-        " statistical tests",
-        check=_two_names,
+        "A,B,... or --compare A B ...: runs, or results within them"
+        " (RUN:untrained, RUN/evaluation/trained-knn.npz), of which each two"
+        " are compared by statistical tests",
+        check=_several_names,
     )
     protocols: str = option(
         "knn,prototype,linear",

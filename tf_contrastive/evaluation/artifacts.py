@@ -25,6 +25,8 @@ from tf_contrastive.evaluation.results import Measurement
 from tf_contrastive.tensorboard import hparams
 
 _DOTS_PER_INCH = 120
+# Classes of a confusion matrix, at most.
+_MAX_CONFUSED = 50
 # Protocols whose accuracies are columns of the HParams page: the default ones.
 _COLUMNS = fields.split_list(Evaluation.protocols)
 # The npz entry that describes the other entries, in JSON.
@@ -71,7 +73,10 @@ class Recorder:
         images: dict[str, bytes] = {}
         for row, part in zip(rows, parts, strict=True):
             variant = row["variant"]
-            for name, figure in part.get("plots", {}).items():
+            figures = part.get("plots", {})
+            if row is rows[-1]:
+                figures = figures | _confusion(context, part)
+            for name, figure in figures.items():
                 plot = "-".join(filter(None, (variant, name)))
                 images[plot] = plots.png(figure, _DOTS_PER_INCH)
                 figure.clear()
@@ -143,6 +148,19 @@ class Recorder:
                 }
                 run_events = os.path.dirname(self._events)
                 hparams.write_scores(run_events, scores, self.step)
+
+
+def _confusion(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
+    """Draws how a result confuses the classes of test, if they are few."""
+    info = context.data.test.info
+    classes = info.num_classes or 0
+    if "predictions" not in part or {"labels", "dataset"} & {*part}:
+        return {}
+    if classes > _MAX_CONFUSED:
+        return {}
+    names = info.label_names or [str(i) for i in range(classes)]
+    labels = context.labels("test")
+    return {"confusion": plots.confusion(labels, part["predictions"], names)}
 
 
 def _entry_name(variant: str, name: str) -> str:

@@ -6,9 +6,10 @@ test (Chen et al. 2020, SimCLR, appendix B.8). One is better if both find a
 significant difference.
 """
 
+import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -91,6 +92,35 @@ def compare(a: str, b: str, seed: int = Evaluation.seed) -> dict[str, Any]:
         "left_out": left_out,
         "warnings": warnings,
     }
+
+
+def compare_all(
+    names: Sequence[str], seed: int = Evaluation.seed
+) -> dict[str, Any]:
+    """Compares each two of several encoders; see `compare`.
+
+    The verdicts and "p_corrected" are by Holm's correction for the number of
+    pairs that are compared by a protocol.
+
+    Returns:
+      {"names", "results" and "left_out": rows of `compare` with "a" and "b",
+      "warnings"}.
+    """
+    whole: dict[str, Any] = {"names": [*names], "results": [], "left_out": []}
+    warnings: dict[str, None] = {}
+    for a, b in itertools.combinations(names, 2):
+        report = compare(a, b, seed)
+        for part in ("results", "left_out"):
+            whole[part] += [{"a": a, "b": b} | row for row in report[part]]
+        warnings |= dict.fromkeys(report["warnings"])
+    whole["results"].sort(key=results.row_name)
+    for _, group in itertools.groupby(whole["results"], results.row_name):
+        rows = [*group]
+        p_values = statistics.holm([row["p_value"] for row in rows])
+        for row, p in zip(rows, p_values, strict=True):
+            row["p_corrected"] = p
+            row["verdict"] = statistics.verdict(row["low"], row["high"], p)
+    return whole | {"warnings": [*warnings]}
 
 
 def find(name: str) -> dict[tuple[str, str], artifacts.Hits]:

@@ -5,6 +5,7 @@ global state. matplotlib is imported when the first figure is drawn.
 """
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,3 +70,31 @@ def png(figure: "Figure", dpi: int = _DPI) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=dpi)
     return stream.getvalue()
+
+
+def confusion(
+    labels: np.ndarray, predictions: np.ndarray, names: Sequence[str]
+) -> "Figure":
+    """Draws which class (row) is taken for which (column), in % of the class.
+
+    Labels and predictions are int [n], ids into the names.
+    """
+    counts = np.zeros([len(names), len(names)])
+    np.add.at(counts, (labels, predictions), 1)
+    percent = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    side = 2.0 + 0.28 * len(names)
+    figure, axes = panels(1, 1, side, side)
+    axis = axes[0, 0]
+    axis.imshow(percent, cmap="Blues", vmin=0, vmax=100)
+    places = np.arange(len(names))
+    axis.set_xticks(places, names, rotation=90)
+    axis.set_yticks(places, names)
+    axis.set_xlabel("predicted class")
+    axis.set_ylabel("class")
+    axis.set_title("% of each class")
+    middle = {"fontsize": 7, "ha": "center", "va": "center"}
+    for (row, column), value in np.ndenumerate(percent):
+        if value >= 0.5:
+            color = "white" if value > 50 else "black"
+            axis.text(column, row, f"{value:.0f}", color=color, **middle)
+    return figure

@@ -16,6 +16,10 @@ from tf_contrastive.evaluation.context import EvaluationContext
 
 RESULTS_FILE = "evaluation.json"
 ADVICE = "set `output_dir` to a folder that you may write"
+# Metrics: the accuracy of each class (None: not in the split), and their mean.
+_BY_CLASS, _BALANCED = "class_accuracies", "balanced_accuracy"
+# Of so many classes the five most likely say little.
+_FEW = 10
 # Two history entries with equal values of these describe the same checkpoint.
 KEYS = ("step", "dataset", "train_split", "test_split")
 
@@ -110,7 +114,7 @@ def result_row(
         "top1_interval": intervals.get("top1"),
         "top5": part.get("top5"),
         "top5_interval": intervals.get("top5"),
-        "metrics": part.get("metrics", {}),
+        "metrics": part.get("metrics", {}) | _by_class(context, part),
         "examples": context.data.test.info.num_examples
         if scored is None
         else len(scored),
@@ -119,6 +123,21 @@ def result_row(
     if "dataset" in part:
         row["dataset"] = part["dataset"]
     return files.as_json(row)
+
+
+def _by_class(context: EvaluationContext, part: Measurement) -> dict[str, Any]:
+    """Returns accuracies by class, and their mean, if each answer is known."""
+    if "predictions" not in part or "correct" not in part:
+        return {}
+    labels = scored_labels(context, part)
+    classes, index = np.unique(labels, return_inverse=True)
+    hits = np.bincount(index, part["correct"], minlength=len(classes))
+    accuracies = np.full([classes.max() + 1], np.nan)
+    accuracies[classes] = hits / np.bincount(index)
+    return {
+        _BALANCED: float(np.nanmean(accuracies)),
+        _BY_CLASS: accuracies,
+    }
 
 
 def row_name(row: Mapping[str, Any]) -> str:
@@ -141,23 +160,32 @@ def scalars(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Formats results as a table, a line per row."""
-    rows = [
-        (
-            result["encoder"],
-            row_name(result),
-            result["version"],
-            _fraction(result["top1"]),
-            _interval(result["top1_interval"]),
-            _fraction(result["top5"]),
-            f"{result['examples']:,}",
-            f"{result['seconds']:.1f}",
-        )
-        for result in results
-    ]
-    names = ("encoder", "protocol", "version")
-    headings = (*names, "top-1", "95 %", "top-5", "images", "seconds")
-    return terminal.format_table([headings, *rows], texts=range(3))
+    """Formats results as a table, a line per row.
+
+    Columns without a value are left out; top-5 is of more than ten classes.
+    """
+    columns = {
+        "encoder": [row["encoder"] for row in results],
+        "protocol": [row_name(row) for row in results],
+        "version": [row["version"] for row in results],
+        "top-1": [_fraction(row["top1"]) for row in results],
+        "95 %": [_interval(row["top1_interval"]) for row in results],
+        "balanced": [
+            _fraction(row["metrics"].get(_BALANCED)) for row in results
+        ],
+        "top-5": [_fraction(shown_top5(row)) for row in results],
+        "images": [f"{row['examples']:,}" for row in results],
+        "seconds": [f"{row['seconds']:.1f}" for row in results],
+    }
+    shown = {name: x for name, x in columns.items() if {*x} - {"-"}}
+    rows = zip(*shown.values(), strict=True)
+    return terminal.format_table([(*shown,), *rows], texts=range(3))
+
+
+def shown_top5(row: Mapping[str, Any]) -> float | None:
+    """Returns a row's top-5 accuracy, if there are enough classes for it."""
+    classes = row["metrics"].get(_BY_CLASS)
+    return row["top5"] if classes is None or len(classes) > _FEW else None
 
 
 def metric_lines(results: list[dict[str, Any]]) -> Iterator[str]:
@@ -166,7 +194,7 @@ def metric_lines(results: list[dict[str, Any]]) -> Iterator[str]:
         metrics = result["metrics"]
         numbers = []
         for name, value in metrics.items():
-            if isinstance(value, (int, float)):
+            if isinstance(value, (int, float)) and name != _BALANCED:
                 interval = metrics.get(f"{name}_interval")
                 suffix = f" ({_interval(interval)})" if interval else ""
                 numbers.append(f"{name} {value:.4g}{suffix}")

@@ -25,6 +25,7 @@ from tf_contrastive.config.protocols import PROTOCOLS
 from tf_contrastive.evaluation import (
     artifacts,
     comparison,
+    judgement,
     make_context,
     protocols,
     results,
@@ -63,6 +64,7 @@ class Scorer:
         self._source = functools.cache(_source)
         self._sources: tuple[datasets.Source, datasets.Source] | None = None
         self._untrained_results: list[dict[str, Any]] = []
+        self._judgement = judgement.Judgement()
 
     @property
     def bad_images(self) -> Iterator[str]:
@@ -104,6 +106,7 @@ class Scorer:
             parts: list[results.Measurement],
         ) -> None:
             self._recorder(context, new_rows, parts)
+            self._judgement.add(context, new_rows, parts)
             rows.extend(new_rows)
             if self.folder:
                 protocol = new_rows[0]["protocol"]
@@ -146,7 +149,7 @@ class Scorer:
         if self.folder and rows:
             results.write(self.folder, report)
         if self._is_chief and rows:
-            _print(report)
+            _print(report, self._judgement.line())
         if self.folder and rows:
             path = os.path.join(self.folder, results.RESULTS_FILE)
             terminal.info(f"written: {path}")
@@ -283,7 +286,7 @@ def _suggest_small_scale(names: Iterable[str], evaluation: Evaluation) -> None:
         )
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: dict[str, Any], judged: str) -> None:
     if report["step"] is not None:
         terminal.info(f"step {report['step']:,}:")
     print(results.table(report["results"]))
@@ -294,4 +297,6 @@ def _print(report: dict[str, Any]) -> None:
     if report["seen"]:
         print(f"warning: {report['seen']}")
     checksum = report["checksum"][:12]
-    print(f"encoder checksum unchanged: {checksum}", flush=True)
+    print(f"encoder checksum unchanged: {checksum}")
+    if judged:
+        print(judged, flush=True)

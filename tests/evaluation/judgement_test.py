@@ -1,0 +1,148 @@
+"""Whether an encoder is any good, and what of it is shown."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import sklearn.metrics
+import tensorflow as tf
+
+from tf_contrastive import datasets
+from tf_contrastive.evaluation import judgement, plots, results
+from tf_contrastive.evaluation.data import Data
+from tf_contrastive.evaluation.subject import Subject
+
+# Train has 20, 30 and 10 images of the classes, test 10, 5 and 5.
+_TRAIN, _TEST = (
+    np.repeat([0, 1, 2], [20, 30, 10]),
+    np.repeat([0, 1, 2], [10, 5, 5]),
+)
+
+
+class _Context:
+    """The part of a context that is judged."""
+
+    def __init__(self, encoder="trained", names=("cat", "dog", "owl")):
+        images = np.zeros([60, 4, 4, 3], np.uint8)
+        self.data = Data(
+            datasets.from_arrays(images, _TRAIN, names),
+            datasets.from_arrays(images[:20], _TEST, names),
+        )
+        self.subject = Subject(tf.Module(), name=encoder)
+
+    def labels(self, split):
+        return _TRAIN if split == "train" else _TEST
+
+
+def _row(protocol, variant=""):
+    return {"protocol": protocol, "variant": variant}
+
+
+def _part(right, labels=_TEST):
+    """So many right answers; the others are the next class."""
+    predictions = np.where(np.arange(20) < right, labels, (labels + 1) % 3)
+    return {"predictions": predictions, "correct": predictions == labels}
+
+
+def test_an_encoder_is_compared_with_an_untrained_one_and_the_majority():
+    judged = judgement.Judgement()
+    assert judged.line() == ""
+    judged.add(_Context(), [_row("knn", "k=1")], [_part(3)])
+    judged.add(_Context(), [_row("linear")], [_part(19)])
+    judged.add(_Context("untrained"), [_row("linear")], [_part(12)])
+    line = judged.line()
+    # Of 20 answers the encoder has 7 alone and the untrained one none. The most
+    # frequent class of train has 5 images of test, of which the encoder has 4.
+    p_untrained = 2 * 0.5**7
+    majority = (_TEST == 1).sum()
+    right = _part(19)["correct"]
+    alone = (right & (_TEST != 1)).sum(), (~right & (_TEST == 1)).sum()
+    p_majority = scipy.stats.binomtest(int(alone[0]), int(sum(alone))).pvalue
+    assert p_majority < 0.001 < p_untrained
+    assert line.startswith(
+        "trained encoder, linear 0.9500: better than untrained 0.6000"
+    )
+    assert f"p = {p_untrained:.4f}" in line
+    assert f'better than always "dog" {majority / 20:.4f}' in line
+    assert f"p = {p_majority:.4f}" in line or "p < 0.0001" in line
+
+
+def test_an_encoder_may_be_no_better_or_worse():
+    judged = judgement.Judgement()
+    judged.add(_Context(), [_row("linear")], [_part(8)])
+    judged.add(_Context("untrained"), [_row("linear")], [_part(16)])
+    assert "worse than untrained 0.8000" in judged.line()
+    assert "tied with always" in judged.line()
+
+
+@pytest.mark.parametrize("missing", ["predictions", "correct"])
+def test_only_answers_on_the_test_split_are_judged(missing):
+    judged = judgement.Judgement()
+    part = _part(10)
+    del part[missing]
+    judged.add(_Context(), [_row("p")], [part])
+    judged.add(_Context(), [_row("q")], [_part(10) | {"labels": _TEST}])
+    judged.add(_Context(), [_row("r")], [_part(10) | {"dataset": "other"}])
+    assert judged.line() == ""
+
+
+def test_other_variants_of_an_untrained_encoder_are_not_compared():
+    judged = judgement.Judgement()
+    judged.add(_Context(), [_row("knn", "k=1")], [_part(10)])
+    judged.add(_Context("untrained"), [_row("knn", "k=5")], [_part(2)])
+    assert "untrained" not in judged.line()
+    assert "class 1" not in judged.line() and '"dog"' in judged.line()
+    judged = judgement.Judgement()
+    judged.add(_Context(names=None), [_row("linear")], [_part(10)])
+    assert '"class 1"' in judged.line()
+
+
+def test_classes_have_accuracies_of_their_own():
+    part = _part(14)
+    row = results.result_row(_Context(), _row("knn"), part, 1.0)
+    metrics = row["metrics"]
+    assert metrics["class_accuracies"] == [1.0, 0.8, 0.0]
+    assert metrics["balanced_accuracy"] == pytest.approx(
+        sklearn.metrics.balanced_accuracy_score(_TEST, part["predictions"])
+    )
+    # A class without images in the split has none.
+    labels = np.where(_TEST == 1, 2, _TEST)
+    part = _part(20, labels) | {"labels": labels}
+    row = results.result_row(_Context(), _row("knn"), part, 1.0)
+    assert row["metrics"]["class_accuracies"] == [1.0, None, 1.0]
+    assert row["metrics"]["balanced_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize(("classes", "is_shown"), [(10, False), (11, True)])
+def test_top5_is_shown_of_more_than_ten_classes(classes, is_shown):
+    row = {
+        "encoder": "trained",
+        **_row("linear"),
+        "version": "1",
+        "top1": 0.5,
+        "top1_interval": None,
+        "top5": 0.9876,
+        "examples": 20,
+        "seconds": 1.0,
+        "metrics": {"class_accuracies": [0.5] * classes},
+    }
+    assert ("0.9876" in results.table([row])) == is_shown
+    assert ("top-5" in results.table([row])) == is_shown
+
+
+def test_a_confusion_matrix_shows_percentages_of_each_class():
+    part = _part(14)
+    figure = plots.confusion(_TEST, part["predictions"], ("cat", "dog", "owl"))
+    (axis,) = figure.axes
+    shown = np.zeros([3, 3])
+    for text in axis.texts:
+        column, row = map(int, text.get_position())
+        shown[row, column] = float(text.get_text())
+    expected = sklearn.metrics.confusion_matrix(
+        _TEST, part["predictions"], normalize="true"
+    )
+    np.testing.assert_allclose(shown, 100 * expected, atol=0.5)
+    assert [t.get_text() for t in axis.get_yticklabels()] == [
+        "cat",
+        "dog",
+        "owl",
+    ]
