@@ -38,6 +38,7 @@ def test_the_papers_numbers():
     assert items["IP-T4"].cell(["SimCLR τ=.2", "1st"], "60") == 24.9
     assert items["SR-T7"].cell([256], "100 sqrt") == 62.8
     assert items["SR-T8"].cell(["R50 4\u00d7"], "1% top-5") == 86.6
+    assert items["SR-T8"].cell(["R50 2\u00d7"], "linear") == 74.4
     assert items["IP-D1"].cell(["SWD normal", 1024], "100") == 83.3
     with pytest.raises(KeyError):
         items["SC-T1"].cell([], "4")
@@ -101,6 +102,33 @@ def test_simclrs_figure_5_has_all_operations_and_ordered_pairs():
         assert declared.shares_crop
         assert (run.schedule.batch_size, run.schedule.epochs) == (4096, 100)
         assert evaluated.evaluation.protocols == "linear"
+
+
+def test_simclrs_figures_12_and_13_compare_two_evaluations():
+    planned = _planned("SR-F12")
+    # "varied from 50 to 3200", "using batch size of 4096" (appendix B.7).
+    epochs = {run.schedule.epochs for run, *_ in planned.values()}
+    assert epochs == {50, 100, 200, 400, 800, 1600, 3200}
+    planned |= _planned("SR-F13")
+    for run, linear, labels in planned.values():
+        assert run.schedule.batch_size == 4096
+        assert linear.evaluation.protocols == "linear"
+        assert labels.evaluation.protocols == "finetune"
+        assert labels.finetune.fractions == "0.01,0.1"
+        assert labels.finetune.epochs == "60,30"
+
+
+def test_figure_b_2_is_a_grid_of_temperatures_and_weights():
+    recipe = definitions.claims()["IP-FB2"].recipes["paper"]
+    found = set()
+    for unit in runs.plan(recipe, runs.Folders("w", "d"), 1):
+        run = flags.parse(Pretrain, unit.commands[0][1:])
+        chosen = run.loss.chosen()
+        found.add((chosen.temperature, chosen.weight))
+        assert (run.encoder.encoder, run.schedule.epochs) == ("resnet18", 200)
+    temperatures, weights = map(set, zip(*found, strict=True))
+    assert len(found) == len(temperatures) * len(weights) == 25
+    assert (1.0, 0.1) in found  # Of appendix A.
 
 
 def test_supcons_table_5_has_the_rotations_of_section_10_2():

@@ -178,6 +178,33 @@ def test_a_network_that_did_not_train_makes_its_relations_invalid():
     assert row["verdict"] == "invalid"
 
 
+def test_correlations_over_arms():
+    """Deviations of -4/3, -1/3, 5/3 and -1, 1, 0: r = 1 / sqrt(14/3 * 2)."""
+    pairs = {"a": (1.0, 3.0), "b": (2.0, 5.0), "c": (4.0, 4.0)}
+    units = [
+        {"case": "", "arm": arm, "seed": seed, "values": {"x": x, "y y": y}}
+        for arm, (x, y) in pairs.items()
+        for seed in range(5)
+    ]
+    relation = definitions._relation(
+        {"left": "correlation of x with y y", "at_least": 0.2},
+        [""],
+        "abc",
+        ["x", "y y"],
+    )
+    (row,) = verdicts.judge_all([relation], units, 5)
+    assert row["mean"] == pytest.approx(1 / math.sqrt(14 / 3 * 2))
+    assert row["verdict"] == "holds"
+    # Equal values have none; a missing one leaves it incomplete.
+    for unit in units:
+        unit["values"]["x"] = 1.0
+    (row,) = verdicts.judge_all([relation], units, 5)
+    assert (row["mean"], row["verdict"]) == (0.0, "no difference found")
+    units[0]["values"]["y y"] = None
+    (row,) = verdicts.judge_all([relation], units, 5)
+    assert row["verdict"] == "incomplete"
+
+
 def test_sums_and_spreads():
     """The spread shrinks by 2.5, and a gains 2.5 more than b."""
     values = {

@@ -48,12 +48,19 @@ _HOW_TO_WRITE = "write it as in tf_contrastive/lab/claims/claims.json"
 class Term(NamedTuple):
     """A value of an arm, such as "margin of SINCERE on CIFAR-2".
 
-    Of several arms, the spread of their values: the largest minus the smallest.
+    Of several arms, the spread of their values: the largest minus the smallest;
+    or the correlation of these values with others.
     """
 
     value: str
     arms: tuple[str, ...]
     case: str  # Empty: the case in which the relation is tested.
+    other: str = ""  # The value that it is correlated with.
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The names of the values that it reads."""
+        return (self.value, self.other) if self.other else (self.value,)
 
 
 AT_LEAST, AT_MOST, WITHIN = "at_least", "at_most", "within"
@@ -359,8 +366,8 @@ def _relation(
 ) -> Relation:
     """Reads a relation of terms, or of lists of terms, which are summed.
 
-    A term is VALUE of ARM, or with " on CASE"; or "spread of VALUE", over all
-    arms.
+    A term is VALUE of ARM, or with " on CASE"; or, over all arms, "spread of
+    VALUE" or "correlation of VALUE with VALUE".
     """
     fields = ["left", "right", *_KINDS, "cases", "part", "also"]
     _check_known("field of a relation", given, fields)
@@ -372,13 +379,16 @@ def _relation(
         if not match:
             raise ValueError(f"{text!r} is not VALUE of ARM")
         value, arm, case = match.groups("")
-        of: tuple[str, ...] = (arm,)
+        parsed = Term(value, (arm,), case)
         if value == "spread":
-            value, of = arm, tuple(arms)
-        _check_known("value", [value], values)
-        _check_known("arm", of, arms)
+            parsed = Term(arm, tuple(arms), case)
+        elif value == "correlation":
+            value, _, other = arm.partition(" with ")
+            parsed = Term(value, tuple(arms), case, other)
+        _check_known("value", parsed.values, values)
+        _check_known("arm", parsed.arms, arms)
         _check_known("case", [case] if case else [], cases)
-        return Term(value, of, case)
+        return parsed
 
     def side(name: str) -> list[str]:
         terms = given.get(name) or []

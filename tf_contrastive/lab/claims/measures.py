@@ -443,9 +443,10 @@ def check(recipe: definitions.Recipe, unit: Unit) -> set[str]:
         ):
             place = term.case or case
             read = place == unit.case and unit.arm in term.arms
-            if read and term.value not in available:
+            missing = [v for v in term.values if v not in available]
+            if read and missing:
                 raise errors.UserError(
-                    f"{relation.text} reads {term.value} of {where}, which has"
+                    f"{relation.text} reads {missing[0]} of {where}, which has"
                     " no such measure"
                 )
     return available

@@ -155,7 +155,7 @@ def _printed(
         place = term.case or case
         cells = [recipe.paper_value(place, x, term.value) for x in term.arms]
         numbers = [cell for cell in cells if cell is not None]
-        if len(numbers) < len(cells):
+        if len(numbers) < len(cells) or term.other:
             return None
         total += np.ptp(numbers) if numbers[1:] else numbers[0]
     return total
@@ -311,7 +311,7 @@ def plot(claim: definitions.Claim, result: dict[str, Any]) -> bytes | None:
     recipe = claim.recipe(result["scale"])
     panels = _points(recipe, result)
     compared = [
-        {term.value for term in relation.left + relation.right}
+        {v for term in relation.left + relation.right for v in term.values}
         for relation in recipe.relations
         if not relation.also
     ]

@@ -165,13 +165,15 @@ def judge_all(
             keys = itertools.product([place], term.arms, range(seeds))
             of = [table[key] for key in keys if key in table]
             trained = trained and not any(map(is_untrained, of))
-            found = [unit["values"].get(term.value) for unit in of]
-            complete = complete and None not in found
-            if len(found) < len(term.arms) * seeds or not complete:
+            found = [
+                [unit["values"].get(v) for unit in of] for v in term.values
+            ]
+            complete = complete and None not in itertools.chain(*found)
+            if len(of) < len(term.arms) * seeds or not complete:
                 complete = False
                 continue
-            values = np.reshape(np.array(found, np.float64), [-1, seeds])
-            total += np.ptp(values, axis=0) if term.arms[1:] else values[0]
+            shape = len(term.values), len(term.arms), seeds
+            total += _of_arms(np.reshape(np.array(found, np.float64), shape))
         return total if complete else None, trained
 
     rows = []
@@ -191,6 +193,17 @@ def judge_all(
                 row["verdict"] = INVALID
             rows.append(row)
     return rows
+
+
+def _of_arms(values: np.ndarray) -> np.ndarray:
+    """Returns a term by seed, of [values, arms, seeds]; see `Term`."""
+    if len(values) == 2:
+        first, second = values - values.mean(axis=1, keepdims=True)
+        norms = np.sqrt((first**2).sum(axis=0) * (second**2).sum(axis=0))
+        # Of equal values: no correlation.
+        return (first * second).sum(axis=0) / np.where(norms > 0, norms, 1.0)
+    (numbers,) = values
+    return np.ptp(numbers, axis=0) if numbers[1:].size else numbers[0]
 
 
 def is_untrained(unit: Mapping[str, Any]) -> bool:
