@@ -183,6 +183,10 @@ def test_numbers_are_in_tensorboard_under_tags_of_their_own(evaluated):
     assert points["trained/knn/k=1/top1"] == [
         (step, pytest.approx(knn["top1"]))
     ]
+    # The columns of the HParams page.
+    columns = contexts.points(evaluated / "events" / "hparams")
+    assert {*columns} >= {"last/loss", "last/prototype", "last/knn k=5"}
+    assert columns["last/knn k=1"] == [(step, pytest.approx(knn["top1"]))]
 
 
 def test_the_history_keeps_every_step_once(evaluated, tmp_path):

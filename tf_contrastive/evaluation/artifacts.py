@@ -140,7 +140,11 @@ class Recorder:
                     tag = f"{prefix}{context.subject.name}/{protocol}/{plot}"
                     tf.summary.image(tag, pixels[tf.newaxis])
             self._writer.flush()
-            if own and context.subject.name == "trained":
+            if (
+                own
+                and context.subject.run
+                and context.subject.name == "trained"
+            ):
                 scores = {
                     results.row_name(row): row["top1"]
                     for row in rows
