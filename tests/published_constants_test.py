@@ -31,6 +31,7 @@ from tf_contrastive.evaluation import (
     classification_metrics,
     logistic,
     separation,
+    statistics,
     transformations,
 )
 from tf_contrastive.evaluation.corruptions import severities
@@ -157,6 +158,7 @@ def test_components_have_the_published_defaults(declaration, published):
                 # SR table 4: all images of a batch are candidates.
                 "contrastive_batch_size": 4096,
                 "kl_batch_size": 512,  # SI J.
+                "robustness_bins": 15,  # Guo et al. 2017, table 1.
                 "tsne_classes": 10,  # SR B.4.
                 "kmeans_scale": 2,  # IP 3.2: 448 pixels, of 224.
             },
@@ -215,6 +217,16 @@ def test_histograms_of_neighbours_have_sincere_s_bins():
     """embed_stats.py of its code: binrange and bins."""
     found = separation.neighbor_histograms(np.ones(3), np.zeros(3))
     np.testing.assert_allclose(found["edges"], np.linspace(-0.1, 1, 101))
+
+
+def test_comparisons_have_the_published_draws():
+    """SI 4: 1,000 resamples; SR B.8: 100,000 permutations."""
+    # Fractions: the distributions of accuracies are exact, without draws.
+    a, b = np.random.default_rng(0).random([2, 99])
+    found = statistics.compare(a, b)
+    assert found == statistics.compare(a, b, resamples=1000, draws=100_000)
+    for other in {"resamples": 999}, {"draws": 99_999}:
+        assert found != statistics.compare(a, b, **other)
 
 
 # ---- Grids and schedules -----------------------------------------------------
