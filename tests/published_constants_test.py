@@ -449,10 +449,9 @@ _ZOOMS = {
 
 
 @pytest.mark.parametrize(
-    "kind,table,side", [("imagenet", _IMAGENET_C, 512), ("cifar", _CIFAR_C, 32)]
+    "kind,table,side", [("imagenet", _IMAGENET_C, 256), ("cifar", _CIFAR_C, 32)]
 )
 def test_corruptions_have_the_published_levels(kind, table, side):
-    filters = {"imagenet": "BICUBIC", "cifar": "BOX"}
     found = dict(severities.LEVELS[kind])
     zooms = found.pop("zoom_blur")
     for factors, (end, step) in zip(zooms, _ZOOMS[kind], strict=True):
@@ -461,8 +460,5 @@ def test_corruptions_have_the_published_levels(kind, table, side):
     for name, expected in table.items():
         for own, theirs in zip(found[name], expected, strict=True):
             if name == "fog":
-                theirs = (*theirs, side)
-            if name == "pixelate":
-                assert own[1] == filters[kind]
-                own = own[0]
+                theirs = (*theirs, side)  # Of the noise, plasma_fractal.
             assert np.ravel(own) == pytest.approx(np.ravel(theirs)), name

@@ -6,12 +6,13 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
 from tf_contrastive.config.protocols import CORRUPTIONS
 from tf_contrastive.errors import UserError
 from tf_contrastive.evaluation import classification_metrics, corruptions
-from tf_contrastive.evaluation.corruptions import blur, digital
+from tf_contrastive.evaluation.corruptions import blur, digital, weather
 
 _TESTDATA = os.path.join(os.path.dirname(__file__), "testdata")
 
@@ -33,9 +34,7 @@ def _photos(side, count=4):
         "gaussian_noise",
         "shot_noise",
         "zoom_blur",
-        "fog",
         "contrast",
-        "pixelate",
         "jpeg_compression",
     ],
 )
@@ -49,6 +48,42 @@ def test_images_are_those_of_tensorflow_datasets(name, severity):
         np.random.set_state(state)
         found = corruptions.corrupt(image, name, severity, 7, "imagenet")
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("side", [96, 224, 300])
+def test_fog_is_that_of_imagenet_c(side):
+    """TensorFlow Datasets cuts it from noise of 512 pixels, not of 256."""
+    from tensorflow_datasets.image_classification import corruptions as theirs
+
+    image = _PHOTO[:side, :side] / 255
+    np.random.seed(7)
+    cloud = theirs.plasma_fractal(512 if side > 256 else 256, 1.7)
+    foggy = image + 2.5 * cloud[:side, :side, np.newaxis]
+    expected = np.clip(foggy * image.max() / (image.max() + 2.5), 0, 1)
+    found = corruptions.corrupt(_PHOTO[:side, :side], "fog", 3, 7, "imagenet")
+    np.testing.assert_array_equal(found, np.around(255 * expected))
+
+
+@pytest.mark.parametrize(
+    ("levels", "scale"), [("imagenet", 0.3), ("cifar", 0.75)]
+)
+def test_pixelate_has_pillow_s_box_filter(levels, scale):
+    """Hendrycks' code; TensorFlow Datasets has Pillow's default, bicubic."""
+    photo = Image.fromarray(_photos(96)[0])
+    small = photo.resize([int(96 * scale)] * 2, Image.Resampling.BOX)
+    expected = small.resize([96, 96], Image.Resampling.BOX)
+    found = corruptions.corrupt(_photos(96)[0], "pixelate", 4, 0, levels)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_snow_makes_the_image_paler():
+    """Of make_imagenet_c.py; here without a flake."""
+    photo = _photos(32)[0] / 255
+    level = (0, 0, 1, 1, 10, 4, 0.7)
+    found = weather.snow(photo, level, np.random.RandomState(0))
+    gray = photo @ [0.299, 0.587, 0.114]
+    pale = np.maximum(photo, 1.5 * gray[..., np.newaxis] + 0.5)
+    np.testing.assert_allclose(found, 0.7 * photo + 0.3 * pale)
 
 
 def test_ports_are_what_opencv_and_scikit_image_make():

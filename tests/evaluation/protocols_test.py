@@ -251,7 +251,7 @@ def test_a_scale_is_a_version_of_its_own():
         version = paper.version_of(name)
         assert cpu.version_of(name) == version + "-cpu" * (not equal), name
     assert cpu.version_of("linear") == "1-cpu"
-    assert cpu.version_of("robustness") == "3-cpu"
+    assert cpu.version_of("robustness") == "4-cpu"
 
 
 def test_python_knows_the_protocols_of_the_command_line():

@@ -504,7 +504,7 @@ class Robustness(ProtocolDeclaration):
     """Corrupted test images (Hendrycks and Dietterich 2019)."""
 
     name = "robustness"
-    version = 3
+    version = 4
     prefix = "robustness_"
     shared = ("linear", "neighbors", "seed")
     # A noise, a blur and a digital corruption.

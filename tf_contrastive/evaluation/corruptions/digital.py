@@ -91,12 +91,11 @@ def _affine(x: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
     return _sample(x, places, "mirror")
 
 
-def pixelate(x: np.ndarray, level: Any, rng: RandomState) -> np.ndarray:
+def pixelate(x: np.ndarray, scale: Any, rng: RandomState) -> np.ndarray:
     """Scales down and up again."""
     from PIL import Image
 
-    scale, filter_name = level
-    method = Image.Resampling[filter_name]
+    method = Image.Resampling.BOX
     image = Image.fromarray(np.around(x * 255).astype(np.uint8))
     height, width, _ = x.shape
     small = (max(int(width * scale), 1), max(int(height * scale), 1))
