@@ -307,6 +307,24 @@ def test_an_included_flagfile_may_be_in_quotes(tmp_path):
         assert parsed.schedule.epochs == 7
 
 
+@pytest.mark.parametrize(
+    "written", [[], ["--temperature=1", "--loss_weight=0.1"]]
+)
+def test_a_loss_of_0_2_0_keeps_its_formula(tmp_path, written):
+    text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
+    head, tail = text.split("# loss\n")[0], text.split("# probe\n")[1]
+    lines = ["# loss", "--loss=decoupled_ntxent", *written, "# probe", tail]
+    old = tmp_path / "config.flags"
+    old.write_text(head + "\n".join(lines))
+    again = _parse(f"--flagfile={old}", "--workdir=w")
+    assert again == flags.read(Pretrain, old.read_text(), "w")
+    assert again == flags.read(Pretrain, flags.record(again), "w")
+    loss = again.loss.chosen()
+    # Equation 5, the default of then.
+    assert (loss.temperature, loss.weight) == (1.0, 0.1)
+    assert loss.alignment == "similarity" and loss.factor() == 1.0
+
+
 def test_quotes_in_a_file_of_0_2_0_are_of_the_value():
     text = (_ROOT / "tests/testdata/config_0_2_0.flags").read_text()
     for value in ('"a" #b', "a # b"):

@@ -221,6 +221,31 @@ _ADVICE = [
         {"online_knn_size": 12_501},
     ),
     ("temperature", {}, {"temperature": 0.03}, {"temperature": 0.029}),
+    (
+        "key_momentum",
+        {"loss": "moco", "epochs": 2, "key_momentum": 0.99},
+        {"steps_per_epoch": 251},
+        {"steps_per_epoch": 249},
+    ),
+    # Of equation 5, and of table 1 with projections of 64 and 16.
+    (
+        "loss_weight",
+        {"loss": "decoupled_ntxent", "alignment": "similarity"},
+        {"loss_weight": 0.75},
+        {"loss_weight": 0.74},
+    ),
+    (
+        "loss_weight",
+        {"loss": "decoupled_ntxent", "projection_output": 64},
+        {"loss_weight": 0.0235},
+        {"loss_weight": 0.0234},
+    ),
+    (
+        "loss_weight",
+        {"loss": "align_uniform", "projection_output": 16},
+        {"loss_weight": 0.0469},
+        {"loss_weight": 0.0468},
+    ),
     ("temperature", {}, {"temperature": 1.0}, {"temperature": 1.01}),
     *(
         (
@@ -278,19 +303,50 @@ def test_the_doctor_warns_beyond_its_limits(check, options, inside, outside):
 # ---- Training ---------------------------------------------------------------
 
 
-def _epochs(chance, *logs):
-    watcher = callbacks.CollapseWarning(chance)
-    for epoch, (spread, loss) in enumerate(logs):
-        watcher.on_epoch_end(epoch, {"embedding_std": spread, "loss": loss})
+def _epochs(chance, *logs, **options):
+    watcher = callbacks.CollapseWarning(chance, **options)
+    for epoch, (spread, nearer, loss) in enumerate(logs):
+        alignment = (1 - nearer) * 2 * spread**2
+        watcher.on_epoch_end(
+            epoch,
+            {"embedding_std": spread, "alignment": alignment, "loss": loss},
+        )
 
 
-@pytest.mark.parametrize("bad", [(0.049, 3.0), (1.0, 4.009), (1.0, 3.991)])
-@pytest.mark.parametrize("good", [(0.051, 3.0), (1.0, 4.011), (1.0, 3.989)])
-def test_a_run_that_learns_nothing_is_reported(bad, good, capsys):
+@pytest.mark.parametrize(
+    "good,bad",
+    [
+        ((1.0, 0.5, 4.011), (1.0, 0.5, 4.009)),
+        ((1.0, 0.5, 3.989), (1.0, 0.5, 3.991)),
+        # One point, a narrow cone, and positives that are like any images.
+        ((0.051, 0.5, 3.0), (0.049, 0.5, 3.0)),
+        ((0.301, 0.09, 3.0), (0.299, 0.09, 3.0)),
+        ((0.299, 0.101, 3.0), (0.299, 0.099, 3.0)),
+        ((0.9, 0.003, 3.0), (0.9, 0.001, 3.0)),
+        ((0.9, 0.003, 3.0), (0.9, -0.1, 3.0)),
+    ],
+)
+def test_a_run_that_learns_nothing_is_reported(good, bad, capsys):
+    _epochs(4.0, *[good] * 4)
     _epochs(4.0, bad, bad, good, bad, bad)
     assert not capsys.readouterr().err
-    _epochs(4.0, good, bad, bad, bad)
-    assert "for 3 epochs" in capsys.readouterr().err
+    _epochs(4.0, good, bad, bad, bad, bad)
+    assert capsys.readouterr().err.count("for 3 epochs") == 1
+
+
+def test_keys_may_be_far_from_queries(capsys):
+    _epochs(4.0, *[(0.9, 0.0, 3.0)] * 4, one_network=False)
+    assert not capsys.readouterr().err
+    _epochs(4.0, *[(0.2, 0.0, 3.0)] * 4, one_network=False)
+    assert capsys.readouterr().err.startswith("collapse: ")
+
+
+def test_a_collapse_counts_after_the_warm_up(capsys):
+    _epochs(4.0, *[(0.01, 0.0, 3.0)] * 4, warmup_epochs=2.0)
+    assert not capsys.readouterr().err
+    _epochs(4.0, *[(0.01, 0.0, 3.0)] * 4, warmup_epochs=1.0)
+    _epochs(4.0, *[(0.9, 0.5, 4.0)] * 3, warmup_epochs=9.0)
+    assert capsys.readouterr().err.count("for 3 epochs") == 2
 
 
 def test_stems_have_their_sides():

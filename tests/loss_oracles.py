@@ -394,9 +394,21 @@ def nt_logistic(projections, *, temperature=0.1, **options):
 
 
 def decoupled_ntxent(
-    projections, *, temperature=1.0, weight=0.1, normalize=True
+    projections,
+    *,
+    temperature=1.0,
+    weight=0.1,
+    normalize=True,
+    alignment="mean_square",
+    scale=None,
 ):
-    """Decoupled NT-Xent (IP Eq 5), as a mean over anchors."""
+    """Decoupled NT-Xent (IP table 1, row 1; or Eq 5), as a mean over anchors.
+
+    IP A: temperature 1, lambda 0.1, and times 1000 with mean squares of
+    normalized vectors.
+    """
+    if scale is None:
+        scale = 1000.0 if alignment == "mean_square" and normalize else 1.0
     z = prepare(projections, normalize)
     s = similarities(z)
     batch, views, _ = z.shape
@@ -407,9 +419,12 @@ def decoupled_ntxent(
         everything = positives + other_images(i, batch, views)
         if positives:
             counted[i, v] = True
-            attraction = mean(s[i, v][p] for p in positives)
+            if alignment == "mean_square":
+                align = mean(np.mean((z[i, v] - z[p]) ** 2) for p in positives)
+            else:
+                align = -mean(s[i, v][p] for p in positives)
             log_sum = log_sum_exp(s[i, v][k] / temperature for k in everything)
-            values[i, v] = weight * log_sum - attraction
+            values[i, v] = scale * (align + weight * log_sum)
     return values, counted
 
 

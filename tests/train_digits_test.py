@@ -118,3 +118,16 @@ def test_the_loss_falls_and_the_encoder_gets_better(loss, untrained, tmp_path):
     assert after[1] > before[1] / 2
     if loss in _GAIN:
         assert after[0] > before[0] + _GAIN[loss]
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1])
+def test_a_collapse_is_noticed(weight, tmp_path, capsys):
+    changes = {"loss": "decoupled_ntxent", "loss_weight": weight, "epochs": 8}
+    # Which keeps embeddings apart for longer.
+    changes["projection_batch_norm"] = False
+    run = fields.replace(small.RUN, workdir=str(tmp_path), **_OPTIONS | changes)
+    metrics = training.pretrain(run).metrics
+    assert (metrics["embedding_std"] < 0.3) == (weight == 0)
+    assert capsys.readouterr().err.count("collapse: ") == (weight == 0)
+    (events,) = tmp_path.glob("events/events.out.*")
+    assert (b"collapse: " in events.read_bytes()) == (weight == 0)

@@ -39,6 +39,7 @@ _UNQUOTED = re.compile(rf"(?s)\n--cross_device_ops=.*{_END_OF_0_2_0.pattern}")
 _ALWAYS_IN_0_2_0 = {
     "--stem=imagenet": "--pool_padding=symmetric",
     "--augmentation=ablation:": "--ablation_form=0.2.0",
+    "--loss=decoupled_ntxent": "--loss_options=alignment=similarity",
 }
 # A line of a flagfile, and its parts.
 _LINE = re.compile(r"(--?\w[^\s=]*)(?:\s*(=)|(?=\s)|$)(.*)")

@@ -646,7 +646,12 @@ def _reports(
             batch_size=batch_size,
             excluded_seconds=summaries.histogram_seconds,
         )
-    yield callbacks.CollapseWarning(_chance(run).get("loss"))
+    yield callbacks.CollapseWarning(
+        _chance(run).get("loss"),
+        options.schedule.warmup_epochs or 0.0,
+        one_network=not options.loss.chosen().takes_keys,
+        write=summaries.write_warning,
+    )
     if window := read_step_window(options.runtime.profile_steps):
         yield tensorboard.Profile(run.events, *window)
     if run.service:

@@ -43,17 +43,20 @@ def test_progress_of_a_long_epoch_is_written_to_a_file(monkeypatch):
 
 def _run_epochs(callback, *epochs):
     for epoch, (spread, loss) in enumerate(epochs):
-        callback.on_epoch_end(epoch, {"embedding_std": spread, "loss": loss})
+        logs = {"embedding_std": spread, "alignment": 0.0, "loss": loss}
+        callback.on_epoch_end(epoch, logs)
 
 
 def test_collapse_and_chance_level_are_reported_once(capsys):
-    callback = callbacks.CollapseWarning(4.844)
+    texts = []
+    callback = callbacks.CollapseWarning(4.844, write=texts.append)
     # Two epochs in a row are not enough.
     _run_epochs(callback, (0.01, 4), (0.01, 4), (0.5, 4), (0.9, 4.85))
     _run_epochs(callback, (0.9, 4.7), (0.9, 4.85), (0.01, 4.845))
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "" and not texts
     _run_epochs(callback, (0.9, 4.84))
     assert "stayed at 4.840, the chance level" in capsys.readouterr().err
     _run_epochs(callback, *[(0.01, 4)] * 5)
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and message.startswith("collapse: ")
+    assert len(texts) == 2 and message == f"{texts[1]}\n"

@@ -52,8 +52,18 @@ _MEANS = [
         {"positives_cap": 2, "keep_dropped_positives": True},
         1.3803787076,
     ),
-    ("decoupled_ntxent", {"weight": 0.5}, 0.4151092963),
-    ("decoupled_ntxent", {"temperature": 1.0, "weight": 0.1}, -0.7253543446),
+    # The paper's, of size 2: 1000 * (0.0605404267 + 0.1 * 2.141052287).
+    ("decoupled_ntxent", {"temperature": 1.0}, 274.6456554),
+    (
+        "decoupled_ntxent",
+        {"alignment": "similarity", "weight": 0.5},
+        0.4151092963,
+    ),
+    (
+        "decoupled_ntxent",
+        {"alignment": "similarity", "temperature": 1.0, "weight": 0.1},
+        -0.7253543446,
+    ),
 ]
 _SUMS = [
     ("ntxent", {}, 6.6417487407),
@@ -435,7 +445,7 @@ _INVARIANT = [
     ("triplet", {}),
     ("margin", {}),
     ("nt_logistic", {}),
-    ("decoupled_ntxent", {}),
+    ("decoupled_ntxent", {"scale": 10.0}),
     ("align_uniform", {}),
 ]
 
@@ -475,21 +485,34 @@ class TestIdentities:
             atol=1e-5,
         )
 
-    def test_decoupled_by_the_division_of_its_alignment(self):
-        z, _ = _random(0)
-        size = z.shape[-1]
-        divided = losses.build(
-            "align_uniform", temperature=1.0, weight=0.1, include_self=False
+    @pytest.mark.parametrize("size", [8, 64])
+    def test_decoupled_is_the_papers(self, size):
+        z, _ = _random(0, dimensions=size)
+        decoupled = losses.build("decoupled_ntxent")
+        # Table 1, row 1, with the numbers of appendix A, but without i itself.
+        of_table = losses.build(
+            "align_uniform",
+            temperature=1.0,
+            weight=0.1,
+            scale=1000.0,
+            include_self=False,
         )
-        decoupled = losses.build("decoupled_ntxent", weight=0.1 * size / 2)
-        expected = 2 / size * (1 + decoupled(z))
-        np.testing.assert_allclose(divided(z), expected, rtol=1e-5)
+        np.testing.assert_allclose(decoupled(z), of_table(z), rtol=1e-5)
+        # Equation 5 has the same optimum with another weight.
+        printed = losses.build(
+            "decoupled_ntxent", alignment="similarity", weight=0.1 * size / 2
+        )
+        expected = 2000 / size * (1 + printed(z))
+        np.testing.assert_allclose(decoupled(z), expected, rtol=1e-5)
 
     @pytest.mark.parametrize("temperature", [0.05, 0.5, 1.0])
     def test_decoupled_by_its_temperature(self, temperature):
         z, _ = _random(0)
         decoupled = losses.build(
-            "decoupled_ntxent", temperature=temperature, weight=temperature
+            "decoupled_ntxent",
+            alignment="similarity",
+            temperature=temperature,
+            weight=temperature,
         )
         ntxent = losses.build("ntxent", temperature=temperature)
         np.testing.assert_allclose(

@@ -56,6 +56,8 @@ _CASES = [
     ("decoupled_ntxent", {}),
     ("decoupled_ntxent", {"weight": 2.0}),
     ("decoupled_ntxent", {"normalize": False}),
+    ("decoupled_ntxent", {"alignment": "similarity"}),
+    ("decoupled_ntxent", {"alignment": "similarity", "normalize": False}),
     ("align_uniform", {}),
     ("align_uniform", {"weight": 0.3, "include_self": False}),
     ("align_uniform", {"normalize": False, "scale": 3.0}),
@@ -568,7 +570,8 @@ _HARD_CASES = [
     ("margin", {"mining": "semi_hard"}),
     ("nt_logistic", {}),
     ("nt_logistic", {"mining": "semi_hard"}),
-    ("decoupled_ntxent", {}),
+    ("decoupled_ntxent", {"scale": 1.0}),
+    ("decoupled_ntxent", {"alignment": "similarity"}),
     ("align_uniform", {}),
     ("cross_entropy", {}),
 ]

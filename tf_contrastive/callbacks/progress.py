@@ -11,11 +11,14 @@ import tensorflow as tf
 from tf_contrastive import datasets, errors, terminal
 from tf_contrastive.model.input_wait import Throughput
 
-# A run has collapsed, or is stuck at chance, after so many epochs in a row with
-# a standard deviation of the normalised embeddings (at most 1) below
-# _COLLAPSE_STD, or with a loss within _CHANCE_MARGIN of the chance level.
+# A warning follows so many epochs in a row. The limits are of the standard
+# deviation of the normalised embeddings, at most 1; of how much nearer
+# positives are than any two embeddings, as a fraction of their mean squared
+# distance; and of the loss around its chance level. docs/guide/curves.md has
+# the runs behind them.
 _WARNING_EPOCHS = 3
-_COLLAPSE_STD = 0.05
+_ONE_POINT, _NARROW = 0.05, 0.3
+_NEARER_IF_NARROW, _NEARER = 0.1, 0.002
 _CHANCE_MARGIN = 0.01
 # Seconds between two lines of progress within an epoch: on a terminal, which
 # shows the last one only, and elsewhere.
@@ -111,43 +114,77 @@ class Progress(tf.keras.callbacks.Callback):
 class CollapseWarning(tf.keras.callbacks.Callback):
     """Warns once if embeddings collapse, or the loss is stuck at chance.
 
-    It reads the epoch's means: the standard deviation of the normalised
-    projections, and the loss. `chance_loss` is that of an encoder that
-    distinguishes no images, if it is known.
+    It reads the means of each epoch.
+
+    Args:
+      chance_loss: the loss of an encoder that distinguishes no images, if it is
+        known.
+      warmup_epochs: in which embeddings may be close to each other; a head
+        without batch normalization starts so.
+      one_network: whether it makes both embeddings of a positive pair; keys of
+        a momentum encoder come near only once it has followed.
+      write: takes each warning, too.
     """
 
-    def __init__(self, chance_loss: float | None) -> None:
+    def __init__(
+        self,
+        chance_loss: float | None,
+        warmup_epochs: float = 0.0,
+        one_network: bool = True,
+        write: Callable[[str], None] = lambda text: None,
+    ) -> None:
         super().__init__()
         self._chance_loss = chance_loss
-        self._collapsed_epochs = self._chance_epochs = 0
+        self._warmup_epochs = warmup_epochs
+        self._one_network = one_network
+        self._write = write
+        # Problem -> epochs in a row.
+        self._epochs: dict[str, int] = {}
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Counts epochs, and warns at the third in a row."""
-        spread, loss = logs["embedding_std"], logs["loss"]
-        collapsed = spread < _COLLAPSE_STD
-        at_chance = self._chance_loss is not None and (
-            abs(loss - self._chance_loss) < _CHANCE_MARGIN
-        )
-        self._collapsed_epochs = (self._collapsed_epochs + 1) * collapsed
-        self._chance_epochs = (self._chance_epochs + 1) * at_chance
-        if self._collapsed_epochs == _WARNING_EPOCHS:
-            problem = (
-                "collapse: the standard deviation of the embeddings has stayed"
-                f" near {spread:.3f} (0: one point; 1: spread out)"
-            )
-        elif self._chance_epochs == _WARNING_EPOCHS:
-            problem = (
-                "the model is not learning: the loss has stayed at"
-                f" {loss:.3f}, the chance level,"
-            )
-        else:
-            return
-        terminal.warning(
-            f"{problem} for {_WARNING_EPOCHS} epochs: lower"
-            f" {errors.arg('learning_rate')}, lengthen"
-            f" {errors.arg('warmup_epochs')}, or look at the views in"
-            " TensorBoard"
-        )
+        problems = self._stuck(logs["loss"])
+        if epoch >= self._warmup_epochs:
+            problems |= self._collapse(logs["embedding_std"], logs["alignment"])
+        self._epochs = {
+            name: self._epochs.get(name, 0) + 1 for name in problems
+        }
+        for name, problem in problems.items():
+            if self._epochs[name] == _WARNING_EPOCHS:
+                text = errors.Message(
+                    f"{problem} for {_WARNING_EPOCHS} epochs: lower"
+                    f" {errors.arg('learning_rate')}, lengthen"
+                    f" {errors.arg('warmup_epochs')}, or look at the views in"
+                    " TensorBoard"
+                )
+                terminal.warning(text)
+                self._write(text)
+
+    def _stuck(self, loss: float) -> dict[str, str]:
+        """Returns what is wrong with an epoch's loss."""
+        chance = self._chance_loss
+        if chance is None or not abs(loss - chance) < _CHANCE_MARGIN:
+            return {}
+        return {
+            "loss": "the model is not learning: the loss has stayed at"
+            f" {loss:.3f}, the chance level,"
+        }
+
+    def _collapse(self, std: float, alignment: float) -> dict[str, str]:
+        """Returns what is wrong with an epoch's embeddings."""
+        # Two of them have a mean squared distance of 2 * std^2.
+        nearer = 1 - alignment / max(2 * std**2, 1e-12)
+        if std < _ONE_POINT or (std < _NARROW and nearer < _NEARER_IF_NARROW):
+            return {
+                "collapse": "collapse: the standard deviation of the embeddings"
+                f" has stayed near {std:.3f} (0: one point; 1: spread out)"
+            }
+        if self._one_network and nearer < _NEARER:
+            return {
+                "positives": "the model is not learning: positives have stayed"
+                " as far apart as any two images"
+            }
+        return {}
 
 
 class DeliveredExamples(tf.keras.callbacks.Callback):

@@ -33,8 +33,13 @@ def _weight(default: float) -> Any:
     return option(default, "weight (lambda) of the distribution term")
 
 
-def _scale(default: float) -> Any:
-    return option(default, "factor of the whole loss", above=0.0)
+def _scale(default: float | None) -> Any:
+    return option(
+        default,
+        "factor of the whole loss; auto: 1000 (swd_hypersphere, and"
+        " decoupled_ntxent of normalized mean squares), or 1",
+        above=0.0,
+    )
 
 
 def _margin(default: float) -> Any:
@@ -115,6 +120,15 @@ class LossDeclaration(Component):
     def chance_level(self, candidates: int) -> float | None:
         """Returns the loss in nats if all candidates look alike, if known."""
         del candidates
+        return None
+
+    def balanced_weight(self, size: int) -> float | None:
+        """Returns the weight with which it is NT-Xent, as far as it can be.
+
+        For projections of `size`. A lower one pulls views together harder than
+        it pushes images apart. None: there is none.
+        """
+        del size
         return None
 
 
@@ -276,6 +290,24 @@ class DecoupledNTXent(Pairwise):
 
     temperature: float = _temperature(1.0)
     weight: float = _weight(0.1)
+    alignment: str = option(
+        "mean_square",
+        "attraction of views: mean square of their difference over the"
+        " projection's dimensions (Intriguing Properties, table 1), or their"
+        " similarity (equation 5)",
+        choices=("mean_square", "similarity"),
+    )
+    scale: float | None = _scale(None)
+
+    def balanced_weight(self, size: int) -> float | None:
+        """The temperature; over `size` / 2 with mean squares."""
+        divisor = size / 2 if self.alignment == "mean_square" else 1.0
+        return self.temperature / divisor
+
+    def factor(self) -> float:
+        """`scale`, or what it is by default."""
+        averaged = self.alignment == "mean_square" and self.normalize
+        return self.scale or (1000.0 if averaged else 1.0)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -291,6 +323,10 @@ class AlignUniform(LossDeclaration):
     scale: float = _scale(1.0)
     block_size: int | None = _block_size()
     similarity_products: str = _similarity_products()
+
+    def balanced_weight(self, size: int) -> float | None:
+        """The temperature, over `size` / 2."""
+        return self.temperature / (size / 2)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)

@@ -256,6 +256,11 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
         )
 
 
+# Of the weight of NT-Xent. Embeddings collapsed at 0.25, and at 0.5 with a
+# temperature of 0.1.
+_MIN_WEIGHT = 0.75
+# Times that a momentum encoder has to follow, and those that are advised.
+_MIN_FOLLOWED, _FOLLOWED = 5, 20
 # A little beyond what papers train with.
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.03, 1.0
 # Batches from this size on need a warm-up.
@@ -289,6 +294,17 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f"{errors.arg('loss_normalize', 'False')} compares raw dot"
             " products, which grow without bound until the loss is NaN: use"
             f" {errors.arg('loss_normalize', 'True')}",
+        )
+    loss, features = run.loss.chosen(), run.encoder.chosen().features or 0
+    size = run.projection.chosen().sizes(features)[-1]
+    balanced = loss.balanced_weight(size) if size else None
+    if balanced is not None and loss.weight < _MIN_WEIGHT * balanced:
+        yield (
+            "loss_weight",
+            f"{errors.arg('loss_weight', format(loss.weight, 'g'))} pulls views"
+            f" together {balanced / max(loss.weight, 1e-12):.1f} times as hard"
+            " as it pushes images apart, and embeddings collapse: use"
+            f" {errors.arg('loss_weight', format(balanced, '.2g'))} or more",
         )
     optimizer, rate = run.optimizer.chosen(), facts.peak_learning_rate
     lowest, highest = optimizer.peak_rates
@@ -342,6 +358,16 @@ def _optimization(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('batch_size')}",
         )
     steps = epochs * facts.steps_per_epoch
+    momentum = run.loss.key_momentum
+    if loss.takes_keys and steps * (1 - momentum) < _MIN_FOLLOWED:
+        advised = format(max(1 - _FOLLOWED / steps, 0.0), ".2g")
+        yield (
+            "key_momentum",
+            f"with {errors.arg('key_momentum', f'{momentum:g}')} keys follow"
+            f" the encoder within {1 / (1 - momentum):,.0f} steps, of"
+            f" {steps:,} in all: use {errors.arg('key_momentum', advised)}, or"
+            f" more {errors.arg('epochs')}",
+        )
     if steps < _MIN_STEPS:
         yield (
             "few_steps",

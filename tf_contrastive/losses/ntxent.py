@@ -41,30 +41,41 @@ class NTXent(declared.NTXent, base.AnchorLoss):
 class DecoupledNTXent(declared.DecoupledNTXent, base.AnchorLoss):
     """NT-Xent with a separate weight of the distribution term.
 
-    Chen et al. 2021 (Intriguing Properties), Eq. 5, averaged over anchors:
+    Chen et al. 2021 (Intriguing Properties), table 1, row 1, for projections of
+    size d, averaged over anchors:
 
-        loss_i = -z_i . z_j(i) + weight * log sum_{k != i} exp(z_i . z_k / t)
+        loss_i = scale * (|z_i - z_j(i)|^2 / d
+            + weight * log sum_{k != i} exp(z_i . z_k / t))
 
-    With weight = temperature it is temperature * NT-Xent. More than two views
-    as in `NTXent`; ignores labels.
+    which is the authors' decoupled NT-Xent: their temperature 1, weight 0.1 and
+    scale 1000 (appendix A), for a d of 64 or 128, are the defaults. More than
+    two views as in `NTXent`; ignores labels.
 
-    The paper's weight of 0.1 at temperature 1 belongs to the form of its table
-    1, `AlignUniform`, whose alignment is divided by the projections' size d.
-    The same weight is 0.1 * d / 2 here; with 0.1, embeddings collapse in long
-    training.
+    Args:
+      alignment: "mean_square", as above; "similarity": Eq. 5 as printed, where
+        -z_i . z_j(i) replaces the first term. With weight = temperature that is
+        temperature * NT-Xent; with the weight of 0.1, embeddings collapse.
+      scale: None: 1000 for mean squares of normalised projections, else 1.
     """
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
         bounded = batch.bounded(self.temperature)
-
-        def losses(block: similarity.Block) -> tf.Tensor:
-            total = similarity.log_sum_exp(
+        log_sums = self._rows(
+            lambda block: similarity.log_sum_exp(
                 block.similarities, block.others, bounded=bounded
-            )
-            positive = block.of_other_views(batch.num_views, "all_views")
-            return self.weight * total - self.temperature * positive
-
-        return self._rows(losses, batch)
+            ),
+            batch,
+        ).values()
+        embeddings, views = batch.anchors.embeddings, batch.num_views
+        z = tf.reshape(embeddings, [-1, views, embeddings.shape[-1]])
+        # Of a single view, which is not counted: itself.
+        others = [tf.roll(z, k, axis=1) for k in range(1, views)] or [z]
+        if self.alignment == "mean_square":
+            terms = [tf.reduce_mean((z - x) ** 2, axis=-1) for x in others]
+        else:
+            terms = [-tf.reduce_sum(z * x, axis=-1) for x in others]
+        alignment = tf.reshape(tf.add_n(terms) / len(terms), [-1])
+        return self.factor() * (alignment + self.weight * log_sums)
 
 
 class NPairs(declared.NPairs, base.AnchorLoss):
