@@ -82,7 +82,7 @@ _COUNTS = {
     (0, 2**31 - 1): (
         "max_bad_images projection_hidden online_knn_size"
         " histograms_every_epochs robustness_examples transfer_examples"
-        " shard_size checkpoint dense_limit linear_epochs extra_channels"
+        " shard_size checkpoint dense_limit linear_epochs extra_channels run"
     ),
     (0, 1): "first_label",
     (1, 16): "randaugment_layers",
