@@ -43,6 +43,13 @@ def test_the_pages_are_those_that_the_results_give(tmp_path, monkeypatch):
 def test_the_summary_is_read_in_a_minute():
     lines = (_DOCS / "RESULTS.md").read_text().splitlines()
     assert len(lines) <= 60
+    cells = [x.split(" | ") for x in lines if x.startswith("| [")]
+    verdicts = {cell[2].split("**")[1] for cell in cells}
+    assert len(cells) == len(_LANDED)
+    assert verdicts <= {
+        *("shown", "partly shown", "not shown"),
+        *("opposite seen", "not tested", "invalid"),
+    }
     for name, claim in _KNOWN.items():
         assert len(claim.claim.split()) <= 12, name
 
@@ -157,6 +164,10 @@ _AGAINST = {
         [-0.0312, -0.0105, -0.0275, -0.0267, -0.0210],
         "also contrastive accuracy of 0.05 - contrastive accuracy of 0.1: -0.0",
     ),
+    ("SR-F8", "h of mlp - h of linear", ""): (
+        [-0.0131, -0.0033, -0.0019, -0.0081, 0.0023],
+        "nonlinear better than linear: -0.005 in 4 of 5 seeds",
+    ),
     ("IP-T3", "top-1 of SimCLR on 8 - top-1 of SimCLR on 1", "8"): (
         [-0.3585, -0.2983, -0.3451, -0.3251, -0.3112],
         "at random places: -0.328 in 5 of 5 seeds",
@@ -190,7 +201,10 @@ def test_what_contradicts_a_paper_is_in_the_summary(key):
         if row["relation"].startswith(f"{compared} ") and row["case"] == case
     ]
     assert row["differences"] == pytest.approx(differences, abs=6e-5)
-    assert row["verdict"] == "contradicted"
+    # Of SR-F8, four of five seeds are against the paper.
+    one_sign = len({x > 0 for x in differences}) == 1
+    outcome = "contradicted" if one_sign else "no difference found"
+    assert row["verdict"] == outcome
     lines = (_DOCS / "RESULTS.md").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(f"| [{name}]")]
     assert text in line
