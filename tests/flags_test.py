@@ -401,6 +401,12 @@ evaluate --workdir=w --knn_weights=rank
 evaluate --workdir=w --knn_weights=exp --knn_temperature=0
 evaluate --workdir=w --knn_temperature=0.1 -> --knn_weights=exp
 evaluate --workdir=w --robustness_k=1 -> --robustness_classifier=knn
+evaluate --workdir=w --transfer_datasets=aircraftt=folder:x -> mean aircraft?
+evaluate --workdir=w --transfer_datasets=cars=folder:x,plane=csv:y -> pets
+evaluate --workdir=w --transfer_datasets=aircraft -> =folder:
+evaluate --workdir=w --transfer_datasets=aircraft=tfrecord:x -> csv:PATH
+evaluate --workdir=w --transfer_datasets=voc2007=folder:x -> voc2007=NAME
+evaluate --workdir=w --transfer_datasets=cifar10=csv:x --transfer_suite=sincere
 evaluate --workdir=w --finetune_epochs=3,4
 evaluate --workdir=w --logistic_lowest_penalty=1e6 -> --logistic_highest
 embed --output=o -> --workdir

@@ -93,6 +93,12 @@ _INPUTS = {
         "has no split 'test'"
     ),
     "evaluate --workdir={run} --protocols=head": "head",
+    "evaluate --workdir={run} --dataset=birdsnap --data_dir={empty}": (
+        "--transfer_datasets=birdsnap=folder:PATH"
+    ),
+    "evaluate --workdir={run} --protocols=transfer --data_dir={empty}": (
+        "--transfer_datasets=birdsnap=folder:PATH,aircraft=folder:PATH"
+    ),
     "evaluate --workdir={run} --protocols=robustness"
     " --robustness_baseline={list}": "--robustness_baseline={list}",
     "evaluate --compare {scored} {other}": "knn",

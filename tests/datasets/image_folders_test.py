@@ -510,3 +510,25 @@ def test_the_report_says_how_a_folder_was_understood(tmp_path):
     assert found["classes_elsewhere"] == "c"
     direct = datasets.source(tree(tmp_path / "direct", "1.png")).info.found
     assert ("labels", "none: images directly in the folder") in direct
+
+
+def test_two_splits_are_joined_with_the_decoder_of_each(tmp_path):
+    kinds = {"train": ("PNG", "JPEG"), "val": ("GIF", "TIFF")}
+    for start, (split, pair) in enumerate(kinds.items()):
+        for i in range(6):
+            contents = encoded(picture(10 * start + i), pair[i % 2])
+            name = f"{i}.{pair[i % 2].lower()}"
+            write(tmp_path / split / "ab"[i % 2] / name, contents)
+    train, val = (
+        datasets.source(f"folder:{tmp_path}", split) for split in kinds
+    )
+    both = train.joined(val)
+    assert both.info.num_examples == 12
+    assert both.info.by_pillow
+    expected = [*read(train), *read(val)]
+    for found, example in zip(read(both), expected, strict=True):
+        assert found.keys() == example.keys()
+        np.testing.assert_array_equal(found["image"], example["image"])
+        assert found["label"] == example["label"]
+    some = read(both.select(np.array([2, 9])))
+    np.testing.assert_array_equal(some[1]["image"], expected[9]["image"])

@@ -288,6 +288,40 @@ class Source:
             return chosen
         return dataclasses.replace(chosen, digests=self.digests[indices])
 
+    def joined(self, other: "Source") -> "Source":
+        """Returns these examples and then those of another split, in memory.
+
+        Both have the same classes and the same columns.
+        """
+        parts = [self.loaded(), other.loaded()]
+        columns = [part.arrays or {} for part in parts]
+        rows = {
+            name: np.concatenate([column[name].numpy() for column in columns])
+            for name in columns[0]
+        }
+        count = self.info.num_examples
+        rows["part"] = np.arange(count + other.info.num_examples) >= count
+
+        def decode(record: Record) -> Record:
+            own = {k: v for k, v in record.items() if k != "part"}
+            return tf.cond(
+                record["part"],
+                lambda: other.decode(own),
+                lambda: self.decode(own),
+            )
+
+        info = dataclasses.replace(
+            self.info,
+            split=f"{self.info.split}+{other.info.split}",
+            num_examples=len(rows["part"]),
+            bad_images=(*self.info.bad_images, *other.info.bad_images),
+            image_shape=self.info.image_shape
+            if self.info.image_shape == other.info.image_shape
+            else None,
+            by_pillow=self.info.by_pillow or other.info.by_pillow,
+        )
+        return in_memory(rows, decode, info)
+
     def _digested(self, source: "Source") -> "Source":
         """Returns a source of the same images with their digests."""
         return dataclasses.replace(source, digests=self.digests)

@@ -25,6 +25,7 @@ from tf_contrastive.config.dataset import (
     path_with_scheme,
     prepared_at,
 )
+from tf_contrastive.config.transfer import TARGETS
 from tf_contrastive.datasets import decoding, record_features, verified_files
 from tf_contrastive.datasets import source as sources
 from tf_contrastive.datasets.source import Files, Record
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tensorflow_datasets.core import DatasetBuilder
 
 
+# Datasets of `transfer` that TFDS does not have -> its names for them.
+_ELSEWHERE = {t.dataset: name for name, t in TARGETS.items() if not t.in_tfds}
 # Folders in which a dataset is looked for that is not where it was said to be.
 _AROUND = 100
 
@@ -120,6 +123,13 @@ def _not_found(tfds: ModuleType, name: str, place: str) -> errors.UserError:
                 f"dataset {name} is not found in {place}: set"
                 f" {errors.arg('data_dir', root)}, which has it"
             )
+    if base in _ELSEWHERE:
+        own = f"{_ELSEWHERE[base]}=folder:PATH"
+        return errors.UnknownDatasetError(
+            f"TensorFlow Datasets does not have {name}, nor does {place}: use"
+            f" {errors.arg('dataset', 'folder:PATH')} with its images, and for"
+            f" transfer {errors.arg('transfer_datasets', own)}"
+        )
     if base not in known:
         match = path_with_scheme(name)
         match = match or errors.nearest(base, [*DATASETS, *known])

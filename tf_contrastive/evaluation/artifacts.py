@@ -104,7 +104,7 @@ class Recorder:
                 if "dataset" in part:
                     # The split is that of the context's own dataset.
                     facts |= {"dataset": part["dataset"], "split": None}
-                    facts["seen"] = ""
+                    facts["seen"] = part.get("seen", "")
             self._about[variant] = facts
             for name, array in arrays.items():
                 self._entries[_entry_name(variant, name)] = array

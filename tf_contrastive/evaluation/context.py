@@ -8,7 +8,7 @@ computed once. `loading` makes the context of a run or an export.
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -46,6 +46,8 @@ class EvaluationContext:
     observer: classifiers.TrainingObserver | None = None
     # Wraps iterables of images, so that it can interrupt a pass.
     cancellable: Callable[[Iterable], Iterable] = iter
+    # Returns the runs that made the encoder, with the images of each.
+    trainings: Callable[[], Sequence[tuple[Pretrain, datasets.Source]]] = tuple
     # Receives progress, a line at a time.
     log: Callable[[str], None] = lambda line: None
     _cache: Cache = dataclasses.field(default_factory=Cache, init=False)

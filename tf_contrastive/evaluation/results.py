@@ -75,6 +75,7 @@ class Measurement(TypedDict, total=False):
     correct5: np.ndarray
     labels: np.ndarray  # Int [n], if other examples than the test split.
     dataset: str  # Name of the dataset, if other examples are scored.
+    seen: str  # What the encoder was trained on of those.
     plots: dict[str, Any]  # Figures of matplotlib.
     arrays: dict[str, np.ndarray]  # To be saved.
     # What the protocol chose by the available data: results compare only where
@@ -120,8 +121,9 @@ def result_row(
         else len(scored),
         "seconds": round(seconds, 3),
     }
-    if "dataset" in part:
-        row["dataset"] = part["dataset"]
+    for name in ("dataset", "seen"):
+        if name in part:
+            row[name] = part[name]
     return files.as_json(row)
 
 

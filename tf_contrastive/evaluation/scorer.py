@@ -63,6 +63,7 @@ class Scorer:
         self._recorder = artifacts.Recorder(artifacts_folder, events)
         self._source = functools.cache(_source)
         self._sources: tuple[datasets.Source, datasets.Source] | None = None
+        self._trained: list[tuple[Pretrain, datasets.Source]] | None = None
         self._untrained_results: list[dict[str, Any]] = []
         self._judgement = judgement.Judgement()
 
@@ -196,9 +197,8 @@ class Scorer:
             test = dataclasses.replace(test, info=info)
         names = fields.split_list(evaluation.protocols)
         names = [*PROTOCOLS] if "all" in names else names
-        for config in checkpoints.lineage(run.config) if run else ():
-            trained = self._trained_on(config, data_dir)
-            seen = trained and seen_images.of_encoder(
+        for config, trained in self._trainings(run):
+            seen = seen_images.of_encoder(
                 config,
                 trained,
                 test,
@@ -212,10 +212,25 @@ class Scorer:
         seen_images.check(train, test, names)
         return train, test
 
+    def _trainings(
+        self, run: checkpoints.Run | None
+    ) -> list[tuple[Pretrain, datasets.Source]]:
+        """Returns the runs that made an encoder, with their images."""
+        if not run:
+            return []
+        if self._trained is None:
+            opened = [
+                (config, self._trained_on(config, run.config.data.data_dir))
+                for config in checkpoints.lineage(run.config)
+            ]
+            self._trained = [(c, source) for c, source in opened if source]
+        return self._trained
+
     def _trained_on(
         self, run: Pretrain, data_dir: str
     ) -> datasets.Source | None:
         """Opens what a run was trained on, if it is here."""
+        data_dir = self._options.evaluation.data_dir or data_dir
         own = self._options.evaluation.dataset in ("", run.data.dataset)
         reading = run.reading
         if own:
@@ -260,7 +275,8 @@ class Scorer:
                     "no untrained baseline: only a run (--workdir) has one"
                 )
             return
-        yield make_context.from_run(run, *data, **hooks)
+        trainings = functools.partial(self._trainings, run)
+        yield make_context.from_run(run, *data, trainings=trainings, **hooks)
         if evaluation.untrained and untrained:
             yield make_context.from_run(run, *data, trained=False, **hooks)
 

@@ -6,6 +6,7 @@ since papers on self-supervised learning pretrain on them, too.
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,33 @@ def check(
         names = "train_split", "test_split"
         if warning := datasets.check_disjoint(train, test, *names):
             terminal.warning(warning)
+
+
+class Seen(NamedTuple):
+    """Images to score that an encoder was trained on."""
+
+    number: int
+    text: str  # Empty: none.
+    # Whether their labels were learnt from, and they are more than a few.
+    are_known: bool
+
+
+def seen_by(
+    run: Pretrain, trained: datasets.Source, test: datasets.Source
+) -> Seen:
+    """Says which images of `test` are among those that a run was trained on."""
+    found = datasets.find_overlap(trained, test)
+    seen = np.count_nonzero(found.same | found.copies)
+    if not seen:
+        return Seen(0, "", False)
+    labelled = run.loss.chosen().needs_labels
+    total = test.info.num_examples
+    text = (
+        f"the encoder was trained on {seen:,} of the {total:,} images to score"
+        + " and on their labels" * labelled
+    )
+    few = not found.same.any() and seen < datasets.MAX_COPIES * total
+    return Seen(int(seen), text, labelled and not few)
 
 
 def of_encoder(
@@ -46,29 +74,20 @@ def of_encoder(
       UserError: if the encoder was trained on their labels, which protocols
         compare with its features, and there are others.
     """
-    found = datasets.find_overlap(trained, test)
-    seen = np.count_nonzero(found.same | found.copies)
-    if not seen:
-        return ""
-    labelled = run.loss.chosen().needs_labels
-    total = test.info.num_examples
-    text = (
-        f"the encoder was trained on {seen:,} of the {total:,} images to score"
-        + " and on their labels" * labelled
-    )
+    seen = seen_by(run, trained, test)
     scored = test.info.has_labels and any(
         PROTOCOLS[name].needs_labels for name in protocols
     )
-    few = not found.same.any() and seen < datasets.MAX_COPIES * total
-    if labelled and scored and not (few or are_held_out):
+    if seen.are_known and scored and not are_held_out:
         ours, theirs = trained.info.split, test.info.split
-        covers = seen == trained.info.num_examples
+        covers = seen.number == trained.info.num_examples
         _, others = datasets.apart(ours, theirs, covers)
         how = "without them"
         if others and trained.info.name == test.info.name:
             how = f"with {errors.arg('split', others)}"
         raise errors.UserError(
-            f"{test.info.name}: {errors.arg('test_split', theirs)}: {text}: set"
-            f" another {errors.arg('test_split')}, or repeat pretrain {how}"
+            f"{test.info.name}: {errors.arg('test_split', theirs)}:"
+            f" {seen.text}: set another {errors.arg('test_split')}, or repeat"
+            f" pretrain {how}"
         )
-    return text
+    return seen.text

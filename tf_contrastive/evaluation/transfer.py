@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 
 from tf_contrastive import classifiers, datasets, errors
-from tf_contrastive.config.transfer import METHODS, SUITES, Suite, Target
+from tf_contrastive.config.transfer import (
+    METHODS,
+    SUITES,
+    Suite,
+    Target,
+    targets,
+)
 from tf_contrastive.datasets import tfds_source
 from tf_contrastive.evaluation import (
     classification,
@@ -21,75 +27,32 @@ from tf_contrastive.evaluation import (
     logistic,
     other_datasets,
     statistics,
+    transfer_data,
 )
 from tf_contrastive.evaluation.classification_metrics import (
     eleven_point_average_precision,
 )
 from tf_contrastive.evaluation.context import EvaluationContext, holdout
-from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.results import Measurement
-
-# ---- Datasets ----------------------------------------------------------------
-
-
-def _open(
-    context: EvaluationContext, target: Target, examples: int
-) -> tuple[Data, np.ndarray | None] | None:
-    """Opens a dataset: its data and the rows of its validation split.
-
-    The train split includes validation; the rows are None if part of
-    train is to be held out. Training labels of a multi-label dataset are row
-    numbers. None: the dataset is not prepared.
-    """
-    name = target.dataset
-
-    def source(split: str) -> datasets.Source | None:
-        """The first examples of a split (0: all)."""
-        whole = other_datasets.source(context, name, split)
-        if whole is None or not 0 < examples < whole.info.num_examples:
-            return whole
-        return other_datasets.source(context, name, f"{split}[:{examples}]")
-
-    train, test = source("train"), source(target.test)
-    if train is None or test is None:
-        return None
-    held_out = None
-    if target.validation:
-        validation = source(target.validation)
-        if validation is None:
-            return None
-        splits = f"{train.info.split}+{validation.info.split}"
-        whole = other_datasets.source(context, name, splits)
-        if whole is None:
-            return None
-        held_out = np.arange(train.info.num_examples, whole.info.num_examples)
-        train = whole
-    if target.multi_label:
-        train = other_datasets.with_row_labels(train)
-    return Data(train, test), held_out
-
 
 # ---- The protocol ------------------------------------------------------------
 
 
 def lacks_datasets(context: EvaluationContext) -> str | None:
-    """Returns why `transfer` has no dataset to measure, or None."""
+    """Returns why `transfer` has no dataset to measure, or None.
+
+    Raises `UserError` for a dataset of the user's that cannot be used.
+    """
     if context.subject.channels != 3:
         return "it needs an encoder of three channels"
-    suite = SUITES[context.options.transfer.suite]
-    targets = suite.targets.values()
-    if any(_open(context, target, 0) for target in targets):
-        return None
-    return _not_prepared(context, suite)
-
-
-def _not_prepared(context: EvaluationContext, suite: Suite) -> str:
-    names = ", ".join(target.dataset for target in suite.targets.values())
-    folder = other_datasets.data_dir(context) or "TFDS's default folder"
-    return (
-        f"none of its datasets is prepared in {folder}"
-        f" ({errors.arg('data_dir')}): {names}"
-    )
+    options = context.options.transfer
+    chosen = targets(options.suite, options.datasets)
+    # All of them, since a later error would end hours of work.
+    there = [
+        transfer_data.opened(context, name, target, 0)
+        for name, target in chosen.items()
+    ]
+    return None if any(there) else transfer_data.absent(context, chosen)
 
 
 def measure(
@@ -118,16 +81,17 @@ def measure(
       DivergedError: after the last variant, if the training of some diverged.
     """
     subject, chosen = context.subject, SUITES[suite]
+    wanted = targets(suite, context.options.transfer.datasets)
     _log_differences(context, chosen, methods)
     is_measured = False
-    skipped: list[str] = []
+    skipped: dict[str, Target] = {}
     diverged: list[str] = []
-    for name, target in chosen.targets.items():
-        opened = _open(context, target, examples)
+    for name, target in wanted.items():
+        opened = transfer_data.opened(context, name, target, examples)
         if opened is None:
-            skipped.append(target.dataset)
+            skipped[name] = target
             continue
-        data, held_out = opened
+        data, held_out, seen = opened
         # Of the same encoder and data, each with its own preprocessing.
         frozen = context.on(data, chosen.linear_preprocessing)
         tuned = context.on(data, chosen.tuned_preprocessing)
@@ -160,9 +124,13 @@ def measure(
                 diverged.append(variant)
                 continue
             is_measured = True
-            yield variant, {**part, "dataset": target.dataset}
+            about: Measurement = {"dataset": target.dataset}
+            if seen:
+                about["seen"] = seen
+            yield variant, {**part, **about}
     if skipped:
-        context.log(f"transfer: left out, not prepared: {', '.join(skipped)}")
+        reason = transfer_data.absent(context, skipped)
+        context.log(f"transfer: left out: {errors.plain(reason)}")
     if diverged:
         raise errors.DivergedError(
             f"{', '.join(diverged)} diverged: lower"
@@ -170,7 +138,7 @@ def measure(
             f" {errors.arg('transfer_scratch_learning_rates')}"
         )
     if not is_measured:
-        reason = _not_prepared(context, chosen)
+        reason = transfer_data.absent(context, wanted)
         raise errors.UserError(f"transfer: {reason}")
 
 
