@@ -598,7 +598,7 @@ def _summaries(
         every_steps=run.log_every_steps,
         batch_size=run.options.schedule.batch_size,
         schedules=curves,
-        chance=_chance(run),
+        references=_references(run),
         first_summaries=[
             lambda: tf.summary.image(
                 "views", tensorboard.view_grid(originals, pixels)
@@ -618,12 +618,16 @@ def _summaries(
     )
 
 
-def _chance(run: PreparedRun) -> dict[str, float]:
-    """Returns metric -> its value for an encoder that distinguishes nothing."""
+def _references(run: PreparedRun) -> dict[str, float]:
+    """Returns metric -> the value by which to read its curve.
+
+    That of the loss and of accuracies is chance; embeddings of less spread may
+    have collapsed.
+    """
     options = run.options
     loss = options.loss.chosen()
     candidates = options.views.views * options.schedule.batch_size - 1
-    levels = {}
+    levels = {"embedding_std": callbacks.NARROW_STD}
     if (level := loss.chance_level(candidates)) is not None:
         levels["loss"] = level
         if not loss.needs_labels:
@@ -647,7 +651,7 @@ def _reports(
             excluded_seconds=summaries.histogram_seconds,
         )
     yield callbacks.CollapseWarning(
-        _chance(run).get("loss"),
+        _references(run).get("loss"),
         options.schedule.warmup_epochs or 0.0,
         one_network=not options.loss.chosen().takes_keys,
         write=summaries.write_warning,

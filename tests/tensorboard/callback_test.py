@@ -133,7 +133,7 @@ def _points(server, run, tag):
 
 def test_scalars_are_in_groups(server):
     tags = set(server.get("plugin/scalars/tags")["a/events"])
-    apart = ("validation/", "chance/")
+    apart = ("validation/", "reference/")
     trained = {tag for tag in tags if not tag.startswith(apart)}
     groups = {tag.split("/")[0] for tag in trained}
     assert groups == {
@@ -194,10 +194,10 @@ def test_the_custom_page_shows_curves_that_the_run_has(server):
         for expression in chart["multiline"]["tag"]
     ]
     assert all(shown)
-    prefixes = "", "validation/", "chance/"
+    prefixes = "", "validation/", "reference/"
     assert set(shown[0]) == {f"{prefix}loss/contrastive" for prefix in prefixes}
     # Of 64 views, an anchor has 63 candidates.
-    chance = _points(server, "a/events", "chance/loss/contrastive")
+    chance = _points(server, "a/events", "reference/loss/contrastive")
     assert list(chance) == [0, _STEPS, 2 * _STEPS]
     assert [*chance.values()] == pytest.approx([math.log(63)] * 3, rel=1e-6)
 

@@ -5,6 +5,7 @@ They run on the host, between two executions of the training step.
 
 from tf_contrastive.callbacks.checkpointing import CheckpointCallback
 from tf_contrastive.callbacks.progress import (
+    NARROW_STD,
     CollapseWarning,
     DeliveredExamples,
     Progress,
@@ -15,6 +16,7 @@ from tf_contrastive.callbacks.steps_per_execution import (
 from tf_contrastive.checkpoints import NonFiniteError
 
 __all__ = [
+    "NARROW_STD",
     "AdaptiveStepsPerExecution",
     "CheckpointCallback",
     "CollapseWarning",

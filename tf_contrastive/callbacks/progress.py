@@ -17,7 +17,7 @@ from tf_contrastive.model.input_wait import Throughput
 # distance; and of the loss around its chance level. docs/guide/curves.md has
 # the runs behind them.
 _WARNING_EPOCHS = 3
-_ONE_POINT, _NARROW = 0.05, 0.3
+_ONE_POINT, NARROW_STD = 0.05, 0.3
 _NEARER_IF_NARROW, _NEARER = 0.1, 0.002
 _CHANCE_MARGIN = 0.01
 # Seconds between two lines of progress within an epoch: on a terminal, which
@@ -174,7 +174,9 @@ class CollapseWarning(tf.keras.callbacks.Callback):
         """Returns what is wrong with an epoch's embeddings."""
         # Two of them have a mean squared distance of 2 * std^2.
         nearer = 1 - alignment / max(2 * std**2, 1e-12)
-        if std < _ONE_POINT or (std < _NARROW and nearer < _NEARER_IF_NARROW):
+        if std < _ONE_POINT or (
+            std < NARROW_STD and nearer < _NEARER_IF_NARROW
+        ):
             return {
                 "collapse": "collapse: the standard deviation of the embeddings"
                 f" has stayed near {std:.3f} (0: one point; 1: spread out)"

@@ -26,7 +26,8 @@ class TensorBoard(tf.keras.callbacks.Callback):
         Every epoch ends with a point, too.
       batch_size: the global batch, images.
       schedules: tag -> learning rate as a function of the step.
-      chance: metric -> value of an encoder that distinguishes nothing.
+      references: metric -> value to read its curve by: that of an encoder that
+        distinguishes nothing, or the end of the healthy range.
       first_summaries: called before the first step, with the default writer.
       histograms: measures histograms, if there are any.
       histograms_every_epochs: epochs between two histograms; the start and the
@@ -40,7 +41,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
         every_steps: int,
         batch_size: int,
         schedules: dict[str, Callable[[int], Any]],
-        chance: dict[str, float] | None = None,
+        references: dict[str, float] | None = None,
         first_summaries: Sequence[Callable[[], None]] = (),
         histograms: Histograms | None = None,
         histograms_every_epochs: int = Runtime.histograms_every_epochs,
@@ -50,9 +51,9 @@ class TensorBoard(tf.keras.callbacks.Callback):
         self._every_steps = every_steps
         self._batch_size = batch_size
         self._schedules = schedules
-        self._chance = {
-            scalars.CHANCE + scalars.TAGS[name]: value
-            for name, value in (chance or {}).items()
+        self._references = {
+            scalars.REFERENCE + scalars.TAGS[name]: value
+            for name, value in (references or {}).items()
         }
         self._first_summaries = first_summaries
         self._histograms = histograms
@@ -79,7 +80,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
             with self._writer.as_default(step=0):
                 for write in self._first_summaries:
                     write()
-            self._write_scalars(step, self._chance)
+            self._write_scalars(step, self._references)
             self._write_histograms(step)
             self._writer.flush()
 
@@ -129,7 +130,7 @@ class TensorBoard(tf.keras.callbacks.Callback):
             for name, mean in logs.items()
             if name.startswith("val_")
         }
-        self._write_scalars(step, validation | self._chance)
+        self._write_scalars(step, validation | self._references)
         done = epoch + 1
         if self._every_epochs and (
             done % self._every_epochs == 0 or done == self.params["epochs"]

@@ -28,8 +28,8 @@ TAGS = {
     "online_knn_top1": "probe/online_knn_top1",
 }
 VALIDATION = "validation/"
-# Before a metric: the value of an encoder that distinguishes nothing.
-CHANCE = "chance/"
+# Before a metric: a value to read its curve by.
+REFERENCE = "reference/"
 FEATURE_STD = "similarity/feature_std"
 FEATURE_RANK = "similarity/feature_effective_rank"
 
@@ -53,8 +53,8 @@ _GROUPS = ("input", "loss", "similarity", "optimizer", "probe", "system")
 def write_layout(metrics: Iterable[str], *, ranks: bool) -> None:
     """Writes the custom-scalars page: five curves, then groups in data order.
 
-    Curves of training, validation and chance share a chart. A curve is left out
-    if the run does not have its metric, or does not measure the ranks of
+    Curves of training, validation and references share a chart. A curve is left
+    out if the run does not have its metric, or does not measure the ranks of
     features.
     """
     curves = _CURVES if ranks else _CURVES | _SPREAD_CURVE
@@ -82,7 +82,7 @@ def write_layout(metrics: Iterable[str], *, ranks: bool) -> None:
 def _chart(title: str, tags: tuple[str, ...]) -> layout_pb2.Chart:
     # A chart that compares two curves leaves those of validation out. Charts
     # are the same for all runs: TensorBoard shows each of other curves apart.
-    prefix = f"({VALIDATION}|{CHANCE})?" if len(tags) == 1 else ""
+    prefix = f"({VALIDATION}|{REFERENCE})?" if len(tags) == 1 else ""
     expressions = [f"^{prefix}{tag}$" for tag in tags]
     return layout_pb2.Chart(
         title=title, multiline=layout_pb2.MultilineChartContent(tag=expressions)
