@@ -7,11 +7,14 @@ import numpy as np
 from tf_contrastive import datasets
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
-from tf_contrastive.doctor import advice, memory, positives
+from tf_contrastive.doctor import advice, memory, positives, speed
 
 
 def facts(options=None, **changes):
-    """Facts of a run without any problem, with changes."""
+    """Facts of a run without any problem, with changes.
+
+    Speeds are numbers, or numbers with their ranges.
+    """
     options = {
         "dataset": "cifar10",
         "image_size": 32,
@@ -38,9 +41,12 @@ def facts(options=None, **changes):
         process_memory=None,
         available_memory=2**34,
         class_sizes=counts,
-        input_speed=2000.0,
-        step_speed=1000.0,
+        input_speed=speed.Spread(2000.0, 2000.0, 2000.0),
+        step_speed=speed.Spread(1000.0, 1000.0, 1000.0),
     )
+    for name in ("input_speed", "step_speed", "half_speed"):
+        if isinstance(changes.get(name), float):
+            changes[name] = speed.Spread(*[changes[name]] * 3)
     return dataclasses.replace(found, **changes)
 
 

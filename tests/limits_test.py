@@ -196,6 +196,7 @@ _ADVICE = [
         {"half_speed": 1.0, "step_speed": 49_920 / 3600 / 24.1},
     ),
     ("precision", {}, {"half_speed": 1.09}, {"half_speed": 1.11}),
+    ("load", {}, {"load_per_core": 0.74}, {"load_per_core": 0.76}),
     (
         "imbalance",
         {"loss": "supcon"},
@@ -295,8 +296,7 @@ def test_the_doctor_warns_beyond_its_limits(check, options, inside, outside):
         known = {f.name for f in dataclasses.fields(advice.Facts)}
         of_run = {k: v for k, v in facts.items() if k not in known}
         of_facts = {k: v for k, v in facts.items() if k in known}
-        found = doctor_facts.facts(options | of_run)
-        found = dataclasses.replace(found, **of_facts)
+        found = doctor_facts.facts(options | of_run, **of_facts)
         assert (check in advice.warnings(found)) == warns, facts
 
 

@@ -4,7 +4,7 @@ import doctor_facts
 import numpy as np
 import pytest
 
-from tf_contrastive.doctor import advice, positives
+from tf_contrastive.doctor import advice, positives, speed
 
 # (check, options, facts, what the warning tells to do)
 _BAD = [
@@ -118,6 +118,22 @@ _BAD = [
     ("precision", {}, {"half_speed": 1.5}, "precision=mixed_bfloat16"),
     (
         "precision",
+        {},
+        {"half_speed": speed.Spread(1.5, 1.2, 2.0)},
+        "1.2 to 2.0 times",
+    ),
+    ("load", {}, {"load_per_core": 3.0}, "3.0 processes per core"),
+    (
+        "encoder",
+        {},
+        {
+            "half_speed": 1.0,
+            "step_speed": speed.Spread(40.0, 20.0, 50.0),
+        },
+        "28 to 69 hours",
+    ),
+    (
+        "precision",
         {"precision": "mixed_bfloat16"},
         {"half_speed": 0.5},
         "precision=float32",
@@ -160,8 +176,16 @@ def test_a_good_run_gets_no_warning(options):
 
 
 def test_hours_follow_the_slower_of_input_and_step():
-    images = 100 * (50_000 // 256) * 256
-    assert doctor_facts.facts().hours == pytest.approx(images / 1000 / 3600)
-    slow = doctor_facts.facts(input_speed=100.0)
-    assert slow.hours == pytest.approx(images / 100 / 3600)
+    hours = 100 * (50_000 // 256) * 256 / 3600  # At an image a second.
+    for speeds, slower in (
+        ({}, (1000, 1000, 1000)),
+        ({"input_speed": 100.0}, (100, 100, 100)),
+        ({"step_speed": speed.Spread(900.0, 500.0, 950.0)}, (900, 500, 950)),
+        # The input is the slower one, but in its fastest part.
+        ({"input_speed": speed.Spread(800.0, 400.0, 2000.0)}, (800, 400, 1000)),
+    ):
+        found = doctor_facts.facts(**speeds).hours
+        value, slowest, fastest = slower
+        expected = hours / value, hours / fastest, hours / slowest
+        assert found == pytest.approx(expected)
     assert doctor_facts.facts(step_speed=None).hours is None

@@ -37,6 +37,10 @@ def _short_measurements(monkeypatch):
     monkeypatch.setattr(doctor, "_MAX_TRACE", float("inf"))
 
 
+def _number(text):
+    return float(text.replace(",", ""))
+
+
 @small.encoder()
 def test_the_command_reports_and_changes_nothing_but_its_file(
     monkeypatch, capsys, tmp_path
@@ -57,7 +61,11 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
 
     before = files()
     # Of a machine whose half precision is not faster.
-    monkeypatch.setattr(doctor.speed, "half_speed", lambda _: 0.9)
+    half = speed.Spread(0.9, 0.8, 1.0)
+    monkeypatch.setattr(doctor.speed, "half_speed", lambda _: half)
+    # Of 4 cores, 6 processes want one.
+    monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
     words = [f"--{name}={value}" for name, value in flags.items()]
     monkeypatch.setattr(sys, "argv", ["tf_contrastive", "doctor", *words])
     assert __main__.main() == 0
@@ -77,12 +85,19 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
     sizes = report["memory"]
     assert report["memory_per_replica"]["total_mib"] > 0
     assert sizes["process_mib"] > 300 and sizes["available_mib"] > 0
-    assert report["speed"]["input_images_per_second"] > 0
-    assert report["speed"]["hours"] is not None
-    assert report["speed"]["mixed_bfloat16_by_float32"] == 0.9
-    assert list(report["warnings"]) == ["few_steps"]
+    speeds = report["speed"]
+    for name in ("input_images_per_second", "step_images_per_second"):
+        low, high = map(_number, speeds[f"{name}_range"].split(" to "))
+        assert 0 < low <= speeds[name] <= high
+    assert speeds["hours"] is not None
+    assert speeds["mixed_bfloat16_by_float32"] == 0.9
+    assert speeds["mixed_bfloat16_by_float32_range"] == "0.8 to 1.0"
+    assert speeds["load_per_core"] == 1.5
+    assert report["devices"]["strategy"] == "default"
+    assert list(report["warnings"]) == ["load", "few_steps"]
     printed = capsys.readouterr().out
-    assert "warnings: 1\n  few_steps: 4 steps in total" in printed
+    assert printed.startswith("warnings: 2\n  load: other work keeps the")
+    assert "\n  few_steps: 4 steps in total" in printed
     assert "a smaller --batch_size" in printed
     assert "  class_sizes " in printed and "\n  dataset " in printed
 
@@ -104,9 +119,12 @@ def test_the_command_reports_and_changes_nothing_but_its_file(
 )
 def test_input_and_step_of_any_run_are_measured(changes):
     report = doctor.inspect(_options(**changes))
-    assert report.facts.step_speed > 0
-    assert report.facts.input_speed > 0
-    assert report.facts.hours > 0
+    for spread in (report.facts.step_speed, report.facts.input_speed):
+        assert 0 < spread.low <= spread.value <= spread.high
+    assert report.facts.hours.value > 0
+    assert report.sections["devices"]["strategy"] == (
+        "mirrored" if "virtual_devices" in changes else "default"
+    )
 
 
 @small.encoder()
@@ -115,7 +133,7 @@ def test_a_step_that_takes_too_long_is_not_begun(monkeypatch):
     report = doctor.inspect(_options())
     assert report.facts.step_speed is None and report.facts.hours is None
     assert report.sections["speed"]["step_images_per_second"] is None
-    assert report.facts.input_speed > 0
+    assert report.facts.input_speed.value > 0
 
 
 def test_a_step_is_extrapolated_by_the_cost_of_an_image():

@@ -53,10 +53,11 @@ def run(options: Doctor) -> int:
         name: flags.with_flags(Doctor, text.marked)
         for name, text in report.warnings.items()
     }
-    terminal.print_sections(report.sections)
     print(f"warnings: {len(warnings)}")
     for name, text in warnings.items():
         print(f"  {name}: {text}")
+    print()
+    terminal.print_sections(report.sections)
     _write(options, {**report.sections, "warnings": warnings})
     return 0
 

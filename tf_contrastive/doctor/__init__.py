@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import os
 import time
 
 import tensorflow as tf
@@ -46,15 +47,17 @@ def inspect(run: Pretrain) -> Report:
     input and the step for some seconds, and writes nothing. `UserError` for
     what `pretrain` rejects before its first step.
     """
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)  # Before its own work.
     prepared = train.prepare(run)
     run, source, info = prepared.options, prepared.source, prepared.source.info
     replicas, batch_size = prepared.machine.replicas, run.schedule.batch_size
     if run.runtime.workdir:
         checkpoints.check_workdir(run)
 
-    start = time.perf_counter()
+    # Of this process, whatever else the machine does.
+    start = time.process_time()
     model, _ = prepared.with_options(steps_per_execution=1).build()
-    trace_seconds = _TRACE_BY_BUILD * (time.perf_counter() - start)
+    trace_seconds = _TRACE_BY_BUILD * (time.process_time() - start)
     predicted = memory.predict(model, run, replicas)
     examined = data.examine(prepared, _LABELS)
     classes = examined.classes
@@ -100,8 +103,11 @@ def inspect(run: Pretrain) -> Report:
         if classes and info.has_labels and classes.examples == info.num_examples
         else None,
         input_speed=input_speed,
-        step_speed=batch_size / step.seconds if step else None,
+        step_speed=step.seconds.map(lambda seconds: batch_size / seconds)
+        if step
+        else None,
         half_speed=speed.half_speed(run.views.side),
+        load_per_core=load,
     )
     sections = report.sections(
         facts, examined.rows, prepared.strategy, model, step

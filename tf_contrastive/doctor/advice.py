@@ -11,6 +11,7 @@ from tf_contrastive.config.encoder import CIFAR_STEM_MAX_SIDE
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.doctor.memory import Memory
 from tf_contrastive.doctor.positives import Expected
+from tf_contrastive.doctor.speed import Spread
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +34,12 @@ class Facts:
     # Examples of each class, int64 [classes]; None if not counted.
     class_sizes: np.ndarray | None
     # Images per second; None if not measured.
-    input_speed: float | None
-    step_speed: float | None
+    input_speed: Spread | None
+    step_speed: Spread | None
     # Speed of mixed_bfloat16, in that of float32; None if not measured.
-    half_speed: float | None = None
+    half_speed: Spread | None = None
+    # Processes that ran or waited before, over the last minute.
+    load_per_core: float = 0.0
 
     @property
     def on_cpu(self) -> bool:
@@ -49,14 +52,15 @@ class Facts:
         return getattr(self.run.loss.chosen(), "temperature", None)
 
     @property
-    def hours(self) -> float | None:
+    def hours(self) -> Spread | None:
         """Duration of the run, by the slower of input and step."""
         if self.step_speed is None:
             return None
         schedule = self.run.schedule
         images = schedule.epochs * self.steps_per_epoch * schedule.batch_size
-        speed = min(self.step_speed, self.input_speed or self.step_speed)
-        return images / speed / 3600
+        both = self.step_speed, self.input_speed or self.step_speed
+        slower = Spread(*map(min, *both))
+        return slower.map(lambda speed: images / speed / 3600)
 
 
 def warnings(facts: Facts) -> dict[str, errors.Message]:
@@ -119,10 +123,20 @@ _MAX_CPU_HOURS = 24.0
 _CPU_SIDE = 64
 # Of a precision, below which it is not worth a change.
 _MIN_GAIN = 1.1
+# Processes per core from which others slow the measurement down. An earlier
+# `doctor` leaves half of it.
+_BUSY = 0.75
 
 
 def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
     """Checks of memory, speed and checkpoints."""
+    if facts.load_per_core > _BUSY:
+        yield (
+            "load",
+            f"other work keeps the machine busy ({facts.load_per_core:.1f}"
+            " processes per core): speeds and hours hold for such times; repeat"
+            " `doctor` when it is idle for others",
+        )
     available, chunks = facts.available_memory, facts.run.loss.grad_cache_chunks
     needed = facts.process_memory or facts.memory.total
     if available and needed > _MAX_MEMORY_FRACTION * available:
@@ -134,32 +148,38 @@ def _resources(facts: Facts) -> Iterator[tuple[str, str]]:
             f" {errors.arg('batch_size')}, or"
             f" {errors.arg('grad_cache_chunks', 2 * chunks)} or more",
         )
-    if facts.on_cpu and (facts.hours is None or facts.hours > _MAX_CPU_HOURS):
-        takes = f"{facts.hours:,.0f} hours" if facts.hours else "far too long"
+    hours = facts.hours
+    if facts.on_cpu and (hours is None or hours.value > _MAX_CPU_HOURS):
+        takes = "a step takes too long to be measured"
+        if hours:
+            ends = f"{hours.low:,.0f} to {hours.high:,.0f}"
+            takes = f"the run takes {ends} hours"
         smaller = (
             f"{errors.arg('encoder', 'resnet10')}, {errors.arg('width', '0.5')}"
         )
         if facts.run.views.side > _CPU_SIDE:
             smaller += f", {errors.arg('image_size', _CPU_SIDE)}"
-        yield "encoder", f"the run takes {takes} on a CPU: use {smaller}"
+        yield "encoder", f"{takes} on this CPU: use {smaller}"
     delivered, consumed = facts.input_speed, facts.step_speed
-    if delivered and consumed and delivered < consumed:
+    if delivered and consumed and delivered.value < consumed.value:
+        waiting = 1 - delivered.value / consumed.value
         yield (
             "slow_input",
-            f"the input delivers {delivered:,.0f} images/s and the step could"
-            f" use {consumed:,.0f}: devices wait {1 - delivered / consumed:.0%}"
+            f"the input delivers {delivered.value:,.0f} images/s and the step"
+            f" could use {consumed.value:,.0f}: devices wait {waiting:.0%}"
             f" of the time: use {_faster_input(facts.run)}",
         )
-    precision, gain = facts.run.runtime.precision, facts.half_speed or 1.0
+    precision, gain = facts.run.runtime.precision, facts.half_speed
     other = "float32" if precision == "mixed_bfloat16" else "mixed_bfloat16"
-    gain = gain if other == "mixed_bfloat16" else 1 / gain
-    if gain > _MIN_GAIN:
+    if gain and other == "float32":
+        gain = gain.map(lambda ratio: 1 / ratio)
+    if gain and gain.low > _MIN_GAIN:
         yield (
             "precision",
-            f"{other} is {gain:.1f} times as fast as {precision} on this CPU:"
-            f" use {errors.arg('precision', other)}",
+            f"{other} is {gain.low:.1f} to {gain.high:.1f} times as fast as"
+            f" {precision} on this CPU: use {errors.arg('precision', other)}",
         )
-    epoch = (facts.hours or 0) / facts.run.schedule.epochs
+    epoch = (hours.value if hours else 0) / facts.run.schedule.epochs
     if (
         epoch > _MAX_UNSAVED_HOURS
         and not facts.run.runtime.checkpoint_every_steps

@@ -13,7 +13,7 @@ from tf_contrastive import schedules
 from tf_contrastive.datasets import description
 from tf_contrastive.doctor import advice
 from tf_contrastive.doctor.memory import similarity_block
-from tf_contrastive.doctor.speed import StepTime
+from tf_contrastive.doctor.speed import Spread, StepTime
 
 Section = description.Rows
 
@@ -46,12 +46,11 @@ def sections(
         "process": facts.process_memory,
         "available": facts.available_memory,
     }
-    speeds = {"input": facts.input_speed, "step": facts.step_speed}
     return {
         "environment": _environment(),
         "devices": {
             "devices": _devices(),
-            "strategy": type(strategy).__name__,
+            "strategy": _strategy(strategy),
             "replicas": facts.replicas,
             "precision": run.runtime.precision,
             "augment_on": views.augment_on,
@@ -88,18 +87,24 @@ def sections(
         },
         "memory": _mib(of_run),
         "speed": {
-            **{
-                f"{name}_images_per_second": value and round(value, 1)
-                for name, value in speeds.items()
-            },
-            "mixed_bfloat16_by_float32": facts.half_speed
-            and round(facts.half_speed, 2),
-            "hours": facts.hours and round(facts.hours, 2),
+            **_range("input_images_per_second", facts.input_speed),
+            **_range("step_images_per_second", facts.step_speed),
+            **_range("mixed_bfloat16_by_float32", facts.half_speed),
+            **_range("hours", facts.hours),
+            "load_per_core": round(facts.load_per_core, 2),
             "measured_on": f"{step.images} of {step.replica_images} images"
             if step
             else "nothing: a step takes too long here",
         },
     }
+
+
+def _range(name: str, spread: Spread | None) -> Section:
+    """Returns rows of a number, and of the range of its repeats."""
+    if spread is None:
+        return {name: None}
+    value, low, high = (float(f"{x:.3g}") for x in spread)
+    return {name: value, f"{name}_range": f"{low:,} to {high:,}"}
 
 
 def _mib(sizes: dict[str, int | None]) -> Section:
@@ -123,6 +128,17 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 def _environment() -> Section:
     machine = {"platform": platform.platform(), "cpus": os.cpu_count()}
     return {**versions(_PACKAGES), **machine}
+
+
+def _strategy(strategy: tf.distribute.Strategy) -> str:
+    """Returns what the option is called that chooses a strategy."""
+    kinds = {
+        "tpu": tf.distribute.TPUStrategy,
+        "multiworker": tf.distribute.MultiWorkerMirroredStrategy,
+        "mirrored": tf.distribute.MirroredStrategy,
+    }
+    names = (name for name, x in kinds.items() if isinstance(strategy, x))
+    return next(names, "default")
 
 
 def _devices() -> str:

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,18 +19,33 @@ from tf_contrastive.model import networks
 # Upper bounds of what the input is measured on: images of the data, of a batch.
 _EXAMPLES = 2048
 _INPUT_BATCH = 64
+# Parts of the input's measurement, whose speeds show how even it is.
+_INPUT_PARTS = 5
 # Cost of a training step in forward passes.
 _FORWARD_PASSES = 3
-# Pixels of the batch that precisions are compared on, and seconds for each.
+# Pixels of the batch that precisions are compared on, and seconds for both.
 _COMPARED_PIXELS = 16 * 96**2
-_COMPARED_SECONDS = 0.5
+_COMPARED_SECONDS = 1.0
+
+
+class Spread(NamedTuple):
+    """A measured number, and the range of its repeats."""
+
+    value: float
+    low: float
+    high: float
+
+    def map(self, function: Callable[[float], float]) -> "Spread":
+        """Returns the spread of a monotonic function of the number."""
+        value, *ends = map(function, self)
+        return Spread(value, min(ends), max(ends))
 
 
 @dataclasses.dataclass(frozen=True)
 class StepTime:
     """Duration of a training step with the whole batch."""
 
-    seconds: float
+    seconds: Spread
     # Per replica, in the largest batch that was measured.
     images: int
     # Per replica, in the whole batch; if more, `seconds` is extrapolated.
@@ -41,10 +56,11 @@ class StepTime:
     peak_memory: int = 0
 
 
-def measure_input(run: train.PreparedRun, seconds: float) -> float | None:
+def measure_input(run: train.PreparedRun, seconds: float) -> Spread | None:
     """Measures the input in images per second, for `seconds` after a batch.
 
-    Returns None for batches of a data service.
+    The range is that of the parts of this time. Returns None for batches of a
+    data service.
     """
     if run.service:
         return None
@@ -68,11 +84,17 @@ def measure_input(run: train.PreparedRun, seconds: float) -> float | None:
     batches = iter(run.batches())
     # Pipelines prepare a few batches while the first is waited for.
     next(batches)
-    start, steps = time.perf_counter(), 0
-    while (spent := time.perf_counter() - start) < seconds:
-        next(batches)
-        steps += 1
-    return steps * size / spent
+    images, durations = [], []
+    for _ in range(_INPUT_PARTS):
+        start, steps, spent = time.perf_counter(), 0, 0.0
+        while spent < seconds / _INPUT_PARTS:
+            next(batches)
+            steps += 1
+            spent = time.perf_counter() - start
+        images.append(steps * size)
+        durations.append(spent)
+    rates = [n / x for n, x in zip(images, durations, strict=True)]
+    return Spread(sum(images) / sum(durations), min(rates), max(rates))
 
 
 def measure_step(
@@ -99,31 +121,36 @@ def measure_step(
 
     if not run.machine.on_cpu:
         batches = noise(images)
-        return StepTime(_median(lambda: step(batches), seconds), images, images)
+        times = _times(lambda: step(batches), seconds)
+        return StepTime(_quartiles(times), images, images)
     size = math.lcm(options.loss.grad_cache_chunks, 2)
     if size > images:
         return None
     # A step cannot be interrupted, so one that takes too long is not begun.
     image = tf.zeros([1, *model.encoder.input_shape[1:]])
-    forward = _median(lambda: {"features": model.encoder(image)}, 0.0)
+    forward = _times(lambda: {"features": model.encoder(image)}, 0.0)
     if (
-        forward * _FORWARD_PASSES * options.views.views * size * replicas
+        min(forward) * _FORWARD_PASSES * options.views.views * size * replicas
         > seconds
     ):
         return None
 
-    def timed(images: int) -> float:
+    def timed(images: int) -> Spread:
         batches = noise(images, static=False)
-        return _median(lambda: step(batches), seconds / 4)
+        return _quartiles(_times(lambda: step(batches), seconds / 4))
 
-    few = many = size, timed(size)
+    few = many = timed(size)
+    most = size
     peak = memory.peak_resident()
     # The larger batch takes about four steps.
-    growth = min(int(seconds / (4 * few[1])), images // size)
+    growth = min(int(seconds / (4 * few.value)), images // size)
     if growth > 1:
-        many = growth * size, timed(growth * size)
-    whole = extrapolate(few, many, images)
-    return StepTime(whole, many[0], images, size, peak)
+        most = growth * size
+        many = timed(most)
+    whole = extrapolate((size, few.value), (most, many.value), images)
+    scale = whole / many.value
+    seconds_of_step = many.map(lambda duration: scale * duration)
+    return StepTime(seconds_of_step, most, images, size, peak)
 
 
 def extrapolate(
@@ -141,17 +168,17 @@ def extrapolate(
     return many[1] + per_image * (images - many[0])
 
 
-def half_speed(image_size: int) -> float | None:
+def half_speed(image_size: int) -> Spread | None:
     """Measures how many times as fast as float32 mixed_bfloat16 is on this CPU.
 
-    Compares forward and backward passes of a small ResNet. Returns None with an
-    accelerator.
+    Compares forward and backward passes of a small ResNet, in turns, so that
+    other work on the machine slows down both. Returns None with an accelerator.
     """
     if any(map(tf.config.list_logical_devices, ("GPU", "TPU"))):
         return None
     shape = (image_size, image_size, 3)
     images = tf.zeros([max(_COMPARED_PIXELS // image_size**2, 1), *shape])
-    seconds = []
+    calls = []
     for policy in ("float32", "mixed_bfloat16"):
         with networks.precision(policy):
             encoder = encoders.build(
@@ -168,22 +195,37 @@ def half_speed(image_size: int) -> float | None:
             gradients = tape.gradient(total, encoder.trainable_variables)
             return {"norm": tf.linalg.global_norm(gradients)}
 
-        seconds.append(_median(passes, _COMPARED_SECONDS))
-    return seconds[0] / seconds[1]
+        calls.append(passes)
+        _times(passes, 0.0)
+    pairs: list[float] = []
+    start = time.perf_counter()
+    while len(pairs) < 3 or time.perf_counter() - start < _COMPARED_SECONDS:
+        float32, bfloat16 = map(_seconds, calls)
+        pairs.append(float32 / bfloat16)
+    return _quartiles(pairs)
 
 
-def _median(call: Callable[[], dict[str, tf.Tensor]], seconds: float) -> float:
-    """Median seconds of a call, after one that is not measured."""
+def _quartiles(values: Sequence[float]) -> Spread:
+    """Returns the median, and the first and last quartile."""
+    low, median, high = np.percentile(values, [25, 50, 75])
+    return Spread(float(median), float(low), float(high))
 
-    def finish() -> None:
-        for value in call().values():
-            value.numpy()  # Waits for the device.
 
-    finish()
+def _times(
+    call: Callable[[], dict[str, tf.Tensor]], seconds: float
+) -> list[float]:
+    """Seconds of each call of at least two, after one that is not measured."""
+    _seconds(call)
     times: list[float] = []
     start = time.perf_counter()
     while len(times) < 2 or time.perf_counter() - start < seconds:
-        begin = time.perf_counter()
-        finish()
-        times.append(time.perf_counter() - begin)
-    return float(np.median(times))
+        times.append(_seconds(call))
+    return times
+
+
+def _seconds(call: Callable[[], dict[str, tf.Tensor]]) -> float:
+    """Seconds of a call, with its results."""
+    start = time.perf_counter()
+    for value in call().values():
+        value.numpy()  # Waits for the device.
+    return time.perf_counter() - start

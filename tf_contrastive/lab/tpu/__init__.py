@@ -48,7 +48,8 @@ def inspect(
     rate = None
     if is_here:
         terminal.info("measuring the input")
-        rate = speed.measure_input(prepared, _INPUT)
+        measured = speed.measure_input(prepared, _INPUT)
+        rate = measured and measured.value
     return _sections(run, target, images, facts, largest, recomputed, rate)
 
 
