@@ -25,6 +25,7 @@ from tf_contrastive import (
     classifiers,
     datasets,
     errors,
+    exporting,
     losses,
     views,
 )
@@ -603,6 +604,12 @@ def test_noise_has_a_deviation_up_to_a_fifth():
     spreads = np.std(noise(gray, uniforms), axis=(1, 2, 3))
     assert 0.18 < spreads.max() < 0.21
     assert spreads.mean() == pytest.approx(0.1, abs=0.01)
+
+
+def test_exported_prototypes_have_a_temperature_of_a_tenth():
+    head = exporting.PrototypeHead(np.eye(2, dtype=np.float32), np.arange(2))
+    own, other = head(tf.constant([[1.0, 0.0]])).numpy()[0]
+    assert own / other == pytest.approx(np.exp(10), rel=1e-4)
 
 
 def test_added_operations_act_on_half_of_the_views():
