@@ -2,10 +2,12 @@
 
 `contrastive`: find the other view of an image among other images. Chen et al.
 2020 (SimCLR), section 5.1 and table 5. `kl_bound`: a lower bound of a
-divergence by SINCERE's loss. Feeney and Hughes 2024, theorem 11.
+divergence by SINCERE's loss, and by SupCon's. Feeney and Hughes 2024, theorem
+11 and appendix H.
 """
 
-from typing import TypedDict
+from collections.abc import Callable
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import tensorflow as tf
@@ -136,46 +138,88 @@ def kl_lower_bound(
     temperature: float,
     *,
     normalize: bool = True,
+    loss: str = "sincere",
 ) -> float:
     """Lower bound, in nats, of the symmetric divergence of classes and noise.
 
-    The mean of ln |N(i)| - SINCERE's loss of i, over anchors i with positives
-    and negatives in the batch. (The authors' code adds 1 to |N|; the theorem
-    does not.) Projections are float [B, V, P] of one batch of held-out images,
-    all compared with all, l2-normalized with `normalize`; labels are int [B].
+    The mean over anchors i that have positives P(i) and negatives N(i) in the
+    batch. With `loss="sincere"` (theorem 11) of
 
-    Feeney and Hughes 2024 (SINCERE), theorem 11.
+      ln |N(i)| - L_i,
+
+    L_i SINCERE's loss. (The authors' code adds 1 to |N|; the theorem does not.)
+    With `loss="supcon"` (equation 43, solved for the divergence) of
+
+      (|N| + |P| - 1) / |N| * (ln(|N| + |P| - 1) - L_i),
+
+    L_i SupCon's loss; equal for |P| = 1. Equation 43 takes the density ratio
+    for the minimizer of SupCon's loss, which it is not in general: this bound
+    is not proven.
+
+    Projections are float [B, V, P] of one batch of held-out images, all
+    compared with all, l2-normalized with `normalize`; labels are int [B].
+
+    Feeney and Hughes 2024 (SINCERE), theorem 11 and appendix H.
     """
     z = view_embeddings.check_views(projections, 1, views=1)
     if not temperature > 0:
         raise errors.UserError(
             f"{errors.arg('temperature', temperature)}: must be above 0"
         )
+    if loss not in _BOUNDS:
+        raise errors.unknown("loss", loss, _BOUNDS)
     labels = classifiers.check_labels("labels", labels, z)
-    logs, sincere = _anchor_terms(z, labels, temperature, normalize)
-    if not logs.size:
+    anchors = _anchors(z, labels, temperature, normalize)
+    if not anchors.negatives.size:
         raise errors.UserError(
             "no image has both a positive and a negative in the batch: pass at"
             " least two classes, and two views or two images of one class"
         )
-    return float((logs - sincere).mean())
+    return float(_BOUNDS[loss](anchors).mean())
 
 
-def _anchor_terms(
+class _Anchors(NamedTuple):
+    """Anchors that have positives and negatives, each [k]."""
+
+    positives: np.ndarray  # Their number, |P|.
+    negatives: np.ndarray  # Their number, |N|.
+    sincere: np.ndarray  # The losses.
+    supcon: np.ndarray
+
+
+def _supcon_bound(anchors: _Anchors) -> np.ndarray:
+    others = anchors.negatives + anchors.positives - 1
+    return others / anchors.negatives * (np.log(others) - anchors.supcon)
+
+
+# Loss -> the bound of each anchor.
+_BOUNDS: dict[str, Callable[[_Anchors], np.ndarray]] = {
+    "sincere": lambda a: np.log(a.negatives) - a.sincere,
+    "supcon": _supcon_bound,
+}
+
+
+def _anchors(
     z: np.ndarray, labels: np.ndarray, temperature: float, normalize: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (ln |N(i)|, SINCERE's loss) [k] of anchors that have both."""
+) -> _Anchors:
     views = z.shape[1]
     _, index, counts = np.unique(
         labels, return_inverse=True, return_counts=True
     )
     positives = views * counts[index] - 1
     negatives = views * (len(labels) - counts[index])
-    loss = losses.build("sincere", temperature=temperature, normalize=normalize)
-    per_anchor = loss.per_anchor(tf.constant(z, tf.float32), labels).numpy()
     counted = (positives > 0) & (negatives > 0)
-    logs = np.repeat(np.log(negatives[counted]), views)
-    return logs, per_anchor[counted].astype(np.float64).ravel()
+
+    def of_anchors(name: str) -> np.ndarray:
+        loss = losses.build(name, temperature=temperature, normalize=normalize)
+        values = loss.per_anchor(tf.constant(z, tf.float32), labels).numpy()
+        return values[counted].astype(np.float64).ravel()
+
+    return _Anchors(
+        np.repeat(positives[counted], views),
+        np.repeat(negatives[counted], views),
+        *map(of_anchors, _BOUNDS),
+    )
 
 
 def measure_kl(
@@ -190,6 +234,7 @@ def measure_kl(
     Returns:
       Metrics "kl_lower_bound" and "sincere_loss" (nats, means over anchors),
       "upper_bound" (mean ln |N|, which "kl_lower_bound" cannot exceed),
+      "supcon_kl_lower_bound" and "supcon_loss" (see `kl_lower_bound`),
       "temperature", "images". If no batch has two images of one class and one
       of another, only "kl_lower_bound": None.
     """
@@ -198,23 +243,24 @@ def measure_kl(
     temperature, normalize = view_embeddings.loss_similarity(context)
     order = np.random.RandomState(seed % 2**32).permutation(len(labels))
     parts = [
-        _anchor_terms(
-            z[rows], labels[rows].astype(np.int64), temperature, normalize
-        )
+        _anchors(z[rows], labels[rows].astype(np.int64), temperature, normalize)
         for rows in np.array_split(order, -(-len(order) // kl_batch_size))
     ]
-    logs, sincere = map(np.concatenate, zip(*parts, strict=True))
-    if not logs.size:
+    anchors = _Anchors(*map(np.concatenate, zip(*parts, strict=True)))
+    if not anchors.negatives.size:
         context.log(
             f"kl_bound: no batch of {kl_batch_size} images of"
             f" {context.data.test.info.name} has two classes: no bound"
         )
         return {"metrics": {"kl_lower_bound": None}}
+    bounds = {name: bound(anchors).mean() for name, bound in _BOUNDS.items()}
     return {
         "metrics": {
-            "kl_lower_bound": float((logs - sincere).mean()),
-            "sincere_loss": float(sincere.mean()),
-            "upper_bound": float(logs.mean()),
+            "kl_lower_bound": float(bounds["sincere"]),
+            "sincere_loss": float(anchors.sincere.mean()),
+            "upper_bound": float(np.log(anchors.negatives).mean()),
+            "supcon_kl_lower_bound": float(bounds["supcon"]),
+            "supcon_loss": float(anchors.supcon.mean()),
             "temperature": temperature,
             "images": len(labels),
         }

@@ -111,6 +111,8 @@ _NUMBERS: dict[str, Callable[[Scoring], Iterable[str]]] = {
         "kl_lower_bound",
         "sincere_loss",
         "upper_bound",
+        "supcon_kl_lower_bound",
+        "supcon_loss",
         "temperature",
         "images",
     ],
