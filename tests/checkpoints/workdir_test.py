@@ -154,6 +154,35 @@ def test_a_run_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
     elsewhere = fields.replace(command, workdir=str(tmp_path / "new"))
     run = train.prepare(elsewhere).options
     assert run.encoder.pool_padding == "same"
+    # A stem without a pool.
+    config = old_pool / "config.flags"
+    text = config.read_text()
+    config.write_text(text.replace("--stem=imagenet", "--stem=cifar"))
+    run = train.prepare(fields.replace(command, stem="cifar")).options
+    checkpoints.check_workdir(run)
+
+
+def test_a_loss_of_0_2_0_is_continued_by_its_command(old_pool, tmp_path):
+    path = old_pool / "config.flags"
+    text = path.read_text()
+    assert "--loss=supcon\n--temperature=0.1\n" in text
+    path.write_text(
+        text.replace(
+            "--loss=supcon\n--temperature=0.1\n", "--loss=decoupled_ntxent\n"
+        )
+    )
+
+    def alignment(*words, workdir=old_pool):
+        words = [*_COMMAND.split(), "--temperature=auto", *words]
+        run = flags.parse(Pretrain, [*words, f"--workdir={workdir}"])
+        return checkpoints.continued(run).loss.alignment
+
+    loss = "--loss=decoupled_ntxent"
+    assert alignment(loss) == "similarity"
+    assert alignment(loss, "--loss_options=alignment=mean_square") != (
+        "similarity"
+    )
+    assert alignment() is alignment(loss, workdir=tmp_path) is None
 
 
 @pytest.mark.parametrize("kind", ["run", "export"])

@@ -1,5 +1,6 @@
 """Checks which experiment a workdir holds, by its `config.flags`."""
 
+import dataclasses
 import os
 from collections.abc import Iterator
 
@@ -23,11 +24,11 @@ def check_workdir(run: Pretrain) -> None:
     """
     workdir = run.runtime.workdir
     if previous := _read_config(workdir):
-        there = fields.values(previous)
+        there = fields.values(_filled(previous))
         differences = [
             f"{errors.arg(own.name, fields.written(own.value))}, there"
             f" {fields.written(there[own.name])}"
-            for own in fields.options(run)
+            for own in fields.options(_filled(run))
             if own.identity
             and own.value != there[own.name]
             # How data are read may have to be said now: what `auto` read is
@@ -50,15 +51,27 @@ def check_workdir(run: Pretrain) -> None:
 
 
 def continued(run: Pretrain) -> Pretrain:
-    """Returns the options, with the pool of the run that they continue, if any.
+    """Returns the options, with the pool and the loss that they continue.
 
-    A command that does not set it continues runs of version 0.2.0, too.
+    A command that does not set them continues runs of version 0.2.0, too.
     """
-    workdir, pool = run.runtime.workdir, run.encoder.pool_padding
-    previous = _read_config(workdir) if workdir and pool is None else None
+    workdir = run.runtime.workdir
+    previous = _read_config(workdir) if workdir else None
     if previous is None:
         return run
-    return fields.replace(run, pool_padding=previous.encoder.pool_padding)
+    if run.encoder.pool_padding is None:
+        pool = previous.encoder.pool_padding
+        run = fields.replace(run, pool_padding=pool)
+    if run.loss.alignment is None and run.loss.loss == previous.loss.loss:
+        run = fields.replace(run, alignment=previous.loss.alignment)
+    return run
+
+
+def _filled(run: Pretrain) -> Pretrain:
+    """Returns a run with its defaults, of options newer than the run, too."""
+    groups = ("views", "encoder", "projection")
+    filled = {name: getattr(run, name).filled() for name in groups}
+    return dataclasses.replace(run, **filled)
 
 
 def is_run(path: str) -> bool:
