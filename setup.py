@@ -113,6 +113,8 @@ setuptools.setup(
         # The papers' claims and numbers.
         "tf_contrastive.lab.claims": ["*.json"],
         "tf_contrastive.encoders.pretrained": ["*/*"],
+        # The template of a page.
+        "tf_contrastive.evaluation.explore": ["page.*"],
     },
     python_requires=">=3.10,<3.14",
     install_requires=INSTALL_REQUIRES,

@@ -20,6 +20,7 @@ from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.commands.embed import Embed
 from tf_contrastive.commands.encoders import Encoders
 from tf_contrastive.commands.evaluate import Evaluate
+from tf_contrastive.commands.explore import Explore
 from tf_contrastive.commands.export import Export
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.commands.quickstart import Quickstart
@@ -34,6 +35,7 @@ COMMANDS: dict[str, type[Command]] = {
     "doctor": Doctor,
     "evaluate": Evaluate,
     "sweep": Sweep,
+    "explore": Explore,
     "export": Export,
     "embed": Embed,
     "reproduce": Reproduce,

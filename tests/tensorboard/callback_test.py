@@ -5,13 +5,13 @@ import io
 import json
 import math
 import shlex
-import shutil
 import sys
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
+import browsers
 import numpy as np
 import pytest
 import small
@@ -487,38 +487,10 @@ return [words.filter(Boolean).join(" "), pictures];
 """
 
 
-_PATIENCE = 90.0
-
-
 @pytest.fixture
 def browser(tmp_path):
-    selenium = pytest.importorskip("selenium.webdriver")
-    programs = [shutil.which(x) for x in ("chromium", "chromedriver")]
-    if not all(programs):
-        pytest.skip("Debian's chromium and chromium-driver are not installed")
-    options = selenium.ChromeOptions()
-    options.binary_location = programs[0]
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--no-first-run",
-        # WebGL, of the projector, without a GPU.
-        "--enable-unsafe-swiftshader",
-        f"--user-data-dir={tmp_path / 'browser'}",
-        "--window-size=1300,860",
-    ):
-        options.add_argument(argument)
-    service = selenium.ChromeService(programs[1])
-    driver = selenium.Chrome(options=options, service=service)
-    try:
-        driver.set_page_load_timeout(_PATIENCE)
+    with browsers.chromium(tmp_path) as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def _open(browser, url, page, *expected, pictures=0):
@@ -532,7 +504,7 @@ def _open(browser, url, page, *expected, pictures=0):
         return all(x in seen[0] for x in expected) and seen[1] >= pictures
 
     try:
-        _wait(shown, _PATIENCE)
+        _wait(shown, browsers.PATIENCE)
     except AssertionError:
         missing = [x for x in expected if x not in seen[0]]
         raise AssertionError(

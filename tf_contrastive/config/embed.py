@@ -14,6 +14,14 @@ from tf_contrastive.config.fields import (
 EMBEDDING_FORMATS = {n: f".{n}" for n in ("npz", "tfrecord", "parquet")}
 
 
+def format_of(path: str) -> str:
+    """Returns the format that a file's extension means."""
+    for name, extension in EMBEDDING_FORMATS.items():
+        if path.endswith(extension):
+            return name
+    return "npz"
+
+
 @dataclasses.dataclass(frozen=True)
 class Embedding:
     """What `embed` embeds."""
@@ -66,9 +74,4 @@ class Embedding:
     @property
     def file_format(self) -> str:
         """The format, with `auto` resolved."""
-        if self.format != "auto":
-            return self.format
-        for name, extension in EMBEDDING_FORMATS.items():
-            if self.output.endswith(extension):
-                return name
-        return "npz"
+        return format_of(self.output) if self.format == "auto" else self.format

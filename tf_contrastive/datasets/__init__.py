@@ -7,8 +7,10 @@ from tf_contrastive.datasets.array_source import from_arrays
 from tf_contrastive.datasets.color_statistics import channel_statistics
 from tf_contrastive.datasets.contact_sheet import contact_sheet
 from tf_contrastive.datasets.data_service import DataService
+from tf_contrastive.datasets.image_files import find_images
 from tf_contrastive.datasets.opening import (
     from_folder,
+    from_paths,
     load,
     name_unreadable,
     source,
@@ -47,10 +49,12 @@ __all__ = [
     "contact_sheet",
     "evaluation_batches",
     "evaluation_part",
+    "find_images",
     "find_overlap",
     "from_arrays",
     "from_dataset",
     "from_folder",
+    "from_paths",
     "in_memory",
     "load",
     "name_unreadable",

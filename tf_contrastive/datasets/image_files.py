@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import terminal
+from tf_contrastive import errors, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import (
     absent_files,
@@ -63,6 +63,30 @@ class ImageFiles(NamedTuple):
 def is_image(name: str) -> bool:
     """Whether a file's name has the extension of an image."""
     return name.lower().endswith(decoding.extensions())
+
+
+def find_images(path: str) -> list[str]:
+    """Returns the image files at a path: itself, or those in a folder.
+
+    Raises:
+      UserError: if there are none.
+    """
+    path = os.path.expanduser(path)
+    if not tf.io.gfile.isdir(path):
+        if not tf.io.gfile.exists(path):
+            raise errors.UserError(f"there is no file or folder {path}")
+        return [path]
+    paths = [
+        os.path.join(folder, name)
+        for folder, _, names in tf.io.gfile.walk(path)
+        for name in names
+        if is_image(name) and not name.startswith(".")
+    ]
+    if not paths:
+        raise errors.UserError(
+            f"{path} has no images: use {', '.join(decoding.formats())} files"
+        )
+    return sorted(paths)
 
 
 def counts(values: Iterable[str], most: int = 5) -> str:

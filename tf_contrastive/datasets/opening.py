@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
 from tf_contrastive.config import dataset, keywords
 from tf_contrastive.config.data import Data, Reading
-from tf_contrastive.datasets import split_spec, unreadable
+from tf_contrastive.datasets import image_files, split_spec, unreadable
 from tf_contrastive.datasets.array_source import digits
 from tf_contrastive.datasets.digit_canvases import digit_on_image, multidigits
 from tf_contrastive.datasets.image_folders import folder
@@ -153,6 +154,26 @@ def from_folder(
     keywords.check(Reading, options)
     reading = Reading(**options)
     return source(f"folder:{os.fspath(path)}", split, reading=reading)
+
+
+def from_paths(paths: list[str], reading: Reading = _READING) -> Source:
+    """Opens images by their paths, in order and without labels.
+
+    Any number of unreadable ones is left out, and reported.
+
+    Raises:
+      UserError: if none can be read.
+    """
+    every = dataclasses.replace(
+        reading, max_bad_images=len(paths), test_fraction=0.0
+    )
+    access = Access(None, every, source)
+    # What is remembered of a folder's files must not become that of these.
+    place = f"paths in {os.path.dirname(paths[0])}"
+    images = image_files.ImageFiles(
+        place, paths, paths, np.arange(len(paths)), ()
+    )
+    return image_files.source("images", "train", access, images, False)
 
 
 def load(

@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
+import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import files
+from tf_contrastive import errors, files
+from tf_contrastive.config.embed import format_of
 from tf_contrastive.datasets import record_files
 
 ADVICE = "use a file in a writable folder"
@@ -108,3 +111,155 @@ def _parquet(path: str, columns: Columns, label_names: list[str]) -> None:
 
 
 _WRITERS = {"npz": _npz, "tfrecord": _tfrecord, "parquet": _parquet}
+
+
+# ---- Reading -----------------------------------------------------------------
+
+_BATCH = 1024  # Records of a TFRecord file.
+
+
+class Embeddings(NamedTuple):
+    """Embeddings and their metadata; see `write`."""
+
+    embeddings: np.ndarray
+    labels: np.ndarray | None
+    indices: np.ndarray | None
+    paths: np.ndarray | None  # Of str.
+    label_names: tuple[str, ...]
+
+
+def read(path: str) -> Embeddings:
+    """Reads a file of `write`, or all of its shards.
+
+    The format follows from the extension, as `embed` chooses it. Of a path that
+    does not exist, `NAME.npz`, the shards `NAME-00000-of-00009.npz`, ... are
+    read.
+
+    Raises:
+      UserError: for an absent or damaged file, or an incomplete set of shards.
+    """
+    kind = format_of(path)
+    parts = []
+    for file in _shards(path):
+        try:
+            columns, names = _READERS[kind](file)
+            rows = {len(values) for values in columns.values()}
+            if "embeddings" not in columns or len(rows) != 1:
+                raise ValueError(
+                    f"it has {', '.join(columns) or 'nothing'}, not embeddings"
+                    " with a row for each image"
+                )
+        except (
+            EOFError,
+            KeyError,
+            OSError,
+            ValueError,
+            zipfile.BadZipFile,
+            tf.errors.OpError,
+        ) as error:
+            raise errors.UserError(
+                f"{file} cannot be read as embeddings in the format {kind}"
+                f" ({errors.first_line(error)}): use a file that `embed` wrote"
+            ) from error
+        parts.append((columns, names))
+    shared = set.intersection(*(set(columns) for columns, _ in parts))
+    joined = {
+        name: np.concatenate([columns[name] for columns, _ in parts])
+        for name in shared
+    }
+    return Embeddings(
+        joined["embeddings"],
+        joined.get("labels"),
+        joined.get("indices"),
+        joined.get("paths"),
+        parts[0][1],
+    )
+
+
+def _shards(path: str) -> list[str]:
+    """Returns the files of a path: itself, or its shards."""
+    if tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path):
+        return [path]
+    folder, name = os.path.split(path)
+    stem, ending = os.path.splitext(name)
+    pattern = rf"{re.escape(stem)}-\d{{5}}-of-(\d{{5}}){re.escape(ending)}"
+    shards = files.entries(folder or ".", pattern)
+    if not shards:
+        raise errors.UserError(
+            f"there is no file {path}, and no shards of it: use a file that"
+            " `embed` wrote"
+        )
+    total = int(shards[0].removesuffix(ending)[-5:])
+    if len(shards) != total:
+        raise errors.UserError(
+            f"{path}: {len(shards)} of {total} shards are there: repeat the"
+            " command that writes them"
+        )
+    return shards
+
+
+_Read = tuple[dict[str, np.ndarray], tuple[str, ...]]
+
+
+def _read_npz(path: str) -> _Read:
+    with tf.io.gfile.GFile(path, "rb") as file:
+        arrays = np.load(file, allow_pickle=False)
+        if isinstance(arrays, np.ndarray):  # Of NumPy's own format, npy.
+            return {"embeddings": arrays}, ()
+        columns = {name: arrays[name] for name in COLUMNS if name in arrays}
+        names = arrays.get("label_names", ())
+        return columns, tuple(map(str, names))
+
+
+def _read_tfrecord(path: str) -> _Read:
+    compression = record_files.inspect(path).compression
+    records = tf.data.TFRecordDataset(path, compression)
+    first = next(iter(records.take(1).as_numpy_iterator()), None)
+    if first is None:
+        return {}, ()
+    features = tf.train.Example.FromString(first).features.feature
+    types = {"float_list": tf.float32, "int64_list": tf.int64}
+    spec = {}
+    for name, key in COLUMNS.items():
+        if key in features:
+            kind = features[key].WhichOneof("kind")
+            size = len(getattr(features[key], kind).value)
+            shape = [size] if name == "embeddings" else []
+            spec[key] = tf.io.FixedLenFeature(shape, types.get(kind, tf.string))
+    batches = records.batch(_BATCH).map(
+        lambda batch: tf.io.parse_example(batch, spec)
+    )
+    rows = [*batches.as_numpy_iterator()]
+    columns = {
+        name: np.concatenate([row[key] for row in rows])
+        for name, key in COLUMNS.items()
+        if key in spec
+    }
+    if "paths" in columns:
+        columns["paths"] = np.array([p.decode() for p in columns["paths"]])
+    return columns, ()
+
+
+def _read_parquet(path: str) -> _Read:
+    import pyarrow
+    from pyarrow import parquet
+
+    with tf.io.gfile.GFile(path, "rb") as file:
+        table = parquet.read_table(pyarrow.BufferReader(file.read()))
+    columns = {
+        name: table[key].to_numpy()
+        for name, key in COLUMNS.items()
+        if key in table.column_names and name != "embeddings"
+    }
+    if "embedding" in table.column_names:
+        rows = table["embedding"].combine_chunks()
+        columns["embeddings"] = rows.flatten().to_numpy().reshape(len(rows), -1)
+    metadata = table.schema.metadata or {}
+    return columns, tuple(json.loads(metadata.get(b"label_names", b"[]")))
+
+
+_READERS = {
+    "npz": _read_npz,
+    "tfrecord": _read_tfrecord,
+    "parquet": _read_parquet,
+}

@@ -79,13 +79,14 @@ def test_pairs_are_found_once_in_both_directions(photographs, monkeypatch):
     pictures = np.concatenate([originals, originals[::-1, :, ::-1]])
     others = np.arange(20)[np.newaxis].repeat(20, 0)
     done = []
-    pairs = near_copies.find(
+    pairs, compared = near_copies.find(
         pictures, others, 0.9, lambda *numbers: done.append(numbers)
     )
     found = [*zip(pairs.first, pairs.second, strict=True)]
     assert found == [(i, 19 - i) for i in range(10)]
     np.testing.assert_allclose(pairs.correlations, 1, atol=1e-5)
     assert done[-1] == (190, 190)
+    assert compared == 190
 
 
 def test_images_without_details_are_no_near_copies():
@@ -93,5 +94,5 @@ def test_images_without_details_are_no_near_copies():
     grey = (100 + noise).astype(np.uint8)
     assert near_copies.correlations(grey[:2], grey[2:]).tolist() == [0, 0]
     assert near_copies.correlations(grey, grey).tolist() == [0] * 4
-    none = near_copies.find(grey[:1], np.zeros([1, 0], int), 0.5)
+    none, _ = near_copies.find(grey[:1], np.zeros([1, 0], int), 0.5)
     assert len(none.first) == 0

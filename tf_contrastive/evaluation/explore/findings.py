@@ -143,8 +143,10 @@ def vote(
       labels: int [n], -1 where there are none.
       images: the distinct ones of the n images.
       found: neighbours among the distinct images [m].
-      near: number of the group of near copies of each of them, int [m].
+      near: pairs of near copies among them, int [p, 2].
     """
+    count = len(images.rows)
+    copies = _codes(near[:, 0], near[:, 1], count)
     voters = images.labels(labels)
     sizes = np.bincount(voters[voters >= 0], minlength=labels.max() + 1)
     n = len(labels)
@@ -155,26 +157,33 @@ def vote(
         place, own = images.place[part], labels[part]
         rows = found.rows[place]
         theirs = voters[rows]
-        valid = (theirs >= 0) & (near[rows] != near[place][:, np.newaxis])
+        is_copy = np.isin(_codes(place[:, np.newaxis], rows, count), copies)
+        valid = (theirs >= 0) & ~is_copy
         theirs = np.where(valid, theirs, -1)
-        count = valid.sum(axis=1)
+        valid_votes = valid.sum(axis=1)
         same = theirs[:, :, np.newaxis] == theirs[:, np.newaxis]
         votes = np.where(valid, same.sum(axis=2), 0)
         best = votes.argmax(axis=1)[:, np.newaxis]
-        voted = count > 0
+        voted = valid_votes > 0
         chosen = np.take_along_axis(theirs, best, 1)[:, 0]
         winner[part] = np.where(voted, chosen, -1)
         most = np.take_along_axis(votes, best, 1)[:, 0]
-        support[part] = most / np.maximum(count, 1)
+        support[part] = most / np.maximum(valid_votes, 1)
         ours = (theirs == own[:, np.newaxis]).sum(axis=1)
         # Without the image itself, if it is among the voters.
         others = sizes[own] - (voters[place] == own)
-        possible = np.minimum(count, others)
+        possible = np.minimum(valid_votes, others)
         judged = voted & (own >= 0) & (possible > 0)
         missing[part] = np.where(
             judged, 1 - np.minimum(ours / np.maximum(possible, 1), 1), np.nan
         )
     return Votes(winner, support, missing)
+
+
+def _codes(a: np.ndarray, b: np.ndarray, count: int) -> np.ndarray:
+    """Returns a number for each pair of rows, in any order."""
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    return low.astype(np.int64) * count + high
 
 
 def outliers(found: Neighbors, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -30,6 +30,11 @@ class Pairs(NamedTuple):
     second: np.ndarray
     correlations: np.ndarray  # Of their details, float32 [p].
 
+    def from_limit(self, limit: float) -> "Pairs":
+        """Returns those with a correlation of at least `limit`."""
+        near = self.correlations >= limit
+        return Pairs(*(column[near] for column in self))
+
 
 def small_picture(image: tf.Tensor) -> tf.Tensor:
     """Returns an image uint8 [h, w, 3] as grey uint8 [SIDE, SIDE]."""
@@ -43,7 +48,7 @@ def find(
     candidates: np.ndarray,
     limit: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Pairs:
+) -> tuple[Pairs, int]:
     """Finds near copies among candidates.
 
     A pair is compared in every alignment of one with a part of the other,
@@ -74,10 +79,9 @@ def find(
         for part in threads.map(compare, starts):
             parts.append(part)
             progress(min(_PAIRS * (len(parts) - 1), len(pairs)), len(pairs))
-    values = np.concatenate(parts)
-    near = values >= limit
-    first, second = pairs[near].T
-    return Pairs(first, second, values[near])
+    first, second = pairs.T
+    every = Pairs(first, second, np.concatenate(parts))
+    return every.from_limit(limit), len(pairs)
 
 
 def correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -121,7 +125,9 @@ def _details(pictures: np.ndarray) -> np.ndarray:
     rows = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
     means = (rows[:, :, :-2] + rows[:, :, 1:-1] + rows[:, :, 2:]) / 9
     details = (pictures - means).reshape(len(pictures), -1)
+    size = np.sqrt(np.mean(np.square(details), axis=1, keepdims=True))
+    # Otherwise a few strong edges decide, such as those of a frame.
+    details = np.clip(details, -size, size)
     details -= details.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(details, axis=1, keepdims=True)
-    flat = norms < _FLAT * _COMPARED
-    return np.where(flat, 0.0, details / np.maximum(norms, 1e-6))
+    return np.where(size < _FLAT, 0.0, details / np.maximum(norms, 1e-6))

@@ -1,0 +1,98 @@
+"""What is explored, and what the page shows."""
+
+import dataclasses
+
+from tf_contrastive.config.data import split_name
+from tf_contrastive.config.dataset import dataset_name
+from tf_contrastive.config.fields import option, split_list
+
+MAPS = ("auto", "tsne", "pca")
+# Exact search compares all pairs.
+MAX_IMAGES = 1_000_000
+
+
+def _split_names(value: str) -> str | None:
+    names = split_list(value)
+    if names and not any(map(split_name, names)):
+        return None
+    return "splits such as train,test or train[:1000]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exploration:
+    """What `explore` shows."""
+
+    workdir: str = option("", "folder of the run with the encoder")
+    saved_model: str = option(
+        "", "export, or pretrained:NAME, to use instead of a run"
+    )
+    embeddings: str = option(
+        "",
+        "file that embed wrote, to use instead of an encoder; several,"
+        " separated by commas, are splits",
+    )
+    dataset: str = option(
+        "",
+        "dataset to explore; empty: the run's; with embeddings, the images of"
+        " their indices, empty: those of their paths",
+        check=dataset_name,
+    )
+    data_dir: str = option("", "folder of prepared TensorFlow Datasets")
+    split: str = option(
+        "",
+        "comma-separated splits; empty: the run's train and test split, or"
+        " train and test",
+        check=_split_names,
+    )
+    query: str = option(
+        "", "image, or folder of images, whose neighbors are shown"
+    )
+    output: str = option(
+        "explore", "folder for explore.html and explore.json", required=True
+    )
+    neighbors: int = option(10, "neighbors shown of an image", minimum=1)
+    votes: int | None = option(
+        None,
+        "neighbors that vote on a label; auto: half an average class, from 5"
+        " to 50",
+        minimum=1,
+    )
+    near_correlation: float | None = option(
+        None,
+        "least correlation of the details of near copies; auto: 0.75, and 0.95"
+        " where more than 5 % of the neighbors are above 0.75, such as drawings"
+        " of digits",
+        above=0.0,
+        maximum=1.0,
+    )
+    near_cosine: float = option(
+        0.999,
+        "least cosine of near copies, where there are embeddings, but no"
+        " images",
+        above=0.0,
+        maximum=1.0,
+    )
+    listed: int = option(
+        200, "entries of a list on the page; explore.json has all", minimum=1
+    )
+    map: str = option(
+        "auto",
+        "places of the images on the map; tsne: neighbors stay neighbors; pca:"
+        " the two directions of largest variance; auto: tsne up to 5,000"
+        " images, then pca",
+        choices=MAPS,
+    )
+    map_images: int = option(
+        5_000, "images on the map, at random", minimum=1, maximum=50_000
+    )
+    thumbnail_side: int | None = option(
+        None,
+        "pixels of a thumbnail's longer side; auto: 96, and 64 if there are"
+        " more than 4,000",
+        minimum=8,
+        maximum=512,
+    )
+    embedding_batch_size: int = option(
+        256, "images embedded at a time", minimum=1
+    )
+    seed: int = option(0, "seed of samples and maps", maximum=2**32 - 1)
