@@ -38,7 +38,7 @@ nothing: it is on the claim's page, and above if it is contradicted.
 - **{verdicts.SHOWN}**: all relations hold. **{verdicts.PARTLY}**: those of some
   parts do, which are named.
 - **{verdicts.OPPOSITE}**: no part is shown, and a relation is significantly the
-  other way.
+  other way, or a tie beyond its tolerance.
 - **{verdicts.NOT_SHOWN}**: neither. A difference may have the right direction,
   below its bound.
 - **{verdicts.NOT_TESTED}**: no relation supports the claim.
