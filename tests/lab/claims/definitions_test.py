@@ -117,6 +117,18 @@ def test_simclrs_figures_12_and_13_compare_two_evaluations():
         assert labels.finetune.epochs == "60,30"
 
 
+def test_simclrs_figure_15_has_the_grid_of_appendix_b_9():
+    recipe = definitions.claims()["SR-F15"].recipes["paper"]
+    found = set()
+    for unit in runs.plan(recipe, runs.Folders("w", "d"), 1):
+        run = flags.parse(Pretrain, unit.commands[0][1:])
+        found.add((run.loss.temperature, run.schedule.batch_size))
+        assert run.schedule.epochs > 300
+        assert run.schedule.learning_rate in {0.5, 1.0, 1.5}
+    temperatures, batches = {0.1, 0.5, 1.0}, {256, 512, 1024, 2048, 4096}
+    assert found == {(t, b) for t in temperatures for b in batches}
+
+
 def test_figure_b_2_is_a_grid_of_temperatures_and_weights():
     recipe = definitions.claims()["IP-FB2"].recipes["paper"]
     found = set()
