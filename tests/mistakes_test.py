@@ -83,7 +83,7 @@ _INPUTS = {
     f"pretrain --workdir={{run_damaged}} {_SAME}": "{run_damaged}",
     f"pretrain --workdir={{new}} --init_from={{foreign}} {_SAME}": "{foreign}",
     f"pretrain --workdir={{new}} --init_from={{run}} {_SAME} --width=0.25": (
-        "--init_from={run}"
+        "--width=0.25: --init_from={run} has "
     ),
     # Evaluation.
     "evaluate --workdir={empty}": "{empty}",

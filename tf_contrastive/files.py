@@ -344,7 +344,7 @@ def read_json(
       UserError: if the file holds something else, or does not exist and there
         is no default.
     """
-    if default is not None and not _exists(path):
+    if default is not None and not exists(path):
         return default
     try:
         # Version 0.2.0 wrote NaN, which JSON does not have.
@@ -438,7 +438,8 @@ def _open(path: str, mode: str) -> Any:
     return open(path, mode) if _is_local(path) else _gfile().GFile(path, mode)
 
 
-def _exists(path: str) -> bool:
+def exists(path: str) -> bool:
+    """Whether there is a file or folder."""
     return os.path.exists(path) if _is_local(path) else _gfile().exists(path)
 
 

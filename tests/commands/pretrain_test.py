@@ -3,7 +3,11 @@
 import pytest
 import small
 
-from tf_contrastive import __main__
+from tf_contrastive import __main__, flags
+from tf_contrastive.commands.doctor import Doctor
+from tf_contrastive.commands.pretrain import PretrainCommand
+from tf_contrastive.config import fields
+from tf_contrastive.config.pretrain import Pretrain
 
 _MULTI = "multidigits:count=2,canvas=32,digit=14"
 
@@ -89,3 +93,62 @@ def test_options_that_need_one_label_are_refused(
     message = capsys.readouterr().err
     assert words in message and message.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+_STARTED = {
+    "encoder": "resnet18",
+    "width": 0.25,
+    "stem": "imagenet",
+    "pool_padding": "symmetric",
+    "zero_init_residual": True,
+}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """The flag that starts from a run of these options."""
+    folder = tmp_path / "before"
+    folder.mkdir()
+    run = fields.replace(Pretrain(), **_STARTED, standardize="none")
+    (folder / "config.flags").write_text(flags.record(run))
+    return f"--init_from={folder}"
+
+
+@pytest.mark.parametrize("command", [PretrainCommand, Doctor])
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ([], {}),
+        (["--encoder=resnet18", "--width=0.25"], {}),
+        (["--zero_init_residual=false"], {"zero_init_residual": False}),
+        (["--standardize=dataset"], {"standardize": "dataset"}),
+    ],
+)
+def test_a_run_starts_with_the_network_of_another(
+    command, words, changes, start
+):
+    parsed = flags.parse(command, [start, "--workdir=w", *words])
+    taken = _STARTED | {"zero_init_residual": None, "standardize": "imagenet"}
+    values = fields.values(parsed)
+    assert {name: values[name] for name in taken} == taken | changes
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--encoder=resnet34",
+        "--width=1",
+        "--stem=cifar",
+        "--encoder_options=pool_padding=same",
+    ],
+)
+def test_another_network_is_refused_by_name(word, start, capsys, tmp_path):
+    assert run_command("pretrain", start, f"--workdir={tmp_path}", word) == 2
+    message = capsys.readouterr().err
+    assert word in message.replace("1.0", "1") and start in message
+    assert message.count("\n") == 1
+
+
+def test_an_export_does_not_name_its_network(tmp_path):
+    words = [f"--init_from={tmp_path}", "--workdir=w"]
+    assert flags.parse(PretrainCommand, words).encoder.encoder == "resnet50"

@@ -6,11 +6,16 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tf_contrastive import files, terminal
+from tf_contrastive import files, flags, terminal
+from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.errors import UserError, arg
 
 if TYPE_CHECKING:
     from tf_contrastive import train
+
+# Options of the encoder with which its weights do not change.
+_FREE = ("init_from", "standardize", "zero_init_residual")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +42,36 @@ class PretrainCommand(Pretrain):
         "smoke",
         "verbosity",
     )
+
+    @classmethod
+    def presets(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Returns the options of the encoder in the run that `init_from` names.
+
+        Raises:
+          UserError: if others are given.
+        """
+        path = given.get("init_from", "")
+        config = os.path.join(path, "config.flags")
+        if not path or not files.exists(config):
+            return {}  # Exports do not tell them.
+        try:
+            there = flags.read(Pretrain, files.read(config).decode(), path)
+        except ValueError as error:
+            raise files.damaged(config, error) from error
+        network = {
+            option.name: option.value
+            for option in fields.options(there)
+            if option.group == "encoder" and option.name not in _FREE
+        }
+        for name, value in network.items():
+            other = given.get(name, value)
+            if other not in (value, None, fields.AUTO):
+                raise UserError(
+                    f"{arg(name, fields.written(other))}:"
+                    f" {arg('init_from', path)} has {fields.written(value)}:"
+                    f" leave {arg(name)} out, or start from another run"
+                )
+        return network
 
 
 def run(options: PretrainCommand) -> int:

@@ -354,8 +354,9 @@ class Encoder(_Choice):
     )
     init_from: str = option(
         "",
-        "encoder with the initial weights: folder of a run or an export, or"
-        " pretrained:NAME (see `encoders`); empty: random weights",
+        "encoder with the initial weights: folder of a run, whose encoder,"
+        " width and stem are taken, too, or of an export, or pretrained:NAME"
+        " (see `encoders`); empty: random weights",
     )
     standardize: str = option(
         "imagenet",
