@@ -70,7 +70,7 @@ _COUNTS = {
         " transfer_batch_size transfer_steps transfer_scratch_steps"
         " random_directions transforms_hidden tsne_classes kmeans_images"
         " repeats queries bank neighbors seeds path_penalties path_steps"
-        " robustness_k"
+        " robustness_k votes listed"
     ),
     (2, 2**31 - 1): (
         "projection_output batch_size view_examples contrastive_batch_size"
@@ -92,6 +92,8 @@ _COUNTS = {
     (0, 1024): "virtual_devices",
     (0, 2**32 - 1): "seed",
     (0, 10_000): "projector_examples",
+    (1, 50_000): "map_images",
+    (8, 512): "thumbnail_side",
 }
 _ABOVE_0 = 1.2e-38
 _NUMBERS = {
@@ -109,7 +111,10 @@ _NUMBERS = {
         " keep_checkpoint_every_hours warmup_epochs linear_warmup_epochs"
     ),
     (0, 1): "warp_probability learning_rate_floor",
-    (_ABOVE_0, 1): "min_crop_area decay_rate linear_decay_rate",
+    (_ABOVE_0, 1): (
+        "min_crop_area decay_rate linear_decay_rate near_correlation"
+        " near_cosine"
+    ),
     (0, 0.9): "validation_fraction test_fraction",
     (0, 30): "randaugment_magnitude",
     (1e-4, 1e4): "temperature",
