@@ -74,7 +74,7 @@ EXTRAS_REQUIRE = {
         "ruff>=0.6",
         "mypy>=2.4",
         "mkdocs-material>=9.6,<10",
-        "pdoc>=16",
+        "mkdocstrings-python>=2,<3",
         "selenium>=4.20",
         # For examples/grpc_client.py and the tests of serving.
         f"tensorflow-serving-api>=2.15,<2.16; {_CARD}",

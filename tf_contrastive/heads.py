@@ -31,7 +31,7 @@ class MLP(tf.keras.Model):
     images share. Without BatchNorm, hidden layers have biases. With `bias` the
     last layer has an offset, too: its bias, or beta.
 
-    Example:
+    Examples:
       >>> MLP(output=128)(tf.ones([4, 512])).shape
       TensorShape([4, 128])
 

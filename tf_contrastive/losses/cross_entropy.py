@@ -16,7 +16,7 @@ class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
     or multi-hot [B, C], which take the sigmoid form, averaged over classes.
     Every view of every image is counted.
 
-    Example:
+    Examples:
       >>> logits = tf.constant([[[2.0, 0.0]], [[0.0, 1.0]]])  # [B, V, C]
       >>> print(f"{CrossEntropy()(logits, labels=[0, 1]):.4f}")
       0.2201

@@ -17,7 +17,7 @@ class MoCo(declared.MoCo, base.AnchorLoss):
     `ContrastiveModel(..., momentum=0.999)` makes keys and queue. All queries
     are counted; keys and queue get no gradient; ignores labels.
 
-    Example:
+    Examples:
       >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
       >>> queue = tf.random.stateless_normal([16, 8], seed=[3, 4])
       >>> print(f"{MoCo(temperature=0.5)(z, keys=z, queue=queue):.4f}")

@@ -67,7 +67,7 @@ class FunctionLoss(ContrastiveLoss):
     Raises:
       UserError: a ValueError, for another form, or an unknown option.
 
-    Example:
+    Examples:
       >>> def gap(projections, weight=1.0):  # Squared distance of two views.
       ...     first, second = tf.unstack(projections, axis=1)
       ...     return weight * tf.reduce_mean((first - second) ** 2)

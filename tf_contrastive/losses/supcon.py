@@ -30,7 +30,7 @@ class SupCon(declared.SupCon, base.AnchorLoss):
     `summation_location=OUTSIDE` (google-research/supcon, which multiplies by
     the temperature) and SupConLoss (pytorch-metric-learning).
 
-    Example:
+    Examples:
       >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
       >>> print(f"{SupCon(temperature=0.5)(z, labels=[0, 0, 1, 1]):.4f}")
       2.0146
@@ -114,7 +114,7 @@ class SupConIn(declared.SupConIn, SupCon):
     Never above L_out (Jensen); the paper prefers L_out. Options and labels as
     for `SupCon`. google-research/supcon calls it `summation_location=INSIDE`.
 
-    Example:
+    Examples:
       >>> z = tf.random.stateless_normal([4, 2, 8], seed=[1, 2])  # [B, V, P]
       >>> print(f"{SupConIn(temperature=0.5)(z, labels=[0, 0, 1, 1]):.4f}")
       1.8750
