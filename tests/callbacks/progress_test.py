@@ -1,11 +1,20 @@
 """Progress line, and the warning of a collapse."""
 
+import fcntl
 import io
+import itertools
+import os
 import re
+import struct
+import termios
+import types
 
 import counting_model
+import pytest
+import tensorflow as tf
 
 from tf_contrastive import callbacks
+from tf_contrastive.model import input_wait
 
 
 class _Terminal(io.StringIO):
@@ -29,7 +38,7 @@ def test_progress_is_a_line_per_epoch_in_a_file_and_a_bar_on_a_terminal():
     assert last.endswith("ETA 0:00:00")
     assert "\r" not in file.getvalue()
     shown = terminal.getvalue()
-    assert "\r\x1b[K[====        ] epoch 1/2  step 1/6" in shown
+    assert "\r\x1b[K[====        ]  epoch 1/2  step 1/6" in shown
     assert shown.count("\n") == 2
 
 
@@ -39,6 +48,120 @@ def test_progress_of_a_long_epoch_is_written_to_a_file(monkeypatch):
     counting_model.fit([1, 2, 3, 4, 5, 6], 3, counting_model.progress(file))
     steps = re.findall(r"step (\d)/6", file.getvalue())
     assert steps == list("123456")
+
+
+class _Screen:
+    """The rows that a terminal shows, for what `Progress` writes to it."""
+
+    def __init__(self, columns):
+        self.rows, self._columns, self._column = [""], columns, 0
+
+    def write(self, text):
+        for part in re.findall(r"\x1b\[K|.|\n|\r", text):
+            row = self.rows[-1]
+            if part == "\r":
+                self._column = 0
+            elif part == "\n":
+                self.rows.append("")
+            elif part == "\x1b[K":
+                self.rows[-1] = row[: self._column]
+            else:
+                if self._column == self._columns:
+                    self.rows.append("")
+                    row, self._column = "", 0
+                self.rows[-1] = (
+                    row[: self._column] + part + row[self._column + 1 :]
+                )
+                self._column += 1
+
+
+class _Training:
+    """Calls `Progress` as a run does, whose steps take the seconds given."""
+
+    def __init__(self, stream, monkeypatch, steps):
+        self._now, self._steps = 0.0, steps
+        clock = types.SimpleNamespace(perf_counter=lambda: self._now)
+        monkeypatch.setattr(callbacks.progress, "time", clock)
+        monkeypatch.setattr(input_wait, "time", clock)
+        self.progress = callbacks.Progress(
+            epochs=100, steps_per_epoch=steps, batch_size=256, stream=stream
+        )
+        self._iterations = tf.Variable(0, dtype=tf.int64)
+        self.progress.set_model(
+            types.SimpleNamespace(
+                optimizer=types.SimpleNamespace(iterations=self._iterations),
+                input_wait_seconds=0.0,
+            )
+        )
+        self.progress.params = {"steps": steps}
+        self.progress.on_train_begin()
+
+    def epoch(self, seconds):
+        """Yields after each step; `seconds` maps its number to its time."""
+        names = ("loss", "probe_accuracy", "online_knn_top1")
+        logs = dict.fromkeys(names, 0.5)
+        for step in range(self._steps):
+            self._now += seconds(step)
+            self._iterations.assign_add(1)
+            self.progress.on_train_batch_end(step, logs)
+            yield
+        self.progress.on_epoch_end(0, logs | {"val_loss": 1.5})
+
+
+@pytest.fixture(autouse=True)
+def _terminal_of_a_person(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+
+
+@pytest.mark.parametrize("columns", [20, 80, 140])
+def test_redrawn_lines_fit_the_terminal(columns, monkeypatch):
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    screen = _Screen(columns)
+    with os.fdopen(slave, "w") as stream:
+        training = _Training(stream, monkeypatch, steps=1000)
+        for _ in training.epoch(lambda step: 0.6):
+            screen.write(os.read(master, 1 << 16).decode())
+            # A row is rewritten, and none is left behind.
+            assert len(screen.rows) == 1
+            assert len(screen.rows[0]) < columns
+        shown = screen.rows[0]
+        screen.write(os.read(master, 1 << 16).decode())
+    os.close(master)
+    # The line of the epoch has everything.
+    line = "".join(screen.rows)
+    for part in ("loss", "probe", "online", "val loss", "images/s", "ETA"):
+        assert part in line
+    assert "step 1,000/100,000" in line
+    fits = {
+        20: ["epoch 1/100"],
+        80: ["step 1,000/", "loss", "427 images/s", "ETA 16:30:00"],
+        140: [
+            "[====",
+            "step",
+            "probe",
+            "online 1NN",
+            "images/s",
+            "ETA",
+            "wait",
+        ],
+    }
+    assert all(part in shown for part in fits[columns]), shown
+
+
+def test_speed_and_time_left_do_not_jump(monkeypatch):
+    """The first step is traced for a minute, and every tenth takes longer."""
+    terminal = _Terminal()
+    training = _Training(terminal, monkeypatch, steps=200)
+    for _ in training.epoch(
+        lambda step: 60.0 if step == 0 else 3.0 if step % 10 == 0 else 0.5
+    ):
+        pass
+    speeds = re.findall(r"([\d,]+) images/s", terminal.getvalue())
+    speeds = [float(speed.replace(",", "")) for speed in speeds]
+    # 10 steps in 7.5 seconds, 341 images/s on average.
+    assert 300 < sum(speeds[20:]) / len(speeds[20:]) < 420
+    assert all(0.7 < b / a < 1.4 for a, b in itertools.pairwise(speeds))
 
 
 def _run_epochs(callback, *epochs):

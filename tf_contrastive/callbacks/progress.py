@@ -1,9 +1,11 @@
 """A run's progress and warnings on stderr."""
 
 import datetime
+import math
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import tensorflow as tf
@@ -23,6 +25,10 @@ _CHANCE_MARGIN = 0.01
 # Seconds between two lines of progress within an epoch: on a terminal, which
 # shows the last one only, and elsewhere.
 _LIVE_INTERVAL, _INTERVAL = 0.5, 30.0
+# Seconds over which the speed is averaged, about.
+_SMOOTHING = 10.0
+# Columns of a terminal that does not say.
+_COLUMNS = 80
 # Metric -> how the progress line shows it.
 _METRICS = {
     "loss": "loss {:.4f}",
@@ -35,9 +41,11 @@ _METRICS = {
 class Progress(tf.keras.callbacks.Callback):
     """Shows step, metrics, speed and remaining time, on stderr by default.
 
-    On a terminal it rewrites one line with a bar; elsewhere it writes a line
-    per epoch, and one every half minute of a longer epoch. `epochs` are those
-    of the whole run; see `Throughput` for `excluded_seconds`.
+    On a terminal it rewrites one line, with what fits into it; elsewhere, also
+    in a notebook, it writes a line per epoch, and one every half minute of a
+    longer epoch. The speed does not count the first step, which is traced.
+    `epochs` are those of the whole run; see `Throughput` for
+    `excluded_seconds`.
     """
 
     def __init__(
@@ -55,60 +63,107 @@ class Progress(tf.keras.callbacks.Callback):
         self._steps_per_epoch = steps_per_epoch
         self._batch_size = batch_size
         self._stream = stream or sys.stderr
-        self._live = self._stream.isatty()
+        self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._end = "" if self._live else "\n"
         self._interval = _LIVE_INTERVAL if self._live else _INTERVAL
         self._rate, self._wait = 0.0, 0.0
-        self._last_shown = 0.0
+        self._last_shown = self._last_read = 0.0
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Starts the clock, and says what the run waits for."""
-        self._throughput = Throughput(self.model, self._excluded_seconds)
-        self._write("step       being traced and compiled" + self._end)
+        self._throughput: Throughput | None = None
+        text = "step       being traced and compiled"
+        if self._live:
+            text = text[: self._columns() - 1]
+        self._write(text + self._end)
         # The bar appears with the first step.
         self._last_shown = 0.0 if self._live else time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any]) -> None:
         """Writes the line if it is due."""
+        if self._throughput is None:
+            self._throughput = Throughput(self.model, self._excluded_seconds)
+            self._last_read = time.perf_counter()
         if time.perf_counter() - self._last_shown < self._interval:
             return
         if not self._live and batch + 1 == self.params["steps"]:
             return  # The line of the epoch follows.
-        self._rate, self._wait = self._throughput.read()
-        line = self._line(logs)
+        self._read()
+        parts = self._parts(logs)
         if self._live:
             done = round((batch + 1) / self.params["steps"] * 12)
-            line = f"[{'=' * done:12}] {line}"
-        self._write(line + self._end)
+            parts = [(9, f"[{'=' * done:12}]"), *parts]
+            parts = _fitting(parts, self._columns() - 1)
+        self._write(_joined(parts) + self._end)
         self._last_shown = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         """Leaves a line for the epoch."""
         if not self._live:
-            self._rate, self._wait = self._throughput.read()
+            self._read()
             self._last_shown = time.perf_counter()
-        self._write(f"{self._line(logs)}\n")
+        self._write(f"{_joined(self._parts(logs))}\n")
+
+    def _read(self) -> None:
+        """Reads the speed, of which the last seconds count most."""
+        now = time.perf_counter()
+        seconds, self._last_read = now - self._last_read, now
+        if self._throughput is None:
+            return
+        rate, wait = self._throughput.read()
+        weight = 1 - math.exp(-seconds / _SMOOTHING) if self._rate else 1.0
+        self._rate += weight * (rate - self._rate)
+        self._wait += weight * (wait - self._wait)
+
+    def _columns(self) -> int:
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except OSError:
+            columns = 0
+        return columns or _COLUMNS
 
     def _write(self, text: str) -> None:
         self._stream.write(("\r\x1b[K" if self._live else "") + text)
         self._stream.flush()
 
-    def _line(self, logs: dict[str, Any]) -> str:
+    def _parts(self, logs: dict[str, Any]) -> list[tuple[int, str]]:
+        """Returns the parts of the line, each after its rank by importance."""
         step = int(self.model.optimizer.iterations.numpy())
         total = self._epochs * self._steps_per_epoch
-        seconds_left = (total - step) / max(self._rate, 1e-9)
-        left = datetime.timedelta(seconds=round(min(seconds_left, 3.6e6)))
-        line = (
-            f"epoch {-(-step // self._steps_per_epoch)}/{self._epochs}"
-            f"  step {step:,}/{total:,}"
-        )
-        for name, metric in _METRICS.items():
-            if name in logs:
-                line += f"  {metric.format(logs[name])}"
-        return (
-            f"{line}  {self._rate * self._batch_size:,.0f} images/s"
-            f"  input wait {self._wait:.0%}  ETA {left}"
-        )
+        parts = [
+            (0, f"epoch {-(-step // self._steps_per_epoch)}/{self._epochs}"),
+            (1, f"step {step:,}/{total:,}"),
+        ]
+        shown = [name for name in _METRICS if name in logs]
+        for rank, name in enumerate(shown):
+            text = _METRICS[name].format(logs[name])
+            # After the first follow the time left and the speed.
+            parts.append((2 if rank == 0 else 4 + rank, text))
+        if self._rate:
+            seconds = min((total - step) / self._rate, 3.6e6)
+            left = datetime.timedelta(seconds=round(seconds))
+            speed = self._rate * self._batch_size
+            parts += [
+                (4, f"{speed:,.0f} images/s"),
+                (8, f"input wait {self._wait:.0%}"),
+                (3, f"ETA {left}"),
+            ]
+        return parts
+
+
+def _joined(parts: Sequence[tuple[int, str]]) -> str:
+    return "  ".join(text for _, text in parts)
+
+
+def _fitting(
+    parts: list[tuple[int, str]], columns: int
+) -> list[tuple[int, str]]:
+    """Returns the most important parts that fit into a line, in their order."""
+    kept = sorted(parts)
+    while len(_joined(kept)) > columns and len(kept) > 1:
+        kept.pop()
+    texts = [(rank, text[:columns]) for rank, text in parts]
+    return [part for part in texts if part[0] <= kept[-1][0]]
 
 
 class CollapseWarning(tf.keras.callbacks.Callback):
