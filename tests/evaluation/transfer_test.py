@@ -261,7 +261,7 @@ def test_each_prepared_dataset_is_scored_by_its_rules(monkeypatch):
     metrics = parts["dtd linear"]["metrics"]
     assert metrics["penalty"] == expected["penalty"]
     assert metrics["score"] == expected["top1"]
-    assert any("left out, not prepared" in line for line in said)
+    assert any("left out: not prepared" in line for line in said)
     assert embedding.checksum(scored.subject.encoder) == before
 
 
