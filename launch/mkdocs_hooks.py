@@ -19,9 +19,7 @@ _PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
 }
-_BLOCK = re.compile(r"^( *)```\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
-# The first words of blocks of commands.
-_COMMANDS = ("python ", "launch/", "./launch/", "pip ", "source ", "export ")
+_BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 _PACKAGE = "tf_contrastive"
 # Characters of a line that fits beside the navigation.
 _WIDTH = 80
@@ -94,9 +92,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _highlight(block: re.Match[str]) -> str:
-    """Marks commands as such, and breaks long ones before their flags."""
-    indent, text = block.groups()
-    if not text.lstrip().startswith(_COMMANDS):
+    """Marks blocks of commands, and breaks long ones before their flags."""
+    indent, language, text = block.groups()
+    if language:
         return block[0]
     lines = [
         line
@@ -108,7 +106,6 @@ def _highlight(block: re.Match[str]) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    markdown = markdown.replace("](../../README.md", "](../index.md")
     # Markdown inside of HTML, as everywhere else.
     markdown = markdown.replace("<details>", '<details markdown="1">')
     return _BLOCK.sub(_highlight, markdown)
