@@ -22,7 +22,7 @@ _PAGES = {
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
 _PACKAGE = "tf_contrastive"
 # Characters of a line that fits beside the navigation.
-_WIDTH = 80
+_WIDTH = 70
 # These offer their modules, of which each has a page.
 _OF_MODULES = ("config", "evaluation")
 
