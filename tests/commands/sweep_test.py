@@ -113,7 +113,8 @@ def _options(capsys, name, option):
         (["--loss=supcon,ntxent"], "loss", ["supcon", "ntxent"]),
         (["--encoder=resnet10,convnet"], "encoder", ["resnet10", "convnet"]),
         (["--flip=true,false"], "flip", ["true", "false"]),
-        (["--seed=0,1", "--seed=7"], "seed", ["7"]),
+        # The last holds, as always.
+        (["--seed=0,1", "--seed=7"], "seed", ["0,1 7"]),
         # Values with commas.
         (["--profile_steps=1,2"], "profile_steps", ["1,2"]),
         (["--profile_steps=1,2;3,4"], "profile_steps", ["1,2", "3,4"]),
@@ -125,6 +126,23 @@ def _options(capsys, name, option):
             ["--loss=supcon", "--loss_options=positives_cap=1,2"],
             "loss_options",
             ["positives_cap=1", "positives_cap=2"],
+        ),
+        (
+            [
+                "--loss=supcon",
+                "--loss_options=contrast=one_view,positives_cap=1,2",
+            ],
+            "loss_options",
+            [
+                "contrast=one_view positives_cap=1",
+                "contrast=one_view positives_cap=2",
+            ],
+        ),
+        # Of a part of the user's own.
+        (
+            ["--loss=json:dumps", "--loss_options=indent=1;indent=2"],
+            "loss_options",
+            ["indent=1", "indent=2"],
         ),
         (
             [
@@ -140,8 +158,7 @@ def _options(capsys, name, option):
 def test_values_of_a_flag(run, capsys, words, flag, values):
     assert run("--print=commands", *words) == 0
     given = _options(capsys, "pretrain", flag)
-    # Of a family, the last pair decides.
-    assert [line[-1].strip("'") for line in given] == values
+    assert [" ".join(line).strip("'") for line in given] == values
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def plan(grid: Grid) -> list[Run]:
                 " leave it out"
             )
     own = {option.name: option for option in fields.options(PretrainCommand())}
-    shared = [w for w in pretrain if axes.keys().isdisjoint(flags.named(w))]
+    shared = _without(pretrain, [own[name] for name in axes])
     runs: dict[str, Run] = {}
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
@@ -260,6 +260,33 @@ def _axes(words: Sequence[str]) -> dict[str, list[str]]:
         )
         if (values := _values(own[name], texts[name])) != [texts[name]]
     }
+
+
+def _without(words: Sequence[str], swept: Sequence[Option]) -> list[str]:
+    """Returns the flags that give nothing to the swept options."""
+    names = {option.name for option in swept}
+    members = [o for o in fields.options(PretrainCommand()) if o.family]
+    keys = {(o.family, o.key) for o in members}
+    gone = {(o.family, o.key) for o in members if o.name in names}
+    kept = []
+    for word in words:
+        if not names.isdisjoint(flags.named(word)):
+            continue
+        family, _, text = word.lstrip("-").partition("=")
+        if any(family == other for other, _ in gone):
+            pairs = []
+            for pair in fields.split_pairs(text):
+                place = family, pair.partition("=")[0]
+                # Of a part of the user's own, which no option is called after.
+                if place not in keys:
+                    place = family, ""
+                if place not in gone:
+                    pairs.append(pair)
+            if not pairs:
+                continue
+            word = f"--{family}={','.join(pairs)}"
+        kept.append(word)
+    return kept
 
 
 def _values(option: Option, text: str) -> list[str]:
