@@ -225,7 +225,7 @@ def _print(report: "report.Report") -> None:
         }
     if report.votes is not None and report.mixing is not None:
         mixed = [
-            f"{report.class_name(of)} has {share:.0%} of its neighbors in"
+            f"{report.class_name(of)} has {share:.0%} of its neighbours in"
             f" {report.class_name(to)}"
             for of, to, share, _ in zip(*report.mixing, strict=True)
             if of != to
@@ -233,7 +233,7 @@ def _print(report: "report.Report") -> None:
         sections["labels"] = {
             "agreement": report.agreement
             and f"{report.agreement:.1%} of the labels have the most of"
-            f" {report.voters} neighbors' votes",
+            f" {report.voters} neighbours' votes",
             "suspects": len(report.suspects),
             "suspects_first": [
                 f"{report.names[row]}: {report.class_name(report.labels[row])}"

@@ -45,23 +45,23 @@ class Exploration:
         check=_split_names,
     )
     query: str = option(
-        "", "image, or folder of images, whose neighbors are shown"
+        "", "image, or folder of images, whose neighbours are shown"
     )
     output: str = option(
         "explore", "folder for explore.html and explore.json", required=True
     )
-    neighbors: int = option(10, "neighbors shown of an image", minimum=1)
+    neighbors: int = option(10, "neighbours shown of an image", minimum=1)
     votes: int | None = option(
         None,
-        "neighbors that vote on a label; auto: half an average class, from 5"
+        "neighbours that vote on a label; auto: half an average class, from 5"
         " to 50",
         minimum=1,
     )
     near_correlation: float | None = option(
         None,
         "least correlation of the details of near copies; auto: 0.75, and 0.95"
-        " where more than 5 % of the neighbors are above 0.75, such as drawings"
-        " of digits",
+        " where more than 5 % of the neighbours are above 0.75, such as"
+        " drawings of digits",
         above=0.0,
         maximum=1.0,
     )
@@ -77,8 +77,8 @@ class Exploration:
     )
     map: str = option(
         "auto",
-        "places of the images on the map; tsne: neighbors stay neighbors; pca:"
-        " the two directions of largest variance; auto: tsne up to 5,000"
+        "places of the images on the map; tsne: neighbours stay neighbours;"
+        " pca: the two directions of largest variance; auto: tsne up to 5,000"
         " images, then pca",
         choices=MAPS,
     )

@@ -54,9 +54,10 @@ def photographs():
 
 def test_a_small_picture_is_close_to_that_of_pillow(photographs):
     found = _pictures(photographs)
+    side = near_copies.SIDE
     expected = np.stack(
         [
-            x.convert("L").resize((near_copies.SIDE,) * 2, Image.BILINEAR)
+            x.convert("L").resize((side, side), Image.BILINEAR)
             for x in photographs
         ]
     )
@@ -87,6 +88,16 @@ def test_pairs_are_found_once_in_both_directions(photographs, monkeypatch):
     np.testing.assert_allclose(pairs.correlations, 1, atol=1e-5)
     assert done[-1] == (190, 190)
     assert compared == 190
+
+
+def test_a_frame_makes_no_copies_and_hides_none(photographs):
+    pixels = np.stack([np.asarray(x) for x in photographs])
+    framed = np.pad(pixels, ((0, 0), (9, 9), (5, 5), (0, 0)))
+    framed = _pictures([Image.fromarray(x) for x in framed])
+    others = near_copies.correlations(framed, np.roll(framed, 1, axis=0))
+    assert others.max() < 0.75
+    bare = near_copies.correlations(framed, _pictures(photographs))
+    assert bare.min() > 0.75
 
 
 def test_images_without_details_are_no_near_copies():

@@ -79,7 +79,7 @@ def test_planted_copies_and_wrong_labels_are_found(name):
         recall = np.mean([pair in groups[k > 0] for pair in some])
         table.append((kind, str(_COPIES), f"{recall:.3f}"))
         assert recall == 1.0 if k == 0 else recall >= 0.9, kind
-    # Others are near copies that CIFAR-10 itself has: 23 of one car.
+    # Others are near copies that CIFAR-10 itself has, most of one car.
     others = groups[1] - {*map(frozenset, pairs)}
     table.append(("near copies not planted", str(len(others)), "-"))
     assert len(others) <= 30

@@ -17,6 +17,8 @@ import tensorflow as tf
 SIDE, _COMPARED = 32, 16
 # Sides of the parts of an image that are compared with all of another one.
 _SCALES = (1.0, 0.95, 0.9, 0.85, 0.8)
+# Grey values of a black frame, of 255, at most.
+_BLACK = 10.0
 # Pairs at a time.
 _PAIRS = 1024
 # Standard deviation of details, of 255, below which an image has none.
@@ -37,8 +39,18 @@ class Pairs(NamedTuple):
 
 
 def small_picture(image: tf.Tensor) -> tf.Tensor:
-    """Returns an image uint8 [h, w, 3] as grey uint8 [SIDE, SIDE]."""
+    """Returns an image uint8 [h, w, 3] as grey uint8 [SIDE, SIDE].
+
+    A black frame is left out: images in equal frames would be alike.
+    """
     grey = tf.image.rgb_to_grayscale(tf.cast(image, tf.float32))
+    for axis in (0, 1):
+        lines = tf.reduce_max(grey, 1 - axis)[:, 0] > _BLACK
+        # All, of an image that is black.
+        lines |= ~tf.reduce_any(lines)
+        inside = tf.where(lines)[:, 0]
+        rows = tf.range(inside[0], inside[-1] + 1)
+        grey = tf.gather(grey, rows, axis=axis)
     small = tf.image.resize(grey, [SIDE, SIDE], antialias=True)[..., 0]
     return tf.cast(tf.clip_by_value(tf.round(small), 0.0, 255.0), tf.uint8)
 

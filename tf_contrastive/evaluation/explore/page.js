@@ -126,10 +126,10 @@ function showChosen(focus) {
   }
   const list = element("div", { className: "grid", id: "neighbors" });
   for (const [j, cosine] of near) list.append(neighborCard(j, cosine, data.labels[i]));
-  side.append(element("h2", {}, "Nearest neighbors"), list);
+  side.append(element("h2", {}, "Nearest neighbours"), list);
   if (missing > 0 && data.total > count) {
     side.append(element("p", { className: "note" },
-      "Further neighbors are not on this page, which has a sample."));
+      "Further neighbours are not on this page, which has a sample."));
   }
   side.scrollTop = 0;
   if (focus) side.querySelector(".close").focus({ preventScroll: true });
@@ -146,9 +146,9 @@ function groupList(panel, groups, total, near) {
   panel.append(element("p", { className: "note" }, of(groups.length, total) + (near
     ? (data.byPixels
       ? "Images of one picture that was encoded again, resized, made brighter,"
-        + " mirrored or cropped: the details of two neighbors correlate with at"
+        + " mirrored or cropped: the details of two neighbours correlate with at"
         + ` least ${data.limit}.`
-      : `Neighbors of cosine ${data.limit} or more. There are no images to`
+      : `Neighbours of cosine ${data.limit} or more. There are no images to`
         + " compare: some may only be alike.")
     : `Images with ${how}.`)
     + " Groups across splits come first, then those of several classes."));
@@ -178,7 +178,7 @@ let pair = null;  // Classes [own, vote] to which the suspects are limited.
 function suspectList(panel) {
   panel.append(element("p", { className: "note" },
     of(data.suspects.length, data.suspectsTotal)
-    + `Another class has the most votes of the ${data.voters} nearest neighbors,`
+    + `Another class has the most votes of the ${data.voters} nearest neighbours,`
     + " in which copies do not count. "
     + (data.agreement === null ? ""
       : `This holds for ${percent(1 - data.agreement)} of the labels: with a better`
@@ -196,13 +196,13 @@ function suspectList(panel) {
   lazily(list, listed.length, (k) => card(
     listed[k][0],
     element("span", { className: "bad" },
-      `neighbors: ${className(listed[k][1])} ${percent(listed[k][2])}`),
+      `neighbours: ${className(listed[k][1])} ${percent(listed[k][2])}`),
   ));
 }
 
 function outlierList(panel) {
   panel.append(element("p", { className: "note" },
-    "The images with the lowest mean cosine to their nearest neighbors."));
+    "The images with the lowest mean cosine to their nearest neighbours."));
   const list = element("div", { className: "grid" });
   panel.append(list);
   lazily(list, data.outliers.length, (k) => card(
@@ -213,7 +213,7 @@ function outlierList(panel) {
 
 function classList(panel) {
   panel.append(element("p", { className: "note" },
-    `Of the ${data.neighbors} nearest neighbors of a class's images, how many have`
+    `Of the ${data.neighbors} nearest neighbours of a class's images, how many have`
     + " another class. Choose a pair to see its suspects."));
   const show = (own, vote) => () => { pair = [own, vote]; location.hash = "suspects"; };
   if (data.table) {
@@ -466,7 +466,7 @@ function mapPanel(panel) {
   const sample = points.length < data.total
     ? `A random sample of ${number(points.length)} of ${number(data.total)} images` : "All images";
   panel.append(element("p", { className: "note" },
-    `${sample}, by ${kind}. Click an image to see its neighbors. Drag and scroll`
+    `${sample}, by ${kind}. Click an image to see its neighbours. Drag and scroll`
     + " to move and zoom, or use the arrow keys and Enter; images appear when few"
     + " are in view."));
   canvas = element("canvas", { tabIndex: 0, role: "application",
@@ -638,6 +638,6 @@ byId("summary").textContent = [
   `${number(data.total)} images`,
   ...(several ? data.splits.map(([name, n]) => `${name} ${number(n)}`) : [data.splits[0][0]]),
   labelled ? `${data.classes.length} classes` : "no labels",
-  "neighbors by cosine",
+  "neighbours by cosine",
 ].join(" · ");
 follow();

@@ -278,7 +278,7 @@ def explore(
     voters = min(count - 1, options.votes or _usual_votes(distinct, labels))
     k = max(options.neighbors, voters, _CANDIDATES)
     found = findings.neighbors(
-        h[distinct.rows], min(k, count - 1), images.progress("neighbors")
+        h[distinct.rows], min(k, count - 1), images.progress("neighbours")
     )
     pairs, limit = _near_copies(found, distinct, pictures, options)
     near = findings.components(count, pairs.first, pairs.second)
@@ -387,7 +387,7 @@ def _near_copies(
         common = len(pairs.first) / max(compared, 1)
         if options.near_correlation is None and common > _COMMON:
             terminal.warning(
-                f"{common:.0%} of the neighbors have details that correlate by"
+                f"{common:.0%} of the neighbours have details that correlate by"
                 f" {limit} or more, as those of drawings or of a video: near"
                 f" copies are those from {_HIGH} on; set"
                 f" {errors.arg('near_correlation')} for another limit"
