@@ -75,6 +75,8 @@ EXTRAS_REQUIRE = {
         "mypy>=2.4",
         "mkdocs-material>=9.6,<10",
         "mkdocstrings-python>=2,<3",
+        # mkdocstrings for Python 3.10 fails with later versions.
+        'pymdown-extensions<12; python_version < "3.11"',
         "selenium>=4.20",
         # For examples/grpc_client.py and the tests of serving.
         f"tensorflow-serving-api>=2.15,<2.16; {_CARD}",
