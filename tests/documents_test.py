@@ -94,6 +94,17 @@ def test_links_resolve(name):
 
 
 @of_each_document
+def test_blocks_are_commands_or_marked_as_text(name):
+    shell = ["cd", "export", "git", "pip", "python", "source", "until"]
+    for indent, language, text in _FENCE.findall(_DOCUMENTS[name]):
+        # The website's lists need four spaces.
+        assert len(indent) in (0, 4), text
+        if not language:
+            first = text.split()[0]
+            assert first in shell or _LAUNCH.match(first), text
+
+
+@of_each_document
 def test_paths_exist(name):
     folders = "configs|docs|examples|launch|tests|tf_contrastive"
     places = rf"(--flagfile=)?(({folders})/[\w./*-]+)"
