@@ -47,9 +47,7 @@ class Exploration:
     query: str = option(
         "", "image, or folder of images, whose neighbours are shown"
     )
-    output: str = option(
-        "explore", "folder for explore.html and explore.json", required=True
-    )
+    output: str = option("explore", "folder for explore.html and explore.json")
     neighbors: int = option(10, "neighbours shown of an image", minimum=1)
     votes: int | None = option(
         None,

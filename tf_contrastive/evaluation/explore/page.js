@@ -187,7 +187,7 @@ function suspectList(panel) {
   if (pair) {
     listed = listed.filter(([i, vote]) => data.labels[i] === pair[0] && vote === pair[1]);
     panel.append(element("p", { className: "bar" },
-      `Only ${className(pair[0])} among ${className(pair[1])}`,
+      `Only ${className(pair[0])} among ${className(pair[1])}: ${number(listed.length)}`,
       element("button", { type: "button", onclick: () => { pair = null; showTab(); } },
         "Show all")));
   }
@@ -225,8 +225,8 @@ function classList(panel) {
     shares.forEach((row, own) => {
       const line = element("tr", {}, element("th", { scope: "row" }, data.classes[own]));
       row.forEach((share, other) => {
-        const cell = element("td", {}, percent(share));
-        cell.style.background = `rgba(var(--heat), ${(0.75 * share).toFixed(2)})`;
+        const cell = element("td", {}, share ? percent(share) : "");
+        cell.style.background = `rgba(var(--heat), ${(0.55 * share).toFixed(2)})`;
         if (other !== own && share > 0) {
           cell.onclick = show(own, other);
           cell.style.cursor = "pointer";
@@ -241,10 +241,11 @@ function classList(panel) {
   panel.append(element("h2", {}, "Pairs that mix most"));
   const list = element("div", { className: "bar" });
   panel.append(list);
-  lazily(list, data.mixing.length, (k) => {
-    const [own, other, share] = data.mixing[k];
+  const pairs = data.mixing.filter(([, , share]) => share >= 0.005);
+  lazily(list, pairs.length, (k) => {
+    const [own, other, share] = pairs[k];
     return element("button", { type: "button", onclick: show(own, other) },
-      `${className(own)}: ${percent(share)} ${className(other)}`);
+      `${className(own)} → ${className(other)}: ${percent(share)}`);
   });
 }
 
