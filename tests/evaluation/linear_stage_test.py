@@ -136,11 +136,12 @@ def test_one_command_trains_and_tells_both_stages(both):
     rows = _read(workdir / "pretrain.json")
     assert rows["steps"] == 8 and rows["loss"] > 0
     assert rows["linear_top1"] == round(top1, 4)
-    assert rows["linear_top5"] == round(top5, 4)
     assert f"linear_top1           {round(top1, 4)}" in out
     (row,) = [x.split() for x in out.splitlines() if x.startswith("trained")]
     assert row[1] == "linear"
-    assert {f"{top1:.4f}", f"{top5:.4f}", "200"} <= set(row)
+    # Of ten classes top-5 says little.
+    assert "linear_top5" not in rows and f"{top5:.4f}" not in row
+    assert {f"{top1:.4f}", "200"} <= set(row)
     assert f"encoder checksum unchanged: {report['checksum'][:12]}" in out
 
 
