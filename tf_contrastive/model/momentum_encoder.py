@@ -198,9 +198,13 @@ class KeyBranch(tf.keras.layers.Layer):
         """Returns which slots of the queue hold a key, bool [Q]."""
         return tf.range(self.queue_size, dtype=tf.int64) < self.enqueued
 
-    def follow(self) -> None:
-        """Updates k to m k + (1 - m) q, after the step has updated q."""
-        m, followed = self.momentum, self._followed
+    def follow(self, momentum: float | tf.Tensor | None = None) -> None:
+        """Updates k to m k + (1 - m) q, after the step has updated q.
+
+        `momentum`: m of this step; None: that of the constructor.
+        """
+        m = self.momentum if momentum is None else momentum
+        followed = self._followed
         averages = [
             m * k + (1 - m) * q
             for k, q in zip(followed.keys, followed.queries, strict=True)

@@ -23,8 +23,8 @@ SCALES = ("cpu", "paper")
 # Next to RESULTS.md: the plots and results of the claims.
 RESULTS = "results"
 PRETRAIN, EVALUATE = "pretrain", "evaluate"
-# A setting that trains a VAE by the flags of `pretrain`, in place of it.
-VAE = "vae"
+# Settings that train a baseline by the flags of `pretrain`, in place of it.
+BASELINES = VAE, BYOL = "vae", "byol"
 
 # Command or measure -> its flags or options; None removes it from a case or
 # an arm. There may be several evaluations: `evaluate`, `evaluate:NAME`. The

@@ -30,6 +30,7 @@ from tf_contrastive.evaluation.data import Data
 from tf_contrastive.evaluation.subject import Subject
 from tf_contrastive.lab.benchmarks import measure
 from tf_contrastive.lab.claims import (
+    byol,
     color_histograms,
     definitions,
     protocol_numbers,
@@ -63,9 +64,15 @@ class Unit(NamedTuple):
     evaluations: Mapping[str, Evaluated] = {}
 
     @property
+    def baseline(self) -> str | None:
+        """The baseline that it trains in place of a run, if any."""
+        kinds = definitions.BASELINES
+        return next((kind for kind in kinds if kind in self.settings), None)
+
+    @property
     def commands(self) -> list[tuple[str, ...]]:
         """Words after `python -m tf_contrastive`; none if a measure trains."""
-        if definitions.VAE in self.settings:
+        if self.baseline:
             return []
         runs = [(definitions.PRETRAIN, *self.pretrain)] if self.pretrain else []
         scorings = self.evaluations.values()
@@ -234,25 +241,39 @@ def collapsed_loss(
     return float(loss(tf.ones([batch, views, 2]), tf.range(batch) % classes))
 
 
-def _vae(unit: Unit, name: str) -> Measured | None:
-    """Trains a VAE by the flags of `pretrain`; scores it as `evaluate` does.
+def _baseline(unit: Unit, name: str) -> Measured | None:
+    """Trains a baseline by flags of `pretrain`; scores it as `evaluate` does.
 
     Numbers as of `_evaluation`, and the losses of the gate. They are kept in
     the folder of its run.
     """
-    if definitions.VAE not in unit.settings:
+    kind = unit.baseline
+    if kind is None:
         return None
     run = flags.parse(Pretrain, [*unit.pretrain])
     options = flags.parse(Scoring, [*unit.evaluations[""].flags])
-    written = _written_rows(options) | {FINAL_LOSS, COLLAPSED}
-    return Measured(written, lambda: _of_vae(unit.workdir, run, options))
+    path = os.path.join(unit.workdir, f"{kind}.json")
+
+    def numbers() -> dict[str, float]:
+        if tf.io.gfile.exists(path):
+            return files.read_json(path)
+        trained = _FITS[kind](run, **unit.settings[kind])
+        return _scored(trained, options, path)
+
+    return Measured(_written_rows(options) | {FINAL_LOSS}, numbers)
 
 
-def _of_vae(workdir: str, run: Pretrain, options: Scoring) -> dict[str, float]:
-    path = os.path.join(workdir, "vae.json")
-    if tf.io.gfile.exists(path):
-        return files.read_json(path)
-    trained = vae.fit(run)
+_FITS: dict[str, Callable[..., vae.Trained]] = {
+    definitions.VAE: vae.fit,
+    definitions.BYOL: byol.fit,
+}
+
+
+def _scored(
+    trained: vae.Trained, options: Scoring, path: str
+) -> dict[str, float]:
+    """Scores a baseline's encoder, and writes the numbers."""
+    run = trained.run
     options = resolve_splits(options, run.data)
     evaluation = options.evaluation
     train, test = (
@@ -266,8 +287,10 @@ def _of_vae(workdir: str, run: Pretrain, options: Scoring) -> dict[str, float]:
     )
     names = fields.split_list(evaluation.protocols)
     numbers = _numbers(protocols.run(context, names)["results"])
-    numbers |= {FINAL_LOSS: trained.final, COLLAPSED: trained.collapsed}
-    tf.io.gfile.makedirs(workdir)
+    numbers[FINAL_LOSS] = trained.final
+    if trained.collapsed is not None:
+        numbers[COLLAPSED] = trained.collapsed
+    tf.io.gfile.makedirs(os.path.dirname(path))
     advice = f"set {errors.arg('workdir')} to a folder that you may write to"
     files.write_json(path, numbers, advice)
     return numbers
@@ -279,7 +302,7 @@ def gate(unit: Unit) -> dict[str, float] | None:
     A network whose final loss is not below has learned nothing that can be
     compared.
     """
-    measured = _training(unit, "") or _vae(unit, "")
+    measured = _training(unit, "") or _baseline(unit, "")
     numbers = measured.numbers() if measured else {}
     final, collapsed = numbers.get(FINAL_LOSS), numbers.get(COLLAPSED)
     if final is None or collapsed is None:
@@ -395,7 +418,7 @@ MEASURES: dict[str, Measure] = {
     "linear_stage": _linear_stage,
     "training": _training,
     "free_embeddings": _free_embeddings,
-    definitions.VAE: _vae,
+    **dict.fromkeys(definitions.BASELINES, _baseline),
     "color_histograms": _color_histograms,
     "policy_speed": _policy_speed,
 }

@@ -144,8 +144,11 @@ def _unit(
     unit = measures.Unit(case, arm, seed, settings, folders.data_dir)
     if definitions.PRETRAIN in settings:
         given = settings[definitions.PRETRAIN]
-        kind = definitions.VAE if definitions.VAE in settings else "seed"
-        name = f"{kind}{seed}-{definitions.fingerprint([given, seed])}"
+        kind = unit.baseline or "seed"
+        # Options of a baseline are not among the flags.
+        own = [settings[kind]] if settings.get(kind) else []
+        digest = definitions.fingerprint([given, seed, *own])
+        name = f"{kind}{seed}-{digest}"
         workdir = os.path.join(folders.workdir, RUNS, name)
         options = [f"--seed={seed}", *data, f"--workdir={workdir}"]
         unit = unit._replace(

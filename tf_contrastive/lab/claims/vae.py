@@ -85,12 +85,13 @@ class VAE(tf.keras.Model):
 
 
 class Trained(NamedTuple):
-    """An encoder, the resolved options, and losses in nats per view."""
+    """An encoder, the resolved options, and losses."""
 
     encoder: tf.keras.Model
     run: Pretrain
     final: float  # Mean of the last epoch.
-    collapsed: float  # Of the mean view, whatever the image.
+    # If all images are answered alike; None, if that may be the least loss.
+    collapsed: float | None = None
 
 
 def fit(run: Pretrain) -> Trained:

@@ -1,0 +1,137 @@
+"""BYOL, a baseline of one claim."""
+
+import math
+
+import numpy as np
+import pytest
+import small
+import tensorflow as tf
+
+from tf_contrastive import encoders, errors, heads
+from tf_contrastive.config import fields
+from tf_contrastive.lab.claims import byol
+
+
+def _model(momentum=0.9, steps=10):
+    """A network without batch normalization, whose step is a closed form."""
+    inputs = tf.keras.Input((4, 4, 3))
+    h = tf.keras.layers.Dense(5, name="features")(
+        tf.keras.layers.Flatten()(inputs)
+    )
+    encoder = tf.keras.Model(inputs, h)
+    projector, predictor = (
+        heads.MLP(hidden=6, output=4, batch_norm=False) for _ in "zq"
+    )
+    projector.build([None, 5])
+    predictor.build([None, 4])
+    model = byol.BYOL(
+        encoder, projector, predictor, momentum=momentum, steps=steps
+    )
+    model.compile(tf.keras.optimizers.SGD(0.5, jit_compile=False))
+    return model
+
+
+def _views(images=6):
+    return tf.random.stateless_uniform([images, 2, 4, 4, 3], (1, 2))
+
+
+def _unit(x):
+    return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
+def _mlp(weights, x):
+    (w1, b1, w2) = (np.float64(w) for w in weights)
+    return np.maximum(x @ w1 + b1, 0) @ w2
+
+
+def _loss(model, views, target=None):
+    """Grill et al. 2020, equation 2 in both directions, by NumPy in float64."""
+    kernel, bias = (np.float64(w) for w in model.encoder.get_weights())
+    z_weights = model.projector.get_weights()
+    target = target or (kernel, bias, z_weights)
+    total = 0.0
+    views = np.float64(views)
+    for one, other in ((0, 1), (1, 0)):
+        online = views[:, one].reshape(len(views), -1) @ kernel + bias
+        q = _mlp(model.predictor.get_weights(), _mlp(z_weights, online))
+        slow = views[:, other].reshape(len(views), -1) @ target[0] + target[1]
+        z = _mlp(target[2], slow)
+        total += np.mean(2 - 2 * np.sum(_unit(q) * _unit(z), axis=1))
+    return total
+
+
+def test_a_step_of_byol():
+    model, views = _model(), _views()
+    before = _loss(model, views)
+    kernel, bias = (np.float64(w) for w in model.encoder.get_weights())
+    fixed = (kernel, bias, model.projector.get_weights())
+    # The gradient is that of the online side: the target stays.
+    place, delta = (7, 3), 1e-4
+    shifted = []
+    for sign in (1, -1):
+        moved = kernel.copy()
+        moved[place] += sign * delta
+        model.encoder.set_weights([np.float32(moved), np.float32(bias)])
+        shifted.append(_loss(model, views, fixed))
+    model.encoder.set_weights([np.float32(kernel), np.float32(bias)])
+    slope = (shifted[0] - shifted[1]) / (2 * delta)
+    target = [w.numpy() for w in model.target.encoder.trainable_variables]
+    logs = model.train_step((views, None))
+    assert float(logs["loss"]) == pytest.approx(before, rel=1e-5)
+    stepped = model.encoder.get_weights()[0]
+    assert stepped[place] - kernel[place] == pytest.approx(
+        -0.5 * slope, rel=0.02
+    )
+    # After the first of ten steps the momentum is that of the constructor.
+    followed = [w.numpy() for w in model.target.encoder.trainable_variables]
+    np.testing.assert_allclose(
+        followed[0], 0.9 * target[0] + 0.1 * stepped, rtol=1e-5, atol=1e-7
+    )
+
+
+def test_the_momentum_rises_as_half_a_cosine():
+    """Section 3.1: 1 - (1 - m) (cos(pi k / K) + 1) / 2."""
+    model = _model(momentum=0.996, steps=100)
+    found = [float(model.momentum_at(tf.constant(k))) for k in (0, 50, 100)]
+    assert found == pytest.approx([0.996, 0.998, 1.0], abs=1e-6)
+
+
+def test_the_spread_is_that_of_the_projections():
+    model, views = _model(), _views()
+    z = model.target(tf.concat([views[:, 0], views[:, 1]], 0), training=True)
+    unit = _unit(np.float64(z))
+    logs = model.train_step((views, None))
+    expected = math.sqrt(np.var(unit, axis=0).sum())
+    assert float(logs["spread"]) == pytest.approx(expected, rel=1e-4)
+
+
+_OPTIONS = small.DIGITS | {
+    "encoder": "convnet",
+    "width": 1.0,
+    "loss": "ntxent",
+    "optimizer": "adam",
+    "learning_rate": 0.003,
+    "learning_rate_scaling": "none",
+    "workdir": "unused",
+}
+
+
+@pytest.mark.slow
+def test_byol_trains_an_encoder_and_only_that_is_returned():
+    options = _OPTIONS | {"split": "train", "epochs": 5}
+    run = fields.replace(small.RUN, **options)
+    trained = byol.fit(run, momentum=0.99)
+    plain = encoders.build("convnet", image_shape=(8, 8, 3))
+    assert trained.encoder.count_params() == plain.count_params()
+    assert 0 < trained.final < 4 and trained.collapsed is None
+
+
+@pytest.mark.slow
+def test_byol_that_maps_all_images_alike_is_an_error(monkeypatch):
+    plain = encoders.build("convnet", image_shape=(8, 8, 3))
+    plain.set_weights([np.zeros_like(w) for w in plain.get_weights()])
+    monkeypatch.setattr(byol, "build_encoder", lambda run: plain)
+    options = _OPTIONS | {"learning_rate": 1e-9}
+    options |= {"split": "train[:64]", "epochs": 1}
+    with pytest.raises(errors.DivergedError, match="one point"):
+        byol.fit(fields.replace(small.RUN, **options), momentum=0.99)
