@@ -58,6 +58,8 @@ EXTRAS_REQUIRE = {
         f"tensorflow[and-cuda]>=2.16,<2.22; {_CURRENT}",
     ],
     "beam": ["apache-beam>=2.60,<3", "pyarrow>=14"],
+    # For `explore` of more than a million images.
+    "faiss": ["faiss-cpu>=1.8,<2"],
     "heic": ["pillow-heif>=0.16"],
     "onnx": ["tf2onnx>=1.16.1,<1.18", "onnx>=1.15", "onnxruntime>=1.17"],
     "profile": [

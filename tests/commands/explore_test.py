@@ -235,20 +235,26 @@ def test_invalid_input_is_refused_before_the_work(folder, tmp_path, capsys):
     assert not (tmp_path / "out" / "explore.html").exists()
 
 
-def test_too_many_images_are_refused(monkeypatch, tmp_path, capsys):
+def test_neighbors_of_more_images_than_pairs_can_be_compared_need_faiss(
+    monkeypatch, tmp_path, capsys
+):
     from tf_contrastive.evaluation.explore import report
 
-    monkeypatch.setattr(report, "MAX_IMAGES", 9)
+    monkeypatch.setattr(report, "MAX_EXACT", 9)
     for count in (9, 10):
         np.save(tmp_path / f"{count}.npy", np.eye(count))
     output = f"--output={tmp_path / 'out'}"
-    assert "--split" in _refused(
-        capsys, f"--embeddings={tmp_path}/10.npy", output
-    )
-    assert (
-        __main__._run(["explore", f"--embeddings={tmp_path}/9.npy", output])
-        == 0
-    )
+
+    def explored(count):
+        flags = [f"--embeddings={tmp_path}/{count}.npy", output]
+        assert __main__._run(["explore", *flags]) == 0
+        return json.loads((tmp_path / "out/explore.json").read_text())
+
+    assert explored(9)["neighbors_by"] == "all pairs"
+    assert explored(10)["neighbors_by"] == "faiss"
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    message = _refused(capsys, f"--embeddings={tmp_path}/10.npy", output)
+    assert "faiss" in message and "--split" in message
 
 
 def test_options_are_checked():

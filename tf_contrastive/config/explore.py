@@ -7,8 +7,8 @@ from tf_contrastive.config.dataset import dataset_name
 from tf_contrastive.config.fields import option, split_list
 
 MAPS = ("auto", "tsne", "pca")
-# Exact search compares all pairs.
-MAX_IMAGES = 1_000_000
+# Of so many images, all pairs are compared; neighbours of more need faiss.
+MAX_EXACT = 1_000_000
 
 
 def _split_names(value: str) -> str | None:

@@ -33,6 +33,37 @@ def test_neighbors_are_those_of_all_pairs_across_blocks(monkeypatch):
     assert done == [(20, 75), (40, 75), (60, 75), (75, 75)]
 
 
+def test_the_approximate_search_finds_almost_all():
+    h = np.random.RandomState(0).normal(size=[4000, 16])
+    done = []
+    found = findings.approximate_neighbors(
+        h, 5, lambda *numbers: done.append(numbers)
+    )
+    cosines = _cosines(h)
+    np.fill_diagonal(cosines, -2)
+    expected = np.argsort(-cosines, axis=1)[:, :5]
+    hits = [len({*a} & {*b}) for a, b in zip(found.rows, expected, strict=True)]
+    assert 0.95 < np.mean(hits) / 5 <= 1
+    np.testing.assert_allclose(
+        found.cosines, np.take_along_axis(cosines, found.rows, 1), atol=1e-5
+    )
+    assert (np.diff(found.cosines, axis=1) <= 1e-6).all()
+    assert not (found.rows == np.arange(4000)[:, np.newaxis]).any()
+    assert done[-1] == (4000, 4000)
+
+
+def test_rows_of_small_clusters_have_neighbors_of_others(monkeypatch):
+    # A cluster of one row, and two of many: none of the probed ones has three.
+    monkeypatch.setattr(findings, "_PROBES", 1)
+    monkeypatch.setattr(findings, "_LEAST_IN_CLUSTER", 20)
+    h = np.eye(3)[np.repeat([0, 1, 2], [1, 30, 30])]
+    h += 1e-3 * np.random.RandomState(0).normal(size=h.shape)
+    found = findings.approximate_neighbors(h, 3)
+    exact = findings.neighbors(h, 3)
+    assert (found.rows >= 0).all()
+    np.testing.assert_array_equal(found.rows[0], exact.rows[0])
+
+
 def test_no_row_is_its_own_neighbor_among_equal_ones():
     h = np.ones([9, 3])
     found = findings.neighbors(h, 2)

@@ -1,6 +1,7 @@
 """What the neighbours of embeddings show, as functions on NumPy arrays."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ from tf_contrastive import classifiers
 Progress = Callable[[int, int], None]
 # Rows whose neighbours' labels are compared at a time.
 _ROWS = 1024
+# Clusters of an approximate search: the least mean size of one, rows of each
+# that place it, and those that a row is compared with.
+_LEAST_IN_CLUSTER, _PER_CLUSTER, _PROBES = 39, 64, 32
 # Neighbours that vote on a label: half an average class, within these limits.
 _LEAST_VOTES, _MOST_VOTES = 5, 50
 
@@ -41,12 +45,65 @@ def neighbors(
       UserError: for NaN.
     """
     h = classifiers.check_embeddings("embeddings", embeddings)
-    rows = np.empty([len(h), k], np.int32)
-    cosines = np.empty([len(h), k], np.float32)
+    parts = classifiers.nearest_neighbors(h, h, k + 1, cosine=True)
+    return _others(len(h), k, parts, progress)
+
+
+def approximate_neighbors(
+    embeddings: np.ndarray,
+    k: int,
+    progress: Progress = lambda done, total: None,
+) -> Neighbors:
+    """Finds almost all of `neighbors`, by an inverted file of faiss.
+
+    Each row is compared with those of the nearest of about 4 sqrt(n) clusters.
+    Sivic and Zisserman 2003; Johnson et al. 2017.
+    """
+    import faiss
+
+    h = classifiers.check_embeddings("embeddings", embeddings)
+    count, size = h.shape
+    most = max(count // _LEAST_IN_CLUSTER, 1)
+    clusters = min(int(4 * math.sqrt(count)), most)
+    probes = min(_PROBES, clusters)
+    index = faiss.IndexIVFFlat(
+        faiss.IndexFlatIP(size), size, clusters, faiss.METRIC_INNER_PRODUCT
+    )
+    every = max(count // (clusters * _PER_CLUSTER), 1)
+    index.train(classifiers.normalize(h[::every]))
+
+    def blocks() -> Iterator[np.ndarray]:
+        for start in range(0, count, _ROWS):
+            yield classifiers.normalize(h[start : start + _ROWS])
+
+    for block in blocks():
+        index.add(block)
+
+    def found() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for block in blocks():
+            index.nprobe = probes
+            cosines, rows = index.search(block, k + 1)
+            lacking = (rows < 0).any(axis=1)
+            if lacking.any():
+                index.nprobe = clusters
+                values = index.search(block[lacking], k + 1)
+                cosines[lacking], rows[lacking] = values
+            yield cosines, rows
+
+    return _others(count, k, found(), progress)
+
+
+def _others(
+    count: int,
+    k: int,
+    parts: Iterable[tuple[np.ndarray, np.ndarray]],
+    progress: Progress,
+) -> Neighbors:
+    """Joins (cosines, rows) of k + 1 neighbours, without each row itself."""
+    rows = np.empty([count, k], np.int32)
+    cosines = np.empty([count, k], np.float32)
     start = 0
-    for values, found in classifiers.nearest_neighbors(
-        h, h, k + 1, cosine=True
-    ):
+    for values, found in parts:
         stop = start + len(found)
         others = found != np.arange(start, stop)[:, np.newaxis]
         # A row may come after k + 1 equal ones.
@@ -54,7 +111,7 @@ def neighbors(
         rows[start:stop] = found[others].reshape(-1, k)
         cosines[start:stop] = values[others].reshape(-1, k)
         start = stop
-        progress(start, len(h))
+        progress(start, count)
     return Neighbors(rows, cosines)
 
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+import importlib.util
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tf_contrastive import classifiers, datasets, errors, terminal
-from tf_contrastive.config.explore import MAX_IMAGES, Exploration
+from tf_contrastive.config.explore import MAX_EXACT, Exploration
 from tf_contrastive.evaluation import tsne
 from tf_contrastive.evaluation.explore import findings, images, near_copies
 
@@ -53,6 +54,7 @@ class Report:
         split.
       label_names: a name per class.
       distinct: the different images; `found` are neighbours among them.
+      is_exact: whether all pairs were compared.
       by_pixels: whether copies were found by pixels, not by embeddings.
       limit: least likeness of near copies.
       exact, near: groups of copies, those across splits first.
@@ -74,6 +76,7 @@ class Report:
     label_names: tuple[str, ...]
     distinct: findings.Distinct
     found: findings.Neighbors
+    is_exact: bool
     by_pixels: bool
     limit: float
     exact: list[Group]
@@ -160,6 +163,7 @@ class Report:
             "images": len(self.names),
             "splits": {s.name: len(s.names) for s in self.splits},
             "copies_by": "pixels" if self.by_pixels else "embeddings",
+            "neighbors_by": "all pairs" if self.is_exact else "faiss",
             f"near_{self.likeness}": self.limit,
             "exact_duplicates": [self._group(x) for x in self.exact],
             "near_duplicates": [
@@ -277,7 +281,11 @@ def explore(
         )
     voters = min(count - 1, options.votes or _usual_votes(distinct, labels))
     k = max(options.neighbors, voters, _CANDIDATES)
-    found = findings.neighbors(
+    is_exact = len(h) <= MAX_EXACT
+    search = findings.neighbors if is_exact else findings.approximate_neighbors
+    if not is_exact:
+        terminal.info("neighbours are found by faiss, which misses a few")
+    found = search(
         h[distinct.rows], min(k, count - 1), images.progress("neighbours")
     )
     pairs, limit = _near_copies(found, distinct, pictures, options)
@@ -307,6 +315,7 @@ def explore(
         label_names=label_names,
         distinct=distinct,
         found=found,
+        is_exact=is_exact,
         by_pixels=by_pixels,
         limit=limit,
         exact=[Group(rows) for rows in findings.groups(distinct.place)],
@@ -352,10 +361,11 @@ def _joined(
                 " splits of the same classes"
             )
     h = np.concatenate([split.embeddings for split in splits])
-    if len(h) > MAX_IMAGES:
+    if len(h) > MAX_EXACT and importlib.util.find_spec("faiss") is None:
         raise errors.UserError(
-            f"{len(h):,} images are more than {MAX_IMAGES:,}, which can be"
-            " compared with each other: set"
+            f"{len(h):,} images: the neighbours of more than {MAX_EXACT:,} are"
+            " found by faiss, which is not installed: pip install"
+            " 'tf_contrastive[faiss]', or set"
             f" {errors.arg('split', 'train[:50%]')}"
         )
     labels = np.concatenate([split.labels for split in splits])
