@@ -55,6 +55,10 @@ others. Milliseconds are lower bounds, by the chip's published operations and
 bytes per second; images per second follow from the longer of them. The largest
 batch is a multiple of 8 that fits without recomputation: larger ones do not
 fit, or only because the compiler computes activations twice.
+
+The rows were compiled with the stem's earlier max-pool, now
+`--encoder_options=pool_padding=symmetric`; the default pads less, which saves
+2.4 of ResNet-50's 68.6 million cycles.
 """
 # Options on which the form of a step depends.
 _FORM = (
