@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive.config.runtime import Runtime
@@ -145,7 +146,8 @@ class TensorBoard(tf.keras.callbacks.Callback):
     def _write_scalars(self, step: int, points: dict[str, Any]) -> None:
         with self._writer.as_default(step=step):
             for tag, value in points.items():
-                tf.summary.scalar(tag, value)
+                # TensorFlow keeps each number of Python that it converts.
+                tf.summary.scalar(tag, np.asarray(value))
 
     def _write_histograms(self, step: int) -> None:
         if self._histograms is None:

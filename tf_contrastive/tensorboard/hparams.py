@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from google.protobuf import message
 from tensorboard.plugins.hparams import api_pb2
@@ -91,5 +92,5 @@ def _writer(events: str) -> Any:
 def _write_scores(writer: Any, scores: Mapping[str, float], step: int) -> None:
     with writer.as_default(step=step):
         for name, value in scores.items():
-            tf.summary.scalar(_PREFIX + name, value)
+            tf.summary.scalar(_PREFIX + name, np.asarray(value))
     writer.flush()
