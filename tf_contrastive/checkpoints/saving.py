@@ -128,6 +128,9 @@ class Checkpoints:
                 f" with other variables ({differences[0]}): resume it with that"
                 f" version, or choose another {errors.arg('workdir')}"
             )
+        if storage.newest(self.directory)[0] is None:
+            # Raises for a run of which nothing is whole, before it is changed.
+            storage.newest_whole(self.directory)
         files.write_json(path, metadata | {"variables": variables})
         files.write(
             os.path.join(folder, storage.CONFIG_FILE), flags.record(run_config)
