@@ -401,7 +401,6 @@ def prepare(
     Raises:
       UserError: for options that cannot work.
     """
-    run = checkpoints.continued(run)
     run.validate()
     if run.runtime.smoke:
         run = shrink(run)
@@ -417,6 +416,7 @@ def prepare(
     on_pod = distribution.is_pod(strategy)
     if on_pod:
         check_pod(runtime.workdir, run.data)
+    run = checkpoints.continued(run)
     service = None
     if run.data.data_service:
         service = datasets.DataService(run.data.data_service)
