@@ -3,7 +3,6 @@
 import io
 import os
 
-import matplotlib
 import numpy as np
 import tensorflow as tf
 from PIL import Image, ImageDraw, ImageFont
@@ -95,6 +94,8 @@ def _png(
     source: Source, sections: list[tuple[str, list[tuple[int, np.ndarray]]]]
 ) -> bytes:
     """Draws sections of a heading and of (row, pixels)."""
+    import matplotlib
+
     fonts = os.path.join(matplotlib.get_data_path(), "fonts", "ttf")
     heading, caption = (
         ImageFont.truetype(os.path.join(fonts, name), size)
