@@ -184,7 +184,7 @@ def of_file(
     return Split(
         name,
         h[rows],
-        [names[i] for i in rows],
+        [names[i] for i in rows.tolist()],
         indices[rows],
         labels[rows].astype(np.int64),
         label_names,

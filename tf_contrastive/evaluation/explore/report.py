@@ -465,5 +465,5 @@ def _queries(
     split = images.of_source(source, embeddings)
     return [
         Query(split.names[i], uris[i], distinct.rows[rows[i]], cosines[i])
-        for i in every
+        for i in every.tolist()
     ]
