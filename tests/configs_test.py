@@ -341,7 +341,10 @@ class _NoSummaries(tf.keras.callbacks.Callback):
     def histogram_seconds(self):
         return 0.0
 
-    def close(self, *_):
+    def write_warning(self, text):
+        pass
+
+    def close(self):
         pass
 
 

@@ -283,7 +283,7 @@ def test_summaries_do_not_change_the_run(runs, tmp_path):
     ]
     assert names[0] == names[1]
     events = tmp_path / "events"
-    (file,) = events.iterdir()
+    (file,) = events.glob("events.out.*")
     plugins = {
         value.metadata.plugin_data.plugin_name
         for event in tf.compat.v1.train.summary_iterator(str(file))
@@ -545,7 +545,7 @@ def test_a_browser_shows_the_pages(server, browser, tmp_path):
         ("images", ["views", "a/events", "step"], 2),
         ("histograms", ["similarity", "feature_norms"], 0),
         ("text", ["run/command", "pytest"], 0),
-        ("hparams", ["supcon", "ntxent", "probe accuracy"], 0),
+        ("hparams", ["supcon", "ntxent", "probe_accuracy"], 0),
         ("projector", ["Points: ", "Dimension: 64", "label"], 0),
     ):
         _open(browser, server.url, page, *expected, pictures=pictures)
