@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import shutil
+import time
 
 import browsers
 import numpy as np
@@ -350,6 +351,13 @@ def test_names_of_files_and_classes_are_text(page, explored):
     assert "http://" not in html and "https://" not in html
 
 
+def _wait_for(driver, condition, seconds=20.0):
+    until = time.monotonic() + seconds
+    while not driver.execute_script(f"return {condition}"):
+        assert time.monotonic() < until, condition
+        time.sleep(0.05)
+
+
 def test_an_image_shows_its_neighbors_which_show_theirs(page, explored):
     _, found = explored
     driver = _open(page, "images")
@@ -358,6 +366,7 @@ def test_an_image_shows_its_neighbors_which_show_theirs(page, explored):
         for image in found["neighbors"]
     }
     _click(driver, "#panel .card:nth-child(5)")
+    places = []
     for _ in range(2):
         titles = driver.execute_async_script(
             """
@@ -368,15 +377,19 @@ def test_an_image_shows_its_neighbors_which_show_theirs(page, explored):
             """
         )
         place, shown = titles
+        places.append(place)
         name = driver.execute_script(
             "return data.names[Number(arguments[0].split('/')[1])]", place
         )
         assert shown == expected[name]
         _click(driver, "#neighbors .card")
+    first = places[0]
     driver.back()
     driver.back()
+    # The browser goes back when it has time.
+    _wait_for(driver, f"location.hash === '{first}'")
     _click(driver, "#detail .close")
-    assert driver.execute_script("return byId('detail').hidden")
+    _wait_for(driver, "byId('detail').hidden")
 
 
 def test_the_map_is_used_by_mouse_and_by_keys(page):
