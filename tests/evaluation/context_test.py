@@ -323,11 +323,11 @@ def test_every_recipe_learns_the_digits(recipe):
         train=datasets.source("digits", "train"),
         test=datasets.source("digits", "test"),
         linear_recipe=recipe,
-        linear_epochs=25,
+        # Of a small kernel LARS makes small steps.
+        linear_epochs=250 if "lars" in recipe else 25,
     )
     before = embedding.checksum(scored.subject.encoder)
     (row,) = protocols.run(scored, ["linear"])["results"]
-    # Of a small kernel LARS makes small steps: 25 epochs are few.
-    assert row["top1"] > (0.5 if "lars" in recipe else 0.85)
+    assert row["top1"] > 0.85
     assert row["version"] == "1-cpu"
     assert embedding.checksum(scored.subject.encoder) == before
