@@ -13,6 +13,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import launch_project
 import pytest
 import small
 from packaging import requirements, utils
@@ -27,80 +28,10 @@ _SCRIPTS = sorted(
     or (path.is_file() and path.read_bytes().startswith(b"#!/usr/bin"))
 )
 
-# A fake program that records its arguments.
-_RECORD = """#!{python}
-import json, os, sys
-with open({calls!r}, "a") as file:
-    name = os.path.basename(sys.argv[0])
-    file.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
-{then}
-sys.exit(int(os.environ.get("FAKE_STATUS", 0)))
-"""
-
-
-def _executable(path, text):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
-
-
-class _Project:
-    """A copy of the project with a fake gcloud, sbatch, srun and Python."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.calls_file = folder / "calls"
-        self.bin = folder / "bin"
-        for name in ("setup.py", "pyproject.toml", "README.md"):
-            shutil.copy(_ROOT / name, folder)
-        shutil.copytree(_ROOT / "launch", folder / "launch")
-        for name in ("configs", "tf_contrastive"):
-            (folder / name).mkdir()
-        _executable(folder / "launch" / "install", "#!/bin/sh\n")
-        for name in ("docker", "gcloud", "sbatch", "srun"):
-            self.fake(self.bin / name)
-        self.fake(folder / ".venv" / "bin" / "python")
-
-    def fake(self, path, then=""):
-        _executable(
-            path,
-            _RECORD.format(
-                python=sys.executable, calls=str(self.calls_file), then=then
-            ),
-        )
-
-    def environment(self, **variables):
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("SLURM_", "TPU_", "TF_CONFIG"))
-        }
-        path = f"{self.bin}:{os.environ['PATH']}"
-        return {**inherited, "PATH": path, **variables}
-
-    def run(self, *words, **variables):
-        return subprocess.run(
-            words,
-            cwd=self.folder,
-            env=self.environment(**variables),
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-
-    def calls(self):
-        """Returns and forgets the recorded calls."""
-        if not self.calls_file.exists():
-            return []
-        lines = self.calls_file.read_text().splitlines()
-        self.calls_file.unlink()
-        return [json.loads(line) for line in lines]
-
 
 @pytest.fixture
 def project(tmp_path):
-    return _Project(tmp_path)
+    return launch_project.Project(tmp_path)
 
 
 # ---- All of them -------------------------------------------------------------
@@ -508,7 +439,9 @@ def test_limits_of_the_data_services_ports(project):
 
 @pytest.mark.parametrize("script", ["data_service", "quickstart", "test"])
 def test_help_installs_and_runs_nothing(project, script):
-    _executable(project.folder / "launch" / "install", "#!/bin/sh\nexit 1\n")
+    launch_project.executable(
+        project.folder / "launch" / "install", "#!/bin/sh\nexit 1\n"
+    )
     done = project.run(f"launch/{script}", "--help")
     assert done.returncode == 0, done.stderr
     assert f"Use: launch/{script} " in done.stdout

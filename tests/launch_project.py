@@ -1,0 +1,80 @@
+"""A copy of the project's launch scripts, with fake programs that they call."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).absolute().parents[1]
+
+# A fake program that records its arguments.
+_RECORD = """#!{python}
+import json, os, sys
+with open({calls!r}, "a") as file:
+    name = os.path.basename(sys.argv[0])
+    file.write(json.dumps([name, *sys.argv[1:]]) + "\\n")
+{then}
+sys.exit(int(os.environ.get("FAKE_STATUS", 0)))
+"""
+
+
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+class Project:
+    """A copy of the project with a fake gcloud, sbatch, srun and Python."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.calls_file = folder / "calls"
+        self.bin = folder / "bin"
+        for name in ("setup.py", "pyproject.toml", "README.md"):
+            shutil.copy(ROOT / name, folder)
+        shutil.copytree(ROOT / "launch", folder / "launch")
+        for name in ("configs", "tf_contrastive"):
+            (folder / name).mkdir()
+        executable(folder / "launch" / "install", "#!/bin/sh\n")
+        for name in ("docker", "gcloud", "sbatch", "srun"):
+            self.fake(self.bin / name)
+        self.fake(folder / ".venv" / "bin" / "python")
+
+    def fake(self, path, then=""):
+        executable(
+            path,
+            _RECORD.format(
+                python=sys.executable, calls=str(self.calls_file), then=then
+            ),
+        )
+
+    def environment(self, **variables):
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("SLURM_", "TPU_", "TF_CONFIG"))
+        }
+        path = f"{self.bin}:{os.environ['PATH']}"
+        return {**inherited, "PATH": path, **variables}
+
+    def run(self, *words, **variables):
+        return subprocess.run(
+            words,
+            cwd=self.folder,
+            env=self.environment(**variables),
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+
+    def calls(self):
+        """Returns and forgets the recorded calls."""
+        if not self.calls_file.exists():
+            return []
+        lines = self.calls_file.read_text().splitlines()
+        self.calls_file.unlink()
+        return [json.loads(line) for line in lines]
