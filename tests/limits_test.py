@@ -118,6 +118,8 @@ _NUMBERS = {
     (0, 0.9): "validation_fraction test_fraction",
     (0, 30): "randaugment_magnitude",
     (1e-4, 1e4): "temperature",
+    (0, 0.99): "tau_plus",
+    (0, 1000): "beta",
     (0, 0.9999): (
         "label_smoothing momentum linear_label_smoothing linear_momentum"
     ),

@@ -102,29 +102,59 @@ def other_images(i, batch, views):
 # ---- Cross entropy over similarities -----------------------------------------
 
 
+def _noise(negatives, positives, temperature, tau_plus, beta):
+    """log of the negatives' sum: hard (Robinson), then debiased (Chuang)."""
+    if not negatives:
+        return -math.inf
+    number = len(negatives)
+    hard = log_sum_exp((1 + beta) * s for s in negatives)
+    if beta:
+        weights = log_sum_exp(beta * s for s in negatives)
+        hard += math.log(number) - weights
+    if not tau_plus or not positives:
+        return hard
+    lowest = math.log(number) - 1 / temperature
+    positive = log_sum_exp(positives) - math.log(len(positives))
+    left = 1 - tau_plus * number * math.exp(positive - hard)
+    if left <= 0:
+        return lowest
+    return max(hard + math.log(left / (1 - tau_plus)), lowest)
+
+
 def ntxent(
     projections,
     *,
     temperature=0.1,
     negatives="all_views",
+    denominator="all",
+    tau_plus=0.0,
+    beta=0.0,
     normalize=True,
 ):
-    """NT-Xent: SimCLR Eq 1, and its footnote 4 for `other_view`."""
+    """NT-Xent: SimCLR Eq 1, and its footnote 4 for `other_view`; DCL."""
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
     batch, views, _ = z.shape
     values = np.zeros([batch, views])
     counted = np.zeros([batch, views], bool)
     for i, v in np.ndindex(batch, views):
-        positives = other_views(i, v, views)
+        positives = [s[i, v][p] for p in other_views(i, v, views)]
         if negatives == "all_views":
-            candidates = positives + other_images(i, batch, views)
+            others = other_images(i, batch, views)
         else:
-            candidates = [(j, 1 - v) for j in range(batch)]
-        if positives:
-            counted[i, v] = True
-            log_sum = log_sum_exp(s[i, v][k] for k in candidates)
-            values[i, v] = mean(log_sum - s[i, v][p] for p in positives)
+            others = [(j, 1 - v) for j in range(batch) if j != i]
+        among = [s[i, v][k] for k in others]
+        if not positives:
+            continue
+        counted[i, v] = True
+        noise = _noise(among, positives, temperature, tau_plus, beta)
+        if denominator == "only_negatives" and not among:
+            continue
+        with_noise = [noise] if among else []
+        for p in positives:
+            own = {"all": positives, "one_positive": [p]}.get(denominator, [])
+            values[i, v] += log_sum_exp([*own, *with_noise]) - p
+        values[i, v] /= len(positives)
     return values, counted
 
 

@@ -28,6 +28,19 @@ def _anchors(text):
 _MEANS = [
     # (loss, options, mean over all anchors)
     ("ntxent", {}, 0.8302185926),
+    # By the sums of exponentials in the codes of their authors; of the eight
+    # anchors, the bound exp(-1 / t) holds for two, one and one.
+    ("ntxent", {"denominator": "only_negatives"}, 0.1566957127),
+    ("ntxent", {"tau_plus": 0.1}, 0.6210590892),
+    ("ntxent", {"tau_plus": 0.05}, 0.7138915955),
+    ("ntxent", {"beta": 1.0}, 1.2563800958),
+    ("ntxent", {"beta": 0.5}, 1.1045688244),
+    ("ntxent", {"beta": 1.0, "tau_plus": 0.1}, 1.1062072107),
+    (
+        "ntxent",
+        {"beta": 1.0, "tau_plus": 0.1, "denominator": "only_negatives"},
+        0.4532819343,
+    ),
     ("supcon", {}, 1.5255794392),
     ("supcon_in", {}, 1.2872157938),
     ("sincere", {}, 0.5947817159),

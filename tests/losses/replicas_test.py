@@ -26,7 +26,13 @@ _OPTIONS = {
         {"positives_cap": 2},
         {"denominator": "one_positive"},
     ],
-    "ntxent": [{}, {"negatives": "other_view"}, {"normalize": False}],
+    "ntxent": [
+        {},
+        {"negatives": "other_view"},
+        {"normalize": False},
+        {"denominator": "only_negatives"},
+        {"tau_plus": 0.05, "beta": 1.0},
+    ],
     "nt_logistic": [{}, {"negatives": "all_views", "mining": "semi_hard"}],
 }
 _CASES = [

@@ -56,6 +56,15 @@ def _negatives(default: str) -> Any:
     )
 
 
+def _denominator() -> Any:
+    return option(
+        "all",
+        "candidates in the denominator: all others, the positive of the term"
+        " and negatives, or negatives (DCL, with ntxent)",
+        choices=("all", "one_positive", "only_negatives"),
+    )
+
+
 def _reduction() -> Any:
     return option(
         "mean",
@@ -150,10 +159,37 @@ class NTXent(Pairwise):
 
     temperature: float = _temperature(0.1)
     negatives: str = _negatives("all_views")
+    denominator: str = _denominator()
+    tau_plus: float = option(
+        0.0,
+        "share of an anchor's negatives that are of its class, of which the"
+        " denominator is freed (debiased)",
+        minimum=0.0,
+        maximum=0.99,
+    )
+    beta: float = option(
+        0.0,
+        "concentration of negatives on those that are near the anchor (hard"
+        " negatives)",
+        minimum=0.0,
+        maximum=1e3,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tau_plus and not self.normalize:
+            raise UserError(
+                f"{arg('tau_plus', self.tau_plus)} bounds sums of normalized"
+                f" projections: leave out {arg('normalize', False)}"
+            )
 
     def chance_level(self, candidates: int) -> float | None:
         """The logarithm of the candidates."""
-        usual = self.negatives == "all_views" and self.reduction == "mean"
+        usual = (
+            self.negatives == "all_views"
+            and self.denominator == "all"
+            and self.reduction == "mean"
+        )
         return math.log(candidates) if usual else None
 
 
@@ -170,12 +206,7 @@ class SupCon(Pairwise):
         "anchors: all views, or the first view of each image",
         choices=("all_views", "one_view"),
     )
-    denominator: str = option(
-        "all",
-        "candidates in the denominator: all others, the positive of the term"
-        " and negatives, or negatives",
-        choices=("all", "one_positive", "only_negatives"),
-    )
+    denominator: str = _denominator()
     positives_cap: int | None = option(
         None, "positives per anchor, at most; auto: all", minimum=1
     )

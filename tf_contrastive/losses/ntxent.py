@@ -1,4 +1,6 @@
-"""SimCLR's loss, its decoupled form, and N-pairs."""
+"""SimCLR's loss, its relatives, and N-pairs."""
+
+import math
 
 import tensorflow as tf
 
@@ -19,13 +21,38 @@ class NTXent(declared.NTXent, base.AnchorLoss):
     this (the sum of both directions instead of their mean); keras-cv calls it
     SimCLRLoss, lightly NTXentLoss.
 
+    Three papers change the sum over the anchor's n negatives k, the views of
+    other images, here S = sum_k exp(s_k) for s_k = z_i . z_k / t:
+
+        DCL (Yeh et al. 2022, Eq. 6), `denominator="only_negatives"`:
+            loss_i = -s_j(i) + log S
+        hard negatives (Robinson et al. 2021, Eq. 4), `beta`:
+            S = n sum_k exp((1 + beta) s_k) / sum_k exp(beta s_k)
+        debiased (Chuang et al. 2020, Eq. 7 and 8), `tau_plus`, where P is the
+        mean of exp(s_j) over positives j:
+            S' = max((S - tau_plus n P) / (1 - tau_plus), n exp(-1 / t))
+
+    They combine: Robinson et al. use both of the latter. With more than two
+    views `denominator="one_positive"` is what their equations say: each term
+    has its own positive and S'.
+
     Args:
       negatives: "all_views", or "other_view" (footnote 4 and appendix B.10):
         of two views, an anchor's candidates are the other view of each image.
+      denominator: "all" others; "one_positive": the term's own positive and
+        all negatives; "only_negatives".
+      tau_plus, beta: as above, from 0; 0: the sum as it is. `tau_plus` is below
+        1, and needs normalised projections.
     """
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> base.Losses:
         bounded = batch.bounded(self.temperature)
+        if self.denominator != "all" or self.tau_plus or self.beta:
+            return self._rows(
+                lambda block: self._of_noise(block, batch),
+                batch,
+                self.negatives,
+            )
 
         def losses(block: similarity.Block) -> tf.Tensor:
             others = block.others if self.negatives == "all_views" else None
@@ -36,6 +63,59 @@ class NTXent(declared.NTXent, base.AnchorLoss):
             return similarity.not_negative(total - positive)
 
         return self._rows(losses, batch, self.negatives)
+
+    def _of_noise(
+        self, block: similarity.Block, batch: similarity.Batch
+    ) -> tf.Tensor:
+        """Computes the loss of a block's anchors for any options, [R]."""
+        logits, positives = block.similarities, block.positives
+        bounded = batch.bounded(self.temperature)
+        signal = similarity.log_sum_exp(logits, positives, bounded=bounded)
+        noise = self._noise(block, batch, signal)
+        if self.denominator == "one_positive":
+            odds = tf.nn.softplus(noise[:, tf.newaxis] - logits)
+            return similarity.masked_mean(odds, positives)
+        positive = block.of_other_views(batch.num_views, self.negatives)
+        if self.denominator == "all":
+            total = signal + tf.nn.softplus(noise - signal)
+            return similarity.not_negative(total - positive)
+        # Without negatives, a positive is compared with nothing.
+        alone = tf.equal(noise, similarity.MASKED)
+        return tf.where(alone, 0.0, noise - positive)
+
+    def _noise(
+        self,
+        block: similarity.Block,
+        batch: similarity.Batch,
+        signal: tf.Tensor,
+    ) -> tf.Tensor:
+        """Computes log S' of a block's anchors, [R], from log((V - 1) P)."""
+        logits, negatives = block.similarities, block.negatives
+        number = similarity.count(negatives)
+        alone = tf.equal(number, 0.0)
+        number = tf.where(alone, 1.0, number)
+
+        def log_sum(factor: float) -> tf.Tensor:
+            bounded = batch.bounded(self.temperature / max(factor, 1.0))
+            return similarity.log_sum_exp(
+                factor * logits, negatives, bounded=bounded
+            )
+
+        noise = log_sum(1.0 + self.beta)
+        if self.beta:
+            noise += tf.math.log(number) - log_sum(self.beta)
+        if self.tau_plus:
+            count = max(batch.num_views - 1, 1)
+            # Above 60 the difference below is negative, however small tau is.
+            ratio = tf.exp(tf.minimum(signal - noise, 60.0)) / count
+            left = 1.0 - self.tau_plus * number * ratio
+            lowest = tf.math.log(number) - 1.0 / self.temperature
+            keep = 1.0 - self.tau_plus
+            is_lowest = left <= keep * tf.exp(lowest - noise)
+            left = tf.where(is_lowest, 1.0, left)
+            noise += tf.math.log(left) - math.log(keep)
+            noise = tf.where(is_lowest, lowest, noise)
+        return tf.where(alone, similarity.MASKED, noise)
 
 
 class DecoupledNTXent(declared.DecoupledNTXent, base.AnchorLoss):
