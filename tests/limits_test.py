@@ -107,7 +107,7 @@ _NUMBERS = {
     ),
     (0, 3.4e38): (
         "color_jitter_strength mixup_alpha cutmix_alpha epsilon margin"
-        " loss_weight weight_decay linear_weight_decay"
+        " cross_entropy_weight loss_weight weight_decay linear_weight_decay"
         " keep_checkpoint_every_hours warmup_epochs linear_warmup_epochs"
     ),
     (0, 1): "warp_probability learning_rate_floor",

@@ -33,7 +33,7 @@ _ARGUMENTS = {
     "Mixing": {"mix"},
     "DeviceAugmentation": {"augment"},
     "GradientCache": {"grad_cache_chunks"},
-    "OnlineProbe": {"probe"},
+    "OnlineProbe": {"probe", "cross_entropy_weight"},
 }
 _ALWAYS = {"encoder", "projection_head", "loss", "seed", "name"}
 

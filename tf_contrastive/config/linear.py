@@ -36,6 +36,13 @@ class Probe:
     probe_learning_rate: float = option(
         0.1, "learning rate of the probe's SGD, per 256 images", above=0.0
     )
+    cross_entropy_weight: float = option(
+        0.0,
+        "weight of the probe's cross entropy in the loss, by which encoder and"
+        " probe are trained jointly; 0: a stop-gradient",
+        minimum=0.0,
+        family="loss_options",
+    )
     online_knn_size: int = option(
         0,
         "latest training images in the online kNN bank, such as 4096; needs"

@@ -121,12 +121,35 @@ class Pretrain(Command):
                 f" cannot be copied, as {arg('loss', loss.loss)} does: use"
                 " another encoder"
             )
+        self._check_joint()
         online = self.probe.online_knn_size
         if 0 < online < batch_size:
             raise UserError(
                 f"{arg('online_knn_size', online)} holds less than one batch of"
                 f" {batch_size}: set at least"
                 f" {arg('online_knn_size', batch_size)}, or 0"
+            )
+
+    def _check_joint(self) -> None:
+        probe = self.probe
+        if not probe.cross_entropy_weight:
+            return
+        given = arg("cross_entropy_weight", f"{probe.cross_entropy_weight:g}")
+        if self.loss.chosen().takes_logits:
+            raise UserError(
+                f"{given} adds cross entropy to another loss than"
+                f" {arg('loss', self.loss.loss)}: leave it out"
+            )
+        if not probe.probe:
+            raise UserError(
+                f"{given} trains the probe with the encoder: leave out"
+                f" {arg('probe', False)}"
+            )
+        if probe.probe_learning_rate != Probe.probe_learning_rate:
+            rate = arg("probe_learning_rate", f"{probe.probe_learning_rate:g}")
+            raise UserError(
+                f"{rate}: with {given}, the probe is trained by the optimizer"
+                " of the encoder: leave it out"
             )
 
     def _check_mixing(self) -> None:
@@ -161,11 +184,18 @@ class Pretrain(Command):
         self, dataset: str, has_labels: bool, multi_label: bool
     ) -> None:
         """Raises `UserError` for options that need other labels."""
+        weight = self.probe.cross_entropy_weight
+        if weight and not has_labels:
+            raise UserError(
+                f"{arg('cross_entropy_weight', f'{weight:g}')} needs labels,"
+                f" and {dataset} has none: leave it out"
+            )
         if not multi_label:
             check_labels(self.loss.loss, dataset, has_labels)
             check_sampler(self.data.sampler, dataset, has_labels)
             return
         for name, value, off in (
+            ("cross_entropy_weight", weight, 0),
             ("online_knn_size", self.probe.online_knn_size, 0),
             ("sampler", self.data.sampler, "shuffle"),
             ("mixup_alpha", self.views.mixup_alpha, 0),

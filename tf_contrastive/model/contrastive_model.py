@@ -21,9 +21,9 @@ class ContrastiveModel(
     Mixing,
     DeviceAugmentation,
     GradientCache,
+    OnlineProbe,
     LossScaling,
     NonFinite,
-    OnlineProbe,
     InputWait,
 ):
     """Trains an encoder by a contrastive loss, under any `tf.distribute`.
@@ -41,6 +41,8 @@ class ContrastiveModel(
         (z [B, V, P], labels, seed) -> float32 [].
       probe: h [N, D] -> logits [N, C], trained behind a stop-gradient (Chen et
         al. 2020, appendix B.6); None: no probe.
+      cross_entropy_weight: of the probe's cross entropy in the loss, if encoder
+        and probe are trained jointly; 0: a stop-gradient.
       momentum: of the key encoder's moving average, in [0, 1), for the loss
         "moco" (He et al. 2020).
       queue_size: keys kept as negatives, at least one global batch; None: the

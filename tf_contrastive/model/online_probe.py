@@ -1,5 +1,6 @@
 """A linear probe that is trained together with the encoder."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,10 @@ class OnlineProbe(ContrastiveStep):
 
     The probe reads the encoder's features behind a stop-gradient (Chen et al.
     2020, appendix B.6): it measures the features without changing them.
+
+    With a `cross_entropy_weight` it is a classifier that is trained jointly, by
+    loss + weight * cross entropy and one optimizer, as google-research/supcon's
+    first stage can be (`stage_1_cross_entropy_loss_weight`).
     """
 
     def __init__(
@@ -31,10 +36,22 @@ class OnlineProbe(ContrastiveStep):
         projection_head: tf.keras.layers.Layer,
         loss: Any,
         probe: tf.keras.layers.Layer | None = None,
+        cross_entropy_weight: float = 0.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(encoder, projection_head, loss, **kwargs)
+        if not 0 <= cross_entropy_weight < math.inf:
+            raise ValueError(
+                f"cross_entropy_weight={cross_entropy_weight}: must be at least"
+                " 0"
+            )
+        if cross_entropy_weight and probe is None:
+            raise ValueError(
+                f"cross_entropy_weight={cross_entropy_weight}: there is no"
+                " probe to train with the encoder: pass one"
+            )
         self.probe = probe
+        self.cross_entropy_weight = cross_entropy_weight
         if probe is not None:
             probe(tf.keras.Input(self.encoder.output_shape[1:]))
             self.means.add("probe_loss", "probe_accuracy")
@@ -42,7 +59,12 @@ class OnlineProbe(ContrastiveStep):
     def get_config(self) -> dict[str, Any]:
         """Returns the constructor's arguments."""
         probe = tf.keras.saving.serialize_keras_object(self.probe)
-        return {**super().get_config(), "probe": probe}
+        weight = self.cross_entropy_weight
+        return {
+            **super().get_config(),
+            "probe": probe,
+            "cross_entropy_weight": weight,
+        }
 
     @classmethod
     def arguments_of_run(
@@ -51,8 +73,12 @@ class OnlineProbe(ContrastiveStep):
         """The constructor's arguments for a resolved run."""
         arguments = super().arguments_of_run(run, num_classes)
         if run.probe.probe and num_classes:
+            weight = run.probe.cross_entropy_weight
+            arguments["cross_entropy_weight"] = weight
             arguments["probe"] = heads.LinearProbe(
                 num_classes,
+                # Zeros have no gradient for the encoder, and LARS keeps them.
+                kernel_initializer="glorot_uniform" if weight else "zeros",
                 normalize_input=run.projection.l2_normalize_features,
             )
         return arguments
@@ -62,7 +88,7 @@ class OnlineProbe(ContrastiveStep):
     ) -> dict[str, tuple[Schedule, Any]]:
         """The probe's optimizer, too."""
         further = super().further_optimizers(run, schedule)
-        if self.probe is not None:
+        if self._has_optimizer:
             rate = schedule(base_learning_rate=run.probe.probe_learning_rate)
             further["probe_optimizer"] = (
                 rate,
@@ -81,6 +107,7 @@ class OnlineProbe(ContrastiveStep):
         parts = super().checkpointed()
         if self.probe is not None:
             parts["probe"] = self.probe
+        if self._has_optimizer:
             parts["probe_optimizer"] = self.probe_optimizer
         return parts
 
@@ -97,11 +124,17 @@ class OnlineProbe(ContrastiveStep):
 
         Args:
           optimizer: of the encoder and the projection head.
-          probe_optimizer: of the probe; None: SGD with momentum 0.9.
+          probe_optimizer: of a probe that is not trained jointly; None: SGD
+            with momentum 0.9.
           **kwargs: such as `steps_per_execution` and `jit_compile`.
         """
         super().compile(optimizer, **kwargs)
-        if self.probe is None:
+        if self.cross_entropy_weight and probe_optimizer is not None:
+            raise ValueError(
+                "probe_optimizer: with a cross_entropy_weight, the probe is"
+                " trained by `optimizer`"
+            )
+        if self.probe is None or not self._has_optimizer:
             return
         if probe_optimizer is None:
             probe_optimizer = tf.keras.optimizers.SGD(
@@ -115,10 +148,17 @@ class OnlineProbe(ContrastiveStep):
         self, features: tf.Tensor, batch: Batch, training: bool
     ) -> Results:
         """The probe's softmax cross entropy and accuracy."""
+        if self.cross_entropy_weight and batch.labels is None:
+            raise ValueError(
+                f"cross_entropy_weight={self.cross_entropy_weight} needs"
+                " labels: pass (views, labels)"
+            )
         if self.probe is None or batch.labels is None:
             return {}
         flat = tf.reshape(features, [-1, features.shape[-1]])  # [B * V, D]
-        logits = self.probe(tf.stop_gradient(flat), training=training)
+        if not self.cross_entropy_weight:
+            flat = tf.stop_gradient(flat)
+        logits = self.probe(flat, training=training)
         given = tf.convert_to_tensor(batch.labels)
         if given.shape.rank != 1 or not given.dtype.is_integer:
             raise ValueError(
@@ -146,11 +186,35 @@ class OnlineProbe(ContrastiveStep):
             "probe_accuracy": tf.reduce_mean(tf.cast(hits, tf.float32)),
         }
 
+    def objective(self, results: Results) -> tf.Tensor:
+        """The sum of the losses; of joint training one loss."""
+        if self.cross_entropy_weight and "probe_loss" in results:
+            results = dict(results)
+            added = self.cross_entropy_weight * results.pop("probe_loss")
+            # Absent in a part of a gradient cache.
+            results["loss"] = results.get("loss", 0.0) + added
+        return super().objective(results)
+
     def trained(self) -> dict[str, Trained]:
-        """The probe, too, by its own optimizer."""
+        """The probe, too, by its own optimizer or jointly."""
         trained = super().trained()
-        if self.probe is not None:
+        if self._has_optimizer:
+            assert self.probe is not None
             trained["probe_loss"] = Trained(
                 self.probe.trainable_variables, self.probe_optimizer
             )
         return trained
+
+    @property
+    def pretrained_variables(self) -> list[tf.Variable]:
+        """Those of the probe, too, if it is trained jointly."""
+        variables = super().pretrained_variables
+        if self.cross_entropy_weight:
+            assert self.probe is not None
+            variables = variables + self.probe.trainable_variables
+        return variables
+
+    @property
+    def _has_optimizer(self) -> bool:
+        """Whether the probe is trained by an optimizer of its own."""
+        return self.probe is not None and not self.cross_entropy_weight
