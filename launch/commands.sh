@@ -37,6 +37,27 @@ run() {
   fi
 }
 
+# Prints the one of some words that $1 begins, or that differs least from it, by
+# the letters to change, insert, leave out or swap; nothing if over half differ.
+nearest() {
+  printf '%s\n' "${@:2}" | awk -v word="$1" '
+    function less(a, b) { return a < b ? a : b }
+    {
+      n = length(word); m = length($0)
+      for (i = 0; i <= n; i++) d[i, 0] = i
+      for (j = 0; j <= m; j++) d[0, j] = j
+      for (i = 1; i <= n; i++) for (j = 1; j <= m; j++) {
+        a = substr(word, i, 1); b = substr($0, j, 1)
+        d[i, j] = less(less(d[i-1, j], d[i, j-1]) + 1, d[i-1, j-1] + (a != b))
+        if (i > 1 && a == substr($0, j-1, 1) && b == substr(word, i-1, 1))
+          d[i, j] = less(d[i, j], d[i-2, j-2] + 1)
+      }
+      if (index($0, word) == 1) d[n, m] = 0
+      if (NR == 1 || d[n, m] < best) { best = d[n, m]; found = $0 }
+    }
+    END { if (2 * best <= n) print found }'
+}
+
 # ---- Values ------------------------------------------------------------------
 #
 # Each value of a flag or of an environment variable passes through one of these

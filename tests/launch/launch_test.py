@@ -1,6 +1,5 @@
 """The launch scripts: the commands they run, and runs on several workers."""
 
-import json
 import os
 import random
 import re
@@ -10,13 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import launch_project
 import pytest
 import small
-from packaging import requirements, utils
 
 from tf_contrastive.distribution import cluster
 
@@ -58,6 +55,7 @@ _RUNS = [
     f"tpu_vm run pod-1 {_TPU} --type=v3-32 pretrain --workdir=gs://b/a AWKWARD",
     f"tpu_vm run a {_TPU} --type=v5p-8 pretrain --workdir=w AWKWARD",
     f"tpu_vm stop a {_TPU}",
+    f"tpu_vm status a {_TPU}",
     "slurm --nodes=4 --tasks_per_node=2 --gpus_per_task=4 --cpus_per_task=8"
     " --time=1:00:00 --name=n --log=l --sbatch=--qos=high --sbatch=--mem=9G"
     " pretrain --workdir=w AWKWARD",
@@ -107,29 +105,6 @@ def test_dry_run_prints_the_commands_that_would_run(project, line):
     assert len(project.calls()) == 1
 
 
-@pytest.mark.parametrize(
-    ("kind", "image"),
-    [
-        ("v3-8", "tpu-vm-tf-2.17.0-pjrt"),
-        ("v4-32", "tpu-vm-tf-2.17.0-pod-pjrt"),
-        ("v5litepod-16", "tpu-vm-tf-2.17.0-pod-pjrt"),
-        ("v6e-8", "tpu-vm-tf-2.18.0-pjrt-v5e-and-v6"),
-    ],
-)
-def test_each_type_of_tpu_gets_its_image_and_interface(project, kind, image):
-    words = ["a", _TPU, f"--type={kind}", "--dry_run"]
-    created = project.run("launch/tpu_vm", "create", *words)
-    assert f"--version={image} " in created.stdout
-    command = ["pretrain", "--workdir=gs://b/a"]
-    run = project.run("launch/tpu_vm", "run", *words, *command).stdout
-    # A pod is held by its servers, one host by the run itself.
-    assert ("TPU_LOAD_LIBRARY=0" in run) == ("-pod" in image)
-    assert ("NEXT_PLUGGABLE_DEVICE" in run) == ("-pod" not in image)
-    without = [*words, "--version=tpu-vm-tf-2.16.1-se", *command]
-    run = project.run("launch/tpu_vm", "run", *without).stdout
-    assert "NEXT_PLUGGABLE_DEVICE" not in run
-
-
 _MISUSES = [
     ("tpu_vm", "no task"),
     ("tpu_vm launch a", "launch"),
@@ -138,6 +113,10 @@ _MISUSES = [
     ("tpu_vm create a --type=v3-8", "--zone"),
     ("tpu_vm create a --zone=z", "--type is missing"),
     ("tpu_vm delete a b --zone=z", "argument b"),
+    ("tpu_vm create a --zone=z --type=v3-8 -- network", "network"),
+    ("tpu_vm create a --zone=z --type=v3-8 --spot --flex_start=4h", "--spot"),
+    ("tpu_vm create a --zone=z --type=v3-8 --recreate", "--recreate"),
+    ("tpu_vm list", "--zone"),
     (
         "tpu_vm run a --zone=z --type=v3-32 pretrain --workdir=runs/a",
         "--workdir=runs/a",
@@ -215,13 +194,16 @@ _VALUES = {
     "tpu_vm create a --zone=z --type={v3-8}": _WORD,
     "tpu_vm stop a --zone=z --type={v3-8}": _WORD,
     "tpu_vm stop a --zone=z --version={image}": _WORD,
+    "tpu_vm stop a --zone=z --flex_start={4h}": _WORD,
+    "tpu_vm run a --zone=z --type=v3-8 --dry_run --recreate={9} b": _NUMBER,
+    "tpu_vm stop a --zone=z --pause={9}": _NUMBER,
     "tpu_vm stop a --zone=z --project={p}": _WORD,
     "tpu_vm stop {a} --zone=z": _WORD,
     "TPU_ZONE={z} tpu_vm stop a": _WORD,
     "TPU_TYPE={v3-8} tpu_vm stop a --zone=z": _WORD,
 }
 # In examples of the scripts' help.
-_FLAGS_OF_COMMANDS = {"--batch_size", "--partition", "--workdir"}
+_FLAGS_OF_COMMANDS = {"--batch_size", "--network", "--partition", "--workdir"}
 # "@" is the value in braces.
 _NEVER = ("", "@\n", "\n@", "@\ntouch canary", "@\r", "@\x1b[2J", "@\x7f")
 # PATH is set: `set -u` refuses others before it runs what is in the brackets.
@@ -367,6 +349,16 @@ _LIMITS = {
     "serve --grpc_port={} --dry_run gs://b/a": {
         **{"0": None, "1": ":1:8500", "65535": ":65535:8500", "65536": None},
     },
+    "tpu_vm run a --zone=z --type=v3-8 --recreate={} --dry_run b": {
+        **{"0": None, "1": "most 1 times", "999999": "999999", "1000000": None},
+    },
+    "tpu_vm list --zone=z --pause={} --dry_run": {
+        **{"0": None, "1": "list", "86400": "list", "86401": None},
+    },
+    "tpu_vm create a --zone=z --type=v3-8 --flex_start={} --dry_run": {
+        **{"0h": None, "4h": "=4h ", "999999s": "=999999s ", "1000000s": None},
+        **{"4": None},
+    },
     "slurm --gpus_per_task={} --dry_run pretrain": {
         **{"00": "srun", "08": "--gpus-per-task=8 ", "65536": None},
     },
@@ -393,13 +385,9 @@ _LIMITS = {
         **{"999999": "=999999 ", "1000000": None, "1.": None, ".5": None},
     },
     "tpu_vm create a --zone=z --type={} --dry_run": {
-        **{
-            "v3-8": "=v3-8 ",
-            "v3-08": "=v3-8 ",
-            "v3-9": "-pod-",
-            "v3-09": "-pod-",
-        },
-        **{"v3-0": None, "v3-999999": "=v3-999999 ", "v3-1000000": None},
+        **{"v3-8": "=v3-8 ", "v3-08": "=v3-8 ", "v3-32": "-pod-"},
+        **{"v3-0": None, "v3-2048": "=v3-2048 ", "v3-4096": None},
+        **{"v5p-8": "=v5p-8 ", "v5p-16": "-pod-", "v5p-999999999": None},
         **{"v3-99999999999999999999": None, "v3": None, "3-8": None},
     },
 }
@@ -472,201 +460,6 @@ def test_all_tests_fail_if_none_was_selected(project, quick, slow, status):
     )
     done = project.run("launch/test", "--all", "-k", "name")
     assert done.returncode == status, done.stderr
-
-
-# ---- TPU VMs -----------------------------------------------------------------
-
-# A fake gcloud that runs the commands here, in another home folder.
-_VM = """
-import subprocess
-home = os.environ["VM_HOME"]
-words = sys.argv[1:]
-if "scp" in words:
-    source, target = words[words.index("scp") + 1 :][:2]
-    target = target.partition(":")[2]
-    sys.exit(subprocess.call(["cp", source, os.path.join(home, target)]))
-(command,) = [w[10:] for w in words if w.startswith("--command=")]
-environment = {**os.environ, "HOME": home}
-sys.exit(subprocess.call(["bash", "-c", command], cwd=home, env=environment))
-"""
-# A fake pip that only keeps the file of requirements.
-_PIP = f"""
-if sys.argv[1:3] == ["-m", "pip"]:
-    for word, file in zip(sys.argv, sys.argv[1:]):
-        if word in ("-r", "-c"):
-            shutil = __import__("shutil")
-            shutil.copy(file, os.environ["VM_HOME"])
-    sys.exit(0)
-os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])
-"""
-
-
-@pytest.fixture
-def vm(project):
-    """The home folder of a fake TPU VM, which gcloud leads to."""
-    home = project.folder / "home"
-    home.mkdir()
-    (project.folder / "tf_contrastive").rmdir()
-    shutil.copytree(_ROOT / "tf_contrastive", project.folder / "tf_contrastive")
-    project.fake(project.bin / "gcloud", _VM)
-    project.fake(project.bin / "python3", _PIP)
-    return home
-
-
-def _on_vm(project, vm, *words):
-    return project.run("launch/tpu_vm", *words, _TPU, VM_HOME=str(vm))
-
-
-def _dependencies(names):
-    """Names of distributions and of all that they require."""
-    names, queue = set(), list(names)
-    while queue:
-        name = utils.canonicalize_name(queue.pop())
-        if name in names:
-            continue
-        names.add(name)
-        try:
-            needs = metadata.requires(name) or []
-        except metadata.PackageNotFoundError:
-            continue
-        for need in map(requirements.Requirement, needs):
-            if not need.marker or need.marker.evaluate({"extra": ""}):
-                queue.append(need.name)
-    return names
-
-
-# Distributions that TPU images have, as `importlib.metadata` shows them.
-_IMAGE = """
-import runpy, sys
-from importlib import metadata
-versions, requires = {versions!r}, {requires!r}
-real = metadata.requires
-def version(name):
-    if name not in versions:
-        raise metadata.PackageNotFoundError(name)
-    return versions[name]
-metadata.version = version
-metadata.requires = lambda name: requires if "flow" in name else real(name)
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-def _image(project, folder, name, version):
-    """Makes python3 that of an image with this TensorFlow."""
-    fake = folder / "image.py"
-    fake.write_text(
-        _IMAGE.format(
-            versions={name: version, "numpy": "1.26.4", "absl-py": "1.4.0"},
-            requires=["numpy<2", "absl-py>=1.0", "wrapt"],
-        )
-    )
-    then = f"""
-if sys.argv[1] == "launch/tpu_vm_packages.py":
-    command = [{sys.executable!r}, {str(fake)!r}, *sys.argv[1:]]
-    os.execv({sys.executable!r}, command)
-"""
-    project.fake(project.bin / "python3", then + _PIP)
-
-
-@pytest.mark.parametrize(
-    ("name", "version", "keras"),
-    [
-        ("tensorflow", "2.15.0", []),
-        ("tensorflow", "2.18.0", ["tf-keras==2.18.*"]),
-        ("tensorflow-tpu", "2.20.1", ["tf-keras==2.20.*"]),
-    ],
-)
-def test_install_on_a_tpu_vm_cannot_touch_its_tensorflow(
-    name, version, keras, project, vm, tmp_path
-):
-    _image(project, tmp_path, name, version)
-    done = _on_vm(project, vm, "install", "pod-1")
-    assert done.returncode == 0, done.stderr + done.stdout
-    assert f"{name} {version} is unchanged" in done.stdout
-    calls = project.calls()
-    pip = [c for c in calls if c[:3] == ["python3", "-m", "pip"]]
-    own, _, *rest = pip
-    assert "--no-deps" in own
-    assert own[own.index("-e") :] == ["-e", "."]
-    assert [c[c.index("--no-deps") + 1 :] for c in rest] == (
-        [keras] if keras else []
-    )
-    # What TensorFlow requires stays as it is, and nothing requires it.
-    constraints = (vm / "constraints-tpu.txt").read_text().splitlines()
-    assert constraints == ["absl-py==1.4.0", "numpy==1.26.4"]
-    asked = [
-        requirements.Requirement(line)
-        for line in (vm / "requirements-tpu.txt").read_text().splitlines()
-    ]
-    addons = [r for r in asked if r.name == "tensorflow-addons"]
-    assert bool(addons) == (version == "2.15.0")
-    wheels = {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"}
-    assert not wheels & _dependencies(
-        r.name for r in asked if not r.marker or r.marker.evaluate()
-    )
-
-
-def test_an_image_without_tensorflow_is_refused(project, vm, tmp_path):
-    _image(project, tmp_path, "jax", "0.5")
-    done = _on_vm(project, vm, "install", "pod-1")
-    assert done.returncode == 1
-    assert "no tensorflow" in done.stderr
-
-
-def _host(vm, *words, **options):
-    return subprocess.Popen(
-        ["bash", str(_ROOT / "launch" / "tpu_vm_host"), *words],
-        env={**os.environ, "HOME": str(vm)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-_PROGRAM = """
-import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))
-print("it's", sys.argv[1:], flush=True)
-time.sleep(float(sys.argv[1]))
-print("over", file=sys.stderr)
-sys.exit(7)
-"""
-
-
-def test_a_run_on_a_tpu_vm_survives_a_lost_connection(tmp_path):
-    program = [sys.executable, "-c", _PROGRAM]
-    run = _host(tmp_path, "run", *program, "0.5", "a b")
-    out, _ = run.communicate(timeout=60)
-    assert run.returncode == 7
-    assert out.splitlines() == ["it's ['0.5', 'a b']", "over"]
-
-    run = _host(
-        tmp_path,
-        "run",
-        *program,
-        "99",
-        start_new_session=True,
-        # The tests may run under nohup.
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-    )
-    assert run.stdout.readline() == "it's ['99']\n"
-    again = _host(tmp_path, "run", "true")
-    assert "in progress" in again.communicate(timeout=60)[1]
-    assert again.returncode == 1
-    # The connection is lost.
-    os.killpg(run.pid, signal.SIGHUP)
-    run.communicate(timeout=60)
-    logs = _host(tmp_path, "logs")
-    assert logs.communicate(timeout=60)[0] == "it's ['99']\n"
-    following = _host(tmp_path, "logs", "--follow")
-    stop = _host(tmp_path, "stop")
-    assert "status 42" in stop.communicate(timeout=60)[0]
-    following.communicate(timeout=60)
-    assert following.returncode == 42
-    again = _host(tmp_path, "stop")
-    assert "no run" in again.communicate(timeout=60)[1]
 
 
 # ---- Modules -----------------------------------------------------------------
