@@ -100,6 +100,36 @@ def test_another_machine_has_an_hour_to_renew(
         checkpoints.FolderLock(str(tmp_path)).check()
 
 
+@pytest.mark.parametrize(
+    ("its", "own", "is_free"),
+    [
+        ("job-1/0", "job-1/1", True),
+        ("job-1/0", "job-1/0", False),
+        ("job-1/0", "job-2/1", False),
+        ("/0", "/1", False),
+        ("", "job-1/1", False),
+        (None, "job-1/1", False),
+        ("job-1/0", "", False),
+    ],
+)
+def test_a_later_attempt_of_a_job_need_not_wait(
+    its, own, is_free, tmp_path, monkeypatch
+):
+    file = _foreign(str(tmp_path), renewed=time.time(), attempt=its)
+    if its is None:  # Of version 0.2.0.
+        owner = json.loads(file.read_text())
+        del owner["attempt"]
+        file.write_text(json.dumps(owner))
+    monkeypatch.setenv("TF_CONTRASTIVE_ATTEMPT", own)
+    lock = checkpoints.FolderLock(str(tmp_path))
+    if is_free:
+        with lock:
+            pass
+        return
+    with pytest.raises(errors.UserError, match="in use by"):
+        lock.check()
+
+
 def test_the_owner_renews_and_notices_its_successor(
     tmp_path, monkeypatch, capsys
 ):

@@ -28,6 +28,8 @@ _STALE_SECONDS_HERE = 3 * _RENEW_SECONDS
 # An object store has no exclusive creation: the last of two writers owns the
 # lock, which both see after this time.
 _SETTLE_SECONDS = 2.0
+# "JOB/ATTEMPT", from whoever starts a job again only after it has ended.
+_ATTEMPT = "TF_CONTRASTIVE_ATTEMPT"
 # How long a network file system may hide what another machine has written.
 _VISIBLE_SECONDS = 30.0
 
@@ -35,7 +37,8 @@ _VISIBLE_SECONDS = 30.0
 class FolderLock:
     """Context in which no other process has the lock of a folder.
 
-    A lock is taken over, with a warning, if its process has ended, or if
+    A lock is taken over, with a warning, if its process has ended, if it is of
+    an earlier attempt of the same job (by `$TF_CONTRASTIVE_ATTEMPT`), or if
     another machine has not renewed it for an hour. In one process a new lock
     replaces an older one.
 
@@ -58,6 +61,7 @@ class FolderLock:
             **files.identity(os.getpid()),
             "since": now.isoformat(sep=" ", timespec="seconds"),
             "token": uuid.uuid4().hex,
+            "attempt": os.environ.get(_ATTEMPT, ""),
         }
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._renew, daemon=True)
@@ -125,6 +129,11 @@ class FolderLock:
     def _is_gone(self, other: dict[str, Any]) -> bool:
         """Whether the owner of a lock has ended, as far as can be known."""
         own, age = self._owner, time.time() - other["renewed"]
+        # Locks of version 0.2.0 have no attempt.
+        job, _, attempt = own["attempt"].rpartition("/")
+        its_job, _, its_attempt = other.get("attempt", "").rpartition("/")
+        if job and job == its_job and attempt != its_attempt:
+            return True
         if other["machine"] != own["machine"] and other["host"] != own["host"]:
             return age > _STALE_SECONDS
         if any(other[key] != own[key] for key in ("machine", "namespace")):
@@ -138,7 +147,7 @@ class FolderLock:
         try:
             with tf.io.gfile.GFile(self._path) as file:
                 owner = json.load(file)
-            known = {*self._owner, "renewed"}
+            known = {*self._owner, "renewed"} - {"attempt"}
             return owner if owner.keys() >= known else None
         except (tf.errors.OpError, ValueError, AttributeError):
             return None

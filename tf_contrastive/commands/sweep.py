@@ -433,6 +433,8 @@ def _slurm(options: Sweep, count: int) -> str:
 #SBATCH --signal=B:TERM@120
 set -euo pipefail
 cd {shlex.quote(os.getcwd())}
+attempt=slurm-${{SLURM_CLUSTER_NAME:-}}-${{SLURM_JOB_ID:-}}
+export TF_CONTRASTIVE_ATTEMPT=$attempt/${{SLURM_RESTART_COUNT:-0}}
 # shellcheck disable=SC2016
 exec {python} {task} --run="$SLURM_ARRAY_TASK_ID\""""
 
