@@ -60,6 +60,7 @@ _RUNS = [
     " --time=1:00:00 --name=n --log=l --sbatch=--qos=high --sbatch=--mem=9G"
     " pretrain --workdir=w AWKWARD",
     "slurm --now --cpus_per_task=8 pretrain --workdir=w AWKWARD",
+    "slurm --nodes=1 --requeue=3 pretrain --workdir=w AWKWARD",
     "tensorboard --port=6007 --all_hosts gs://b/runs",
 ]
 
@@ -128,6 +129,13 @@ _MISUSES = [
     ("multiworker --hosts=a,/b", "--hosts=a,/b"),
     ("multiworker --port=65535 pretrain", "--port=65535"),
     ("slurm", "no command"),
+    ("slurm --requeue=3 --now pretrain", "--requeue"),
+    ("kubernetes --image=i", "no command"),
+    ("kubernetes pretrain", "--image"),
+    ("kubernetes --image=i pretrain --workdir=runs/a", "--workdir=runs/a"),
+    ("kubernetes --image=i pretrain --workdir=/data/a", "--claim"),
+    ("kubernetes --image=i --tpu=v5litepod-16 pretrain", "v5litepod-16"),
+    ("kubernetes --image=i --tpu=v4-8 --nodes=2 pretrain", "--nodes"),
     ("slurm --nodes=0 pretrain", "--nodes=0"),
     ("slurm --gpus_per_task=x pretrain", "--gpus_per_task=x"),
     ("slurm --gpus_per_task=1", "no command"),
@@ -167,6 +175,17 @@ _VALUES = {
     "install --stack={current}": _WORD,
     "install --wheel={a.whl}": _LINE,
     "PYTHON={/no/python} install": _WORD,
+    "kubernetes --dry_run --image={i} a": _WORD,
+    **{
+        f"kubernetes --dry_run --image=i --{flag} a": kind
+        for flag, kind in {
+            **{"name={a}": _WORD, "nodes={2}": _NUMBER, "tpu={v4-8}": _WORD},
+            **{"gpus_per_node={1}": _NUMBER, "claim={a}": _WORD},
+            **{"cpus={1}": _NUMBER, "memory={4Gi}": _WORD},
+            **{"node_label={a/b=c}": _WORD, "service_account={a}": _WORD},
+            **{"retries={1}": _NUMBER, "grace={1}": _NUMBER},
+        }.items()
+    },
     "multiworker --dry_run --workers={2} pretrain": _NUMBER,
     "multiworker --dry_run --port={2222} pretrain": _NUMBER,
     "multiworker --dry_run --patience={9} pretrain": _NUMBER,
@@ -184,6 +203,7 @@ _VALUES = {
     "slurm --tasks_per_node={1} pretrain": _NUMBER,
     "slurm --gpus_per_task={1} pretrain": _NUMBER,
     "slurm --cpus_per_task={1} pretrain": _NUMBER,
+    "slurm --requeue={3} pretrain": _NUMBER,
     "slurm --time={60} pretrain": _WORD,
     "slurm --name={a} pretrain": _WORD,
     "slurm --log={a} pretrain": _LINE,
@@ -333,6 +353,25 @@ _LIMITS = {
     "slurm --nodes={} --dry_run pretrain": {
         **{"0": None, "1": "--nodes=1 ", "010": "--nodes=10 "},
         **{"65535": "--nodes=65535 ", "65536": None},
+    },
+    "slurm --requeue={} --dry_run pretrain": {
+        **{"0": None, "1": "-ge 1 ", "999999": "-ge 999999 ", "1000000": None},
+    },
+    **{
+        f"kubernetes --image=i --{name}={{}} --dry_run a": {
+            **{below: None, low: f"{shown}{low}", high: f"{shown}{high}"},
+            above: None,
+        }
+        for name, shown, below, low, high, above in (
+            ("nodes", "completions: ", "0", "1", "999", "65536"),
+            ("gpus_per_node", "nvidia.com/gpu: ", "-1", "1", "64", "65"),
+            ("cpus", "cpu: ", "0", "1", "65535", "65536"),
+            ("memory", "memory: ", "0Gi", "1Mi", "999999999Ti", "64GB"),
+            ("retries", "backoffLimit: ", "-1", "0", "999999", "1000000"),
+            ("grace", "Seconds: ", "0", "1", "86400", "86401"),
+            ("name", "  name: ", "A", "a", "a" * 40, "a" * 41),
+            ("claim", 'claimName: "', "-", "a", "a" * 252, "a" * 253),
+        )
     },
     **{
         f"slurm --{name}_per_{of}={{}} --dry_run pretrain": {

@@ -1,0 +1,192 @@
+"""launch/kubernetes: its objects in a cluster; launch/Dockerfile."""
+
+import json
+import random
+import re
+
+import dockerfile
+import launch_project
+import pytest
+import yaml
+
+from tf_contrastive.distribution import cluster
+
+_ROOT = launch_project.ROOT
+_GPUS = ["--image=r/t:gpu", "--nodes=3", "--gpus_per_node=8", "--claim=data"]
+_TPU = ["--image=r/t:tpu", "--tpu=v5litepod-8", "--spot"]
+
+
+@pytest.fixture
+def project(tmp_path):
+    project = launch_project.Project(tmp_path)
+    # It keeps what is applied.
+    project.fake(
+        project.bin / "kubectl",
+        f"open({str(tmp_path / 'applied')!r}, 'w').write(sys.stdin.read())",
+    )
+    return project
+
+
+def _objects(project, *words):
+    done = project.run("launch/kubernetes", *words[:-1], "--dry_run", words[-1])
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def _expanded(text, variables):
+    """Replaces $(NAME) as the kubelet does; $$ is $."""
+    return re.sub(
+        r"\$\$|\$\((\w+)\)",
+        lambda m: variables.get(m[1], m[0]) if m[1] else "$",
+        text,
+    )
+
+
+def _started(pod, facts):
+    """Returns what the kubelet makes of a container: arguments, variables."""
+    (container,) = pod["containers"]
+    variables = {}
+    for each in container["env"]:
+        if "value" in each:
+            value = _expanded(each["value"], variables)
+        else:
+            value = facts[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        variables[each["name"]] = value
+    return [_expanded(a, variables) for a in container["args"]], variables
+
+
+def _facts(index, uid):
+    return {
+        "metadata.annotations['batch.kubernetes.io/job-completion-index']": str(
+            index
+        ),
+        "metadata.labels['batch.kubernetes.io/controller-uid']": "job",
+        "metadata.uid": uid,
+    }
+
+
+def test_workers_of_a_job_find_each_other(project):
+    words = [*_GPUS, "pretrain"]
+    service, job = _objects(project, *words)
+    assert service["spec"]["clusterIP"] == "None"
+    pod = job["spec"]["template"]["spec"]
+    # The name of a pod: JOB-INDEX.SUBDOMAIN, if a service has that name.
+    assert pod["subdomain"] == service["metadata"]["name"]
+    name = job["metadata"]["name"]
+    assert service["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert job["spec"]["completionMode"] == "Indexed"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 3
+    hosts = [f"{name}-{i}.{pod['subdomain']}:2222" for i in range(3)]
+    attempts = set()
+    for index in range(3):
+        _, variables = _started(pod, _facts(index, f"pod-{index}"))
+        workers = cluster.from_environment(variables)
+        assert workers.rank == index
+        assert [address for _, address in workers.tasks] == hosts
+        attempts.add(variables["TF_CONTRASTIVE_ATTEMPT"])
+    assert len({a.rpartition("/")[0] for a in attempts}) == 1
+    assert len(attempts) == 3
+    limits = pod["containers"][0]["resources"]["limits"]
+    assert limits == {"nvidia.com/gpu": 8}
+    # The same is applied.
+    done = project.run("launch/kubernetes", *words)
+    assert done.returncode == 0, done.stderr
+    assert project.calls() == [["kubectl", "apply", "-f", "-"]]
+    applied = (project.folder / "applied").read_text()
+    assert list(yaml.safe_load_all(applied)) == [service, job]
+
+
+def test_a_stopped_or_preempted_worker_is_started_again_without_counting(
+    project,
+):
+    for words in (_GPUS, _TPU):
+        *_, last = _objects(project, *words, "--retries=7", "evaluate")
+        spec = last["spec"]
+        if "replicatedJobs" in spec:
+            (each,) = spec["replicatedJobs"]
+            spec = each["template"]["spec"]
+        pod = spec["template"]["spec"]
+        assert pod["restartPolicy"] == "Never"  # Required with a policy.
+        rules = spec["podFailurePolicy"]["rules"]
+        assert {rule["action"] for rule in rules} == {"Ignore"}
+        assert rules[0]["onExitCodes"] == {
+            "containerName": pod["containers"][0]["name"],
+            **{"operator": "In", "values": [42]},
+        }
+        assert rules[1]["onPodConditions"] == [
+            {"type": "DisruptionTarget", "status": "True"}
+        ]
+        assert spec["backoffLimit"] == 7
+
+
+def test_a_tpu_is_chosen_by_its_labels(project):
+    for kind, labels in {
+        "v5litepod-1": ("tpu-v5-lite-podslice", "1x1", 1),
+        "v5litepod-8": ("tpu-v5-lite-podslice", "2x4", 8),
+        "v6e-4": ("tpu-v6e-slice", "2x2", 4),
+        "v4-8": ("tpu-v4-podslice", "2x2x1", 4),
+        "v5p-8": ("tpu-v5p-slice", "2x2x1", 4),
+    }.items():
+        words = ["--image=r/t:tpu", f"--tpu={kind}", "pretrain"]
+        (jobset,) = _objects(project, *words)
+        assert jobset["apiVersion"] == "jobset.x-k8s.io/v1alpha2"
+        (job,) = jobset["spec"]["replicatedJobs"]
+        pod = job["template"]["spec"]["template"]["spec"]
+        selector = pod["nodeSelector"]
+        assert selector == {
+            "cloud.google.com/gke-tpu-accelerator": labels[0],
+            "cloud.google.com/gke-tpu-topology": labels[1],
+        }
+        (container,) = pod["containers"]
+        assert container["resources"]["limits"] == {"google.com/tpu": labels[2]}
+        arguments, variables = _started(pod, _facts(0, "pod"))
+        assert arguments == ["pretrain", "--strategy=tpu", "--tpu=local"]
+        assert cluster.from_environment(variables) is None
+
+
+def test_arguments_arrive_unchanged(project):
+    generator = random.Random(0)
+    characters = "ab '\"\\$`*?;&|<>(){}[]~#!:%@,-=\u00e9\U0001f600"
+    words = ["--flag=$(HOME) $$(A) ${B}", *("true", "1", "0x1", "- a", "~")]
+    words += [
+        "".join(generator.choices(characters, k=generator.randrange(9)))
+        for _ in range(100)
+    ]
+    done = project.run(
+        "launch/kubernetes", "--image=i", "--dry_run", "a", *words
+    )
+    (job,) = yaml.safe_load_all(done.stdout)
+    arguments, _ = _started(job["spec"]["template"]["spec"], _facts(0, "pod"))
+    assert arguments == ["a", *words]
+
+
+def test_objects_are_valid_by_kubernetes_schemas(project):
+    validate = pytest.importorskip("kubernetes_validate").validate
+    more = ["--memory=64Gi", "--cpus=8", "--service_account=s", "--spot"]
+    for words in (["--image=i"], [*_GPUS, *more], _TPU):
+        for each in _objects(project, *words, "--node_label=a/b=c", "evaluate"):
+            if each["kind"] == "JobSet":
+                (job,) = each["spec"]["replicatedJobs"]
+                each = {
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    **job["template"],
+                }
+            for version in ("1.31", "1.37"):
+                validate(each, version, strict=True)
+
+
+# ---- The container -----------------------------------------------------------
+
+
+def test_the_container_copies_what_exists_and_runs_as_a_user():
+    lines = dockerfile.instructions()
+    for name, text in lines:
+        if name == "COPY":
+            for source in text.split()[:-1]:
+                assert (_ROOT / source).exists(), source
+    last = dict(lines)
+    # Kubernetes proves by the number that it is not root.
+    assert int(last["USER"]) > 0
+    # A list is not run by a shell, which would keep SIGTERM to itself.
+    assert json.loads(last["ENTRYPOINT"])[-2:] == ["-m", "tf_contrastive"]
