@@ -69,6 +69,8 @@ EXTRAS_REQUIRE = {
     # For `doctor --compile_for`. It needs Python 3.12: launch/install
     # --tpu-compile installs it in an environment of its own.
     "tpu-compile": ["jax>=0.10,<0.13", "libtpu>=0.0.52,<0.1"],
+    # `serve` depends on how uvicorn handles a connection.
+    "serve": ["uvicorn>=0.54,<0.60", "starlette>=0.46,<2"],
     "dev": [
         "pytest>=8",
         "pytest-rerunfailures>=15",

@@ -12,10 +12,17 @@ import json
 import pathlib
 import sys
 
-import grpc
 import numpy as np
 import tensorflow as tf
-from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+try:
+    import grpc
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+except ImportError as missing:
+    sys.exit(
+        f"{missing.name} is missing: pip install"
+        f" tensorflow-serving-api=={tf.__version__}"
+    )
 
 
 def embed(

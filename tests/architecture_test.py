@@ -22,7 +22,7 @@ classifiers datasets encoders flags heads losses optimizers schedules views
 model
 checkpoints
 callbacks exporting tensorboard
-embedding
+embedding serving
 evaluation train
 doctor
 lab
@@ -155,7 +155,7 @@ def test_errors_of_the_library_name_arguments_not_flags():
 
 def test_the_package_has_few_parts():
     parts = {_part(name) for name in _NAMES} - {"", "__main__"}
-    assert len(parts) <= 26, sorted(parts)
+    assert len(parts) <= 27, sorted(parts)
 
 
 @pytest.mark.parametrize(

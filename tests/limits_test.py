@@ -70,7 +70,7 @@ _COUNTS = {
         " transfer_batch_size transfer_steps transfer_scratch_steps"
         " random_directions transforms_hidden tsne_classes kmeans_images"
         " repeats queries bank neighbors seeds path_penalties path_steps"
-        " robustness_k votes listed"
+        " robustness_k votes listed max_body_bytes max_queue max_connections"
     ),
     (2, 2**31 - 1): (
         "projection_output batch_size view_examples contrastive_batch_size"
@@ -86,6 +86,9 @@ _COUNTS = {
         " shard_size checkpoint dense_limit linear_epochs extra_channels run"
     ),
     (0, 1): "first_label",
+    (0, 65_535): "port",
+    (1, 1024): "batch_threads",
+    (1, 65_536): "max_batch_size",
     (1, 16): "randaugment_layers",
     (2, 4): "projection_layers",
     (1, 8): "kmeans_scale",
@@ -117,6 +120,10 @@ _NUMBERS = {
     ),
     (0, 0.9): "validation_fraction test_fraction",
     (0, 30): "randaugment_magnitude",
+    (0, 60_000): "batch_timeout_ms",
+    (_ABOVE_0, 86_400): (
+        "poll_seconds read_seconds request_seconds stop_seconds"
+    ),
     (1e-4, 1e4): "temperature",
     (0, 0.99): "tau_plus",
     (0, 1000): "beta",

@@ -38,7 +38,8 @@ def _stacks():
         name = isinstance(node, ast.Assign) and node.targets[0].id
         if name in names:
             exec(ast.unparse(node), setup)
-    extras = [setup["EXTRAS_REQUIRE"][name] for name in ("dev", "beam", "onnx")]
+    names = ("dev", "beam", "onnx", "serve")
+    extras = [setup["EXTRAS_REQUIRE"][name] for name in names]
     for stack, marker in setup["MARKERS"].items():
         needed = [
             requirements.Requirement(line.partition(";")[0])

@@ -25,6 +25,7 @@ from tf_contrastive.commands.export import Export
 from tf_contrastive.commands.pretrain import PretrainCommand
 from tf_contrastive.commands.quickstart import Quickstart
 from tf_contrastive.commands.reproduce import Reproduce
+from tf_contrastive.commands.serve import Serve
 from tf_contrastive.commands.sweep import Sweep
 from tf_contrastive.config.fields import Command
 
@@ -37,6 +38,7 @@ COMMANDS: dict[str, type[Command]] = {
     "sweep": Sweep,
     "explore": Explore,
     "export": Export,
+    "serve": Serve,
     "embed": Embed,
     "reproduce": Reproduce,
     "datasets": Datasets,

@@ -111,8 +111,9 @@ def test_the_server_configuration_is_valid(base):
 
 _DOCKER = """#!{python}
 import json, sys
-with open({calls!r}, "w") as file:
-    json.dump(sys.argv[1:], file)
+if sys.argv[1:] != ["info"]:
+    with open({calls!r}, "w") as file:
+        json.dump(sys.argv[1:], file)
 """
 
 
@@ -200,6 +201,42 @@ def test_serve_says_what_is_wrong(serve, words, told):
     assert called is None
     assert told in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_installed_server_is_used_where_docker_is_not(serve, base, tmp_path):
+    """Docker's client alone is not enough: its daemon may not run."""
+    programs = tmp_path / "installed"
+    programs.mkdir()
+    source = (tmp_path / "bin" / "docker").read_text()
+    (programs / "docker").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "docker").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    done, called = serve(base, path=path)
+    assert (done.returncode, called) == (1, None)
+    assert "tf_contrastive serve --saved_model=" in done.stderr
+    assert "http://" not in done.stderr and done.stderr.count("\n") == 1
+    (programs / "tensorflow_model_server").write_text(source)
+    (programs / "tensorflow_model_server").chmod(0o755)
+    for words, told in (
+        ([], "add --host=0.0.0.0"),
+        (["--host=0.0.0.0", "--memory=2g"], "--memory needs Docker"),
+    ):
+        done, called = serve(*words, base, path=path)
+        assert (done.returncode, called) == (2, None)
+        assert told in done.stderr
+    done, called = serve("--host=0.0.0.0", "--batching", base, path=path)
+    assert done.returncode == 0, done.stderr
+    file = f"{base}/2/assets.extra/batching_parameters.txt"
+    assert called == [
+        "--port=8500",
+        "--rest_api_port=8501",
+        "--model_name=encoder",
+        f"--model_base_path={base}",
+        "--enable_batching",
+        f"--batching_parameters_file={file}",
+    ]
+    assert os.path.exists(file)
+    assert "http://0.0.0.0:8501/v1/models/encoder" in done.stderr
 
 
 # ---- The clients ------------------------------------------------------------
@@ -321,6 +358,27 @@ def test_clients_say_that_nobody_answers_or_a_file_is_missing(
         monkeypatch.setattr(sys, "argv", [name, flag, *files, "no.jpg"])
         assert client.main() == 1
         assert capsys.readouterr().err == "no.jpg: No such file or directory\n"
+
+
+def test_the_grpc_client_names_the_package_that_is_missing(files):
+    code = (
+        "import runpy, sys; sys.modules['tensorflow_serving'] = None;"
+        "runpy.run_path(sys.argv[1], run_name='__main__')"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            code,
+            f"{_ROOT}/examples/grpc_client.py",
+            *files,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    version = f"tensorflow-serving-api=={tf.__version__}"
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(f"pip install {version}")
 
 
 # ---- benchmark serving -------------------------------------------------------

@@ -17,7 +17,8 @@ exported: {path}
 In Python:
   model = tf.saved_model.load("{path}")
   model.signatures["serving_default"](images=images)["embedding"]
-Serve every version (TensorFlow Serving in Docker):
+Serve it, in one process, or by TensorFlow Serving:
+  python -m tf_contrastive serve --saved_model={base}
   launch/serve {base}
 Read more: {path}/README.md"""
 

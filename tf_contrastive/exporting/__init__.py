@@ -21,6 +21,7 @@ from tf_contrastive.exporting.paths import (
     load_run,
 )
 from tf_contrastive.exporting.saved_model import (
+    DETAILS_FILE,
     KERAS_FILE,
     details,
     export,
@@ -31,9 +32,14 @@ from tf_contrastive.exporting.tensorflow_serving import (
     photographs,
 )
 from tf_contrastive.exporting.tflite_onnx import check_installed, compare
-from tf_contrastive.exporting.versioning import versions
+from tf_contrastive.exporting.versioning import (
+    complete,
+    is_complete,
+    versions,
+)
 
 __all__ = [
+    "DETAILS_FILE",
     "KERAS_FILE",
     "Parts",
     "ProbeHead",
@@ -42,12 +48,14 @@ __all__ = [
     "as_jpeg",
     "check_installed",
     "compare",
+    "complete",
     "copy_weights",
     "details",
     "export",
     "find",
     "format_rows",
     "image_shape",
+    "is_complete",
     "kind_of",
     "load",
     "load_run",

@@ -22,7 +22,7 @@ from tf_contrastive.exporting.serving_module import ServingModule
 from tf_contrastive.views import preprocessing
 
 # Model servers ignore this folder, except for warm-up requests.
-_DETAILS_FILE = "assets.extra/model.json"
+DETAILS_FILE = "assets.extra/model.json"
 KERAS_FILE = "assets.extra/encoder.keras"
 # The weights alone, for a model that Keras cannot serialize.
 _WEIGHTS_FILE = "assets.extra/encoder.weights.h5"
@@ -92,7 +92,7 @@ def export(
             "signatures": list(signatures),
             "formats": conversions,
         }
-        files.write_json(os.path.join(path, _DETAILS_FILE), written)
+        files.write_json(os.path.join(path, DETAILS_FILE), written)
         card = model_card.text(written, parts.run)
         files.write(os.path.join(path, model_card.FILE), card)
 
@@ -179,4 +179,4 @@ def details(path: str) -> dict[str, Any]:
       "largest_difference", "least_cosine", "bytes"}, ...], "resized_side",
       "max_image_pixels", "exif", "package", "tensorflow"}.
     """
-    return files.read_json(os.path.join(path, _DETAILS_FILE))
+    return files.read_json(os.path.join(path, DETAILS_FILE))

@@ -16,19 +16,34 @@ from tf_contrastive import files
 GRAPH_FILE = "saved_model.pb"
 
 
-def versions(base: str) -> list[int]:
-    """Returns the versions in a folder, incomplete ones included."""
+def _folders(base: str) -> dict[int, str]:
+    """Returns the folders of versions, as 7 or 00000007, the oldest first."""
     names = tf.io.gfile.listdir(base) if tf.io.gfile.isdir(base) else []
     # Object stores list folders with a slash at the end.
     names = [name.rstrip("/") for name in names]
-    return [int(name) for name in names if name.isdecimal()]
+    numbers = {int(name): name for name in names if name.isdecimal()}
+    return {n: os.path.join(base, numbers[n]) for n in sorted(numbers)}
+
+
+def versions(base: str) -> list[int]:
+    """Returns the versions in a folder, incomplete ones included."""
+    return list(_folders(base))
+
+
+def complete(base: str) -> dict[int, str]:
+    """Returns the folders of complete versions, the oldest first."""
+    return {n: path for n, path in _folders(base).items() if is_complete(path)}
+
+
+def is_complete(path: str) -> bool:
+    """Whether a folder is a SavedModel."""
+    return tf.io.gfile.exists(os.path.join(path, GRAPH_FILE))
 
 
 def newest(path: str) -> str | None:
     """Returns the SavedModel at `path` or its newest version, or None."""
-    numbers = sorted(versions(path), reverse=True)
-    for folder in (path, *(os.path.join(path, str(n)) for n in numbers)):
-        if tf.io.gfile.exists(os.path.join(folder, GRAPH_FILE)):
+    for folder in (path, *reversed(_folders(path).values())):
+        if is_complete(folder):
             return folder
     return None
 
