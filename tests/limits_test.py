@@ -34,6 +34,7 @@ from tf_contrastive.commands import quickstart_serve
 from tf_contrastive.config import encoder, fields, runtime
 from tf_contrastive.datasets import (
     data_service,
+    host_plan,
     image_headers,
     pipeline,
     sampler,
@@ -71,6 +72,7 @@ _COUNTS = {
         " random_directions transforms_hidden tsne_classes kmeans_images"
         " repeats queries bank neighbors seeds path_penalties path_steps"
         " robustness_k votes listed max_body_bytes max_queue max_connections"
+        " pack_file_images"
     ),
     (2, 2**31 - 1): (
         "projection_output batch_size view_examples contrastive_batch_size"
@@ -393,6 +395,26 @@ def test_gpus_round_products_from_ampere_on(capability, rounds, monkeypatch):
     assert losses.matrix_products.rounded_by_device(None) == rounds
 
 
+@pytest.mark.parametrize(
+    "line,fits",
+    [
+        ("1,1,1000000", True),
+        ("1,1,1000001", False),
+        ("9,999999999999999", True),
+        ("9,1000000000000000", False),
+    ],
+)
+def test_files_of_a_plan(line, fits, tmp_path):
+    (tmp_path / "sizes.txt").write_text(line)
+    table = str(tmp_path / "sizes.txt")
+    if fits:
+        source, sizes = host_plan.from_table(table)
+        assert len(sizes) == source.info.num_examples // int(line[0])
+    else:
+        with pytest.raises(errors.UserError, match=r"files|line 1"):
+            host_plan.from_table(table)
+
+
 @pytest.mark.parametrize("images,cached", [(4096, True), (4097, False)])
 def test_a_gibibyte_of_images_is_kept(images, cached, monkeypatch):
     """512 x 512 pixels of one channel are a quarter of a MiB."""
@@ -403,17 +425,27 @@ def test_a_gibibyte_of_images_is_kept(images, cached, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "files,hosts,shares", [(16, 2, True), (15, 2, False), (100, 1, False)]
+    "files,hosts,shared",
+    [
+        (16, 2, "file"),
+        (15, 2, "example"),
+        (100, 1, "example"),
+        (63, 8, "example"),
+        (71, 9, "record"),
+        (72, 9, "file"),
+        (8, 9, "example"),
+        (9, 9, "record"),
+    ],
 )
-def test_hosts_share_files_if_each_has_eight(files, hosts, shares):
+def test_hosts_share_files_if_each_has_eight(files, hosts, shared):
     names = type("Files", (), {"names": ["x"] * files})()
     source = type(
         "Source", (), {"arrays": None, "record_files": lambda self: names}
     )()
     context = tf.distribute.InputContext(hosts)
-    order = sampler.Order(batch_size=8, sharding="auto")
+    order = sampler.Order(batch_size=72, sharding="auto")
     stream = sampler.Stream(source, order, context)
-    assert stream.shares_files == shares
+    assert stream.sharding == shared
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from dataset_helpers import columns
 from PIL import Image, ImageDraw
 
-from tf_contrastive import datasets
+from tf_contrastive import datasets, errors
 from tf_contrastive.commands import datasets as command
 from tf_contrastive.config import fields
 from tf_contrastive.config.dataset import DATASETS, WithOptions
@@ -95,3 +95,103 @@ def test_the_command_lists_every_dataset_with_its_options(capsys):
         if issubclass(declared, WithOptions):
             for field in dataclasses.fields(declared):
                 assert f"{field.name}:" in listed
+
+
+# ---- Plans of hosts ----
+
+
+def _plan(capsys, **options):
+    options = fields.replace(command.Datasets(), **options)
+    options.validate()
+    assert command.run(options) == 0
+    heading, _, *rows = capsys.readouterr().out.splitlines()
+    return heading, [re.split(" {2,}", row.strip()) for row in rows[1:]]
+
+
+# (hosts, sharing) -> files, GB, slowest/mean, without a file, twice, all read,
+# seconds until the first batch at 100 and at 1000 MB/s; worked out by hand for
+# 256 files of 1,000 images and 100 MB, a batch of 1,024 and a buffer of 2,000.
+_PLANS = {
+    (4, "file"): [
+        "64",
+        "6.40",
+        "1.00",
+        "0",
+        "0.0%",
+        "1.00 x",
+        "2.3 s",
+        "0.2 s",
+    ],
+    # A host reads 1,000 images for the 250 of its rows.
+    (512, "example"): [
+        *("256", "25.60", "1.00", "256", "0.0%", "512.00 x", "3.0 s", "0.3 s")
+    ],
+    # It needs 500 images: one half of a file, after the other one or not.
+    (512, "record"): [
+        *("1", "0.05 to 0.10", "1.33", "256", "0.0%", "1.50 x"),
+        *("1.0 s", "0.1 s"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("hosts", "sharing"), _PLANS)
+def test_plans_of_hosts(hosts, sharing, tmp_path, capsys):
+    table = tmp_path / "sizes.txt"
+    table.write_text("# one line\n1000,100000000,256\n")
+    heading, rows = _plan(
+        capsys,
+        plan_hosts=str(hosts),
+        plan_sizes=str(table),
+        batch_size=1024,
+        shuffle_buffer=2000,
+        input_sharding=sharing,
+    )
+    assert "256,000 images in 256 files of 25.6 GB" in heading
+    assert rows == [[str(hosts), sharing, *_PLANS[hosts, sharing]]]
+
+
+def test_plans_of_a_dataset_say_what_to_do(tmp_path, capsys, caplog):
+    images = np.zeros([40, 8, 8, 3], np.uint8)
+    source = datasets.from_arrays(images, np.arange(40) % 2, name="x")
+    datasets.pack(source, str(tmp_path), 8, file_images=25)
+    name = f"packed:{tmp_path}"
+    options = {"plan_hosts": "2,16", "dataset": name, "batch_size": 16}
+    heading, (few, many) = _plan(capsys, split="all", **options)
+    assert name in heading and "40 images in 2 files" in heading
+    assert few[1] == "example" and many[1] == "record" and many[5] == "14"
+    # One file has 25 images, the other 15: hosts would need twice as many.
+    uneven = fields.replace(command.Datasets(), split="all", **options)
+    assert (
+        command.run(
+            fields.replace(uneven, input_sharding="file", plan_hosts="2")
+        )
+        == 0
+    )
+    assert "input_sharding=record" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"plan_hosts": "4"}, "plan_sizes"),
+        ({"plan_hosts": "4", "dataset": "digits", "plan_sizes": "x"}, "either"),
+        ({"plan_sizes": "x"}, "plan_hosts"),
+        ({"plan_hosts": "4", "dataset": "digits", "show": "digits"}, "one of"),
+        ({"plan_hosts": "4", "dataset": "digits"}, "in memory"),
+        ({"plan_hosts": "4", "plan_sizes": "absent.txt"}, "absent.txt"),
+        ({"plan_hosts": "4", "plan_sizes": "1000"}, "line 1"),
+        ({"plan_hosts": "4", "plan_sizes": "0,5"}, "line 1"),
+        ({"plan_hosts": "4", "plan_sizes": "10,a"}, "line 1"),
+        ({"plan_hosts": "4", "plan_sizes": "#"}, "empty"),
+        ({"plan_hosts": "3", "plan_sizes": "9000,9"}, "batch_size"),
+        ({"plan_hosts": "4", "plan_sizes": "9,9"}, "batch_size"),
+    ],
+)
+def test_plans_that_cannot_be_made(options, words, tmp_path, capsys):
+    options = dict(options)
+    if "," in (text := options.get("plan_sizes", "")) or text in ("1000", "#"):
+        path = tmp_path / "sizes.txt"
+        path.write_text(text)
+        options["plan_sizes"] = str(path)
+    with pytest.raises(errors.UserError, match=words):
+        _plan(capsys, **options)

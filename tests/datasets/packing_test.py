@@ -1,5 +1,6 @@
 """Packed images: what is written, resumed and read."""
 
+import functools
 import json
 
 import numpy as np
@@ -13,14 +14,14 @@ from tf_contrastive import __main__, datasets, errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import packing
 
+_write = functools.partial(datasets.pack, file_images=2)
 # Width and height; the shorter side becomes 40.
 _SIZES = [(120, 90), (60, 300), (40, 70), (20, 30), (400, 500)]
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """Five photographs of two classes, packed two to a file."""
-    monkeypatch.setattr(packing, "_PER_FILE", 2)
     for i, size in enumerate(_SIZES):
         path = tmp_path / "images" / "ab"[i % 2]
         path.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def folder(tmp_path, monkeypatch):
 
 def _pack(folder, name="packed", **options):
     source = datasets.source(f"folder:{folder}/images", **options)
-    return datasets.pack(source, str(folder / name), 40)
+    return _write(source, str(folder / name), 40)
 
 
 def _read(folder, name="packed", split="train"):
@@ -121,16 +122,16 @@ def test_lossless_images_stay_so_and_jpegs_are_copied(tmp_path):
 @pytest.mark.parametrize("encoding", ["jpeg", "png"])
 def test_one_encoding_is_chosen(encoding, folder):
     source = datasets.source(f"folder:{folder}/images")
-    ways = datasets.pack(source, f"{folder}/packed", 40, encoding)
+    ways = _write(source, f"{folder}/packed", 40, encoding)
     others = {"jpeg": {"kept": 2, "png": 0}, "png": {"kept": 0, "jpeg": 0}}
     assert ways == others[encoding] | {encoding: len(_SIZES) - ways["kept"]}
     with pytest.raises(errors.UserError, match=f"encoding={encoding}, not"):
-        datasets.pack(source, f"{folder}/packed", 40)
+        _write(source, f"{folder}/packed", 40)
 
 
 def test_packs_of_version_0_2_0_go_on(folder):
     source = datasets.source(f"folder:{folder}/images")
-    datasets.pack(source, f"{folder}/packed", 40, "jpeg")
+    _write(source, f"{folder}/packed", 40, "jpeg")
     manifest = folder / "packed" / "train.json"
     about = json.loads(manifest.read_text())
     del about["encoding"], about["files"][-1]
@@ -138,7 +139,7 @@ def test_packs_of_version_0_2_0_go_on(folder):
         part |= {"bytes": 1, "sha256": "0"}
         del part["jpeg"]
     manifest.write_text(json.dumps(about))
-    ways = datasets.pack(source, f"{folder}/packed", 40, "jpeg")
+    ways = _write(source, f"{folder}/packed", 40, "jpeg")
     assert sum(ways.values()) == len(_SIZES)
     assert len(_read(folder)[1]) == len(_SIZES)
 
@@ -175,10 +176,10 @@ def test_failures_to_read_and_to_write_are_distinguished(folder):
     source = datasets.source(f"folder:{folder}/images")
     (folder / "file").write_text("")
     with pytest.raises(errors.UserError, match=r"cannot write .*file"):
-        datasets.pack(source, str(folder / "file"), 40)
+        _write(source, str(folder / "file"), 40)
     (folder / "images" / "b" / "1.jpg").unlink()
     with pytest.raises(errors.UserError, match=r"read .*b/1\.jpg") as caught:
-        datasets.pack(source, str(folder / "packed"), 40)
+        _write(source, str(folder / "packed"), 40)
     assert "write" not in str(caught.value)
 
 

@@ -1,18 +1,33 @@
-"""`datasets`: the values of `--dataset`; shows one, or packs its images."""
+"""`datasets`: lists the datasets; shows one, packs it, or plans its hosts."""
 
 import dataclasses
 import os
 from typing import Any
 
 from tf_contrastive import files, terminal
-from tf_contrastive.config.data import Reading, split_name
+from tf_contrastive.config.data import (
+    INPUT_SHARDINGS,
+    Data,
+    Reading,
+    split_name,
+)
 from tf_contrastive.config.dataset import (
     DATASETS,
+    PACK_FILE_IMAGES,
     DatasetDeclaration,
     WithOptions,
     dataset_name,
 )
-from tf_contrastive.config.fields import Command, Terminal, group, option
+from tf_contrastive.config.fields import (
+    POSITIVE_NUMBERS,
+    Command,
+    Terminal,
+    group,
+    option,
+    positive_integers,
+    read_counts,
+    read_numbers,
+)
 from tf_contrastive.errors import UserError, arg
 
 # Seconds for reading labels from files.
@@ -42,7 +57,7 @@ class Packing:
         "folder to write the images of `dataset` to, as TFRecord files; an"
         " interrupted command is repeated",
     )
-    dataset: str = option("", "dataset to pack", check=dataset_name)
+    dataset: str = option("", "dataset to pack or plan", check=dataset_name)
     pack_encoding: str = option(
         "auto",
         "how images are packed; auto: JPEGs that are not shrunk unchanged,"
@@ -57,35 +72,88 @@ class Packing:
         " side of a view leaves crops most of their detail",
         minimum=8,
     )
+    pack_file_images: int = option(
+        PACK_FILE_IMAGES, "images of a packed file", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Planning:
+    """What each of several hosts reads of a dataset's files in an epoch."""
+
+    plan_hosts: str = option(
+        "",
+        "comma-separated numbers of hosts that are to train on `dataset`, or"
+        " on files of `plan_sizes`",
+        check=positive_integers("16,64", distinct=True),
+    )
+    plan_sizes: str = option(
+        "",
+        "text file of files to plan that need not exist, in lines of"
+        " IMAGES,BYTES or IMAGES,BYTES,FILES",
+    )
+    plan_bandwidths: str = option(
+        "100,1000",
+        "megabytes per second that a host reads, one or several",
+        check=POSITIVE_NUMBERS,
+    )
+    batch_size: int = option(
+        4096, "images of the global batch of the plan", minimum=2
+    )
+    shuffle_buffer: int = option(
+        Data.shuffle_buffer, "as of pretrain, for the plan", minimum=1
+    )
+    input_sharding: str = option(
+        Data.input_sharding,
+        "as of pretrain, for the plan",
+        choices=INPUT_SHARDINGS,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Datasets(Command):
-    """List the datasets, show one (--show=NAME) or pack one (--pack=FOLDER)."""
+    """List the datasets, show one, pack one, or plan the input of N hosts."""
 
     listing: Listing = group(Listing())
     packing: Packing = group(Packing())
+    planning: Planning = group(Planning())
     reading: Reading = group(Reading())
     terminal: Terminal = group(Terminal())
 
     def _check(self) -> None:
-        pack, dataset = self.packing.pack, self.packing.dataset
-        if bool(pack) != bool(dataset):
+        dataset, sizes = self.packing.dataset, self.planning.plan_sizes
+        tasks = {
+            "pack": self.packing.pack,
+            "show": self.listing.show,
+            "plan_hosts": self.planning.plan_hosts,
+        }
+        given = [arg(name, value) for name, value in tasks.items() if value]
+        if len(given) > 1:
+            raise UserError(f"{' and '.join(given)}: set one of them")
+        if self.planning.plan_hosts:
+            if bool(dataset) == bool(sizes):
+                raise UserError(
+                    f"{given[0]}: set either {arg('dataset')}, to plan its"
+                    f" files, or {arg('plan_sizes')}"
+                )
+        elif sizes:
             raise UserError(
-                f"{arg('pack', pack)} and {arg('dataset', dataset)}: set both,"
-                " the folder to write and the dataset to read"
+                f"{arg('plan_sizes', sizes)}: set {arg('plan_hosts')}, too"
             )
-        if pack and self.listing.show:
+        elif bool(self.packing.pack) != bool(dataset):
             raise UserError(
-                f"{arg('pack', pack)} and {arg('show', self.listing.show)}: set"
-                " one of them"
+                f"{arg('pack', self.packing.pack)} and"
+                f" {arg('dataset', dataset)}: set both, the folder to write and"
+                " the dataset to read"
             )
 
 
 def run(options: Datasets) -> int:
-    """Lists the datasets, writes a contact sheet, or packs one; returns 0."""
+    """Lists datasets, writes a contact sheet, packs or plans; returns 0."""
     if options.packing.pack:
         print(_pack(options))
+    elif options.planning.plan_hosts:
+        _plan(options)
     elif options.listing.show:
         _show(options)
     else:
@@ -126,7 +194,11 @@ def _pack(options: Datasets) -> str:
     folder = os.path.expanduser(chosen.pack)
     try:
         ways = datasets.pack(
-            source, folder, chosen.pack_side, chosen.pack_encoding
+            source,
+            folder,
+            chosen.pack_side,
+            chosen.pack_encoding,
+            chosen.pack_file_images,
         )
     except UserError as error:
         cause = error.__cause__ or error
@@ -137,6 +209,36 @@ def _pack(options: Datasets) -> str:
         f" of quality 95, {ways['png']:,} as PNG without loss: read them by"
         f" --dataset=packed:{chosen.pack}"
     )
+
+
+def _plan(options: Datasets) -> None:
+    """Prints what hosts read, for each number of hosts, and what to do."""
+    from tf_contrastive.datasets import Order, host_plan
+
+    chosen = options.planning
+    if chosen.plan_sizes:
+        source, sizes = host_plan.from_table(chosen.plan_sizes)
+    else:
+        source = _open(options, options.packing.dataset)
+        sizes = host_plan.file_sizes(source)
+    order = Order(
+        chosen.batch_size,
+        shuffle_buffer=chosen.shuffle_buffer,
+        sharding=chosen.input_sharding,
+    )
+    count, speeds = source.info.num_examples, chosen.plan_bandwidths
+    print(
+        f"{source.info.name}: {count:,} images in {len(sizes):,} files of"
+        f" {sizes.sum() / 1e9:,.1f} GB, batches of {chosen.batch_size:,}\n"
+    )
+    loads = [
+        host_plan.plan(source, sizes, hosts, order)
+        for hosts in read_counts(chosen.plan_hosts)
+    ]
+    print(host_plan.format_loads(loads, read_numbers(speeds)))
+    for load in loads:
+        if advice := host_plan.advise(count, load):
+            terminal.warning(advice)
 
 
 def _show(options: Datasets) -> None:

@@ -16,7 +16,7 @@ from tf_contrastive.config.fields import is_float32, matching, one_of, option
 from tf_contrastive.errors import UserError, arg
 
 SAMPLERS = ("shuffle", "class_balanced")
-INPUT_SHARDINGS = ("auto", "file", "example")
+INPUT_SHARDINGS = ("auto", "file", "record", "example")
 CACHES = ("auto", "memory", "none")
 
 # Side of views in pixels, for images of several shapes.
@@ -211,8 +211,10 @@ class Data:
         "auto",
         "what several hosts share of a TFDS or TFRecord dataset; file: each"
         " reads its own files, and the order depends on the number of hosts;"
+        " record: the same, in equal parts that may start inside of a file;"
         " example, and always for class_balanced: each reads all of them; auto:"
-        " file, if there are at least 8 for each host",
+        " file, if there are at least 8 for each host, else record for more"
+        " than 8 files and hosts, else example",
         choices=INPUT_SHARDINGS,
     )
     data_service: str = option(

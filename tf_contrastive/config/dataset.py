@@ -23,6 +23,8 @@ from tf_contrastive.errors import UserError, arg, did_you_mean
 # The file that each dataset has which TensorFlow Datasets has prepared.
 PREPARED_INFO = "dataset_info.json"
 _MAX_INFO = 1 << 26
+# Images of a packed file.
+PACK_FILE_IMAGES = 1000
 # Appended to the name where MNIST is not available.
 EMBEDDED_NOTE = " (digits instead of mnist)"
 

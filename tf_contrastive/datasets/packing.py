@@ -9,12 +9,13 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
-from tf_contrastive.config.dataset import Packed
+from tf_contrastive.config.dataset import PACK_FILE_IMAGES, Packed
 from tf_contrastive.datasets import (
     decoding,
     image_headers,
@@ -31,8 +32,6 @@ from tf_contrastive.datasets.source import (
     in_files,
 )
 
-# Images of a file.
-_PER_FILE = 1000
 _QUALITY = 95
 # How an image is packed.
 _KEPT, _LOSSY, _LOSSLESS = _WAYS = ("kept", "jpeg", "png")
@@ -56,15 +55,19 @@ def _manifest(folder: str, split: str) -> str:
 
 
 def pack(
-    source: Source, folder: str, side: int, encoding: str = "auto"
+    source: Source,
+    folder: str,
+    side: int,
+    encoding: str = "auto",
+    file_images: int = PACK_FILE_IMAGES,
 ) -> dict[str, int]:
     """Writes a split to a folder.
 
     Images whose shorter side is longer than `side` are shrunk to it. Upright
     JPEGs that are not are copied. With `encoding` "auto", other images of lossy
     formats become JPEGs, and all others PNGs, without loss; with "jpeg" or
-    "png" all become that. A call that was interrupted is repeated: whole files
-    are kept.
+    "png" all become that. A file has `file_images` images. A call that was
+    interrupted is repeated: whole files are kept.
 
     Returns:
       The number of images "kept", and encoded as "jpeg" and "png".
@@ -85,6 +88,7 @@ def pack(
         "split": info.split,
         "side": side,
         "encoding": encoding,
+        "file_images": file_images,
         "examples": info.num_examples,
         "num_classes": info.num_classes,
         "label_names": list(info.label_names),
@@ -92,7 +96,8 @@ def pack(
     path = _manifest(folder, split)
     before = files.read_json(path, about | {"files": []}, _FORM)
     # Version 0.2.0 wrote JPEGs only.
-    before = {"encoding": "jpeg"} | before
+    defaults: dict[str, Any] = {"encoding": "jpeg"}
+    before = defaults | {"file_images": PACK_FILE_IMAGES} | before
     for key, value in about.items():
         if before[key] != value:
             raise errors.UserError(
@@ -102,9 +107,11 @@ def pack(
     parts = before["files"]
     files.remove_leftovers(folder)
     encode = _encoder(source, side, encoding)
-    for first in range(len(parts) * _PER_FILE, info.num_examples, _PER_FILE):
-        done = min(first + _PER_FILE, info.num_examples)
-        name = f"{split}-{first // _PER_FILE:05}.tfrecord"
+    for first in range(
+        len(parts) * file_images, info.num_examples, file_images
+    ):
+        done = min(first + file_images, info.num_examples)
+        name = f"{split}-{first // file_images:05}.tfrecord"
         with (
             files.replacing(os.path.join(folder, name)) as unfinished,
             tf.io.TFRecordWriter(unfinished) as writer,

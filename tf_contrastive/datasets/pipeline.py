@@ -117,7 +117,7 @@ def training_batches(
         source = in_memory(source, order.cache)
         stream = dataclasses.replace(stream, source=source)
         draws = SAMPLERS[order.sampler](stream)
-        if not (order.sampler == "shuffle" and stream.shares_files):
+        if order.sampler != "shuffle" or stream.sharding == "example":
             draws = stream.select(draws)
         batches = _batches(source, draws, views, stream.rows)
     return _prefetched(_endless(batches))

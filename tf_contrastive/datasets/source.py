@@ -1,6 +1,7 @@
 """The common form of all datasets: encoded records and their decoding."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -95,30 +96,92 @@ class Files:
         The index does not depend on `order`, int [F], the files' order;
         `at_a_time` files are read in turn.
         """
+        columns = self._columns()
+        if order is not None:
+            columns = tuple(tf.gather(column, order) for column in columns)
+        return self._belonging(
+            self._interleaved(columns, self._of_file, at_a_time)
+        )
+
+    def parts(
+        self,
+        order: tf.Tensor,
+        skips: tf.Tensor,
+        counts: tf.Tensor,
+        at_a_time: int,
+    ) -> tf.data.Dataset:
+        """Returns (index, record) of parts of files, as `numbered` does.
+
+        Args:
+          order: the files, int [m].
+          skips, counts: records of each that belong, to leave out at its start
+            and to return after those, int64 [m].
+          at_a_time: files that are read in turn.
+        """
+
+        def of_part(
+            skip: tf.Tensor, count: tf.Tensor, *file: tf.Tensor
+        ) -> tf.data.Dataset:
+            records = self._belonging(self._of_file(*file))
+            return records.skip(skip).take(count)
+
+        files = tuple(tf.gather(column, order) for column in self._columns())
+        return self._interleaved((skips, counts, *files), of_part, at_a_time)
+
+    def sizes(self) -> np.ndarray:
+        """Returns the records of each file that belong, int64 [F]."""
+        if self.mask is None:
+            return np.asarray(self.counts, np.int64)
+        before = np.concatenate([[0], np.cumsum(self.mask)])
+        ends = np.cumsum(self.counts)
+        return before[ends] - before[ends - self.counts]
+
+    def _columns(self) -> tuple[tf.Tensor, ...]:
+        """Returns name, skip, count and first index of each file."""
         firsts = np.cumsum([0, *self.counts[:-1]])
         values = (list(self.names), self.skips, self.counts, firsts)
         types = (tf.string, tf.int64, tf.int64, tf.int64)
-        columns = tuple(map(tf.constant, values, types))
-        if order is not None:
-            columns = tuple(tf.gather(column, order) for column in columns)
+        return tuple(map(tf.constant, values, types))
 
-        def of_file(
-            name: tf.Tensor, skip: tf.Tensor, count: tf.Tensor, first: tf.Tensor
-        ) -> tf.data.Dataset:
-            return self.read(name).skip(skip).take(count).enumerate(first)
+    def _of_file(
+        self,
+        name: tf.Tensor,
+        skip: tf.Tensor,
+        count: tf.Tensor,
+        first: tf.Tensor,
+    ) -> tf.data.Dataset:
+        return self.read(name).skip(skip).take(count).enumerate(first)
 
-        records = tf.data.Dataset.from_tensor_slices(columns).interleave(
-            of_file,
+    def _belonging(self, records: tf.data.Dataset) -> tf.data.Dataset:
+        """Returns those of numbered records that belong, and their numbers."""
+        if self._ranks is None:
+            return records
+        mask, rank = self._ranks
+        return records.filter(lambda index, _: mask[index]).map(
+            lambda index, record: (rank[index], record)
+        )
+
+    @functools.cached_property
+    def _ranks(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """The mask, and the number of each record among those that belong."""
+        if self.mask is None:
+            return None
+        # Not in the graphs of tf.data functions, which hold 2 GB.
+        with tf.init_scope(), tf.device("CPU:0"):
+            return tf.constant(self.mask), tf.constant(np.cumsum(self.mask) - 1)
+
+    def _interleaved(
+        self,
+        columns: tuple[tf.Tensor, ...],
+        read: Callable[..., tf.data.Dataset],
+        at_a_time: int,
+    ) -> tf.data.Dataset:
+        """Reads `at_a_time` files in turn, each by `read` of its columns."""
+        return tf.data.Dataset.from_tensor_slices(columns).interleave(
+            read,
             cycle_length=min(at_a_time, len(self.names)),
             num_parallel_calls=tf.data.AUTOTUNE,
             deterministic=True,
-        )
-        if self.mask is None:
-            return records
-        mask = tf.constant(self.mask)
-        rank = tf.constant(np.cumsum(self.mask) - 1)
-        return records.filter(lambda index, _: mask[index]).map(
-            lambda index, record: (rank[index], record)
         )
 
     def positions(self) -> tuple[np.ndarray, np.ndarray]:
