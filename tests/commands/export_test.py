@@ -1,6 +1,7 @@
 """`export`: checkpoints, classifiers, formats and the model card."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -250,9 +251,48 @@ def _tiny():
     return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(pooled))
 
 
-def test_a_format_that_differs_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(tflite_onnx, "_MAX_DIFFERENCE", -1.0)
-    with pytest.raises(errors.UserError, match=r"encoder.tflite differs .* by"):
+def _converter(error=None):
+    def convert(*_):
+        yield "tflite", b"content", lambda images: images[:, 0, 0, :3]
+        if error:
+            raise error
+
+    return convert
+
+
+@pytest.mark.parametrize(
+    ("replaced", "reason"),
+    [
+        ({"_tflite": _converter(), "_MAX_DIFFERENCE": -1.0}, "differs"),
+        ({"_tflite": _converter(AttributeError("no float4"))}, "no float4"),
+    ],
+)
+def test_what_is_finished_is_kept_when_a_format_fails(
+    replaced, reason, workdir, tmp_path, monkeypatch, capsys
+):
+    for name, value in replaced.items():
+        monkeypatch.setattr(tflite_onnx, name, value)
+    fails_first = reason == "differs"
+    monkeypatch.setattr(tflite_onnx, "compare", lambda *_: (0.0, 1.0))
+    with pytest.raises(exporting.PartialExportError) as caught:
+        _export(workdir, tmp_path, format="savedmodel,tflite")
+    assert caught.value.status == 2
+    assert "tflite" in str(caught.value) and reason in str(caught.value)
+    path = exporting.find(str(tmp_path / "export"))
+    assert caught.value.path == path and f"exported: {path}" in (
+        capsys.readouterr().out
+    )
+    assert exporting.load(path)(np.zeros([1, 8, 8, 3], np.float32)).shape[0]
+    written = [one["file"] for one in exporting.details(path)["formats"]]
+    assert written == ([] if fails_first else ["encoder.tflite"])
+    assert sorted(os.listdir(path)).count("encoder.tflite") == len(written)
+
+
+def test_a_full_disk_ends_an_export(tmp_path, monkeypatch):
+    full = _converter(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    monkeypatch.setattr(tflite_onnx, "_tflite", full)
+    monkeypatch.setattr(tflite_onnx, "compare", lambda *_: (0.0, 1.0))
+    with pytest.raises(errors.UserError, match="free some space"):
         exporting.export(_tiny(), str(tmp_path), formats=["tflite"])
     assert list(tmp_path.iterdir()) == []
 

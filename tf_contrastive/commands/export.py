@@ -59,14 +59,18 @@ def run(options: Export) -> int:
     if set(formats) - {"savedmodel", "keras"}:
         images = run_images.sample(saved, parts.encoder, settings.data_dir)
     output_dir = settings.output_dir or os.path.join(settings.workdir, "export")
-    path = exporting.export(
-        parts,
-        output_dir,
-        head=head,
-        formats=formats,
-        images=images,
-        max_image_pixels=settings.max_image_pixels,
-    )
+    partial = None
+    try:
+        path = exporting.export(
+            parts,
+            output_dir,
+            head=head,
+            formats=formats,
+            images=images,
+            max_image_pixels=settings.max_image_pixels,
+        )
+    except exporting.PartialExportError as error:
+        path, partial = error.path, error
     details = exporting.details(path)
     base = output_dir
     if "://" not in base:
@@ -81,6 +85,8 @@ def run(options: Export) -> int:
             formats=_formats(others),
         )
     )
+    if partial:
+        raise partial
     return 0
 
 

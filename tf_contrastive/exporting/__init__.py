@@ -23,6 +23,7 @@ from tf_contrastive.exporting.paths import (
 from tf_contrastive.exporting.saved_model import (
     DETAILS_FILE,
     KERAS_FILE,
+    PartialExportError,
     details,
     export,
 )
@@ -41,6 +42,7 @@ from tf_contrastive.exporting.versioning import (
 __all__ = [
     "DETAILS_FILE",
     "KERAS_FILE",
+    "PartialExportError",
     "Parts",
     "ProbeHead",
     "PrototypeHead",

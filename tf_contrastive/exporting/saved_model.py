@@ -28,6 +28,23 @@ KERAS_FILE = "assets.extra/encoder.keras"
 _WEIGHTS_FILE = "assets.extra/encoder.weights.h5"
 
 
+class PartialExportError(errors.UserError):
+    """An export that is complete but for formats that could not be converted.
+
+    Attributes:
+      path: the version's folder.
+    """
+
+    def __init__(self, path: str, failures: dict[str, str]) -> None:
+        """Takes the reason by format."""
+        self.path = path
+        reasons = "; ".join(f"{name}: {why}" for name, why in failures.items())
+        super().__init__(
+            f"{path} was written, but not {', '.join(failures)} ({reasons}):"
+            f" leave it out of {errors.arg('format')}, or remove the cause"
+        )
+
+
 def export(
     model_or_workdir: Any,
     output_dir: str,
@@ -63,7 +80,8 @@ def export(
 
     Raises:
       UserError: if there is no checkpoint, the folder cannot be written, a
-        package is missing, or another format differs too much.
+        package is missing; `PartialExportError` if another format could not
+        be converted, or differs too much: the others are written.
     """
     for name in formats:
         if name not in EXPORT_FORMATS:
@@ -76,14 +94,19 @@ def export(
         _, size, channels = image_shape(parts.encoder)
         images = tensorflow_serving.photographs(32, size, channels)
 
+    failures: dict[str, str] = {}
+
     def save(path: str) -> None:
         """Writes all files of the version into a local folder."""
         signatures = module.signatures()
         tf.saved_model.save(module, path, signatures=signatures)
         others = [x for x in formats if x not in ("savedmodel", "keras")]
-        conversions = []
+        conversions: list[dict[str, Any]] = []
         if others:
-            conversions = tflite_onnx.write(path, module, others, images)
+            conversions, reasons = tflite_onnx.write(
+                path, module, others, images
+            )
+            failures.update(reasons)
         image_type = signatures["serving_default"].input_signature[0].dtype
         tensorflow_serving.write(path, signatures, images, image_type)
         if "keras" in formats:
@@ -115,15 +138,19 @@ def export(
             max_image_pixels,
             details["exif"],
         )
-        return versioning.write_version(save, output_dir)
+        path = versioning.write_version(save, output_dir)
+    if failures:
+        raise PartialExportError(path, failures)
+    return path
 
 
 def _save_keras(encoder: tf.keras.Model, path: str) -> None:
     keras_file = os.path.join(path, KERAS_FILE)
     try:
         encoder.save(keras_file)
-    except TypeError:
-        # Slices of tensors, as in some networks of KerasCV, have no JSON.
+    except (TypeError, NotImplementedError, ValueError):
+        # Slices of tensors, as in some networks of KerasCV, have no JSON; some
+        # layers have no configuration.
         if os.path.exists(keras_file):
             os.remove(keras_file)
         encoder.save_weights(os.path.join(path, _WEIGHTS_FILE))

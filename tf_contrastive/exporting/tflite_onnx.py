@@ -38,8 +38,11 @@ def check_installed(formats: Sequence[str]) -> None:
 
 def write(
     path: str, module: ServingModule, formats: Sequence[str], images: np.ndarray
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Writes an encoder in other formats, next to its SavedModel.
+
+    What was written stays when a later file cannot be converted, or its
+    embeddings differ too much.
 
     TFLite comes in three kinds: float32, with 8-bit weights ("dynamic int8"),
     and with 8-bit integers throughout ("int8").
@@ -52,10 +55,8 @@ def write(
         the first are compared.
 
     Returns:
-      `saved_model.details`' description of each file.
-
-    Raises:
-      UserError: if an embedding differs too much.
+      `saved_model.details`' description of each file, and why a format has
+      none, or not all.
     """
     function = tf.function(
         lambda images: {"embedding": module.encode(images)},
@@ -67,39 +68,51 @@ def write(
         "tflite": lambda: _tflite(function, module, images),
         "onnx": lambda: _onnx(function),
     }
-    conversions = []
+    conversions: list[dict[str, Any]] = []
+    failures = {}
     for name in formats:
-        for kind, content, embed in converters[name]():
-            file = f"{kind.replace(name, 'encoder').replace(' ', '_')}.{name}"
-            batches = range(0, len(compared), _BATCH)
-            embeddings = np.concatenate(
-                [embed(compared[i : i + _BATCH]) for i in batches]
-            )
-            difference, cosine = compare(embeddings, expected)
-            least = _MIN_COSINES.get(kind)
-            fits, allowed = (
-                (difference <= _MAX_DIFFERENCE, f"{_MAX_DIFFERENCE:g}")
-                if least is None
-                else (cosine >= least, f"a cosine of {least:g}")
-            )
-            if not fits:  # NaN does not fit either.
-                raise errors.UserError(
-                    f"{file} differs from the SavedModel by {difference:.1e} of"
-                    f" the largest value (cosine {cosine:.5f}), and {allowed}"
-                    f" is allowed: nothing was written; leave {name} out of"
-                    f" {errors.arg('format')}"
+        try:
+            for kind, content, embed in converters[name]():
+                file = f"{kind.replace(name, 'encoder')}.{name}"
+                file = file.replace(" ", "_")
+                batches = range(0, len(compared), _BATCH)
+                embeddings = np.concatenate(
+                    [embed(compared[i : i + _BATCH]) for i in batches]
                 )
-            files.write(os.path.join(path, file), content)
-            conversions.append(
-                {
-                    "format": kind,
-                    "file": file,
-                    "largest_difference": difference,
-                    "least_cosine": cosine,
-                    "bytes": len(content),
-                }
-            )
-    return conversions
+                difference, cosine = compare(embeddings, expected)
+                _check(kind, file, difference, cosine)
+                files.write(os.path.join(path, file), content)
+                conversions.append(
+                    {
+                        "format": kind,
+                        "file": file,
+                        "largest_difference": difference,
+                        "least_cosine": cosine,
+                        "bytes": len(content),
+                    }
+                )
+        except Exception as error:  # Of any kind, by converters and runtimes.
+            if errors.is_full_disk(error):
+                raise
+            failures[name] = errors.first_line(error)
+            if not isinstance(error, errors.UserError):
+                failures[name] = f"{type(error).__name__}: {failures[name]}"
+    return conversions, failures
+
+
+def _check(kind: str, file: str, difference: float, cosine: float) -> None:
+    """Raises `UserError` if embeddings differ too much."""
+    least = _MIN_COSINES.get(kind)
+    fits, allowed = (
+        (difference <= _MAX_DIFFERENCE, f"{_MAX_DIFFERENCE:g}")
+        if least is None
+        else (cosine >= least, f"a cosine of {least:g}")
+    )
+    if not fits:  # NaN does not fit either.
+        raise errors.UserError(
+            f"{file} differs from the SavedModel by {difference:.1e} of the"
+            f" largest value (cosine {cosine:.5f}), and {allowed} is allowed"
+        )
 
 
 def compare(
