@@ -32,6 +32,10 @@ INSTALL_REQUIRES = [
     f"numpy>=1.26; {_CURRENT}",
     # Older versions fit any protobuf, and fail with it.
     f"tensorflow-metadata>=1.17; {_CURRENT}",
+    # Required by tensorflow-datasets 4.9.10 without bounds, and also used
+    # directly. 26 needs NumPy 2, which TensorFlow 2.15 excludes.
+    f"pyarrow>=14,<26; {_CARD}",
+    f"pyarrow>=18,<27; {_CURRENT}",
     "tensorflow-datasets>=4.9.4,<4.10",
     "keras-cv>=0.9,<0.10",
     "absl-py>=1.4",
@@ -57,14 +61,25 @@ EXTRAS_REQUIRE = {
         f"tensorflow[and-cuda]>=2.15.1,<2.16; {_CARD}",
         f"tensorflow[and-cuda]>=2.16,<2.22; {_CURRENT}",
     ],
-    "beam": ["apache-beam>=2.60,<3", "pyarrow>=14"],
+    "beam": ["apache-beam>=2.60,<3"],
     # For `explore` of more than a million images.
-    "faiss": ["faiss-cpu>=1.8,<2"],
-    "heic": ["pillow-heif>=0.16"],
-    "onnx": ["tf2onnx>=1.16.1,<1.18", "onnx>=1.15", "onnxruntime>=1.17"],
+    "faiss": [
+        f"faiss-cpu>=1.8,<2; {_CARD}",
+        f"faiss-cpu>=1.10,<2; {_CURRENT}",
+    ],
+    "heic": ["pillow-heif>=0.16,<2"],
+    "onnx": [
+        "tf2onnx>=1.16.1,<1.18",
+        # 1.19 needs a newer ml_dtypes than TensorFlow 2.15 admits, and its
+        # first release does not declare that.
+        f"onnx>=1.15,<1.19; {_CARD}",
+        f"onnx>=1.17,<2; {_CURRENT}",
+        f"onnxruntime>=1.17,<2; {_CARD}",
+        f"onnxruntime>=1.20,<2; {_CURRENT}",
+    ],
     "profile": [
         f"tensorboard-plugin-profile>=2.15,<2.16; {_CARD}",
-        f"tensorboard-plugin-profile>=2.16; {_CURRENT}",
+        f"tensorboard-plugin-profile>=2.16,<2.25; {_CURRENT}",
     ],
     # For `doctor --compile_for`. It needs Python 3.12: launch/install
     # --tpu-compile installs it in an environment of its own.
@@ -84,7 +99,7 @@ EXTRAS_REQUIRE = {
         "selenium>=4.20",
         # For examples/grpc_client.py and the tests of serving.
         f"tensorflow-serving-api>=2.15,<2.16; {_CARD}",
-        f"tensorflow-serving-api>=2.16; {_CURRENT}",
+        f"tensorflow-serving-api>=2.16,<2.22; {_CURRENT}",
     ],
 }
 

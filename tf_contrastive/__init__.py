@@ -23,7 +23,17 @@ import os
 import sys
 from typing import Any
 
-import wrapt
+from tf_contrastive import installation
+
+_problem = installation.problem()
+if _problem:
+    # While `python -m` looks for its module, that is the first argument.
+    if sys.argv[:1] == ["-m"]:
+        print(f"tf_contrastive: {_problem}", file=sys.stderr)
+        sys.exit(2)
+    raise ImportError(_problem)
+
+import wrapt  # noqa: E402
 
 __version__ = "0.2.0"
 

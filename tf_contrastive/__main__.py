@@ -13,7 +13,7 @@ import warnings
 
 from absl import logging
 
-from tf_contrastive import errors, flags, terminal
+from tf_contrastive import errors, flags, installation, terminal
 from tf_contrastive.commands.benchmark import Benchmark
 from tf_contrastive.commands.datasets import Datasets
 from tf_contrastive.commands.doctor import Doctor
@@ -141,6 +141,13 @@ def main() -> int:
     except errors.UserError as error:
         terminal.error(str(error))
         return error.status
+    except ImportError as error:
+        if (error.name or "").startswith("tf_contrastive"):
+            raise
+        # A package that is not there, or was made for another NumPy.
+        why = f"cannot import a package ({errors.first_line(error)})"
+        terminal.error(installation.unusable(why))
+        return 2
     except KeyboardInterrupt:
         terminal.error("interrupted")
         return 130

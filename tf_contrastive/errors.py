@@ -8,12 +8,13 @@ write them as flags, and nothing else.
 import contextlib
 import difflib
 import errno
-import importlib.util
 import os
 import re
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator
+
+from tf_contrastive import installation
 
 # Exit status of a run that ended early and was saved.
 EXIT_RESUME = 42
@@ -153,13 +154,13 @@ def unknown(kind: str, given: object, known: Iterable[str]) -> UserError:
     )
 
 
-def check_package(option: str, package: str, extra: str) -> None:
-    """Raises `UserError` if an option needs a package of an absent extra."""
-    if importlib.util.find_spec(package) is None:
-        raise UserError(
-            f"{option} needs {package}, which is not installed: pip install"
-            f" 'tf_contrastive[{extra}]'"
-        )
+def check_package(option: str, package: str, extra: str = "") -> None:
+    """Raises `UserError` if an option needs a package that cannot be used.
+
+    See `installation.missing`.
+    """
+    if problem := installation.missing(package, extra):
+        raise UserError(f"{option} needs {problem}")
 
 
 def first_line(error: BaseException) -> str:

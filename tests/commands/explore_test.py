@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import shutil
+import sys
 import time
 
 import browsers
@@ -253,7 +254,7 @@ def test_neighbors_of_more_images_than_pairs_can_be_compared_need_faiss(
 
     assert explored(9)["neighbors_by"] == "all pairs"
     assert explored(10)["neighbors_by"] == "faiss"
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "faiss", None)
     message = _refused(capsys, f"--embeddings={tmp_path}/10.npy", output)
     assert "faiss" in message and "--split" in message
 

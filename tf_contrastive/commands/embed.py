@@ -75,7 +75,7 @@ def run(options: Embed) -> int:
 
     settings = options.embedding
     if settings.file_format == "parquet":
-        errors.check_package(errors.arg("format", "parquet"), "pyarrow", "beam")
+        errors.check_package(errors.arg("format", "parquet"), "pyarrow")
     pipeline = None
     if settings.runner:
         errors.check_package(

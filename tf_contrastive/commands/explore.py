@@ -79,6 +79,9 @@ def run(options: Explore) -> int:
         from tf_contrastive.evaluation.explore import report as reports
 
     chosen = options.exploration
+    for path in split_list(chosen.embeddings):
+        if path.endswith(".parquet"):
+            errors.check_package(arg("embeddings", path), "pyarrow")
     folder = os.path.expanduser(chosen.output)
     page_file, json_file = (
         os.path.join(folder, name) for name in (_PAGE, _JSON)
@@ -112,8 +115,6 @@ def _of_files(options: Explore) -> list[Any]:
         names = paths
     found = []
     for place, path in enumerate(paths):
-        if path.endswith(".parquet"):
-            errors.check_package(arg("embeddings", path), "pyarrow", "beam")
         source = chosen.dataset and datasets.source(
             chosen.dataset,
             splits[place],
@@ -138,6 +139,7 @@ def _of_encoder(options: Explore) -> "report.Report":
 
     chosen = options.exploration
     sources, reading = _open(options)
+    report.check_count(sum(x.info.num_examples for x in sources))
     queries = None
     if chosen.query:
         queries = datasets.from_paths(

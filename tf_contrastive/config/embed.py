@@ -44,8 +44,7 @@ class Embedding:
     output: str = option("", "file to write", required=True)
     format: str = option(
         "auto",
-        "output format; auto: by the extension of --output, else npz; parquet"
-        " needs pyarrow (extra [beam])",
+        "output format; auto: by the extension of --output, else npz",
         choices=("auto", *EMBEDDING_FORMATS),
     )
     shard_size: int = option(

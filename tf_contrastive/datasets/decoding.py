@@ -8,7 +8,6 @@ dropped, 16-bit grey keeps its upper 8 bits, and several images are the first.
 import functools
 import io
 from collections.abc import Callable, Sequence
-from importlib import util
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ import PIL.Image
 import PIL.ImageOps
 import tensorflow as tf
 
-from tf_contrastive import errors, terminal
+from tf_contrastive import errors, installation, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import image_headers
 from tf_contrastive.datasets.source import Record
@@ -60,12 +59,12 @@ def formats() -> dict[str, tuple[str, ...]]:
     absent = set()
     if not PIL.features.check("avif"):
         absent.add("AVIF")
-    if util.find_spec("pillow_heif"):
+    if installation.missing("pillow_heif", "heic"):
+        absent.add("HEIF")
+    else:
         import pillow_heif
 
         pillow_heif.register_heif_opener()
-    else:
-        absent.add("HEIF")
     found = _NATIVE | _BY_PILLOW
     return {name: found[name] for name in found if name not in absent}
 

@@ -2,13 +2,18 @@
 
 import dataclasses
 import functools
-import importlib.util
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tf_contrastive import classifiers, datasets, errors, terminal
+from tf_contrastive import (
+    classifiers,
+    datasets,
+    errors,
+    installation,
+    terminal,
+)
 from tf_contrastive.config.explore import MAX_EXACT, Exploration
 from tf_contrastive.evaluation import tsne
 from tf_contrastive.evaluation.explore import findings, images, near_copies
@@ -343,6 +348,17 @@ def explore(
     )
 
 
+def check_count(count: int) -> None:
+    """Raises `UserError` for more images than can be compared here."""
+    if count <= MAX_EXACT:
+        return
+    if problem := installation.missing("faiss", "faiss"):
+        raise errors.UserError(
+            f"{count:,} images: the neighbours of more than {MAX_EXACT:,} are"
+            f" found by {problem}, or set {errors.arg('split', 'train[:50%]')}"
+        )
+
+
 def _joined(
     splits: Sequence[images.Split],
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
@@ -361,13 +377,7 @@ def _joined(
                 " splits of the same classes"
             )
     h = np.concatenate([split.embeddings for split in splits])
-    if len(h) > MAX_EXACT and importlib.util.find_spec("faiss") is None:
-        raise errors.UserError(
-            f"{len(h):,} images: the neighbours of more than {MAX_EXACT:,} are"
-            " found by faiss, which is not installed: pip install"
-            " 'tf_contrastive[faiss]', or set"
-            f" {errors.arg('split', 'train[:50%]')}"
-        )
+    check_count(len(h))
     labels = np.concatenate([split.labels for split in splits])
     return h, labels, named[0].label_names if named else ()
 

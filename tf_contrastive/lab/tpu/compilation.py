@@ -13,7 +13,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import datasets, errors, files, terminal, train
+from tf_contrastive import (
+    datasets,
+    errors,
+    files,
+    installation,
+    terminal,
+    train,
+)
 from tf_contrastive.config import fields
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.config.runtime import Machine
@@ -27,7 +34,10 @@ _MORE = 6
 # Batches that TPUs fill their vector units with.
 _MULTIPLE = 8
 # Where `launch/install --tpu-compile` installs jax and libtpu.
-_ENVIRONMENT = ".venv-tpu/bin/python"
+_ENVIRONMENTS = (
+    ".venv-tpu/bin/python",
+    os.path.join(installation.ROOT, ".venv-tpu", "bin", "python"),
+)
 _VERSIONS = """\
 from importlib.metadata import version
 print(version("jax"), version("libtpu"))"""
@@ -145,14 +155,17 @@ class Compiler:
 
 def _interpreter(given: str) -> str:
     """Returns an interpreter with jax and libtpu."""
-    candidate = given or _ENVIRONMENT
-    if os.access(candidate, os.X_OK):
-        return candidate
+    for candidate in (given,) if given else _ENVIRONMENTS:
+        if os.access(candidate, os.X_OK):
+            return candidate
     if not given and all(map(util.find_spec, ("jax", "libtpu"))):
         return sys.executable
+    needed = " ".join(installation.requirements("tpu-compile"))
     raise errors.UserError(
-        f"compile_for: there is no {candidate}: run launch/install"
-        " --tpu-compile, or set compile_python to a Python with jax and libtpu"
+        f"{errors.arg('compile_for')}: there is no {candidate}: run"
+        " launch/install --tpu-compile in a clone, or install"
+        f" {needed or 'jax and libtpu'} in an environment of Python 3.12 or"
+        f" 3.13, and set {errors.arg('compile_python')} to its bin/python"
     )
 
 

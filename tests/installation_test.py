@@ -1,0 +1,145 @@
+"""What an interpreter lacks, and the commands that messages name."""
+
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+
+import pytest
+from packaging import markers
+
+from tf_contrastive import installation
+
+_ROOT = pathlib.Path(installation.ROOT)
+_NEEDED = ("absl", "numpy", "tensorflow", "wrapt")
+
+
+def _without_packages(*words, **folders):
+    """Runs Python without installed packages, but for folders of its own."""
+    return subprocess.run(
+        [sys.executable, "-S", *words],
+        cwd=_ROOT,
+        env={"PATH": os.environ["PATH"], **folders},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("packages", "version", "named"),
+    [
+        ((), "", "absl, numpy, tensorflow, wrapt"),
+        (("absl", "numpy", "wrapt"), "", "tensorflow"),
+        (_NEEDED, "2.14.1", "TensorFlow 2.14.1"),
+        (_NEEDED, "2.16.0rc1", "tf_keras"),
+    ],
+)
+def test_a_wrong_interpreter_gets_one_line(packages, version, named, tmp_path):
+    for package in packages:
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+    if version:
+        info = tmp_path / "tensorflow-1.dist-info"
+        info.mkdir()
+        text = f"Metadata-Version: 2.1\nName: tensorflow\nVersion: {version}\n"
+        (info / "METADATA").write_text(text)
+    path = {"PYTHONPATH": str(tmp_path)}
+    done = _without_packages("-m", "tf_contrastive", "doctor", **path)
+    assert done.returncode == 2 and not done.stdout
+    (line,) = done.stderr.splitlines()
+    assert named in line and sys.executable in line
+    assert "launch/install" in line or ".venv/bin/python" in line
+    done = _without_packages("-c", "import tf_contrastive", **path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: ")
+
+
+def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch, capsys):
+    from tf_contrastive import __main__
+
+    words = ["tf_contrastive", "export", "--workdir=nowhere"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setattr(
+        __main__, "_run", lambda _: importlib.import_module("tensorflow")
+    )
+    assert __main__.main() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "tensorflow" in line and sys.executable in line
+
+
+def _requirements(monkeypatch, lines):
+    def requires(name):
+        assert name == "tf_contrastive"
+        if lines is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return lines
+
+    monkeypatch.setattr(importlib.metadata, "requires", requires)
+
+
+_LINES = [
+    'numpy<2; python_version < "3.12"',
+    'numpy>=1.26; python_version >= "3.12"',
+    "pyarrow>=14",
+    "Pillow>=10",
+    'onnx<1.19; python_version < "3.12" and extra == "onnx"',
+    'onnx>=1.17; python_version >= "3.12" and extra == "onnx"',
+    'faiss-cpu>=1.8; extra == "faiss"',
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "stack", "expected"),
+    [
+        ("onnx", "onnx", "card", ["onnx<1.19", "numpy<2"]),
+        ("onnx", "onnx", "current", ["onnx>=1.17", "numpy>=1.26"]),
+        ("faiss", "faiss", "card", ["faiss-cpu>=1.8", "numpy<2"]),
+        ("pyarrow", "", "card", ["pyarrow>=14", "numpy<2"]),
+    ],
+)
+def test_a_missing_package_comes_with_the_command_that_installs_it(
+    module, extra, stack, expected, monkeypatch
+):
+    _requirements(monkeypatch, _LINES)
+    monkeypatch.setitem(sys.modules, module, None)
+    # The installed TensorFlow decides, not the Python.
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: (stack == "current") if name == "tf_keras" else find(name),
+    )
+    monkeypatch.setattr(sys, "version_info", (3, 11, 0))
+    environment = markers.default_environment()
+    monkeypatch.setattr(
+        "packaging.markers.default_environment",
+        lambda: {**environment, "python_version": "3.11"},
+    )
+    problem = installation.missing(module, extra)
+    assert problem.startswith(f"{module}, which is not installed")
+    words = shlex.split(problem.partition(": run ")[2])
+    assert words[:4] == [sys.executable, "-m", "pip", "install"]
+    assert words[4:] == expected
+
+
+def test_an_extra_without_metadata_is_that_of_the_clone(monkeypatch):
+    _requirements(monkeypatch, None)
+    words = shlex.split(installation.command("onnx", "onnx"))
+    assert words[-1] == f"{_ROOT}[onnx]"
+
+
+def test_a_package_of_another_stack_is_named_with_its_error(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "made_for_numpy_2.py").write_text(
+        "raise ImportError('needs NumPy 2\\nor newer')"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    problem = installation.missing("made_for_numpy_2")
+    assert "\n" not in problem
+    assert "cannot be imported (ImportError: needs NumPy 2)" in problem
+    assert installation.missing("json") == ""
