@@ -437,6 +437,10 @@ def prepare(
         statistics = write_statistics(datasets.channel_statistics(source))
         encoder = dataclasses.replace(run.encoder, standardize=statistics)
         run = dataclasses.replace(run, encoder=encoder)
+    read = {"the training split": source.content}
+    if splits.test:
+        read["the test split"] = splits.test.content
+    distribution.check_same(strategy, fields.common(run), read)
     allocations.check_model(run, machine)
     prepared = PreparedRun(
         run, strategy, machine, source, test=splits.test, service=service

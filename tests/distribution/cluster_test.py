@@ -66,6 +66,10 @@ _MALFORMED = [
     ('{"cluster": {"ps": ["a:1"]}}', "has a job 'ps': only chief and worker"),
     ('{"cluster": {"worker": ["a"]}}', "the address 'a', not a host:"),
     ('{"cluster": {"worker": ["a:0"]}}', "the address 'a:0'"),
+    ('{"cluster": {"worker": ["fd38::1:1"]}}', "an IPv6 address is in brack"),
+    ('{"cluster": {"worker": ["[fd38::x]:1"]}}', "the address '[fd38::x]:1'"),
+    ('{"cluster": {"worker": ["a b:1"]}}', "the address 'a b:1'"),
+    ('{"cluster": {"worker": ["a:\u0661"]}}', "not a host:port"),
     ('{"cluster": {"worker": ["a:1", "a:1"]}}', "gives two tasks the address"),
     ('{"cluster": {"worker": ["a:1"]}}', "no task with a type and an index"),
     (_tf_config("chief")["TF_CONFIG"], "this is a 'chief', but its cluster"),
@@ -81,6 +85,24 @@ def test_a_malformed_tf_config_gets_one_line(text, told):
     assert told in str(error.value)
     assert "\n" not in str(error.value)
     assert "write it as TF_CONFIG='{" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        ("a:2222", "A:2222", "a.:02222"),
+        ("gpu-1.X.org:1", "GPU-1.x.ORG:1"),
+        ("[fd38::1]:1", "[FD38:0:0::0001]:1", "[fd38:0:0:0:0:0:0:1]:1"),
+    ],
+)
+def test_spellings_of_an_address_are_one(spellings):
+    found = {
+        cluster.from_environment(_tf_config(worker=[x, "other:1"])).tasks
+        for x in spellings
+    }
+    assert len(found) == 1
+    with pytest.raises(errors.UserError, match="gives two tasks the address"):
+        cluster.from_environment(_tf_config(worker=[*spellings]))
 
 
 # ---- SLURM -------------------------------------------------------------------
@@ -241,9 +263,12 @@ def test_all_go_on_once_all_are_up(count):
 def test_an_absent_worker_is_named_to_all_in_time():
     first, second, third = _local(3)
     address = third.tasks[2][1]
-    told, told_second = _outcomes([first, second], timeout=1)
-    assert f"1 of 3 did not start: worker 2 ({address}) within 1 s" in told
-    assert "stopped waiting" in told_second or "did not answer" in told_second
+    waiter, told = _start(first, timeout=3)
+    (told_second,) = _outcomes([second])
+    waiter.join(20)
+    absent = f"1 of 3 did not start, or ended: worker 2 ({address})"
+    assert f"{absent} within 3 s" in told[0]
+    assert f"gave up: {absent}" in told_second
 
 
 def test_an_absent_first_worker_is_named():
@@ -257,7 +282,68 @@ def test_workers_of_different_clusters_are_told():
     other = {"worker": (*first.jobs["worker"], "127.0.0.1:9")}
     told = _outcomes([first, dataclasses.replace(second, jobs=other)])
     assert "worker 1 has other addresses than worker 0" in told[0]
-    assert "stopped waiting for all workers" in told[1]
+    assert f"gave up: {told[0]}" in told[1]
+
+
+def _start(own, timeout=20):
+    """Waits in a thread; returns it, and a list that gets the outcome."""
+    outcome = []
+    thread = threading.Thread(
+        target=lambda: outcome.extend(_outcomes([own], timeout))
+    )
+    thread.start()
+    return thread, outcome
+
+
+def test_a_worker_that_ends_while_others_are_awaited_is_absent():
+    first, second, third = _local(3)
+    waiter, outcome = _start(first, timeout=4)
+    hello = [1, rendezvous._fingerprint(second), rendezvous._VERSIONS]
+    address = rendezvous._split(second.tasks[0][1])
+    connection = None
+    while not connection:
+        with contextlib.suppress(ConnectionRefusedError):
+            connection = socket.create_connection(address)
+    with connection:
+        connection.sendall(json.dumps(hello).encode() + b"\n")
+        time.sleep(0.5)
+    (told,) = _outcomes([third], timeout=4)
+    waiter.join(20)
+    assert f"worker 1 ({second.tasks[1][1]})" in outcome[0]
+    assert "worker 2" not in outcome[0]
+    assert "gave up" in told or "did not answer" in told
+
+
+def test_workers_of_other_versions_are_told(monkeypatch):
+    first, second = _local(2)
+    waiter, outcome = _start(first)
+    reported = rendezvous._hello
+
+    def older(*arguments):
+        rank, fingerprint, _ = reported(*arguments)
+        return rank, fingerprint, "TensorFlow 1.0"
+
+    monkeypatch.setattr(rendezvous, "_hello", older)
+    (told,) = _outcomes([second])
+    waiter.join(20)
+    assert "worker 1 has TensorFlow 1.0, worker 0 has tf_con" in outcome[0]
+    assert outcome[0] in told
+
+
+def test_a_loopback_name_is_open_to_workers_on_other_hosts():
+    # As Debian's /etc/hosts gives a host's own name to 127.0.1.1.
+    (alone,) = _local(1)
+    port = alone.tasks[0][1].rpartition(":")[2]
+    jobs = {"worker": (f"localhost:{port}", "elsewhere:1")}
+    waiter, _ = _start(dataclasses.replace(alone, jobs=jobs), timeout=2)
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", int(port))).close()
+            break
+    else:
+        pytest.fail("it cannot be reached")
+    waiter.join(20)
 
 
 def test_a_taken_port_is_told():
@@ -309,7 +395,7 @@ def test_idle_connections_delay_nobody_and_one_address_is_open():
         socket.create_connection(("127.0.0.2", int(port)))
     waiter.join(20)
     assert time.monotonic() - began < 5
-    assert "2 of 3 did not start" in outcome[0]
+    assert "2 of 3 did not start, or ended" in outcome[0]
     for connection in idle:
         connection.close()
     assert _outcomes([first, second, third]) == [None] * 3

@@ -224,6 +224,14 @@ for name in ("supcon", "sincere"):
     value, gradient = run(losses.build(name))
     print("RESULT", name, distribution.is_chief(strategy), replicas,
           float(value), *np.ravel(gradient))
+
+rank = str(int(not distribution.is_chief(strategy)))
+distribution.check_same(strategy, {"seed": "7"}, {"train": "8 images"})
+for given in ({"a": "=", "seed": rank}, {}), ({}, {"train": "n" + rank}):
+    try:
+        distribution.check_same(strategy, *given)
+    except ValueError as error:
+        print("DIFFERS", error)
 """
 
 
@@ -258,13 +266,14 @@ def _in_slurm():
         }
 
 
-def _start(program, variables):
+def _start(program, variables, **options):
     return subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=Path(__file__).resolve().parents[2],
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         text=True,
+        **options,
     )
 
 
@@ -274,6 +283,10 @@ def test_two_processes_compute_what_one_does(alone, origin):
     def results(process):
         out, _ = process.communicate(timeout=180)
         lines = [x.split() for x in out.splitlines() if x.startswith("RESULT")]
+        if lines[0][3] == "2":
+            told = [x for x in out.splitlines() if x.startswith("DIFFERS")]
+            assert "worker 1 has seed=1, worker 0 seed=0: start all" in told[0]
+            assert "train: worker 1 reads n1, worker 0 n0" in told[1]
         numbers = {line[1]: np.array(line[4:], float) for line in lines}
         return tuple(lines[0][2:4]), numbers
 
@@ -306,3 +319,20 @@ def test_workers_end_by_sigterm(alone):
     for process in started:
         assert process.wait(timeout=60) == -signal.SIGTERM
         process.stdout.close()
+
+
+_ALONE = """
+from tf_contrastive import distribution
+from tf_contrastive.distribution import rendezvous
+rendezvous.wait_for_all = lambda *_: None
+distribution.strategy("multiworker", timeout=3.0)
+"""
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_lost_while_tensorflow_starts_ends_the_others(alone):
+    first, _ = _with_tf_config()
+    process = _start(_ALONE, first, stderr=subprocess.PIPE)
+    _, told = process.communicate(timeout=120)
+    assert process.returncode == 42, told
+    assert "no connection of all workers in 3 s" in told

@@ -560,7 +560,8 @@ def test_hosts_get_their_tf_config(project):
     lines = done.stdout.splitlines()
     assert lines[::2] == ["# on a:", "# on b:"]
     for index, line in enumerate(lines[1::2]):
-        env, tf_config, *command = shlex.split(line)
+        cd, folder, also, env, tf_config, *command = shlex.split(line)
+        assert (cd, folder, also) == ("cd", str(project.folder), "&&")
         assert env == "env"
         name, _, value = tf_config.partition("=")
         workers = cluster.from_environment({name: value})

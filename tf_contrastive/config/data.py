@@ -183,6 +183,7 @@ class Data:
         "",
         "folder of prepared TensorFlow Datasets; empty: the default of TFDS",
         identity=False,
+        per_host=True,
     )
     split: str = option(
         "train",
@@ -226,6 +227,7 @@ class Data:
             "grpc://HOST:PORT, as launch/data_service prints it",
         ),
         identity=False,
+        per_host=True,
     )
     cache: str = option(
         "auto",

@@ -50,7 +50,7 @@ def _several_names(value: str) -> str | None:
 class Evaluation:
     """What is evaluated, on what data, by which protocols."""
 
-    workdir: str = option("", "folder of the run to evaluate")
+    workdir: str = option("", "folder of the run to evaluate", per_host=True)
     saved_model: str = option(
         "",
         "export, or pretrained:NAME, to evaluate instead of a run (needs"
@@ -60,6 +60,7 @@ class Evaluation:
         "",
         "folder for the results; empty: the run's folder; an export's results"
         " are only printed",
+        per_host=True,
     )
     compare: str = option(
         "",
@@ -90,7 +91,9 @@ class Evaluation:
         True, "also evaluate a random encoder of the same architecture"
     )
     dataset: str = option("", "dataset; empty: the run's", check=dataset_name)
-    data_dir: str = option("", "folder of prepared TensorFlow Datasets")
+    data_dir: str = option(
+        "", "folder of prepared TensorFlow Datasets", per_host=True
+    )
     train_split: str = option(
         "",
         "split that the classifiers learn from; empty: the run's, and train for"

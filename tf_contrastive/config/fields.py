@@ -55,6 +55,7 @@ def option(
     auto: float | None = None,
     family: str = "",
     own: bool = False,
+    per_host: bool = False,
 ) -> Any:
     """A dataclass field that holds all that its flag needs.
 
@@ -74,6 +75,7 @@ def option(
       family: see `Option`.
       own: whether `module:name`, a part of the user's own, is allowed beside
         the choices.
+      per_host: whether each worker may have a value of its own.
     """
     metadata = {**locals(), "choices": tuple(choices)}
     del metadata["default"]
@@ -168,6 +170,15 @@ def written(value: Any) -> str:
     if value is None:
         return AUTO
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def common(config: Any) -> dict[str, str]:
+    """Returns the options of a command that all workers must share, by name."""
+    return {
+        option.name: written(option.value)
+        for option in options(config)
+        if not option.field.metadata["per_host"]
+    }
 
 
 def differences(before: Any, after: Any) -> list[str]:
@@ -437,6 +448,7 @@ class Terminal:
         " debug: also the logs of TensorFlow and other libraries",
         choices=("quiet", "normal", "debug"),
         identity=False,
+        per_host=True,
     )
 
 

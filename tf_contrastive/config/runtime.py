@@ -74,6 +74,7 @@ class Runtime(Devices):
         "folder of the run; the same folder and flags resume it",
         required=True,
         check=plain_path,
+        per_host=True,
     )
     seed: int = option(
         0, "seed of weights, order of examples and views", maximum=2**32 - 1

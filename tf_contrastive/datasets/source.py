@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -276,6 +277,18 @@ class Source:
     decoded: bool = False
     files: Files | None = None
     digests: np.ndarray | None = None
+
+    @property
+    def content(self) -> str:
+        """What it holds, in words that differ for other images or classes."""
+        info = self.info
+        text = f"{info.num_examples} images of {info.name}"
+        if info.num_classes:
+            names = zlib.crc32("\n".join(info.label_names).encode())
+            text += f" in {info.num_classes} classes ({names:08x})"
+        if self.digests is not None:
+            text += f" (files {zlib.crc32(self.digests.tobytes()):08x})"
+        return text
 
     def examples(self) -> tf.data.Dataset:
         """Returns the decoded dataset, in order."""

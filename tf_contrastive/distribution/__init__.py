@@ -15,6 +15,7 @@ from tf_contrastive.distribution.collectives import (
 )
 from tf_contrastive.distribution.strategies import (
     any_worker,
+    check_same,
     gpu_capability,
     is_chief,
     is_pod,
@@ -28,6 +29,7 @@ __all__ = [
     "any_worker",
     "assign",
     "bfloat16_parts",
+    "check_same",
     "cross_replica_concat",
     "cross_replica_sum",
     "do_not_convert_self",

@@ -4,7 +4,9 @@ A malformed cluster is reported in one line: TensorFlow would wait forever for a
 missing worker.
 """
 
+import contextlib
 import dataclasses
+import ipaddress
 import itertools
 import json
 import os
@@ -141,19 +143,39 @@ def _check_jobs(cluster: Any) -> dict[str, tuple[str, ...]]:
         raise _wrong(
             f"has a job {others[0]!r}: only chief and worker train together"
         )
-    jobs = {job: tuple(cluster[job]) for job in _JOBS if cluster.get(job)}
+    jobs = {
+        job: tuple(map(_canonical, cluster[job]))
+        for job in _JOBS
+        if cluster.get(job)
+    }
     if not jobs:
         raise _wrong("has a cluster without chief and worker")
     if len(jobs.get("chief", ())) > 1:
         raise _wrong("has more than one chief")
     every = [address for addresses in jobs.values() for address in addresses]
     for address in every:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise _wrong(f"has the address {address!r}, not a host:port")
         if every.count(address) > 1:
             raise _wrong(f"gives two tasks the address {address}")
     return jobs
+
+
+def _canonical(address: str) -> str:
+    """Returns an address in the same form for all of its spellings."""
+    host, _, port = address.rpartition(":")
+    is_port = re.fullmatch("0*[0-9]{1,5}", port) and 0 < int(port) < 65536
+    if match := re.fullmatch(r"\[([0-9A-Fa-f:.]+)\]", host):
+        with contextlib.suppress(ValueError):
+            host = f"[{ipaddress.IPv6Address(match[1])}]"
+    elif re.fullmatch(r"[\w.-]+", host, re.ASCII):
+        host = host.lower().removesuffix(".")
+    else:
+        host = ""
+    if not host or not is_port:
+        raise _wrong(
+            f"has the address {address!r}, not a host:port (an IPv6 address is"
+            " in brackets)"
+        )
+    return f"{host}:{int(port)}"
 
 
 def _wrong(fault: str) -> errors.UserError:

@@ -1,10 +1,16 @@
 """The strategy of a run, and what its workers agree on."""
 
 import contextlib
+import ctypes
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator, Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors
@@ -82,6 +88,64 @@ def _sum_over_replicas(strategy: tf.distribute.Strategy, number: int) -> int:
     return int(total)
 
 
+def check_same(
+    strategy: tf.distribute.Strategy,
+    options: Mapping[str, str],
+    data: Mapping[str, str],
+) -> None:
+    """Compares what the workers were given; all of them must call it.
+
+    Args:
+      strategy: of the run; only several workers are compared.
+      options: name -> value.
+      data: what is read -> what was found there.
+
+    Raises:
+      UserError: on all workers, naming what differs first.
+    """
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return
+    both = json.dumps([dict(options), dict(data)])
+    first, *others = map(json.loads, _of_all_workers(strategy, both))
+    for worker, other in enumerate(others, 1):
+        for name, value in first[0].items():
+            if (theirs := other[0].get(name)) != value:
+                raise errors.UserError(
+                    f"worker {worker} has {errors.arg(name, theirs)},"
+                    f" worker 0 {errors.arg(name, value)}: start all workers by"
+                    " the same command"
+                )
+        for name, found in first[1].items():
+            if other[1][name] != found:
+                raise errors.UserError(
+                    f"{name}: worker {worker} reads {other[1][name]}, worker 0"
+                    f" {found}: give all workers the same data"
+                )
+
+
+def _of_all_workers(strategy: tf.distribute.Strategy, text: str) -> list[str]:
+    """Returns each worker's text; all must call it."""
+    replicas = strategy.num_replicas_in_sync
+
+    def rows(numbers: np.ndarray) -> np.ndarray:
+        """Returns the numbers of each replica, [replicas, n]."""
+
+        def own(context: tf.distribute.experimental.ValueContext) -> tf.Tensor:
+            row = [[context.replica_id_in_sync_group]]
+            shape = [replicas, len(numbers)]
+            return tf.scatter_nd(row, numbers[None], shape)
+
+        values = strategy.experimental_distribute_values_from_function(own)
+        total = strategy.reduce(tf.distribute.ReduceOp.SUM, values, axis=None)
+        return total.numpy()
+
+    data = np.frombuffer(text.encode(), np.uint8).astype(np.int32)
+    length = int(rows(np.array([len(data)], np.int32)).max())
+    every = rows(np.pad(data, (0, length - len(data))))
+    first_of_each = every[:: replicas // num_hosts(strategy)]
+    return [bytes(row.tolist()).rstrip(b"\0").decode() for row in first_of_each]
+
+
 def _split_cpu(virtual_devices: int) -> list[str]:
     """Splits the first CPU into virtual devices and returns their names."""
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -153,12 +217,58 @@ def _multiworker(timeout: float) -> tf.distribute.Strategy:
         num_accelerators={"GPU": gpus} if gpus else {},
         rpc_layer="grpc",
     )
-    strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    with _ending_within(timeout):
+        try:
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+        except tf.errors.OpError as error:
+            raise failures.LostWorkerError(
+                "the workers' connection has failed while TensorFlow started"
+                f" ({errors.first_line(error)}): repeat the command on all of"
+                " them"
+            ) from error
     if threading.current_thread() is threading.main_thread():
         # TensorFlow's server has replaced the handler by one that ignores
         # SIGTERM, unknown to Python: install Python's again.
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return strategy
+
+
+# Ends the process of the first argument, by the signal of the second, after the
+# seconds of the third, unless its standard input is closed before.
+_WATCH = """
+import os, select, sys
+number, signal, seconds = map(int, sys.argv[1:4])
+if not select.select([0], [], [], seconds)[0]:
+    print(sys.argv[4], file=sys.stderr, flush=True)
+    os.kill(number, signal)
+"""
+
+
+@contextlib.contextmanager
+def _ending_within(seconds: float) -> Iterator[None]:
+    """Ends the process, with `EXIT_RESUME`, if the block takes longer.
+
+    TensorFlow waits an hour for a worker that is lost while it starts. It holds
+    Python's lock, so that neither threads nor signal handlers of Python run:
+    another process sends a signal, whose handler is that of the C library.
+    """
+    library = ctypes.CDLL(None)
+    # The handler gets the signal's number, and ends with this status.
+    library.signal(errors.EXIT_RESUME, library._exit)
+    message = (
+        f"tf_contrastive: no connection of all workers in {seconds:g} s, since"
+        " one was lost while TensorFlow started: repeat the command on all"
+    )
+    numbers = map(str, (os.getpid(), errors.EXIT_RESUME, round(seconds)))
+    watch = subprocess.Popen(
+        [sys.executable, "-c", _WATCH, *numbers, message],
+        stdin=subprocess.PIPE,
+    )
+    try:
+        yield
+    finally:
+        watch.communicate()
+        library.signal(errors.EXIT_RESUME, 0)
 
 
 def _automatic(virtual_devices: int, tpu: str) -> str:

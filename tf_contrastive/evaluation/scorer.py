@@ -95,6 +95,15 @@ class Scorer:
             self._options, run.config.data if run else None
         )
         sources = self._sources = self._sources or self._open(run)
+        train, test = sources
+        distribution.check_same(
+            self._strategy,
+            fields.common(self._options),
+            {
+                "the training split": train.content,
+                "the test split": test.content,
+            },
+        )
         self._recorder.step = run.step if run else 0
         names = fields.split_list(self._options.evaluation.protocols)
         rows: list[dict[str, Any]] = []
