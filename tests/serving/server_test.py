@@ -202,6 +202,7 @@ _REFUSED = [
     ("GET", "/v1/models", None, 400, "Malformed request"),
     ("GET", "/v1/foo", None, 400, "Malformed request"),
     ("GET", "/favicon.ico", None, 404, "Not found"),
+    ("POST", "/healthz", b"", 404, "Not found"),
     ("POST", _PREDICT, b"", 400, "document is empty"),
     ("POST", _PREDICT, b"{", 400, "JSON Parse error"),
     (

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import psutil
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
@@ -36,7 +37,7 @@ _BODIES = 8
 _SMALL_BODY, _SMALL_ARRAY = 2**16, 2**13
 _RETRY = {"Retry-After": "1"}
 _CLOSE = {"Connection": "close"}
-_PLAIN = "text/plain"
+_JSON, _PLAIN = "application/json", "text/plain"
 
 
 class _GoneError(Exception):
@@ -80,6 +81,7 @@ class App:
                 Route("/metrics", self._show_metrics),
                 Mount("/", self._answer),
             ],
+            exception_handlers={HTTPException: self._refuse},
         )
 
     def close(self) -> None:
@@ -122,6 +124,17 @@ class App:
         )
         return Response(text, media_type=f"{_PLAIN}; version=0.0.4")
 
+    async def _refuse(self, request: Request, error: Exception) -> Response:
+        """Answers what no route takes, such as another method."""
+        del request
+        assert isinstance(error, HTTPException)
+        return Response(
+            rest.error(error.detail),
+            error.status_code,
+            error.headers,
+            media_type=_JSON,
+        )
+
     # ---- TensorFlow Serving's API -------------------------------------------
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,9 +167,7 @@ class App:
             terminal.warning(f"{method} {path}: {error!r}")
             status, body = 500, rest.error(errors.first_line(error))
         self._metrics.request(kind, status, time.monotonic() - start)
-        response = Response(
-            body, status, headers, media_type="application/json"
-        )
+        response = Response(body, status, headers, media_type=_JSON)
         await response(scope, receive, send)
 
     def _version(
