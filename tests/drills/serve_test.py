@@ -295,6 +295,7 @@ def test_versions_are_exchanged_under_load(exports, expected, tmp_path):
                 # The former one is gone, as soon as its requests are.
                 served.wait_until(lambda: len(_versions(server)) == 1, 60)
                 shutil.rmtree(base / str(version - 1))
+                time.sleep(1)
                 memory.append(round(process.memory_info().rss / _MIB))
         finally:
             stop.set()

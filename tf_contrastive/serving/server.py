@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import http
 import math
 import os
@@ -41,6 +42,8 @@ def serve(serving: Serving, batching: Batching, limits: Limits) -> None:
     # It warns of the loader that TensorFlow Serving uses.
     tf.get_logger().setLevel("ERROR")
     with _listen(serving.host, serving.port) as listener:
+        # What was imported stays: not to be searched after each version.
+        gc.freeze()
         versions = Versions(path, serving.versions, serving.model_name)
         newest = versions.load_first()
         app = App(serving.model_name, versions, batching, limits)

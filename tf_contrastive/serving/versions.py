@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import ctypes
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -46,6 +48,7 @@ class Versions:
         self._path, self._wanted, self._name = path, wanted, name
         self._single = exporting.is_complete(path)
         self._versions: dict[int, _Version] = {}
+        self._unloaded = False
 
     def load_first(self) -> int:
         """Loads the versions before there are requests; returns the newest.
@@ -125,6 +128,9 @@ class Versions:
         """Loads new versions and unloads those that are not wanted, forever."""
         while not self._single:
             await asyncio.sleep(seconds)
+            if self._unloaded:
+                self._unloaded = False
+                await asyncio.to_thread(_free_memory)
             try:
                 await self._refresh()
             except Exception as error:
@@ -185,4 +191,17 @@ class Versions:
             del self._versions[number]
             if version.model:
                 version.model.close()
+                self._unloaded = True
                 terminal.info(f"version {number} is not served any more")
+
+
+def _free_memory() -> None:
+    """Returns the memory of unloaded versions to the system.
+
+    Graphs refer to themselves, and rarely enough objects are made for Python to
+    search for such. The C library keeps what is freed, and not all have
+    `malloc_trim`.
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
