@@ -420,7 +420,11 @@ _TREES = {
     ),
     "pictures that are not read": (
         ("a/1.png", "b/2.png", "b/3.heic"),
-        ("train", {"a": [0], "b": [1]}, ["not read: 1 .heic"]),
+        (
+            "train",
+            {"a": [0], "b": [1]},
+            ["not read: 1 .heic; HEIC needs pillow_heif"],
+        ),
     ),
     "names without extension": (
         ("a/1.png", "b/2.png", "a/3", "a/4", "b/5"),

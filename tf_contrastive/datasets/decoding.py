@@ -7,7 +7,7 @@ dropped, 16-bit grey keeps its upper 8 bits, and several images are the first.
 
 import functools
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +73,13 @@ def formats() -> dict[str, tuple[str, ...]]:
 def extensions() -> tuple[str, ...]:
     """The extensions of the image files that can be read here."""
     return tuple(ending for endings in formats().values() for ending in endings)
+
+
+def lacking(names: Iterable[str]) -> str:
+    """Returns what would read HEIC files that are not read here, or nothing."""
+    has_heic = any(n.lower().endswith(_BY_PILLOW["HEIF"]) for n in names)
+    problem = has_heic and installation.missing("pillow_heif", "heic")
+    return f"; HEIC needs {problem}" if problem else ""
 
 
 class UnreadableError(Exception):
@@ -217,7 +224,7 @@ def check(
     """
     readable, total = found.readable, len(names)
     bad = [names[i] for i in np.flatnonzero(~readable).tolist()]
-    what = _unreadable(names, found, reading)
+    what = _unreadable(names, found, reading) + lacking(bad)
     if len(bad) == total:
         raise errors.UserError(
             f"{name}: none of the {total} images can be read: {what}: use"

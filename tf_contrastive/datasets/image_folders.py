@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tf_contrastive import errors, installation, terminal
+from tf_contrastive import errors, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import Folder
 from tf_contrastive.datasets import (
@@ -44,9 +44,8 @@ _SYSTEM = {
     "desktop.ini",
 }
 # Extensions of pictures that are not read, or not without a package.
-_HEIC = {".heic", ".heif"}
 _PICTURES = {
-    *(*_HEIC, ".avif", ".jxl", ".svg", ".psd", ".ico", ".tga"),
+    *(".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".ico", ".tga"),
     *(".exr", ".hdr", ".dng", ".cr2", ".nef", ".arw", ".dcm", ".nii"),
 }
 
@@ -375,9 +374,7 @@ def _tree(name: str, path: str, place: _Place) -> ImageFiles:
     ]
     hidden = [hidden for content in contents for hidden in content.hidden]
     left_out = ", ".join(filter(None, (counts(others), counts(hidden))))
-    heic = ""
-    if _HEIC.intersection(others):
-        heic = f"; HEIC needs {installation.missing('pillow_heif', 'heic')}"
+    heic = decoding.lacking(others)
     if not paths:
         advice = f"use a folder of {' '.join(decoding.extensions())} files"
         if any(".tfrec" in extension for extension in others):
