@@ -445,6 +445,25 @@ def test_limits_of_values(project, line):
     assert project.calls() == []
 
 
+def test_dry_run_of_the_data_service_prints_its_servers(project):
+    words = ["launch/data_service", "--port=7000", "--workers=1", "--host=a"]
+    dry = project.run(*words, "--dry_run")
+    assert dry.returncode == 0 and project.calls() == []
+    # The dispatcher prints its address and waits; the worker exits at once.
+    project.fake(
+        project.folder / ".venv" / "bin" / "python",
+        'if "--port=7000" in sys.argv:'
+        ' print("grpc://a:7000", flush=True); __import__("time").sleep(3)',
+    )
+    assert project.run(*words).returncode == 1
+    calls = sorted(project.calls())
+    assert [call[-1] for call in calls] == ["--port=7001", "--port=7000"]
+    assert project.run("bash", "-ec", dry.stdout).returncode == 0
+    assert sorted(project.calls()) == calls
+    free = project.run("launch/data_service", "--port=0", "--dry_run").stdout
+    assert free.count("--dispatcher=localhost:PORT") == 2
+
+
 def test_limits_of_the_data_services_ports(project):
     for words, status in {
         # The fake servers exit at once.
