@@ -1,0 +1,66 @@
+"""Two hosts, network namespaces of this machine; tests/drills has more."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import hosts
+
+_WHY_NOT = hosts.why_not()
+
+_WORKER = """
+import sys
+from tf_contrastive import distribution, errors
+strategy = distribution.strategy("auto")
+try:
+    with distribution.failures.reported():
+        while True:
+            distribution.any_worker(strategy, False)
+            print("reduced", flush=True)
+except errors.UserError as error:
+    print(error, flush=True)
+    sys.exit(error.status)
+"""
+_CONNECT = (
+    "import socket, sys; socket.create_connection((sys.argv[1], 2222), 9)"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT)
+def test_two_hosts_start_and_one_is_lost():
+    cluster = {"worker": ["A:2222", "b.:02222"]}
+    workers = []
+    with hosts.Network("a", "b") as network:
+        for index, host in enumerate(network):
+            # As Debian writes it.
+            other = network[1 - index]
+            host.name_hosts({host.name: "127.0.1.1", other.name: other.address})
+            task = {"type": "worker", "index": index}
+            config = json.dumps({"cluster": cluster, "task": task})
+            workers.append(
+                host.start(
+                    sys.executable,
+                    "-c",
+                    _WORKER,
+                    cwd=Path(__file__).resolve().parents[2],
+                    env={**os.environ, "TF_CONFIG": config},
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        for worker in workers:
+            assert worker.stdout.readline() == "reduced\n"
+        a, b = network
+        assert a.listening() == b.listening() == {"*:2222"}
+        assert a.start(sys.executable, "-c", _CONNECT).wait() == 0
+        b.lose()
+        b.boot()
+        told, _ = workers[0].communicate(timeout=120)
+        assert workers[0].returncode == 42, told
+        assert "a worker is lost" in told.splitlines()[-1]
+        workers[1].communicate()
