@@ -139,7 +139,8 @@ class DataService:
                 terminal.warning(
                     f"{given}: no batch came for {STALLED_AFTER} s; unless"
                     " steps take that long, a worker is gone: restart it at its"
-                    " port, and the run continues"
+                    " port, and the run continues; or it cannot be reached from"
+                    " here: start launch/data_service with --host=NAME"
                 )
 
         def empty(number: tf.Tensor) -> tf.data.Dataset:
