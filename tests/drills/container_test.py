@@ -1,7 +1,10 @@
 """The commands of launch/Dockerfile, in a clean root.
 
 Needs root, a network, and a folder with a minimal Debian, which is filled:
-`debootstrap --variant=minbase bookworm FOLDER`. DRILL_DEVICE is its DEVICE.
+
+  debootstrap --variant=minbase bookworm FOLDER
+  DRILL_ROOT=FOLDER DRILL_DEVICE=cpu pytest -o faulthandler_timeout=0 \\
+    tests/drills/container_test.py
 """
 
 import os
@@ -35,6 +38,7 @@ class _Container:
         } | {
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/bin",
             "PIP_CERT": "/certificates",
+            "HOME": "/root",
         }
         for name, text in dockerfile.instructions():
             self._follow(name, text, arguments)
@@ -54,7 +58,7 @@ class _Container:
             self.folder = text
             self.path.mkdir(parents=True, exist_ok=True)
         elif name == "USER":
-            self.user = text
+            self.user, self.variables["HOME"] = text, "/home/user"
         elif name == "COPY":
             *sources, target = text.split()
             for source in sources:
@@ -83,6 +87,8 @@ class _Container:
             [
                 *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
                 f"--mount-proc={self.root}/proc",
+                *("sh", "-c", 'mount --rbind /sys "$0/sys" && exec "$@"'),
+                self.root,
                 *("env", "--ignore-environment"),
                 *(f"{key}={value}" for key, value in self.variables.items()),
                 *("chroot", f"--userspec={self.user}:{self.user}", self.root),

@@ -520,6 +520,106 @@ def test_all_tests_fail_if_none_was_selected(project, quick, slow, status):
     assert done.returncode == status, done.stderr
 
 
+# ---- SLURM -------------------------------------------------------------------
+
+
+def _batch(project, *flags):
+    """Returns what `launch/slurm` lets sbatch run."""
+    words = ["launch/slurm", "--nodes=1", *flags, "pretrain", _AWKWARD]
+    project.calls()
+    assert project.run(*words).returncode == 0
+    ((*_, wrapped),) = project.calls()
+    return wrapped.removeprefix("--wrap=")
+
+
+@pytest.mark.parametrize(
+    ("task", "restarts", "status", "requeued"),
+    [
+        (0, "", 0, False),
+        (42, "", 42, True),
+        (137, "1", 137, True),
+        # The limit of 3.
+        (42, "2", 42, True),
+        (42, "3", 42, False),
+        # A worker that failed by itself, and others that end for lack of it.
+        (2, "", 2, False),
+        (1, "", 1, False),
+        (134, "", 134, False),
+    ],
+)
+def test_a_job_is_queued_again_if_its_run_was_saved(
+    project, task, restarts, status, requeued
+):
+    # A fake srun of two tasks, whose status is the larger one. The first ends
+    # with 42, unless both succeed.
+    project.fake(
+        project.bin / "srun",
+        """
+import subprocess
+words = sys.argv[1:]
+shell = words[words.index("sh") : words.index("task") + 1]
+second = int(os.environ["TASK"])
+statuses = [
+    subprocess.call([*shell, "sh", "-c", f"exit {each}"])
+    for each in (42 if second else 0, second)
+]
+sys.exit(max(statuses))
+""",
+    )
+    project.fake(project.bin / "scontrol")
+    script = _batch(project, "--requeue=3")
+    variables = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c"}
+    if restarts:
+        variables["SLURM_RESTART_COUNT"] = restarts
+    done = project.run("sh", "-c", script, TASK=str(task), **variables)
+    assert done.returncode == status, done.stderr
+    calls = [c for c in project.calls() if c[0] == "scontrol"]
+    assert calls == [["scontrol", "requeue", "7"]] * requeued
+
+
+def test_the_attempts_of_a_job_differ(project):
+    project.fake(
+        project.bin / "srun", 'print(os.environ["TF_CONTRASTIVE_ATTEMPT"])'
+    )
+    for flags in ((), ("--requeue=1",)):
+        script = _batch(project, *flags)
+        jobs = {}
+        for job, count in (("7", None), ("7", "1"), ("8", None)):
+            variables = {"SLURM_JOB_ID": job, "SLURM_CLUSTER_NAME": "c"}
+            if count:
+                variables["SLURM_RESTART_COUNT"] = count
+            out = project.run("sh", "-c", script, **variables).stdout.strip()
+            jobs.setdefault(out.rpartition("/")[0], set()).add(out)
+        assert sorted(map(len, jobs.values())) == [1, 2]
+
+
+def test_a_task_of_slurm_saves_after_the_signal(project):
+    # All processes of a task get the signal.
+    script = _batch(project, "--requeue=1")
+    task = shlex.split(script.split("\nsrun ")[1].rpartition("\nstatus=")[0])
+    shell = task[task.index("sh") : task.index("task") + 1]
+    run = subprocess.Popen(
+        [*shell, sys.executable, "-c", _SAVES],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert run.stdout.readline() == b"ready\n"
+    os.killpg(run.pid, signal.SIGTERM)
+    assert run.communicate(timeout=60)[0] == b"saved\n"
+    assert run.returncode == 42
+
+
+_SAVES = """
+import signal, sys, time
+def save(*_):
+    time.sleep(0.3)
+    print("saved", flush=True)
+    sys.exit(42)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
 # ---- Modules -----------------------------------------------------------------
 
 

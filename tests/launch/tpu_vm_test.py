@@ -47,8 +47,8 @@ sys.exit(subprocess.call(["bash", "-c", command], cwd=home, env=environment))
 )
 # One with a TPU that comes and goes. The file $WORLD has the state of the TPU
 # ("": there is none), the states of its queued resource, and what comes next:
-# for each `create`, whether it can; for each run, its status and the TPU's new
-# state.
+# for each `create`, whether it can; for each run, its status, the new state of
+# the TPU and, if it differs from the status, the outcome on the host.
 _WORLD = (
     _PARSE
     + """
@@ -68,9 +68,10 @@ elif verb == "create":
         world["queue"] = ["WAITING_FOR_RESOURCES", "ACTIVE"] if queued else []
         world["tpu"] = "READY"
 elif "tpu_vm_host run" in command:
-    status, world["tpu"] = world["next"].pop(0)
-elif "tpu_vm_host stopped" in command:
-    status = not world.get("stopped")
+    status, world["tpu"], *outcome = world["next"].pop(0)
+    world["outcome"] = outcome[0] if outcome else status
+elif "tpu_vm_host outcome" in command:
+    print(world["outcome"])
 json.dump(world, open(os.environ["WORLD"], "w"))
 sys.exit(status)
 """
@@ -195,7 +196,7 @@ _NEW = ["create", *_INSTALL, "run"]
     [
         # A missing TPU is created. A failed run ends all.
         ([], {"next": [1, [0, "READY"]]}, _NEW, 0),
-        ([], {"next": [1, [2, "READY"]]}, _NEW, 2),
+        ([], {"next": [1, [2, "READY"]]}, [*_NEW, "outcome"], 2),
         # One that is there is used as it is.
         ([], {"tpu": "READY", "next": [[0, "READY"]]}, ["run"], 0),
         # Without capacity, it is tried again.
@@ -219,21 +220,27 @@ _NEW = ["create", *_INSTALL, "run"]
         ),
         (
             [],
-            {"tpu": "READY", "next": [[255, "READY"], [0, "READY"]]},
-            ["run", "run"],
+            {
+                "tpu": "READY",
+                "next": [
+                    *([255, "READY", "running"], [1, "READY", "killed"]),
+                    [1, "READY", 0],
+                ],
+            },
+            ["run", "outcome"] * 3,
             0,
         ),
         (
             [],
             {"tpu": "READY", "next": [[42, "READY"], [0, "READY"]]},
-            ["run", "stopped", "run"],
+            ["run", "outcome", "run"],
             0,
         ),
         # `stop` ends all.
         (
             [],
-            {"tpu": "READY", "stopped": True, "next": [[42, "READY"]]},
-            ["run", "stopped"],
+            {"tpu": "READY", "next": [[42, "READY", "stopped"]]},
+            ["run", "outcome"],
             42,
         ),
         # A queued resource keeps its name until it is deleted, too.
@@ -250,7 +257,7 @@ _NEW = ["create", *_INSTALL, "run"]
         (
             ["--recreate=2"],
             {"tpu": "READY", "next": [[42, "READY"]] * 3},
-            ["run", "stopped"] * 3,
+            ["run", "outcome"] * 3,
             42,
         ),
         # Somebody has stopped the VM itself.
@@ -345,13 +352,21 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def _image(project, folder, name, version):
+# What its TensorFlow requires: as ranges, since an image's setuptools and
+# protobuf may be older than what else is installed needs.
+_NEEDS = ["numpy<2", "absl-py>=1.0", "setuptools", "protobuf<6,>=3.20"]
+
+
+def _image(project, folder, name, version, protobuf="4.25.9"):
     """Makes python3 that of an image with this TensorFlow."""
     fake = folder / "image.py"
     fake.write_text(
         _IMAGE.format(
-            versions={name: version, "numpy": "1.26.4", "absl-py": "1.4.0"},
-            requires=["numpy<2", "absl-py>=1.0", "wrapt"],
+            versions={
+                **{name: version, "protobuf": protobuf},
+                "numpy": "1.26.4" if protobuf[0] == "4" else "2.1.3",
+            },
+            requires=[*_NEEDS, 'nvidia-cublas-cu12==12; extra == "and-cuda"'],
         )
     )
     then = f"""
@@ -363,17 +378,17 @@ if sys.argv[1] == "launch/tpu_vm_packages.py":
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "keras"),
+    ("name", "version", "protobuf", "keras"),
     [
-        ("tensorflow", "2.15.0", []),
-        ("tensorflow", "2.18.0", ["tf-keras==2.18.*"]),
-        ("tensorflow-tpu", "2.20.1", ["tf-keras==2.20.*"]),
+        ("tensorflow", "2.15.0", "4.25.9", []),
+        ("tensorflow", "2.17.1", "4.25.9", ["tf-keras==2.17.*"]),
+        ("tensorflow-tpu", "2.20.1", "5.29.6", ["tf-keras==2.20.*"]),
     ],
 )
 def test_install_on_a_tpu_vm_cannot_touch_its_tensorflow(
-    name, version, keras, project, vm, tmp_path
+    name, version, protobuf, keras, project, vm, tmp_path
 ):
-    _image(project, tmp_path, name, version)
+    _image(project, tmp_path, name, version, protobuf)
     done = _on_vm(project, vm, "install", "pod-1")
     assert done.returncode == 0, done.stderr + done.stdout
     assert f"{name} {version} is unchanged" in done.stdout
@@ -385,13 +400,17 @@ def test_install_on_a_tpu_vm_cannot_touch_its_tensorflow(
     assert [c[c.index("--no-deps") + 1 :] for c in rest] == (
         [keras] if keras else []
     )
-    # What TensorFlow requires stays as it is, and nothing requires it.
+    # What TensorFlow requires stays so, and nothing requires it.
     constraints = (vm / "constraints-tpu.txt").read_text().splitlines()
-    assert constraints == ["absl-py==1.4.0", "numpy==1.26.4"]
+    assert constraints == _NEEDS
     asked = [
         requirements.Requirement(line)
         for line in (vm / "requirements-tpu.txt").read_text().splitlines()
     ]
+    # They import what protobuf 4 and NumPy 1 do not have.
+    new = {"tensorflow-metadata": "1.21", "pyarrow": "26.0.1"}
+    for each in (r for r in asked if r.name in new):
+        assert each.specifier.contains(new[each.name]) == (protobuf[0] == "5")
     addons = [r for r in asked if r.name == "tensorflow-addons"]
     assert bool(addons) == (version == "2.15.0")
     wheels = {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tf-nightly"}
@@ -433,7 +452,8 @@ def test_a_run_on_a_tpu_vm_survives_a_lost_connection(tmp_path):
     run = _host(tmp_path, "run", *program, "0.5", "a b")
     out, _ = run.communicate(timeout=60)
     assert run.returncode == 7
-    assert _host(tmp_path, "stopped").wait(timeout=60) == 1
+    outcome = _host(tmp_path, "outcome").communicate(timeout=60)[0]
+    assert outcome == "7\n"
     assert out.splitlines() == ["it's ['0.5', 'a b']", "over"]
 
     run = _host(
@@ -463,6 +483,7 @@ def test_a_run_on_a_tpu_vm_survives_a_lost_connection(tmp_path):
     for each in (following, repeated):
         each.communicate(timeout=60)
         assert each.returncode == 42
-    assert _host(tmp_path, "stopped").wait(timeout=60) == 0
+    outcome = _host(tmp_path, "outcome").communicate(timeout=60)[0]
+    assert outcome == "stopped\n"
     again = _host(tmp_path, "stop")
     assert "no run" in again.communicate(timeout=60)[1]
