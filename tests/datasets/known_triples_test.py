@@ -218,10 +218,9 @@ def _column(root, triples, draw, faulty):
 def _opened(name, split):
     """The triples of a split; labels by their names."""
     source = datasets.source(name, split)
-    if source.arrays and "path" in source.arrays:
+    if source.paths is not None:
         images = [
-            np.asarray(Image.open(path).convert("RGB"))
-            for path in source.arrays["path"].numpy()
+            np.asarray(Image.open(path).convert("RGB")) for path in source.paths
         ]
     else:
         images = [e["image"] for e in source.examples().as_numpy_iterator()]

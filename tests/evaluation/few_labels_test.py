@@ -88,8 +88,8 @@ def test_images_in_folders_are_those_of_the_list(tmp_path, lists):
     name = f"folder:{tmp_path}/images"
     context = _context(tmp_path, name, finetune_lists=str(lists))
     chosen = few_labels.choose(context, 0.01, seed=0)
-    paths = context.data.train.select(chosen.rows).arrays["path"].numpy()
-    found = {path.decode().rpartition("/")[2] for path in paths}
+    paths = context.data.train.select(chosen.rows).paths
+    found = {path.rpartition("/")[2] for path in paths}
     assert found == {_NAMES[i] for i in _LISTED}
 
 

@@ -5,7 +5,7 @@ import functools
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,7 +36,7 @@ class _Entries(NamedTuple):
 def check(
     name: str,
     folder: str,
-    paths: list[str],
+    paths: Sequence[str],
     unread: np.ndarray,
     reading: Reading,
 ) -> np.ndarray:

@@ -84,10 +84,9 @@ def _tile(example: Record) -> np.ndarray:
 
 def _name(source: Source, row: int) -> str:
     """Returns the name of an image's file, or its number in the split."""
-    paths = (source.arrays or {}).get("path")
-    if paths is None:
+    if source.paths is None:
         return f"{row:,}"
-    return os.path.basename(np.asarray(paths[row]).item().decode())
+    return os.path.basename(source.paths[row])
 
 
 def _png(

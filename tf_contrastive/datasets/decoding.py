@@ -105,7 +105,7 @@ class Found(NamedTuple):
     """What is found of n images: sizes, and columns of `Verified`."""
 
     sizes: np.ndarray  # Height and width, int32 [n, 2].
-    formats: np.ndarray  # int64 [n], as all others.
+    formats: np.ndarray  # Integers [n], as all others.
     pillow: np.ndarray
     peaks: np.ndarray
     digests: np.ndarray  # Of their bytes; 0 if unreadable.

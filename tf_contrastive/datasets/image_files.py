@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from tf_contrastive.datasets import (
     split_spec,
     verified_files,
 )
+from tf_contrastive.datasets.names import Names
 from tf_contrastive.datasets.source import (
     Access,
     Info,
@@ -50,11 +51,11 @@ class ImageFiles(NamedTuple):
     """
 
     place: str
-    paths: list[str]
-    names: list[str]
+    paths: Sequence[str]
+    names: Sequence[str]
     order: np.ndarray
     found: tuple[tuple[str, str], ...]
-    labels: list[int] | None = None
+    labels: Sequence[int] | np.ndarray | None = None
     label_names: tuple[str, ...] = ()
     num_classes: int | None = None
     listed_in: str | None = None
@@ -128,13 +129,12 @@ def source(
     With `held_out` the files are those of train and of test.
     """
     reading = access.reading
-    rows = {"path": np.array(files.paths, object)}
-    if files.labels is not None:
-        rows["label"] = np.array(files.labels, np.int64)
+    every, labels = Names.of(files.paths), files.labels
+    rows = {} if labels is None else {"label": np.array(labels, np.int64)}
     order = files.order
     upright = reading.exif == "apply"
 
-    def verified(paths: list[str]) -> decoding.Found:
+    def verified(paths: Names) -> decoding.Found:
         return verified_files.read_sizes(
             paths,
             reading.max_image_pixels,
@@ -150,32 +150,31 @@ def source(
             rows.get("label"),
             reading.test_fraction,
         )
-        everything = verified(files.paths)
+        everything = verified(every)
         test = split_spec.without_copies(test, everything.digests)
         order = order[test[order] == (split_spec.parse(split)[0] == "test")]
     start, stop = split_spec.bounds(split, len(order))
     taken = np.sort(order[start:stop])
     rows = {key: row[taken] for key, row in rows.items()}
-    paths = rows["path"].tolist()
+    paths = every.take(taken)
     found = everything.select(taken) if everything else verified(paths)
     absent: list[str] = []
     if files.listed_in is not None:
         is_absent = absent_files.check(
             name, files.listed_in, paths, ~found.readable, reading
         )
-        absent = rows["path"][is_absent].tolist()
-        found = found.select(~is_absent)
-        rows = {key: row[~is_absent] for key, row in rows.items()}
+        absent = list(paths.take(np.flatnonzero(is_absent)))
+        present = np.flatnonzero(~is_absent)
+        found, paths = found.select(present), paths.take(present)
+        rows = {key: row[present] for key, row in rows.items()}
     rows["size"] = found.sizes
-    good, shape, bad = decoding.check(
-        name, rows["path"].tolist(), found, reading
-    )
-    every = {key: row[good] for key, row in rows.items()}
+    good, shape, bad = decoding.check(name, paths, found, reading)
+    kept = {key: row[good] for key, row in rows.items()}
     about = (("files", found.counts()), *files.found)
     if absent:
         about = (*about, ("absent_files", f"{len(absent):,}: {few(absent)}"))
     if "label" in rows:
-        lost = np.setdiff1d(rows["label"], every["label"]).tolist()
+        lost = np.setdiff1d(rows["label"], kept["label"]).tolist()
         names = files.label_names
         if lost:
             terminal.warning(
@@ -194,5 +193,5 @@ def source(
         found=about,
     )
     decode = functools.partial(_decode, decoder=found.decoder(upright))
-    whole = in_memory(every, decode, info)
+    whole = in_memory(kept, decode, info, paths=paths.take(good))
     return dataclasses.replace(whole, digests=found.digests[good])

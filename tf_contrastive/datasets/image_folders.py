@@ -1,9 +1,11 @@
 """Folders of images, with or without classes: `folder:PATH`."""
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
@@ -16,6 +18,7 @@ from tf_contrastive.datasets import (
     split_spec,
 )
 from tf_contrastive.datasets.image_files import ImageFiles, counts, few
+from tf_contrastive.datasets.names import Names
 from tf_contrastive.datasets.source import Access, Source
 
 # Folders that were splits before other spellings: beside folders of images
@@ -222,7 +225,7 @@ def _refuse_look_alikes(name: str, path: str, folders: list[str]) -> None:
         )
 
 
-def _refuse_inner_splits(name: str, root: str, names: list[str]) -> None:
+def _refuse_inner_splits(name: str, root: str, names: Names) -> None:
     """Raises `UserError` if there are splits inside of folders.
 
     Args:
@@ -364,15 +367,18 @@ def _classes(
 def _tree(name: str, path: str, place: _Place) -> ImageFiles:
     """Lists the images of a split."""
     root = place.root
-    contents = list(_walk(root))
-    files = [os.path.join(c.path, file) for c in contents for file in c.files]
-    paths = sorted(filter(image_files.is_image, files))
-    others = [
-        image_files.extension(file)
-        for file in files
-        if not image_files.is_image(file)
-    ]
-    hidden = [hidden for content in contents for hidden in content.hidden]
+    images, others, hidden = list[str](), list[str](), list[str]()
+    for content in _walk(root):
+        hidden += content.hidden
+        for file in content.files:
+            if image_files.is_image(file):
+                images.append(os.path.join(content.path, file))
+            else:
+                others.append(image_files.extension(file))
+    images.sort()
+    # Millions of texts take several times as much memory.
+    paths = Names.of(images)
+    del images
     left_out = ", ".join(filter(None, (counts(others), counts(hidden))))
     heic = decoding.lacking(others)
     if not paths:
@@ -388,16 +394,18 @@ def _tree(name: str, path: str, place: _Place) -> ImageFiles:
         are_images = bare > len(paths) or not _PICTURES.isdisjoint(others)
         tell = terminal.warning if are_images else terminal.info
         tell(f"{name}: files that are not read: {counts(others)}{heic}")
-    names = [path[len(root) :].strip("/") for path in paths]
+    names = Names.of(path[len(root) :].strip("/") for path in paths)
     _refuse_inner_splits(name, root, names)
-    of = [name.split("/")[0] if "/" in name else "" for name in names]
+    of = [
+        sys.intern(name.split("/")[0]) if "/" in name else "" for name in names
+    ]
     own = _Layout(sorted({*of} - {""}), [n for n in names if "/" not in n])
     by_split, why = _classes(name, place, own, len(names))
     found = {"left_out": left_out, "splits": _shown(place)}
     tree = ImageFiles(path, paths, names, split_spec.random_order(names), ())
     if by_split:
         label_names, number = classes.numbered(name, place.split, by_split)
-        labels = [number[label] for label in of]
+        labels = np.array([number[label] for label in of], np.int64)
         tree = tree._replace(labels=labels, label_names=label_names)
         found["labels"] = f"names of the folders in {root}"
         as_split = few(filter(split_spec.meaning, own.folders))
@@ -408,7 +416,9 @@ def _tree(name: str, path: str, place: _Place) -> ImageFiles:
         )
         found["deeper_folders"] = few(deeper)
         _tell_empty(name, root, own.folders)
-        if lacking := sorted({*label_names} - {label_names[i] for i in labels}):
+        if lacking := sorted(
+            {*label_names} - {label_names[i] for i in np.unique(labels)}
+        ):
             found["classes_elsewhere"] = few(lacking)
     else:
         found["labels"] = f"none: {why}"

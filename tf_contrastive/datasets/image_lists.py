@@ -17,13 +17,14 @@ from tf_contrastive.datasets.list_tables import (
     PATH_COLUMN,
     ROW_COLUMN,
     SPLIT_COLUMN,
-    Row,
+    Rows,
     Table,
     columns_of_images,
     exists,
     plain,
     read,
 )
+from tf_contrastive.datasets.names import Names
 from tf_contrastive.datasets.source import Access, Source
 
 # Of a label: more do not fit into any integer of TensorFlow.
@@ -59,9 +60,9 @@ class _Lines(NamedTuple):
     """
 
     table: Table
-    rows: list[Row]
-    named: list[str]
-    labels: list[str] | None
+    rows: Rows
+    named: Names
+    labels: Names | None
     found: tuple[tuple[str, str], ...]
 
 
@@ -137,9 +138,9 @@ def _label_column(table: Table, path: int, reading: Reading) -> int | None:
         return chosen
     named = [c for c in table.matching(LABEL_COLUMN) if c != path]
     if named:
-        pairs = {tuple(map(row.cell, named)) for row in table.rows}
-        values = [{*table.column(column)} for column in named]
-        if any(len(each) != len(pairs) for each in values):
+        columns = [table.column(column) for column in named]
+        pairs = {*zip(*columns, strict=True)}
+        if any(len({*column}) != len(pairs) for column in columns):
             raise _undecided(table, "labels", named, option)
         return named[0]
     rows = table.matching(ROW_COLUMN)
@@ -152,8 +153,9 @@ def _label_column(table: Table, path: int, reading: Reading) -> int | None:
         and not _is_of_splits(table, column)
     ]
     if len(others) > 1 and all(
-        {*map(str.lower, table.column(column))} <= _BOOLEANS
+        cell.lower() in _BOOLEANS
         for column in others
+        for cell in table.column(column)
     ):
         names = few(map(table.named, others))
         raise errors.UserError(
@@ -164,7 +166,7 @@ def _label_column(table: Table, path: int, reading: Reading) -> int | None:
         raise _undecided(table, "labels", others, option)
     if not others:
         return None
-    if len({*table.column(others[0])}) == len(table.rows) > _FEW:
+    if len(table.rows) > _FEW and _all_differ(table.column(others[0])):
         raise errors.UserError(
             f"{table.file}: each line has a value of its own in column"
             f" {table.named(others[0])}: if these are labels, set"
@@ -174,17 +176,31 @@ def _label_column(table: Table, path: int, reading: Reading) -> int | None:
     return others[0]
 
 
-def _numbers_lines(cells: list[str]) -> bool:
+def _all_differ(cells: Names) -> bool:
+    seen = set[str]()
+    for cell in cells:
+        if cell in seen:
+            return False
+        seen.add(cell)
+    return True
+
+
+def _numbers_lines(cells: Names) -> bool:
     """Whether a column counts the lines, from 0 or 1, as data frames do."""
-    counts = ([str(i + first) for i in range(len(cells))] for first in (0, 1))
-    return len(cells) > 1 and cells in counts
+    return len(cells) > 1 and any(
+        all(cell == str(i) for i, cell in enumerate(cells, first))
+        for first in (0, 1)
+    )
 
 
 def _is_of_splits(table: Table, column: int) -> bool:
     """Whether a column has the name of a split in each line."""
-    meanings = {*map(split_spec.meaning, table.column(column))}
-    is_named = column in table.matching(SPLIT_COLUMN)
-    return None not in meanings and (is_named or len(meanings) > 1)
+    meanings = set[str]()
+    for cell in table.column(column):
+        if (meaning := split_spec.meaning(cell)) is None:
+            return False
+        meanings.add(meaning)
+    return column in table.matching(SPLIT_COLUMN) or len(meanings) > 1
 
 
 # ---- Splits ------------------------------------------------------------------
@@ -261,11 +277,17 @@ def _of_list(
                 f" {errors.arg('test_fraction', '0.2')}",
             )
         return "train", {"train": _lines(name, table, columns, table.rows)}
-    groups: dict[str, list[Row]] = {}
-    for row in table.rows:
-        means = split_spec.meaning(row.cell(columns.split))
-        groups.setdefault(str(means), []).append(row)
-    words = sorted({cell.lower() for cell in table.column(columns.split)})
+    column = table.column(columns.split)
+    means = map(str, map(split_spec.meaning, column))
+    numbers: dict[str, int] = {}
+    group = np.fromiter(
+        (numbers.setdefault(each, len(numbers)) for each in means), np.int64
+    )
+    groups = {
+        key: table.rows.take(np.flatnonzero(group == number))
+        for key, number in numbers.items()
+    }
+    words = sorted({cell.lower() for cell in column})
     where = f"column {table.named(columns.split)} of {path}"
     if columns.split not in table.matching(SPLIT_COLUMN):
         terminal.warning(f"{name}: {where} is read as the names of splits")
@@ -300,16 +322,14 @@ def _check_file(name: str, path: str) -> None:
         )
 
 
-def _lines(
-    name: str, table: Table, columns: _Columns, rows: list[Row]
-) -> _Lines:
+def _lines(name: str, table: Table, columns: _Columns, rows: Rows) -> _Lines:
     """Returns paths and labels of a split.
 
     Raises:
       UserError: for lines that lack one of them, or have too many columns.
     """
     file = table.file
-    named = [row.cell(columns.path) for row in rows]
+    named = rows.column(columns.path)
 
     def refuse(problem: str, bad: list[int], advice: str) -> None:
         if bad:
@@ -318,7 +338,7 @@ def _lines(
                 f" as line {rows[bad[0]].line} ({named[bad[0]]}): {advice}"
             )
 
-    wide = [i for i, r in enumerate(rows) if len(r.cells) > table.width]
+    wide = np.flatnonzero(rows.widths > table.width).tolist()
     refuse(
         f"have more than {table.width} columns",
         wide,
@@ -329,7 +349,7 @@ def _lines(
     refuse("have no path, or a line break in it", pathless, "write one")
     labels, why = None, "no column of labels"
     if columns.label is not None:
-        labels = [row.cell(columns.label) for row in rows]
+        labels = rows.column(columns.label)
         bare = [i for i, x in enumerate(labels) if x.lower() in _MISSING]
         if len(bare) == len(rows):
             labels, why = None, f"column {table.named(columns.label)} is empty"
@@ -342,7 +362,7 @@ def _lines(
         *table.matching(SPLIT_COLUMN),
     }
     for column in sorted(may_be_split.intersection(unread)):
-        meanings = [split_spec.meaning(row.cell(column)) for row in rows]
+        meanings = list(map(split_spec.meaning, rows.column(column)))
         called = f"column {table.named(column)}"
         if any(meanings):
             refuse(
@@ -372,7 +392,7 @@ def _lines(
 
 
 def _numbered(
-    name: str, split: str, by_split: dict[str, list[str]], reading: Reading
+    name: str, split: str, by_split: dict[str, Names], reading: Reading
 ) -> tuple[dict[str, int], tuple[str, ...], int]:
     """Numbers the classes: integers are used unchanged.
 
@@ -427,14 +447,19 @@ def _refuse_several(name: str, labels: set[str]) -> None:
 
 
 def _check_repeated(
-    name: str, lines: _Lines, paths: list[str], labels: list[int] | None
+    name: str, lines: _Lines, paths: Names, labels: np.ndarray | None
 ) -> None:
     """Warns of files that occur twice; refuses those with two labels."""
-    first: dict[str, int] = {}
+    # Of paths, a dict of all would be the largest part of the memory.
+    hashes = map(hash, map(os.path.normpath, paths))
+    _, first, same = np.unique(
+        np.fromiter(hashes, np.int64, len(paths)), True, True
+    )
+    firsts = first[same.reshape(-1)]
     repeated, conflicts = [], []
-    for i, path in enumerate(paths):
-        j = first.setdefault(os.path.normpath(path), i)
-        if j != i:
+    for i in np.flatnonzero(firsts < np.arange(len(paths))).tolist():
+        j = int(firsts[i])
+        if os.path.normpath(paths[i]) == os.path.normpath(paths[j]):
             repeated.append(i)
             if labels is not None and labels[i] != labels[j]:
                 conflicts.append((j, i))
@@ -477,7 +502,7 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
         f"{key} ({'no labels' if x.labels is None else 'labelled'})"
         for key, x in by_split.items()
     )
-    paths = list(map(lines.table.path, lines.named))
+    paths = Names.of(map(lines.table.path, lines.named))
     found = ImageFiles(
         path,
         paths,
@@ -489,9 +514,11 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
     labelled = {
         k: x.labels for k, x in by_split.items() if x.labels is not None
     }
+    labels = None
     if lines.labels is not None:
         number, names, count = _numbered(name, own, labelled, reading)
-        labels = [number[label] for label in lines.labels]
+        numbers = (number[label] for label in lines.labels)
+        labels = np.fromiter(numbers, np.int64, len(paths))
         found = found._replace(
             labels=labels, label_names=names, num_classes=count
         )
@@ -499,7 +526,7 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
         terminal.warning(
             f"{name}: {own} has no labels, and {few(sorted(labelled))} has"
         )
-    _check_repeated(name, lines, paths, found.labels)
+    _check_repeated(name, lines, paths, labels)
     held_out = by_split.keys() == {"train"} and image_files.holds_out(
         split, reading
     )

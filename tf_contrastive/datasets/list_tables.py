@@ -1,23 +1,27 @@
 """Tables in text files with columns of paths, of labels, or of splits."""
 
+import array
 import codecs
 import contextlib
 import csv
 import dataclasses
 import functools
 import io
+import itertools
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, overload
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import decoding
 from tf_contrastive.datasets.image_files import is_image
+from tf_contrastive.datasets.names import BLOCK, Names, Writer
 
 # The mark that spreadsheets write before the text -> its encoding.
 _ENCODINGS = {
@@ -56,6 +60,65 @@ class Row(NamedTuple):
         return self.cells[column] if column < len(self.cells) else ""
 
 
+class Rows(Sequence[Row]):
+    """Lines in columns, which take less memory than a `Row` each."""
+
+    def __init__(
+        self, lines: np.ndarray, widths: np.ndarray, columns: list[Names]
+    ) -> None:
+        """Numbers of the lines, and of their cells, int [n]; all cells."""
+        self.lines, self.widths, self.columns = lines, widths, columns
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> "Rows":
+        """Returns the rows; cells beyond the end of a row are empty."""
+        waiting, writers = iter(rows), list[Writer]()
+        lines, widths, count = array.array("q"), array.array("q"), 0
+        while block := list(itertools.islice(waiting, BLOCK)):
+            lines.extend(row.line for row in block)
+            widths.extend(len(row.cells) for row in block)
+            while len(writers) < max(widths[count:]):
+                writers.append(Writer())
+                writers[-1].extend([""] * count)
+            count += len(block)
+            for column, writer in enumerate(writers):
+                writer.extend([row.cell(column) for row in block])
+        columns = [writer.names() for writer in writers]
+        return cls(np.array(lines), np.array(widths), columns)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Rows": ...
+
+    def __getitem__(self, index: int | slice) -> "Row | Rows":
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        columns = self.columns[: self.widths[index]]
+        return Row(int(self.lines[index]), [c[index] for c in columns])
+
+    def take(self, rows: np.ndarray) -> "Rows":
+        """Returns some of the rows, int [m]."""
+        columns = [column.take(rows) for column in self.columns]
+        return Rows(self.lines[rows], self.widths[rows], columns)
+
+    def column(self, number: int) -> Names:
+        """Returns a column."""
+        if number < len(self.columns):
+            return self.columns[number]
+        return Names(b"", np.zeros([len(self)], np.int64))  # Empty texts.
+
+    def where(self, cells: list[str]) -> np.ndarray:
+        """Returns the places of rows with these cells, int [m]."""
+        places = self.column(0).where(cells[0])
+        same = [i for i in places.tolist() if self[i].cells == cells]
+        return np.array(same, np.int64)
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A list.
@@ -69,15 +132,15 @@ class Table:
 
     file: str
     header: list[str]
-    rows: list[Row]
+    rows: Rows
     about: str
 
     @functools.cached_property
     def width(self) -> int:
         """The number of columns."""
-        widths = Counter(len(row.cells) for row in self.rows)
-        most = max(widths, key=lambda width: (widths[width], width))
-        return len(self.header) or most
+        counts = np.bincount(self.rows.widths)
+        most = np.flatnonzero(counts == counts.max())[-1]
+        return len(self.header) or int(most)
 
     def named(self, column: int) -> str:
         """Returns the name of a column, or its number."""
@@ -92,9 +155,9 @@ class Table:
             if names.fullmatch(plain(name))
         ]
 
-    def column(self, number: int) -> list[str]:
+    def column(self, number: int) -> Names:
         """Returns a column."""
-        return [row.cell(number) for row in self.rows]
+        return self.rows.column(number)
 
     def path(self, written: str) -> str:
         """Returns the path that a list means."""
@@ -121,16 +184,19 @@ def read(path: str, reading: Reading) -> Table:
     try:
         content = files.read(path)
         marks = (mark for mark in _ENCODINGS if content.startswith(mark))
-        encoding = _ENCODINGS.get(next(marks, b""), "utf-8")
-        text = content.decode(encoding)
-        if "\0" in text:  # Pythons differ in it.
+        if encoding := _ENCODINGS.get(next(marks, b"")):
+            content = content.decode(encoding).encode()
+        if b"\0" in content:  # Pythons differ in it.
             raise ValueError("it has zero bytes")
+        start = content[: 4 * _SAMPLE].decode(errors="ignore")[:_SAMPLE]
         # As Excel tells itself the delimiter.
-        if match := re.match(r"sep=(.)\r?(?=\n)", text):
-            text = text[match.end() :]
-        delimiter = match[1] if match else _delimiter(text, path)
+        if match := re.match(r"sep=(.)\r?(?=\n)", start):
+            content = content[len(match[0].encode()) :]
+        delimiter = match[1] if match else _delimiter(start, path)
         comments: list[str] = []
-        rows = list(_records(text, delimiter, path, comments))
+        # The text of a large file at once takes more memory than its rows.
+        lines = io.TextIOWrapper(io.BytesIO(content), "utf-8", newline="")
+        rows = Rows.of(_records(lines, delimiter, path, comments))
     except (ValueError, csv.Error) as error:
         raise errors.UserError(
             f"{path} is not a CSV file ({errors.first_line(error)}): write"
@@ -142,13 +208,13 @@ def read(path: str, reading: Reading) -> Table:
             f" comments, such as {rows_like[0]}: a name that does needs quotes"
         )
     separator = _DELIMITERS.get(delimiter, repr(delimiter))
-    if rows and max(len(row.cells) for row in rows) == 1:
+    if rows and rows.widths.max() == 1:
         rows, separator = _split_at_space(rows)
     table = Table(path, [], rows, "")
     if rows and _is_header(table, reading):
         header = rows[0].cells
         # Lists that were joined have several.
-        rows = [row for row in rows if row.cells != header]
+        rows = rows.take(np.setdiff1d(np.arange(len(rows)), rows.where(header)))
         table = Table(path, header, rows, "")
     if not rows:
         raise errors.UserError(f"{path} is empty: write lines of path,label")
@@ -161,7 +227,7 @@ def read(path: str, reading: Reading) -> Table:
 
 
 def _records(
-    text: str, delimiter: str, path: str, comments: list[str]
+    text: Iterable[str], delimiter: str, path: str, comments: list[str]
 ) -> Iterator[Row]:
     """Yields the lines of a list; adds those that are comments to `comments`.
 
@@ -173,11 +239,11 @@ def _records(
 
     def lines() -> Iterator[str]:
         nonlocal number, start, is_begun
-        for line in io.StringIO(text, newline=""):
+        for line in text:
             number += 1
             if is_begun:  # In quotes.
                 yield line
-            elif _is_comment(line, delimiter, path):
+            elif "#" in line and _is_comment(line, delimiter, path):
                 comments.append(line.strip())
             else:
                 start, is_begun = number, True
@@ -217,19 +283,20 @@ def _names_image(comment: str) -> bool:
 
 
 def _delimiter(text: str, path: str) -> str:
-    """Returns what separates the columns of a text.
+    """Returns what separates the columns, by the start of a text.
 
     It leaves most cells with the name of an image, of which the first exists,
     and then most lines with equally many columns.
     """
 
     def score(delimiter: str) -> tuple[int, bool, int]:
-        rows = []
+        rows, lines = [], io.StringIO(text, newline="")
         # The sample may end in quotes.
         with contextlib.suppress(ValueError, csv.Error):
-            for row in _records(text[:_SAMPLE], delimiter, path, []):
+            for row in _records(lines, delimiter, path, []):
                 rows.append(row)
-        table = Table(path, [], [r for r in rows if len(r.cells) > 1], "")
+        several = Rows.of(row for row in rows if len(row.cells) > 1)
+        table = Table(path, [], several, "")
         images = [next(filter(is_image, r.cells), "") for r in table.rows]
         named = [image for image in images if image]
         exists = bool(named) and _exists(table.path(named[0]))
@@ -239,7 +306,7 @@ def _delimiter(text: str, path: str) -> str:
     return max(_DELIMITERS, key=score)
 
 
-def _split_at_space(rows: list[Row]) -> tuple[list[Row], str]:
+def _split_at_space(rows: Rows) -> tuple[Rows, str]:
     """Splits lines such as "a b.png hot dog" after the name of the image.
 
     Returns:
@@ -254,13 +321,20 @@ def _split_at_space(rows: list[Row]) -> tuple[list[Row], str]:
             return None
         return Row(row.line, [match[1], match[2]])
 
-    parts = [split(row) for row in rows]
-    words = rows[0].cells[0].split()
-    if parts[0] is None and len(words) == 2 and not any(map(is_image, words)):
-        parts[0] = Row(rows[0].line, words)  # A header.
-    if any(parts[1:] or parts) and None not in parts:
-        return [part for part in parts if part], "spaces"
-    return rows, ""
+    def parts() -> Iterator[Row]:
+        for place, row in enumerate(rows):
+            part, words = split(row), row.cells[0].split()
+            is_pair = len(words) == 2 and not any(map(is_image, words))
+            if part is None and place == 0 and is_pair:
+                part = Row(row.line, words)  # A header.
+            if part is None:
+                raise ValueError
+            yield part
+
+    try:
+        return Rows.of(parts()), "spaces"
+    except ValueError:
+        return rows, ""
 
 
 # ---- The header --------------------------------------------------------------
@@ -268,7 +342,7 @@ def _split_at_space(rows: list[Row]) -> tuple[list[Row], str]:
 
 def _is_header(table: Table, reading: Reading) -> bool:
     """Whether the first row of a list names its columns."""
-    first, *others = table.rows
+    first, others = table.rows[0], table.rows[1:]
     names = [*map(plain, first.cells)]
     chosen = (reading.csv_path_column, reading.csv_label_column)
     if any(plain(c) in names for c in chosen if c and not c.isdecimal()):
@@ -276,9 +350,8 @@ def _is_header(table: Table, reading: Reading) -> bool:
     for column, cell in enumerate(first.cells):
         # Whole lines that recur are those of joined lists.
         same = (
-            row.cell(column) == cell
-            for row in others
-            if row.cells != first.cells
+            others[place].cells != first.cells
+            for place in others.column(column).where(cell).tolist()
         )
         if is_image(cell) or (cell and any(same)):
             return False

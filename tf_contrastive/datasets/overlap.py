@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from tf_contrastive import errors
 from tf_contrastive.datasets import split_spec, verified_files
@@ -191,9 +190,8 @@ def _names(source: Source, rows: np.ndarray) -> list[str]:
         name, row = source.files.positions()
         files = source.files.names
         return [f"record {row[i]} of {files[name[i]]}" for i in rows]
-    if source.arrays and "path" in source.arrays:
-        paths = tf.gather(source.arrays["path"], rows).numpy()
-        return list(map(tf.compat.as_str_any, paths))
+    if source.paths is not None:
+        return list(source.paths.take(rows))
     return [f"image {i}" for i in rows]
 
 
@@ -203,15 +201,14 @@ def _digests(source: Source) -> np.ndarray | None:
     if source.decoded:
         images = arrays["image"].numpy()
         return np.array([verified_files.digest(image) for image in images])
-    is_made = source.files is None and "path" not in arrays
+    is_made = source.files is None and source.paths is None
     return None if is_made else source.digests
 
 
 def _places(source: Source) -> _Places | None:
     """Returns where the images of a source are; None if that is not known."""
-    if source.arrays and "path" in source.arrays:
-        names = source.arrays["path"].numpy().tolist()
-        paths = _real([tf.compat.as_str_any(name) for name in names])
+    if source.paths is not None:
+        paths = _real(source.paths)
         numbers = np.arange(len(paths))
         return _Places(paths, numbers, np.zeros_like(numbers))
     if source.files is not None:

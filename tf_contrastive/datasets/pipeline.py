@@ -258,7 +258,7 @@ def _batches(
     def lookup(index: tf.Tensor, record: Record) -> Record:
         if source.arrays is None:
             return record
-        return {k: tf.gather(v, index) for k, v in source.arrays.items()}
+        return source.row(index)
 
     def decode(index: tf.Tensor, key: tf.Tensor, record: Record) -> tuple:
         record = lookup(index, record)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tf_contrastive import errors
 from tf_contrastive.config.data import Reading
 from tf_contrastive.datasets import split_spec
+from tf_contrastive.datasets.names import Names
 
 Record = dict[str, tf.Tensor]
 
@@ -263,7 +265,10 @@ class Source:
         of them, [k], or one for each pixel of a view too, [S, S, k].
       info: metadata of the split.
       arrays: the records as arrays with a row per record, if they are in
-        memory (paths, or pixels); such records can be read in any order.
+        memory (pixels, or what is known of files); such records can be read in
+        any order.
+      paths: the files of such records, if they are not the pixels themselves;
+        a record has its `path`, string [].
       decoded: whether `arrays` hold the pixels themselves.
       files: the files of the records, if there are no `arrays`.
       digests: int64 [n], equal for images of files with the same bytes; of
@@ -277,6 +282,7 @@ class Source:
     decoded: bool = False
     files: Files | None = None
     digests: np.ndarray | None = None
+    paths: Names | None = None
 
     @property
     def content(self) -> str:
@@ -295,6 +301,25 @@ class Source:
         return self.records.map(
             self.decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
+
+    def row(self, index: tf.Tensor) -> Record:
+        """Returns the record in memory at an index, int64 [], or those of [n].
+
+        With `paths`, one record only.
+        """
+        record = {
+            k: tf.gather(v, index) for k, v in (self.arrays or {}).items()
+        }
+        if self.paths is not None:
+            record["path"] = self.paths.lookup(index)
+        return record
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """Returns the records in memory without tensors, `path` as bytes."""
+        columns = {k: v.numpy() for k, v in (self.arrays or {}).items()}
+        if self.paths is not None:
+            columns["path"] = np.array(list(map(os.fsencode, self.paths)), "O")
+        return columns
 
     def record_files(self) -> Files:
         """Returns `files` of a source that is not in memory."""
@@ -348,7 +373,9 @@ class Source:
         labels = list(labels.batch(_ROWS).as_numpy_iterator())
         rows = self.arrays | {"label": np.concatenate(labels)}
         return self._digested(
-            in_memory(rows, self.decode, info, decoded=self.decoded)
+            in_memory(
+                rows, self.decode, info, decoded=self.decoded, paths=self.paths
+            )
         )
 
     def select(self, indices: np.ndarray) -> "Source":
@@ -356,7 +383,10 @@ class Source:
         info = dataclasses.replace(self.info, num_examples=len(indices))
         if self.arrays is not None:
             rows = {k: tf.gather(v, indices) for k, v in self.arrays.items()}
-            chosen = in_memory(rows, self.decode, info, decoded=self.decoded)
+            paths = None if self.paths is None else self.paths.take(indices)
+            chosen = in_memory(
+                rows, self.decode, info, decoded=self.decoded, paths=paths
+            )
         else:
             files = self.record_files().select(indices)
             chosen = in_files(files, self.decode, info)
@@ -370,6 +400,10 @@ class Source:
         Both have the same classes and the same columns.
         """
         parts = [self.loaded(), other.loaded()]
+        ours, theirs = parts[0].paths, parts[1].paths
+        paths = (
+            ours + theirs if ours is not None and theirs is not None else None
+        )
         columns = [part.arrays or {} for part in parts]
         rows = {
             name: np.concatenate([column[name].numpy() for column in columns])
@@ -396,7 +430,7 @@ class Source:
             else None,
             by_pillow=self.info.by_pillow or other.info.by_pillow,
         )
-        return in_memory(rows, decode, info)
+        return in_memory(rows, decode, info, paths=paths)
 
     def _digested(self, source: "Source") -> "Source":
         """Returns a source of the same images with their digests."""
@@ -485,14 +519,20 @@ def in_memory(
     info: Info,
     *,
     decoded: bool = False,
+    paths: Names | None = None,
 ) -> Source:
-    """Makes a source of records that are rows of `arrays`."""
+    """Makes a source of records that are rows of `arrays`, and of `paths`."""
     # Tensors, since tf.data functions write captured NumPy arrays into their
     # graphs; on the host, since eager tensors would go to the GPU.
     with tf.device("CPU:0"):
         arrays = {name: tf.convert_to_tensor(a) for name, a in arrays.items()}
-    records = tf.data.Dataset.from_tensor_slices(arrays)
-    return Source(records, decode, info, arrays, decoded)
+    if paths is None:
+        records = tf.data.Dataset.from_tensor_slices(arrays)
+        return Source(records, decode, info, arrays, decoded)
+    none = tf.data.Dataset.range(0)
+    source = Source(none, decode, info, arrays, decoded, paths=paths)
+    records = tf.data.Dataset.range(len(paths)).map(source.row)
+    return dataclasses.replace(source, records=records)
 
 
 def in_files(

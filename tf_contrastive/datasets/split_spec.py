@@ -148,8 +148,9 @@ def random_order(names: Sequence[str]) -> np.ndarray:
     """Returns an order of names, int [n], that depends on each name alone."""
     # Not for security: hosts in FIPS mode refuse it otherwise.
     md5 = functools.partial(hashlib.md5, usedforsecurity=False)
-    digests = [md5(name.encode()).digest() for name in names]
-    return np.argsort(np.array(digests, "S16"), kind="stable")
+    digests = (md5(name.encode()).digest() for name in names)
+    every = np.frombuffer(b"".join(digests), "S16")
+    return np.argsort(every, kind="stable")
 
 
 def without_copies(chosen: np.ndarray, digests: np.ndarray) -> np.ndarray:

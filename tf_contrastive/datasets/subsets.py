@@ -111,9 +111,8 @@ def read_names(path: str) -> list[str]:
 def _image_names(source: Source, data_dir: str | None) -> list[str]:
     """Returns the names of the files that images are from, in order."""
     info = source.info
-    if source.arrays and "path" in source.arrays:
-        paths = source.arrays["path"].numpy().tolist()
-        return list(map(tf.compat.as_str_any, paths))
+    if source.paths is not None:
+        return list(source.paths)
     if isinstance(dataset.read(info.name), dataset.Prepared):
         return tfds_source.file_names(info.name, info.split, data_dir)
     raise errors.UserError(

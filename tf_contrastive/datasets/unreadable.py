@@ -104,10 +104,9 @@ def _difference(
             )
         changed = np.flatnonzero((before.sizes != now.sizes).any(axis=1))
         if len(changed):
-            assert source.arrays is not None
-            paths = source.arrays["path"].numpy()[changed].tolist()
+            assert source.paths is not None
             return errors.UserError(
-                f"{name}: {_few([tf.compat.as_str_any(p) for p in paths])} has"
+                f"{name}: {_few(list(source.paths.take(changed)))} has"
                 " changed since the start: restore what is damaged, or repeat"
                 " the command"
             )

@@ -7,25 +7,25 @@ known of a dataset's files is in `$XDG_CACHE_HOME/tf_contrastive/images`.
 import concurrent.futures
 import contextlib
 import functools
-import gzip
 import hashlib
-import itertools
-import json
 import os
+import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, files, terminal
 from tf_contrastive.datasets import decoding, record_files
+from tf_contrastive.datasets.names import Names
 from tf_contrastive.datasets.source import Record
 
 T = TypeVar("T")
 # Change it when `decoding` finds something else in the same files.
-_VERSION = 6
+_VERSION = 7
 # Bytes of an image file: 2**27 pixels of four colours with 16 bits.
 _MAX_IMAGE = 1 << 30
 # Requests at a time; object stores take long for each.
@@ -33,19 +33,53 @@ _THREADS = 64
 # TFRecord files read at a time, and images between two looks at the clock.
 _FILES_AT_A_TIME, _BATCH = 16, 256
 _LOG_SECONDS = 10
-_COLUMNS = len(decoding.Verified._fields) + 2
+# What is found of an image: the numbers of `decoding.Verified`, its digest and
+# its label or 0; of a file that is inspected, its records and its compression.
+_ROW = np.dtype(
+    [
+        *(("height", "<i4"), ("width", "<i4"), ("format", "i1")),
+        *(("by_pillow", "i1"), ("peak", "<i2")),
+        *(("digest", "<i8"), ("label", "<i8")),
+    ]
+)
+_CONTENTS = np.dtype([("records", "<i8"), ("compression", "i1")])
 # Numbers of a file's compression.
 _COMPRESSIONS = ("", "GZIP", "ZLIB")
-# What is found in a file: the first image's numbers of `decoding.Verified`, its
-# digest and its label or 0, and then other images'; of a file that is inspected
-# the number of its records and its compression.
-_Found = list[int]
-# Path -> [length, time of change in ns], and what was found.
-_Known = dict[str, list[int]]
+
+
+class _Known(NamedTuple):
+    """What is known of n files; so few bytes, since there may be millions.
+
+    Attributes:
+      keys: digests of their paths, int64 [n].
+      stats: lengths, and times of change in ns, int64 [n, 2]; -1: no file.
+      counts: rows of each file, int64 [n].
+      rows: of file after file, of `_ROW` or `_CONTENTS`, [sum of counts].
+    """
+
+    keys: np.ndarray
+    stats: np.ndarray
+    counts: np.ndarray
+    rows: np.ndarray
+
+    def select(self, files: np.ndarray) -> "_Known":
+        """Returns some of the files, int [m] or bool [n]."""
+        counts = self.counts[files]
+        starts = (np.cumsum(self.counts) - self.counts)[files]
+        before = np.cumsum(counts) - counts
+        places = np.repeat(starts - before, counts)
+        places += np.arange(len(places))
+        parts = self.keys[files], self.stats[files], counts
+        return _Known(*parts, self.rows[places])
+
+    def joined(self, other: "_Known") -> "_Known":
+        """Returns these files and others."""
+        pairs = zip(self, other, strict=True)
+        return _Known(*map(np.concatenate, pairs))
 
 
 def read_sizes(
-    paths: list[str],
+    paths: Sequence[str],
     max_pixels: int,
     upright: bool,
     place: str,
@@ -61,18 +95,25 @@ def read_sizes(
       verify_all: whether to verify files that are known, too.
     """
 
-    def verify(files: list[str]) -> list[_Found]:
-        numbers = np.arange(len(files))
-        columns = {"image": np.array(files, object), "file": numbers}
-        records = tf.data.Dataset.from_tensor_slices(
-            columns | {"label": np.zeros_like(numbers)}
+    def verify(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        records = (
+            Names.of(files)
+            .dataset()
+            .enumerate()
+            .map(
+                lambda number, file: {
+                    "image": file,
+                    "file": number,
+                    "label": tf.zeros([], tf.int64),
+                }
+            )
         )
         what = f"of {len(files):,} image files"
         check = functools.partial(_check, _read, max_pixels, upright)
         return _verified(records, check, len(files), what)
 
     store = _store(place, max_pixels, upright)
-    return _found(_remembered(paths, store, verify, verify_all))
+    return _found(_remembered(paths, store, verify, verify_all, _ROW))
 
 
 def read_records(
@@ -92,13 +133,13 @@ def read_records(
       max_pixels, verify_all: as of `read_sizes`.
     """
 
-    def verify(files: list[str]) -> list[_Found]:
+    def verify(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         def of_file(number: tf.Tensor, file: tf.Tensor) -> tf.data.Dataset:
             about = {"label": tf.zeros([], tf.int64)}
             return read(file).map(lambda r: about | r | {"file": number})
 
         records = (
-            tf.data.Dataset.from_tensor_slices(files)
+            tf.data.Dataset.from_tensor_slices(list(files))
             .enumerate()
             .interleave(
                 of_file,
@@ -111,7 +152,7 @@ def read_records(
         return _verified(records, check, len(files), what)
 
     store = _store(place, max_pixels, "records")
-    return _found(_remembered(paths, store, verify, verify_all))
+    return _found(_remembered(paths, store, verify, verify_all, _ROW))
 
 
 def inspect_records(
@@ -125,27 +166,30 @@ def inspect_records(
       UserError: for a file that is damaged.
     """
 
-    def inspect(path: str) -> _Found:
+    def inspect(path: str) -> tuple[int, int]:
         try:
             records, compression = record_files.inspect(path)
-            return [records, _COMPRESSIONS.index(compression)]
+            return records, _COMPRESSIONS.index(compression)
         except record_files.ForeignFileError:
-            return [0, len(_COMPRESSIONS)]
+            return 0, len(_COMPRESSIONS)
 
-    def verify(files: list[str]) -> list[_Found]:
+    def verify(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         threads = _THREADS if "://" in files[0] else _FILES_AT_A_TIME
         what = f"lengths of {len(files):,} TFRecord files"
         with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            return [*_logged(pool.map(inspect, files), what)]
+            found = [*_logged(pool.map(inspect, files), what)]
+        return np.ones([len(files)], np.int64), np.array(found, _CONTENTS)
 
     # Nobody can set the time of the status: a wrong length ends the process.
     store = _store(place, "contents")
-    parts = _remembered(paths, store, verify, verify_all, "st_ctime_ns")
+    found = _remembered(
+        paths, store, verify, verify_all, _CONTENTS, "st_ctime_ns"
+    )
     return [
         record_files.Contents(records, _COMPRESSIONS[kind])
         if kind < len(_COMPRESSIONS)
         else None
-        for records, kind in parts
+        for records, kind in found.tolist()
     ]
 
 
@@ -207,8 +251,8 @@ def _verified(
     check: Callable[[bytes], np.ndarray],
     files: int,
     what: str,
-) -> list[_Found]:
-    """Returns what is found in each file; in parallel.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what is found: images of each file, and their rows; in parallel.
 
     Args:
       records: `image`, `label`, and `file`, the number of its file.
@@ -219,17 +263,24 @@ def _verified(
 
     def row_of(record: Record) -> tuple[tf.Tensor, tf.Tensor]:
         found = tf.numpy_function(check, [record["image"]], tf.int64)
-        found.set_shape([_COLUMNS - 1])
+        found.set_shape([len(_ROW.names or ()) - 1])
         return record["file"], tf.concat([found, [record["label"]]], 0)
 
     batches = records.map(row_of, tf.data.AUTOTUNE, deterministic=True)
-    by_file: list[_Found] = [[] for _ in range(files)]
-    for numbers, found in _logged(
+    numbers, rows = [np.zeros([0], np.int32)], [np.zeros([0], _ROW)]
+    for number, found in _logged(
         batches.batch(_BATCH).as_numpy_iterator(), what, _BATCH
     ):
-        for number, row in zip(numbers, found.tolist(), strict=True):
-            by_file[number] += row
-    return by_file
+        part = np.empty([len(found)], _ROW)
+        for column, values in zip(_ROW.names or (), found.T, strict=True):
+            part[column] = values
+        numbers.append(number.astype(np.int32))
+        rows.append(part)
+    number, row = np.concatenate(numbers), np.concatenate(rows)
+    counts = np.bincount(number, minlength=files)
+    if (np.diff(number) < 0).any():  # Files are read in turn.
+        row = row[np.argsort(number, kind="stable")]
+    return counts, row
 
 
 def _logged(items: Iterable[T], what: str, size: int = 1) -> Iterator[T]:
@@ -245,74 +296,89 @@ def _logged(items: Iterable[T], what: str, size: int = 1) -> Iterator[T]:
             )
 
 
-def _found(parts: list[_Found]) -> decoding.Found:
-    rows = np.array([*itertools.chain(*parts)], np.int64).reshape(-1, _COLUMNS)
-    return decoding.Found(rows[:, :2].astype(np.int32), *rows[:, 2:].T)
+def _found(rows: np.ndarray) -> decoding.Found:
+    sizes = np.stack([rows["height"], rows["width"]], axis=1)
+    others = (np.array(rows[name]) for name in (_ROW.names or ())[2:])
+    return decoding.Found(sizes, *others)
 
 
 def _remembered(
-    paths: list[str],
+    paths: Sequence[str],
     store: str,
-    verify: Callable[[list[str]], list[_Found]],
+    verify: Callable[[Sequence[str]], tuple[np.ndarray, np.ndarray]],
     verify_all: bool,
+    form: np.dtype,
     time_of: str = "st_mtime_ns",
-) -> list[_Found]:
-    """Returns what is found in each file; verifies those that are not known.
+) -> np.ndarray:
+    """Returns what is found in file after file; verifies those not known.
 
-    `time_of` is the local file's time that must not have changed.
+    Args:
+      paths: of the files.
+      store: where what is known of them is.
+      verify: some of the paths -> rows of each file, and all their rows.
+      verify_all: whether to verify known files, too.
+      form: of a row; the first number is 0 in rows that are not remembered.
+      time_of: the local file's time that must not have changed.
     """
-    known = _load(store)
+    known = _load(store, form)
     if verify_all:
         # If the verification fails, the next start remembers nothing.
         with contextlib.suppress(OSError):
             os.remove(store)
-    names = [_absolute(path) for path in paths]
+    keys = np.fromiter(map(_key, paths), np.int64, len(paths))
     stats = _stats(paths, time_of)
-    found, unknown = {}, []
-    for i, (name, stat) in enumerate(zip(names, stats, strict=True)):
-        before = known.get(name, [])
-        if stat and before[:2] == stat and not verify_all:
-            found[i] = before[2:]
-        else:
-            unknown.append(i)
-    if unknown:
-        new = verify([paths[i] for i in unknown])
-        found |= zip(unknown, new, strict=True)
-        for i in unknown:
-            # Unreadable ones are tried again: the disk may have been at fault.
-            if (stat := stats[i]) and all(found[i][::_COLUMNS]):
-                known[names[i]] = stat + found[i]
-            else:
-                known.pop(names[i], None)
-        _save(store, known)
-    return [found[i] for i in range(len(paths))]
+    # Where the files are among those that are known.
+    places = np.searchsorted(known.keys, keys)
+    is_known = np.zeros([len(paths)], bool)
+    if len(known.keys) and not verify_all:
+        places = np.minimum(places, len(known.keys) - 1)
+        is_known = (known.keys[places] == keys) & (stats[:, 0] >= 0)
+        is_known &= (known.stats[places] == stats).all(axis=1)
+    if is_known.all():
+        return known.select(places).rows
+    unknown = np.flatnonzero(~is_known)
+    names = Names.of(paths).take(unknown)
+    new = _Known(keys[unknown], stats[unknown], *verify(names))
+    found = known.select(places[is_known]).joined(new)
+    order = np.argsort(np.concatenate([np.flatnonzero(is_known), unknown]))
+    found = found.select(order)
+    # Unreadable ones are tried again: the disk may have been at fault.
+    is_whole = found.rows[(form.names or ("",))[0]] != 0
+    bad = np.repeat(np.arange(len(keys)), found.counts)[~is_whole]
+    kept = found.stats[:, 0] >= 0
+    kept[bad] = False
+    _, first = np.unique(keys, return_index=True)
+    others = known.select(~np.isin(known.keys, keys))
+    _save(store, others.joined(found.select(first[kept[first]])))
+    return found.rows
 
 
 def _read(path: bytes) -> bytes:
     return files.read(tf.compat.as_str_any(path), _MAX_IMAGE)
 
 
-def _stats(paths: list[str], time_of: str) -> list[list[int] | None]:
-    """Returns [length, time of change in ns] of files; None: no file."""
+def _stats(paths: Sequence[str], time_of: str) -> np.ndarray:
+    """Returns lengths, and times of change in ns, int64 [n, 2]; -1: no file."""
     one = functools.partial(_stat, time_of=time_of)
+    pair = np.dtype((np.int64, 2))
     if not any("://" in path for path in paths):
-        return list(map(one, paths))
+        return np.fromiter(map(one, paths), pair, len(paths))
     with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(one, paths))
+        return np.fromiter(pool.map(one, paths), pair, len(paths))
 
 
-def _stat(path: str, time_of: str) -> list[int] | None:
+def _stat(path: str, time_of: str) -> tuple[int, int]:
     try:
         local = files.local_path(path)
         if local is None:
             remote = tf.io.gfile.stat(path)
-            return [remote.length, remote.mtime_nsec]
-        if not os.path.isfile(local):
-            return None
+            return remote.length, remote.mtime_nsec
         status = os.stat(local)
-        return [status.st_size, getattr(status, time_of)]
+        if stat.S_ISREG(status.st_mode):
+            return status.st_size, getattr(status, time_of)
     except (tf.errors.OpError, OSError, ValueError):  # A name with "\0".
-        return None
+        pass
+    return -1, -1
 
 
 # ---- The store ---------------------------------------------------------------
@@ -323,23 +389,48 @@ def _store(place: str, *options: object) -> str:
     key = " ".join(map(str, [_VERSION, *options, _absolute(place)]))
     digest = hashlib.sha256(key.encode("utf-8")).hexdigest()
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(cache, "tf_contrastive", "images", f"{digest}.json.gz")
+    return os.path.join(cache, "tf_contrastive", "images", f"{digest}.npy")
 
 
 def _absolute(path: str) -> str:
     return path if "://" in path else os.path.abspath(path)
 
 
-def _load(store: str) -> _Known:
+def _key(path: str) -> int:
+    return digest(_absolute(path).encode("utf-8", "surrogateescape"))
+
+
+def _load(store: str, form: np.dtype) -> _Known:
     """Reads what is known; nothing, if the store is absent or damaged."""
     try:
-        return json.loads(gzip.decompress(files.read(store)))
+        files.size(store)  # Of a regular file.
+        with tf.io.gfile.GFile(store, "rb") as file:
+            check, *parts = (
+                np.lib.format.read_array(file, allow_pickle=False)
+                for _ in range(1 + len(_Known._fields))
+            )
+        known = _Known(*parts)
+        if check == _checksum(known) and known.rows.dtype == form:
+            return known
     except Exception:  # Damaged files raise errors of any type.
-        return {}
+        pass
+    numbers = np.zeros([0], np.int64)
+    pairs = np.zeros([0, 2], np.int64)
+    return _Known(numbers, pairs, numbers, np.zeros([0], form))
 
 
 def _save(store: str, known: _Known) -> None:
-    """Writes what is known, if that is possible."""
-    content = gzip.compress(json.dumps(known).encode(), 1)
-    with contextlib.suppress(errors.UserError):
-        files.write(store, content)
+    """Writes what is known, by its keys in order, if that is possible."""
+    known = known.select(np.argsort(known.keys))
+    with (
+        contextlib.suppress(errors.UserError),
+        files.replacing(store) as unfinished,
+        tf.io.gfile.GFile(unfinished, "wb") as file,
+    ):
+        for array in (_checksum(known), *known):
+            np.lib.format.write_array(file, array, allow_pickle=False)
+
+
+def _checksum(known: _Known) -> np.ndarray:
+    sums = [zlib.crc32(np.ascontiguousarray(array).data) for array in known]
+    return np.array(sum(sums), np.int64)

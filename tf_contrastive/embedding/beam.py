@@ -108,15 +108,13 @@ def run(
     parts = []
     for shard in shards:
         part = job.source.select(np.arange(shard.start, shard.stop))
-        arrays = part.arrays
-        if arrays is not None:
-            arrays = {name: rows.numpy() for name, rows in arrays.items()}
+        arrays = None if part.arrays is None else part.columns()
         files = None if job.opener else part.files
         # Pickled here, since Beam's plain pickle cannot handle the functions
         # that read files.
         parts.append(pickler.dumps(_Part(shard, arrays, files)))
     source = dataclasses.replace(
-        job.source, records=None, arrays=None, files=None
+        job.source, records=None, arrays=None, files=None, paths=None
     )
     portable = dataclasses.replace(job, source=source)
     with pipeline:

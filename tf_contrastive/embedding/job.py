@@ -311,5 +311,4 @@ def embed(
         ((h, *_),) = embedder([(zeros,)])
         batches = [(h[:0], no_rows, no_rows)]
     embeddings, rows, labels = map(np.concatenate, zip(*batches, strict=True))
-    paths = (part.arrays or {}).get("path")
-    return rows, embeddings, labels, None if paths is None else paths.numpy()
+    return rows, embeddings, labels, part.columns().get("path")

@@ -116,11 +116,10 @@ def of_source(source: datasets.Source, embeddings: np.ndarray) -> Split:
     info = source.info
     count = info.num_examples
     labels = source.labels() if info.has_labels else np.full([count], -1)
-    paths = (source.arrays or {}).get("path")
-    if paths is None:
+    if source.paths is None:
         names = [f"{info.split} {row}" for row in range(count)]
     else:
-        names = list(map(tf.compat.as_str_any, paths.numpy()))
+        names = list(source.paths)
     rows = np.arange(count)
     return Split(
         info.split, embeddings, names, rows, labels, info.label_names, source
@@ -178,8 +177,8 @@ def of_file(
         except errors.UserError as error:
             terminal.warning(f"{path}: its images are not shown: {error}")
         else:
-            assert source.arrays is not None
-            there = {*map(tf.compat.as_str_any, source.arrays["path"].numpy())}
+            assert source.paths is not None
+            there = {*source.paths}
             rows = np.flatnonzero([one in there for one in names])
     return Split(
         name,
