@@ -70,9 +70,10 @@ EXTRAS_REQUIRE = {
     "heic": ["pillow-heif>=0.16,<2"],
     "onnx": [
         "tf2onnx>=1.16.1,<1.18",
-        # 1.19 needs a newer ml_dtypes than TensorFlow 2.15 admits, and its
-        # first release does not declare that.
-        f"onnx>=1.15,<1.19; {_CARD}",
+        # 1.18 needs a newer protobuf than tensorflow-metadata on Python 3.10.
+        # 1.19 needs a newer ml_dtypes than TensorFlow 2.15, and its first
+        # release does not declare that.
+        f"onnx>=1.15,<1.18; {_CARD}",
         f"onnx>=1.17,<2; {_CURRENT}",
         f"onnxruntime>=1.17,<2; {_CARD}",
         f"onnxruntime>=1.20,<2; {_CURRENT}",

@@ -96,10 +96,10 @@ _LINES = [
 @pytest.mark.parametrize(
     ("module", "extra", "stack", "expected"),
     [
-        ("onnx", "onnx", "card", ["onnx<1.19", "numpy<2"]),
-        ("onnx", "onnx", "current", ["onnx>=1.17", "numpy>=1.26"]),
-        ("faiss", "faiss", "card", ["faiss-cpu>=1.8", "numpy<2"]),
-        ("pyarrow", "", "card", ["pyarrow>=14", "numpy<2"]),
+        ("onnx", "onnx", "card", ["onnx<1.19", "numpy<2,<=1.9"]),
+        ("onnx", "onnx", "current", ["onnx>=1.17", "numpy>=1.26,<=1.9"]),
+        ("faiss", "faiss", "card", ["faiss-cpu>=1.8", "numpy<2,<=1.9"]),
+        ("pyarrow", "", "card", ["pyarrow>=14", "numpy<2,<=1.9"]),
     ],
 )
 def test_a_missing_package_comes_with_the_command_that_installs_it(
@@ -107,6 +107,7 @@ def test_a_missing_package_comes_with_the_command_that_installs_it(
 ):
     _requirements(monkeypatch, _LINES)
     monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.9")
     # The installed TensorFlow decides, not the Python.
     find = importlib.util.find_spec
     monkeypatch.setattr(

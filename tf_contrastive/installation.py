@@ -83,7 +83,14 @@ def command(module: str, extra: str = "") -> str:
     It names what they require, since the package itself may be in no index, or
     installed with another TensorFlow than pip would choose.
     """
-    shared = requirements("", _SHARED)
+    import importlib.metadata
+
+    # Not above what is installed: on Python 3.10 others need protobuf 3.
+    shared = [
+        f"{need},<={importlib.metadata.version(name)}"
+        for name in _SHARED
+        for need in requirements("", (name,))
+    ]
     wanted = requirements(extra, () if extra else (module,))
     wanted += shared if wanted else []
     if not wanted:
