@@ -76,15 +76,18 @@ import numpy
 assert len(numpy.load("photos.npz")["embeddings"]) == 9
 """
 _TENSORBOARD = """
-import json, urllib.request
+import gzip, json, os, urllib.request
 from tensorboard import program
 board = program.TensorBoard()
 board.configure(argv=["", "--logdir=run", "--port=0"])
 url = board.launch()
 def get(path):
-    return json.load(urllib.request.urlopen(url + "data/" + path))
+    content = urllib.request.urlopen(url + "data/" + path).read()
+    zipped = content[:2] == bytes([31, 139])
+    return json.loads(gzip.decompress(content) if zipped else content)
 assert get("plugins_listing")["profile"]["enabled"]
 assert get("plugin/profile/runs"), "TensorBoard shows no profile of the run"
+os._exit(0)  # Its threads go on.
 """
 _SERVE = """
 import json, re, subprocess, sys, urllib.request
