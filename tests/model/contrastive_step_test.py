@@ -504,6 +504,8 @@ def test_a_batch_counts_by_its_images():
         ("uint8", None, None),
         ("255", None, "and are floats"),
         ("int32", None, "views of type int32: must be floats"),
+        ("1 channel", None, "encoder takes images of shape .16, 16, 3."),
+        ("4 channels", None, "encoder takes images of shape .16, 16, 3."),
         ("float", "one_hot", "the probe takes integers"),
         ("float", "float", "the probe takes integers|must be int"),
         ("float", "from_1", "labels must be integers from 0 to"),
@@ -517,6 +519,8 @@ def test_other_values_are_refused(views, labels, text, jit_compile):
         "uint8": np.uint8(pixels * 255),
         "255": pixels * np.float32(255),
         "int32": np.int32(pixels * 255),
+        "1 channel": pixels[..., :1],
+        "4 channels": pixels[..., [0, 1, 2, 0]],
     }[views]
     targets = {
         None: ids,
@@ -531,7 +535,10 @@ def test_other_values_are_refused(views, labels, text, jit_compile):
         assert np.isfinite(model.train_on_batch(given, targets)).all()
         return
     raised = (ValueError, tf.errors.InvalidArgumentError)
-    static = "int32" in views or labels in ("one_hot", "float")
+    static = views in ("int32", "1 channel", "4 channels") or labels in (
+        "one_hot",
+        "float",
+    )
     if jit_compile and not static:  # XLA raises nothing.
         found = model.train_on_batch(given, targets, return_dict=True)
         losses_ = found["loss"], found["probe_loss"]
@@ -539,6 +546,66 @@ def test_other_values_are_refused(views, labels, text, jit_compile):
         return
     with pytest.raises(raised, match=text):
         model.train_on_batch(given, targets)
+
+
+_layers = tf.keras.layers
+
+
+def _keras(*layers):
+    return tf.keras.Sequential([tf.keras.Input([_SIDE, _SIDE, 3]), *layers])
+
+
+@pytest.mark.parametrize("labels", ["float", "bool", "str", "column"])
+def test_other_labels_of_the_online_neighbors_are_refused(labels):
+    pixels, ids = _data()
+    given = {
+        "float": ids + 0.5,
+        "bool": ids > 0,
+        "str": ids.astype(str),
+        "column": ids[:, None],
+    }[labels]
+    model = ContrastiveModel(
+        _keras(_layers.Flatten()),
+        heads.build("linear", output=4),
+        losses.build("ntxent"),
+        online_knn_size=2 * len(ids),
+    )
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="online_knn_size takes integers"):
+        model.train_on_batch(pixels, given)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "head", "text"),
+    [
+        ("resnet10", _layers.Dense(2), "encoder str must be a Keras model"),
+        (
+            tf.keras.Sequential([_layers.Flatten()]),
+            _layers.Dense(2),
+            "encoder Sequential must be a Keras model of a known shape",
+        ),
+        (
+            _keras(_layers.Conv2D(4, 3)),
+            _layers.Dense(2),
+            r"and is \(None, 16, 16, 3\) -> \(None, 14, 14, 4\)",
+        ),
+        (_keras(_layers.Flatten()), "mlp", "projection_head str must be"),
+    ],
+)
+def test_other_networks_are_refused(encoder, head, text):
+    with pytest.raises(ValueError, match=text) as error:
+        ContrastiveModel(encoder, head, losses.build("ntxent"))
+    assert "\n" not in str(error.value)
+
+
+def test_an_encoder_that_joins_images_is_refused():
+    joined = _layers.Lambda(lambda x: tf.reshape(x, [-1, 16 * 16 * 6]))
+    model = ContrastiveModel(
+        _keras(joined), _layers.Dense(2), losses.build("ntxent")
+    )
+    model.compile("sgd")
+    with pytest.raises(ValueError, match="returns 8 rows for 16 images"):
+        model.train_on_batch(np.ones([8, 2, _SIDE, _SIDE, 3], np.float32))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -449,12 +448,14 @@ LOSSES: dict[str, type[LossDeclaration]] = by_name(
 # ---- A loss of your own ------------------------------------------------------
 
 
-def wrong_form(part: Any) -> UserError:
+def wrong_form(part: Any, why: str = "") -> UserError:
     """Returns the error for something that is no loss."""
+    part = getattr(part, "__self__", part)  # Of a method.
     return UserError(
-        f"loss {own.name_of(part)} is of the wrong form: must be a function"
-        " (projections, labels) -> loss, or of a subclass of"
-        " losses.ContrastiveLoss with a method call(projections, labels)"
+        f"loss {own.name_of(part)} is of the wrong form{why}: must be a"
+        " function (projections, labels) -> loss, a Keras layer of these, or of"
+        " a subclass of losses.ContrastiveLoss with a method call(projections,"
+        " labels)"
     )
 
 
@@ -472,7 +473,10 @@ def function_inputs(function: Callable[..., Any]) -> dict[str, Any]:
     """
     if isinstance(function, type) or not callable(function):
         raise wrong_form(function)
-    parameters = inspect.signature(function).parameters.values()
+    parameters = own.parameters(function).values()
+    if any(p.name in ("y_true", "y_pred") for p in parameters):
+        # Its first argument would be the projections.
+        raise wrong_form(function, ", as it takes (y_true, y_pred)")
     needed = [
         p.name for p in parameters if p.default is p.empty and p.name != "seed"
     ]

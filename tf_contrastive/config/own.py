@@ -102,6 +102,11 @@ def is_layer(part: Any) -> bool:
     return hasattr(type(part), "trainable_variables")
 
 
+def parameters(part: Any) -> Mapping[str, inspect.Parameter]:
+    """Returns the parameters of a function or class, or a layer's `call`."""
+    return inspect.signature(part.call if is_layer(part) else part).parameters
+
+
 def takes(part: Any, parameter: str) -> bool:
     """Whether a function or class, and no Keras layer, has a parameter."""
     return (
@@ -109,17 +114,30 @@ def takes(part: Any, parameter: str) -> bool:
     )
 
 
+def accepts(function: Callable[..., Any], keyword: str) -> bool:
+    """Whether a function has a parameter, or takes any keywords."""
+    known = inspect.signature(function).parameters
+    return keyword in known or any(
+        p.kind is p.VAR_KEYWORD for p in known.values()
+    )
+
+
 def options_of(
-    part: Callable[..., Any], inputs: Iterable[str] = ()
+    part: Callable[..., Any],
+    inputs: Iterable[str] = (),
+    given: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Returns the options of a function or a class, with their defaults.
 
-    They are its parameters with a default that are not among `inputs`.
+    They are its parameters with a default that are not among `inputs`, or that
+    are `given`. A Keras layer has none.
 
     Raises:
       UserError: for another parameter without a default.
     """
-    found = {}
+    found: dict[str, Any] = {}
+    if is_layer(part):
+        return found
     for parameter in inspect.signature(part).parameters.values():
         name, default = parameter.name, parameter.default
         if name in inputs or parameter.kind in (
@@ -127,7 +145,7 @@ def options_of(
             parameter.VAR_KEYWORD,
         ):
             continue
-        if default is parameter.empty:
+        if default is parameter.empty and name not in given:
             raise errors.UserError(
                 f"parameter {name} of {name_of(part)} has no default: give it"
                 " one, or bind it by functools.partial"
@@ -137,17 +155,20 @@ def options_of(
 
 
 def network_options(
-    kind: str, part: Any, inputs: Iterable[str] = ()
+    kind: str,
+    part: Any,
+    inputs: Iterable[str] = (),
+    given: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Returns the options of a function that makes a network.
 
-    A Keras layer or model has none.
+    A Keras layer or model has none. Those that are `given` need no default.
 
     Raises:
       UserError: for something else.
     """
     if inspect.isroutine(part) or isinstance(part, type | functools.partial):
-        return options_of(part, inputs)
+        return options_of(part, inputs, given)
     if not is_layer(part):
         takes = f", which may take {', '.join(inputs)}" if inputs else ""
         raise errors.UserError(
@@ -158,9 +179,26 @@ def network_options(
 
 
 def check_options(
-    part: Any, given: Iterable[str], known: Iterable[str]
+    part: Any,
+    given: Iterable[str],
+    known: Iterable[str],
+    others: Iterable[str] = (),
 ) -> None:
-    """Raises `UserError` for an option that a part does not have."""
+    """Raises `UserError` for an option that a part does not have.
+
+    `others` are arguments that could have been meant instead.
+    """
     for option in given:
         if option not in known:
-            raise errors.unknown(f"option of {name_of(part)}", option, known)
+            names = [*known, *others]
+            raise errors.unknown(f"option of {name_of(part)}", option, names)
+
+
+def check_free(part: Any, options: Iterable[str], taken: Iterable[str]) -> None:
+    """Raises `UserError` for an option whose name is that of another."""
+    for name in options:
+        if name in taken:
+            raise errors.UserError(
+                f"{name_of(part)} has a parameter {name}, which is an option of"
+                " this package: use another name"
+            )

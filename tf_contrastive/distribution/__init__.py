@@ -12,6 +12,7 @@ from tf_contrastive.distribution.collectives import (
     on_tpu,
     replica_id,
     simulated,
+    with_autograph,
 )
 from tf_contrastive.distribution.strategies import (
     any_worker,
@@ -44,4 +45,5 @@ __all__ = [
     "replica_id",
     "simulated",
     "strategy",
+    "with_autograph",
 ]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import tensorflow as tf
+from tensorflow.python.autograph.core import ag_ctx
+from tensorflow.python.autograph.impl import api
 
 _Function = TypeVar("_Function", bound=Callable)
 
@@ -177,3 +179,14 @@ def do_not_convert_self(function: _Function) -> _Function:
     """
     function.autograph_info__ = {}  # type: ignore[attr-defined] # For AutoGraph.
     return function
+
+
+def with_autograph(function: _Function) -> _Function:
+    """Converts a user's function by AutoGraph, as Keras does, within ours.
+
+    Ours are not converted, and without this what they call is not either.
+    """
+    if tf.executing_eagerly():
+        return function
+    enabled = ag_ctx.ControlStatusCtx(status=ag_ctx.Status.ENABLED)
+    return api.tf_convert(function, enabled)

@@ -25,7 +25,8 @@ class ContrastiveLoss(declared.LossDeclaration):
     counted, the loss is 0.
 
     A loss of your own is a subclass with one method, `call`, or a function of
-    the same arguments (see `FunctionLoss`). The losses of the package also
+    the same arguments (see `FunctionLoss`). Variables and Keras layers that are
+    its attributes are trained with the encoder. The losses of the package also
     inherit from their declaration in `config.loss`, a dataclass of their
     options.
     """
@@ -37,6 +38,7 @@ class ContrastiveLoss(declared.LossDeclaration):
     block_size: int | None = None
     similarity_products: str = "auto"
 
+    @tf.autograph.experimental.do_not_convert
     def __call__(
         self,
         projections: tf.Tensor,
@@ -53,14 +55,16 @@ class ContrastiveLoss(declared.LossDeclaration):
         Raises:
           ValueError: for missing or misshapen arguments.
         """
-        del seed
         projections = check_projections(projections)
-        return self._reduce(*self._anchor_losses(projections, labels))
+        return self._reduce(*self._anchor_losses(projections, labels, seed))
 
+    @tf.autograph.experimental.do_not_convert
     def call(
         self, projections: tf.Tensor, labels: tf.Tensor | None = None
     ) -> tf.Tensor:
         """The one method that a loss of your own has to write.
+
+        It may leave out `labels`, and may take `seed`, int32 [2].
 
         Args:
           projections: float [B, V, P] of this replica; `global_batch` has those
@@ -69,9 +73,9 @@ class ContrastiveLoss(declared.LossDeclaration):
             With the class variable `needs_labels = True` it is never None.
 
         Returns:
-          The loss of each view, [B, V], of which the mean over the global batch
-          is taken; or this replica's loss, [], of which the mean over replicas
-          is taken.
+          The loss of each view, [B, V], or of each image, [B] or [B, 1], of
+          which the mean over the global batch is taken; or this replica's loss,
+          [], of which the mean over replicas is taken.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no method call(self, projections,"
@@ -86,7 +90,7 @@ class ContrastiveLoss(declared.LossDeclaration):
         Views that are not anchors have 0. Arguments are those of a call.
         """
         projections = check_projections(projections)
-        losses, counted = self._anchor_losses(projections, labels)
+        losses, counted = self._anchor_losses(projections, labels, None)
         if counted.shape == []:
             raise TypeError(f"{type(self).__name__} has no loss for each view")
         values = losses if tf.is_tensor(losses) else losses.values()
@@ -107,33 +111,45 @@ class ContrastiveLoss(declared.LossDeclaration):
         return cls(**config)
 
     def _anchor_losses(
-        self, projections: tf.Tensor, labels: tf.Tensor | None
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None,
+        seed: tf.Tensor | None,
     ) -> tuple[Losses, tf.Tensor]:
         """Returns each anchor's loss; bool [A], which anchors are counted.
 
         Both are [] for a loss of the whole replica.
         """
-        return self._called(self.call, projections, labels)
-
-    def _called(
-        self,
-        call: Callable[..., tf.Tensor],
-        projections: tf.Tensor,
-        labels: tf.Tensor | None,
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns what `call` computes, as `_anchor_losses`."""
         if self.needs_labels or labels is not None:
-            labels = self._checked(labels, projections)
-        losses = tf.cast(call(projections, labels), tf.float32)
-        if losses.shape.rank == 2:
-            losses = tf.reshape(losses, [-1])
-        elif losses.shape.rank != 0:
+            labels = check_labels(self._title, labels, projections)
+        _, *others = declared.function_inputs(self.call)["inputs"]
+        further = [seed if name == "seed" else labels for name in others]
+        losses = distribution.with_autograph(self.call)(projections, *further)
+        try:
+            losses = tf.cast(losses, tf.float32)
+        except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{type(self).__name__} returned a tensor of shape"
-                f" {losses.shape}: must be a loss for each view,"
-                f" {projections.shape[:2]}, or []"
+                f"{self._title} returned {type(losses).__name__}: must be a"
+                " tensor"
+            ) from error
+        images, views = projections.shape[:2]
+        shapes = [[], [images], *([images, v + 1] for v in range(views))]
+        if losses.shape.rank is None or not any(
+            losses.shape.is_compatible_with(shape) for shape in shapes
+        ):
+            raise ValueError(
+                f"{self._title} returned a tensor of shape {losses.shape}: must"
+                f" be a loss for each view, {projections.shape[:2]}, for each"
+                f" image, [{images}], or []"
             )
+        if losses.shape.rank:
+            losses = tf.reshape(losses, [-1])
         return losses, tf.ones_like(losses, tf.bool)
+
+    @property
+    def _title(self) -> str:
+        """Its name in messages."""
+        return type(self).__name__
 
     def _reduce(self, losses: Losses, counted: tf.Tensor) -> tf.Tensor:
         """Reduces [A] to this replica's loss, as the class describes."""
@@ -152,28 +168,7 @@ class ContrastiveLoss(declared.LossDeclaration):
         """Returns the labels, or None if the loss ignores them."""
         if not self.needs_labels:
             return None
-        return self._checked(labels, projections)
-
-    def _checked(
-        self, labels: tf.Tensor | None, projections: tf.Tensor
-    ) -> tf.Tensor:
-        if labels is None:
-            raise ValueError(
-                f"{type(self).__name__} needs labels: int [B] or multi-hot"
-                " [B, C]"
-            )
-        labels = tf.convert_to_tensor(labels)
-        images = projections.shape[:1]
-        if (
-            labels.shape.rank not in (1, 2)
-            or not labels.shape[:1].is_compatible_with(images)
-            or (labels.shape.rank == 1 and not labels.dtype.is_integer)
-        ):
-            raise ValueError(
-                f"labels of shape {labels.shape} and type {labels.dtype.name}"
-                f" for {images[0]} images: must be int [B] or multi-hot [B, C]"
-            )
-        return labels
+        return check_labels(self._title, labels, projections)
 
 
 class AnchorLoss(declared.Pairwise, ContrastiveLoss):
@@ -196,8 +191,12 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
     """
 
     def _anchor_losses(
-        self, projections: tf.Tensor, labels: tf.Tensor | None
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None,
+        seed: tf.Tensor | None,
     ) -> tuple[Losses, tf.Tensor]:
+        del seed
         batch = self._gather(projections, labels)
         return self._anchor_losses_of(batch), self._counted(batch)
 
@@ -269,3 +268,26 @@ def check_projections(projections: tf.Tensor) -> tf.Tensor:
             " (images, views per image, projection size)"
         )
     return projections
+
+
+def check_labels(
+    user: str, labels: tf.Tensor | None, projections: tf.Tensor
+) -> tf.Tensor:
+    """Returns `labels` as a tensor; they must be int [B] or multi-hot [B, C].
+
+    `user` is what needs them, for messages.
+    """
+    if labels is None:
+        raise ValueError(f"{user} needs labels: int [B] or multi-hot [B, C]")
+    labels = tf.convert_to_tensor(labels)
+    images = projections.shape[:1]
+    if (
+        labels.shape.rank not in (1, 2)
+        or not labels.shape[:1].is_compatible_with(images)
+        or (labels.shape.rank == 1 and not labels.dtype.is_integer)
+    ):
+        raise ValueError(
+            f"labels of shape {labels.shape} and type {labels.dtype.name}"
+            f" for {images[0]} images: must be int [B] or multi-hot [B, C]"
+        )
+    return labels

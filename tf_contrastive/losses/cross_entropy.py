@@ -26,8 +26,12 @@ class CrossEntropy(declared.CrossEntropy, base.ContrastiveLoss):
     """
 
     def _anchor_losses(
-        self, projections: tf.Tensor, labels: tf.Tensor | None
+        self,
+        projections: tf.Tensor,
+        labels: tf.Tensor | None,
+        seed: tf.Tensor | None,
     ) -> tuple[base.Losses, tf.Tensor]:
+        del seed
         labels = self._checked_labels(labels, projections)
         views, classes = projections.shape[1:]
         rank = labels.shape.rank

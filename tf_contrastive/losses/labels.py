@@ -4,8 +4,36 @@ import math
 
 import tensorflow as tf
 
+from tf_contrastive import errors
+
 _IDS = "class ids must be integers from 0 to 2147483647"
 _ROWS = "multi-hot labels must be 0 or 1: soft labels make no positives"
+
+
+# What `or_nan` has asserted.
+_asserted: set[str] = set()
+
+
+def in_one_line(error: Exception) -> Exception:
+    """Returns an error that `or_nan` raised in a graph as its message alone."""
+    # The longest: "from 0 to 29" has "from 0 to 2" in it.
+    found = sorted((m for m in _asserted if m in str(error)), key=len)
+    return errors.UserError(found[-1]) if found else error
+
+
+def check_classes(user: str, labels: tf.Tensor) -> tf.Tensor:
+    """Returns `labels` as a tensor; they must be integers [B].
+
+    `user` is what takes them, for messages.
+    """
+    labels = tf.convert_to_tensor(labels)
+    if labels.shape.rank != 1 or not labels.dtype.is_integer:
+        raise ValueError(
+            f"labels of shape {labels.shape} and type {labels.dtype.name}:"
+            f" {user} takes integers [B], one class per image; without it,"
+            " multi-hot [B, C] are allowed, too"
+        )
+    return labels
 
 
 def is_id(labels: tf.Tensor, classes: int | None = None) -> tf.Tensor:
@@ -47,6 +75,7 @@ def or_nan(x: tf.Tensor, fine: tf.Tensor, message: str) -> tf.Tensor:
         if not fine:
             raise ValueError(message)
         return x
+    _asserted.add(message)
     check = tf.raw_ops.Assert(condition=fine, data=[message])
     with tf.control_dependencies([check]):
         return tf.where(fine, x, tf.constant(math.nan, x.dtype))

@@ -1,7 +1,6 @@
 """Losses of your own: functions, and what they need of the other replicas."""
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -10,7 +9,11 @@ from tf_contrastive import distribution
 from tf_contrastive.config import loss as declared
 from tf_contrastive.config import own
 from tf_contrastive.losses import labels as label_checks
-from tf_contrastive.losses.base import ContrastiveLoss, check_projections
+from tf_contrastive.losses.base import (
+    ContrastiveLoss,
+    check_labels,
+    check_projections,
+)
 
 
 class GlobalBatch(NamedTuple):
@@ -27,6 +30,7 @@ class GlobalBatch(NamedTuple):
     first: tf.Tensor
 
 
+@tf.autograph.experimental.do_not_convert
 def global_batch(
     projections: tf.Tensor, labels: tf.Tensor | None = None
 ) -> GlobalBatch:
@@ -42,7 +46,7 @@ def global_batch(
     projections = check_projections(projections)
     concat = distribution.cross_replica_concat
     if labels is not None:
-        labels = tf.convert_to_tensor(labels)
+        labels = check_labels("global_batch", labels, projections)
         projections = label_checks.noticed(projections, labels)
         # Numbers that all devices sum.
         ids = labels.shape.rank == 1
@@ -61,7 +65,8 @@ class FunctionLoss(ContrastiveLoss):
       function: (projections [B, V, P]) or (projections, labels) -> the loss of
         each view, [B, V], or of this replica, [], as of `ContrastiveLoss.call`.
         Labels with a default are passed where there are any. A parameter
-        `seed` gets int32 [2], the same on all replicas.
+        `seed` gets int32 [2], the same on all replicas. A Keras layer of these
+        is trained with the encoder.
       **options: its other arguments.
 
     Raises:
@@ -77,8 +82,6 @@ class FunctionLoss(ContrastiveLoss):
     """
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
-        if isinstance(function, tf.keras.losses.Loss):
-            raise declared.wrong_form(function)
         takes = declared.function_inputs(function)
         known = own.options_of(function, takes["inputs"])
         own.check_options(function, options, known)
@@ -86,17 +89,7 @@ class FunctionLoss(ContrastiveLoss):
         self.needs_labels = takes["needs_labels"]
         self._inputs = takes["inputs"]
 
-    def __call__(
-        self,
-        projections: tf.Tensor,
-        labels: tf.Tensor | None = None,
-        seed: tf.Tensor | None = None,
-    ) -> tf.Tensor:
-        """Computes the loss over the global batch, see `ContrastiveLoss`."""
-        call = functools.partial(self.call, seed=seed)
-        projections = check_projections(projections)
-        return self._reduce(*self._called(call, projections, labels))
-
+    @tf.autograph.experimental.do_not_convert
     def call(
         self,
         projections: tf.Tensor,
@@ -106,11 +99,24 @@ class FunctionLoss(ContrastiveLoss):
         """Calls the function."""
         _, *others = self._inputs
         further = {name: seed if name == "seed" else labels for name in others}
-        return self.function(projections, **further, **self.options)
+        function = distribution.with_autograph(self.function)
+        return function(projections, **further, **self.options)
+
+    @property
+    def _title(self) -> str:
+        return own.name_of(self.function)
 
     def get_config(self) -> dict[str, Any]:
         """Returns the function and its options."""
         return {"function": self.function, **self.options}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "FunctionLoss":
+        """Makes the loss of `get_config`, also as Keras saves it."""
+        function = config["function"]
+        if isinstance(function, dict):
+            function = tf.keras.saving.deserialize_keras_object(function)
+        return cls(**{**config, "function": function})
 
 
 def of_part(part: Any, **options: Any) -> ContrastiveLoss:
@@ -132,3 +138,45 @@ def get(loss: Any) -> ContrastiveLoss:
       UserError: a ValueError, for something else.
     """
     return loss if isinstance(loss, ContrastiveLoss) else FunctionLoss(loss)
+
+
+def _items(value: Any) -> list[Any]:
+    """Returns the items of a list or dict, or a list of something else."""
+    if isinstance(value, Mapping):
+        return [*value.values()]
+    return [*value] if isinstance(value, list | tuple) else [value]
+
+
+class Parts(tf.keras.layers.Layer):
+    """What a loss has as attributes: variables and layers, trained with it."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        super().__init__(name="loss")
+        self.parts = parts
+        self.built = True
+
+
+def parts(loss: ContrastiveLoss, size: int) -> Parts | None:
+    """Returns the variables and layers of a loss on projections of a size."""
+    owner = getattr(loss, "function", loss)
+    owner = getattr(owner, "__self__", owner)  # Of a method.
+    attributes = getattr(owner, "__dict__", {})
+    if isinstance(owner, tf.Module):
+        attributes = {"function": owner}
+    held = {
+        name: value
+        for name, value in attributes.items()
+        if any(isinstance(x, tf.Variable | tf.Module) for x in _items(value))
+    }
+    if not held:
+        return None
+    found = Parts(held)
+    if any(
+        not layer.built
+        for layer in found.submodules
+        if isinstance(layer, tf.keras.layers.Layer)
+    ):
+        # As in a first step, since layers are built by a call.
+        two = tf.zeros([2], tf.int32)
+        loss(tf.zeros([2, 2, size]), two, two)
+    return found

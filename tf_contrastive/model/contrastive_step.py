@@ -8,14 +8,16 @@ what the feature brings to the constructor (`__init__`, `get_config`,
 (`checkpointed`) and to a replica's memory (`images_at_once`).
 """
 
+import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 import tensorflow as tf
 
-from tf_contrastive.config import keywords
+from tf_contrastive import errors
+from tf_contrastive.config import keywords, own
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.distribution import do_not_convert_self
 from tf_contrastive.distribution.batch_normalization import synchronize
@@ -40,6 +42,10 @@ _TASK_METRICS = {
 # A view's pixels are in [0, 1]. Augmentation of one's own may leave that a bit,
 # and others standardise them; 0..255 is always a mistake.
 _LARGEST_PIXEL = 16.0
+NO_GRADIENT = (
+    "no gradient of the loss reaches the encoder: the loss, the head or the"
+    " encoder has an operation without one, such as a cast to integers or NumPy"
+)
 
 
 class Batch(NamedTuple):
@@ -98,6 +104,7 @@ class ContrastiveStep(tf.keras.Model):
     ) -> None:
         keywords.check(type(self), kwargs)
         super().__init__(**kwargs)
+        _check_networks(encoder, projection_head)
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             for network in (encoder, projection_head):
                 synchronize(network)
@@ -106,7 +113,9 @@ class ContrastiveStep(tf.keras.Model):
         self.contrastive_loss = losses.get(loss)
         self.seed = seed
         # All variables are created now, since a checkpoint restores by value.
-        projection_head(tf.keras.Input(encoder.output_shape[1:]))
+        projections = projection_head(tf.keras.Input(encoder.output_shape[1:]))
+        size = projections.shape[-1]
+        self.loss_parts = losses.parts(self.contrastive_loss, size)
         self.built = True
         # Steps do not call the model, from which Keras learns what it saves.
         self._set_save_spec(tf.TensorSpec(encoder.input_shape))
@@ -174,11 +183,14 @@ class ContrastiveStep(tf.keras.Model):
 
     def checkpointed(self) -> dict[str, Any]:
         """What a checkpoint holds: layers and optimizers, by their names."""
-        return {
+        parts = {
             "encoder": self.encoder,
             "projection_head": self.projection_head,
             "optimizer": self.optimizer,
         }
+        if self.loss_parts is not None:
+            parts["loss"] = self.loss_parts
+        return parts
 
     def advice(self, part: str) -> str:
         """What to do if a part of a checkpoint is not finite."""
@@ -273,6 +285,12 @@ class ContrastiveStep(tf.keras.Model):
                 f"views of shape {views.shape}: must be [B, V, H, W, K]"
                 " (images, views per image, height, width, channels)"
             )
+        taken = self.encoder.input_shape[1:]
+        if not views.shape[2:].is_compatible_with(taken):
+            raise ValueError(
+                f"views of shape {views.shape}: the encoder takes images of"
+                f" shape {taken}"
+            )
         return Batch(from_wire(views), labels, labels, seeds)
 
     def learn(self, batch: Batch) -> list[str]:
@@ -310,17 +328,29 @@ class ContrastiveStep(tf.keras.Model):
     def differentiate(
         self, tape: tf.GradientTape, objective: tf.Tensor, losses: Results
     ) -> Gradients:
-        """Gradients of what `losses` train, by their names."""
-        return tape.gradient(
-            objective,
-            {
-                name: trained.variables
-                for name, trained in self.trained().items()
-                if name in losses
-            },
-            # Of variables that the views do not reach.
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
+        """Gradients of what `losses` train, by their names.
+
+        Variables that the views do not reach have zeros.
+
+        Raises:
+          ValueError: if none of the encoder is reached.
+        """
+        groups = {
+            name: trained.variables
+            for name, trained in self.trained().items()
+            if name in losses
+        }
+        gradients = tape.gradient(objective, groups)
+        encoder = gradients["loss"][: len(self.encoder.trainable_variables)]
+        if encoder and all(gradient is None for gradient in encoder):
+            raise ValueError(NO_GRADIENT)
+        return {
+            name: [
+                tf.zeros_like(variable) if gradient is None else gradient
+                for gradient, variable in zip(group, groups[name], strict=True)
+            ]
+            for name, group in gradients.items()
+        }
 
     def without_gradient(
         self, network: Callable[..., tf.Tensor], x: tf.Tensor, training: bool
@@ -336,6 +366,12 @@ class ContrastiveStep(tf.keras.Model):
         images = tf.reshape(views, [-1, *views.shape[2:]])  # [B * V, H, W, K]
         h = self.encoder(images, training=training)  # [B * V, D]
         z = self.projection_head(h, training=training)  # [B * V, P]
+        for network, x in ((self.encoder, h), (self.projection_head, z)):
+            if not x.shape[:1].is_compatible_with(images.shape[:1]):
+                raise ValueError(
+                    f"{network.name} returns {x.shape[0]} rows for"
+                    f" {images.shape[0]} images: must be one for each"
+                )
         return (
             tf.reshape(h, [-1, count, h.shape[-1]]),
             tf.reshape(z, [-1, count, z.shape[-1]]),
@@ -358,9 +394,14 @@ class ContrastiveStep(tf.keras.Model):
             " in 0..255",
         )
         with similarity.share_gathered():
-            loss = self.contrastive_loss(
-                projections, batch.targets, seed, **self.loss_arguments(batch)
-            )
+            with tf.GradientTape() as tape:
+                loss = self.contrastive_loss(
+                    projections,
+                    batch.targets,
+                    seed,
+                    **self.loss_arguments(batch),
+                )
+            self._check_trained(tape.watched_variables())
             if batch.keys is not None:
                 projections = tf.concat([projections, batch.keys], axis=1)
             task = contrastive_metrics.contrastive_task(
@@ -371,6 +412,17 @@ class ContrastiveStep(tf.keras.Model):
             )
         named = {_TASK_METRICS[name]: value for name, value in task.items()}
         return {"loss": loss, **named}
+
+    def _check_trained(self, variables: Iterable[tf.Variable]) -> None:
+        """Raises `ValueError` for variables of a loss that nothing trains."""
+        trained = {variable.name for variable in self.pretrained_variables}
+        for variable in variables:
+            if variable.name not in trained:
+                raise ValueError(
+                    f"the loss uses the variable {variable.name}, which would"
+                    " not be trained: make it an attribute of the loss, a Keras"
+                    " layer or an object of a class, or set trainable=False"
+                )
 
     def loss_arguments(self, batch: Batch) -> dict[str, tf.Tensor]:
         """What the loss takes in addition to projections, targets and seed."""
@@ -421,10 +473,39 @@ class ContrastiveStep(tf.keras.Model):
 
     @property
     def pretrained_variables(self) -> list[tf.Variable]:
-        """Trainable variables of the encoder, then of the projection head."""
+        """Trainable variables of encoder, projection head and loss."""
         return (
             self.encoder.trainable_variables
             + self.projection_head.trainable_variables
+            + self.loss_variables
+        )
+
+    @property
+    def loss_variables(self) -> list[tf.Variable]:
+        """Trainable variables of a loss of the user's own."""
+        return self.loss_parts.trainable_variables if self.loss_parts else []
+
+
+def _check_networks(encoder: Any, projection_head: Any) -> None:
+    """Raises `UserError` for what are no encoder and projection head."""
+    shapes = []
+    if isinstance(encoder, tf.keras.layers.Layer):
+        # A model that was never called has none.
+        with contextlib.suppress(AttributeError, RuntimeError):
+            shapes = [encoder.input_shape, encoder.output_shape]
+    if not all(isinstance(x, tuple) for x in shapes) or (
+        [len(x) for x in shapes[1:]] != [2]
+    ):
+        found = f", and is {shapes[0]} -> {shapes[1]}" if shapes else ""
+        raise errors.UserError(
+            f"encoder {own.name_of(encoder)} must be a Keras model of a known"
+            f" shape, images [N, H, W, K] -> features [N, D]{found}: use"
+            " encoders.build(encoder, image_shape=(H, W, K))"
+        )
+    if not isinstance(projection_head, tf.keras.layers.Layer):
+        raise errors.UserError(
+            f"projection_head {own.name_of(projection_head)} must be a Keras"
+            " layer: use heads.build(projection_head)"
         )
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tf_contrastive import distribution
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.model.contrastive_step import (
+    NO_GRADIENT,
     Batch,
     ContrastiveStep,
     Gradients,
@@ -85,12 +86,15 @@ class GradientCache(ContrastiveStep):
                 batch.views,
                 chunks,
             )
+        of_loss = self.loss_variables
         with tf.GradientTape() as tape:
             tape.watch(projections)
             step = self.optimizer.iterations
             results = self.contrast(projections, batch, step)
             objective = self.objective(results)
-        cache = tape.gradient(objective, projections)
+        cache, of_loss = tape.gradient(objective, (projections, of_loss))
+        if cache is None:
+            raise ValueError(NO_GRADIENT)
 
         def chunk_gradients(
             views: tf.Tensor,
@@ -115,6 +119,16 @@ class GradientCache(ContrastiveStep):
             (batch.views, batch.labels, batch.targets, cache),
             chunks,
         )
+        # The chunks do not reach the variables of the loss.
+        places = {
+            id(variable): place
+            for place, variable in enumerate(self.trained()["loss"].variables)
+        }
+        for variable, gradient in zip(
+            self.loss_variables, of_loss, strict=True
+        ):
+            if gradient is not None:
+                gradients["loss"][places[id(variable)]] = gradient
         return gradients, results | chunk_results, features
 
 

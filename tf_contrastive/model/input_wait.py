@@ -1,13 +1,15 @@
 """The time that steps wait for their input."""
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from tf_contrastive.distribution import do_not_convert_self
+from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.model.contrastive_step import ContrastiveStep, Results
 
 
@@ -69,13 +71,33 @@ class InputWait(ContrastiveStep):
         graph = tf.function(several_steps, reduce_retracing=True)
 
         def execute(iterator: Any) -> Results:
-            results, seconds = graph(iterator)
+            with _one_line_errors():
+                results, seconds = graph(iterator)
             with tf.device(seconds.device):  # Without waiting for its value.
                 self._input_wait += seconds
             return results
 
         self.train_tf_function, self.train_function = graph, execute
         return execute
+
+    def make_test_function(self, force: bool = False) -> Any:
+        """Returns Keras' test function: iterator -> running means."""
+        function = super().make_test_function(force)
+
+        def execute(iterator: Any) -> Results:
+            with _one_line_errors():
+                return function(iterator)
+
+        return execute
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Raises what a check in the graph found without TensorFlow's trace."""
+    try:
+        yield
+    except tf.errors.InvalidArgumentError as error:
+        raise label_checks.in_one_line(error) from None
 
 
 class Throughput:

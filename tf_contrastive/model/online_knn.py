@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_contrastive.config.pretrain import Pretrain
+from tf_contrastive.losses import labels as label_checks
 from tf_contrastive.losses import similarity
 from tf_contrastive.model import ring_buffer
 from tf_contrastive.model.contrastive_step import (
@@ -66,9 +67,10 @@ class OnlineKNN(ContrastiveStep):
         names = super().record(results, batch, features)
         if self.neighbors is None or features is None or batch.labels is None:
             return names
-        view = features[:, 0]  # [B, D]
-        top1, has_neighbors = self.neighbors(view, batch.labels)
-        self.neighbors.enqueue(view, batch.labels)
+        labels = label_checks.check_classes("online_knn_size", batch.labels)
+        view = label_checks.noticed(features[:, 0], labels)  # [B, D]
+        top1, has_neighbors = self.neighbors(view, labels)
+        self.neighbors.enqueue(view, labels)
         weights = {METRIC: has_neighbors}
         return names + self.means.update({METRIC: top1}, weights)
 

@@ -159,13 +159,7 @@ class OnlineProbe(ContrastiveStep):
         if not self.cross_entropy_weight:
             flat = tf.stop_gradient(flat)
         logits = self.probe(flat, training=training)
-        given = tf.convert_to_tensor(batch.labels)
-        if given.shape.rank != 1 or not given.dtype.is_integer:
-            raise ValueError(
-                f"labels of shape {given.shape} and type {given.dtype.name}:"
-                " the probe takes integers [B], one class per image; without a"
-                " probe, multi-hot [B, C] are allowed, too"
-            )
+        given = label_checks.check_classes("the probe", batch.labels)
         classes = logits.shape[-1]
         known = label_checks.is_id(given, classes)
         # Of another label the operation fails without saying so.
