@@ -1,5 +1,7 @@
 """Views of your own: functions and Keras layers, of crops or whole images."""
 
+import random
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -80,6 +82,59 @@ def test_a_keras_layer_changes_the_crops(layer):
     assert 0 < np.abs(found - crops).mean() < 0.5
 
 
+def _sometimes(image, seed):
+    if tf.random.stateless_uniform([], seed) < 0.5:  # By AutoGraph.
+        return _invert(image)
+    return image
+
+
+def _in_graph(part, **options):
+    policy = views.build(part, image_size=_SIZE, flip=False, **options)
+    data = tf.data.Dataset.from_tensors((_IMAGES, _SEEDS)).map(policy.batch)
+    return next(iter(data)).numpy()
+
+
+def test_a_function_may_have_branches():
+    policy, crop = (
+        views.build(part, image_size=_SIZE) for part in (_sometimes, "crop")
+    )
+    images = np.repeat(_IMAGES, 8, 0)
+    seeds = np.stack([np.arange(40), np.arange(40)], 1)
+    data = tf.data.Dataset.from_tensors((images, seeds.astype(np.int32)))
+    found = next(iter(data.map(policy.batch))).numpy()
+    crops = crop.batch(images, seeds).numpy()
+    same = np.abs(found - crops).max((1, 2, 3)) < 1e-6
+    assert 8 <= same.sum() <= 32
+    np.testing.assert_allclose(found[~same], 1 - crops[~same], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "text"),
+    [
+        (lambda x: 255 * x, {}, r"values outside of \[0, 1\]"),
+        (lambda x: np.nan * x, {}, r"values outside of \[0, 1\]"),
+        # Keras keeps the range 0..255 of a whole image.
+        (
+            tf.keras.layers.Resizing(_SIZE, _SIZE),
+            {"after_crop": False},
+            "augmentation Resizing returns values outside",
+        ),
+        (lambda x: x * np.random.uniform(), {}, "draws numbers of Python"),
+        (lambda x: x * random.random(), {}, "draws numbers of Python"),
+    ],
+)
+def test_other_values_are_named(part, options, text):
+    with pytest.raises(
+        (errors.UserError, tf.errors.InvalidArgumentError), match=text
+    ):
+        _in_graph(part, **options)
+
+
+def test_a_seed_that_keras_draws_once_is_no_number():
+    flip = tf.keras.layers.RandomFlip()
+    assert _in_graph(lambda x: flip(x, training=True)).shape[0] == 5
+
+
 @pytest.mark.parametrize(
     ("part", "options", "text"),
     [
@@ -91,6 +146,10 @@ def test_a_keras_layer_changes_the_crops(layer):
         (lambda x: x, {"after_crop": False}, "returns uint8|shape"),
         (_invert, {"min_crop_area": 0.0}, "min_crop_area=0.0: must be"),
         ("my_module:my_view", {}, "own_modules=my_module"),
+        (lambda: 1.0, {}, "takes no image"),
+        (lambda x, flip=1: x, {}, "has a parameter flip, which is an option"),
+        (lambda x: None, {}, "returns NoneType: must be floats"),
+        (tf.keras.layers.Dense(3), {}, "Dense has weights, which nothing tra"),
     ],
 )
 def test_another_form_is_named(part, options, text):

@@ -259,7 +259,14 @@ def own_options(part: Any) -> dict[str, Any]:
             " function image -> view, or a Keras layer of images"
         )
     image, *_ = [*inspect.signature(part).parameters, ""]
-    return own.options_of(part, [image, "seed"])
+    if not image:
+        raise UserError(
+            f"augmentation {own.name_of(part)} takes no image: must be a"
+            " function image -> view"
+        )
+    options = own.options_of(part, [image, "seed"])
+    own.check_free(part, options, ["image_size", "part", *OwnViews.defaults()])
+    return options
 
 
 @functools.cache

@@ -1,16 +1,21 @@
 """Views of your own: a function image -> view, or a Keras layer of images."""
 
-from collections.abc import Mapping
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import distribution, errors
 from tf_contrastive.config import own
 from tf_contrastive.views import prng
 
 # A uniform number is a multiple of 2**-24.
 _SEEDS = 2.0**24
+# Views are in [0, 1], or standardised.
+_LARGEST = 16.0
 
 
 class OwnOperation:
@@ -39,7 +44,7 @@ class OwnOperation:
         """Makes float32 [m, S, S, 3] in [0, 1] of images [m, h, w, 3]."""
         del static
         if isinstance(self._part, tf.keras.layers.Layer):
-            return self._checked(self._part(pixels, training=True), 1)
+            return self._checked(self._of_layer(pixels), 1)
         seeds = tf.cast(uniforms["own"] * _SEEDS, tf.int32)
         return tf.map_fn(
             lambda row: self._view(*row),
@@ -49,24 +54,84 @@ class OwnOperation:
             ),
         )
 
+    def _of_layer(self, pixels: tf.Tensor) -> tf.Tensor:
+        layer = distribution.with_autograph(self._part)
+        # Some of KerasCV do not take it.
+        takes_training = own.accepts(type(self._part).__call__, "training")
+        options = {"training": True} if takes_training else {}
+        views = layer(pixels, **options)
+        if getattr(self._part, "trainable_variables", None):
+            raise errors.UserError(
+                f"augmentation {own.name_of(self._part)} has weights, which"
+                " nothing trains: make it a part of the encoder"
+            )
+        return views
+
     def _view(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         options = dict(self._options)
         if own.takes(self._part, "seed"):
             options["seed"] = seed
-        return self._checked(self._part(image, **options), 0)
+        function = distribution.with_autograph(self._part)
+        with _python_numbers() as drawn:
+            view = function(image, **options)
+        if drawn and not tf.executing_eagerly():
+            # A Keras layer draws its seed when it is called first.
+            with _python_numbers() as again:
+                view = function(image, **options)
+            if again:
+                raise errors.UserError(
+                    f"augmentation {own.name_of(self._part)} draws numbers of"
+                    " Python or NumPy, which are drawn once for all images: use"
+                    " tf.random.stateless_uniform with its parameter `seed`"
+                )
+        return self._checked(view, 0)
 
     def _checked(self, view: Any, first: int) -> tf.Tensor:
         """Returns views as float32 in [0, 1]; `first` is the rows' axis."""
-        view, side = tf.convert_to_tensor(view), self._side
+        side, name = self._side, own.name_of(self._part)
+        form = (
+            f"must be floats in [0, 1], or uint8, of shape [{side}, {side}, 3]"
+        )
+        try:
+            view = tf.convert_to_tensor(view)
+        except (TypeError, ValueError) as error:
+            raise errors.UserError(
+                f"augmentation {name} returns {type(view).__name__}: {form}"
+            ) from error
         if view.dtype == tf.uint8:
             view = tf.cast(view, tf.float32) / 255.0
         fits = view.shape[first:].is_compatible_with([side, side, 3])
         if not fits or not view.dtype.is_floating:
             raise errors.UserError(
-                f"augmentation {own.name_of(self._part)} returns"
-                f" {view.dtype.name} of shape {view.shape}: must be floats in"
-                f" [0, 1], or uint8, of shape [{side}, {side}, 3]"
+                f"augmentation {name} returns {view.dtype.name} of shape"
+                f" {view.shape}: {form}"
             )
-        return tf.ensure_shape(
-            tf.cast(view, tf.float32), [*view.shape[:first], side, side, 3]
+        view = tf.cast(view, tf.float32)
+        check = tf.debugging.Assert(
+            tf.reduce_max(tf.abs(view)) <= _LARGEST,  # Not for a NaN.
+            [
+                f"augmentation {name} returns values outside of [0, 1]:",
+                tf.reduce_min(view),
+                tf.reduce_max(view),
+            ],
         )
+        with tf.control_dependencies([check]):
+            return tf.ensure_shape(view, [*view.shape[:first], side, side, 3])
+
+
+@contextlib.contextmanager
+def _python_numbers() -> Iterator[list[bool]]:
+    """Yields a list, which is not empty after random numbers were drawn.
+
+    Of the generators of Python and NumPy that all modules share.
+    """
+
+    def states() -> tuple[Any, ...]:
+        state: Any = np.random.get_state()
+        return random.getstate(), state[1].tobytes(), state[2:]
+
+    before = states()
+    drawn: list[bool] = []
+    yield drawn
+    if states() != before:
+        drawn.append(True)
