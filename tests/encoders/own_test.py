@@ -63,6 +63,9 @@ def _of_shape(image_shape, width=2):
         (_Subclass(), {}, 4),
         (_of_shape, {"width": 3}, 18),
         (_layers.Conv2D(7, 3), {}, 7),
+        (_layers.BatchNormalization, {}, 3),
+        # An option without a default, if it is given.
+        (lambda width: _sequential(width), {"width": 3}, 3),
     ],
 )
 def test_the_forms_of_an_encoder(part, options, features):
@@ -108,6 +111,17 @@ def test_normalization_spans_the_replicas(count):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+class _Normalization(_layers.BatchNormalization):
+    pass
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_normalization_of_a_class_of_ones_own_is_warned_of(count, caplog):
+    with replicas.strategy(count).scope():
+        encoders.build(_Normalization, image_shape=(6, 6, 3))
+    assert ("_Normalization" in caplog.text) == (count > 1)
+
+
 def _pair():
     images = tf.keras.Input([6, 6, 3])
     return tf.keras.Model(images, [images, images])
@@ -125,12 +139,44 @@ def _pair():
         (lambda: _layers.Reshape([3, 36]), {}, r"shape \(None, 3, 36\): must"),
         (lambda: _layers.Conv2D(4, 9), {}, "does not take inputs of 6 x 6 x 3"),
         ("my_module:my_encoder", {}, "own_modules=my_module"),
+        # Keras itself would fail in the first step.
+        (
+            lambda: _of_shape((5, 5, 3)),
+            {},
+            r"not take inputs of 6 x 6 x 3, but of shape \(None, 5, 5, 3\)",
+        ),
+        (
+            lambda: _layers.Lambda(lambda x: tf.cast(x, tf.int32)),
+            {},
+            "returns int32 of shape",
+        ),
+        (
+            lambda: _layers.Lambda(
+                lambda x: tf.numpy_function(np.mean, [x], tf.float32)
+            ),
+            {},
+            "must be floats|unknown size",
+        ),
     ],
 )
 def test_another_form_of_encoder_is_named(part, options, text):
     with pytest.raises(errors.UserError, match=text) as error:
         encoders.build(part, image_shape=(6, 6, 3), **options)
     assert "\n" not in str(error.value)
+
+
+def test_an_encoder_that_expects_bytes_is_warned_of(caplog):
+    layers = [_layers.Rescaling(1 / 255), _layers.Conv2D(4, 3)]
+    part, shape = tf.keras.Sequential(layers), (6, 6, 3)
+    part.build((None, *shape))
+    encoders.build(part, image_shape=shape)
+    assert "has a layer Rescaling" in caplog.text
+    caplog.clear()
+    scale = {"mean": (0, 0, 0), "std": (1 / 255,) * 3}
+    encoder = encoders.build(part, image_shape=shape, **scale)
+    assert not caplog.text
+    expected = tf.reduce_mean(part(255 * _IMAGES), [1, 2])
+    np.testing.assert_allclose(encoder(_IMAGES), expected, rtol=1e-5, atol=1e-6)
 
 
 def _head(size=4):

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-from tf_contrastive import distribution
+from tf_contrastive import distribution, terminal
 from tf_contrastive.distribution import collectives
 
 # Deviations between a shift and the mean, squared, from which on the statistics
@@ -223,11 +223,22 @@ def synchronize(
     This includes layers inside of layers, which cloning does not reach, and
     keeps the variables.
     """
-    for layer in model.submodules:
+    for layer in (model, *model.submodules):
         # Subclasses may behave differently.
         if type(layer) is tf.keras.layers.BatchNormalization:
             layer.__class__ = BatchNormalization
             layer.synchronized = synchronized
+        elif (
+            isinstance(layer, tf.keras.layers.BatchNormalization)
+            and not getattr(layer, "synchronized", False)
+            and synchronized
+            and tf.distribute.get_strategy().num_replicas_in_sync > 1
+        ):
+            terminal.warning(
+                f"{type(layer).__name__} {layer.name} takes its statistics from"
+                " one replica, which shows the network what belongs together:"
+                " use BatchNormalization of Keras"
+            )
 
 
 def _has_gpus() -> bool:

@@ -1,5 +1,6 @@
 """Makes networks of your own, with synchronized batch normalization."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,17 +40,32 @@ def apply(
             f"{what} returns a {type(network).__name__}: must be a Keras"
             " layer or model"
         )
+    shape = " x ".join(str(side) for side in inputs.shape[1:])
+    taken = network.input_shape if is_functional(network) else None
+    # Keras calls it with other sizes, too, and fails in the first step.
+    if isinstance(taken, tuple) and not inputs.shape.is_compatible_with(taken):
+        raise errors.UserError(
+            f"{what} does not take inputs of {shape}, but of shape {taken}"
+        )
     try:
         outputs = network(inputs)
     except (TypeError, ValueError) as error:
-        shape = " x ".join(str(side) for side in inputs.shape[1:])
         raise errors.UserError(
-            f"{what} does not take inputs of {shape}"
-            f" ({errors.first_line(error)})"
+            f"{what} does not take inputs of {shape} ({_reason(error)})"
         ) from error
     if not hasattr(outputs, "shape"):
         raise errors.UserError(
             f"{what} returns a {type(outputs).__name__}: must be one tensor"
+        )
+    if not outputs.dtype.is_floating or outputs.shape[-1:].rank == 0:
+        raise errors.UserError(
+            f"{what} returns {outputs.dtype.name} of shape {outputs.shape}:"
+            " must be floats"
+        )
+    if outputs.shape[-1] is None:
+        raise errors.UserError(
+            f"{what} returns a tensor of unknown size, {outputs.shape}: set it,"
+            " as tf.ensure_shape does"
         )
     if is_network and part.built:
         network.set_weights(part.get_weights())
@@ -57,9 +73,22 @@ def apply(
     return network, outputs
 
 
+def is_functional(network: tf.keras.layers.Layer) -> bool:
+    """Whether a model was made of a graph of layers, with known inputs."""
+    return getattr(network, "_is_graph_network", False)
+
+
+def _reason(error: Exception) -> str:
+    """Returns what a layer's error says, without where Keras caught it."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    named = [line for line in lines if re.match(r"\w+Error: ", line)]
+    others = [line for line in lines if line and "encountered" not in line]
+    return [*named[-1:], *others, errors.first_line(error)][0]
+
+
 def _copy(what: str, network: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
     try:
-        if getattr(network, "_is_graph_network", False):
+        if is_functional(network):
             return tf.keras.models.clone_model(network)
         return type(network).from_config(network.get_config())
     except (NotImplementedError, TypeError, ValueError) as error:

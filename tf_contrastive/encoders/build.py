@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import errors
+from tf_contrastive import errors, terminal
 from tf_contrastive.config import components, keywords, own
 from tf_contrastive.config import encoder as declared
 from tf_contrastive.config.data import DEFAULT_IMAGE_SIZE
@@ -16,6 +16,8 @@ from tf_contrastive.encoders.convnet import ConvNet
 from tf_contrastive.encoders.own import OwnEncoder
 from tf_contrastive.encoders.resnet import ResNet
 
+# Of colours in [0, 1]; dividing by less makes bytes of them.
+_LEAST_DEVIATION = 0.02
 ENCODERS = declared.by_network([ResNet, ConvNet, Keras, KerasCV])
 
 
@@ -88,7 +90,23 @@ def build(
             "linear", dtype="float32", name="features"
         )
     )
-    return tf.keras.Model(images, last(x), name=_model_name(name))
+    model = tf.keras.Model(images, last(x), name=_model_name(name))
+    if isinstance(network, OwnEncoder) and min(std) > _LEAST_DEVIATION:
+        _warn_of_rescaling(model)
+    return model
+
+
+def _warn_of_rescaling(model: tf.keras.Model) -> None:
+    """Warns of a network that takes bytes, and gets standardised colours."""
+    for layer in model.submodules:
+        is_other = isinstance(layer, tf.keras.layers.Rescaling)
+        if is_other and layer.name != "standardize":
+            terminal.warning(
+                f"encoder {model.name} has a layer Rescaling, but gets"
+                " standardised colours: leave it out, such as by"
+                " include_preprocessing=False, or pass mean=(0, 0, 0) and"
+                " std=(1 / 255,) * 3, by which it gets 0..255"
+            )
 
 
 def _network(name: Any, options: dict[str, Any]) -> Any:
