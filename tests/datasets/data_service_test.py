@@ -355,3 +355,32 @@ def test_an_address_without_a_service_is_an_error(tmp_path):
     source = _source("memory", tmp_path)
     with pytest.raises(errors.UserError, match="data_service=grpc://localhost"):
         _epochs(source, 1, "grpc://localhost:1")
+
+
+@pytest.mark.parametrize("python", ["data", "views", None])
+def test_python_that_the_workers_do_not_run_is_refused(python):
+    def generate():
+        for i in range(EXAMPLES):
+            yield _image(i)
+
+    signature = tf.TensorSpec([4, 4, 3], tf.uint8)
+    data = tf.data.Dataset.from_generator(generate, output_signature=signature)
+    if python != "data":
+        data = tf.data.Dataset.from_tensor_slices([*generate()])
+
+    def views(images, seeds):
+        made = _make_views(images, seeds)
+        if python == "views":
+            made = tf.numpy_function(np.copy, [made], made.dtype)
+            made.set_shape([None, 1, 1, 1, 3])
+        return made
+
+    # Nothing listens at port 9, which is asked after the check.
+    text = "run Python, such as a generator" if python else "nothing answers"
+    with pytest.raises(errors.UserError, match=text):
+        datasets.training_batches(
+            datasets.from_dataset(data),
+            datasets.ViewMaker(views),
+            datasets.Order(batch_size=BATCH, seed=0),
+            service=datasets.DataService("grpc://localhost:9"),
+        )

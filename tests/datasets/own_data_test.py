@@ -19,13 +19,27 @@ def _uneven():
         yield np.full([3 + i, 4, 3], i, np.uint8), i
 
 
-_UNEVEN = tf.data.Dataset.from_generator(
-    _uneven,
-    output_signature=(
-        tf.TensorSpec([None, None, 3], tf.uint8),
-        tf.TensorSpec([], tf.int64),
-    ),
-)
+def _generated(generator):
+    return tf.data.Dataset.from_generator(
+        generator,
+        output_signature=(
+            tf.TensorSpec([None, None, 3], tf.uint8),
+            tf.TensorSpec([], tf.int64),
+        ),
+    )
+
+
+_UNEVEN = _generated(_uneven)
+_ONCE = _uneven()
+
+
+def _broken():
+    yield np.ones([4, 4, 3], np.uint8), 0
+    raise RuntimeError("no disk")
+
+
+def _unknown(image):
+    return tf.numpy_function(np.copy, [image], tf.uint8)
 
 
 def _tiled(grey):
@@ -87,6 +101,17 @@ def test_images_of_several_shapes():
         (_slices((_COLOR, _LABELS + 0.5)), "labels of float64"),
         (_slices((_COLOR, np.full([20, 3], 0.3))), "not one-hot rows"),
         (_slices({"label": _LABELS}), "must be a tf.data.Dataset of"),
+        (
+            _slices({"image": _COLOR, "labels": _LABELS}),
+            "rename labels to label",
+        ),
+        (_slices((_COLOR, (_LABELS, _LABELS))), "has elements of .Tensor"),
+        (_slices((_COLOR, 0 * _LABELS[:, None] + 1)), r"labels of .* \(1,\)"),
+        (_slices((_COLOR[:, :0], _LABELS)), r"without pixels, \(0, 5, 3\)"),
+        (_COLOR, "is a ndarray: must be a tf.data.Dataset"),
+        (_slices(_COLOR).map(_unknown), "images of an unknown shape"),
+        (_generated(lambda: _ONCE), "fewer when it is read again"),
+        (_generated(_broken), r"element 1 .*\(RuntimeError: no disk"),
     ],
 )
 def test_other_elements_are_named(dataset, text):

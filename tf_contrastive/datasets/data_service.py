@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
@@ -25,6 +26,9 @@ _CONNECT_TIMEOUT = 10
 _CHECK_EVERY = 1  # During a run.
 LOST_AFTER = 60  # Without an answer of the dispatcher.
 STALLED_AFTER = 120  # Without a batch, until a warning.
+_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+# Of images in memory, which the check would copy.
+_MAX_CHECKED_BYTES = 100_000_000
 
 
 def _connect(address: str) -> None:
@@ -85,8 +89,11 @@ class DataService:
         Raises:
           UserError: if nothing answers.
         """
-        self.check()
         first, done = divmod(stream.order.start_step, stream.steps)
+        arrays = (stream.source.arrays or {}).values()
+        if sum(np.asarray(x).nbytes for x in arrays) < _MAX_CHECKED_BYTES:
+            _check_operations(make(_draws(stream, tf.constant(first))))
+        self.check()
         self._first, self._done = first, done * stream.local
         self._total = stream.steps * stream.local
         service = tf.data.experimental.service
@@ -157,6 +164,20 @@ class DataService:
             cycle_length=2,
             num_parallel_calls=2,
             deterministic=False,
+        )
+
+
+def _check_operations(dataset: tf.data.Dataset) -> None:
+    """Raises `UserError` for operations that only this process can run."""
+    serialized = dataset._as_serialized_graph().numpy()
+    graph = tf.compat.v1.GraphDef.FromString(serialized)
+    functions = [node for f in graph.library.function for node in f.node_def]
+    if any(node.op in _PYTHON for node in (*graph.node, *functions)):
+        raise errors.UserError(
+            f"{errors.arg('data_service')}: the data or the views run Python,"
+            " such as a generator or tf.numpy_function, which the workers of a"
+            " service do not: use TensorFlow operations, or remove"
+            f" {errors.arg('data_service')}"
         )
 
 

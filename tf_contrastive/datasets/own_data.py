@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import errors, terminal
-from tf_contrastive.config import own
+from tf_contrastive.config import keywords, own
 from tf_contrastive.config.dataset import DATASETS, Own
 from tf_contrastive.datasets import split_spec
 from tf_contrastive.datasets.array_source import from_arrays
@@ -29,8 +30,11 @@ _FORM = (
 )
 # Images that are read twice, to see whether they come in the same order.
 _AGAIN = 32
+# Seconds.
+_REPORT_EVERY = 10
 
 
+@keywords.named
 def from_dataset(
     dataset: tf.data.Dataset,
     label_names: tuple[str, ...] | None = None,
@@ -53,28 +57,55 @@ def from_dataset(
     Raises:
       UserError: for other elements, an endless or an empty dataset.
     """
+    if not isinstance(dataset, tf.data.Dataset):
+        raise errors.UserError(
+            f"{name} is a {type(dataset).__name__}: must be a tf.data.Dataset;"
+            " datasets.from_arrays takes arrays"
+        )
     records = _records(dataset, name)
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise errors.UserError(
             f"{name} is endless: remove its repeat(), or use take(n)"
         )
-    shapes, digests = set(), []
+    shapes = set()
+    digests: list[int] = []
     labels: list[int] = []
+    reported = time.monotonic()
     try:
         for record in records.prefetch(tf.data.AUTOTUNE).as_numpy_iterator():
+            if time.monotonic() - reported > _REPORT_EVERY:
+                reported = time.monotonic()
+                terminal.warning(
+                    f"counting {name} {split}: {len(digests):,} elements so"
+                    " far; if it has no end, stop, and use take(n)"
+                )
             shapes.add(record["image"].shape)
+            if 0 in record["image"].shape:
+                raise errors.UserError(
+                    f"{name} {split}: element {len(digests)} (from 0) is an"
+                    f" image without pixels, {record['image'].shape}"
+                )
             digests.append(_digest(record["image"]))
             if "label" in record:
                 labels.append(int(record["label"]))
-    except tf.errors.InvalidArgumentError as error:
+    except tf.errors.OpError as error:
         raise errors.UserError(
             f"{name} {split}: element {len(digests)} (from 0) cannot be read"
             f" ({errors.first_line(error)})"
         ) from error
     if not digests:
         raise errors.UserError(f"{name} {split} has no elements")
-    again = records.take(_AGAIN).as_numpy_iterator()
-    if [_digest(record["image"]) for record in again] != digests[:_AGAIN]:
+    second = [
+        _digest(record["image"])
+        for record in records.take(_AGAIN).as_numpy_iterator()
+    ]
+    if len(second) < len(digests[:_AGAIN]):
+        raise errors.UserError(
+            f"{name} {split} has {len(digests):,} elements, and fewer when it"
+            " is read again: its generator must start anew each time, as that"
+            " of a function that makes it does"
+        )
+    if second != digests[:_AGAIN]:
         terminal.warning(
             f"{name} {split} gives other images, or another order, when it is"
             " read again: a resumed run does not repeat them; leave shuffling"
@@ -117,6 +148,21 @@ def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
             f"{name} has elements of {', '.join(map(str, spec))}: it {_FORM}"
         )
     image, label = spec["image"], spec.get("label")
+    if near := label is None and errors.nearest("label", {*spec} - {"image"}):
+        raise errors.UserError(
+            f"{name} has elements of {', '.join(map(str, spec))}: rename {near}"
+            " to label, or leave it out"
+        )
+    for part in (image, label):
+        if part is not None and not isinstance(
+            part, tf.TensorSpec | tf.RaggedTensorSpec
+        ):
+            raise errors.UserError(f"{name} has elements of {part}: it {_FORM}")
+    if image.shape.rank is None:
+        raise errors.UserError(
+            f"{name} has images of an unknown shape: set one, such as by"
+            " output_signature of from_generator, or by tf.ensure_shape"
+        )
     if image.shape.rank == 4:
         raise errors.UserError(
             f"{name} has images of shape {image.shape}: remove its batch(), or"
@@ -134,7 +180,7 @@ def _records(dataset: tf.data.Dataset, name: str) -> tf.data.Dataset:
         )
     if label is not None and not (
         (label.shape.rank == 0 and label.dtype.is_integer)
-        or label.shape.rank == 1
+        or (label.shape.rank == 1 and label.shape[0] != 1)
     ):
         raise errors.UserError(
             f"{name} has labels of {label.dtype.name} and shape {label.shape}:"
