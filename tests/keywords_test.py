@@ -17,6 +17,7 @@ from tf_contrastive.config.encoder import ENCODERS
 from tf_contrastive.config.views import LISTING
 from tf_contrastive.model import ContrastiveModel
 
+_layer = tf.keras.layers.Flatten()
 _RUN = {"base_learning_rate": 1.0, "batch_size": 8, "steps_per_epoch": 4}
 
 
@@ -55,6 +56,14 @@ def _model(**arguments):
         (lambda: _model(prob=None), "probe"),
         (lambda: _model().compile("sgd", prob_optimizer=1), "probe_optimizer"),
         (lambda: datasets.from_folder("x", exf="apply"), "exif"),
+        (lambda: datasets.from_arrays([], lables=1), "labels"),
+        (lambda: datasets.from_dataset(None, lable_names=1), "label_names"),
+        (lambda: views.Views(None, cout=2), "count"),
+        (
+            lambda: heads.build(tf.keras.layers.Dense(2), normalise_input=1),
+            "normalize_input",
+        ),
+        (lambda: encoders.build(_layer, image_shap=1), "image_shape"),
     ],
 )
 def test_the_nearest_keyword_is_named(call, name):

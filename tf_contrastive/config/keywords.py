@@ -59,11 +59,12 @@ class Checked:
 
 
 def named(function: _Function) -> _Function:
-    """Decorates a function that takes options, for missing arguments.
+    """Decorates a function, so that misspelt arguments are named.
 
-    A misspelt one is named instead of the one that is then missing.
+    Where it takes options, too, those that are nearest to a missing argument.
     """
     parameters = inspect.signature(function).parameters.values()
+    takes_options = any(p.kind is p.VAR_KEYWORD for p in parameters)
     needed = [
         p.name
         for p in parameters
@@ -72,6 +73,8 @@ def named(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def checked(*arguments: Any, **keywords: Any) -> Any:
+        if not takes_options:
+            check(function, keywords)
         missing = [name for name in needed if name not in keywords]
         for name in keywords:
             if missing and errors.nearest(name, missing):
