@@ -14,6 +14,7 @@ from PIL import Image, ImageOps
 NATIVE = ("JPEG ", "PNG ", "GIF ", "BMP ")
 OF_PILLOW = {
     "JPEG CMYK without Adobe",
+    "JPEG CMYK, a thumbnail of Adobe",
     "GIF a part at the origin",
     "GIF a part of the canvas",
     "GIF a transparent part of the canvas",
@@ -35,10 +36,18 @@ OF_PILLOW = {
     "BMP 16 bits, 5-6-5",
     "BMP 16 bits, 5-6-5, V4",
     "BMP 24 bits, core header",
+    "BMP 24 bits, bytes of Photoshop",
     "BMP 32 bits, alpha first",
     "BMP 32 bits, red first",
     "BMP 32 bits, shifted masks",
     "BMP palette of Pillow",
+}
+# Those of which Pillow returns other pixels than they have.
+MISREAD = {
+    "JPEG2000 rgb, 16 bits",
+    "TIFF 8 bits, signed",
+    "TIFF 16 bits, white first",
+    "TIFF 16 bits in planes",
 }
 _WIDTH, _HEIGHT = 14, 11
 _generator = np.random.default_rng(0)
@@ -132,6 +141,9 @@ def _jpegs() -> dict[str, bytes]:
         "grey": _save(_PHOTO.convert("L"), "JPEG", quality=95),
         "CMYK of Adobe": cmyk,
         "CMYK without Adobe": _without(cmyk, 0xEE),
+        "CMYK, a thumbnail of Adobe": _with_segments(
+            _without(cmyk, 0xEE), _segment(0xE1, b"JFXX\0" + cmyk)
+        ),
         "YCCK": cmyk.replace(adobe + b"\0", adobe + b"\2"),
         "RGB by component names": in_rgb,
         "RGB of Adobe": _with_segments(bare, _segment(0xEE, adobe + b"\0")),
@@ -194,6 +206,7 @@ def _jpegs() -> dict[str, bytes]:
     for name, block in {
         "empty": b"",
         "of another start": b"II\x55\0" + _exif(6)[4:],
+        "of two byte orders": b"IM*\0" + _exif(6)[4:],
         "cut off": _exif(6)[:20],
         "that starts twice": b"Exif\0\0" + _exif(6),
     }.items():
@@ -477,6 +490,7 @@ def _bmps() -> dict[str, bytes]:
         "palette of Pillow": _save(_PALETTE, "BMP"),
         "1 bit of Pillow": _save(_ONE, "BMP"),
         "32 bits of Pillow": _save(_RGBA, "BMP"),
+        "24 bits, bytes of Photoshop": _save(_RGB, "BMP") + bytes(2),
         "24 bits from the top": _bmp(24, rgb, from_top=True),
         "24 bits, core header": _bmp(24, rgb, header=12),
         "24 bits, OS/2 2": _bmp(24, rgb, header=64),
@@ -615,6 +629,32 @@ def _tiff(
     return out + bytes(4)
 
 
+def _planes(pixels: np.ndarray) -> bytes:
+    """Uncompressed colours of 16 bits [h, w, 3], plane after plane."""
+    size = 2 * _WIDTH * _HEIGHT
+    strips = [8 + size * plane for plane in range(3)]
+    data = np.moveaxis(pixels, -1, 0).astype("<u2").tobytes()
+    place = 8 + len(data)
+    data += struct.pack("<6I3H", *strips, *[size] * 3, *[16] * 3)
+    entries = [
+        (0x100, 4, 1, _WIDTH),
+        (0x101, 4, 1, _HEIGHT),
+        (0x102, 3, 3, place + 24),
+        (0x103, 4, 1, 1),
+        (0x106, 4, 1, 2),
+        (0x111, 4, 3, place),
+        (0x115, 4, 1, 3),
+        (0x116, 4, 1, _HEIGHT),
+        (0x117, 4, 3, place + 12),
+        (0x11C, 4, 1, 2),
+    ]
+    out = b"II*\0" + struct.pack("<I", 8 + len(data)) + data
+    out += struct.pack("<H", len(entries))
+    return b"".join([out, *(struct.pack("<HHII", *e) for e in entries)]) + (
+        bytes(4)
+    )
+
+
 def _tiffs() -> dict[str, bytes]:
     deep = _DEEP[..., 0]
     files = {
@@ -623,6 +663,8 @@ def _tiffs() -> dict[str, bytes]:
         "16 bits, white first": _tiff(deep, white_first=True),
         "12 of 16 bits": _tiff(deep >> 4),
         "16 bits, signed": _tiff(deep.astype(np.int16), form=2),
+        "16 bits in planes": _planes(_DEEP),
+        "8 bits, signed": _tiff(_PIXELS[..., 0], form=2),
         "32 bits": _tiff(deep.astype(np.uint32) << 16),
         "float": _tiff(deep.astype(np.float32), form=3),
         "8 bits, white first": _tiff(_PIXELS[..., 0], white_first=True),
@@ -701,7 +743,11 @@ def _others() -> dict[str, bytes]:
         "JPEG2000 rgba": _save(_RGBA, "JPEG2000"),
         "JPEG2000 grey": _save(_GREY, "JPEG2000"),
         "JPEG2000 16 bits": _save(deep, "JPEG2000"),
-        "JPEG2000 stream": _save(_RGB, "JPEG2000", no_jp2=True),
+        "JPEG2000 stream": (stream := _save(_RGB, "JPEG2000", no_jp2=True)),
+        # 16 instead of 8, in the sizes of the three channels.
+        "JPEG2000 rgb, 16 bits": stream.replace(
+            b"\7\1\1\7\1\1\7\1\1", b"\x0f\1\1\x0f\1\1\x0f\1\1"
+        ),
     }
     if PIL.features.check("avif"):
         kinds["AVIF rgb"] = _save(_PHOTO, "AVIF")

@@ -28,8 +28,12 @@ _REFUSED = {
     "BMP 2 bits": "damaged",
     "BMP 32 bits, other masks": "damaged",
     "GIF fewer colours than indices": "damaged",
+    "JPEG2000 rgb, 16 bits": "Pillow reads other pixels",
     "PPM float": "floating-point",
-    "TIFF 16 bits, signed": "floating-point or 32-bit",
+    "TIFF 8 bits, signed": "signed",
+    "TIFF 16 bits, signed": "signed",
+    "TIFF 16 bits, white first": "Pillow reads other pixels",
+    "TIFF 16 bits in planes": "Pillow reads other pixels",
     "TIFF 32 bits": "32-bit",
     "TIFF float": "floating-point",
     "TIFF YCbCr": "damaged",
@@ -80,6 +84,20 @@ def test_each_refused_image_has_its_reason(odd, tmp_path):
             copy = write(tmp_path / name / "a", Path(path).read_bytes())
             copy = copy.rename(copy.with_suffix(Path(path).suffix))
             refused(_REFUSED[name], name=f"folder:{copy.parent}")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "without content"),
+        (b"<!DOCTYPE html><html>404</html>", "format or subtype"),
+        (encoded(picture(0), "TGA"), "format or subtype"),
+        (encoded(picture(0))[:-30], "damaged"),
+    ],
+)
+def test_the_reason_says_whether_a_file_is_an_image(content, reason, tmp_path):
+    write(tmp_path / "a.jpg", content)
+    refused(reason, name=f"folder:{tmp_path}")
 
 
 def test_hard_contrasts_of_a_jpeg_do_not_overflow(tmp_path):

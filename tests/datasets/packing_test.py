@@ -91,7 +91,7 @@ def test_lossless_images_stay_so_and_jpegs_are_copied(tmp_path):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         by_path[str(path)] = name, content
-    reading = Reading(max_bad_images=10)
+    reading = Reading(max_bad_images=20)
     source = datasets.source(f"folder:{tmp_path}/images", reading=reading)
     for path in source.info.bad_images:
         del by_path[path]

@@ -254,6 +254,44 @@ def test_several_images_are_not_chosen_in_silence(tmp_path):
     assert dict(source.info.found)["images"] == "feature 'right'"
 
 
+@pytest.mark.parametrize("position", [0, 2])
+@pytest.mark.parametrize(
+    ("kind", "is_read"),
+    [
+        ("PNG rgba", True),
+        ("JPEG CMYK of Adobe", True),
+        ("GIF transparent", True),
+        ("BMP 24 bits", True),
+        ("JPEG CMYK without Adobe", False),
+        ("GIF a part of the canvas", False),
+        ("BMP palette of Pillow", False),
+        ("WEBP lossless", False),
+    ],
+)
+def test_images_are_those_of_pillow_or_named(kind, is_read, position, tmp_path):
+    images = [odd_images.files()["PNG rgb"][1]] * 4
+    images[position] = odd_images.files()[kind][1]
+    write_prepared(
+        tmp_path, lambda f: {"image": f.Image()}, {"train": {"image": images}}
+    )
+
+    def pixels():
+        return read(datasets.source("mine", data_dir=str(tmp_path)))
+
+    if is_read:
+        found = pixels()[position]["image"].astype(int)
+        expected = odd_images.by_pillow(images[position], upright=False)
+        assert np.abs(found - expected).max() <= kind.startswith("JPEG")
+        return
+    with pytest.raises((errors.UserError, tf.errors.OpError)) as caught:
+        pixels()
+    if position:
+        message = str(datasets.name_unreadable(caught.value))
+    else:
+        message = str(caught.value)
+    assert f"record {position} (from 0)" in message and "Pillow" in message
+
+
 @pytest.mark.parametrize("lacking", [[0], [3], [1, 2], range(4)], ids=str)
 def test_splits_of_which_a_part_has_labels_are_an_error(lacking, tmp_path):
     labels = [-1 if i in lacking else i for i in range(4)]

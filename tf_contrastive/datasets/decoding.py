@@ -23,32 +23,41 @@ from tf_contrastive.datasets.source import Record
 
 # Pillow's name of a format -> the extensions of its files.
 _NATIVE = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
-    "PNG": (".png",),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
+    "PNG": (".png", ".apng"),
     "GIF": (".gif",),
-    "BMP": (".bmp",),
+    "BMP": (".bmp", ".dib"),
 }
 _BY_PILLOW = {
     "WEBP": (".webp",),
     "TIFF": (".tif", ".tiff"),
-    "JPEG2000": (".jp2",),
+    "JPEG2000": (".jp2", ".j2k", ".j2c", ".jpc", ".jpx", ".jpf"),
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
-    "AVIF": (".avif",),
-    "HEIF": (".heic", ".heif"),
+    "AVIF": (".avif", ".avifs"),
+    "HEIF": (".heic", ".heif", ".hif"),
 }
 _FORMATS = (*_NATIVE, *_BY_PILLOW)
-_EXIF_ORIENTATION, _TIFF_BITS = 0x0112, 258
+_EXIF_ORIENTATION = 0x0112
+# Tags of TIFF, and what some of their values mean.
+_TIFF_BITS, _TIFF_COLORS, _TIFF_PLANES, _TIFF_NUMBERS = 258, 262, 284, 339
+_BLACK_IS_MOST, _SEPARATE, _SIGNED = 0, 2, 2
+_UNCOMPRESSED = "raw"
+_JPEG2000_START = b"\xff\x4f\xff\x51"  # Of a stream, and of its sizes.
 _PNG_BITS = 24  # Place of the bits per channel.
 # Why an image is unreadable.
 REASONS = (
-    "damaged or of another format",
+    "damaged",
     "that cannot be opened",
     "of more than {} pixels",
-    "of floating-point or 32-bit numbers",
+    "of floating-point, signed or 32-bit numbers",
     "of unclear orientation",
     "of more scans than encoders make",
+    "without content",
+    "of a format or subtype that is not read",
+    "of 16 bits in a form of which Pillow reads other pixels",
 )
-_DAMAGED, CLOSED, _PIXELS, _NUMBERS, _TURN, _SCANS = range(len(REASONS))
+_DAMAGED, CLOSED, _PIXELS, _NUMBERS, _TURN, _SCANS = range(6)
+_EMPTY, _FORMAT, _MISREAD = range(6, len(REASONS))
 _NAMED = 3  # Files that a message names.
 _DARK = 63  # Of 255: data of 14 bits or fewer in files of 16.
 
@@ -184,6 +193,11 @@ def decode(
     return image
 
 
+def decode_native(contents: tf.Tensor) -> tf.Tensor:
+    """Decodes a file that nobody has verified; fails if only Pillow can."""
+    return image_headers.decode(image_headers.native(contents))
+
+
 def _decode_by_pillow(contents: bytes, upright: bool) -> np.ndarray:
     """Returns an image file's pixels, uint8 [h, w, 3]."""
     with _opened(contents) as image:
@@ -277,8 +291,53 @@ def _check_bits(name: str, names: Sequence[str], found: Found) -> None:
         )
 
 
+def _bits_of_jpeg2000(contents: bytes) -> int:
+    """Returns the bits of each channel, at most."""
+    sizes = contents.find(_JPEG2000_START) + len(_JPEG2000_START)
+    channels = int.from_bytes(contents[sizes + 36 : sizes + 38], "big")
+    each = contents[sizes + 38 : sizes + 38 + 3 * channels : 3]
+    return max(byte % 128 + 1 for byte in each)
+
+
+def _check_subtype(image: PIL.Image.Image, contents: bytes) -> None:
+    """Raises for an image of which Pillow returns other pixels than it has."""
+    if image.format == "JPEG2000":
+        # Of several channels white becomes black.
+        is_grey = image.mode.startswith("I")
+        if not is_grey and _bits_of_jpeg2000(contents) > 8:
+            raise UnreadableError(_MISREAD)
+    if image.format == "TIFF":
+        tags = image.tag_v2  # type: ignore[attr-defined]
+        if _SIGNED in tags.get(_TIFF_NUMBERS, ()):
+            raise UnreadableError(_NUMBERS)
+        inverted = tags.get(_TIFF_COLORS) == _BLACK_IS_MOST
+        separate = (
+            tags.get(_TIFF_PLANES) == _SEPARATE
+            and len(tags.get(_TIFF_BITS, ())) > 1
+            and image.info.get("compression") == _UNCOMPRESSED
+        )
+        if 16 in tags.get(_TIFF_BITS, ()) and (inverted or separate):
+            raise UnreadableError(_MISREAD)
+
+
+def _is_native(contents: bytes) -> bool:
+    try:
+        return bool(image_headers.is_native(contents))
+    except tf.errors.InvalidArgumentError as error:  # Such as lossless JPEG.
+        raise UnreadableError(_FORMAT) from error
+
+
 def verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
     """Returns what is found of an image; raises where `decode` would fail."""
+    if not contents:
+        raise UnreadableError(_EMPTY)
+    try:
+        return _verify(contents, max_pixels, upright)
+    except PIL.UnidentifiedImageError as error:
+        raise UnreadableError(_FORMAT) from error
+
+
+def _verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
     with _opened(contents) as image:
         # From the header: nothing is decoded yet. Of a GIF that is an upper
         # limit of the size of its first image.
@@ -287,9 +346,10 @@ def verify(contents: bytes, max_pixels: int, upright: bool) -> Verified:
         name = "JPEG" if image.format == "MPO" else str(image.format)
         if width * height > max_pixels:
             raise UnreadableError(_PIXELS)
+        _check_subtype(image, contents)
         bits = getattr(image, "tag_v2", {}).get(_TIFF_BITS, (8,))
         is_deep = image.mode.startswith("I") or 16 in bits
-        by_pillow = name not in _NATIVE or not image_headers.is_native(contents)
+        by_pillow = name not in _NATIVE or not _is_native(contents)
         turn = 1
         if upright and not by_pillow:
             turn = int(image_headers.orientation(contents))

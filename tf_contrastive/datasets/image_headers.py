@@ -37,6 +37,7 @@ _ORIENTATION = 0x0112  # Its tag.
 _SHORTS, _LONGS, _TIFF = (3, 8), (4, 9), 42
 _ABSENT = -1
 _ADOBE = b"\xff\xee\0\x0eAdobe"  # Its segment of a JPEG.
+_SCAN_MARKER = 0xFFDA
 # Of a BMP: sizes of its second header; masks of its colours, if they are in
 # this order or not given, and the compression that has them.
 _BMP_HEADERS = (40, 52, 56, 64, 108, 124)
@@ -128,7 +129,8 @@ def is_native(data: tf.Tensor) -> tf.Tensor:
       bool []; False for another format, and for what TensorFlow reads
       differently: a JPEG in CMYK that Adobe's marker does not explain, a GIF
       whose first image does not fill its canvas or has no colours, a BMP with
-      a palette of other than grey values, or with other than 8 bits per colour.
+      a palette of other than grey values, with other than 8 bits per colour,
+      or with bytes after its pixels.
     """
 
     def other() -> tf.Tensor:
@@ -144,6 +146,30 @@ def is_native(data: tf.Tensor) -> tf.Tensor:
             (_starts(data, _JPEG), of_jpeg),
         ],
         default=other,
+    )
+
+
+def native(data: tf.Tensor) -> tf.Tensor:
+    """Returns the bytes, string [], of a file that `is_native`, for `decode`.
+
+    Raises:
+      InvalidArgumentError: for others.
+    """
+
+    def checked() -> tf.Tensor:
+        first, _, is_same = _examined(data)
+        text = "TensorFlow does not decode this image, or not as Pillow does"
+        with tf.control_dependencies([tf.debugging.Assert(is_same, [text])]):
+            return tf.identity(first)
+
+    def of_jpeg() -> tf.Tensor:
+        channels = tf.io.extract_jpeg_shape(data)[2]
+        return tf.cond(channels < 4, lambda: data, checked)
+
+    # Without more for usual files: each operation takes time.
+    return tf.case(
+        [(_starts(data, _PNG), lambda: data), (_starts(data, _JPEG), of_jpeg)],
+        default=checked,
     )
 
 
@@ -269,7 +295,7 @@ def _examined(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         )
         adobe = tf.cond(
             channels == 4,
-            lambda: _has(data, _ADOBE),
+            lambda: _has_adobe(data),
             lambda: True,
         )
         return data, height * width, adobe
@@ -295,9 +321,14 @@ def _examined(data: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def _is_native_bmp(data: tf.Tensor) -> tf.Tensor:
-    start, header = _number(data, 10), _number(data, 14)
+    start, header, height = (_number(data, at) for at in (10, 14, 22))
     bits = _number(data, 26) // 2**16  # After the number of planes.
     compression, end = _number(data, 30), 14 + header
+    row = (bits // 8 * _number(data, 18) + 3) // 4 * 4
+    pixels = row * tf.where(height >= 2**31, 2**32 - height, height)
+    length = tf.strings.length(data)
+    # TensorFlow refuses what follows, such as two bytes of Photoshop.
+    is_whole = start + pixels == tf.cast(length, tf.int64)
 
     def is_grey() -> tf.Tensor:
         colors = _number(data, 46)
@@ -315,7 +346,7 @@ def _is_native_bmp(data: tf.Tensor) -> tf.Tensor:
         return usual & ((bits == 24) | (bits == 32)) & (start >= end)
 
     known = tf.reduce_any(header == _BMP_HEADERS)
-    return known & tf.cond(bits == 8, is_grey, is_color)
+    return known & is_whole & tf.cond(bits == 8, is_grey, is_color)
 
 
 @_on_bytes
@@ -394,6 +425,25 @@ def _segment(data: tf.Tensor, at: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def _is_metadata(marker: tf.Tensor) -> tf.Tensor:
     """Whether a marker is of an application, a comment, or fills a gap."""
     return (marker // 16 == 0xFFE) | (marker == 0xFFFE) | (marker == _FILL)
+
+
+@_on_bytes
+def _has_adobe(data: tf.Tensor) -> tf.Tensor:
+    """Whether a JPEG, and not a thumbnail in it, has Adobe's segment."""
+
+    def more(at: tf.Tensor, steps: tf.Tensor, found: tf.Tensor) -> tf.Tensor:
+        marker, _ = _segment(data, at)
+        is_header = (marker >= 0xFF00) & (marker != _SCAN_MARKER)
+        return is_header & ~found & (steps < _MAX_STEPS)
+
+    def body(
+        at: tf.Tensor, steps: tf.Tensor, found: tf.Tensor
+    ) -> list[tf.Tensor]:
+        _, end = _segment(data, at)
+        is_adobe = tf.strings.substr(data, at, len(_ADOBE)) == _ADOBE
+        return [tf.maximum(end, at + 1), steps + 1, is_adobe]
+
+    return tf.while_loop(more, body, [2, 0, tf.constant(False)])[2]
 
 
 @_on_bytes
@@ -503,7 +553,8 @@ def _of_exif(block: tf.Tensor) -> tf.Tensor:
     # The first directory: its place, the number of entries, and the entries.
     directory = long(tf.constant(4))
     at = directory + 2 + 12 * tf.range(number(directory))
-    is_entry = (number(at) == _ORIENTATION) & (number(2) == _TIFF)
+    is_exif = (parts[0] == parts[tf.minimum(1, end)]) & (number(2) == _TIFF)
+    is_entry = (number(at) == _ORIENTATION) & is_exif
     at = tf.boolean_mask(at, is_entry)
     kind, count = number(at + 2)[:, tf.newaxis], long(at + 4)
     is_short = tf.reduce_any(kind == _SHORTS, 1)

@@ -5,6 +5,7 @@ which would wait for the network. TFDS is imported late: it takes a second.
 """
 
 import dataclasses
+import functools
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -375,7 +376,25 @@ def open_tfds(
     files = dataclasses.replace(
         files, read=lambda file: read(file).map(read_record)
     )
-    return sources.in_files(files, decoding.decode_record, info)
+    decode = functools.partial(
+        decoding.decode_record, decoder=decoding.decode_native
+    )
+    _check_first(name, files, decode)
+    return sources.in_files(files, decode, info)
+
+
+def _check_first(
+    name: str, files: Files, decode: Callable[[Record], Record]
+) -> None:
+    """Raises `UserError` if the first image cannot be decoded."""
+    one = dataclasses.replace(
+        files, names=files.names[:1], skips=files.skips[:1], counts=[1]
+    )
+    if record := one.unreadable(decode):
+        raise errors.UserError(
+            f"{name}: {record}: copy the file again, or prepare the dataset"
+            " again, with images in PNG or JPEG"
+        )
 
 
 def _splits(builder: "DatasetBuilder") -> str:
