@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small
 import tensorflow as tf
+from dataset_helpers import class_folders
 from image_helpers import PREPARED, needs_prepared
 from PIL import Image
 
@@ -463,6 +464,17 @@ def test_a_run_starts_from_another_s_encoder(source, finished, tmp_path):
         expected.trainable_variables, started.trainable_variables, strict=True
     ):
         np.testing.assert_allclose(old, new, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_copies_in_the_split_to_score_later_are_told(tmp_path, caplog):
+    class_folders(tmp_path / "train", per_class=20)
+    class_folders(tmp_path / "test", per_class=5)
+    folder = {"dataset": f"folder:{tmp_path}", "split": "train"}
+    run = _options(tmp_path / "run", **folder, batch_size=16, epochs=1)
+    assert train.pretrain(run).step == 2
+    assert "10 of the 10 images" in caplog.text
+    assert "evaluate refuses such images" in caplog.text
 
 
 def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):

@@ -6,6 +6,7 @@ whatever needs a run before it is trained takes the `PreparedRun`.
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import time
@@ -107,6 +108,7 @@ def pretrain(options: Pretrain) -> Result:
     checkpoints.check_workdir(run.options)
     if run.is_chief:
         checkpoints.FolderLock(runtime.workdir).check()
+        _warn_of_test(run)
     run = run.in_memory()
 
     # ---- Model and optimizers
@@ -479,6 +481,14 @@ def open_data(run: Pretrain) -> Splits:
         test = open_split(run, run.data.test_split)
         datasets.check_scorable(train.info, test.info)
         check_disjoint(train, test)
+        for path, seen in seen_before(run, test):
+            text = f"{errors.arg('init_from', path)}: {seen.text}"
+            if seen.are_known:
+                raise errors.UserError(
+                    f"{text}: set another {errors.arg('test_split')}, or start"
+                    " from another encoder"
+                )
+            terminal.warning(text)
     elif _are_slices_of_one(run):
         # `evaluate` will score it.
         check_disjoint(train, open_split(run, run.data.test_split))
@@ -497,6 +507,45 @@ def check_disjoint(train: datasets.Source, test: datasets.Source) -> None:
     """Refuses a test split with training images; warns of a few copies."""
     if warning := datasets.check_disjoint(train, test):
         terminal.warning(warning)
+
+
+def seen_before(
+    run: Pretrain, test: datasets.Source
+) -> Iterator[tuple[str, datasets.Seen]]:
+    """Yields (its path, what it has seen of `test`) of runs to start from."""
+    path = run.encoder.init_from
+    for before in itertools.islice(checkpoints.lineage(run), 1, None):
+        if before.data.dataset == run.data.dataset:
+            # The folder may be elsewhere now.
+            before = fields.replace(before, data_dir=run.data.data_dir)
+        try:
+            trained = open_split(before, before.data.split)
+        except errors.UserError as error:
+            terminal.info(
+                f"{path}: its images are not compared: {error.marked}"
+            )
+        else:
+            labelled = before.loss.chosen().needs_labels
+            seen = datasets.find_seen(trained, test, labelled)
+            if seen.number:
+                yield path, seen
+        path = before.encoder.init_from
+
+
+def _warn_of_test(run: PreparedRun) -> None:
+    """Warns of images to learn from that `evaluate` would score, in files."""
+    if run.test or run.source.digests is None:
+        return
+    try:
+        test = open_split(run.options, run.options.data.test_split)
+    except errors.UserError:  # `evaluate` reports it.
+        return
+    try:
+        check_disjoint(run.source, test)
+    except errors.UserError as error:
+        terminal.warning(f"{error.marked}; evaluate refuses such images")
+    for path, seen in seen_before(run.options, test):
+        terminal.warning(f"{errors.arg('init_from', path)}: {seen.text}")
 
 
 def open_split(run: Pretrain, split: str) -> datasets.Source:

@@ -1,11 +1,13 @@
 """What `doctor` says about the splits of a run."""
 
+import contextlib
 import shutil
 
 import pytest
+import saved_run
 from dataset_helpers import class_folders
 
-from tf_contrastive import errors, train
+from tf_contrastive import datasets, errors, train
 from tf_contrastive.commands.doctor import Doctor
 from tf_contrastive.config import fields
 from tf_contrastive.doctor import data
@@ -49,6 +51,24 @@ def test_the_test_split_is_described_and_compared(splits):
     (splits / "train/dog/x.png").unlink()
     with pytest.raises(errors.UserError, match="5 images of split=train"):
         _examined(splits, test_split="train[75%:]")
+
+
+@pytest.mark.parametrize(("loss", "refused"), [("supcon", 1), ("ntxent", 0)])
+def test_what_a_run_starts_from_has_seen_is_told(loss, refused, splits, caplog):
+    name, start = f"folder:{splits}", str(splits.parent / "start")
+    trained = datasets.source(name, "test")
+    saved_run.make(start, trained, dataset=name, split="test", loss=loss)
+    told = "the encoder was trained on 20 of the 20 images to score"
+    assert told in _examined(splits, init_from=start).warnings["init_from"]
+    again = str(splits.parent / "again")
+    saved_run.make(again, trained, dataset=name, loss=loss, init_from=start)
+    with (
+        pytest.raises(errors.UserError, match=told)
+        if refused
+        else (contextlib.nullcontext())
+    ):
+        _examined(splits, init_from=again, linear_epochs=1)
+    assert refused or told in caplog.text
 
 
 def test_a_test_split_that_is_not_there_or_unlike_is_told(splits):

@@ -16,10 +16,11 @@ from tf_contrastive.datasets.opening import (
     source,
 )
 from tf_contrastive.datasets.overlap import (
-    MAX_COPIES,
+    Seen,
     apart,
     check_disjoint,
     find_overlap,
+    find_seen,
 )
 from tf_contrastive.datasets.own_data import from_dataset
 from tf_contrastive.datasets.packing import pack
@@ -36,10 +37,10 @@ from tf_contrastive.datasets.sampler import Order, steps_per_epoch
 from tf_contrastive.datasets.source import Info, Source, check_scorable
 
 __all__ = [
-    "MAX_COPIES",
     "DataService",
     "Info",
     "Order",
+    "Seen",
     "Source",
     "ViewMaker",
     "apart",
@@ -51,6 +52,7 @@ __all__ = [
     "evaluation_part",
     "find_images",
     "find_overlap",
+    "find_seen",
     "from_arrays",
     "from_dataset",
     "from_folder",

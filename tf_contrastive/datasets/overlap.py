@@ -18,7 +18,7 @@ from tf_contrastive.datasets.source import Source
 
 # Copies from which a test split is refused, as a fraction of its images: its
 # score is that of the training images. A few are common in published splits.
-MAX_COPIES = 0.5
+_MAX_COPIES = 0.5
 # Images that are named.
 _NAMED = 3
 
@@ -38,6 +38,15 @@ class Copies(NamedTuple):
     names: str  # Of the first ones, and of what they are copies of.
     relabelled: int  # Those of an image of another class.
     relabelled_names: str
+
+
+class Seen(NamedTuple):
+    """Images to score that an encoder was trained on."""
+
+    number: int
+    text: str  # Empty: none.
+    # Whether their labels were learnt from, and they are more than a few.
+    are_known: bool
 
 
 class _Places(NamedTuple):
@@ -118,9 +127,30 @@ def check_disjoint(
         f" of {theirs} are copies of images of {ours}"
         f" ({_pairs(train, test, rows)}): remove them from one of the two"
     )
-    if len(rows) >= MAX_COPIES * len(found.copies):
+    if len(rows) >= _MAX_COPIES * len(found.copies):
         raise errors.UserError(text)
     return errors.Message(text)
+
+
+def find_seen(trained: Source, test: Source, labelled: bool) -> Seen:
+    """Says which images of `test` an encoder was trained on.
+
+    Args:
+      trained: the images that it was trained on.
+      test: the images to score.
+      labelled: whether it was trained on their labels, too.
+    """
+    found = find_overlap(trained, test)
+    seen = np.count_nonzero(found.same | found.copies)
+    if not seen:
+        return Seen(0, "", False)
+    total = test.info.num_examples
+    text = (
+        f"the encoder was trained on {seen:,} of the {total:,} images to score"
+        + " and on their labels" * labelled
+    )
+    few = not found.same.any() and seen < _MAX_COPIES * total
+    return Seen(int(seen), text, labelled and not few)
 
 
 def apart(train: str, test: str, covers: bool) -> tuple[str | None, str | None]:

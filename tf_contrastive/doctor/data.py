@@ -69,4 +69,10 @@ def _scored(run: train.PreparedRun) -> tuple[str, dict[str, str]]:
         warning = datasets.check_disjoint(whole, test)
     except errors.UserError as error:
         return text, {"test_split": error.marked}
-    return text, {"test_split": warning.marked} if warning else {}
+    problems = {"test_split": warning.marked} if warning else {}
+    for path, seen in train.seen_before(run.options, test):
+        problems["init_from"] = (
+            f"{errors.arg('init_from', path)}: {seen.text}: set another"
+            f" {errors.arg('test_split')}, or start from another encoder"
+        )
+    return text, problems

@@ -6,9 +6,6 @@ since papers on self-supervised learning pretrain on them, too.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
-
-import numpy as np
 
 from tf_contrastive import datasets, errors, terminal
 from tf_contrastive.config.pretrain import Pretrain
@@ -23,33 +20,6 @@ def check(
         names = "train_split", "test_split"
         if warning := datasets.check_disjoint(train, test, *names):
             terminal.warning(warning)
-
-
-class Seen(NamedTuple):
-    """Images to score that an encoder was trained on."""
-
-    number: int
-    text: str  # Empty: none.
-    # Whether their labels were learnt from, and they are more than a few.
-    are_known: bool
-
-
-def seen_by(
-    run: Pretrain, trained: datasets.Source, test: datasets.Source
-) -> Seen:
-    """Says which images of `test` are among those that a run was trained on."""
-    found = datasets.find_overlap(trained, test)
-    seen = np.count_nonzero(found.same | found.copies)
-    if not seen:
-        return Seen(0, "", False)
-    labelled = run.loss.chosen().needs_labels
-    total = test.info.num_examples
-    text = (
-        f"the encoder was trained on {seen:,} of the {total:,} images to score"
-        + " and on their labels" * labelled
-    )
-    few = not found.same.any() and seen < datasets.MAX_COPIES * total
-    return Seen(int(seen), text, labelled and not few)
 
 
 def of_encoder(
@@ -74,7 +44,8 @@ def of_encoder(
       UserError: if the encoder was trained on their labels, which protocols
         compare with its features, and there are others.
     """
-    seen = seen_by(run, trained, test)
+    labelled = run.loss.chosen().needs_labels
+    seen = datasets.find_seen(trained, test, labelled)
     scored = test.info.has_labels and any(
         PROTOCOLS[name].needs_labels for name in protocols
     )

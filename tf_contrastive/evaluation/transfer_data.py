@@ -9,7 +9,7 @@ import numpy as np
 from tf_contrastive import datasets, errors
 from tf_contrastive.config.dataset import Prepared, read
 from tf_contrastive.config.transfer import Target
-from tf_contrastive.evaluation import other_datasets, seen_images
+from tf_contrastive.evaluation import other_datasets
 from tf_contrastive.evaluation.context import EvaluationContext
 from tf_contrastive.evaluation.data import Data
 
@@ -164,7 +164,8 @@ def _seen(
     def find() -> str:
         text = ""
         for run, trained in context.trainings():
-            seen = seen_images.seen_by(run, trained, test)
+            labelled = run.loss.chosen().needs_labels
+            seen = datasets.find_seen(trained, test, labelled)
             if seen.are_known:
                 raise errors.UserError(
                     f"transfer to {target.dataset}: {seen.text}: repeat"
