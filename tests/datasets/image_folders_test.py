@@ -250,6 +250,38 @@ def test_folders_of_splits_have_many_spellings(folders, tmp_path):
 # numbers of its images, words of the warning or error). Of {} that are refused
 # the error has the words; no words: no warning.
 _TREES = {
+    "numbered splits": (
+        ("01_train/a/1.png", "02_val/a/1.png", "03_test/a/1.png"),
+        ("train", {}, ["01_train, 02_val, 03_test", "look like splits"]),
+    ),
+    "two kinds of splits": (
+        ("trainA/1.png", "trainB/1.png", "testA/1.png", "testB/1.png"),
+        ("train", {}, ["trainA", "testA", "look like splits"]),
+    ),
+    "splits in a word": (
+        ("xtrain/a/1.png", "xtest/a/1.png"),
+        ("train", {}, ["xtest, xtrain", "look like splits"]),
+    ),
+    "folds": (
+        ("one/a/1.png", "one/b/1.png", "two/a/1.png", "two/b/1.png"),
+        (
+            "train",
+            {"one": [0, 1], "two": [2, 3]},
+            ["have folders a, b: if those are the classes, move them"],
+        ),
+    ),
+    "one folder in each class": (
+        ("a/images/1.png", "b/images/1.png"),
+        ("train", {"a": [0], "b": [1]}, []),
+    ),
+    "masks": (
+        ("images/1.png", "Masks/1.png"),
+        (
+            "train",
+            {"images": [0], "Masks": [1]},
+            ["Masks, images in {root} are read as classes"],
+        ),
+    ),
     "splits in a folder": (
         ("images/train/a.png", "images/test/a.png"),
         ("train", {}, ["test, train", "use folder:{root}/images"]),

@@ -131,6 +131,54 @@ _ONE_TWO = {0: 1, 1: 2}
 # What it is about -> (text, options, images -> classes, words of the warning or
 # error). {p} is "images/", and {} are refused.
 _LISTS = {
+    "a delimiter in quotes": (
+        '"SEP=;"\r\npath;label\r\n{p}0.png;a\r\n{p}1.png;b\r\n',
+        {},
+        _AB,
+        [],
+    ),
+    "facts, and no labels": (
+        "path,width,md5\n{p}0.png,7,x\n{p}1.png,7,y\n",
+        {},
+        {0: None, 1: None},
+        ["no labels are read: if they are in width, md5"],
+    ),
+    "facts that are labels": (
+        "path,size\n{p}0.png,a\n{p}1.png,b\n",
+        {"csv_label_column": "size"},
+        _AB,
+        [],
+    ),
+    "facts beside labels": (
+        "path,width,kind\n{p}0.png,7,a\n{p}1.png,7,b\n",
+        {},
+        _AB,
+        [],
+    ),
+    "several classes, spaces": (
+        "path,tags\n{p}0.png,a b\n{p}1.png,b c\n{p}2.png,a\n{p}3.png,a c\n",
+        {},
+        {0: "a b", 1: "b c", 2: "a", 3: "a c"},
+        ["'a b', 'a c', ... are read as one class each"],
+    ),
+    "several classes, bars": (
+        "path,tags\n{p}0.png,a|b\n{p}1.png,a|c\n{p}2.png,d\n",
+        {},
+        {0: "a|b", 1: "a|c", 2: "d"},
+        ["'a|b', 'a|c' are read as one class each"],
+    ),
+    "several numbers": (
+        "path,tags\n{p}0.png,1 2\n{p}1.png,3\n",
+        {},
+        {},
+        ["1 2 has several classes"],
+    ),
+    "names of two words": (
+        "path,label\n{p}0.png,hot dog\n{p}1.png,big dog\n{p}2.png,dog\n",
+        {},
+        {0: "hot dog", 1: "big dog", 2: "dog"},
+        [],
+    ),
     "quotes after a space": ('{p}0.png, "a"\n{p}1.png, "b"\n', {}, _AB, []),
     "a comma in quotes": (
         'path,label\n{p}0.png,"a, b"\n{p}1.png,c\n',
@@ -401,10 +449,10 @@ _LISTS = {
         ["1 of 3 lines repeat a file", "line 3"],
     ),
     "a label of each line": (
-        "path,md5\n" + "".join(f"{{p}}{i % 5}.png,{i}x\n" for i in range(11)),
+        "path,key\n" + "".join(f"{{p}}{i % 5}.png,{i}x\n" for i in range(11)),
         {},
         {},
-        ["column md5", "csv_label_column=md5"],
+        ["column key", "csv_label_column=key"],
     ),
     "a column that may be of splits": (
         "path,label,is_train\n{p}0.png,a,1\n{p}1.png,b,0\n",
@@ -491,6 +539,15 @@ def test_a_test_list_without_labels_adds_no_classes(test, five, caplog):
     assert datasets.source(name).info.label_names == ("a", "b")
     assert understood(name, "test") == {2: None, 3: None}
     assert "test has no labels, and train has" in caplog.text
+
+
+def test_a_test_list_of_one_class_may_have_no_labels(five, caplog):
+    csv(five / "train.csv", _TRAIN)
+    csv(five / "test.csv", "path,label\nimages/2.png,a\nimages/3.png,a\n")
+    assert understood(f"csv:{five}/{{split}}.csv") == {0: "a", 1: "b"}
+    assert not caplog.text
+    understood(f"csv:{five}/{{split}}.csv", "test")
+    assert "all images of test are of one class, a" in caplog.text
 
 
 def test_lists_of_splits_have_many_spellings(five):

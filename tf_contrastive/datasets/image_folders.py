@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -46,10 +47,19 @@ _SYSTEM = {
     "thumbs.db",
     "desktop.ini",
 }
+# Folders of a kind of data rather than of a class, in lower case.
+_KINDS = {
+    *("image", "images", "img", "imgs", "jpegimages", "photos", "pictures"),
+    *("mask", "masks", "label", "labels", "annotation", "annotations", "gt"),
+    *("groundtruth", "ground_truth", "segmentation", "segmentations"),
+    *("segmentationclass", "segmentationobject", "depth", "heatmaps"),
+    *("labeled", "labelled", "unlabeled", "unlabelled", "unsupervised"),
+}
 # Extensions of pictures that are not read, or not without a package.
 _PICTURES = {
     *(".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".ico", ".tga"),
     *(".exr", ".hdr", ".dng", ".cr2", ".nef", ".arw", ".dcm", ".nii"),
+    *(".pcx", ".sgi", ".dds", ".qoi", ".jxr", ".pfm", ".fits"),
 }
 
 
@@ -415,6 +425,7 @@ def _tree(name: str, path: str, place: _Place) -> ImageFiles:
             {"/".join(n.split("/")[:2]) for n in names if n.count("/") > 1}
         )
         found["deeper_folders"] = few(deeper)
+        _tell_kinds(name, root, own.folders, deeper)
         _tell_empty(name, root, own.folders)
         if lacking := sorted(
             {*label_names} - {label_names[i] for i in np.unique(labels)}
@@ -433,6 +444,33 @@ def _shown(place: _Place) -> str:
         else f"{split_spec.meaning(folder)} ({folder})"
         for folder in place.splits
     )
+
+
+def _tell_kinds(
+    name: str, root: str, folders: list[str], deeper: list[str]
+) -> None:
+    """Warns of folders that are read as classes and may be none.
+
+    Args:
+      name: of the dataset.
+      root: the folder of the classes.
+      folders: the classes.
+      deeper: folders with images in them, CLASS/FOLDER.
+    """
+    if kinds := [folder for folder in folders if folder.lower() in _KINDS]:
+        terminal.warning(
+            f"{name}: {few(kinds)} in {root} are read as classes: if they are"
+            f" none, use one of them alone, such as folder:{root}/NAME"
+        )
+    inner = Counter(os.path.basename(folder) for folder in deeper)
+    common = sorted(folder for folder, count in inner.items() if count > 1)
+    if len(common) > 1:
+        terminal.warning(
+            f"{name}: the classes are {few(folders)}, several of which have"
+            f" folders {few(common)}: if those are the classes, move them to"
+            f" {root}, or use one of the others, such as"
+            f" folder:{os.path.join(root, folders[0])}"
+        )
 
 
 def _tell_empty(name: str, root: str, used: Iterable[str]) -> None:

@@ -1,7 +1,9 @@
 """Lists of images and labels in text files: `csv:PATH`."""
 
+import itertools
 import os
 import re
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from tf_contrastive.config.dataset import CSV
 from tf_contrastive.datasets import classes, image_files, split_spec
 from tf_contrastive.datasets.image_files import ImageFiles, few
 from tf_contrastive.datasets.list_tables import (
+    FACT_COLUMN,
     LABEL_COLUMN,
     PATH_COLUMN,
     ROW_COLUMN,
@@ -152,6 +155,15 @@ def _label_column(table: Table, path: int, reading: Reading) -> int | None:
         and not (column < path and _numbers_lines(table.column(column)))
         and not _is_of_splits(table, column)
     ]
+    facts = [c for c in table.matching(FACT_COLUMN) if c in others]
+    if facts:
+        others = [column for column in others if column not in facts]
+    if facts and not others:
+        first = table.named(facts[0])
+        terminal.warning(
+            f"{table.file}: no labels are read: if they are in"
+            f" {few(map(table.named, facts))}, set {errors.arg(option, first)}"
+        )
     if len(others) > 1 and all(
         cell.lower() in _BOOLEANS
         for column in others
@@ -253,7 +265,7 @@ def _of_lists(
     by_split = {}
     for key, table in tables.items():
         columns = _columns(table, reading, is_named)._replace(split=None)
-        by_split[key] = _lines(name, table, columns, table.rows)
+        by_split[key] = _lines(name, key, table, columns, table.rows)
     return own, by_split
 
 
@@ -276,7 +288,8 @@ def _of_list(
                 "put {split} into the path, or set"
                 f" {errors.arg('test_fraction', '0.2')}",
             )
-        return "train", {"train": _lines(name, table, columns, table.rows)}
+        lines = _lines(name, "train", table, columns, table.rows)
+        return "train", {"train": lines}
     column = table.column(columns.split)
     means = map(str, map(split_spec.meaning, column))
     numbers: dict[str, int] = {}
@@ -304,7 +317,8 @@ def _of_list(
         )
     split_spec.refuse_fraction(name, reading, f"its splits are in {where}")
     return own, {
-        key: _lines(name, table, columns, rows) for key, rows in groups.items()
+        key: _lines(name, key, table, columns, rows)
+        for key, rows in groups.items()
     }
 
 
@@ -322,7 +336,9 @@ def _check_file(name: str, path: str) -> None:
         )
 
 
-def _lines(name: str, table: Table, columns: _Columns, rows: Rows) -> _Lines:
+def _lines(
+    name: str, split: str, table: Table, columns: _Columns, rows: Rows
+) -> _Lines:
     """Returns paths and labels of a split.
 
     Raises:
@@ -353,7 +369,7 @@ def _lines(name: str, table: Table, columns: _Columns, rows: Rows) -> _Lines:
         bare = [i for i, x in enumerate(labels) if x.lower() in _MISSING]
         if len(bare) == len(rows):
             labels, why = None, f"column {table.named(columns.label)} is empty"
-            terminal.warning(f"{name}: {file} has no labels: {why}")
+            terminal.warning(f"{name}: {split} has no labels: {why} in {file}")
         else:
             refuse("have no label", bare, "label every line, or none")
     unread = [c for c in range(table.width) if c not in columns]
@@ -415,6 +431,7 @@ def _numbered(
                 f" {len(names):,} are no numbers, such as {min(names)}"
             )
         _refuse_several(name, labels)
+        _tell_combined(name, labels)
         label_names, number = classes.numbered(name, split, every)
         return number, label_names, len(label_names)
     first = reading.first_label or 0
@@ -439,11 +456,35 @@ def _refuse_several(name: str, labels: set[str]) -> None:
     for label in sorted(labels):
         parts = [part.strip() for part in re.split(r"[;|,&+]", label)]
         several = len(parts) > 1 and labels.issuperset(parts)
-        if several or re.fullmatch(r"\[.*\]", label):
+        if several or re.fullmatch(r"\[.*\]|\d+(\s+\d+)+", label):
             raise errors.UserError(
                 f"{name}: label {label} has several classes: write one class"
                 " for each image"
             )
+
+
+def _tell_combined(name: str, labels: set[str]) -> None:
+    """Warns of labels that may be combinations of several classes.
+
+    Those have parts in common: with `;` or `|` any; with spaces or commas more
+    labels than parts, since names such as "hot dog" have them, too.
+    """
+    for separators, is_usual in ("[;|]", False), (r"[\s,]+", True):
+        parts = {x: {*re.split(separators, x)} - {""} for x in labels}
+        counts = Counter(itertools.chain.from_iterable(parts.values()))
+        several = sorted(
+            label
+            for label, of in parts.items()
+            if len(of) > 1 and any(counts[part] > 1 for part in of)
+        )
+        enough = len(labels) > len(counts) if is_usual else len(several) > 1
+        if several and enough:
+            terminal.warning(
+                f"{name}: labels such as {few(map(repr, several), 2)} are read"
+                " as one class each; if they are several classes, write one"
+                " class for each image"
+            )
+            return
 
 
 def _check_repeated(
@@ -519,6 +560,13 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
         number, names, count = _numbered(name, own, labelled, reading)
         numbers = (number[label] for label in lines.labels)
         labels = np.fromiter(numbers, np.int64, len(paths))
+        is_train = split_spec.meaning(own) == "train"
+        if len(np.unique(labels)) == 1 < count and not is_train:
+            terminal.warning(
+                f"{name}: all images of {own} are of one class,"
+                f" {lines.labels[0]}: if that is in the place of labels that"
+                " are not known, leave them out"
+            )
         found = found._replace(
             labels=labels, label_names=names, num_classes=count
         )

@@ -45,6 +45,12 @@ LABEL_COLUMN = re.compile(
     r"|targets?|ground_?truth"
 )
 SPLIT_COLUMN = re.compile(r"splits?|(data_?)?(sub)?set|partition|phase|usage")
+# Of facts on an image, which are no classes.
+FACT_COLUMN = re.compile(
+    r"(.*_)?(width|height|size|bytes|md5|sha\d*|hash|checksum|date|datetime"
+    r"|timestamp|license|captions?|descriptions?|comments?|notes?|bbox|lat|lon"
+    r"|latitude|longitude|channels|[xy]_?(min|max))"
+)
 # Of columns that number the lines, or name them.
 ROW_COLUMN = re.compile(r"|ids?|idx|index|no|nr|row|number|unnamed:_\d+|uu?id")
 
@@ -190,7 +196,7 @@ def read(path: str, reading: Reading) -> Table:
             raise ValueError("it has zero bytes")
         start = content[: 4 * _SAMPLE].decode(errors="ignore")[:_SAMPLE]
         # As Excel tells itself the delimiter.
-        if match := re.match(r"sep=(.)\r?(?=\n)", start):
+        if match := re.match(r'"?sep=(.)"?\r?(?=\n)', start, re.IGNORECASE):
             content = content[len(match[0].encode()) :]
         delimiter = match[1] if match else _delimiter(start, path)
         comments: list[str] = []

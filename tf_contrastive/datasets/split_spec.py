@@ -32,6 +32,9 @@ _NAMED = re.compile(
     rf"({_WORD})[\W_]*(set|split|data|dataset|images?|imgs?|files?|\d{{4}})?"
 )
 _PART = re.compile(rf"(?<![a-z])({_WORD})(?![a-z])")
+_INSIDE = re.compile(rf"(?=({_WORD}))")
+# Where a word starts in a name such as XTrain or trainA.
+_NEW_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def parse(split: str) -> tuple[str, str | None, str | None]:
@@ -56,17 +59,22 @@ def meaning(name: str) -> str | None:
 
 def mentioned(text: str) -> str | None:
     """Returns the split, as of `meaning`, for which a text has a word."""
-    match = _PART.search(text.lower())
+    match = _PART.search(_NEW_WORD.sub(" ", text).lower())
     return _MEANINGS[match[1]] if match else None
 
 
 def look_alikes(names: Iterable[str]) -> list[str]:
-    """Returns names that differ in the word for a split only, or []."""
+    """Returns names that differ in the word for a split only, or [].
+
+    Also if they differ in numbers, such as 01_train and 02_test.
+    """
     groups: dict[str, dict[str, str]] = {}
     for name in names:
-        if match := _PART.search(name.lower()):
-            rest = name.lower().replace(match[1], "*")
-            groups.setdefault(rest, {})[_MEANINGS[match[1]]] = name
+        for match in _INSIDE.finditer(name.lower()):
+            start, word = match.start(), match[1]
+            parts = name[:start], "*", name[start + len(word) :]
+            rest = re.sub(r"[\W\d_]+", " ", "".join(parts).lower())
+            groups.setdefault(rest, {})[_MEANINGS[word]] = name
     return next((list(g.values()) for g in groups.values() if len(g) > 1), [])
 
 

@@ -195,6 +195,8 @@ def _check_one_split(name: str, place: str, paths: list[str]) -> None:
     rest = [os.path.relpath(path, top or ".") for path in paths]
     examples = {split_spec.mentioned(path): path for path in reversed(rest)}
     examples.pop(None, None)
+    if alike := split_spec.look_alikes(rest):
+        examples = {path: path for path in alike}
     if len(examples) > 1:
         raise errors.UserError(
             f"{name}: its files are of several splits, such as"

@@ -25,7 +25,7 @@ from tf_contrastive.datasets.source import Record
 
 T = TypeVar("T")
 # Change it when `decoding` finds something else in the same files.
-_VERSION = 7
+_VERSION = 8
 # Bytes of an image file: 2**27 pixels of four colours with 16 bits.
 _MAX_IMAGE = 1 << 30
 # Requests at a time; object stores take long for each.
