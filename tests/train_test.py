@@ -474,7 +474,7 @@ def test_copies_in_the_split_to_score_later_are_told(tmp_path, caplog):
     run = _options(tmp_path / "run", **folder, batch_size=16, epochs=1)
     assert train.pretrain(run).step == 2
     assert "10 of the 10 images" in caplog.text
-    assert "evaluate refuses such images" in caplog.text
+    assert "`evaluate` refuses them" in caplog.text
 
 
 def test_another_encoder_is_no_start_and_is_counted(finished, tmp_path):

@@ -514,7 +514,7 @@ def seen_before(
 ) -> Iterator[tuple[str, datasets.Seen]]:
     """Yields (its path, what it has seen of `test`) of runs to start from."""
     path = run.encoder.init_from
-    for before in itertools.islice(checkpoints.lineage(run), 1, None):
+    for before in itertools.islice(exporting.makers(run), 1, None):
         if before.data.dataset == run.data.dataset:
             # The folder may be elsewhere now.
             before = fields.replace(before, data_dir=run.data.data_dir)
@@ -543,7 +543,7 @@ def _warn_of_test(run: PreparedRun) -> None:
     try:
         check_disjoint(run.source, test)
     except errors.UserError as error:
-        terminal.warning(f"{error.marked}; evaluate refuses such images")
+        terminal.warning(f"{error.marked}; `evaluate` refuses them")
     for path, seen in seen_before(run.options, test):
         terminal.warning(f"{errors.arg('init_from', path)}: {seen.text}")
 

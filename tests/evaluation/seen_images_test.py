@@ -7,7 +7,7 @@ import pytest
 import saved_run
 from dataset_helpers import class_folders
 
-from tf_contrastive import datasets, errors, exporting
+from tf_contrastive import checkpoints, datasets, errors, exporting
 from tf_contrastive.commands import evaluate as command
 from tf_contrastive.commands.evaluate import Evaluate
 from tf_contrastive.config import fields
@@ -95,12 +95,19 @@ def test_the_results_say_what_the_encoder_has_seen(tmp_path, capsys):
     exporting.export(folders[0], str(tmp_path / "export"))
     card = next((tmp_path / "export").rglob("*.md")).read_text()
     assert f"Warning: {seen}" in card
+    given = {"saved_model": str(tmp_path / "export"), "dataset": "digits"}
+    _evaluate(**given, **slices, output_dir=str(tmp_path / "of_export"))
+    assert results.read(str(tmp_path / "of_export"))["seen"] == seen
     # What its encoder started from has seen more.
     saved_run.make(
         folders[1], source, loss=_UNLABELLED, split=split, init_from=folders[0]
     )
     _evaluate(workdir=folders[1], **slices)
     assert results.read(folders[1])["seen"] == seen
+    export = str(tmp_path / "export")
+    saved_run.make(folders[1], source, split=split, init_from=export)
+    makers = list(exporting.makers(checkpoints.check_run(folders[1])))
+    assert [run.data.split for run in makers] == [split, "train"]
     # Whatever the encoder has seen, classifiers do not learn what is scored.
     for given in (
         {"workdir": folders[1]},

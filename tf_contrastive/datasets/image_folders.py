@@ -59,7 +59,7 @@ _KINDS = {
 _PICTURES = {
     *(".heic", ".heif", ".avif", ".jxl", ".svg", ".psd", ".ico", ".tga"),
     *(".exr", ".hdr", ".dng", ".cr2", ".nef", ".arw", ".dcm", ".nii"),
-    *(".pcx", ".sgi", ".dds", ".qoi", ".jxr", ".pfm", ".fits"),
+    *(".hif", ".pcx", ".sgi", ".dds", ".qoi", ".jxr", ".pfm", ".fits"),
 }
 
 

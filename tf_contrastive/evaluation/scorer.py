@@ -14,6 +14,7 @@ from tf_contrastive import (
     distribution,
     embedding,
     errors,
+    exporting,
     tensorboard,
     terminal,
 )
@@ -225,14 +226,19 @@ class Scorer:
         self, run: checkpoints.Run | None
     ) -> list[tuple[Pretrain, datasets.Source]]:
         """Returns the runs that made an encoder, with their images."""
-        if not run:
-            return []
         if self._trained is None:
-            opened = [
-                (config, self._trained_on(config, run.config.data.data_dir))
-                for config in checkpoints.lineage(run.config)
-            ]
+            path = self._options.evaluation.saved_model
+            configs, data_dir = exporting.makers_of_export(path), ""
+            if run:
+                configs = exporting.makers(run.config)
+                data_dir = run.config.data.data_dir
+            opened = [(c, self._trained_on(c, data_dir)) for c in configs]
             self._trained = [(c, source) for c, source in opened if source]
+            if not opened:
+                terminal.info(
+                    f"{path} does not say what it was trained on: the images to"
+                    " score are not compared with those"
+                )
         return self._trained
 
     def _trained_on(
@@ -275,16 +281,16 @@ class Scorer:
             "cancellable": cancellable,
             "log": terminal.info,
         }
+        trainings = functools.partial(self._trainings, run)
         if not run:
             yield make_context.from_export(
-                evaluation.saved_model, *data, **hooks
+                evaluation.saved_model, *data, trainings=trainings, **hooks
             )
             if evaluation.untrained:
                 terminal.info(
                     "no untrained baseline: only a run (--workdir) has one"
                 )
             return
-        trainings = functools.partial(self._trainings, run)
         yield make_context.from_run(run, *data, trainings=trainings, **hooks)
         if evaluation.untrained and untrained:
             yield make_context.from_run(run, *data, trained=False, **hooks)

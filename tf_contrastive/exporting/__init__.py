@@ -26,6 +26,8 @@ from tf_contrastive.exporting.saved_model import (
     PartialExportError,
     details,
     export,
+    makers,
+    makers_of_export,
 )
 from tf_contrastive.exporting.tensorflow_serving import (
     as_bytes,
@@ -61,6 +63,8 @@ __all__ = [
     "kind_of",
     "load",
     "load_run",
+    "makers",
+    "makers_of_export",
     "num_features",
     "photographs",
     "plain_encoder",

@@ -1,18 +1,20 @@
 """Exports a SavedModel with its model card and other files."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 import tf_contrastive
-from tf_contrastive import errors, files
+from tf_contrastive import checkpoints, errors, files, flags
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.export import EXPORT_FORMATS, Exporting
+from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.exporting import (
     model_card,
+    paths,
     tensorflow_serving,
     tflite_onnx,
     versioning,
@@ -191,6 +193,7 @@ def _details(
         "resized_side": preprocessing.resize_target(size),
         "max_image_pixels": max_image_pixels,
         "exif": parts.run.config.reading.exif if parts.run else Reading.exif,
+        "flags": flags.record(parts.run.config) if parts.run else None,
         "package": tf_contrastive.__version__,
         "tensorflow": tf.__version__,
     }
@@ -204,6 +207,31 @@ def details(path: str) -> dict[str, Any]:
       "signatures", "head" (or None), "num_classes" (or None), "label_names",
       "step" (of a run, or None), "formats": [{"format", "file",
       "largest_difference", "least_cosine", "bytes"}, ...], "resized_side",
-      "max_image_pixels", "exif", "package", "tensorflow"}.
+      "max_image_pixels", "exif", "flags" (of the run, or None), "package",
+      "tensorflow"}.
     """
     return files.read_json(os.path.join(path, DETAILS_FILE))
+
+
+def makers(run: Pretrain) -> Iterator[Pretrain]:
+    """Yields a run's config, and those of the runs that it started from.
+
+    It may have started from their exports.
+    """
+    last = run
+    for last in checkpoints.lineage(run):
+        yield last
+    if last.encoder.init_from:
+        yield from makers_of_export(last.encoder.init_from)
+
+
+def makers_of_export(path: str) -> Iterator[Pretrain]:
+    """Yields the configs of the runs that made an export, if it has them."""
+    export = paths.find(path)
+    details_file = os.path.join(export or "", DETAILS_FILE)
+    if export and (text := files.read_json(details_file, {}).get("flags")):
+        try:
+            run = flags.read(Pretrain, text, export)
+        except ValueError as error:
+            raise files.damaged(details_file, error) from error
+        yield from makers(run)
