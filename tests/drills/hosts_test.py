@@ -125,19 +125,12 @@ def expected(request, tmp_path_factory):
     return request.param, _weights(workdir)
 
 
-def _blackhole(network, lost, generator):
-    """Two hosts that reach a third one do not reach each other."""
-    other = generator.choice([host for host in network if host is not lost])
-    lost.blackhole(other.address)
-
-
 # What befalls a host, by name. Each ends the run, on all hosts that are left.
 _FAULTS = {
-    "cable": lambda network, lost, _: lost.cut(),
-    "power": lambda network, lost, _: lost.lose(),
-    "restart": lambda network, lost, _: (lost.lose(), lost.boot()),
-    "firewall": lambda network, lost, _: lost.slow(drop=(2222,)),
-    "route": _blackhole,
+    "cable": lambda lost: lost.cut(),
+    "power": lambda lost: lost.lose(),
+    "restart": lambda lost: (lost.lose(), lost.boot()),
+    "firewall": lambda lost: lost.slow(drop=(2222,)),
 }
 
 
@@ -163,7 +156,7 @@ def test_a_fault_ends_all_and_the_run_goes_on(fault, expected, tmp_path):
         _until(tmp_path, 8, workers)
         time.sleep(generator.uniform(0, 0.5))
         lost = generator.randrange(number)
-        _FAULTS[fault](network, network[lost], generator)
+        _FAULTS[fault](network[lost])
         statuses, said = _ended(workers, f"{fault} of {network[lost].name}")
         killed = fault in ("power", "restart")
         for i, status in enumerate(statuses):
