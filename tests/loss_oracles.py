@@ -46,13 +46,16 @@ def similarities(z, temperature=1.0):
 
 
 def same_class(labels):
-    """Bool [B, B]: equal labels, or for multi-hot ones any shared class."""
+    """Bool [B, B]: equal labels, or for multi-hot ones any shared class.
+
+    An image without a label, -1, shares none with another.
+    """
     labels = np.asarray(labels)
     batch = len(labels)
     same = np.zeros([batch, batch], bool)
     for i, j in np.ndindex(batch, batch):
         if labels.ndim == 1:
-            same[i, j] = labels[i] == labels[j]
+            same[i, j] = labels[i] == labels[j] and (labels[i] >= 0 or i == j)
         else:
             same[i, j] = np.any((labels[i] > 0) & (labels[j] > 0))
     return same
@@ -158,6 +161,13 @@ def ntxent(
     return values, counted
 
 
+def without(i, keys, labels):
+    """The embeddings that are of image i, or of one that has a label."""
+    labels = np.asarray(labels)
+    has = labels >= 0 if labels.ndim == 1 else labels.sum(axis=1) > 0
+    return [k for k in keys if k[0] == i or has[k[0]]]
+
+
 def split(i, v, same, views):
     """P(i) in the order of the cap, and N(i).
 
@@ -185,6 +195,8 @@ def _supcon(
     keep_dropped_positives=False,
     scale_by_temperature=False,
     normalize=True,
+    unlabelled="refuse",
+    unlabelled_negatives=True,
 ):
     """SupCon; `join` makes an anchor's value of its log-probabilities."""
     z = prepare(projections, normalize)
@@ -195,6 +207,8 @@ def _supcon(
     counted = np.zeros([batch, views], bool)
     for i, v in np.ndindex(batch, views):
         positives, others = split(i, v, same, views)
+        if not unlabelled_negatives:
+            others = without(i, others, labels)
         if positives_cap is not None:
             dropped = positives[positives_cap:]
             positives = positives[:positives_cap]
@@ -243,6 +257,8 @@ def eps_supinfonce(
     epsilon=0.25,
     epsilon_in="logit",
     normalize=True,
+    unlabelled="refuse",
+    unlabelled_negatives=True,
 ):
     """Epsilon-SupInfoNCE (SI Eq 15), in logits or in cosines."""
     z = prepare(projections, normalize)
@@ -256,6 +272,8 @@ def eps_supinfonce(
         positives, negatives = split(i, v, same, views)
         if not positives:
             continue
+        if not unlabelled_negatives:
+            negatives = without(i, negatives, labels)
         counted[i, v] = True
         terms = []
         for p in positives:
@@ -265,7 +283,15 @@ def eps_supinfonce(
     return values, counted
 
 
-def sincere(projections, labels, *, temperature=0.1, normalize=True):
+def sincere(
+    projections,
+    labels,
+    *,
+    temperature=0.1,
+    normalize=True,
+    unlabelled="refuse",
+    unlabelled_negatives=True,
+):
     """SINCERE (SI Eq 12): a positive against itself and the negatives."""
     z = prepare(projections, normalize)
     s = similarities(z, temperature)
@@ -277,6 +303,8 @@ def sincere(projections, labels, *, temperature=0.1, normalize=True):
         positives, negatives = split(i, v, same, views)
         if not positives:
             continue
+        if not unlabelled_negatives:
+            negatives = without(i, negatives, labels)
         counted[i, v] = True
         noise = log_sum_exp(s[i, v][k] for k in negatives)
         values[i, v] = mean(softplus(noise - s[i, v][p]) for p in positives)

@@ -464,6 +464,17 @@ _INVARIANT = [
 
 
 class TestIdentities:
+    @pytest.mark.parametrize("name", ["supcon", "supcon_in", "sincere"])
+    def test_images_without_labels_make_ntxent(self, name):
+        z, _ = _random(0)
+        loss = losses.build(name, temperature=0.5, unlabelled="own_views")
+        expected = losses.build("ntxent", temperature=0.5)(z)
+        _close(loss(z, np.full(len(z), -1)), expected)
+        with pytest.raises(ValueError, match="from 0 to 2147483647"):
+            losses.build(name)(z, np.full(len(z), -1))
+        with pytest.raises(ValueError, match="or -1 for an image without"):
+            loss(z, np.full(len(z), -2))
+
     def test_classes_of_one_image_make_ntxent(self):
         z, _ = _random(0)
         labels = np.arange(len(z))

@@ -46,6 +46,29 @@ _CASES = [
     ("eps_supinfonce", {"epsilon": 0.0}),
     ("eps_supinfonce", {"epsilon": 0.5, "epsilon_in": "cosine"}),
     ("eps_supinfonce", {"normalize": False}),
+    *(
+        (name, {"unlabelled": "own_views", **options})
+        for name in ("supcon", "supcon_in", "sincere", "eps_supinfonce")
+        for options in ({}, {"unlabelled_negatives": False})
+    ),
+    (
+        "supcon",
+        {
+            "unlabelled": "own_views",
+            "unlabelled_negatives": False,
+            "denominator": "one_positive",
+            "positives_cap": 2,
+        },
+    ),
+    (
+        "supcon",
+        {
+            "unlabelled": "own_views",
+            "unlabelled_negatives": False,
+            "denominator": "only_negatives",
+            "contrast": "one_view",
+        },
+    ),
     ("npairs", {}),
     ("npairs", {"normalize": False}),
     ("triplet", {}),
@@ -133,15 +156,21 @@ def _labels(rng, kind, batch, classes=3):
     return labels
 
 
-def _inputs(rng, name, kind, batch, views, size):
-    """Projections float32 [B, V, P] of different lengths, and labels."""
+def _inputs(rng, name, kind, batch, views, size, options=None):
+    """Projections float32 [B, V, P] of different lengths, and labels.
+
+    With the option `unlabelled` each second image has none.
+    """
     z = rng.normal(size=[batch, views, size])
     z *= rng.uniform(0.3, 1.5, size=[batch, views, 1]) / np.sqrt(size)
     if name == "cross_entropy" and kind == "multi-hot":
         return z.astype(np.float32), rng.integers(0, 2, size=[batch, size])
     if name == "cross_entropy":
         return z.astype(np.float32), rng.integers(0, size, size=batch)
-    return z.astype(np.float32), _labels(rng, kind, batch)
+    labels = _labels(rng, kind, batch)
+    if "unlabelled" in (options or {}):
+        labels[1::2] = 0 if kind == "multi-hot" else -1
+    return z.astype(np.float32), labels
 
 
 def _with_temperature(name, options, temperature):
@@ -181,7 +210,7 @@ class TestValues:
             size = (2, 16)[(turn + number + views) % 2]
             temperature = _TEMPERATURES[(turn + number // 2 + views) % 4]
             kind = kinds[(turn + number) % 4]
-            z, labels = _inputs(rng, name, kind, batch, views, size)
+            z, labels = _inputs(rng, name, kind, batch, views, size, options)
             given = _with_temperature(name, options, temperature)
             _check(name, given, z, labels)
 
@@ -238,7 +267,7 @@ class TestGradients:
     def test_of_the_loss(self, case):
         name, options = case
         rng = np.random.default_rng(10)
-        z, labels = _inputs(rng, name, "classes", 4, 2, 3)
+        z, labels = _inputs(rng, name, "classes", 4, 2, 3, options)
         options = _with_temperature(name, options, 0.2)
         expected = oracles.central_differences(
             lambda x: oracles.value(name, x, labels, **options), z
@@ -259,7 +288,7 @@ class TestGradients:
         views = (1, 2, 3)[_OF_ANCHORS.index(case) % 3] if both else 2
         rng = np.random.default_rng(10 + views)
         kind = "multi-hot" if views == 3 else "classes"
-        z, labels = _inputs(rng, name, kind, 4, views, 3)
+        z, labels = _inputs(rng, name, kind, 4, views, 3, options)
         options = _with_temperature(name, options, 0.2)
         weights = rng.normal(size=z.shape[:2]).astype(np.float32)
 
@@ -294,7 +323,7 @@ class TestBlocks:
     def test_their_size_does_not_matter(self, case):
         name, options = case
         rng = np.random.default_rng(20)
-        z, labels = _inputs(rng, name, "classes", 5, 2, 4)
+        z, labels = _inputs(rng, name, "classes", 5, 2, 4, options)
         # One anchor, and a part of the images' anchors at a time.
         runs = [(None, (1, 3))]
         if name not in _NO_ANCHORS:

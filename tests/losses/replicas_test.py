@@ -25,7 +25,9 @@ _OPTIONS = {
         {"contrast": "one_view"},
         {"positives_cap": 2},
         {"denominator": "one_positive"},
+        {"unlabelled": "own_views", "unlabelled_negatives": False},
     ],
+    "sincere": [{}, {"unlabelled": "own_views", "unlabelled_negatives": False}],
     "ntxent": [
         {},
         {"negatives": "other_view"},
@@ -40,9 +42,11 @@ _CASES = [
 ]
 
 
-def _labels(name):
+def _labels(loss):
     """One class per logit for cross entropy, which has no other."""
-    return _LABELS % _OUT if name == "cross_entropy" else _LABELS
+    if loss.allows_unlabelled:
+        return np.where(np.arange(_BATCH) % 3, _LABELS, -1).astype(np.int32)
+    return _LABELS % _OUT if loss.takes_logits else _LABELS
 
 
 def _call(loss, name, z, labels, keys):
@@ -56,7 +60,7 @@ def _alone(loss, name):
     variable = tf.Variable(_WEIGHTS)
     with tf.GradientTape() as tape:
         z = tf.einsum("bvp,pq->bvq", _INPUTS, variable)
-        labels, keys = tf.constant(_labels(name)), tf.constant(_KEYS)
+        labels, keys = tf.constant(_labels(loss)), tf.constant(_KEYS)
         value = _call(loss, name, z, labels, keys)
     return value.numpy(), tape.gradient(value, variable).numpy()
 
@@ -87,7 +91,7 @@ def _distributed(loss, name, replicas, inputs=_INPUTS):
 
         return strategy.run(step, args=(x, labels, keys))
 
-    results = run(shared(inputs), shared(_labels(name)), shared(_KEYS))
+    results = run(shared(inputs), shared(_labels(loss)), shared(_KEYS))
     value, gradient = [
         strategy.experimental_local_results(x)[0].numpy() for x in results
     ]
@@ -160,7 +164,7 @@ def test_compiles_to_the_same_numbers(name):
         with tf.GradientTape() as tape:
             tape.watch(z)
             value = _call(
-                loss, name, z, tf.constant(_labels(name)), tf.constant(_KEYS)
+                loss, name, z, tf.constant(_labels(loss)), tf.constant(_KEYS)
             )
         return value, tape.gradient(value, z)
 

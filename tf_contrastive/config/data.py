@@ -136,6 +136,14 @@ class Reading:
         " train to hold out as split test, the same images in every run",
         maximum=0.9,
     )
+    unlabelled: str = option(
+        "refuse",
+        "data of which only a part has labels: refuse them; own_views: read"
+        " images without a label (an empty cell, a folder named unlabelled, no"
+        " feature, -1), whose views are positives of each other only",
+        choices=("refuse", "own_views"),
+        family="reading_options",
+    )
     max_bad_images: int = option(
         10,
         "unreadable images to leave out before the command fails",
@@ -157,6 +165,11 @@ class Reading:
         identity=False,
         family="reading_options",
     )
+
+    @property
+    def admits_unlabelled(self) -> bool:
+        """Whether images may lack a label, which is -1, and others have one."""
+        return self.unlabelled == "own_views"
 
 
 def inherited(given: Reading, run: Reading) -> Reading:

@@ -116,6 +116,11 @@ class LossDeclaration(Component):
     has_one_positive = False
 
     @property
+    def allows_unlabelled(self) -> bool:
+        """Whether an image may have the label -1, which means none."""
+        return getattr(self, "unlabelled", "refuse") == "own_views"
+
+    @property
     def compares_two_views(self) -> bool:
         """Whether there must be two views, neither fewer nor more."""
         return getattr(self, "negatives", "") == "other_view" or self.takes_keys
@@ -193,11 +198,27 @@ class NTXent(Pairwise):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class SupCon(Pairwise):
+class _OfClasses(Pairwise):
+    """Each other image of the class is a positive."""
+
+    needs_labels = True
+
+    unlabelled: str = option(
+        "refuse",
+        "label -1: refuse it; or own_views: an image without a label, whose"
+        " positives are its own views",
+        choices=("refuse", "own_views"),
+    )
+    unlabelled_negatives: bool = option(
+        True, "count images without a label among the negatives of others"
+    )
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class SupCon(_OfClasses):
     """SupCon, L_out."""
 
     name = "supcon"
-    needs_labels = True
 
     temperature: float = _temperature(0.1)
     contrast: str = option(
@@ -234,11 +255,10 @@ class SupConIn(SupCon):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
-class Sincere(Pairwise):
+class Sincere(_OfClasses):
     """SINCERE."""
 
     name = "sincere"
-    needs_labels = True
 
     temperature: float = _temperature(0.1)
 
@@ -537,6 +557,7 @@ _Choice: Any = choice(
         "normalization",
         "scale",
         "normalize",
+        "unlabelled",
         "reduction",
         "block_size",
     ),
@@ -569,6 +590,13 @@ def resolve_products(loss: Loss, rounded_by_device: bool) -> str | None:
     if chosen == "auto":
         return "split" if rounded_by_device else "plain"
     return chosen
+
+
+def follow_unlabelled(loss: Loss) -> dict[str, Any]:
+    """Returns the option `unlabelled`, where it is auto, for such data."""
+    if loss.loss_unlabelled or "unlabelled" not in loss.member().defaults():
+        return {}
+    return {"loss_unlabelled": "own_views"}
 
 
 def check_chunks(chunks: int, batch_size: int, replicas: int) -> None:

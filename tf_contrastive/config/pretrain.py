@@ -25,6 +25,7 @@ from tf_contrastive.config.loss import (
     Loss,
     check_chunks,
     check_labels,
+    follow_unlabelled,
     resolve_products,
 )
 from tf_contrastive.config.optimizer import Optimizer, resolve_learning_rate
@@ -122,6 +123,7 @@ class Pretrain(Command):
                 " another encoder"
             )
         self._check_joint()
+        self._check_unlabelled()
         online = self.probe.online_knn_size
         if 0 < online < batch_size:
             raise UserError(
@@ -151,6 +153,32 @@ class Pretrain(Command):
                 f"{rate}: with {given}, the probe is trained by the optimizer"
                 " of the encoder: leave it out"
             )
+
+    def _check_unlabelled(self) -> None:
+        if not self.reading.admits_unlabelled:
+            return
+        given = arg("unlabelled", self.reading.unlabelled)
+        member = self.loss.member()
+        if member.needs_labels and "unlabelled" not in member.defaults():
+            takers = [
+                n
+                for n, other in LOSSES.items()
+                if "unlabelled" in other.defaults() or not other.needs_labels
+            ]
+            raise UserError(
+                f"{given}: {arg('loss', self.loss.loss)} needs a label of each"
+                f" image: use {', '.join(takers)}"
+            )
+        for name, value, off in (
+            ("sampler", self.data.sampler, "shuffle"),
+            ("mixup_alpha", self.views.mixup_alpha, 0),
+            ("cutmix_alpha", self.views.cutmix_alpha, 0),
+        ):
+            if value != off:
+                raise UserError(
+                    f"{arg(name, value)} needs a label of each image: set"
+                    f" {arg(name, off)}, or leave out {given}"
+                )
 
     def _check_mixing(self) -> None:
         views = self.views
@@ -262,6 +290,8 @@ def resolve(
             run.loss, machine.rounded_products
         )
     }
+    if run.reading.admits_unlabelled:
+        products |= follow_unlabelled(run.loss)
     xla = run.runtime.xla
     if xla == "auto":
         xla = "on" if machine.gpu_capability else "off"

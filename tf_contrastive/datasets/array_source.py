@@ -23,6 +23,7 @@ def from_arrays(
     extra: np.ndarray | None = None,
     name: str = "arrays",
     split: str = "all",
+    unlabelled: bool = False,
 ) -> Source:
     """Makes a source of arrays.
 
@@ -36,6 +37,7 @@ def from_arrays(
       extra: channels that must not be augmented, numbers [n, k] or, with as
         many pixels as the views, [n, S, S, k]; they follow the views' channels.
       name, split: for messages.
+      unlabelled: whether integers may be -1, for images without a label.
 
     Raises:
       UserError: for other shapes, types or values.
@@ -66,7 +68,9 @@ def from_arrays(
     names = tuple(label_names or ())
     num_classes, extra_channels = None, 0
     if labels is not None:
-        classes, names, least = _classes(np.asarray(labels), names, rows)
+        classes, names, least = _classes(
+            np.asarray(labels), names, rows, unlabelled
+        )
         arrays["label"] = classes
         num_classes = len(names) or max(least, int(classes.max()) + 1)
     if extra is not None:
@@ -85,13 +89,15 @@ def from_arrays(
         num_classes,
         (pixels.shape[1], pixels.shape[2], 3),
         names,
+        unlabelled=num_classes is not None
+        and bool((arrays["label"] < 0).any()),
         extra_channels=extra_channels,
     )
     return in_memory(arrays, lambda record: record, info, decoded=True)
 
 
 def _classes(
-    labels: np.ndarray, names: tuple[str, ...], rows: int
+    labels: np.ndarray, names: tuple[str, ...], rows: int, unlabelled: bool
 ) -> tuple[np.ndarray, tuple[str, ...], int]:
     """Returns (class numbers int64 [n], names, least number of classes).
 
@@ -117,11 +123,16 @@ def _classes(
             f"labels of type {labels.dtype} and shape {list(labels.shape)}:"
             f" pass integers or names [{rows}], one per image, or one-hot rows"
         )
-    if labels.min() < 0 or (names and labels.max() >= len(names)):
+    smallest = -1 if unlabelled else 0
+    if (
+        labels.min() < smallest
+        or labels.max() < 0
+        or (names and labels.max() >= len(names))
+    ):
         limit = f", below the {len(names)} label names" if names else ""
         raise errors.UserError(
             f"labels between {labels.min()} and {labels.max()}: pass labels of"
-            f" at least 0{limit}"
+            f" at least {smallest}{limit}"
         )
     return labels.astype(np.int64), names, least
 

@@ -116,9 +116,12 @@ def check_smallest(name: str, smallest: int, reading: Reading) -> None:
         )
     if smallest < 0:
         first = reading.first_label or 0
+        is_none = smallest + first == -1
         raise errors.UserError(
             f"{name}: its smallest label is {smallest + first}: write labels of"
             f" at least {first}"
+            + f", or set {errors.arg('unlabelled', 'own_views')}"
+            * is_none
         )
 
 

@@ -63,6 +63,8 @@ def _heading(source: Source, label: int) -> str:
     if not info.has_labels:
         return f"{info.name} {info.split}: {info.num_examples:,} images"
     name = info.label_names[label] if info.label_names else f"class {label}"
+    if label < 0:
+        return "without a label"
     return name if sizes is None else f"{name}: {sizes[label]:,} images"
 
 

@@ -103,6 +103,11 @@ def few(names: Iterable[str], most: int = 3) -> str:
     return ", ".join(every[:most]) + ", ..." * (len(every) > most)
 
 
+def without_label(number: int, total: int) -> str:
+    """Says how many images lack a label; empty: none does."""
+    return f"{number:,} of {total:,} images" * bool(number)
+
+
 def extension(name: str) -> str:
     """Returns a file's extension, in words."""
     return os.path.splitext(name)[1].lower() or NO_EXTENSION
@@ -174,7 +179,9 @@ def source(
     if absent:
         about = (*about, ("absent_files", f"{len(absent):,}: {few(absent)}"))
     if "label" in rows:
-        lost = np.setdiff1d(rows["label"], kept["label"]).tolist()
+        lost = np.setdiff1d(
+            rows["label"], [-1, *np.unique(kept["label"])]
+        ).tolist()
         names = files.label_names
         if lost:
             terminal.warning(
@@ -189,6 +196,7 @@ def source(
         shape,
         files.label_names,
         (*absent, *bad),
+        unlabelled="label" in kept and bool((kept["label"] < 0).any()),
         by_pillow=found.by_pillow,
         found=about,
     )

@@ -18,7 +18,12 @@ from tf_contrastive.datasets import (
     image_files,
     split_spec,
 )
-from tf_contrastive.datasets.image_files import ImageFiles, counts, few
+from tf_contrastive.datasets.image_files import (
+    ImageFiles,
+    counts,
+    few,
+    without_label,
+)
 from tf_contrastive.datasets.names import Names
 from tf_contrastive.datasets.source import Access, Source
 
@@ -307,7 +312,7 @@ def _is_alias(root: str, folder: str) -> bool:
 
 
 def _classes(
-    name: str, place: _Place, own: _Layout, count: int
+    name: str, place: _Place, own: _Layout, count: int, may_lack: bool
 ) -> tuple[dict[str, list[str]], str]:
     """Finds the classes of the splits that have labels.
 
@@ -319,6 +324,8 @@ def _classes(
       place: the splits.
       own: the layout of the one that is opened.
       count: of its images.
+      may_lack: whether images directly in a split, and in a folder that is
+        named so, are unlabelled, and others are not.
 
     Returns:
       (name of a split -> its classes, why the split has no labels).
@@ -327,6 +334,18 @@ def _classes(
         split: own if split == place.split else _layout(root)
         for split, root in place.splits.items()
     }
+    unlabelled = sorted(filter(_is_unlabelled, own.folders))
+    if may_lack:
+        layouts = {
+            split: _Layout([f for f in x.folders if not _is_unlabelled(f)], [])
+            for split, x in layouts.items()
+        }
+    elif unlabelled:
+        terminal.warning(
+            f"{name}: {few(unlabelled)} in {place.root} is read as a class; for"
+            " images without a label, set"
+            f" {errors.arg('unlabelled', 'own_views')}"
+        )
     several = {
         folder
         for layout in layouts.values()
@@ -348,7 +367,8 @@ def _classes(
             f" such as {own.direct[0]}"
         )
         advice = (
-            f": to take the folders {few(folders)} as classes, move them"
+            f": to take the folders {few(folders)} as classes, move them, or"
+            f" set {errors.arg('unlabelled', 'own_views')}"
             if folders
             else f": those of {few(sorted(by_split))} are in folders of classes"
         )
@@ -374,7 +394,13 @@ def _classes(
     return {}, why
 
 
-def _tree(name: str, path: str, place: _Place) -> ImageFiles:
+def _is_unlabelled(folder: str) -> bool:
+    """Whether a folder is named for images without a label."""
+    name = folder.lower().replace("-", "").replace("_", "")
+    return name in ("unlabelled", "unlabeled")
+
+
+def _tree(name: str, path: str, place: _Place, may_lack: bool) -> ImageFiles:
     """Lists the images of a split."""
     root = place.root
     images, others, hidden = list[str](), list[str](), list[str]()
@@ -410,11 +436,15 @@ def _tree(name: str, path: str, place: _Place) -> ImageFiles:
         sys.intern(name.split("/")[0]) if "/" in name else "" for name in names
     ]
     own = _Layout(sorted({*of} - {""}), [n for n in names if "/" not in n])
-    by_split, why = _classes(name, place, own, len(names))
+    by_split, why = _classes(name, place, own, len(names), may_lack)
     found = {"left_out": left_out, "splits": _shown(place)}
     tree = ImageFiles(path, paths, names, split_spec.random_order(names), ())
     if by_split:
         label_names, number = classes.numbered(name, place.split, by_split)
+        if may_lack:
+            without = [label for label in of if label not in number]
+            number |= dict.fromkeys(without, -1)
+            found["without_label"] = without_label(len(without), len(of))
         labels = np.array([number[label] for label in of], np.int64)
         tree = tree._replace(labels=labels, label_names=label_names)
         found["labels"] = f"names of the folders in {root}"
@@ -496,16 +526,18 @@ def folder(name: str, options: Folder, split: str, access: Access) -> Source:
 
     The folders in PATH that have images, sorted by name, are the classes;
     images count at any depth. A PATH with images directly in it, or with a
-    single folder, has no labels. PATH/train, PATH/test, ... are the splits if
-    they exist, in any spelling of `split_spec.meaning`. Without others,
-    `reading.test_fraction` of PATH, or PATH/train, is the split test. A slice
-    is a random sample, always the same.
+    single folder, has no labels. With `reading.unlabelled` "own_views" only
+    these images have none, and those in a folder named unlabelled.
+    PATH/train, PATH/test, ... are the splits if they exist, in any spelling of
+    `split_spec.meaning`. Without others, `reading.test_fraction` of PATH, or
+    PATH/train, is the split test. A slice is a random sample, always the same.
     """
     path = os.path.expanduser(options.path).rstrip("/") or "/"
     _check_path(name, path)
     try:
         place = _place(name, path, split, access.reading)
-        tree = _tree(name, path, place)
+        may_lack = access.reading.admits_unlabelled
+        tree = _tree(name, path, place, may_lack)
     except UnicodeDecodeError as error:
         raise errors.UserError(
             f"{name}: the name of a file or folder is not UTF-8"

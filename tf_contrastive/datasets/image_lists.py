@@ -13,7 +13,11 @@ from tf_contrastive import errors, terminal
 from tf_contrastive.config.data import Reading
 from tf_contrastive.config.dataset import CSV
 from tf_contrastive.datasets import classes, image_files, split_spec
-from tf_contrastive.datasets.image_files import ImageFiles, few
+from tf_contrastive.datasets.image_files import (
+    ImageFiles,
+    few,
+    without_label,
+)
 from tf_contrastive.datasets.list_tables import (
     FACT_COLUMN,
     LABEL_COLUMN,
@@ -265,7 +269,7 @@ def _of_lists(
     by_split = {}
     for key, table in tables.items():
         columns = _columns(table, reading, is_named)._replace(split=None)
-        by_split[key] = _lines(name, key, table, columns, table.rows)
+        by_split[key] = _lines(name, key, table, columns, table.rows, reading)
     return own, by_split
 
 
@@ -288,7 +292,7 @@ def _of_list(
                 "put {split} into the path, or set"
                 f" {errors.arg('test_fraction', '0.2')}",
             )
-        lines = _lines(name, "train", table, columns, table.rows)
+        lines = _lines(name, "train", table, columns, table.rows, reading)
         return "train", {"train": lines}
     column = table.column(columns.split)
     means = map(str, map(split_spec.meaning, column))
@@ -317,7 +321,7 @@ def _of_list(
         )
     split_spec.refuse_fraction(name, reading, f"its splits are in {where}")
     return own, {
-        key: _lines(name, key, table, columns, rows)
+        key: _lines(name, key, table, columns, rows, reading)
         for key, rows in groups.items()
     }
 
@@ -337,9 +341,14 @@ def _check_file(name: str, path: str) -> None:
 
 
 def _lines(
-    name: str, split: str, table: Table, columns: _Columns, rows: Rows
+    name: str,
+    split: str,
+    table: Table,
+    columns: _Columns,
+    rows: Rows,
+    reading: Reading,
 ) -> _Lines:
-    """Returns paths and labels of a split.
+    """Returns paths and labels of a split; "" of lines without a label.
 
     Raises:
       UserError: for lines that lack one of them, or have too many columns.
@@ -366,12 +375,21 @@ def _lines(
     labels, why = None, "no column of labels"
     if columns.label is not None:
         labels = rows.column(columns.label)
-        bare = [i for i, x in enumerate(labels) if x.lower() in _MISSING]
+        may_lack = reading.admits_unlabelled
+        missing = _MISSING | ({"-1"} if may_lack else set())
+        bare = [i for i, x in enumerate(labels) if x.lower() in missing]
         if len(bare) == len(rows):
             labels, why = None, f"column {table.named(columns.label)} is empty"
             terminal.warning(f"{name}: {split} has no labels: {why} in {file}")
+        elif may_lack:
+            labels = Names.of("" if x.lower() in missing else x for x in labels)
         else:
-            refuse("have no label", bare, "label every line, or none")
+            refuse(
+                "have no label",
+                bare,
+                "label every line, or none, or set"
+                f" {errors.arg('unlabelled', 'own_views')}",
+            )
     unread = [c for c in range(table.width) if c not in columns]
     may_be_split = {
         *table.matching(_MAY_BE_SPLIT),
@@ -399,6 +417,7 @@ def _lines(
     }
     if labels is not None and columns.label is not None:
         found["labels"] = f"column {table.named(columns.label)}"
+        found["without_label"] = without_label(labels.count(""), len(rows))
     return _Lines(
         table, rows, named, labels, tuple(i for i in found.items() if i[1])
     )
@@ -415,12 +434,12 @@ def _numbered(
     Args:
       name: of the dataset.
       split: the one that is opened, a key of `by_split`.
-      by_split: label of each line.
+      by_split: label of each line, or "".
 
     Returns:
       (label -> number, name per class or (), number of classes).
     """
-    every = {key: {*labels} for key, labels in by_split.items()}
+    every = {key: {*labels} - {""} for key, labels in by_split.items()}
     labels = set().union(*every.values())
     numbers = {label for label in labels if _NUMBER.fullmatch(label)}
     if numbers != labels:
@@ -558,7 +577,7 @@ def csv_file(name: str, options: CSV, split: str, access: Access) -> Source:
     labels = None
     if lines.labels is not None:
         number, names, count = _numbered(name, own, labelled, reading)
-        numbers = (number[label] for label in lines.labels)
+        numbers = (number[x] if x else -1 for x in lines.labels)
         labels = np.fromiter(numbers, np.int64, len(paths))
         is_train = split_spec.meaning(own) == "train"
         if len(np.unique(labels)) == 1 < count and not is_train:

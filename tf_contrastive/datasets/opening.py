@@ -110,6 +110,11 @@ def _open(
     if declared.has_fixed_splits:
         reason = "the splits of such a dataset are fixed"
         split_spec.refuse_fraction(name, reading, reason)
+    if opened.info.unlabelled and not reading.admits_unlabelled:
+        raise errors.UserError(
+            f"{name} has images without a label: set"
+            f" {errors.arg('unlabelled', 'own_views')}"
+        )
     count = opened.info.num_classes or 0
     if isinstance(declared, dataset.AtPath) and count > reading.max_classes:
         raise errors.UserError(

@@ -41,6 +41,7 @@ def from_dataset(
     *,
     name: str = "dataset",
     split: str = "train",
+    unlabelled: bool = False,
 ) -> Source:
     """Makes a source of a dataset, which is read once to count it.
 
@@ -53,6 +54,7 @@ def from_dataset(
         [0, 1]. Labels are integers of at least 0, or one-hot rows.
       label_names: a name per class.
       name, split: for messages.
+      unlabelled: whether integers may be -1, for images without a label.
 
     Raises:
       UserError: for other elements, an endless or an empty dataset.
@@ -113,10 +115,11 @@ def from_dataset(
         )
     names = tuple(label_names or ())
     classes = len(names) or max(labels, default=-1) + 1
-    if labels and not 0 <= min(labels) <= max(labels) < classes:
+    smallest = -1 if unlabelled else 0
+    if labels and not (smallest <= min(labels) and 0 <= max(labels) < classes):
         raise errors.UserError(
             f"{name} {split} has labels from {min(labels)} to {max(labels)}:"
-            f" must be from 0 to {classes - 1}"
+            f" must be from {smallest} to {max(classes - 1, 0)}"
         )
     info = Info(
         name,
@@ -125,6 +128,7 @@ def from_dataset(
         classes if labels else None,
         shapes.pop() if len(shapes) == 1 else None,
         names,
+        unlabelled=min(labels, default=0) < 0,
         found=(("order", "that of a tf.data.Dataset, read once to count it"),),
     )
     # A split is a file of its own.
@@ -235,7 +239,6 @@ def _digest(image: np.ndarray) -> int:
 
 def own_data(name: str, options: Own, split: str, access: Access) -> Source:
     """Opens `module:name`; without a parameter `split` it is all train."""
-    del access
     part = own.load("dataset", options.part, DATASETS)
     base = split_spec.parse(split)[0]
     is_function = callable(part)
@@ -248,7 +251,7 @@ def own_data(name: str, options: Own, split: str, access: Access) -> Source:
     if is_function:
         own.options_of(part, ["split"])  # Others must have defaults.
         data = part(split=base) if by_split else part()
-    source = _source(name, data, split)
+    source = _source(name, data, split, access.reading.admits_unlabelled)
     if source.files is None and source.digests is None:
         numbers = np.arange(source.info.num_examples)
         numbers = split_spec.numbered(f"{name} {base}", numbers)
@@ -259,14 +262,14 @@ def own_data(name: str, options: Own, split: str, access: Access) -> Source:
     return source
 
 
-def _source(name: str, data: Any, split: str) -> Source:
+def _source(name: str, data: Any, split: str, unlabelled: bool) -> Source:
     """Makes a source of what a user's function returned."""
     if isinstance(data, Source):
         return dataclasses.replace(
             data, info=dataclasses.replace(data.info, name=name, split=split)
         )
     if isinstance(data, tf.data.Dataset):
-        return from_dataset(data, name=name, split=split)
+        return from_dataset(data, name=name, split=split, unlabelled=unlabelled)
     if data is None:
         raise errors.AbsentSplitError(
             f"{name} has no split {split_spec.parse(split)[0]!r}: its function"
@@ -277,4 +280,4 @@ def _source(name: str, data: Any, split: str) -> Source:
     arrays = data if isinstance(data, tuple) else (data,)
     if not 1 <= len(arrays) <= 2 or not hasattr(arrays[0], "shape"):
         raise errors.UserError(f"{name} is a {type(data).__name__}: it {_FORM}")
-    return from_arrays(*arrays, name=name, split=split)
+    return from_arrays(*arrays, name=name, split=split, unlabelled=unlabelled)

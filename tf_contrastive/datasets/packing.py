@@ -92,11 +92,12 @@ def pack(
         "examples": info.num_examples,
         "num_classes": info.num_classes,
         "label_names": list(info.label_names),
+        "unlabelled": info.unlabelled,
     }
     path = _manifest(folder, split)
     before = files.read_json(path, about | {"files": []}, _FORM)
-    # Version 0.2.0 wrote JPEGs only.
-    defaults: dict[str, Any] = {"encoding": "jpeg"}
+    # Version 0.2.0 wrote JPEGs only, and no images without a label.
+    defaults: dict[str, Any] = {"encoding": "jpeg", "unlabelled": False}
     before = defaults | {"file_images": PACK_FILE_IMAGES} | before
     for key, value in about.items():
         if before[key] != value:
@@ -282,6 +283,7 @@ def packed(name: str, options: Packed, split: str, access: Access) -> Source:
         about["num_classes"],
         None,
         tuple(about["label_names"]),
+        unlabelled=about.get("unlabelled", False),
     )
     return in_files(
         records.select(np.arange(start, stop)), decoding.decode_record, info

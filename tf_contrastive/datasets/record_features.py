@@ -101,7 +101,7 @@ def choose(name: str, serialized: bytes, reading: Reading) -> Chosen:
     known = {n: present[n] for n in sorted(present)}
     image = _image(name, known, serialized, reading.image_feature)
     del known[image]
-    label = _label(name, known, reading.label_feature)
+    label = _label(name, known, reading)
     return Chosen(image, label, tuple(n for n in known if n != label))
 
 
@@ -148,10 +148,13 @@ def _image(
 
 
 def _label(
-    name: str, known: Mapping[str, _Feature], wanted: str | None
+    name: str, known: Mapping[str, _Feature], reading: Reading
 ) -> str | None:
+    wanted = reading.label_feature
     if wanted == NO_FEATURE:
         return None
+    if wanted and wanted not in known and reading.admits_unlabelled:
+        return wanted  # Of other records.
     none = errors.arg("label_feature", NO_FEATURE)
     if wanted and wanted not in known:
         raise errors.UserError(
@@ -234,19 +237,32 @@ def reader(chosen: Chosen, reading: Reading) -> Callable[[tf.Tensor], Record]:
 
 
 def check(
-    name: str, chosen: Chosen, labels: np.ndarray, places: Sequence[str]
-) -> None:
-    """Raises `UserError` for records without an image or a label.
+    name: str,
+    chosen: Chosen,
+    labels: np.ndarray,
+    places: Sequence[str],
+    reading: Reading,
+) -> np.ndarray:
+    """Returns the labels; -1, if that is admitted, of records without one.
 
     Args:
       name: of the dataset.
       chosen: its features.
       labels: of all records, as `reader` returns them, int64 [n].
       places: says where each record is.
+      reading: options.
+
+    Raises:
+      UserError: for records without an image or a label.
     """
     none = errors.arg("label_feature", NO_FEATURE)
     image, label = repr(chosen.image), repr(chosen.label)
-    label_all = f"label all, or set {none} to read no labels"
+    label_all = (
+        f"label all, or set {none} to read no labels, or"
+        f" {errors.arg('unlabelled', 'own_views')}"
+    )
+    if reading.admits_unlabelled:
+        labels = np.where(labels == _NO_LABEL, -1, labels)
     found = (
         (
             labels == _NO_EXAMPLE,
@@ -271,9 +287,21 @@ def check(
         (
             labels == _LABEL_TOO,
             "have a feature that may be the label, and the first one has none",
+            f"set {errors.arg('label_feature')} to it with"
+            f" {errors.arg('unlabelled', 'own_views')}"
+            if reading.admits_unlabelled
+            else label_all,
+        ),
+        (
+            labels < (-1 if reading.admits_unlabelled else 0),
+            f"have a label below 0 in feature {label}",
             label_all,
         ),
-        (labels < 0, f"have a label below 0 in feature {label}", label_all),
+        (
+            (labels < 0) & (labels.max() < 0),
+            f"have no label in feature {label}",
+            f"use its name in {errors.arg('label_feature')}",
+        ),
     )
     for are_wrong, what, advice in found:
         if count := int(are_wrong.sum()):
@@ -281,6 +309,7 @@ def check(
                 f"{name}: {count:,} of {len(labels):,} records {what} (first:"
                 f" {places[int(are_wrong.argmax())]}): {advice}"
             )
+    return labels
 
 
 def check_encoded(name: str, chosen: Chosen, serialized: bytes) -> None:
@@ -318,18 +347,30 @@ def _pixels(content: bytes, present: Mapping[str, _Feature]) -> list[int]:
     return []
 
 
-def parser(chosen: Chosen, first_label: int) -> Callable[[tf.Tensor], Record]:
-    """Returns serialized, string [] -> record, for records without faults."""
+def parser(
+    chosen: Chosen, first_label: int, may_lack: bool
+) -> Callable[[tf.Tensor], Record]:
+    """Returns serialized, string [] -> record, for records without faults.
+
+    `may_lack`: whether records may have no label, or -1, and then have -1.
+    """
     names = {"image": chosen.image}
     features = {chosen.image: tf.io.FixedLenFeature([], tf.string)}
     if chosen.label is not None:
         names["label"] = chosen.label
-        features[chosen.label] = tf.io.FixedLenFeature([], tf.int64)
+        features[chosen.label] = (
+            tf.io.RaggedFeature(tf.int64)
+            if may_lack
+            else tf.io.FixedLenFeature([], tf.int64)
+        )
 
     def parse(serialized: tf.Tensor) -> Record:
         parsed = tf.io.parse_single_example(serialized, features)
         record = {key: parsed[name] for key, name in names.items()}
-        if "label" in record:
+        if "label" in record and may_lack:
+            labels = tf.concat([record["label"], [first_label - 1]], axis=0)
+            record["label"] = tf.maximum(labels[0] - first_label, -1)
+        elif "label" in record:
             record["label"] -= first_label
         return record
 

@@ -37,6 +37,7 @@ class Info:
       extra_channels: channels of feature `extra`, besides the image's three.
       multi_label: whether a label is a row of 0 and 1, [num_classes]: whether
         the image has each class.
+      unlabelled: whether the label of some examples is -1, which is none.
       by_pillow: whether this process, by Pillow, must decode some images.
       found: how the split was understood, in rows of (what, value): its files
         by format, those left out and why, where its labels come from.
@@ -51,6 +52,7 @@ class Info:
     bad_images: tuple[str, ...] = ()
     extra_channels: int = 0
     multi_label: bool = False
+    unlabelled: bool = False
     by_pillow: bool = False
     found: tuple[tuple[str, str], ...] = ()
 
@@ -65,7 +67,7 @@ class Info:
 
     @property
     def has_labels(self) -> bool:
-        """Whether every example has exactly one class."""
+        """Whether every example has exactly one class, or -1 for none."""
         return self.num_classes is not None and not self.multi_label
 
     @property
@@ -352,7 +354,18 @@ class Source:
         """Counts the examples of each class; None if that takes long."""
         if self.arrays is None or not self.info.has_labels:
             return None
-        return np.bincount(self.labels(), minlength=self.info.num_classes or 0)
+        labels = self.labels()
+        return np.bincount(
+            labels[labels >= 0], minlength=self.info.num_classes or 0
+        )
+
+    def labelled(self) -> "Source":
+        """Returns only the examples that have a label."""
+        if not self.info.unlabelled:
+            return self
+        found = self.select(np.flatnonzero(self.labels() >= 0))
+        info = dataclasses.replace(found.info, unlabelled=False)
+        return dataclasses.replace(found, info=info)
 
     def relabelled(
         self, label: Callable[[Record], tf.Tensor], info: Info
@@ -428,6 +441,7 @@ class Source:
             image_shape=self.info.image_shape
             if self.info.image_shape == other.info.image_shape
             else None,
+            unlabelled=self.info.unlabelled or other.info.unlabelled,
             by_pillow=self.info.by_pillow or other.info.by_pillow,
         )
         return in_memory(rows, decode, info, paths=paths)

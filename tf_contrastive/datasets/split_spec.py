@@ -182,7 +182,7 @@ def held_out(
 
     Args:
       order: in which they are chosen, int [n].
-      labels: int [n], or None.
+      labels: int [n], -1 of those without one, which are not chosen; or None.
       fraction: of each class.
 
     Returns:
@@ -190,7 +190,7 @@ def held_out(
     """
     chosen = np.zeros([len(order)], bool)
     classes = np.zeros_like(order) if labels is None else labels[order]
-    for label in np.unique(classes):
+    for label in np.unique(classes[classes >= 0]):
         rows = order[classes == label]
         count = round(fraction * len(rows))
         chosen[rows[: min(max(count, 1), len(rows) - 1)]] = True

@@ -134,7 +134,7 @@ def subset(name: str, options: Subset, split: str, access: Access) -> Source:
     if split_spec.parse(split)[0] != "train":
         inner = access.open(options.of, split)
         return inner.renamed(name + note_of(inner))
-    inner = access.open(options.of, "train")
+    inner = access.open(options.of, "train").labelled()
     rows = balanced_rows(inner.labels(), options.fraction, options.seed)
     info = dataclasses.replace(inner.info, name=name + note_of(inner))
     return _sliced(inner, rows, split, info)
@@ -145,7 +145,7 @@ def of_classes(
 ) -> Source:
     """Examples of some classes; a label is its class's position in them."""
     names = options.classes
-    inner = access.open(options.of, split_spec.parse(split)[0])
+    inner = access.open(options.of, split_spec.parse(split)[0]).labelled()
     labels = inner.labels()
     known = inner.info.label_names
     if absent := [each for each in names if each not in known]:

@@ -350,9 +350,12 @@ def open_tfds(
     labels = "none"
     read_record: Callable[[tf.Tensor], Record] = parse
     if label:
-        has_labels = _has_labels(name, files, parse)
-        read_record = _checked(parse, has_labels)
+        may_lack = access.reading.admits_unlabelled
+        has_labels = may_lack or _has_labels(name, files, parse)
+        if not may_lack:
+            read_record = _checked(parse, has_labels)
         labels = f"feature {label!r}, {features[label].num_classes} classes"
+        labels += ", -1: none" * may_lack
         if not has_labels:
             label, labels = None, f"none: feature {label!r} is -1"
     height, width, _ = features[image].shape
@@ -363,6 +366,7 @@ def open_tfds(
         features[label].num_classes if label else None,
         (height, width, 3) if height and width else None,
         tuple(features[label].names) if label else (),
+        unlabelled=label is not None and access.reading.admits_unlabelled,
         extra_channels=features["extra"].shape[-1] if "extra" in names else 0,
         found=(
             ("prepared", f"{builder.info.full_name} in {builder.data_dir}"),
@@ -434,7 +438,8 @@ def _has_labels(
     if len({*found}) > 1:
         raise errors.UserError(
             f"{name}: a part of the split has label -1, which is none: use"
-            " splits with labels, or without"
+            " splits with labels, or without, or set"
+            f" {errors.arg('unlabelled', 'own_views')}"
         )
     return found[0]
 

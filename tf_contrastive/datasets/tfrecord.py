@@ -287,22 +287,25 @@ def tfrecord(
             f"{name}: {len(found.labels):,} of {len(places):,} records are"
             " read: its files have changed, or are damaged: copy them again"
         )
-    record_features.check(name, chosen, found.labels, places)
+    labels = record_features.check(name, chosen, found.labels, places, reading)
     if not found.readable.any():
         record_features.check_encoded(name, chosen, first)
     start, stop = split_spec.bounds(split, len(places))
     taken = found.select(slice(start, stop))
     good, shape, bad = decoding.check(name, places[start:stop], taken, reading)
     first_label = reading.first_label or 0
-    num_classes, about = None, "none"
+    num_classes, about, lacking = None, "none", 0
     if chosen.label is not None:
         # Of the whole split: a slice may lack classes, where files are sorted.
-        known = np.unique(found.labels - first_label).tolist()
+        labels = labels[labels >= 0]
+        known = np.unique(labels - first_label).tolist()
         num_classes = classes.integers(name, split, {split: known}, reading)
         about = (
-            f"feature {chosen.label!r} (int64), from {found.labels.min()} to"
-            f" {found.labels.max()}"
+            f"feature {chosen.label!r} (int64), from {labels.min()} to"
+            f" {labels.max()}"
         )
+        if lacking := len(places) - len(labels):
+            about += f", and none of {lacking:,} records"
     info = Info(
         name,
         split,
@@ -311,6 +314,7 @@ def tfrecord(
         shape,
         (),
         bad,
+        unlabelled=lacking > 0,
         by_pillow=found.by_pillow,
         found=(
             *listing.rows(),
@@ -320,7 +324,9 @@ def tfrecord(
             ("other features", _few(list(chosen.others)) or "none"),
         ),
     )
-    parse = record_features.parser(chosen, first_label)
+    parse = record_features.parser(
+        chosen, first_label, reading.admits_unlabelled
+    )
     files = dataclasses.replace(files, read=lambda file: read(file).map(parse))
     decode = functools.partial(decoding.decode_record, decoder=found.decoder())
     source = in_files(files.select(start + good), decode, info)

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import time
 
+import numpy as np
 import tensorflow as tf
 
 from tf_contrastive import checkpoints, errors, schedules, train
@@ -66,6 +67,9 @@ def inspect(run: Pretrain) -> Report:
         counts, related = positives.count_label_sets(source)
     elif classes and run.loss.chosen().needs_labels:
         counts = classes.sizes[classes.sizes > 0]
+        if info.unlabelled:  # Each is a class of its own.
+            alone = classes.examples - counts.sum()
+            counts = np.append(counts, np.ones(alone, counts.dtype))
     input_speed = speed.measure_input(prepared, _INPUT)
     step = None
     if trace_seconds < _MAX_TRACE:

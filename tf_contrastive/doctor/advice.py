@@ -214,7 +214,8 @@ def _pairs(facts: Facts) -> Iterator[tuple[str, str]]:
     sizes, sampler = facts.class_sizes, facts.run.data.sampler
     if sizes is not None and loss.chosen().needs_labels:
         least, most = sizes[sizes > 0].min(), sizes.max()
-        if most > _MAX_IMBALANCE * least and sampler == "shuffle":
+        can_balance = sampler == "shuffle" and not facts.info.unlabelled
+        if most > _MAX_IMBALANCE * least and can_balance:
             yield (
                 "imbalance",
                 f"classes have {least:,} to {most:,} images, and a batch hardly"

@@ -26,7 +26,7 @@ def prototypes(
     Raises:
       UserError: for data that are absent, or have no labels.
     """
-    source = _source(run, data_dir)
+    source = _source(run, data_dir).labelled()
     if not source.info.has_labels:
         raise errors.UserError(
             f"{errors.arg('head', 'prototype')} needs labels, and"

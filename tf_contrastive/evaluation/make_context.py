@@ -49,7 +49,7 @@ def from_run(
         make_encoder=make_encoder,
         strategy=strategy,
     )
-    data = Data(train, test)
+    data = Data(train.labelled(), test.labelled())
     return EvaluationContext(subject, data, options or Scoring(), **arguments)
 
 
@@ -76,5 +76,5 @@ def from_export(
         make_encoder=lambda trained: exporting.load(path) if trained else None,
         strategy=strategy,
     )
-    data = Data(train, test)
+    data = Data(train.labelled(), test.labelled())
     return EvaluationContext(subject, data, options or Scoring(), **arguments)

@@ -184,7 +184,8 @@ class Scorer:
             check_pod(evaluation.workdir, Data(dataset=name, data_dir=data_dir))
 
         def opened(split: str) -> datasets.Source:
-            return self._source(name, split, data_dir, reading)
+            # No classifier learns from images without a label, or is scored.
+            return self._source(name, split, data_dir, reading).labelled()
 
         splits = evaluation.train_split, evaluation.test_split
         try:

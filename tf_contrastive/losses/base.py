@@ -209,6 +209,7 @@ class AnchorLoss(declared.Pairwise, ContrastiveLoss):
             labels,
             normalize=self.normalize,
             split=matrix_products.use_split(self.similarity_products),
+            unlabelled=self.allows_unlabelled,
         )
 
     def _anchor_losses_of(self, batch: similarity.Batch) -> Losses:

@@ -7,6 +7,7 @@ import tensorflow as tf
 from tf_contrastive import errors
 
 _IDS = "class ids must be integers from 0 to 2147483647"
+_OR_NONE = ", or -1 for an image without a label"
 _ROWS = "multi-hot labels must be 0 or 1: soft labels make no positives"
 
 
@@ -36,24 +37,37 @@ def check_classes(user: str, labels: tf.Tensor) -> tf.Tensor:
     return labels
 
 
-def is_id(labels: tf.Tensor, classes: int | None = None) -> tf.Tensor:
-    """Whether integers are class ids, bool of the labels' shape."""
+def is_id(
+    labels: tf.Tensor, classes: int | None = None, unlabelled: bool = False
+) -> tf.Tensor:
+    """Whether integers are class ids, bool of the labels' shape.
+
+    `unlabelled`: -1 is allowed, too.
+    """
     last = tf.int32.max if classes is None else classes - 1
-    return (labels >= 0) & (labels <= tf.cast(last, labels.dtype))
+    first = -1 if unlabelled else 0
+    return (labels >= first) & (labels <= tf.cast(last, labels.dtype))
 
 
-def known(x: tf.Tensor, labels: tf.Tensor, classes: int) -> tf.Tensor:
+def known(
+    x: tf.Tensor, labels: tf.Tensor, classes: int, unlabelled: bool = False
+) -> tf.Tensor:
     """Returns `x`, which is NaN unless labels [B] are of so many classes.
 
     Raises:
       ValueError: as `noticed`.
     """
-    fine = tf.reduce_all(is_id(labels, classes))
-    return or_nan(x, fine, f"labels must be integers from 0 to {classes - 1}")
+    fine = tf.reduce_all(is_id(labels, classes, unlabelled))
+    message = f"labels must be integers from 0 to {classes - 1}"
+    return or_nan(x, fine, message + _OR_NONE * unlabelled)
 
 
-def noticed(x: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+def noticed(
+    x: tf.Tensor, labels: tf.Tensor, unlabelled: bool = False
+) -> tf.Tensor:
     """Returns `x`, which is NaN if labels [B] or [B, C] are not allowed.
+
+    `unlabelled`: a class id of -1 is allowed, too.
 
     Raises:
       ValueError: for those, where the values are known. A graph raises
@@ -62,7 +76,8 @@ def noticed(x: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     if labels.dtype == tf.bool or labels.shape.rank == 3:
         return x
     if labels.shape.rank == 1:
-        fine, message = tf.reduce_all(is_id(labels)), _IDS
+        fine = tf.reduce_all(is_id(labels, unlabelled=unlabelled))
+        message = _IDS + _OR_NONE * unlabelled
     else:
         fine = tf.reduce_all((labels == 0) | (labels == 1))
         message = _ROWS

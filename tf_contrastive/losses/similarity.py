@@ -37,7 +37,9 @@ class EmbeddingSet(NamedTuple):
     image_ids: tf.Tensor  # int32 [n], position of the image in the global batch
     views: tf.Tensor  # int32 [n], number of the image's view
     rows: tf.Tensor  # int32 [n], position in the global batch
-    classes: tf.Tensor  # int32 [n], or multi-hot float32 [n, C]
+    # Int32 [n], below 0 for an image without a label; or multi-hot float32
+    # [n, C].
+    classes: tf.Tensor
 
     def of_view(self, view: int, views: int) -> "EmbeddingSet":
         """Returns the rows of one of `views` views."""
@@ -112,6 +114,16 @@ class Block:
         """Bool [R, N], N(i): no class in common."""
         return ~self.same_class
 
+    @functools.cached_property
+    def unlabelled(self) -> tf.Tensor:
+        """Bool [R, N]: of another image, which has no label."""
+        classes = self.candidates.classes
+        if classes.shape.rank == 2:
+            without = tf.reduce_sum(classes, axis=-1) < 0.5
+        else:
+            without = classes < 0
+        return without[tf.newaxis] & ~self.same_image
+
     def of_other_views(self, views: int, negatives: str) -> tf.Tensor:
         """Mean similarity to the image's other views, or 0, [R].
 
@@ -136,11 +148,13 @@ def gather(
     *,
     normalize: bool = True,
     split: bool = False,
+    unlabelled: bool = False,
 ) -> Batch:
     """Gathers the candidates of all replicas for projections [B, V, P].
 
     Labels are int [B]; or multi-hot [B, C], where any shared class makes a
-    positive; or None: an image's other views are its positives.
+    positive; or None: an image's other views are its positives. With
+    `unlabelled` that holds for images with the label -1, too.
     """
     projections = tf.convert_to_tensor(projections)
     labels = None if labels is None else tf.convert_to_tensor(labels)
@@ -152,7 +166,7 @@ def gather(
             and other.batch.normalized == normalize
         ):
             return other.batch._replace(split=split)
-    batch = _gather(projections, labels, normalize)
+    batch = _gather(projections, labels, normalize, unlabelled)
     if gathered is not None:
         gathered.append(_Gathered(projections, labels, batch))
     return batch._replace(split=split)
@@ -184,7 +198,10 @@ def share_gathered() -> Iterator[None]:
 
 
 def _gather(
-    projections: tf.Tensor, labels: tf.Tensor | None, normalize: bool
+    projections: tf.Tensor,
+    labels: tf.Tensor | None,
+    normalize: bool,
+    unlabelled: bool,
 ) -> Batch:
     batch, views, size = shape(projections)
     embeddings = tf.reshape(tf.cast(projections, tf.float32), [-1, size])
@@ -199,7 +216,7 @@ def _gather(
         embeddings = label_checks.noticed(embeddings, labels)
         labels = tf.cast(labels, tf.float32)
     elif labels is not None:
-        embeddings = label_checks.noticed(embeddings, labels)
+        embeddings = label_checks.noticed(embeddings, labels, unlabelled)
         labels = tf.cast(labels, tf.int32)
 
     def embedding_set(
@@ -210,6 +227,9 @@ def _gather(
         classes = image_ids
         if labels is not None:
             classes = tf.repeat(labels, views, axis=0)
+            if unlabelled and classes.shape.rank == 1:
+                # A class of its own, which no id is.
+                classes = tf.where(classes < 0, -1 - image_ids, classes)
         numbers = tf.tile(tf.range(views), [images])
         rows = image_ids * views + numbers
         return EmbeddingSet(embeddings, image_ids, numbers, rows, classes)

@@ -25,6 +25,12 @@ class SupCon(declared.SupCon, base.AnchorLoss):
     P(i) are all other embeddings of i's class in the global batch, including
     its other views. Labels are required: int [B], or multi-hot [B, C], where
     any shared class makes a positive (an image's views always share one).
+
+    With `unlabelled="own_views"` images may have no label, -1: P(i) of such an
+    image are its own other views. It is among the others a of all images, or
+    with `unlabelled_negatives=False` only of itself: then a is in A(i) without
+    the views of other images that have no label.
+
     Other packages call it SupConLoss (HobbitLong/SupContrast, which multiplies
     by temperature / base_temperature), contrastive_loss with
     `summation_location=OUTSIDE` (google-research/supcon, which multiplies by
@@ -46,6 +52,8 @@ class SupCon(declared.SupCon, base.AnchorLoss):
         `keep_dropped_positives`.
       scale_by_temperature: whether to multiply the loss by the temperature, as
         in the authors' code.
+      unlabelled, unlabelled_negatives: as above. A multi-hot row of zeros has
+        no label, either.
     """
 
     def _gather(
@@ -66,6 +74,8 @@ class SupCon(declared.SupCon, base.AnchorLoss):
         """Computes the loss of a block's anchors for any options, [R]."""
         logits = block.similarities
         positives, rest = block.positives, block.others
+        if not self.unlabelled_negatives:
+            rest &= ~block.unlabelled
         if self.positives_cap is not None:
             positives = self._capped(block, views)
             if not self.keep_dropped_positives:
@@ -141,9 +151,10 @@ class Sincere(declared.Sincere, base.AnchorLoss):
 
     The paper uses the partner's noise instead of the anchor's, with the same
     mean over a batch. N(i) are the embeddings of other classes; without any,
-    the loss is 0. Labels as for `SupCon`. The authors' code (tufts-ml/
-    SupContrast) calls it SINCERELoss; it returns NaN for a class of one
-    embedding.
+    the loss is 0. Labels as for `SupCon`, also with `unlabelled`; without
+    `unlabelled_negatives`, N(i) has no views of images without a label. The
+    authors' code (tufts-ml/SupContrast) calls it SINCERELoss; it returns NaN
+    for a class of one embedding.
     """
 
     def _anchor_losses_of(self, batch: Batch) -> base.Losses:
@@ -151,8 +162,10 @@ class Sincere(declared.Sincere, base.AnchorLoss):
         epsilon = self._logit_epsilon()
 
         def losses(block: Block) -> tf.Tensor:
-            logits = block.similarities
-            noise = log_sum_exp(logits, block.negatives, bounded=bounded)
+            logits, negatives = block.similarities, block.negatives
+            if not self.unlabelled_negatives:
+                negatives &= ~block.unlabelled
+            noise = log_sum_exp(logits, negatives, bounded=bounded)
             odds = (noise + epsilon)[:, tf.newaxis] - logits
             return masked_mean(tf.nn.softplus(odds), block.positives) - epsilon
 

@@ -56,6 +56,9 @@ class ContrastiveModel(
       online_knn_size: latest training images among which each batch looks for
         its nearest neighbors, where there are labels; 0: none.
       seed: of the random numbers that a loss may draw.
+      unlabelled: whether labels may be -1, for images without one, which the
+        probe and the nearest neighbors leave out; a loss with
+        `unlabelled="own_views"` says so, too.
 
     Raises:
       ValueError: for numbers out of range, a momentum with a loss that takes

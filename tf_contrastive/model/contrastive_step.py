@@ -100,6 +100,7 @@ class ContrastiveStep(tf.keras.Model):
         loss: Any,
         *,
         seed: int = 0,
+        unlabelled: bool = False,
         **kwargs: Any,
     ) -> None:
         keywords.check(type(self), kwargs)
@@ -112,6 +113,7 @@ class ContrastiveStep(tf.keras.Model):
         self.projection_head = projection_head
         self.contrastive_loss = losses.get(loss)
         self.seed = seed
+        self.unlabelled = unlabelled or self.contrastive_loss.allows_unlabelled
         # All variables are created now, since a checkpoint restores by value.
         projections = projection_head(tf.keras.Input(encoder.output_shape[1:]))
         size = projections.shape[-1]
@@ -137,6 +139,7 @@ class ContrastiveStep(tf.keras.Model):
             "projection_head": serialize(self.projection_head),
             "loss": serialize(self.contrastive_loss),
             "seed": self.seed,
+            "unlabelled": self.unlabelled,
             "name": self.name,
         }
 
@@ -164,7 +167,10 @@ class ContrastiveStep(tf.keras.Model):
         `num_classes` is None for data without labels.
         """
         del num_classes
-        return {"seed": run.runtime.seed}
+        return {
+            "seed": run.runtime.seed,
+            "unlabelled": run.reading.unlabelled == "own_views",
+        }
 
     def further_optimizers(
         self, run: Pretrain, schedule: Callable[..., Schedule]
@@ -464,7 +470,13 @@ class ContrastiveStep(tf.keras.Model):
         features are [B, V, D] of a training step; None: of a test step.
         """
         del features
-        return self.means.update(results, weight=batch.images)
+        weights = {name: self.weight(name, batch) for name in results}
+        return self.means.update(results, weights)
+
+    def weight(self, name: str, batch: Batch) -> tf.Tensor:
+        """How much a batch's result counts in its running mean, float32 []."""
+        del name
+        return batch.images
 
     @property
     def metrics(self) -> list[tf.keras.metrics.Metric]:

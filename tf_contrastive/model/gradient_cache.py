@@ -108,7 +108,16 @@ class GradientCache(ContrastiveStep):
                 # The gradient of this sum is the cache, taken back.
                 objective = tf.reduce_sum(projections * cache)
                 results = self.classify(features, chunk, training=True)
-                results = {name: x / chunks for name, x in results.items()}
+                divide = tf.math.divide_no_nan
+                results = {
+                    name: divide(
+                        x,
+                        divide(
+                            self.weight(name, batch), self.weight(name, chunk)
+                        ),
+                    )
+                    for name, x in results.items()
+                }
                 if results:
                     objective += self.objective(results)
             losses = {"loss": objective, **results}

@@ -83,7 +83,8 @@ class LossScaling(ContrastiveStep):
         if not _skips_updates(self.optimizer):
             return super().record(results, batch, features)
         weights = {
-            name: batch.images * tf.cast(tf.math.is_finite(value), tf.float32)
+            name: self.weight(name, batch)
+            * tf.cast(tf.math.is_finite(value), tf.float32)
             for name, value in results.items()
         }
         finite = {

@@ -68,7 +68,9 @@ class OnlineKNN(ContrastiveStep):
         if self.neighbors is None or features is None or batch.labels is None:
             return names
         labels = label_checks.check_classes("online_knn_size", batch.labels)
-        view = label_checks.noticed(features[:, 0], labels)  # [B, D]
+        view = label_checks.noticed(  # [B, D]
+            features[:, 0], labels, self.unlabelled
+        )
         top1, has_neighbors = self.neighbors(view, labels)
         self.neighbors.enqueue(view, labels)
         weights = {METRIC: has_neighbors}
@@ -110,18 +112,24 @@ class OnlineNeighbors(tf.keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Classifies features [B, D], without a gradient; labels are int [B].
 
+        Those of label -1 have none, and are left out.
+
         Returns:
           (fraction whose nearest neighbor has their label, float32 []; 1, or 0
-          while the bank is empty, float32 []).
+          while the bank is empty or all are left out, float32 []).
         """
         rows = similarity.l2_normalize(_finite_rows(features)[0])
         cosines = tf.matmul(rows, self.bank, transpose_b=True)  # [B, Q]
         cosines = tf.where(self.labels >= 0, cosines, -2.0)
         nearest = tf.gather(self.labels, tf.argmax(cosines, axis=1))
-        hits = tf.equal(nearest, tf.cast(labels, tf.int64))
+        labels = tf.cast(labels, tf.int64)
+        hits = tf.cast(tf.equal(nearest, labels), tf.float32)
+        labelled = tf.cast(labels >= 0, tf.float32)
+        number = tf.reduce_sum(labelled)
+        found = tf.reduce_any(self.labels >= 0) & (number > 0)
         return (
-            tf.reduce_mean(tf.cast(hits, tf.float32)),
-            tf.cast(tf.reduce_any(self.labels >= 0), tf.float32),
+            tf.reduce_sum(hits * labelled) / tf.maximum(number, 1.0),
+            tf.cast(found, tf.float32),
         )
 
     def enqueue(self, features: tf.Tensor, labels: tf.Tensor) -> None:

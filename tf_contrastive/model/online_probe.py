@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_contrastive import heads, optimizers
+from tf_contrastive import distribution, heads, optimizers
 from tf_contrastive.config.linear import Probe
 from tf_contrastive.config.pretrain import Pretrain
 from tf_contrastive.losses import labels as label_checks
@@ -173,12 +173,30 @@ class OnlineProbe(ContrastiveStep):
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
                 labels, logits
             )
-        losses = label_checks.known(losses, given, classes)
+        losses = label_checks.known(losses, given, classes, self.unlabelled)
         hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
-        return {
-            "probe_loss": tf.reduce_mean(losses),
-            "probe_accuracy": tf.reduce_mean(tf.cast(hits, tf.float32)),
+        values = {
+            "probe_loss": losses,
+            "probe_accuracy": tf.cast(hits, tf.float32),
         }
+        if not self.unlabelled:
+            return {name: tf.reduce_mean(x) for name, x in values.items()}
+        # Of the labelled images of the global batch, whatever replica has them.
+        counted = tf.cast(tf.repeat(given >= 0, features.shape[1]), tf.float32)
+        counted /= tf.maximum(self._labelled(batch), 1e-6) * features.shape[1]
+        return {name: tf.reduce_sum(counted * x) for name, x in values.items()}
+
+    def weight(self, name: str, batch: Batch) -> tf.Tensor:
+        """Of the probe's results that of the images with a label."""
+        if self.unlabelled and name in ("probe_loss", "probe_accuracy"):
+            return self._labelled(batch)
+        return super().weight(name, batch)
+
+    def _labelled(self, batch: Batch) -> tf.Tensor:
+        """Labelled images of a replica, in the mean over replicas."""
+        labelled = tf.cast(tf.convert_to_tensor(batch.labels) >= 0, tf.float32)
+        total = distribution.cross_replica_sum(tf.reduce_sum(labelled))
+        return total / distribution.num_replicas()
 
     def objective(self, results: Results) -> tf.Tensor:
         """The sum of the losses; of joint training one loss."""

@@ -93,7 +93,7 @@ def write_points(
         names = [
             # A label must stay in its column and line.
             re.sub(r"\s+", " ", label_names[i])
-            if i < len(label_names)
+            if 0 <= i < len(label_names)
             else str(i)
             for i in labels
         ]

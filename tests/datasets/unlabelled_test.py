@@ -1,0 +1,226 @@
+"""Data of which only a part has labels: read as -1, or refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from dataset_helpers import (
+    class_folders,
+    csv,
+    encoded,
+    picture,
+    prepare,
+    refused,
+    write,
+)
+
+from tf_contrastive import datasets
+from tf_contrastive.config.data import Reading
+
+_OWN = Reading(unlabelled="own_views")
+
+
+def _open(name, reading=_OWN, **options):
+    return datasets.source(name, reading=reading, **options)
+
+
+def _by_name(source):
+    """File name -> label."""
+    names = [path.rpartition("/")[2] for path in source.paths]
+    return dict(zip(names, source.labels().tolist(), strict=True))
+
+
+@pytest.mark.parametrize("folder", ["unlabelled", "Unlabeled", "un-labelled"])
+def test_a_folder(folder, tmp_path):
+    class_folders(tmp_path)
+    for i in range(2):
+        write(tmp_path / folder / f"u{i}.png", encoded(picture(900 + i)))
+    name = f"folder:{tmp_path}"
+    source = _open(name)
+    assert source.info.label_names == ("cat", "dog")
+    assert source.labels().tolist().count(-1) == 2
+    assert source.info.has_labels and source.info.unlabelled
+    assert dict(source.info.found)["without_label"] == "2 of 8 images"
+    assert source.class_sizes().tolist() == [3, 3]
+    labelled = source.labelled()
+    assert sorted(labelled.labels()) == [0, 0, 0, 1, 1, 1]
+    assert not labelled.info.unlabelled and labelled.labelled() is labelled
+    # As before; a class of that name is warned of.
+    assert len(_open(name, Reading()).info.label_names) == 3
+
+
+def test_images_beside_the_folders(tmp_path, capsys):
+    class_folders(tmp_path)
+    write(tmp_path / "stray.png", encoded(picture(900)))
+    name = f"folder:{tmp_path}"
+    source = _open(name)
+    assert _by_name(source)["stray.png"] == -1
+    assert not _open(name, Reading()).info.has_labels
+    assert "unlabelled=own_views" in capsys.readouterr().err
+
+
+def test_a_class_named_unlabelled_is_warned_of(tmp_path, capsys):
+    class_folders(tmp_path, ("cat", "unlabelled"))
+    _open(f"folder:{tmp_path}", Reading())
+    assert "unlabelled=own_views" in capsys.readouterr().err
+
+
+def test_images_held_out_have_labels(tmp_path):
+    class_folders(tmp_path, per_class=5)
+    for i in range(20):
+        write(tmp_path / "unlabelled" / f"u{i}.png", encoded(picture(900 + i)))
+    reading = Reading(unlabelled="own_views", test_fraction=0.2)
+    name = f"folder:{tmp_path}"
+    assert _open(name, reading, split="test").labels().tolist() == [0, 1]
+    train = _open(name, reading, split="train").labels()
+    assert np.bincount(train + 1).tolist() == [20, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["cat", "", "dog", "cat"], [0, -1, 1, 0]),
+        (["cat", "nan", "dog", "-1"], [0, -1, 1, -1]),
+        (["0", "", "1", "0"], [0, -1, 1, 0]),
+        (["0", "-1", "1", "NULL"], [0, -1, 1, -1]),
+        (["", "", "2", "0"], [-1, -1, 2, 0]),
+        (["1", "-1", "1", "0"], [1, -1, 1, 0]),
+    ],
+)
+def test_a_list(cells, expected, tmp_path):
+    for i in range(len(cells)):
+        write(tmp_path / f"{i}.png", encoded(picture(i)))
+    lines = "".join(f"{i}.png,{cell}\n" for i, cell in enumerate(cells))
+    name = csv(tmp_path / "list.csv", f"path,label\n{lines}")
+    source = _open(name)
+    assert list(_by_name(source).values()) == expected
+    assert source.info.num_classes == max(expected) + 1
+    about = dict(source.info.found)["without_label"]
+    assert about == f"{expected.count(-1)} of 4 images"
+    refused("unlabelled=own_views", name=name)
+
+
+def test_a_list_in_which_labels_start_at_1(tmp_path):
+    for i in range(3):
+        write(tmp_path / f"{i}.png", encoded(picture(i)))
+    name = csv(tmp_path / "list.csv", "path,label\n0.png,1\n1.png,\n2.png,2\n")
+    refused("first_label=1", name=name, reading=_OWN)
+    reading = Reading(unlabelled="own_views", first_label=1)
+    assert _open(name, reading).labels().tolist() == [0, -1, 1]
+
+
+def _records(path, labels, feature="label"):
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for i, label in enumerate(labels):
+            features = {"image": encoded(picture(i))}
+            if label is not None:
+                features[feature] = label
+            writer.write(_example(features))
+    return f"tfrecord:{path}"
+
+
+def _example(features):
+    def one(value):
+        if isinstance(value, bytes):
+            return tf.train.Feature(
+                bytes_list=tf.train.BytesList(value=[value])
+            )
+        value = value if isinstance(value, list) else [value]
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=value))
+
+    named = {name: one(value) for name, value in features.items()}
+    features = tf.train.Features(feature=named)
+    return tf.train.Example(features=features).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "expected"),
+    [
+        ([0, None, 1, 2], {}, [0, -1, 1, 2]),
+        ([0, -1, 1, []], {}, [0, -1, 1, -1]),
+        ([1, None, 2, -1], {"first_label": 1}, [0, -1, 1, -1]),
+        ([None, 0, 1, 1], {"label_feature": "label"}, [-1, 0, 1, 1]),
+    ],
+)
+def test_records(labels, options, expected, tmp_path):
+    name = _records(tmp_path / "a.tfrecord", labels)
+    source = _open(name, Reading(unlabelled="own_views", **options))
+    assert source.labels().tolist() == expected
+    assert source.info.num_classes == max(expected) + 1
+    assert source.info.unlabelled
+    assert source.labelled().labels().tolist() == [
+        label for label in expected if label >= 0
+    ]
+    refused("own_views", name=name)
+
+
+@pytest.mark.parametrize(
+    ("labels", "reading", "message"),
+    [
+        ([0, -2, 1], _OWN, "have a label below 0"),
+        ([None, 0, 1], _OWN, "to it with unlabelled=own_views"),
+        (
+            [None, None],
+            Reading(unlabelled="own_views", label_feature="label"),
+            "have no label in feature 'label'",
+        ),
+        (
+            [1, 0, -1],
+            Reading(unlabelled="own_views", first_label=1),
+            "its smallest label is 0",
+        ),
+    ],
+)
+def test_records_that_are_refused(labels, reading, message, tmp_path):
+    name = _records(tmp_path / "a.tfrecord", labels)
+    refused(message, name=name, reading=reading)
+
+
+def test_prepared_splits(tmp_path):
+    black = np.zeros([4, 6, 5, 3], np.uint8)
+    prepare(
+        tmp_path,
+        "mine",
+        {"train": black, "unlabelled": black},
+        {"train": np.arange(4), "unlabelled": np.full(4, -1)},
+        "abcd",
+    )
+    here = {"data_dir": str(tmp_path), "split": "train+unlabelled"}
+    source = _open("mine", **here)
+    assert sorted(source.labels()) == [-1, -1, -1, -1, 0, 1, 2, 3]
+    assert sorted(source.labelled().labels()) == [0, 1, 2, 3]
+    refused("label -1", "unlabelled=own_views", name="mine", **here)
+
+
+def test_packed_and_derived(tmp_path):
+    root = class_folders(tmp_path / "d", per_class=4)
+    for i in range(3):
+        write(root / "unlabelled" / f"u{i}.png", encoded(picture(900 + i)))
+    source = _open(f"folder:{root}")
+    datasets.pack(source, str(tmp_path / "p"), 64)
+    packed = {"name": f"packed:{tmp_path / 'p'}"}
+    refused("unlabelled=own_views", **packed)
+    again = _open(**packed)
+    assert again.labels().tolist() == source.labels().tolist()
+    assert len(again.labelled().labels()) == 8
+    half = _open(f"subset:fraction=0.5,of=folder:{root}", split="train")
+    assert sorted(half.labels()) == [0, 0, 1, 1]
+    both = source.joined(source.labelled())
+    assert both.info.unlabelled and both.labelled().info.num_examples == 16
+
+
+@pytest.mark.parametrize("labels", [[0, -1, 2], [-1, -1, 1]])
+def test_arrays_and_datasets(labels):
+    images = np.zeros([3, 4, 4, 3], np.uint8)
+    pairs = tf.data.Dataset.from_tensor_slices((images, labels))
+    for make, data in (
+        (datasets.from_arrays, (images, np.array(labels))),
+        (datasets.from_dataset, (pairs,)),
+    ):
+        source = make(*data, unlabelled=True)
+        assert source.labels().tolist() == labels
+        assert source.info.unlabelled
+        assert source.info.num_classes == max(labels) + 1
+        with pytest.raises(ValueError, match=r"at least 0|must be from 0"):
+            make(*data)
+    with pytest.raises(ValueError, match="at least -1"):
+        datasets.from_arrays(images, np.array([0, 1, -2]), unlabelled=True)

@@ -1,0 +1,174 @@
+"""Images without a label in a batch: the probe and the kNN leave them out."""
+
+import numpy as np
+import pytest
+import replicas as on_replicas
+import small
+import tensorflow as tf
+from replicas import Recorder
+
+from tf_contrastive import heads, losses, train
+from tf_contrastive.config import fields
+from tf_contrastive.errors import UserError
+from tf_contrastive.model import ContrastiveModel
+from tf_contrastive.model.online_knn import OnlineNeighbors
+
+_BATCH, _VIEWS, _SIDE, _CLASSES = 16, 2, 6, 3
+# The first two of four replicas, or chunks, have one label together.
+_LABELS = np.array([-1] * 7 + [2, 0, 1, 2, -1, 1, 0, -1, 0], np.int32)
+
+
+def _views():
+    rng = np.random.default_rng(0)
+    shape = [_BATCH, _VIEWS, _SIDE, _SIDE, 3]
+    return rng.uniform(size=shape).astype(np.float32)
+
+
+def _model(chunks=1, weight=0.0, loss="supcon", **options):
+    tf.keras.utils.set_random_seed(0)
+    images = tf.keras.Input((_SIDE, _SIDE, 3))
+    x = tf.keras.layers.Dense(8, "tanh")(tf.keras.layers.Flatten()(images))
+    return ContrastiveModel(
+        tf.keras.Model(images, x),
+        heads.build("mlp", output=4, batch_norm=False),
+        losses.build(loss, unlabelled="own_views")
+        if loss == "supcon"
+        else losses.build(loss),
+        heads.LinearProbe(_CLASSES, "glorot_uniform"),
+        weight,
+        grad_cache_chunks=chunks,
+        **options,
+    )
+
+
+def _step(replicas=1, **options):
+    strategy = on_replicas.strategy(replicas)
+    with strategy.scope():
+        model = _model(**options)
+        optimizers = [Recorder()] * (1 if model.cross_entropy_weight else 2)
+        model.compile(*[type(x)() for x in optimizers])
+    examples = tf.data.Dataset.from_tensor_slices((_views(), _LABELS))
+    batches = on_replicas.share(examples, _BATCH, strategy)
+    history = model.fit(batches, steps_per_epoch=1, verbose=0).history
+    weights = {f"{i}": v.numpy() for i, v in enumerate(model.weights)}
+    return {name: values[0] for name, values in history.items()} | weights
+
+
+def _by_hand(weight):
+    """Results of the labelled images alone, and gradients of the network."""
+    model, has = _model(weight=weight), _LABELS >= 0
+    views = _views()
+    with tf.GradientTape() as tape:
+        h = model.encoder(views.reshape([-1, _SIDE, _SIDE, 3]))
+        z = tf.reshape(model.projection_head(h), [_BATCH, _VIEWS, -1])
+        loss = model.contrastive_loss(z, _LABELS)
+        h = tf.boolean_mask(h, np.repeat(has, _VIEWS))
+        logits = model.probe(h if weight else tf.stop_gradient(h))
+        labels = np.repeat(_LABELS[has], _VIEWS)
+        of_class = tf.one_hot(labels, _CLASSES)
+        log = tf.math.log(tf.nn.softmax(logits))
+        entropy = -tf.reduce_mean(tf.reduce_sum(of_class * log, axis=1))
+        total = loss + (weight or 1.0) * entropy
+    gradients = tape.gradient(total, model.trainable_variables)
+    for variable, gradient in zip(
+        model.trainable_variables, gradients, strict=True
+    ):
+        variable.assign(gradient)
+    found = {f"{i}": v.numpy() for i, v in enumerate(model.weights)}
+    hits = tf.argmax(logits, axis=1).numpy() == labels
+    return found | {
+        "loss": loss.numpy(),
+        "probe_loss": entropy.numpy(),
+        "probe_accuracy": hits.mean(),
+    }
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.7])
+@pytest.mark.parametrize(
+    ("replicas", "chunks"),
+    [
+        (1, 1),
+        (1, 4),
+        (2, 1),
+        pytest.param(4, 1, marks=pytest.mark.slow),
+        pytest.param(8, 1, marks=pytest.mark.slow),
+        pytest.param(2, 4, marks=pytest.mark.slow),
+    ],
+)
+def test_the_probe_learns_from_the_labelled_images(replicas, chunks, weight):
+    found = _step(replicas, chunks=chunks, weight=weight)
+    for name, value in _by_hand(weight).items():
+        np.testing.assert_allclose(
+            found[name], value, rtol=2e-5, atol=2e-6, err_msg=name
+        )
+
+
+def test_means_are_over_labelled_images():
+    """Of batches with two labels, none and one."""
+    model = _model(loss="ntxent", unlabelled=True)
+    model.compile("sgd", "sgd")
+    views = _views()[:6]
+    labels = np.array([0, 1, -1, -1, -1, 2])
+    found = model.evaluate(
+        tf.data.Dataset.from_tensor_slices((views, labels)).batch(2),
+        return_dict=True,
+        verbose=0,
+    )
+    has = labels >= 0
+    alone = model.evaluate(
+        views[has], labels[has], batch_size=3, return_dict=True, verbose=0
+    )
+    for name in "probe_loss", "probe_accuracy":
+        assert found[name] == pytest.approx(alone[name], rel=1e-5), name
+
+
+def test_a_label_of_minus_1_is_refused_unless_it_is_admitted():
+    model = _model(loss="ntxent")
+    model.compile("sgd", "sgd", run_eagerly=True)
+    with pytest.raises(ValueError, match="from 0 to 2"):
+        model.train_on_batch(_views(), _LABELS)
+    again = ContrastiveModel.from_config(
+        _model(loss="ntxent", unlabelled=True).get_config()
+    )
+    again.compile("sgd", "sgd", run_eagerly=True)
+    again.train_on_batch(_views(), _LABELS)
+    labels = np.where(_LABELS < 0, -2, _LABELS)
+    with pytest.raises(ValueError, match="or -1 for an image without a label"):
+        again.train_on_batch(_views(), labels)
+
+
+def test_neighbors():
+    bank = OnlineNeighbors(4, 2)
+    points = np.eye(2, dtype=np.float32)
+    bank.enqueue(points[[0, 1]], np.array([-1, 5]))
+    top1, found = bank(points[[0, 0, 1]], np.array([5, -1, 7]))
+    # The unlabelled one in the bank is no neighbor, and that of the batch no
+    # miss.
+    assert (float(top1), float(found)) == (0.5, 1.0)
+    _, found = bank(points, np.array([-1, -1]))
+    assert float(found) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "npairs"}, "needs a label of each image"),
+        ({"loss": "cross_entropy"}, "use ntxent, supcon, supcon_in, sincere"),
+        ({"sampler": "class_balanced"}, "sampler=class_balanced"),
+    ],
+)
+def test_what_needs_all_labels_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        _run(**options).validate()
+
+
+def _run(**options):
+    changed = {"unlabelled": "own_views", "workdir": "w", **options}
+    return fields.replace(small.RUN, **{**small.DIGITS, **changed})
+
+
+@pytest.mark.parametrize("loss", ["sincere", "ntxent"])
+def test_a_run_builds_a_model_that_admits_them(loss):
+    model, _ = train.prepare(_run(loss=loss)).build()
+    assert model.unlabelled
+    assert model.contrastive_loss.allows_unlabelled == (loss == "sincere")
