@@ -423,6 +423,8 @@ benchmark loss --sizes=1023
 # A finder that fails: nothing may import TensorFlow.
 _WITHOUT_TENSORFLOW = """
 import contextlib, io, json, sys
+import tf_contrastive  # It looks for TensorFlow, and does not import it.
+assert "tensorflow" not in sys.modules
 sys.modules["tensorflow"] = None
 from tf_contrastive import __main__
 outcomes = []

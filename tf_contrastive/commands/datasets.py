@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from tf_contrastive import files, terminal
 from tf_contrastive.config.data import (
@@ -113,6 +113,25 @@ class Planning:
 @dataclasses.dataclass(frozen=True)
 class Datasets(Command):
     """List the datasets, show one, pack one, or plan the input of N hosts."""
+
+    COMMON: ClassVar = (
+        "show",
+        "dataset",
+        "data_dir",
+        "split",
+        "output",
+        "pack",
+        "pack_encoding",
+        "pack_side",
+        "plan_hosts",
+        "plan_sizes",
+        "plan_bandwidths",
+        "batch_size",
+        "csv_label_column",
+        "label_feature",
+        "test_fraction",
+        "verbosity",
+    )
 
     listing: Listing = group(Listing())
     packing: Packing = group(Packing())
