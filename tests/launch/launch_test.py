@@ -442,7 +442,8 @@ def test_limits_of_values(project, line):
         else:
             assert done.returncode == 0, (value, done.stderr)
             assert printed in done.stdout, value
-    assert project.calls() == []
+    # It asks which server there is, and starts none.
+    assert {*map(tuple, project.calls())} <= {("docker", "info")}
 
 
 def test_dry_run_of_the_data_service_prints_its_servers(project):
