@@ -62,6 +62,8 @@ EXTRAS_REQUIRE = {
         f"tensorflow[and-cuda]>=2.16,<2.22; {_CURRENT}",
     ],
     "beam": ["apache-beam>=2.60,<3"],
+    # The same version as the cluster's; 4 needs Java 17.
+    "spark": ["pyspark>=3.5,<5"],
     # For `explore` of more than a million images.
     "faiss": [
         f"faiss-cpu>=1.8,<2; {_CARD}",

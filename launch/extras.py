@@ -5,7 +5,7 @@ Use: PYTHON launch/extras.py [--together] WHEEL FOLDER
 FOLDER must be new; it gets an environment of that PYTHON. Each extra is
 installed by the command that the package itself names where the extra is
 missing. `gpu`, `dev` and `tpu-compile` are only resolved. `--together` instead
-installs the others at once, which takes a third of the time.
+installs the others but `spark` at once, which takes a third of the time.
 """
 
 import json
@@ -129,6 +129,11 @@ _USES = {
         f"{_EMBED}beam.npz --runner=DirectRunner",
         _code("import numpy; found = numpy.load('beam.npz')" + _SAME),
     ],
+    "spark": [
+        f"{_EMBED}spark.npz --runner=spark"
+        " --spark_options=spark.master=local[1]",
+        _code("import numpy; found = numpy.load('spark.npz')" + _SAME),
+    ],
     "faiss": [_code(_EXPLORE), _code(_BY_FAISS)],
     "heic": [_code(_HEIC), _PHOTOS, _code(_SEEN)],
     "profile": [_code(_TENSORBOARD)],
@@ -138,11 +143,14 @@ _USES = {
 _ASKS = {
     "onnx": _USES["onnx"][0],
     "beam": _USES["beam"][0],
+    "spark": _USES["spark"][0],
     "faiss": _USES["faiss"][0],
     "heic": _PHOTOS,
     "serve": _TFC + "serve --saved_model=run/export --port=0",
 }
 _INSTALL = re.compile(r"\S+ -m pip install((?: '[^']+'| [\w-]+)+)")
+# Half a gigabyte, and Java is needed: left out of --together.
+_LARGE = ("spark",)
 # Only resolved: a GPU, tools, and an environment of its own.
 _RESOLVED = ("gpu", "dev", "tpu-compile")
 _ALWAYS = ("tensorflow", "numpy", "protobuf", "ml-dtypes", "pyarrow", "pillow")
@@ -215,12 +223,15 @@ def main(wheel: str, folder: str, together: bool) -> None:
     """Installs and uses; prints a line for each extra."""
     here = Environment(folder)
     start = time.monotonic()
-    extras = [extra for extra in _USES if extra]
+    uses = dict(_USES)
+    for extra in _LARGE if together else ():
+        del uses[extra]
+    extras = [extra for extra in uses if extra]
     source = shlex.quote(wheel)
     here.pip(f"{source}[{','.join(extras)}]" if together else source)
     installed = here.versions()
     before = {name: installed[name] for name in _ALWAYS if name in installed}
-    for extra, commands in _USES.items():
+    for extra, commands in uses.items():
         if extra and not together:
             start = time.monotonic()
             words = f" {source}[{extra}]"

@@ -96,6 +96,7 @@ def test_links_resolve(name):
 @of_each_document
 def test_blocks_are_commands_or_marked_as_text(name):
     shell = ["cd", "export", "git", "pip", "python", "source", "until"]
+    shell += ["spark-class", "spark-submit"]
     for indent, language, text in _FENCE.findall(_DOCUMENTS[name]):
         # The website's lists need four spaces.
         assert len(indent) in (0, 4), text
@@ -149,6 +150,7 @@ def test_flags_exist(name):
     if name in _WITH_OTHER_NAMES:
         return
     known = {"help", "helpfull", "flagfile", "own_modules", "logdir"}
+    known |= {"master"}  # Of spark-submit.
     for config_class in __main__.COMMANDS.values():
         names = flags.names(config_class)
         known.update(names, (f"no{name}" for name in names))

@@ -411,6 +411,10 @@ evaluate --workdir=w --finetune_epochs=3,4
 evaluate --workdir=w --logistic_lowest_penalty=1e6 -> --logistic_highest
 embed --output=o -> --workdir
 embed --output=o --workdir=w --beam_options=--x -> --runner
+embed --output=o --workdir=w --beam_options=--x --runner=spark -> --beam_options
+embed --output=o --workdir=w --spark_options=spark.x=1 -> --runner=spark
+embed --output=o --workdir=w --spark_options="'"
+embed --output=o --workdir=w --spark_options=x=1 --runner=SparkRunner -> spark
 embed --output=o --workdir=w --beam_options="'"
 reproduce --claim=SI-T1 --workdir=a[1]
 reproduce --claim=SI-T1 --list -> --claim

@@ -116,6 +116,9 @@ _INPUTS = {
     ),
     "WITHOUT=apache_beam embed --workdir={run} --output={new}"
     " --runner=DirectRunner": "--runner=DirectRunner",
+    "WITHOUT=pyspark embed --workdir={run} --output={new} --runner=spark": (
+        "--runner=spark"
+    ),
     # Claims, sheets and benchmarks.
     "reproduce --list --claims={list}": "--claims={list}",
     "reproduce --claim=SI-T0 --workdir={new}": "'SI-T0'",

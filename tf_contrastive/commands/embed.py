@@ -1,11 +1,12 @@
-"""`embed`: writes the embeddings of a dataset, on this machine or on Beam."""
+"""`embed`: writes the embeddings of a dataset, on one machine or on many."""
 
 import dataclasses
+import functools
 import os
-import uuid
+from collections.abc import Callable
 from typing import ClassVar
 
-from tf_contrastive import errors, terminal
+from tf_contrastive import errors, files, terminal
 from tf_contrastive.config import allocations, dataset
 from tf_contrastive.config.data import (
     Reading,
@@ -57,11 +58,16 @@ class Embed(Command):
                 f" {arg('input', 'DATASET')}: an export does not name its"
                 " dataset"
             )
-        if e.beam_options and not e.runner:
+        if e.beam_options and e.engine != "beam":
             raise UserError(
                 f"{arg('beam_options', e.beam_options)} has no effect without"
-                f" {arg('runner')}: set {arg('runner', 'DirectRunner')} or"
-                " another runner of Apache Beam"
+                f" a runner of Apache Beam: set {arg('runner', 'DirectRunner')}"
+                " or another one"
+            )
+        if e.spark_options and e.engine != "spark":
+            raise UserError(
+                f"{arg('spark_options', e.spark_options)} has no effect"
+                f" without {arg('runner', 'spark')}: set it"
             )
 
 
@@ -76,14 +82,7 @@ def run(options: Embed) -> int:
     settings = options.embedding
     if settings.file_format == "parquet":
         errors.check_package(errors.arg("format", "parquet"), "pyarrow")
-    pipeline = None
-    if settings.runner:
-        errors.check_package(
-            errors.arg("runner", settings.runner), "apache_beam", "beam"
-        )
-        from tf_contrastive.embedding import beam
-
-        pipeline = beam.pipeline(settings.runner, settings.beam_options)
+    run_on_workers = _engine(settings)
     name, data_dir, reading = _input(options)
     split = settings.split or "test"
     try:
@@ -119,7 +118,7 @@ def run(options: Embed) -> int:
         settings.embedding_batch_size,
         settings.shard_size,
         options.reading.max_bad_images,
-        (name, split, data_dir) if of_tfds else (),
+        (name, split, data_dir, reading) if of_tfds else (),
     )
     shards = jobs.begin(job, {"encoder": embedding.checksum(encoder)})
     total = len(job.shards())
@@ -128,36 +127,52 @@ def run(options: Embed) -> int:
             f"{total - len(shards)} of {total} files are there already"
         )
     export = settings.saved_model and exporting.find(settings.saved_model)
-    if not shards or pipeline is None:
+    if not shards or run_on_workers is None:
         jobs.run(job, encoder, shards)
     elif export:
-        beam.run(pipeline, job, _absolute(export), shards)
+        run_on_workers(job, _absolute(export), encoder, shards)
     else:
-        # An export next to the output, where Beam's workers can read it.
-        folder = f"{job.name}.model-{uuid.uuid4().hex}"
-        try:
+        # An export next to the output, where workers can read it.
+        with files.partial(f"{job.name}.model") as folder:
             path = exporting.export(encoder, folder)
-            beam.run(pipeline, job, path, shards)
-        finally:
-            if tf.io.gfile.exists(folder):
-                tf.io.gfile.rmtree(folder)
+            run_on_workers(job, path, encoder, shards)
+    job.check_bad(jobs.bad_images(job))
     bad = jobs.finish(job)
     for image in bad:
         terminal.info(f"left out, cannot be read: {image}")
     # The source does not count images that it skipped when it was opened.
     skipped = len(bad) - len(source.info.bad_images)
     written = source.info.num_examples - skipped
-    files = f", in {total} files" if settings.shard_size else ""
+    several = f", in {total} files" if settings.shard_size else ""
     print(
-        f"{settings.output}: {written} embeddings of {features} features{files}"
+        f"{settings.output}: {written} embeddings of {features}"
+        f" features{several}"
     )
     return 0
+
+
+def _engine(settings: Embedding) -> Callable[..., None] | None:
+    """Returns what runs a job on workers; None: this process embeds."""
+    runner = errors.arg("runner", settings.runner)
+    if settings.engine == "beam":
+        errors.check_package(runner, "apache_beam", "beam")
+        from tf_contrastive.embedding import beam
+
+        pipeline = beam.pipeline(settings.runner, settings.beam_options)
+        return functools.partial(beam.run, pipeline)
+    if settings.engine == "spark":
+        errors.check_package(runner, "pyspark", "spark")
+        from tf_contrastive.embedding import spark
+
+        conf = spark.configuration(settings.spark_options)
+        return functools.partial(spark.run, conf)
+    return None
 
 
 def _input(options: Embed) -> tuple[str, str, Reading]:
     """Returns name, data_dir and reading of the dataset, by default the run's.
 
-    Paths become absolute, so that Beam's workers find them, and a job can be
+    Paths become absolute, so that workers find them, and a job can be
     resumed from another folder.
     """
     from tf_contrastive import checkpoints

@@ -57,10 +57,12 @@ class Embedding:
     )
     runner: str = option(
         "",
-        "Apache Beam runner, such as DirectRunner or DataflowRunner (extra"
-        " [beam]); empty: this process",
+        "spark: Apache Spark (extra [spark]); or a runner of Apache Beam, such"
+        " as DirectRunner or DataflowRunner (extra [beam]); empty: this"
+        " process",
         check=matching(
-            r"\w*", "the name of an Apache Beam runner, such as DirectRunner"
+            r"\w*",
+            "spark, or the name of an Apache Beam runner, such as DirectRunner",
         ),
     )
     beam_options: str = option(
@@ -69,6 +71,20 @@ class Embedding:
         " --direct_running_mode=multi_processing'",
         check=shell_words,
     )
+    spark_options: str = option(
+        "",
+        "properties of Spark, such as 'spark.master=spark://HOST:7077"
+        " spark.executor.cores=4'; by default those of spark-submit, or"
+        " local[*]",
+        check=shell_words,
+    )
+
+    @property
+    def engine(self) -> str:
+        """What embeds: beam, spark, or this process, an empty string."""
+        if self.runner in ("", "spark"):
+            return self.runner
+        return "beam"
 
     @property
     def file_format(self) -> str:

@@ -49,9 +49,9 @@ class Job:
       output: file, or with a `shard_size` the prefix of its files' names.
       extra_channels: channels of feature `extra` that the encoder takes.
       format, batch_size, shard_size, max_bad_images: see `config.embed`.
-      opener: name, split and data_dir by which another process opens a source
-        of TensorFlow Datasets, whose readers cannot be pickled; (): the source
-        is pickled.
+      opener: name, split, data_dir and reading by which another process opens a
+        source of TensorFlow Datasets, whose readers cannot be pickled; (): the
+        source is pickled.
     """
 
     source: datasets.Source
@@ -62,7 +62,7 @@ class Job:
     batch_size: int = Embedding.embedding_batch_size
     shard_size: int = Embedding.shard_size
     max_bad_images: int = Reading.max_bad_images
-    opener: tuple[str, ...] = ()
+    opener: tuple[Any, ...] = ()
 
     def shards(self) -> list[Shard]:
         """All files of the job."""
@@ -151,6 +151,8 @@ class Job:
         info = self.source.info
         if missing := self.missing(shard, rows, paths):
             files.write_json(shard.bad_path, {"missing": missing})
+        else:
+            _remove(shard.bad_path)  # Of an attempt that was killed.
         output_files.write(
             shard.path,
             embeddings,

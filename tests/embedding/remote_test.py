@@ -1,0 +1,184 @@
+"""A worker's share of a job: what it checks, and a shard that is run twice."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import PIL.Image
+import pytest
+import saved_run
+from image_helpers import write_prepared
+
+from tf_contrastive import datasets, errors, exporting
+from tf_contrastive.config.data import Reading
+from tf_contrastive.embedding import job as jobs
+from tf_contrastive.embedding import remote
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory):
+    """The encoder of a run, and an export of it."""
+    folder = tmp_path_factory.mktemp("run")
+    saved_run.make(folder / "run")
+    exporting.export(str(folder / "run"), str(folder / "export"))
+    return exporting.load(str(folder / "run")), f"{folder}/export/1"
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A folder of six images."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for i in range(6):
+        pixels = generator.integers(0, 256, [20, 30, 3], np.uint8)
+        PIL.Image.fromarray(pixels).save(folder / f"{i}.png")
+    return folder
+
+
+def _job(images, output, **values):
+    source = datasets.source(f"folder:{images}", "train")
+    return jobs.Job(source, 8, str(output), shard_size=3, **values)
+
+
+def test_a_worker_unlike_the_first_process_is_refused(
+    export, images, tmp_path, monkeypatch
+):
+    encoder, saved_model = export
+    job = _job(images, tmp_path / "out" / "d.npz")
+    shards = jobs.begin(job, {})
+    part = next(remote.parts(job, shards))
+    with remote.work(job, saved_model, encoder) as work:
+
+        def refused(other, message):
+            with pytest.raises(errors.UserError, match=message):
+                other.embed(part)
+            assert not list((tmp_path / "out").glob("d-*"))
+
+        for name in ("Python", "tf_contrastive", "tensorflow", "Pillow"):
+            versions = work.versions | {name: "0.0"}
+            refused(
+                dataclasses.replace(work, versions=versions),
+                f"{name} is .* 0.0 where the job was started",
+            )
+        # Its workers export to other folders, or do not see this one.
+        elsewhere = dataclasses.replace(work, saved_model=f"{tmp_path}/no/1")
+        refused(elsewhere, f"{tmp_path}/no/1, the encoder's export, is not on")
+        refused(
+            dataclasses.replace(work, token=f"{tmp_path}/no/token"),
+            f"{tmp_path}/no, the folder of the output, is not on",
+        )
+        with monkeypatch.context() as patch:
+            patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+            refused(work, "TF_ENABLE_ONEDNN_OPTS is 0 on the worker .* unset")
+        # Without the folder, each image would be listed as unreadable.
+        images.rename(tmp_path / "moved")
+        refused(work, r"images/0\.png is not on the worker")
+        (tmp_path / "moved").rename(images)
+        assert work.embed(part) == ""
+        # Another token, as of another job, at which the worker looks again.
+        token = work.token.replace("/out/", "/out/./")
+        other = dataclasses.replace(work, token=token, probe=work.probe * 1.01)
+        assert "differ by 9.9e-03 of the largest" in other.embed(part)
+    # The token is gone, too.
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "d.json",
+        "d-00000-of-00002.npz",
+    }
+
+
+def test_of_two_attempts_the_first_file_stays_with_its_list(
+    export, images, tmp_path, monkeypatch
+):
+    encoder, saved_model = export
+    job = _job(images, tmp_path / "d.npz")
+    shards = jobs.begin(job, {})
+    for shard in shards:
+        # What an attempt leaves that ends before it writes its shard.
+        content = json.dumps({"missing": ["an image"]})
+        with open(shard.bad_path, "w") as file:
+            file.write(content)
+    embedded = []
+    whole = jobs.embed
+
+    def embed(job, embedder, part):
+        rows = whole(job, embedder, part)
+        embedded.append(part)
+        if len(embedded) == 2:  # Meanwhile the other attempt ends.
+            shutil.copy(shards[0].path, shards[1].path)
+        return rows
+
+    monkeypatch.setattr(jobs, "embed", embed)
+    with remote.work(job, saved_model, encoder) as work:
+        first, second = remote.parts(job, shards)
+        work.embed(first)
+        before = (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns
+        work.embed(first)
+        work.embed(second)
+    assert len(embedded) == 2
+    assert (tmp_path / "d-00000-of-00002.npz").stat().st_mtime_ns == before
+    assert np.load(shards[1].path)["indices"].tolist() == [0, 1, 2]
+    assert jobs.bad_images(job) == ["an image"]  # Of the second, not the first.
+
+
+def test_a_single_file_of_an_earlier_job_is_replaced(export, images, tmp_path):
+    encoder, saved_model = export
+    job = dataclasses.replace(_job(images, tmp_path / "d.npz"), shard_size=0)
+    (tmp_path / "d.npz").write_text("old")
+    with remote.work(job, saved_model, encoder) as work:
+        (part,) = remote.parts(job, jobs.begin(job, {}))
+        work.embed(part)
+    assert len(np.load(tmp_path / "d.npz")["embeddings"]) == 6
+
+
+def test_a_prepared_dataset_is_opened_as_where_the_job_was_started(
+    export, tmp_path
+):
+    """Workers of TensorFlow Datasets open it by its name: also the label."""
+    encoder, saved_model = export
+    pixels = np.random.default_rng(0).integers(0, 256, [4, 8, 8, 3], np.uint8)
+    write_prepared(
+        tmp_path / "tfds",
+        lambda f: {
+            "image": f.Image(shape=(8, 8, 3)),
+            "label": f.ClassLabel(num_classes=3),
+            "coarse": f.ClassLabel(num_classes=2),
+        },
+        {
+            "train": {
+                "image": pixels,
+                "label": np.array([0, 1, 2, 0]),
+                "coarse": np.array([1, 0, 1, 1]),
+            }
+        },
+        "four",
+    )
+    reading = Reading(label_feature="coarse")
+    opener = "four", "train", str(tmp_path / "tfds"), reading
+    source = datasets.source(
+        "four", "train", data_dir=str(tmp_path / "tfds"), reading=reading
+    )
+    job = jobs.Job(source, 8, str(tmp_path / "d.npz"), opener=opener)
+    with remote.work(job, saved_model, encoder) as work:
+        (part,) = remote.parts(job, jobs.begin(job, {}))
+        work.embed(part)
+    assert np.load(tmp_path / "d.npz")["labels"].tolist() == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "Traceback:\n  File x\ntf_contrastive.errors.UserError: a: b\n",
+            "a: b",
+        ),
+        ("UserError: a [while running 'Embed']", "a [while running 'Embed']"),
+        ("Traceback:\nValueError: no UserError: here", None),
+    ],
+)
+def test_the_error_of_a_worker_is_found_in_what_quotes_it(text, expected):
+    error = remote.user_error(text)
+    assert (error and str(error)) == expected
