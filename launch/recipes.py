@@ -46,6 +46,10 @@ _PLAIN = {
     "similarity_products": "plain",
     "label_smoothing": 0.0,
     "scale": 1.0,
+    "tau_plus": 0.0,
+    "beta": 0.0,
+    "unlabelled": "refuse",
+    "unlabelled_negatives": True,
 }
 _INTRODUCTION = """\
 # Recipes
