@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tf_contrastive import errors, views
+from tf_contrastive import distribution, errors, views
 
 _SIZE = 8
 _RNG = np.random.default_rng(0)
@@ -155,3 +155,12 @@ def test_a_seed_that_keras_draws_once_is_no_number():
 def test_another_form_is_named(part, options, text):
     with pytest.raises((errors.UserError, ValueError), match=text):
         views.build(part, image_size=_SIZE, **options).batch(_IMAGES, _SEEDS)
+
+
+def test_a_wrong_view_leaves_strategies_alone():
+    policy = views.build(lambda x: x[:3], image_size=_SIZE)
+    data = tf.data.Dataset.from_tensor_slices((_IMAGES, _SEEDS)).batch(2)
+    with pytest.raises((errors.UserError, ValueError), match="returns float"):
+        data.map(policy.batch)
+    with distribution.strategy("mirrored", virtual_devices=2).scope():
+        assert tf.Variable(1.0).numpy() == 1.0
