@@ -153,20 +153,18 @@ def test_plans_of_hosts(hosts, sharing, tmp_path, capsys):
 def test_plans_of_a_dataset_say_what_to_do(tmp_path, capsys, caplog):
     images = np.zeros([40, 8, 8, 3], np.uint8)
     source = datasets.from_arrays(images, np.arange(40) % 2, name="x")
-    datasets.pack(source, str(tmp_path), 8, file_images=25)
-    name = f"packed:{tmp_path}"
+    for count in 4, 25:
+        datasets.pack(source, str(tmp_path / str(count)), 8, file_images=count)
+    name = f"packed:{tmp_path}/4"
     options = {"plan_hosts": "2,16", "dataset": name, "batch_size": 16}
     heading, (few, many) = _plan(capsys, split="all", **options)
-    assert name in heading and "40 images in 2 files" in heading
-    assert few[1] == "example" and many[1] == "record" and many[5] == "14"
+    assert name in heading and "40 images in 10 files" in heading
+    # Six of sixteen hosts have no file of their own.
+    assert few[1] == "example" and many[1] == "record" and many[5] == "6"
     # One file has 25 images, the other 15: hosts would need twice as many.
-    uneven = fields.replace(command.Datasets(), split="all", **options)
-    assert (
-        command.run(
-            fields.replace(uneven, input_sharding="file", plan_hosts="2")
-        )
-        == 0
-    )
+    options |= {"dataset": f"packed:{tmp_path}/25", "plan_hosts": "2"}
+    options |= {"split": "all", "input_sharding": "file"}
+    assert command.run(fields.replace(command.Datasets(), **options)) == 0
     assert "input_sharding=record" in capsys.readouterr().err
 
 

@@ -35,7 +35,7 @@ _ARGUMENTS = {
     "GradientCache": {"grad_cache_chunks"},
     "OnlineProbe": {"probe", "cross_entropy_weight"},
 }
-_ALWAYS = {"encoder", "projection_head", "loss", "seed", "name"}
+_ALWAYS = {"encoder", "projection_head", "loss", "seed", "unlabelled", "name"}
 
 
 def _encoder(run, **_):
