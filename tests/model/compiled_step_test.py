@@ -300,5 +300,5 @@ def test_a_step_is_traced_once_in_whole_partial_and_resumed_epochs(
         assert (result.start_step, looks) == (22, [24, 29, 34, 36])
     (model,) = fitted
     assert model.train_tf_function.experimental_get_tracing_count() == 1
-    assert model.test_function.experimental_get_tracing_count() == 1
+    assert model.test_tf_function.experimental_get_tracing_count() == 1
     assert result.metrics["val_loss"] > 0

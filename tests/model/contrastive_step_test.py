@@ -635,3 +635,11 @@ def test_keras_normalization_becomes_synchronized(replicas):
     for network in (encoder, head):
         (layer,) = (x for x in network.layers if isinstance(x, kind))
         assert getattr(layer, "synchronized", False) == (replicas > 1)
+
+
+def test_functions_are_made_once():
+    """Each validation would otherwise wrap that of the one before."""
+    model = _model()
+    model.compile("sgd", "sgd")
+    assert model.make_test_function() is model.make_test_function()
+    assert model.make_train_function() is model.make_train_function()
