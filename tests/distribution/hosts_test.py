@@ -25,9 +25,19 @@ except errors.UserError as error:
     print(error, flush=True)
     sys.exit(error.status)
 """
-_CONNECT = (
-    "import socket, sys; socket.create_connection((sys.argv[1], 2222), 9)"
-)
+# The worker may not listen yet.
+_CONNECT = """
+import socket, sys, time
+end = time.monotonic() + 120
+while True:
+    try:
+        socket.create_connection((sys.argv[1], 2222), 9)
+        break
+    except OSError:
+        if time.monotonic() > end:
+            raise
+        time.sleep(0.5)
+"""
 
 
 @pytest.mark.slow
@@ -57,7 +67,8 @@ def test_two_hosts_start_and_one_is_lost():
             assert worker.stdout.readline() == "reduced\n"
         a, b = network
         assert a.listening() == b.listening() == {"*:2222"}
-        assert a.start(sys.executable, "-c", _CONNECT).wait() == 0
+        connect = a.start(sys.executable, "-c", _CONNECT, b.address)
+        assert connect.wait() == 0
         b.lose()
         b.boot()
         told, _ = workers[0].communicate(timeout=120)
