@@ -104,8 +104,8 @@ def from_dataset(
     if len(second) < len(digests[:_AGAIN]):
         raise errors.UserError(
             f"{name} {split} has {len(digests):,} elements, and fewer when it"
-            " is read again: its generator must start anew each time, as that"
-            " of a function that makes it does"
+            " is read again: use from_generator with a function that returns a"
+            " new generator at each call"
         )
     if second != digests[:_AGAIN]:
         terminal.warning(
